@@ -1,0 +1,205 @@
+"""Sizes, times and rates, read and written the way the field writes them.
+
+Sizes are binary, as in nccl-tests: ``8M`` is 8 × 2^20 bytes and is written ``8 MiB``. Rates are decimal: 1 GB/s is
+10^9 bytes per second. A thin space stands between a number and its unit.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from meshlab.errors import ParseError
+
+__all__ = ["format_bandwidth", "format_seconds", "format_size", "format_time_us", "parse_size", "parse_sizes"]
+
+THIN = "\N{THIN SPACE}"
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
+_LARGEST_SIZE = 1 << 50
+_MANY_SIZES = 4096
+
+
+def parse_size(text: str | int) -> int:
+    """Read one size in bytes.
+
+    Parameters
+    ----------
+    text : str or int
+        Such as ``"8M"``, ``"8 MiB"``, ``"512"`` or a whole number of bytes. K, M, G and T are powers of 1024.
+
+    Returns
+    -------
+    int
+        The size in bytes, at least 1.
+
+    Raises
+    ------
+    ParseError
+        If the text is not a size, is not a whole number of bytes, or is zero.
+
+    Examples
+    --------
+    >>> parse_size("1K"), parse_size("1.5 MiB"), parse_size(512)
+    (1024, 1572864, 512)
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        size: float = text
+        text = str(text)
+    else:
+        match = _SIZE.fullmatch(str(text))
+        if match is None:
+            raise ParseError(
+                f"{str(text)!r} is not a size; write a number of bytes with K, M, G or T behind it, such as 64M"
+            )
+        size = float(match[1]) * 1024 ** _POWERS[match[2].upper()]
+    if size != int(size):
+        raise ParseError(f"{text!r} is {size} bytes, which is not a whole number")
+    if not 1 <= size <= _LARGEST_SIZE:
+        raise ParseError(f"{text!r} is {int(size)} bytes; a size lies between 1 byte and 1 PiB")
+    return int(size)
+
+
+def parse_sizes(text: str | int | list[int | str] | tuple[int | str, ...]) -> tuple[int, ...]:
+    """Read a list of sizes.
+
+    Parameters
+    ----------
+    text : str, int or sequence of these
+        One size (``"8M"``), a range that doubles (``"1K:64M"``), a range with a factor (``"8:1G*4"``) or with a step
+        (``"1M:8M+1M"``), or several of them with commas between.
+
+    Returns
+    -------
+    tuple of int
+        The sizes in bytes, ascending, each once.
+
+    Raises
+    ------
+    ParseError
+        If a part is not a size or a range, or the list would be empty or longer than 4,096.
+
+    Examples
+    --------
+    >>> parse_sizes("1K:8K")
+    (1024, 2048, 4096, 8192)
+    >>> parse_sizes("8:1K*4, 1M")
+    (8, 32, 128, 512, 1048576)
+    """
+    if isinstance(text, (list, tuple)):
+        parts: list[int | str] = list(text)
+    elif isinstance(text, str):
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+    else:
+        parts = [text]
+    sizes: set[int] = set()
+    for part in parts:
+        sizes.update(_parse_range(part) if isinstance(part, str) and ":" in part else [parse_size(part)])
+    if not sizes:
+        raise ParseError(f"no size was given in {text!r}; write for example 1K:64M")
+    if len(sizes) > _MANY_SIZES:
+        raise ParseError(f"{text!r} means {len(sizes)} sizes; at most {_MANY_SIZES} make sense in one plan")
+    return tuple(sorted(sizes))
+
+
+def _parse_range(text: str) -> list[int]:
+    match = re.fullmatch(r"([^:*+]+):([^:*+]+)(?:([*+])([^:*+]+))?", text)
+    if match is None:
+        raise ParseError(
+            f"{text!r} is not a range of sizes; write first:last, and *factor or +step if it should not double"
+        )
+    first, last = parse_size(match[1]), parse_size(match[2])
+    if first > last:
+        raise ParseError(f"{text!r} starts above its end; write {match[2].strip()}:{match[1].strip()}")
+    if match[3] == "+":
+        step = parse_size(match[4])
+        if (last - first) // step >= _MANY_SIZES:
+            raise ParseError(f"{text!r} means more than {_MANY_SIZES} sizes; take a larger step")
+        return list(range(first, last + 1, step))
+    factor = 2.0
+    if match[3] == "*":
+        try:
+            factor = float(match[4])
+        except ValueError:
+            raise ParseError(f"the factor {match[4]!r} in {text!r} is not a number") from None
+        if not factor > 1.0001:
+            raise ParseError(f"the factor {match[4]} in {text!r} must be above 1, or the range never ends")
+    sizes: list[int] = []
+    size = float(first)
+    while size <= last and len(sizes) <= _MANY_SIZES:
+        sizes.append(int(size))
+        size *= factor
+    return sizes
+
+
+def format_size(size: int | float) -> str:
+    r"""Write a size in bytes with a binary unit.
+
+    Examples
+    --------
+    >>> format_size(8), format_size(8388608), format_size(1536), format_size(33553920)
+    ('8\u2009B', '8\u2009MiB', '1.5\u2009KiB', '32\u2009MiB')
+    """
+    if size < 1024:
+        return f"{int(size)}{THIN}B"
+    power = min(int(math.log2(size) // 10), 4)
+    value = size / 1024**power
+    if power < 4 and round(value, 2) >= 1024:
+        power, value = power + 1, value / 1024
+    return f"{round(value, 2):g}{THIN}{('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
+def _three_digits(value: float) -> str:
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(digits, 3)}f}"
+
+
+def format_time_us(time_us: float) -> str:
+    r"""Write a time, given in microseconds, with three digits and the unit that fits.
+
+    Examples
+    --------
+    >>> format_time_us(5.97), format_time_us(3296.17), format_time_us(2_500_000)
+    ('5.97\u2009µs', '3.30\u2009ms', '2.50\u2009s')
+    """
+    if not math.isfinite(time_us):
+        return "–"
+    for limit, divisor, unit in ((1e3, 1.0, "µs"), (1e6, 1e3, "ms")):
+        if abs(time_us) < limit:
+            return f"{_three_digits(time_us / divisor)}{THIN}{unit}"
+    return f"{_three_digits(time_us / 1e6)}{THIN}s"
+
+
+def format_seconds(seconds: float) -> str:
+    r"""Write a duration as a person would say it.
+
+    Examples
+    --------
+    >>> format_seconds(0.4), format_seconds(75), format_seconds(3700)
+    ('0.4\u2009s', '1\u2009min 15\u2009s', '1\u2009h 1\u2009min')
+    """
+    if not math.isfinite(seconds):
+        return "–"
+    if seconds < 9.95:
+        return f"{seconds:.1f}{THIN}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}{THIN}s"
+    if whole < 3600:
+        return f"{whole // 60}{THIN}min {whole % 60}{THIN}s"
+    return f"{whole // 3600}{THIN}h {whole % 3600 // 60}{THIN}min"
+
+
+def format_bandwidth(gbs: float) -> str:
+    r"""Write a rate, given in GB/s, with three digits.
+
+    Examples
+    --------
+    >>> format_bandwidth(325.75), format_bandwidth(0.0834)
+    ('326\u2009GB/s', '0.083\u2009GB/s')
+    """
+    if not math.isfinite(gbs):
+        return "–"
+    return f"{_three_digits(gbs)}{THIN}GB/s"
