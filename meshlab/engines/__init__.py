@@ -1,1 +1,5 @@
-"""."""
+"""Running ranks: processes or threads, their deadlines, and the leash that leaves nothing behind."""
+
+from meshlab.engines.engines import Engines, attach, launch
+
+__all__ = ["Engines", "attach", "launch"]
