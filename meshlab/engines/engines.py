@@ -2,115 +2,27 @@
 
 from __future__ import annotations
 
-import queue
 import threading
-import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from meshlab import markup
-from meshlab.engines.rankset import RankDiedError, RankFacts, RankSet, Reply
-from meshlab.errors import CommunicatorError, EngineError, MeshError
+from meshlab.engines.rankset import RankFacts, RankSet, Reply
+from meshlab.engines.rounds import Round, RoundFailedError
+from meshlab.engines.verify import verify_mesh
+from meshlab.errors import EngineError, MeshError
 from meshlab.mesh import WORLD, DeviceMesh
-from meshlab.units import format_seconds, format_size
+from meshlab.units import format_size
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Engines", "Lease", "attach", "launch"]
+__all__ = ["Engines", "Lease"]
 
-_DEADLINE_S = 30.0
-_GRACE_S = 1.0
 _MOST_GROUP_SETS = 32
-
-
-def launch(
-    n: int,
-    *,
-    backend: Literal["auto", "mpi", "threads"] = "auto",
-    env: Mapping[str, str] | None = None,
-    deadline_s: float = _DEADLINE_S,
-    timeout_s: float = 60.0,
-) -> Engines:
-    """Start `n` ranks on this machine.
-
-    Parameters
-    ----------
-    n : int
-        How many ranks.
-    backend : {"auto", "mpi", "threads"}
-        ``"mpi"`` starts one process per rank as an ipyparallel engine; ``"threads"`` starts threads in this process,
-        at once, for tests and for trying things out. ``"auto"`` is ``"mpi"``.
-    env : mapping, optional
-        Environment variables for the engines; not for threads.
-    deadline_s : float, default 30
-        How long a call may take before its ranks count as stuck.
-    timeout_s : float, default 60
-        How long the start may take.
-
-    Returns
-    -------
-    Engines
-        A context manager; closing it leaves nothing behind.
-
-    Raises
-    ------
-    EngineError
-        If the ranks do not start.
-
-    Examples
-    --------
-    >>> with launch(2, backend="threads") as engines:
-    ...     engines.run(lambda comm: comm.size)["value"].tolist()
-    [2, 2]
-    """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise EngineError(f"launch() needs a whole number of ranks, at least 1, not {n!r}")
-    chosen: RankSet
-    if backend == "threads":
-        if env:
-            raise EngineError("threads share this process's environment; set the variables there, or use mpi")
-        from meshlab.engines.threads import ThreadSet
-
-        chosen = ThreadSet(n)
-    elif backend in ("auto", "mpi"):
-        from meshlab.engines.processes import LaunchedSet
-
-        chosen = LaunchedSet(n, env=env)
-    else:
-        raise EngineError(f"there is no backend {backend!r}; there are mpi and threads")
-    return Engines(chosen, deadline_s=deadline_s, timeout_s=timeout_s)
-
-
-def attach(client: Any, *, deadline_s: float = _DEADLINE_S, timeout_s: float = 60.0) -> Engines:
-    """Use engines that somebody else started: through Slurm, SSH, or an MPI launcher on several hosts.
-
-    Parameters
-    ----------
-    client : ipyparallel.Client
-        Connected to the engines. One MPI launcher must have started them together.
-    deadline_s : float, default 30
-        How long a call may take before its ranks count as stuck.
-    timeout_s : float, default 60
-        How long it may take them to open their communicator.
-
-    Returns
-    -------
-    Engines
-        Closing it leaves the engines running.
-
-    Raises
-    ------
-    EngineError
-        If there are no engines, or they are not the ranks of one MPI world.
-    """
-    from meshlab.engines.processes import AttachedSet
-
-    return Engines(AttachedSet(client), deadline_s=deadline_s, timeout_s=timeout_s)
 
 
 class Engines:
@@ -121,7 +33,7 @@ class Engines:
     `EngineError` naming the rank, the set of ranks is ended, and `restart` starts a fresh one.
     """
 
-    def __init__(self, ranks: RankSet, *, deadline_s: float = _DEADLINE_S, timeout_s: float = 60.0) -> None:
+    def __init__(self, ranks: RankSet, *, deadline_s: float, timeout_s: float) -> None:
         self._ranks = ranks
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
@@ -129,6 +41,7 @@ class Engines:
         self._state: Literal["ready", "broken", "closed"] = "ready"
         self._why_broken = ""
         self._group_sets: OrderedDict[str, None] = OrderedDict()
+        self._current: Round | None = None
         self.deadline_s = deadline_s
         self.facts: tuple[RankFacts, ...] = ranks.start(timeout_s)
 
@@ -254,6 +167,7 @@ class Engines:
 
         Examples
         --------
+        >>> from meshlab.engines import launch
         >>> with launch(4, backend="threads") as engines:
         ...     frame = engines.run(lambda comm: comm.ranks, DeviceMesh("dp=2, tp=2"), axis="dp")
         >>> frame["value"].tolist()
@@ -292,42 +206,16 @@ class Engines:
         CommunicatorError
             At the first difference; it names the group, who should be in it, and who is.
         """
-        import pandas as pd
-
-        self._check_mesh(mesh)
-        names = [WORLD, *mesh.axis_names, *(group.name for group in mesh.custom_groups)]
-        rows = []
         with self.lease(f"verifying {mesh}") as lease:
-            for reply in lease.everywhere("fingerprint", mesh):
-                if reply.value != mesh.fingerprint:
-                    raise CommunicatorError(
-                        f"rank {reply.rank} sees mesh {reply.value or reply.error} and not {mesh.fingerprint}; "
-                        "install the same version of meshlab everywhere",
-                        rank=reply.rank,
-                    )
-            for name in names:
-                replies = {reply.rank: reply for reply in lease.call(_who_is_here, mesh, name)}
-                for group in mesh.group_set(name):
-                    for member in group:
-                        reply = replies[member]
-                        if reply.error is not None:
-                            raise CommunicatorError(
-                                f"rank {member} failed while group {group.name} was verified: {reply.error}",
-                                group=group.name,
-                                rank=member,
-                            )
-                        seen, total = reply.value
-                        if tuple(seen) != group.ranks or total != sum(rank + 1 for rank in group.ranks):
-                            raise CommunicatorError(
-                                f"group {group.name} should be {list(group.ranks)}, but rank {member} is together with "
-                                f"{list(seen)}, and their sum is {total}",
-                                group=group.name,
-                                rank=member,
-                            )
-                    rows.append(
-                        (name, group.name, len(group), group.ranks, True, tuple(replies[group.ranks[0]].value[0]))
-                    )
-        return pd.DataFrame(rows, columns=["axis", "group", "n_ranks", "ranks", "is_right", "seen"])
+            return verify_mesh(lease, mesh)
+
+    def check_mesh(self, mesh: DeviceMesh) -> None:
+        """Raise a `MeshError` unless the mesh has as many ranks as there are engines."""
+        if mesh.world_size != self.world_size:
+            raise MeshError(
+                f"{mesh} is {mesh.world_size} ranks, but {self.world_size} engines are running; "
+                f"launch({mesh.world_size}), or let an axis fill: DeviceMesh('…=-1', world_size={self.world_size})"
+            )
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in whatever the ranks are running."""
@@ -368,6 +256,8 @@ class Engines:
         if self._state != "closed":
             self._state = "closed"
             self._ranks.close()
+            if self._current is not None:
+                self._current.give_up("the engines were closed")
 
     def __enter__(self) -> Engines:
         return self
@@ -396,13 +286,6 @@ class Engines:
             cure = "restart them where they were started" if self._ranks.is_attached else "engines.restart()"
             raise EngineError(f"the engines cannot be used: {self._why_broken}; {cure} gives a fresh set")
 
-    def _check_mesh(self, mesh: DeviceMesh) -> None:
-        if mesh.world_size != self.world_size:
-            raise MeshError(
-                f"{mesh} is {mesh.world_size} ranks, but {self.world_size} engines are running; "
-                f"launch({mesh.world_size}), or let an axis fill: DeviceMesh('…=-1', world_size={self.world_size})"
-            )
-
     def _break(self, why: str) -> None:
         self._state = "broken"
         self._why_broken = why
@@ -415,7 +298,7 @@ class Engines:
             if axis != WORLD:
                 raise MeshError(f"to run along {axis!r}, say on which mesh")
             mesh = DeviceMesh(rank=self.world_size)
-        self._check_mesh(mesh)
+        self.check_mesh(mesh)
         groups = mesh.group_set(axis)
         members = [rank for rank in range(self.world_size) if groups.color[rank] >= 0]
         name = WORLD if groups.name == WORLD else f"{mesh.fingerprint} {groups.name}"
@@ -454,77 +337,30 @@ class Engines:
         doing: str,
         deadline_s: float | None = None,
     ) -> list[Reply]:
-        """Run a worker's method on several ranks at once and wait for all of them, but not longer than the deadline."""
-        ranks = range(self.world_size) if ranks is None else ranks
-        deadline_s = self.deadline_s if deadline_s is None else deadline_s
-        done: queue.SimpleQueue[tuple[int, Future[Reply]]] = queue.SimpleQueue()
-        for rank, given in zip(ranks, arguments, strict=True):
-            future = self._ranks.submit(rank, method, given)
-            future.add_done_callback(lambda finished, rank=rank: done.put((rank, finished)))  # type: ignore[misc]
-        replies: dict[int, Reply] = {}
-        first_error: Reply | None = None
-        deadline = time.monotonic() + deadline_s
-        while len(replies) < len(ranks):
-            try:
-                rank, future = done.get(timeout=max(0.0, deadline - time.monotonic()))
-                replies[rank] = future.result()
-            except queue.Empty:
-                self._give_up(replies, ranks, first_error, doing, deadline_s)
-            except RankDiedError as error:
-                self._bury(rank, error, doing)
-            else:
-                if replies[rank].error is not None and first_error is None:
-                    first_error = replies[rank]
-                    deadline = min(deadline, time.monotonic() + _GRACE_S)
-        if first_error is not None:
+        """Run a worker's method on several ranks at once; the set is ended when they do not all answer."""
+        self._current = Round(self._ranks, self.facts, range(self.world_size) if ranks is None else ranks, doing)
+        try:
+            replies = self._current.run(method, arguments, self.deadline_s if deadline_s is None else deadline_s)
+        except RoundFailedError as failure:
+            if self._state != "ready":
+                ended = "closed" if self._state == "closed" else f"ended ({self._why_broken})"
+                raise EngineError(f"the engines were {ended} while {doing}") from failure
+            self._break(failure.why)
+            raise EngineError(
+                f"{failure.why}; {self._cure()}",
+                rank=failure.rank,
+                host=self.facts[failure.rank].host,
+                log=failure.log,
+            ) from None
+        if any(reply.error is not None for reply in replies):
             # What the ranks left unfinished in their communicators is unknown: make them anew.
             self._forget_group_sets()
-        return [replies[rank] for rank in ranks]
+        return replies
 
     def _forget_group_sets(self) -> None:
         names, self._group_sets = list(self._group_sets), OrderedDict()
         if names:
             self._round("drop", [(names,)] * self.world_size, doing="closing communicators after an error")
-
-    def _bury(self, rank: int, error: RankDiedError, doing: str) -> None:
-        death = self._ranks.first_death()
-        tail = self._ranks.log_tail()
-        if death is not None and death.rank is not None:
-            rank = death.rank
-        how = death.how if death is not None else "gone"
-        fact = self.facts[rank]
-        why = f"rank {rank} (process {fact.pid} on {fact.host}) {'' if how.startswith('ended') else 'was '}{how}"
-        self._break(f"{why} while {doing}")
-        raise EngineError(
-            f"{why} while {doing}; {self._cure()}", rank=rank, host=fact.host, log=_without_banner(tail)
-        ) from error
-
-    def _give_up(
-        self, replies: Mapping[int, Reply], ranks: Sequence[int], error: Reply | None, doing: str, deadline_s: float
-    ) -> None:
-        waiting = [rank for rank in ranks if rank not in replies]
-        if error is not None:
-            verb = "was interrupted" if error.is_interrupt else f"raised {error.error}"
-            text = f"rank {error.rank} {verb} while {doing}, and {_ranks_text(waiting)} still waited for it"
-            rank, trace = error.rank, error.trace
-        else:
-            rank, reason = self._who_is_behind(ranks, waiting)
-            text = f"{reason} within {format_seconds(deadline_s)} while {doing}"
-            trace = self._ranks.log_tail()
-        self._break(text)
-        raise EngineError(f"{text}; {self._cure()}", rank=rank, host=self.facts[rank].host, log=trace)
-
-    def _who_is_behind(self, ranks: Sequence[int], waiting: Sequence[int]) -> tuple[int, str]:
-        """The rank that has entered fewer collectives than the others; the first that did not answer if none has."""
-        counts = self._ranks.calls()
-        least = min(counts[rank] for rank in ranks)
-        behind = [rank for rank in ranks if counts[rank] == least]
-        if least >= 0 and len(behind) < len(ranks):
-            others = max(counts[rank] for rank in ranks)
-            return behind[0], (
-                f"{_ranks_text(behind)} made {least} collective calls where others made {others}, and did not catch up"
-            )
-        return waiting[0], f"{_ranks_text(waiting)} did not answer"
 
     def _cure(self) -> str:
         if self._ranks.is_attached:
@@ -580,31 +416,9 @@ def _pickled(function: Callable[..., Any]) -> bytes:
         ) from error
 
 
-def _who_is_here(comm: Any) -> tuple[list[int], int]:
-    me = comm.xp.asarray([comm.world_rank], dtype="int64")
-    return [int(rank) for rank in comm.all_gather(me)], int(comm.all_reduce(me + 1)[0])
-
-
 def _raise_first_error(replies: Sequence[Reply], doing: str) -> None:
     for reply in replies:
         if reply.error is not None:
             raise EngineError(
                 f"rank {reply.rank} failed while {doing}: {reply.error}", rank=reply.rank, log=reply.trace
             )
-
-
-def _ranks_text(ranks: Sequence[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    shown = ", ".join(str(rank) for rank in ranks[:8])
-    return f"ranks {shown}{', …' if len(ranks) > 8 else ''}"
-
-
-def _without_banner(log: str) -> str:
-    """What the ranks printed, without mpiexec's own frame around it."""
-    kept = [
-        line
-        for line in log.splitlines()
-        if not line.startswith(("=", "YOUR APPLICATION TERMINATED", "This typically refers", "Please see the FAQ"))
-    ]
-    return "\n".join(kept)
