@@ -1,12 +1,12 @@
 """Explore GPU collectives in notebooks: design a mesh, see it, prove its groups, measure it, report it.
 
-    >>> import meshlab as ml
-    >>> mesh = ml.DeviceMesh("dp=2, tp=2")
-    >>> with ml.launch(4, backend="threads") as engines:
-    ...     proof = engines.verify(mesh)
-    ...     results = ml.bench(engines, mesh, "all_reduce", axis="tp", sizes="1K:4K").wait()
-    >>> bool(proof["is_right"].all()), results["status"].unique().tolist()
-    (True, ['ok'])
+>>> import meshlab as ml
+>>> mesh = ml.DeviceMesh("dp=2, tp=2")
+>>> with ml.launch(4, backend="threads") as engines:
+...     proof = engines.verify(mesh)
+...     results = ml.bench(engines, mesh, "all_reduce", axis="tp", sizes="1K:4K").wait()
+>>> bool(proof["is_right"].all()), results["status"].unique().tolist()
+(True, ['ok'])
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from meshlab.version import __version__
 
 if TYPE_CHECKING:
-    from meshlab.bench import Plan, Run, Sampling, bench
+    from meshlab.benchmark import Plan, Run, Sampling, bench
     from meshlab.comm import Communicator
     from meshlab.engines import Engines, attach, launch
     from meshlab.errors import (
@@ -46,13 +46,13 @@ _HOMES = {
     "MeshError": "meshlab.errors",
     "MeshlabError": "meshlab.errors",
     "ParseError": "meshlab.errors",
-    "Plan": "meshlab.bench",
+    "Plan": "meshlab.benchmark",
     "Report": "meshlab.report",
-    "Run": "meshlab.bench",
-    "Sampling": "meshlab.bench",
+    "Run": "meshlab.benchmark",
+    "Sampling": "meshlab.benchmark",
     "TopologyError": "meshlab.errors",
     "attach": "meshlab.engines",
-    "bench": "meshlab.bench",
+    "bench": "meshlab.benchmark",
     "launch": "meshlab.engines",
     "plot_bandwidth": "meshlab.plots",
     "plot_latency": "meshlab.plots",

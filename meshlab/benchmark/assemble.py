@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.bench.frame import RESULTS, SAMPLES, bandwidth, conform, empty_results, empty_samples
-from meshlab.bench.statistics import summarise
-from meshlab.bench.timing import Measured
+from meshlab.benchmark.frame import RESULTS, SAMPLES, bandwidth, conform, empty_results, empty_samples
+from meshlab.benchmark.statistics import summarise
+from meshlab.benchmark.timing import Measured
 from meshlab.mesh import Groups
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.bench.plan import Step
+    from meshlab.benchmark.plan import Step
 
 __all__ = ["results_frame", "rows_of_failed_step", "rows_of_step", "samples_frame", "samples_of_step"]
 

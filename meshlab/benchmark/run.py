@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from meshlab import markup
-from meshlab.bench import environment
-from meshlab.bench.assemble import results_frame, rows_of_failed_step, rows_of_step, samples_frame, samples_of_step
-from meshlab.bench.plan import Plan, Step
-from meshlab.bench.timing import Measured, measure_step
+from meshlab.benchmark import environment
+from meshlab.benchmark.assemble import results_frame, rows_of_failed_step, rows_of_step, samples_frame, samples_of_step
+from meshlab.benchmark.plan import Plan, Step
+from meshlab.benchmark.timing import Measured, measure_step
 from meshlab.engines.engines import Engines, Lease
 from meshlab.errors import BenchError, EngineError, MeshlabError
 from meshlab.mesh import DeviceMesh
@@ -205,7 +205,7 @@ class Run:
 
     @property
     def results(self) -> pd.DataFrame:
-        """One row per step and group, as far as measured; `meshlab.bench.describe` lists the columns."""
+        """One row per step and group, as far as measured; `meshlab.benchmark.describe` lists the columns."""
         fixed = {
             "run_id": self.run_id,
             "launch": 0,
@@ -337,7 +337,7 @@ class Run:
         BenchError
             If it cannot be written; nothing half-written stays.
         """
-        from meshlab.bench.store import save_run
+        from meshlab.benchmark.store import save_run
         from meshlab.files import staged_folder
 
         with staged_folder(folder) as stage:
@@ -353,7 +353,7 @@ class Run:
         ParseError
             If the folder holds no run.
         """
-        from meshlab.bench.store import load_run
+        from meshlab.benchmark.store import load_run
 
         return load_run(cls, folder)
 

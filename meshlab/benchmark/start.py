@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshlab.bench.plan import Plan, Sampling
-from meshlab.bench.run import Run
+from meshlab.benchmark.plan import Plan, Sampling
+from meshlab.benchmark.run import Run
 from meshlab.engines.engines import Engines
 from meshlab.errors import BenchError
 from meshlab.mesh import DeviceMesh

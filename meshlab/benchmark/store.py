@@ -7,13 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshlab.bench.frame import RESULTS, SAMPLES, frame_from_parquet, frame_to_csv, frame_to_parquet
-from meshlab.bench.plan import Plan, Sampling
+from meshlab.benchmark.frame import RESULTS, SAMPLES, frame_from_parquet, frame_to_csv, frame_to_parquet
+from meshlab.benchmark.plan import Plan, Sampling
 from meshlab.errors import ParseError
 from meshlab.mesh import DeviceMesh
 
 if TYPE_CHECKING:
-    from meshlab.bench.run import Run
+    from meshlab.benchmark.run import Run
 
 __all__ = ["SCHEMA", "load_run", "save_run"]
 

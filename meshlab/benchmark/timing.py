@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.bench.statistics import FEWEST_FOR_INTERVAL, is_precise
+from meshlab.benchmark.statistics import FEWEST_FOR_INTERVAL, is_precise
 from meshlab.comm.catalog import CATALOG, OPS, encode, find_dtype
 
 if TYPE_CHECKING:
-    from meshlab.bench.plan import Sampling, Step
+    from meshlab.benchmark.plan import Sampling, Step
     from meshlab.comm import Communicator, PreparedCall
 
 __all__ = ["Measured", "buffers", "count_wrong", "measure_step"]
