@@ -20,7 +20,7 @@ from meshlab.units import format_size
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Engines", "Lease"]
+__all__ = ["Engines", "Lease", "check_mesh_size"]
 
 _MOST_GROUP_SETS = 32
 
@@ -211,11 +211,7 @@ class Engines:
 
     def check_mesh(self, mesh: DeviceMesh) -> None:
         """Raise a `MeshError` unless the mesh has as many ranks as there are engines."""
-        if mesh.world_size != self.world_size:
-            raise MeshError(
-                f"{mesh} is {mesh.world_size} ranks, but {self.world_size} engines are running; "
-                f"launch({mesh.world_size}), or let an axis fill: DeviceMesh('…=-1', world_size={self.world_size})"
-            )
+        check_mesh_size(mesh, self.world_size)
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in whatever the ranks are running."""
@@ -366,6 +362,15 @@ class Engines:
         if self._ranks.is_attached:
             return "the engines were started by somebody else: restart them there, and attach() again"
         return "the set was ended; engines.restart() gives a fresh one"
+
+
+def check_mesh_size(mesh: DeviceMesh, n: int) -> None:
+    """Raise a `MeshError` unless the mesh has `n` ranks."""
+    if mesh.world_size != n:
+        raise MeshError(
+            f"{mesh} is {mesh.world_size} ranks, but there are {n} engines; start {mesh.world_size}, or let an axis "
+            f"fill: DeviceMesh('…=-1', world_size={n})"
+        )
 
 
 class Lease:

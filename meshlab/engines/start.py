@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 from meshlab.engines.engines import Engines
 from meshlab.engines.rankset import RankSet
@@ -17,7 +17,7 @@ _DEADLINE_S = 30.0
 def launch(
     n: int,
     *,
-    backend: Literal["auto", "mpi", "threads"] = "auto",
+    backend: str = "auto",
     env: Mapping[str, str] | None = None,
     deadline_s: float = _DEADLINE_S,
     timeout_s: float = 60.0,
