@@ -19,9 +19,13 @@ def test_a_folder_appears_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_an_error_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), staged_folder(tmp_path / "deep" / "out") as stage:
-        (stage / "a.txt").write_text("a")
-        raise KeyError
+    def fail_halfway() -> None:
+        with staged_folder(tmp_path / "deep" / "out") as stage:
+            (stage / "a.txt").write_text("a")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_halfway()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -32,9 +32,9 @@ _RUN, _SET = "MESHLAB_RUN", "MESHLAB_SET"
 _CONTROLLER = ["--HeartMonitor.period=250", "--ip=127.0.0.1", "--log-level=WARN"]
 _NOISE = re.compile(r"\[(?:IPEngine|KernelNanny|IPController)[^]]*\]|^\s*$|mpi_(?:rank|size) =|from mpi4py import MPI")
 # Every rank runs under a shell that writes down how it ended, before mpiexec learns of it and ends the others.
-_RANK_SHELL = (
-    'trap "" INT; "$@"; code=$?; echo "${PMI_RANK:-$OMPI_COMM_WORLD_RANK} $code" >>"$MESHLAB_DEATHS"; exit $code'
-)
+_RANK_SHELL = '"$@"; code=$?; echo "${PMI_RANK:-$OMPI_COMM_WORLD_RANK} $code" >>"$MESHLAB_DEATHS"; exit $code'
+# The output goes to a file of ours, because ipyparallel removes its own when the process ends.
+_LOGGING_SHELL = 'exec "$0" "$@" >>"$MESHLAB_LOG" 2>&1'
 
 
 def find_mpiexec() -> str:
@@ -231,7 +231,7 @@ class LaunchedSet(_ProcessSet):
         name = self._cluster.start_engines_sync(
             self.size,
             engine_set_id=f"set-{self._set_count}",
-            mpi_cmd=[self._mpiexec],
+            mpi_cmd=["/bin/sh", "-c", _LOGGING_SHELL, self._mpiexec],
             engine_cmd=["/bin/sh", "-c", _RANK_SHELL, "meshlab-rank", sys.executable, "-m", "ipyparallel.engine"],
             engine_args=["--log-level=WARN"],
             environment={
@@ -239,6 +239,7 @@ class LaunchedSet(_ProcessSet):
                 **self._environment(),
                 _SET: self._set_name,
                 "MESHLAB_DEATHS": str(self._deaths_file),
+                "MESHLAB_LOG": str(self._log_file),
             },
         )
         self._launcher = self._cluster.engines[name]
@@ -300,16 +301,17 @@ class LaunchedSet(_ProcessSet):
         if self._cluster is not None:
             self._cluster.engines.clear()
 
-    def _log(self) -> str:
-        if self._launcher is None or not self._launcher.output_file:
-            return ""
-        with contextlib.suppress(OSError):
-            return Path(self._launcher.output_file).read_text(errors="replace")
-        return ""
+    @property
+    def _log_file(self) -> Path:
+        return self._folder / f"log-{self._set_count}"
 
     def log_tail(self) -> str:
         """The last lines that the ranks or mpiexec printed, without ipyparallel's own."""
-        lines = [line for line in self._log().splitlines() if not _NOISE.search(line)]
+        try:
+            text = self._log_file.read_text(errors="replace")
+        except OSError:
+            return ""
+        lines = [line for line in text.splitlines() if not _NOISE.search(line)]
         return "\n".join(lines[-12:])
 
     def close(self) -> None:
