@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from meshlab.version import __version__
 
 if TYPE_CHECKING:
-    from meshlab.benchmark import Plan, Run, Sampling, bench
+    from meshlab.benchmark import Plan, Run, Sampling, bench, describe
     from meshlab.comm import Communicator
     from meshlab.engines import Engines, attach, launch
     from meshlab.errors import (
@@ -53,6 +53,7 @@ _HOMES = {
     "TopologyError": "meshlab.errors",
     "attach": "meshlab.engines",
     "bench": "meshlab.benchmark",
+    "describe": "meshlab.benchmark",
     "launch": "meshlab.engines",
     "plot_bandwidth": "meshlab.plots",
     "plot_latency": "meshlab.plots",
@@ -80,6 +81,7 @@ __all__ = [
     "__version__",
     "attach",
     "bench",
+    "describe",
     "launch",
     "plot_bandwidth",
     "plot_latency",

@@ -25,8 +25,8 @@ from meshlab.errors import BenchError
 
 DESIGN = {
     "results": """run_id launch step source collective op dtype root in_place mode axis group n_ranks count size_bytes
-        n_samples calls time_us time_us_lo time_us_hi p95_us p99_us min_us max_us skew_us alignment_us algbw_gbs busbw_gbs
-        n_wrong status stop_reason mesh_fingerprint""",
+        n_samples calls time_us time_us_lo time_us_hi p95_us p99_us min_us max_us skew_us alignment_us algbw_gbs
+        busbw_gbs n_wrong status stop_reason mesh_fingerprint""",
     "samples": """run_id launch step axis group rank batch calls time_us host_us start_offset_us is_warmup status""",
 }
 
