@@ -15,7 +15,7 @@ from meshlab.mesh import DeviceMesh
 MakeResults = Callable[..., pd.DataFrame]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_results() -> MakeResults:
     """Makes results such as a run would: times from latency and bandwidth, with intervals, for all groups."""
     return model_results

@@ -158,31 +158,30 @@ def is_wrong(results: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 def _line(name: str, keys: Mapping[str, Any], rows: pd.DataFrame, quantity: Quantity) -> Line:
-    drawable = rows[quantity].notna() & rows["size_bytes"].gt(0).fillna(False) & rows["time_us"].gt(0)
+    size, launch, time, low, high, drawn = (
+        rows[column].to_numpy("float64", na_value=np.nan)
+        for column in ("size_bytes", "launch", "time_us", "time_us_lo", "time_us_hi", quantity)
+    )
+    drawable = (size > 0) & (time > 0) & np.isfinite(drawn)
     wrong = is_wrong(rows)
-    ok = rows[drawable & ~wrong & rows["status"].eq("ok").fillna(False)]
-    crosses = rows[drawable & wrong]
-    by_launch = ok.assign(launch=ok["launch"].fillna(0)).groupby(["size_bytes", "launch"], as_index=False)
-    slowest = by_launch.agg(time=("time_us", "max"), low=("time_us_lo", "min"), high=("time_us_hi", "max"))
-    by_size = slowest.groupby("size_bytes").agg(time=("time", "median"), low=("low", "min"), high=("high", "max"))
-    size = by_size.index.to_numpy(np.float64)
-    time, low, high = (by_size[column].to_numpy(np.float64) for column in ("time", "low", "high"))
-    low, high = np.minimum(low, time), np.maximum(high, time)  # NaN stays NaN
+    ok = drawable & ~wrong & rows["status"].eq("ok").fillna(False).to_numpy(bool)
+    crosses = drawable & wrong
+    sizes, place = np.unique(size[ok], return_inverse=True)
+    launches, turn = np.unique(np.nan_to_num(launch[ok]), return_inverse=True)
+    slowest = np.full((sizes.size, launches.size), np.nan)
+    np.fmax.at(slowest, (place, turn), time[ok])
+    median = np.nanmedian(slowest, axis=1) if sizes.size else np.empty(0)
+    lowest, highest, count = np.full((3, sizes.size), np.nan)
+    np.fmin.at(lowest, place, low[ok])
+    np.fmax.at(highest, place, high[ok])
+    lowest, highest = np.minimum(lowest, median), np.maximum(highest, median)  # NaN stays NaN
+    value = median
     if quantity != "time_us":
         # Bandwidth times time is the same for all groups of a size: the bytes that count.
-        count = (ok[quantity] * ok["time_us"]).groupby(ok["size_bytes"]).median().to_numpy(np.float64)
-        time, low, high = count / time, count / high, count / low
-    return Line(
-        name,
-        MappingProxyType(dict(keys)),
-        size,
-        time,
-        low,
-        high,
-        crosses["size_bytes"].to_numpy(np.float64),
-        crosses[quantity].to_numpy(np.float64),
-        rows,
-    )
+        np.fmax.at(count, place, (drawn * time)[ok])
+        value, lowest, highest = count / median, count / highest, count / lowest
+    keys = MappingProxyType(dict(keys))
+    return Line(name, keys, sizes, value, lowest, highest, size[crosses], drawn[crosses], rows)
 
 
 def where_text(results: pd.DataFrame) -> str:

@@ -11,7 +11,7 @@ from meshlab.plots.figures import figure_png
 from meshlab.plots.membership import Grid, plot_membership
 from meshlab.plots.palette import group_colors
 
-sizes = st.lists(st.integers(1, 6), min_size=1, max_size=4)
+sizes = st.lists(st.integers(1, 5), min_size=1, max_size=3)
 
 
 def drawn(mesh, axis, **options):
@@ -24,7 +24,7 @@ def texts(ax):
 
 
 @given(sizes=sizes, data=st.data())
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 def test_the_cell_of_every_rank_has_the_colour_of_its_group(sizes, data):
     mesh = DeviceMesh([(f"a{index}", size) for index, size in enumerate(sizes)])
     axis = data.draw(st.sampled_from(mesh.axis_names))
@@ -35,7 +35,7 @@ def test_the_cell_of_every_rank_has_the_colour_of_its_group(sizes, data):
 
 
 @given(sizes=sizes)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 def test_rows_are_named_by_the_coordinates_of_their_ranks(sizes):
     mesh = DeviceMesh([(f"a{index}", size) for index, size in enumerate(sizes)])
     grid = Grid.of(mesh)
