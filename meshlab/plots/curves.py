@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.errors import BenchError
-from meshlab.plots.figures import axes_size, font_size, set_title, text_width
+from meshlab.plots.figures import axes_size, font_size, set_title, text_width, wrap_title
 from meshlab.plots.lines import Line, Values, lines_of, title_parts
 from meshlab.plots.palette import PALETTE, PREVIOUS, WRONG
 from meshlab.units import THIN, format_bandwidth, format_size
@@ -69,7 +69,7 @@ def plot_bandwidth(
     """
     if y not in _BANDWIDTHS:
         raise BenchError(f"y={y!r} is no bandwidth; choose {' or '.join(_BANDWIDTHS)}")
-    ax = _axes(ax)
+    ax = _axes(ax, results)
     references = references or {}
     lines, earlier = lines_of(results, y), [] if previous is None else lines_of(previous, y)
     ax.set_ylabel(f"{_BANDWIDTHS[y]} (GB/s)")
@@ -107,7 +107,7 @@ def plot_latency(results: pd.DataFrame, *, ax: Axes | None = None, previous: pd.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    ax = _axes(ax)
+    ax = _axes(ax, results)
     lines, earlier = lines_of(results, "time_us"), [] if previous is None else lines_of(previous, "time_us")
     ax.set_ylabel("time per call")
     ax.set_yscale("log")
@@ -123,26 +123,27 @@ def plot_latency(results: pd.DataFrame, *, ax: Axes | None = None, previous: pd.
     return ax
 
 
-def curve_box(figsize: tuple[float, float], title_lines: int = 1) -> tuple[float, float, float, float]:
-    """Where the axes lie in a figure of that size in inches, as shares of it, with room for names and title.
+def curve_box(figsize: tuple[float, float], title: Sequence[str] = ()) -> tuple[float, float, float, float]:
+    """Where the axes lie in a figure of that size in inches, as shares of it, with room for names and for the title.
 
     Examples
     --------
-    >>> left, bottom, width, height = curve_box((7.2, 4.2))
+    >>> left, bottom, width, height = curve_box((7.2, 4.2), ["all_reduce", "tp"])
     >>> left + width < 1, bottom + height < 1
     (True, True)
     """
     width, height = figsize[0] * 72, figsize[1] * 72
-    left, below, right, above = 62, 42, 22, 16 + 14 * title_lines
+    left, below, right = 62, 42, 22
+    above = 16 + 15 * (1 + wrap_title(title, width - left).count("\n"))
     return left / width, below / height, 1 - (left + right) / width, 1 - (below + above) / height
 
 
-def _axes(ax: Axes | None) -> Axes:
+def _axes(ax: Axes | None, results: pd.DataFrame) -> Axes:
     if ax is None:
         from matplotlib import pyplot as plt
 
         figsize = (7.2, 4.2)
-        ax = plt.figure(figsize=figsize).add_axes(curve_box(figsize))
+        ax = plt.figure(figsize=figsize).add_axes(curve_box(figsize, title_parts(results)))
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, linewidth=0.6)
     ax.set_axisbelow(True)

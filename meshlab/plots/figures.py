@@ -23,6 +23,7 @@ __all__ = [
     "set_title",
     "text_width",
     "wrap_parts",
+    "wrap_title",
 ]
 
 SEPARATOR = " · "
@@ -92,13 +93,20 @@ def wrap_parts(parts: Sequence[str], width: float, size: float) -> str:
     return "\n".join(lines)
 
 
+def wrap_title(parts: Sequence[str], width: float) -> str:
+    """Join the parts of a title as `wrap_parts` does, in the size of a title."""
+    return wrap_parts(SEPARATOR.join(parts).split(SEPARATOR), width, _title_size())
+
+
 def set_title(ax: Axes, parts: Sequence[str]) -> None:
     """Title the axes on the left, wrapped between the parts so that it stays inside the figure."""
+    ax.set_title(wrap_title(parts, room_right(ax)), loc="left", fontsize=_title_size(), parse_math=False)
+
+
+def _title_size() -> float:
     import matplotlib as mpl
 
-    size = font_size(mpl.rcParams["axes.titlesize"]) * 0.9
-    parts = SEPARATOR.join(parts).split(SEPARATOR)
-    ax.set_title(wrap_parts(parts, room_right(ax), size), loc="left", fontsize=size, parse_math=False)
+    return font_size(mpl.rcParams["axes.titlesize"]) * 0.9
 
 
 def figure_png(figure: Figure, *, dpi: float = 144) -> bytes:

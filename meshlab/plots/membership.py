@@ -219,7 +219,8 @@ def _draw_cells(ax: Axes, color: npt.NDArray[np.int32], cell: float) -> None:
         box = Rectangle((-0.5, -0.5), columns, rows, fill=False, hatch="////", linewidth=0, alpha=0.35, zorder=0)
         ax.add_patch(box)
     # Without interpolation the SVG holds one pixel per rank, however large the picture is.
-    ax.imshow(rank_colors(color), extent=extent, interpolation="none", zorder=1)
+    pixels = (rank_colors(color) * 255).round().astype(np.uint8)  # matplotlib draws bytes faster than floats
+    ax.imshow(pixels, extent=extent, interpolation="none", zorder=1)
     paper = ax.get_facecolor()
     if cell >= 8:
         everywhere = np.ones((rows, columns - 1), bool), np.ones((rows - 1, columns), bool)
@@ -314,7 +315,7 @@ def _run_centres(color: npt.NDArray[np.int32], *, within_cells: bool) -> tuple[A
 
 
 def _name_cells(ax: Axes, grid: Grid, row_height: float, note: str) -> None:
-    row_step = _tick_step(grid.rows, row_height, _TEXT * 1.5)
+    row_step = _tick_step(grid.rows, row_height, _TEXT * (1.5 if grid.rows <= _MOST_TICKS else 3))
     rows = list(range(0, grid.rows, row_step))
     ax.set_yticks(rows, grid.row_names(rows))
     if grid.counts_columns:

@@ -103,7 +103,7 @@ def _peaks(lines: Sequence[Line]) -> Iterable[str]:
         what = f"{line.keys['collective']} at {_size(line.size[index])}"
         peaks[_axis(line)] = max(peaks.get(_axis(line), (0.0, "")), (float(line.value[index]), what))
     for axis, (peak, what) in peaks.items():
-        yield f"{axis} reaches {format_bandwidth(peak)} busbw with {what}."
+        yield f"On {axis}, {what} reaches {format_bandwidth(peak)} busbw."
 
 
 def _difference(lines: Sequence[Line]) -> Iterable[str]:
@@ -118,8 +118,12 @@ def _difference(lines: Sequence[Line]) -> Iterable[str]:
         if len({_axis(line) for line in same}) < 2 or not shared:
             continue
         size = max(shared)
-        at = sorted((float(line.value[line.size == size][0]), _axis(line), line) for line in same)
+        at = sorted(
+            ((float(line.value[line.size == size][0]), _axis(line), line) for line in same), key=lambda it: it[0]
+        )
         (slow, slow_axis, slow_line), (fast, fast_axis, fast_line) = at[0], at[-1]
+        if slow_axis == fast_axis:
+            continue
         what = f"{fast_line.keys['collective']} at {_size(size)}"
         both = f"{format_bandwidth(fast)} against {format_bandwidth(slow)} busbw"
         low, high = fast_line.low[fast_line.size == size][0], slow_line.high[slow_line.size == size][0]
@@ -160,7 +164,7 @@ def warnings_of(results: pd.DataFrame, *, state: str, fingerprint: str) -> list[
     width = (measured["time_us_hi"] - measured["time_us_lo"]) / measured["time_us"]
     wide = int((width > _WIDE_INTERVAL).sum())
     if wide:
-        warnings.append(f"{_rows_have(wide)} an interval wider than {_WIDE_INTERVAL:.0%} of the median.")
+        warnings.append(f"{_rows_have(wide)} an interval wider than {100 * _WIDE_INTERVAL:g} % of the median.")
     others = set(results["mesh_fingerprint"].dropna()) - {fingerprint}
     if fingerprint and others:
         warnings.append("Some rows were measured on another mesh than the one shown here.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from meshlab.mesh import DeviceMesh
 from meshlab.plots.curves import curve_box, plot_bandwidth, plot_latency
 from meshlab.plots.figures import figure_svg
-from meshlab.plots.lines import Quantity, lines_of
+from meshlab.plots.lines import Quantity, lines_of, title_parts
 from meshlab.plots.membership import Grid, membership_title, plot_membership
 from meshlab.units import format_bandwidth, format_size, format_time_us
 
@@ -71,7 +71,7 @@ def curve_pictures(results: pd.DataFrame) -> list[Picture]:
                 told.append(f"{line.name or line.keys['collective']} {value} at {format_size(line.size[best])}")
         if told:
             figure = Figure(_CURVE)
-            plot(results, ax=figure.add_axes(curve_box(_CURVE)))
+            plot(results, ax=figure.add_axes(curve_box(_CURVE, title_parts(results))))
             kind, extreme = ("Bus bandwidth", "highest") if quantity == "busbw_gbs" else ("Time per call", "lowest")
             text = f"{kind} over message size; {extreme}: {', '.join(told)}."
             pictures.append(Picture(figure_svg(figure, label=text), text))

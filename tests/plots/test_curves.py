@@ -69,6 +69,17 @@ def test_the_title_says_what_where_and_how(make_results, plot):
     assert title == "all_reduce · tp (2 groups of 2) · 4 ranks · MPI on this CPU · pipelined"
 
 
+def test_a_long_title_breaks_between_its_parts_and_stays_inside_the_figure(make_results):
+    where = "1,024 × NVIDIA H200 in 128 nodes · 8 × 400 Gb/s InfiniBand · NCCL 2.32.3 with NVLS · MPI on this CPU"
+    ax = plot_bandwidth(make_results(axes=["tp"], where=where))
+    ax.figure.draw_without_rendering()
+    box = ax.get_children()[ax.get_children().index(ax.title) + 1].get_window_extent()
+    assert ax.get_title(loc="left").count("\n") == 1
+    assert box.y1 <= ax.figure.bbox.y1
+    assert box.x1 <= ax.figure.bbox.x1
+    plt.close(ax.figure)
+
+
 def test_sizes_are_ticked_in_binary_units_and_never_beyond_the_data(make_results):
     ax = plot_bandwidth(only(make_results(), axis="tp"), ax=new_axes())
     ticks = [text.get_text() for text in ax.get_xticklabels()]

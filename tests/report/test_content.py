@@ -44,8 +44,8 @@ def test_each_axis_has_its_fastest_busbw_with_collective_and_size(make_results):
     results.loc[results["axis"] == "tp", "busbw_gbs"] = 2.0
     best = results[(results["axis"] == "tp") & (results["collective"] == "broadcast") & (results["size_bytes"] == 2048)]
     results.loc[best.index, "busbw_gbs"] = 7.5
-    assert plain(verdict(results)[1]) == "tp reaches 7.50 GB/s busbw with broadcast at 2 KiB."
-    assert verdict(results)[2].startswith("dp reaches ")
+    assert plain(verdict(results)[1]) == "On tp, broadcast at 2 KiB reaches 7.50 GB/s busbw."
+    assert verdict(results)[2].startswith("On dp, ")
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,13 @@ def test_axes_differ_only_if_their_intervals_do_not_meet(make_results, interval,
     assert plain(verdict(results)[-1]) == f"all_reduce at 1 MiB {said}: 2.00 GB/s against 1.00 GB/s busbw."
 
 
+def test_axes_that_are_equally_fast_to_the_last_digit_are_compared_too(make_results):
+    results = make_results(collectives=["all_reduce"], exponents=[20], time_us=100.0, n_ranks=2)
+    results.loc[results["group"].str.endswith("_1"), "n_ranks"] = 4
+    results["busbw_gbs"] = 1.0
+    assert "does not differ" in verdict(results)[-1]
+
+
 def test_one_axis_is_compared_with_nothing(make_results):
     assert len(verdict(make_results(axes=["tp"]))) == 2
 
@@ -79,7 +86,7 @@ def test_numbers_from_a_cpu_are_called_so(make_results):
     [
         ({"n_samples": 29}, "240 rows have fewer than 30 batches; the median is unsure."),
         ({"time_us_lo": None, "time_us_hi": None}, "240 rows have no interval."),
-        ({"time_us_lo": 1.0}, "240 rows have an interval wider than 10% of the median."),
+        ({"time_us_lo": 1.0}, "240 rows have an interval wider than 10 % of the median."),
         ({"status": "failed", "stop_reason": "rank 3 died"}, "240 rows did not finish: rank 3 died."),
     ],
 )
