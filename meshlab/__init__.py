@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     )
     from meshlab.mesh import Axis, DeviceMesh, Group, Groups
     from meshlab.plots import plot_bandwidth, plot_latency, plot_membership
-    from meshlab.report import Report
+    from meshlab.report import Report, read_report
 
 _HOMES = {
     "Axis": "meshlab.mesh",
@@ -58,6 +58,7 @@ _HOMES = {
     "plot_bandwidth": "meshlab.plots",
     "plot_latency": "meshlab.plots",
     "plot_membership": "meshlab.plots",
+    "read_report": "meshlab.report",
 }
 
 __all__ = [
@@ -86,6 +87,7 @@ __all__ = [
     "plot_bandwidth",
     "plot_latency",
     "plot_membership",
+    "read_report",
 ]
 
 

@@ -241,8 +241,10 @@ def _wait(run: Run) -> int:
 def _write(run: Run, folder: Path) -> None:
     from meshlab.benchmark.store import save_run
     from meshlab.report import Report
+    from meshlab.report.pictures import save_pictures
 
     save_run(run, folder)
+    save_pictures(run.results, run.mesh, folder)
     report = Report(run)
     report.save(folder / "report.html")
     report.save(folder / "report.md")

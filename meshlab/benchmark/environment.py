@@ -11,7 +11,7 @@ from typing import Any
 
 from meshlab.version import __version__
 
-__all__ = ["SETTINGS", "describe_host", "read_settings", "software_versions"]
+__all__ = ["SETTINGS", "describe_host", "read_settings", "software_versions", "usable_cores"]
 
 SETTINGS = (
     "CUDA_DEVICE_MAX_CONNECTIONS",
@@ -78,18 +78,22 @@ def software_versions() -> dict[str, str]:
     return versions
 
 
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def describe_host() -> dict[str, str]:
     """The host: name, system, processor, cores this process may use, memory."""
     import psutil
 
     from meshlab.units import format_size
 
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "name": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
         "processor": _processor(),
-        "cores": f"{usable} of {os.cpu_count()} usable",
+        "cores": f"{usable_cores()} of {os.cpu_count()} usable",
         "memory": format_size(psutil.virtual_memory().total),
     }
 

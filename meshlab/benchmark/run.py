@@ -128,8 +128,12 @@ class Run:
     def _describe(self, lease: Lease) -> dict[str, dict[str, str]]:
         capabilities = lease.engines.facts[0].capabilities
         settings = lease.call(environment.settings_of_rank)[0].value
+        about = {"run": self.run_id, "started": self.started_at, "ranks": self._where, "mesh": str(self.mesh)}
+        cores, n = environment.usable_cores(), lease.engines.world_size
+        if capabilities.backend == "mpi" and self._same_host and n > cores:
+            about["note"] = f"{n} ranks share {cores} cores, so times include waiting for a core."
         return {
-            "Run": {"run": self.run_id, "started": self.started_at, "ranks": self._where, "mesh": str(self.mesh)},
+            "Run": about,
             "Host": environment.describe_host(),
             "Library": {
                 "backend": capabilities.backend,
@@ -222,7 +226,12 @@ class Run:
 
     @property
     def _attrs(self) -> dict[str, str]:
-        return {"where": self._where, "library": self.environment.get("Library", {}).get("library", "")}
+        told = {
+            "where": self._where,
+            "library": self.environment.get("Library", {}).get("library", ""),
+            "note": self.environment.get("Run", {}).get("note", ""),
+        }
+        return {name: text for name, text in told.items() if text}
 
     def _frame(self, name: str, build: Callable[[], pd.DataFrame]) -> pd.DataFrame:
         with self._lock:

@@ -235,6 +235,7 @@ class LaunchedSet(_ProcessSet):
             engine_cmd=["/bin/sh", "-c", _RANK_SHELL, "meshlab-rank", sys.executable, "-m", "ipyparallel.engine"],
             engine_args=["--log-level=WARN"],
             environment={
+                **_import_path(),
                 **self._env,
                 **self._environment(),
                 _SET: self._set_name,
@@ -373,6 +374,17 @@ class AttachedSet(_ProcessSet):
     def close(self) -> None:
         """Let go of the engines; they stay."""
         self._counts = None
+
+
+def _import_path() -> dict[str, str]:
+    """Let engines import the very meshlab that runs here, also when it is not installed."""
+    import site
+
+    home = str(Path(__file__).parents[2])
+    if home in [*site.getsitepackages(), site.getusersitepackages()]:
+        return {}
+    known = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": f"{home}{os.pathsep}{known}" if known else home}
 
 
 def _is_running(process: Any) -> bool:

@@ -148,6 +148,8 @@ def warnings_of(results: pd.DataFrame, *, state: str, fingerprint: str) -> list[
         warnings.append("MPI on a CPU gave these numbers. They say nothing about GPUs or their links.")
     if "threads" in sources:
         warnings.append("Threads in one process gave these numbers. They are no machine's numbers.")
+    if results.attrs.get("note"):
+        warnings.append(str(results.attrs["note"]))
     if state in ("cancelled", "failed"):
         warnings.append(f"The run {'was cancelled' if state == 'cancelled' else 'failed'}; rows are missing.")
     stopped = results[results["status"].isin(["failed", "cancelled"])]

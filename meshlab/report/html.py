@@ -7,15 +7,14 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from meshlab.mesh import DeviceMesh
-from meshlab.plots.lines import describe_groups
-from meshlab.report.pictures import Picture, curve_pictures, membership_pictures
+from meshlab.report.pictures import membership_pictures, pictures_by_axis
 from meshlab.units import THIN
 
 if TYPE_CHECKING:
     import jinja2
     import pandas as pd
 
-__all__ = ["page", "pictures_by_axis"]
+__all__ = ["page"]
 
 
 def page(content: dict[str, Any], results: pd.DataFrame, mesh: DeviceMesh | None, axes: list[str]) -> str:
@@ -38,17 +37,6 @@ def page(content: dict[str, Any], results: pd.DataFrame, mesh: DeviceMesh | None
     memberships = membership_pictures(mesh, axes) if mesh is not None else []
     html = _template().render(content, data=data, memberships=memberships, curves=pictures_by_axis(results))
     return html.replace(THIN, "\N{NARROW NO-BREAK SPACE}")  # as thin, but a number stays with its unit
-
-
-def pictures_by_axis(results: pd.DataFrame) -> list[tuple[str, list[Picture]]]:
-    """Bandwidth and latency for each axis that was measured, under its name."""
-    named = []
-    for _, rows in results.groupby("axis", dropna=False, sort=False):
-        rows.attrs = dict(results.attrs)
-        pictures = curve_pictures(rows)
-        if pictures:
-            named.append((describe_groups(rows) or "all ranks", pictures))
-    return named
 
 
 @cache

@@ -1,23 +1,26 @@
-"""The pictures of a report: inline SVG with words for those who do not see it."""
+"""The pictures of a report, each with words for those who do not see it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meshlab.files import write_file
 from meshlab.mesh import DeviceMesh
 from meshlab.plots.curves import curve_box, plot_bandwidth, plot_latency
-from meshlab.plots.figures import figure_svg
-from meshlab.plots.lines import Quantity, lines_of, title_parts
+from meshlab.plots.figures import figure_png, figure_svg
+from meshlab.plots.lines import Quantity, describe_groups, lines_of, title_parts
 from meshlab.plots.membership import Grid, membership_title, plot_membership
 from meshlab.units import format_bandwidth, format_size, format_time_us
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-__all__ = ["WIDTH", "Picture", "curve_pictures", "membership_pictures"]
+__all__ = ["WIDTH", "Picture", "curve_pictures", "membership_pictures", "pictures_by_axis", "save_pictures"]
 
 WIDTH = 5.75
 """Inches, 552 CSS pixels: a 600 px window shows it without shrinking its text."""
@@ -31,14 +34,32 @@ class Picture:
 
     Parameters
     ----------
-    svg : str
-        An ``<svg>`` element.
+    name : str
+        What to call it as a file, without a suffix.
+    figure : matplotlib.figure.Figure
+        What is drawn.
     text : str
         What it shows, in words.
     """
 
-    svg: str
+    name: str
+    figure: Figure
     text: str
+
+    @property
+    def svg(self) -> str:
+        """The picture as an ``<svg>`` element."""
+        return figure_svg(self.figure, label=self.text)
+
+
+def save_pictures(results: pd.DataFrame, mesh: DeviceMesh, folder: Path) -> list[Path]:
+    """Write the pictures of a run as PNG files: membership, bandwidth and latency of every axis that was measured."""
+    axes = [str(axis) for axis in results["axis"].dropna().unique()]
+    curves = [picture for _, pictures in pictures_by_axis(results) for picture in pictures]
+    return [
+        write_file(folder / f"{picture.name}.png", figure_png(picture.figure))
+        for picture in [*membership_pictures(mesh, axes), *curves]
+    ]
 
 
 def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[Picture]:
@@ -52,7 +73,7 @@ def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[Picture]:
         plot_membership(mesh, axis, ax=figure.add_axes(rect))
         groups = mesh.group_set(axis)
         text = f"{', '.join(membership_title(groups))}. The first is {groups[0]!r}."
-        pictures.append(Picture(figure_svg(figure, label=text), text))
+        pictures.append(Picture(f"membership-{axis}", figure, text))
     return pictures
 
 
@@ -74,5 +95,17 @@ def curve_pictures(results: pd.DataFrame) -> list[Picture]:
             plot(results, ax=figure.add_axes(curve_box(_CURVE, title_parts(results))))
             kind, extreme = ("Bus bandwidth", "highest") if quantity == "busbw_gbs" else ("Time per call", "lowest")
             text = f"{kind} over message size; {extreme}: {', '.join(told)}."
-            pictures.append(Picture(figure_svg(figure, label=text), text))
+            name = "bandwidth" if quantity == "busbw_gbs" else "latency"
+            pictures.append(Picture(f"{name}-{results['axis'].iloc[0]}", figure, text))
     return pictures
+
+
+def pictures_by_axis(results: pd.DataFrame) -> list[tuple[str, list[Picture]]]:
+    """Bandwidth and latency for each axis that was measured, under its name."""
+    named = []
+    for _, rows in results.groupby("axis", dropna=False, sort=False):
+        rows.attrs = dict(results.attrs)
+        pictures = curve_pictures(rows)
+        if pictures:
+            named.append((describe_groups(rows) or "all ranks", pictures))
+    return named

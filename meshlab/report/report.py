@@ -161,7 +161,7 @@ class Report:
     def _repr_html_(self) -> str:
         from meshlab import markup
         from meshlab.report import content
-        from meshlab.report.html import pictures_by_axis
+        from meshlab.report.pictures import pictures_by_axis
 
         verdict = "".join(f"<div>{markup.escape(sentence)}</div>" for sentence in content.verdict(self.results))
         pictures = "".join(picture.svg for _, pictures in pictures_by_axis(self.results) for picture in pictures[:1])
