@@ -51,7 +51,7 @@ _DATA_AXES = ("dp", "dp_replicate", "dp_shard")
 _RESERVED = {WORLD: "all ranks", "rank": "the global number of a rank"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
-_ASSIGNMENT = re.compile(r"(?P<name>[^\s=,]*)\s*=\s*(?P<size>[^\s=,]*)|[^\s,]+")
+_ASSIGNMENT = re.compile(r"(?P<name>[^\s=,]+|(?==))\s*=\s*(?P<size>[^\s=,]*)|[^\s,]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def check_size(name: str, size: object, *, may_fill: bool = False) -> int:
         return whole
     if whole < 1:
         hint = "; write -1 to let it fill the rest" if may_fill else ""
-        raise MeshError(f"{name}={whole} is not possible: an axis has at least one rank{hint}")
+        raise MeshError(f"{name}={short(whole)} is not possible: an axis has at least one rank{hint}")
     if whole > LARGEST_WORLD:
         raise MeshError(f"{name}={short(whole)} is more than the {LARGEST_WORLD:,} ranks a mesh can have")
     return whole

@@ -26,7 +26,7 @@ CHANGES = ("same", "number", "order", "members", "joins", "leaves")
 """What can happen to a rank along an axis.
 
 number: the same group under another number; order: the same peers in another order; members: other peers; joins and
-leaves: the rank is idle in the mesh before, or after.
+leaves: the rank is in no such group before, or after.
 """
 _SAME, _NUMBER, _ORDER, _MEMBERS, _JOINS, _LEAVES = range(6)
 _TEXTS = {
@@ -102,8 +102,8 @@ class MeshDiff:
         Returns
         -------
         pandas.DataFrame
-            ``rank``, ``axis``, the group's name ``before`` and ``after`` (missing where the rank is idle), ``change``
-            (one of `CHANGES`), and how many peers are ``lost`` and ``gained``. Texts are categorical.
+            ``rank``, ``axis``, the group's name ``before`` and ``after`` (missing where the rank is in none),
+            ``change`` (one of `CHANGES`), and how many peers are ``lost`` and ``gained``. Texts are categorical.
         """
         import pandas as pd
 
@@ -216,11 +216,7 @@ def _compare(before: Groups, after: Groups) -> AxisChange:
     world = max(before.world_size, after.world_size)
     old, new = _padded(before.color, world), _padded(after.color, world)
     both = np.flatnonzero((old >= 0) & (new >= 0))
-    _, pair, together = np.unique(
-        old[both].astype(np.int64) * len(after) + new[both], return_inverse=True, return_counts=True
-    )
-    kept = np.zeros(world, dtype=np.int32)
-    kept[both] = together[pair]
+    kept = _peers_kept(before, new)
     lost = np.where(old >= 0, before.size - np.maximum(kept, 1), 0).astype(np.int32)
     gained = np.where(new >= 0, after.size - np.maximum(kept, 1), 0).astype(np.int32)
 
@@ -235,7 +231,22 @@ def _compare(before: Groups, after: Groups) -> AxisChange:
     )
     change[(old >= 0) & (new < 0)] = _LEAVES
     change[(old < 0) & (new >= 0)] = _JOINS
+    for array in (change, lost, gained):
+        array.flags.writeable = False
     return AxisChange(before, after, change, lost, gained)
+
+
+def _peers_kept(before: Groups, after_color: Ranks) -> Ranks:
+    """For every rank of `before`, how many ranks of its group share its group afterwards, itself counted."""
+    color = after_color[before.array]
+    order = np.argsort(color, axis=1)
+    in_order = np.take_along_axis(color, order, axis=1)
+    starts = np.ones(color.shape, dtype=bool)
+    starts[:, 1:] = in_order[:, 1:] != in_order[:, :-1]
+    lengths = np.diff(np.flatnonzero(starts), append=color.size)
+    kept = np.zeros(len(after_color), dtype=np.int32)
+    kept[np.take_along_axis(before.array, order, axis=1).reshape(-1)] = np.repeat(lengths, lengths)
+    return kept
 
 
 def _axis_text(axis: AxisChange) -> str:

@@ -52,6 +52,8 @@ class Grouping(Layout):
         [[0, 2, 4, 6], [1, 3, 5, 7]]
         """
         cache: dict[tuple[str, ...], Groups] = self.__dict__["_group_cache"]
+        if not all(isinstance(name, str) for name in axes):
+            raise MeshError(f"name the axes one by one, such as groups('dp', 'cp'), not {short(axes)}")
         if axes not in cache:
             array = self._group_array(self._axis_indices(axes))
             cache[axes] = Groups(groups_name(axes), array, world_size=self.world_size, axes=axes)
@@ -213,7 +215,8 @@ class Grouping(Layout):
             raise MeshError(f"rank {outside[0]} does not exist; ranks go from 0 to {self.world_size - 1}")
         idle = given[self._position[given] < 0]
         if idle.size:
-            raise MeshError(f"{idle_text(idle.tolist())} of group {name!r} are idle in this mesh; leave them out")
+            are = "is" if idle.size == 1 else "are"
+            raise MeshError(f"{idle_text(idle.tolist())} of group {name!r} {are} idle in this mesh; leave them out")
         values, counts = np.unique(given, return_counts=True)
         if counts.max() > 1:
             raise MeshError(f"rank {values[counts.argmax()]} stands {counts.max()} times in group {name!r}")

@@ -41,12 +41,20 @@ def axis_pairs(axes: AxesLike) -> tuple[tuple[str, int], ...]:
     if isinstance(axes, Mapping):
         return tuple(axes.items())
     try:
-        pairs = [(axis.name, axis.size) if isinstance(axis, Axis) else axis for axis in axes]
-        return tuple((name, size) for name, size in pairs)
+        return tuple(_pair(axis) for axis in axes)
     except (TypeError, ValueError):
         raise MeshError(
             f"{short(axes)} does not name axes; write 'dp=2, tp=4', a mapping, or pairs such as ('tp', 4)"
         ) from None
+
+
+def _pair(axis: tuple[str, int] | Axis) -> tuple[str, int]:
+    if isinstance(axis, Axis):
+        return axis.name, axis.size
+    if isinstance(axis, str):
+        raise TypeError("a text is no pair")
+    name, size = axis
+    return name, size
 
 
 def place_ranks(
