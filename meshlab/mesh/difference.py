@@ -153,16 +153,19 @@ class MeshDiff:
         return f"<MeshDiff {self.before} → {self.after}: {self._verdict()}>"
 
     def _repr_html_(self) -> str:
-        rows = []
-        for name, axis in self.axes.items():
-            counts = np.bincount(axis.change, minlength=len(CHANGES))
-            rows.append([name, *(int(counts[kind]) for kind in _TEXTS), int(axis.lost.max()), int(axis.gained.max())])
-        header = ["axis", *_TEXTS.values(), "most peers lost", "most gained"]
+        rows: list[list[object]] = [
+            [name, len(ranks), text, example, int(axis.lost[ranks].max()), int(axis.gained[ranks].max())]
+            for name, axis in self.axes.items()
+            for text, ranks, example in _kinds(axis)
+        ]
+        header = ["axis", "ranks", "change", "example", "peers lost, at most", "gained, at most"]
         apart = [
             f"{word}: {', '.join(names)}" for word, names in (("gone", self.removed), ("new", self.added)) if names
         ]
         return markup.card(
-            f"{self.before} → {self.after}", " · ".join([self._verdict(), *apart]), markup.table(header, rows)
+            f"{self.before} → {self.after}",
+            " · ".join([self._verdict(), *apart]),
+            *([markup.table(header, rows)] if rows else []),
         )
 
 
@@ -249,19 +252,27 @@ def _peers_kept(before: Groups, after_color: Ranks) -> Ranks:
     return kept
 
 
-def _axis_text(axis: AxisChange) -> str:
-    texts = []
+def _kinds(axis: AxisChange) -> list[tuple[str, Ranks, str]]:
+    """What changes along an axis: the change in words, the ranks it happens to, and an example or the ranks' names."""
+    found = []
     for kind, text in _TEXTS.items():
-        ranks = np.flatnonzero(axis.change == kind)
+        ranks = np.flatnonzero(axis.change == kind).astype(np.int32)
         if not len(ranks):
             continue
         if kind in (_JOINS, _LEAVES):
-            texts.append(f"{idle_text(ranks.tolist())} {text}")
+            found.append((text, ranks, idle_text(ranks.tolist())))
             continue
         old, new = axis.before.of(int(ranks[0])), axis.after.of(int(ranks[0]))
-        verb = "ranks get" if len(ranks) > 1 else "rank gets"
-        texts.append(
-            f"{len(ranks):,} {verb} {text}; rank {ranks[0]} goes from {old.name} {ranks_text(old.array)} "
-            f"to {new.name} {ranks_text(new.array)}"
-        )
+        shown = f"{old.name} {ranks_text(old.array)} to {new.name} {ranks_text(new.array)}"
+        found.append((text, ranks, f"rank {ranks[0]} goes from {shown}"))
+    return found
+
+
+def _axis_text(axis: AxisChange) -> str:
+    texts = []
+    for text, ranks, example in _kinds(axis):
+        if text in (_TEXTS[_JOINS], _TEXTS[_LEAVES]):
+            texts.append(f"{example} {text}")
+        else:
+            texts.append(f"{len(ranks):,} {'ranks get' if len(ranks) > 1 else 'rank gets'} {text}; {example}")
     return "; ".join(texts)

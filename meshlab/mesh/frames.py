@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.errors import MeshError
-from meshlab.mesh.groups import groups_name, ranks_text
+from meshlab.mesh.groups import even_step, groups_name, ranks_text
 from meshlab.mesh.layout import Layout
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def stats(mesh: DeviceMesh) -> pd.DataFrame:
                 "axis": name,
                 "size": groups.size,
                 "groups": len(groups),
-                "stride": strides.get(name),
+                "stride": strides[name] if name in strides else even_step(groups.array[0]),
                 "backend": mesh.backends.get(name),
                 "first_group": ranks_text(groups.array[0]),
                 "is_custom": name not in strides,

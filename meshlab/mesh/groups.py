@@ -13,7 +13,7 @@ import numpy.typing as npt
 from meshlab.errors import MeshError
 from meshlab.mesh.axes import check_rank
 
-__all__ = ["Group", "Groups", "Ranks", "frozen", "groups_name", "ranks_text"]
+__all__ = ["Group", "Groups", "Ranks", "even_step", "frozen", "groups_name", "ranks_text"]
 
 Ranks = npt.NDArray[np.int32]
 """Global ranks, as int32."""
@@ -44,6 +44,20 @@ def ranks_text(ranks: Ranks) -> str:
         return str(ranks.tolist())
     head = ", ".join(str(rank) for rank in ranks[: _SHOWN // 2])
     return f"[{head}, …, {ranks[-1]}] ({len(ranks):,} ranks)"
+
+
+def even_step(ranks: Ranks) -> int | None:
+    """How far neighbours in a group are apart in global rank; None where the distance is not the same.
+
+    Examples
+    --------
+    >>> even_step(np.array([0, 8, 16])), even_step(np.array([0, 1, 3])), even_step(np.array([5]))
+    (8, None, 1)
+    """
+    if len(ranks) == 1:
+        return 1
+    steps = np.diff(ranks)
+    return int(steps[0]) if (steps == steps[0]).all() else None
 
 
 def frozen(array: npt.ArrayLike) -> Ranks:
@@ -193,7 +207,7 @@ class Groups(Sequence[Group]):
     @property
     def names(self) -> list[str]:
         """The names of the groups, in order."""
-        return [self.name] if self.single else [f"{self.name}_{index}" for index in range(len(self))]
+        return [self.name] if self.single else list(map(f"{self.name}_".__add__, map(str, range(len(self)))))
 
     @cached_property
     def color(self) -> Ranks:

@@ -10,7 +10,7 @@ import numpy as np
 from meshlab import markup
 from meshlab.errors import MeshError
 from meshlab.mesh.axes import WELL_KNOWN_AXES, format_axes, idle_text
-from meshlab.mesh.groups import ranks_text
+from meshlab.mesh.groups import even_step, ranks_text
 
 if TYPE_CHECKING:
     from meshlab.mesh.mesh import DeviceMesh
@@ -118,6 +118,10 @@ def _ranks_source(mesh: DeviceMesh) -> str:
     return ranks_text(flat)
 
 
+def _distance(stride: int | None) -> int | str:
+    return "varies" if stride is None else stride
+
+
 def html(mesh: DeviceMesh) -> str:
     """A static card: one row per axis and per group added by hand."""
     with_backend = bool(mesh.backends)
@@ -127,10 +131,19 @@ def html(mesh: DeviceMesh) -> str:
         groups = mesh.groups(axis.name)
         backend = [mesh.backends.get(axis.name, "–")] * with_backend
         meaning = WELL_KNOWN_AXES.get(axis.name, "").split(":")[0]
-        distance = "varies" if stride is None else f"{stride:,}"
-        rows.append([axis.name, axis.size, len(groups), distance, ranks_text(groups.array[0]), *backend, meaning])
+        rows.append(
+            [axis.name, axis.size, len(groups), _distance(stride), ranks_text(groups.array[0]), *backend, meaning]
+        )
     rows += [
-        [group.name, len(group), 1, "–", ranks_text(group.array), *["–"] * with_backend, "added by hand"]
+        [
+            group.name,
+            len(group),
+            1,
+            _distance(even_step(group.array)),
+            ranks_text(group.array),
+            *["–"] * with_backend,
+            "added by hand",
+        ]
         for group in mesh.custom_groups
     ]
     subtitle = f"{mesh.size():,} ranks · {mesh.axes[-1].name} is the fastest axis · {mesh.fingerprint}"

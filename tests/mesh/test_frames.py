@@ -28,7 +28,8 @@ def test_stats_have_one_row_per_axis_and_group_by_hand() -> None:
     assert frame.index.tolist() == list(mesh.creation_order)
     assert frame["size"].tolist() == [2, 2, 2]
     assert frame["groups"].tolist() == [2, 2, 1]
-    assert frame["stride"].isna().tolist() == [True, True, True]
+    assert frame["stride"].isna().tolist() == [True, True, False]
+    assert frame.loc["pair", "stride"] == -3
     assert frame.loc["pp", "backend"] == "gloo"
     assert frame.loc["tp", "first_group"] == "[0, 1]"
     assert frame["is_custom"].tolist() == [False, False, True]
