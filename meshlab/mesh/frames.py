@@ -28,7 +28,7 @@ def membership(mesh: DeviceMesh) -> pd.DataFrame:
     """See `DeviceMesh.membership`."""
     import pandas as pd
 
-    ranks = np.flatnonzero(mesh._position >= 0).astype(np.int32)
+    ranks = np.flatnonzero(mesh.positions >= 0).astype(np.int32)
     coordinates = mesh.coordinate_array if len(ranks) == mesh.world_size else mesh.coordinate_array[ranks]
     columns: dict[str, Any] = {"rank": ranks}
     for index, name in enumerate(mesh.axis_names):
@@ -106,7 +106,7 @@ def check_groups(array: npt.NDArray[np.int32], layout: Layout, inside: tuple[int
     dict of str to bool
         ``disjoint``, ``covers``, ``equal_size`` and ``same_order``; see `DeviceMesh.proof`.
     """
-    ranks = np.flatnonzero(layout._position >= 0)
+    ranks = np.flatnonzero(layout.positions >= 0)
     coordinates = layout.coordinate_array[ranks]
     outside = [index for index in range(len(layout.axes)) if index not in inside]
     color = _count_along(coordinates, outside, layout.shape)

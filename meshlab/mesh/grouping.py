@@ -91,6 +91,9 @@ class Grouping(Layout):
         """
         if not isinstance(axis, str):
             return self.groups(*axis)
+        known: Groups | None = self.__dict__["_group_cache"].get((axis,))
+        if known is not None:
+            return known
         parts = axis.split("-")
         if all(part in self.axis_names for part in parts):
             return self.groups(*parts)
@@ -213,7 +216,7 @@ class Grouping(Layout):
         outside = given[(given < 0) | (given >= self.world_size)]
         if outside.size:
             raise MeshError(f"rank {outside[0]} does not exist; ranks go from 0 to {self.world_size - 1}")
-        idle = given[self._position[given] < 0]
+        idle = given[self.positions[given] < 0]
         if idle.size:
             are = "is" if idle.size == 1 else "are"
             raise MeshError(f"{idle_text(idle.tolist())} of group {name!r} {are} idle in this mesh; leave them out")

@@ -139,12 +139,12 @@ class Layout(ABC):
 
     # -- shape ---------------------------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def axis_names(self) -> tuple[str, ...]:
         """The names of the axes, slowest first."""
         return tuple(axis.name for axis in self.axes)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """The sizes of the axes, slowest first."""
         return tuple(axis.size for axis in self.axes)
@@ -181,7 +181,7 @@ class Layout(ABC):
         >>> DeviceMesh("tp=4", ranks=[0, 1, 2, 3], world_size=6).idle_ranks.tolist()
         [4, 5]
         """
-        idle = np.flatnonzero(self._position < 0).astype(np.int32)
+        idle = np.flatnonzero(self.positions < 0).astype(np.int32)
         idle.flags.writeable = False
         return idle
 
@@ -221,14 +221,28 @@ class Layout(ABC):
 
     # -- coordinates ---------------------------------------------------------------------------------------------------
 
+    @property
+    def in_order(self) -> bool:
+        """True when the ranks lie as 0, 1, 2, … without a gap, which is the usual case."""
+        return self._order is None
+
     @cached_property
-    def _position(self) -> Ranks:
-        """For every global rank its place in row-major order, -1 for an idle one."""
+    def positions(self) -> Ranks:
+        """For every global rank its place in row-major order, -1 for an idle one; int32 of shape (world_size,).
+
+        Examples
+        --------
+        >>> from meshlab.mesh import DeviceMesh
+        >>> DeviceMesh("tp=3", ranks=[3, 0, 1], world_size=4).positions.tolist()
+        [1, 2, -1, 0]
+        """
         if self._order is None:
-            return np.arange(self.world_size, dtype=np.int32)
-        position = np.full(self.world_size, -1, dtype=np.int32)
-        position[self._order] = np.arange(len(self._order), dtype=np.int32)
-        return position
+            positions = np.arange(self.world_size, dtype=np.int32)
+        else:
+            positions = np.full(self.world_size, -1, dtype=np.int32)
+            positions[self._order] = np.arange(len(self._order), dtype=np.int32)
+        positions.flags.writeable = False
+        return positions
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Where a rank lies on every axis.
@@ -255,7 +269,7 @@ class Layout(ABC):
         rank = check_rank(rank, self.world_size)
         if self._order is None:
             return rank
-        place = int(self._position[rank])
+        place = int(self.positions[rank])
         if place < 0:
             raise MeshError(f"rank {rank} is idle in this mesh, which leaves out {idle_text(self.idle_ranks.tolist())}")
         return place

@@ -26,7 +26,7 @@ def explain(mesh: DeviceMesh, ranks_per_node: int = 8) -> str:
         raise MeshError(f"a node has a whole number of ranks, at least 1, not {ranks_per_node!r}")
     count = mesh.size()
     lines = [f"{mesh}: {count:,} rank{'s' * (count > 1)}; the last axis is the fastest."]
-    if mesh._order is not None:
+    if not mesh.in_order:
         lines[0] += " The ranks do not lie in the order of their numbers."
     if mesh.idle_ranks.size:
         lines.append(f"Idle: {idle_text(mesh.idle_ranks.tolist())} of {mesh.world_size:,}.")
@@ -84,7 +84,7 @@ def _and(names: Sequence[str]) -> str:
 def source(mesh: DeviceMesh) -> str:
     """The text that makes the mesh again; only a long list of hand-placed ranks is shortened and cannot be pasted."""
     axes, after, more = mesh.axes, "", ""
-    if mesh._order is not None:
+    if not mesh.in_order:
         base = _row_major_order(mesh)
         if base is not None:
             axes = tuple(mesh.axes[index] for index in base)

@@ -54,6 +54,14 @@ mesh = torch.distributed.init_device_mesh(
     assert read_mesh(script.replace("device,", "'cuda',")) == DeviceMesh("dp=2, tp=4")
 
 
+def test_indented_lines_of_a_script_are_read() -> None:
+    script = """
+        pattern = "\\d"
+        mesh = init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"))
+    """
+    assert read_mesh(script) == DeviceMesh("dp=2, tp=4")
+
+
 def test_a_plain_text_and_a_mesh_are_read_too() -> None:
     assert read_mesh("dp=-1, tp=4", world_size=8) == DeviceMesh("dp=2, tp=4")
     assert read_mesh(MESH) is MESH

@@ -141,3 +141,24 @@ def test_megatron_and_deepspeed_carry_any_order_of_axes(case: Case, offset: int)
     if "rail" not in case.sizes:
         recipe = shifted.to("megatron")
         assert read_mesh(recipe.text) == read_mesh(recipe) == shifted
+
+
+@given(st.lists(st.integers(1, 4), min_size=4, max_size=4), st.booleans(), st.data())
+@QUICK
+def test_flags_carry_the_orders_that_they_know(sizes: list[int], stages_first: bool, data: st.DataObject) -> None:
+    count = math.prod(sizes)
+    pp, dp, cp, tp = sizes
+    order = ["dp", "pp", "cp", "tp"] if stages_first else ["pp", "dp", "cp", "tp"]
+    mesh = DeviceMesh([(name, dict(zip(("pp", "dp", "cp", "tp"), sizes, strict=True))[name]) for name in order])
+    back = read_mesh(mesh.to("megatron-flags").text, world_size=count)
+    # With one rank along pp or dp both orders are the same layout, and the flags say the default one.
+    assert back == mesh or (
+        1 in (pp, dp) and back.groups("tp") == mesh.groups("tp") and back.groups("cp") == mesh.groups("cp")
+    )
+    vllm = DeviceMesh(f"dp={dp}, pp={pp}, pcp={cp}, tp={tp}")
+    assert read_mesh(vllm.to("vllm").text) == vllm
+    titan = DeviceMesh(f"pp={pp}, dp_replicate={dp}, dp_shard={cp}, tp={tp}")
+    assert read_mesh(titan.to("torchtitan").text, world_size=count) == titan
+    ep = data.draw(st.sampled_from([d for d in range(1, cp * tp + 1) if cp * tp % d == 0]))
+    experts = titan.view(f"pp={pp}, dp_replicate={dp}, efsdp=-1, ep={ep}")
+    assert read_mesh(titan.to("torchtitan", experts=experts).text, experts=True) == experts

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import math
+import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,7 +67,9 @@ def find_call(text: str, signatures: Mapping[str, Sequence[str]]) -> Call:
     if len(text) > _LONGEST_TEXT:
         raise ParseError(f"the text is {len(text):,} characters long; paste only the call that makes the mesh")
     try:
-        tree = ast.parse(text.strip())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is odd in someone's script is no news to the reader
+            tree = ast.parse(textwrap.dedent(text).strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         raise ParseError(

@@ -24,7 +24,7 @@ _REPR = re.compile(r"Mesh\((?P<axes>(?:'\w+': \d+(?:, )?)+)")
 
 def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
     no_experts("jax", experts)
-    chosen = "" if mesh._order is None else code(mesh.ranks.reshape(-1).tolist())
+    chosen = "" if mesh.in_order else code(mesh.ranks.reshape(-1).tolist())
     shape = ", ".join(map(str, mesh.shape))
     text = f"Mesh(np.array(jax.devices()){chosen and f'[{chosen}]'}.reshape({shape}), {code(mesh.axis_names)})"
     return Recipe("jax", text, {"devices": mesh.ranks, "axis_names": mesh.axis_names}, losses(mesh, "jax"))

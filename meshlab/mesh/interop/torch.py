@@ -25,7 +25,7 @@ _REPR = re.compile(r"DeviceMesh\(\((?P<axes>[^()]*)\)(?:[^()]*stride\s*[=:]\s*\(
 def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
     no_experts("torch", experts)
     arguments: dict[str, Any] = {"device_type": "cuda"}
-    if mesh._order is None:
+    if mesh.in_order:
         function, arguments["mesh_shape"], layout = "init_device_mesh", mesh.shape, code(mesh.shape)
     else:
         function, arguments["mesh"], layout = "DeviceMesh", mesh.ranks, code(mesh.ranks.tolist())
