@@ -14,6 +14,7 @@ import numpy.typing as npt
 from meshlab import markup
 from meshlab.errors import MeshError
 from meshlab.mesh.axes import idle_text
+from meshlab.mesh.frames import categories
 from meshlab.mesh.groups import Groups, Ranks, ranks_text
 from meshlab.mesh.mesh import DeviceMesh
 
@@ -103,30 +104,36 @@ class MeshDiff:
         -------
         pandas.DataFrame
             ``rank``, ``axis``, the group's name ``before`` and ``after`` (missing where the rank is in none),
-            ``change`` (one of `CHANGES`), and how many peers are ``lost`` and ``gained``. Texts are categorical.
+            ``change`` (one of `CHANGES`), and how many peers are ``lost`` and ``gained``. Texts are categorical;
+            ``before`` and ``after`` share their categories, so they can be compared.
         """
         import pandas as pd
 
-        parts: dict[str, list[npt.NDArray[Any]]] = {
-            n: [] for n in ("rank", "axis", "before", "after", "change", "lost", "gained")
-        }
-        names: dict[str, list[str]] = {"before": [], "after": []}
+        columns = ("rank", "axis", "before", "after", "change", "lost", "gained")
+        parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in columns}
+        names: list[str] = []
         for number, axis in enumerate(self.axes.values()):
             ranks = np.flatnonzero(axis.change)
             parts["rank"].append(ranks.astype(np.int32))
             parts["axis"].append(np.full(len(ranks), number, dtype=np.int32))
             for side, groups in (("before", axis.before), ("after", axis.after)):
                 color = _padded(groups.color, len(axis.change))[ranks]
-                parts[side].append(np.where(color < 0, -1, color + len(names[side])))
-                names[side] += groups.names
+                parts[side].append(np.where(color < 0, -1, color + len(names)))
+            names += (axis.before if len(axis.before) > len(axis.after) else axis.after).names
             parts["change"].append(axis.change[ranks])
             parts["lost"].append(axis.lost[ranks])
             parts["gained"].append(axis.gained[ranks])
+        group_names = categories(names)
+        kinds = {
+            "axis": categories(list(self.axes)),
+            "before": group_names,
+            "after": group_names,
+            "change": categories(CHANGES),
+        }
         joined = {name: np.concatenate(arrays) if arrays else np.empty(0, np.int32) for name, arrays in parts.items()}
-        kinds = {"axis": list(self.axes), "before": names["before"], "after": names["after"], "change": list(CHANGES)}
         return pd.DataFrame(
             {
-                name: pd.Categorical.from_codes(codes, categories=pd.Index(kinds[name])) if name in kinds else codes
+                name: pd.Categorical.from_codes(codes, dtype=kinds[name]) if name in kinds else codes
                 for name, codes in joined.items()
             }
         )

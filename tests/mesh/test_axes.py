@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -94,6 +95,7 @@ def test_impossible_names_are_refused_in_one_short_line(name: object, why: str) 
         (2.0, "whole number"),
         ("4", "whole number"),
         (None, "whole number"),
+        (np.array([1, 2]), "one whole number"),
         (LARGEST_WORLD + 1, "16,777,216"),
         pytest.param(10**5000, "a number of 16,610 bits", id="huge"),
         pytest.param(-(10**5000), "a number of 16,610 bits", id="huge and negative"),
