@@ -280,7 +280,7 @@ def _cure(names: Sequence[str], sizes: Sequence[int], world_size: int) -> str:
     """Say which size is to blame, what would fit, and who would be idle."""
     text = ""
     blamed = [f"{n}={s}" for n, s in zip(names, sizes, strict=True) if s != -1 and world_size % s]
-    if blamed and len(names) > 1:
+    if blamed and sum(size != -1 for size in sizes) > 1:  # a single known size is to blame anyway
         text = f"{' and '.join(blamed)} {'does' if len(blamed) == 1 else 'do'} not divide {world_size}; "
     options = [", ".join(f"{n}={s}" for n, s in option) for option in nearest_axes(names, sizes, world_size)]
     text += "nearest: " + " · ".join(options)
