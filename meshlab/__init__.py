@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         ParseError,
         TopologyError,
     )
-    from meshlab.mesh import Axis, DeviceMesh, Group, Groups
+    from meshlab.mesh import Axis, DeviceMesh, Group, Groups, diff, read_mesh
     from meshlab.plots import plot_bandwidth, plot_latency, plot_membership
     from meshlab.report import Report, read_report
 
@@ -54,10 +54,12 @@ _HOMES = {
     "attach": "meshlab.engines",
     "bench": "meshlab.benchmark",
     "describe": "meshlab.benchmark",
+    "diff": "meshlab.mesh",
     "launch": "meshlab.engines",
     "plot_bandwidth": "meshlab.plots",
     "plot_latency": "meshlab.plots",
     "plot_membership": "meshlab.plots",
+    "read_mesh": "meshlab.mesh",
     "read_report": "meshlab.report",
 }
 
@@ -83,10 +85,12 @@ __all__ = [
     "attach",
     "bench",
     "describe",
+    "diff",
     "launch",
     "plot_bandwidth",
     "plot_latency",
     "plot_membership",
+    "read_mesh",
     "read_report",
 ]
 

@@ -264,7 +264,8 @@ def _show(options: argparse.Namespace) -> int:
     from meshlab.mesh import DeviceMesh
     from meshlab.mesh.text import mesh_text
 
-    print(mesh_text(DeviceMesh(options.mesh, world_size=options.ranks), options.axis))
+    mesh = DeviceMesh(options.mesh, world_size=options.ranks)
+    print(f"{mesh_text(mesh, options.axis)}\n\n{mesh.explain()}")
     return _GOOD
 
 

@@ -35,10 +35,7 @@ def save_run(run: Run, folder: Path) -> None:
         "elapsed_s": run.progress.elapsed_s,
         "n_done": run.progress.done,
         "plan": asdict(run.plan),
-        "mesh": {
-            "axes": [[axis.name, axis.size] for axis in run.mesh.axes],
-            "groups": [[group.name, list(group.ranks)] for group in run.mesh.custom_groups],
-        },
+        "mesh": _mesh_to_json(run.mesh),
         "environment": run.environment,
         "log": run.log,
     }
@@ -62,12 +59,32 @@ def load_run(cls: type[Run], folder: str | Path) -> Run:
             file=str(path),
         )
     try:
-        mesh = DeviceMesh([(name, size) for name, size in document["mesh"]["axes"]])
-        for name, ranks in document["mesh"]["groups"]:
-            mesh = mesh.with_group(name, ranks)
+        mesh = _mesh_from_json(document["mesh"])
         plan = Plan(**{**document["plan"], "sampling": Sampling(**document["plan"]["sampling"])})
         results = frame_from_parquet(folder / "results.parquet", RESULTS)
         samples = frame_from_parquet(folder / "samples.parquet", SAMPLES)
         return cls._from_record(mesh, plan, document, results, samples)
     except (KeyError, TypeError, OSError) as error:
         raise ParseError(f"the run is not whole: {type(error).__name__}: {error}", file=str(path)) from error
+
+
+def _mesh_to_json(mesh: DeviceMesh) -> dict[str, Any]:
+    return {
+        "axes": [[axis.name, axis.size] for axis in mesh.axes],
+        "world_size": mesh.world_size,
+        "ranks": None if mesh.in_order else mesh.ranks.ravel().tolist(),
+        "backends": dict(mesh.backends),
+        "groups": [[group.name, list(group.ranks)] for group in mesh.custom_groups],
+    }
+
+
+def _mesh_from_json(told: dict[str, Any]) -> DeviceMesh:
+    mesh = DeviceMesh(
+        [(name, size) for name, size in told["axes"]],
+        world_size=told["world_size"],
+        ranks=told["ranks"],
+        backends=told["backends"],
+    )
+    for name, ranks in told["groups"]:
+        mesh = mesh.with_group(name, ranks)
+    return mesh

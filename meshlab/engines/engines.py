@@ -178,7 +178,7 @@ class Engines:
         name = getattr(function, "__name__", "a function")
         with self.lease(f"running {name}") as lease:
             replies = lease.call(function, mesh, axis, arguments, deadline_s=deadline_s)
-        groups = (mesh or DeviceMesh(rank=self.world_size)).group_set(axis)
+        groups = (mesh or DeviceMesh(all_ranks=self.world_size)).group_set(axis)
         names = groups.names
         return pd.DataFrame(
             {
@@ -293,7 +293,7 @@ class Engines:
         if mesh is None:
             if axis != WORLD:
                 raise MeshError(f"to run along {axis!r}, say on which mesh")
-            mesh = DeviceMesh(rank=self.world_size)
+            mesh = DeviceMesh(all_ranks=self.world_size)
         self.check_mesh(mesh)
         groups = mesh.group_set(axis)
         members = [rank for rank in range(self.world_size) if groups.color[rank] >= 0]
