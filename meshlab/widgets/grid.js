@@ -331,7 +331,7 @@ function render({ model, el }) {
     const members = data.members(rank);
     const peers = members.filter((other) => other !== rank);
     const count = `${peers.length.toLocaleString("en")} peer${peers.length > 1 ? "s" : ""}`;
-    const group = data.name(data.ids[rank]) + (peers.length ? ` with ${count}: ${runs(peers, 8)}` : ", no peers");
+    const group = data.name(data.ids[rank]) + (peers.length ? ` with ${count}: ${runs(peers, 8)}` : "");
     tip.firstChild.textContent = `rank ${rank}`;
     tip.lastChild.textContent = `${data.place(rank)}\n${group}`;
     const column = rank % data.columns;

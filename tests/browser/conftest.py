@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import base64
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -13,12 +13,10 @@ from urllib.parse import urlsplit
 import pytest
 
 import meshlab.widgets
-
-playwright = pytest.importorskip("playwright.sync_api")
+from tests.browser.pages import ORIGIN, Bare
 
 HERE = Path(__file__).parent
 WIDGETS = Path(meshlab.widgets.__file__).parent
-ORIGIN = "http://widgets.test"
 CHROMIUM_FLAGS = [
     "--no-sandbox",
     "--disable-background-networking",
@@ -26,6 +24,7 @@ CHROMIUM_FLAGS = [
     "--disable-component-update",
     "--no-first-run",
 ]
+NOT_LOCAL = re.compile(r"https?://(?!127\.0\.0\.1[:/])")
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 
 
@@ -38,6 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
     """Debian's chromium, headless."""
+    playwright = pytest.importorskip("playwright.sync_api")
     path = shutil.which("chromium")
     if path is None:
         pytest.skip("chromium is not installed (apt-get install chromium fonts-dejavu-core)")
@@ -59,9 +59,7 @@ def page(chromium: Any) -> Iterator[Any]:
 
     def answer(route: Any) -> None:
         url = urlsplit(route.request.url)
-        if url.hostname == "127.0.0.1":
-            route.continue_()
-        elif route.request.url.startswith(ORIGIN):
+        if route.request.url.startswith(ORIGIN):
             file = (HERE if url.path.endswith(".html") else WIDGETS) / url.path.lstrip("/")
             if file.is_file():
                 route.fulfill(body=file.read_bytes(), content_type=KINDS[file.suffix])
@@ -71,41 +69,10 @@ def page(chromium: Any) -> Iterator[Any]:
             faults.append(f"asked for {route.request.url}")
             route.abort()
 
-    context.route("**/*", answer)
+    context.route(NOT_LOCAL, answer)
     yield page
     context.close()
     assert not faults, faults
-
-
-def state_of(widget: Any, *names: str) -> dict[str, Any]:
-    """What the kernel sends, with bytes as base64."""
-    state = widget.get_state(list(names) or None)
-    return {
-        name: {"base64": base64.b64encode(value).decode()} if isinstance(value, (bytes, memoryview)) else value
-        for name, value in state.items()
-        if name not in ("_esm", "_css", "layout", "tabbable", "tooltip")
-    }
-
-
-class Bare:
-    """A widget on the bare page."""
-
-    def __init__(self, page: Any, name: str, widget: Any, *, theme: str = "light") -> None:
-        self.page = page
-        page.goto(f"{ORIGIN}/stub.html")
-        self.theme(theme)
-        self.first_paint_ms = page.evaluate("([name, state]) => mount(name, state)", [name, state_of(widget)])
-
-    def theme(self, theme: str) -> None:
-        self.page.evaluate("theme => document.documentElement.dataset.theme = theme", theme)
-        self.page.wait_for_timeout(50)
-
-    def receive(self, widget: Any, *names: str) -> float:
-        """Send traits; the milliseconds that the widget worked in its frames."""
-        return float(self.page.evaluate("state => receive(state)", state_of(widget, *names)))
-
-    def settle(self) -> None:
-        self.page.evaluate("() => painted()")
 
 
 @pytest.fixture
@@ -146,44 +113,12 @@ def serious_faults(page: Any, axe: str) -> Callable[[str], list[str]]:
     return find
 
 
-OVERLAPS = """
-root => {
-  const texts = [];
-  const walker = document.createTreeWalker(document.querySelector(root), NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const node = walker.currentNode;
-    if (!node.textContent.trim() || node.parentElement.closest("[hidden], .ml-tip, script, style")) continue;
-    const range = document.createRange();
-    range.selectNodeContents(node);
-    for (const box of range.getClientRects()) {
-      if (box.width > 1 && box.height > 1) texts.push([node.textContent.trim().slice(0, 40), box]);
-    }
-  }
-  const found = [];
-  texts.forEach(([a, p], i) => texts.slice(i + 1).forEach(([b, q]) => {
-    const wide = Math.min(p.right, q.right) - Math.max(p.left, q.left);
-    const high = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
-    if (wide > 1 && high > 2) found.push(`${a} | ${b}`);
-  }));
-  return found;
-}
-"""
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Print a measured figure even when the test passes."""
 
+    def tell(figure: str) -> None:
+        with capsys.disabled():
+            print(f"\n    {figure}", end="", flush=True)
 
-def overlapping_texts(page: Any, selector: str) -> list[str]:
-    """Pairs of texts in the page that lie over each other."""
-    return list(page.evaluate(OVERLAPS, selector))
-
-
-SIDEWAYS = """
-root => {
-  const page = document.documentElement;
-  const clips = e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth && getComputedStyle(e).overflowX !== "visible";
-  return page.scrollWidth > innerWidth || [...document.querySelectorAll(`${root}, ${root} *`)].some(clips);
-}
-"""
-
-
-def scrolls_sideways(page: Any, selector: str) -> bool:
-    """True when something inside the element, or the page, is wider than its box."""
-    return bool(page.evaluate(SIDEWAYS, selector))
+    return tell

@@ -35,12 +35,15 @@ import meshlab
 __all__ = ["Lab", "Notebook", "lab_server"]
 
 KERNEL = "under-test"
-FOLDERS = ("JUPYTER_CONFIG_DIR", "JUPYTERLAB_SETTINGS_DIR", "JUPYTERLAB_WORKSPACES_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")
+RUNTIME, LAB_SETTINGS = "JUPYTER_RUNTIME_DIR", "JUPYTERLAB_SETTINGS_DIR"
+FOLDERS = ("JUPYTER_CONFIG_DIR", LAB_SETTINGS, "JUPYTERLAB_WORKSPACES_DIR", RUNTIME, "IPYTHONDIR")
 SETTINGS = {
     "notification": {"fetchNews": "false", "checkForUpdates": False, "doNotDisturbMode": True},
     "themes": {"theme": "JupyterLab Light"},
 }
 IDLE = '.jp-Notebook-ExecutionIndicator[data-status="idle"]'
+
+UNFINISHED = "[...document.querySelectorAll('.jp-InputPrompt')].some(e => ['[ ]:', '[*]:'].includes(e.textContent))"
 
 
 @contextlib.contextmanager
@@ -51,14 +54,14 @@ def lab_server(root: Path, *, kernel_python: str | Path = sys.executable) -> Ite
         port = probe.getsockname()[1]
     token = secrets.token_hex(16)
     folders = {name: str(root / name.lower()) for name in FOLDERS}
-    for theme in SETTINGS:
-        _write_settings(root, theme, SETTINGS[theme])
+    for plugin, settings in SETTINGS.items():
+        _write_settings(root, plugin, settings)
     _write_kernel(root / "share" / "kernels" / KERNEL, str(kernel_python))
     (root / "notebooks").mkdir(exist_ok=True)
     command = [
         *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}"),
-        *("--ServerApp.port_retries=0", f"--IdentityProvider.token={token}", f"--ServerApp.root_dir={root / 'notebooks'}"),
-        *("--LabApp.extension_manager=readonly", "--LabApp.news_url=None"),
+        *("--ServerApp.port_retries=0", f"--ServerApp.root_dir={root / 'notebooks'}"),
+        *(f"--IdentityProvider.token={token}", "--LabApp.extension_manager=readonly", "--LabApp.news_url=None"),
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]
     with (root / "lab.log").open("w") as log:
@@ -78,7 +81,7 @@ def lab_server(root: Path, *, kernel_python: str | Path = sys.executable) -> Ite
 
 
 def _write_settings(root: Path, plugin: str, settings: dict[str, Any]) -> None:
-    folder = root / "jupyterlab_settings_dir" / "@jupyterlab" / "apputils-extension"
+    folder = root / LAB_SETTINGS.lower() / "@jupyterlab" / "apputils-extension"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{plugin}.jupyterlab-settings").write_text(json.dumps(settings))
 
@@ -146,15 +149,15 @@ class Lab:
         """Open a notebook in a page and wait for its kernel."""
         page.goto(f"{self.url}/lab/tree/{name}?token={self.token}&reset", wait_until="domcontentloaded")
         page.wait_for_selector(IDLE, timeout=60_000)
-        return Notebook(page, self.root / "jupyter_runtime_dir" / f"kernel-{self._kernel_of(name)}.json")
+        return Notebook(page, self.root / RUNTIME.lower() / f"kernel-{self._kernel_of(page, name)}.json")
 
-    def _kernel_of(self, name: str, limit_s: float = 30) -> str:
+    def _kernel_of(self, page: Any, name: str, limit_s: float = 30) -> str:
         end = time.monotonic() + limit_s
         while time.monotonic() < end:
             for session in self._request("/api/sessions"):
                 if session["path"] == name and session["kernel"]:
                     return str(session["kernel"]["id"])
-            time.sleep(0.1)
+            page.wait_for_timeout(100)  # a plain sleep would stop what playwright does for the page
         raise RuntimeError(f"no kernel was started for {name}")
 
 
@@ -169,7 +172,7 @@ class Notebook:
         """Run all cells, as the menu does, and wait until the kernel is idle again."""
         self.page.click('text="Run"')
         self.page.click('text="Run All Cells"')
-        self.page.wait_for_function("() => ![...document.querySelectorAll('.jp-InputPrompt')].some(e => e.textContent === '[ ]:' || e.textContent === '[*]:')")
+        self.page.wait_for_function(f"() => !({UNFINISHED})")
         self.page.wait_for_selector(IDLE, timeout=60_000)
 
     def ask(self, expression: str, *, limit_s: float = 20) -> str:
@@ -192,4 +195,4 @@ class Notebook:
         while (answer := self.ask(expression)) != expected:
             if time.monotonic() > end:
                 raise AssertionError(f"{expression} is {answer}, not {expected}")
-            time.sleep(0.05)
+            self.page.wait_for_timeout(50)
