@@ -11,7 +11,7 @@ const THIN = "\u2009";
 
 const MARKUP = `
   <div class="ml-title"></div>
-  <div class="ml-stage" tabindex="0" role="application" aria-roledescription="line chart" data-lm-suppress-shortcuts="true">
+  <div class="ml-stage" tabindex="0" role="application" aria-roledescription="line chart">
     <svg aria-hidden="true"></svg>
   </div>
   <div class="ml-tip" hidden><b></b><span></span></div>
@@ -70,13 +70,13 @@ function read(model) {
   }));
 }
 
-// Round numbers from low to high, about `count` of them.
+// Round numbers from low to high, about `count` of them; 0 is never -0.
 function steps(low, high, count) {
   const rough = (high - low) / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
   const found = [];
-  for (let index = Math.ceil(low / step - 1e-9); index * step <= high + step * 1e-9; index++) found.push(index * step);
+  for (let index = Math.ceil(low / step - 1e-9) || 0; index * step <= high + step * 1e-9; index++) found.push(index * step);
   return found;
 }
 

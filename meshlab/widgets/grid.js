@@ -9,7 +9,7 @@ const HALO_PX = 2;
 
 const MARKUP = `
   <div class="ml-caption"></div>
-  <div class="ml-stage" tabindex="0" role="application" aria-roledescription="grid of ranks" data-lm-suppress-shortcuts="true">
+  <div class="ml-stage" tabindex="0" role="application" aria-roledescription="grid of ranks">
     <canvas></canvas><canvas></canvas>
   </div>
   <div class="ml-tip" hidden><b></b><span></span></div>

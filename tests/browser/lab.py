@@ -67,11 +67,12 @@ def lab_server(root: Path, *, kernel_python: str | Path = sys.executable) -> Ite
     with (root / "lab.log").open("w") as log:
         environment = {**os.environ, **folders, "JUPYTER_PATH": str(root / "share")}
         server = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+        lab = Lab(root, f"http://127.0.0.1:{port}", token)
         try:
-            lab = Lab(root, f"http://127.0.0.1:{port}", token)
             lab._wait_until_up(server)
             yield lab
         finally:
+            lab._leave_pages()
             server.send_signal(signal.SIGTERM)  # it ends its kernels itself
             try:
                 server.wait(20)
@@ -105,6 +106,7 @@ class Lab:
         self.root = root
         self.url = url
         self.token = token
+        self._pages: list[Any] = []
 
     def _request(self, path: str) -> Any:
         request = urllib.request.Request(f"{self.url}{path}", headers={"Authorization": f"token {self.token}"})
@@ -122,6 +124,12 @@ class Lab:
                     log = (self.root / "lab.log").read_text()[-3000:]
                     raise RuntimeError(f"JupyterLab does not answer:\n{log}") from error
             time.sleep(0.1)
+
+    def _leave_pages(self) -> None:
+        """Leave the server before it stops, or its pages complain that it is gone."""
+        for page in self._pages:
+            if not page.is_closed():
+                page.goto("about:blank")
 
     def theme(self, theme: Literal["Light", "Dark"]) -> None:
         """Choose the theme of notebooks that are opened from now on."""
@@ -147,6 +155,7 @@ class Lab:
 
     def open(self, page: Any, name: str) -> Notebook:
         """Open a notebook in a page and wait for its kernel."""
+        self._pages.append(page)
         page.goto(f"{self.url}/lab/tree/{name}?token={self.token}&reset", wait_until="domcontentloaded")
         page.wait_for_selector(IDLE, timeout=60_000)
         return Notebook(page, self.root / RUNTIME.lower() / f"kernel-{self._kernel_of(page, name)}.json")

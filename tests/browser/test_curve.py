@@ -132,6 +132,11 @@ def test_a_log_scale_leaves_out_what_it_cannot_show(bare, page):
     assert {"0.1", "1", "10", "100"} <= set(texts(page, ".ml-scale text"))
 
 
+def test_a_linear_scale_begins_at_zero_in_round_steps(bare, page):
+    bare("curve", filled(1))
+    assert [text for text in texts(page, ".ml-scale text") if text.lstrip("-").isdecimal()] == ["0", "100", "200", "300"]
+
+
 def test_an_empty_curve_says_so_and_keeps_its_height(bare, page):
     curve = Curve(x_range=(1024, 2**26))
     shown = bare("curve", curve)
