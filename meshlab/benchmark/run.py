@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "Run"]
 
 State = Literal["running", "done", "cancelled", "failed"]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +252,24 @@ class Run:
         left = 0.0 if self._ended is not None else elapsed / done * (total - done) if done else float("nan")
         return Progress(done, total, step, elapsed, left)
 
+    @property
+    def where(self) -> str:
+        """What the numbers are numbers of: such as "4 ranks · MPI on this CPU"."""
+        return self._where
+
+    @property
+    def cancel_presses(self) -> int:
+        """How often `cancel` was called while it ran."""
+        return self._presses
+
+    def rows(self, start: int = 0) -> list[Row]:
+        """The rows of the results as measured so far, from the given one on: cheap, for views that follow a run.
+
+        They are plain dicts without the columns that are the same in all rows, and without bandwidth.
+        """
+        with self._lock:
+            return self._rows[start:]
+
     def wait(self, timeout_s: float | None = None, *, progress: bool | None = None) -> pd.DataFrame:
         """Wait until the run ends.
 
@@ -386,6 +405,11 @@ class Run:
         now = self.progress
         return f"<Run {self.run_id}: {self.state}, {now.done} of {now.total} steps, {self._where}>"
 
+    def _ipython_display_(self) -> None:
+        from meshlab.widgets.live import show
+
+        show(self)
+
     def _repr_html_(self) -> str:
         now = self.progress
         times = f"{format_seconds(now.elapsed_s)} elapsed"
@@ -397,7 +421,7 @@ class Run:
             parts.append(f"<div>{markup.escape(now.step)}</div>")
         if self.error is not None:
             parts.append(f'<div class="ml-bad">{markup.escape(str(self.error).splitlines()[0])}</div>')
-        parts.append(_results_table(self.results))
+        parts += ["<!-- picture -->", _results_table(self.results)]
         return markup.card(f"Run {self.run_id} · {self._where}", says, *parts)
 
 

@@ -3,5 +3,6 @@
 from meshlab.widgets.canvas import Grid
 from meshlab.widgets.curve import Curve, Line
 from meshlab.widgets.designer import Designer
+from meshlab.widgets.live import LiveView
 
-__all__ = ["Curve", "Designer", "Grid", "Line"]
+__all__ = ["Curve", "Designer", "Grid", "Line", "LiveView"]
