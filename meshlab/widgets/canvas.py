@@ -171,6 +171,19 @@ class Grid(anywidget.AnyWidget):
     def _check_selected(self, proposal: Any) -> tuple[int, ...]:
         return check_ranks(proposal["value"], self._mesh.world_size)
 
+    def fallback(self) -> dict[str, str]:
+        """The grid for places without JavaScript, by MIME type: a picture, and HTML with the picture and words."""
+        with self._lock:
+            groups, columns = self._mesh.group_set(self._axis), self._shape["columns"]
+            what = escape(f"{self._mesh} · {_caption(self._mesh, groups)}")
+        picture = base64.b64encode(_picture(groups, columns)).decode()
+        html = (
+            f'<figure style="margin:0"><img alt="{what}" style="image-rendering:pixelated" '
+            f'src="data:image/png;base64,{picture}">'
+            f'<figcaption style="font:13px system-ui,sans-serif">{what}</figcaption></figure>'
+        )
+        return {"text/html": html, "image/png": picture}
+
     def __repr__(self) -> str:
         return f"Grid({self._mesh!r}, {self._axis!r})"
 
@@ -179,11 +192,7 @@ class Grid(anywidget.AnyWidget):
         if bundle is None:  # the widget was closed
             return None
         data, metadata = bundle
-        with self._lock:
-            picture = _picture(self._mesh.group_set(self._axis), self._shape["columns"])
-        data["text/html"] = picture_html(self._mesh, self._axis, picture)
-        data["image/png"] = base64.b64encode(picture).decode()
-        return data, metadata
+        return {**data, **self.fallback()}, metadata
 
 
 def grid_columns(mesh: DeviceMesh, block: int = 0) -> int:
@@ -294,14 +303,4 @@ def _png(pixels: npt.NDArray[np.uint8], palette: list[str]) -> bytes:
             chunk(b"IDAT", zlib.compress(lines.tobytes())),
             chunk(b"IEND", b""),
         ]
-    )
-
-
-def picture_html(mesh: DeviceMesh, axis: str, picture: bytes) -> str:
-    """The grid for places without JavaScript: a picture and what it shows in words."""
-    what = f"{mesh} · {_caption(mesh, mesh.group_set(axis))}"
-    return (
-        f'<figure style="margin:0"><img alt="{escape(what)}" style="image-rendering:pixelated" '
-        f'src="data:image/png;base64,{base64.b64encode(picture).decode()}">'
-        f'<figcaption style="font:13px system-ui,sans-serif">{escape(what)}</figcaption></figure>'
     )

@@ -171,7 +171,11 @@ function render({ model, el }) {
   function paint() {
     frame = 0;
     width = root.clientWidth;
-    if (!width) return; // hidden; the observer of the size calls again
+    if (!width) {
+      size.unobserve(root);
+      size.observe(root); // hidden, if only for an instant; observed anew, it calls as soon as it is not
+      return;
+    }
     lines = read(model);
     pen.font = `${FONT_PX}px ${getComputedStyle(root).fontFamily}`;
     const height = model.get("height");

@@ -108,8 +108,11 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
 
     @axis.setter
     def axis(self, axis: str) -> None:
-        self.mesh.group_set(axis)
-        self._colour_by.value = axis
+        with self._lock:
+            if axis not in self._colour_by.options:
+                options = ", ".join(self._colour_by.options)
+                raise MeshError(f"{axis!r} cannot colour the grid; there are {options}")
+            self._colour_by.value = axis
 
     @property
     def code(self) -> str:
@@ -176,8 +179,8 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
             self.grid.selected = self.selected
 
     def _grid_selected(self, _: Any) -> None:
-        with self._lock:
-            self.selected = self.grid.selected
+        with self._lock:  # the mesh may have shrunk on another thread since
+            self.selected = tuple(rank for rank in self.grid.selected if rank < self.mesh.world_size)
 
     # -- the controls --------------------------------------------------------------------------------------------------
 
@@ -329,5 +332,4 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         data = super()._repr_mimebundle_(**kwargs)
-        fallback, _ = self.grid._repr_mimebundle_()
-        return {**data, "text/html": fallback["text/html"], "image/png": fallback["image/png"]}
+        return {**data, **self.grid.fallback()}

@@ -176,7 +176,11 @@ function render({ model, el }) {
   function paint() {
     frame = 0;
     width = root.clientWidth;
-    if (!width) return; // hidden; the observer of the size calls again
+    if (!width) {
+      size.unobserve(root);
+      size.observe(root); // hidden, if only for an instant; observed anew, it calls as soon as it is not
+      return;
+    }
     if (stale.data) {
       data = read(model);
       takeSelection();

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-__all__ = ["ORIGIN", "Bare", "overlapping_texts", "scrolls_sideways"]
+__all__ = ["HIDDEN_FOR_AN_INSTANT", "ORIGIN", "Bare", "overlapping_texts", "scrolls_sideways", "state_of"]
 
 ORIGIN = "http://widgets.test"
 
@@ -40,6 +40,13 @@ class Bare:
     def settle(self) -> None:
         self.page.evaluate("() => painted()")
 
+
+# Hide the widget before it paints and show it before the page is laid out, as JupyterLab does when a theme changes.
+HIDDEN_FOR_AN_INSTANT = """change => new Promise(done => {
+  askFrame(() => host.style.display = "none");
+  model.receive(change);
+  askFrame(() => { host.style.display = "block"; done(); });
+})"""
 
 OVERLAPS = """
 root => {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from meshlab.widgets import Curve
-from tests.browser.pages import overlapping_texts, scrolls_sideways
+from tests.browser.pages import HIDDEN_FOR_AN_INSTANT, overlapping_texts, scrolls_sideways, state_of
 
 SIZES = 2.0 ** np.arange(10, 27)
 
@@ -134,7 +134,8 @@ def test_a_log_scale_leaves_out_what_it_cannot_show(bare, page):
 
 def test_a_linear_scale_begins_at_zero_in_round_steps(bare, page):
     bare("curve", filled(1))
-    assert [text for text in texts(page, ".ml-scale text") if text.lstrip("-").isdecimal()] == ["0", "100", "200", "300"]
+    numbers = [text for text in texts(page, ".ml-scale text") if text.lstrip("-").isdecimal()]
+    assert numbers == ["0", "100", "200", "300"]
 
 
 def test_an_empty_curve_says_so_and_keeps_its_height(bare, page):
@@ -178,14 +179,14 @@ def test_several_messages_between_two_frames_are_painted_once(bare, page):
 def test_live_updates_cost_little_on_both_sides(bare, say):
     curve = Curve(x_range=(1024, 2**26))
     shown = bare("curve", curve)
-    kernel, browser = [], []
+    python, browser = [], []
     for index, size in enumerate(SIZES):
         start = time.perf_counter()
         for line in range(5):
             curve.append(f"tp_{line}", size, rates(300)[index], rates(290)[index], rates(310)[index])
-        kernel.append((time.perf_counter() - start) / 5 * 1e3)
+        python.append((time.perf_counter() - start) / 5 * 1e3)
         browser.append(shown.receive(curve, "_lines", "_points"))
-    say(f"one appended point: {np.median(kernel):.2f} ms in the kernel, {np.median(browser):.1f} ms of work in a frame")
+    say(f"one appended point: {np.median(python):.2f} ms of Python, {np.median(browser):.1f} ms of work in a frame")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -205,6 +206,17 @@ def test_nothing_overlaps_or_scrolls_sideways(bare, page, count, theme):
 def test_axe_finds_nothing_serious(bare, serious_faults, theme):
     bare("curve", filled(6), theme=theme)
     assert serious_faults("#host") == []
+
+
+def test_a_change_while_the_page_hides_the_widget_for_an_instant_is_not_lost(bare, page):
+    curve = filled(1)
+    shown = bare("curve", curve)
+    curve.title = "another"
+    change = state_of(curve, "title")
+    page.evaluate(HIDDEN_FOR_AN_INSTANT, change)
+    shown.settle()
+    shown.settle()
+    assert page.locator(".ml-title").inner_text() == "another"
 
 
 def test_cleaning_up_leaves_no_listener_and_no_element(bare, page):

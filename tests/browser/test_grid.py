@@ -7,7 +7,7 @@ import pytest
 
 from meshlab.mesh import DeviceMesh
 from meshlab.widgets import Grid
-from tests.browser.pages import overlapping_texts, scrolls_sideways
+from tests.browser.pages import HIDDEN_FOR_AN_INSTANT, overlapping_texts, scrolls_sideways, state_of
 
 CELL = 48  # of a small grid
 PIXEL = """([canvas, x, y]) => {
@@ -209,6 +209,16 @@ def test_a_hidden_grid_paints_itself_when_it_is_shown(page, bare):
     shown.settle()
     shown.settle()
     assert page.locator(".ml-caption").text_content() == "8 ranks, coloured by tp: 2 groups of 4"
+
+
+def test_a_change_while_the_page_hides_the_widget_for_an_instant_is_not_lost(bare, page, grid):
+    shown = bare("grid", grid)
+    grid.selected = [2, 3]
+    change = state_of(grid, "selected")
+    page.evaluate(HIDDEN_FOR_AN_INSTANT, change)
+    shown.settle()
+    shown.settle()
+    assert page.locator(".ml-status").inner_text() == "2 selected: 2, 3"
 
 
 def test_cleaning_up_leaves_no_listener_and_no_element(small):

@@ -145,7 +145,7 @@ def test_rows_hold_whole_blocks_and_the_picture_is_never_a_thread(sizes, block):
     rows = -(-mesh.world_size // columns)
     assert block == 0 or columns % block == 0
     assert columns <= max(16, block, 2 * np.sqrt(mesh.world_size))
-    assert rows <= max(8, 4 * columns)
+    assert rows <= 8 * columns + 1
 
 
 def test_the_static_picture_has_a_square_for_every_rank_in_the_colour_of_its_group():

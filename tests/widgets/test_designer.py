@@ -198,7 +198,7 @@ def test_the_colour_stays_on_its_axis_while_there_is_one():
     assert designer.axis == "dp"
     designer.mesh = "pp=2, tp=4"
     assert designer.axis == "tp"
-    with pytest.raises(MeshError, match="no axis or group 'dp'"):
+    with pytest.raises(MeshError, match="'dp' cannot colour the grid; there are pp, tp"):
         designer.axis = "dp"
 
 
