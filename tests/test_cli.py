@@ -25,7 +25,10 @@ def words(text: str) -> list[str]:
     ("command", "message"),
     [
         ("show 'dp=2, tp=x'", "the size of 'tp' must be a whole number, not 'x'"),
-        ("show 'dp=2, tp=3' --ranks 8", "dp=2 × tp=3 is 6 ranks, but 8 were given; tp=3 does not divide 8; nearest: dp=2, tp=4"),
+        (
+            "show 'dp=2, tp=3' --ranks 8",
+            "dp=2 × tp=3 is 6 ranks, but 8 were given; tp=3 does not divide 8; nearest: dp=2, tp=4",
+        ),
         ("show 'dp=-1, tp=8' --ranks 12", "12 ranks cannot be divided by tp=8"),
         ("show 'dp=2, dp=2'", "the axis 'dp' stands 2 times"),
         ("show 'dp=2' --axis tp", "there is no axis or group 'tp'; there are the axes dp"),

@@ -20,11 +20,9 @@ import traitlets
 from meshlab.errors import MeshError
 from meshlab.markup import escape
 from meshlab.mesh import DeviceMesh, Groups
+from meshlab.plots.palette import PALETTE
 
-__all__ = ["PALETTE", "Grid", "grid_columns"]
-
-PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
-"""Okabe and Ito's colours with grey for black, which would vanish on a dark page; groups beyond eight repeat them."""
+__all__ = ["Grid", "grid_columns"]
 
 _NO_GROUP = "#80808040"
 _NO_PLACES: Mapping[str, npt.ArrayLike] = MappingProxyType({})

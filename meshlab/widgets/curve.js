@@ -6,7 +6,7 @@ const DIRECT_LABELS = 5; // more lines than this get a legend instead
 const WIDEST_LABEL_PX = 160;
 const NEAR_PX = 40; // a point farther from the pointer than this stays silent
 const MANY_POINTS = 200; // a line with more has no room for markers
-const GREY = "#999999";
+const GREY = "#8c8c8c";
 const THIN = "\u2009";
 
 const MARKUP = `

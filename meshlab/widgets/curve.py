@@ -18,8 +18,8 @@ import traitlets
 
 from meshlab.errors import BenchError
 from meshlab.markup import escape
+from meshlab.plots.palette import PALETTE, PREVIOUS
 from meshlab.units import format_size
-from meshlab.widgets.canvas import PALETTE
 
 __all__ = ["Curve", "Line"]
 
@@ -245,7 +245,7 @@ class Curve(anywidget.AnyWidget):
         figure = Figure(figsize=(8, self.height / 80), dpi=100, layout="constrained")
         axes = figure.add_subplot()
         for name, line in self.previous.items():
-            axes.plot(line.x, line.y, color="#999999", label=f"{name}, previous")
+            axes.plot(line.x, line.y, color=PREVIOUS, label=f"{name}, previous")
         for index, (name, line) in enumerate(self.series.items()):
             colour = PALETTE[index % len(PALETTE)]
             axes.plot(line.x, line.y, color=colour, marker="osD^vPX*"[index % 8], markersize=4, label=name)

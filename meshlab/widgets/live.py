@@ -17,6 +17,8 @@ from meshlab.units import format_seconds
 from meshlab.widgets.curve import Curve, Line
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from meshlab.benchmark import Run
     from meshlab.benchmark.run import Row
 
@@ -29,8 +31,8 @@ _PRESSES = (
     ("End the ranks", "Kill the set of ranks; the rows stay, engines.restart() gives a fresh set"),
 )
 
-# The lines of the last finished run on a mesh, for the grey curves of the next one.
-_last_lines: dict[str, Mapping[str, Line]] = {}
+# The lines and the results of the last finished run on a mesh, for the grey curves of the next one.
+_last: dict[str, tuple[Mapping[str, Line], pd.DataFrame]] = {}
 
 
 class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
@@ -57,9 +59,12 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         self.curve = Curve(
             title=_title(run), x_range=(min(sizes), max(sizes)) if min(sizes) < max(sizes) else None, height=320
         )
-        self.curve.previous = {
-            name: line for name, line in _last_lines.get(run.mesh.fingerprint, {}).items() if name in _line_names(run)
-        }
+        self.previous: pd.DataFrame | None = None
+        if run.mesh.fingerprint in _last:
+            lines, results = _last[run.mesh.fingerprint]
+            known = _line_names(run)
+            self.curve.previous = {name: line for name, line in lines.items() if name in known}
+            self.previous = results if self.curve.previous else None
         super().__init__([self._status, self._button, self.curve], layout={"max_width": "960px", "overflow": "hidden"})
         self.add_class("meshlab-live")
         self._unsubscribe = run.subscribe(self._update)
@@ -99,7 +104,7 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
             acts, self._when_over = self._when_over, []
         self._unsubscribe()
         if self.curve.series:
-            _last_lines[self.run.mesh.fingerprint] = dict(self.curve.series)
+            _last[self.run.mesh.fingerprint] = dict(self.curve.series), self.run.results
         for act in acts:
             act()
 
@@ -137,11 +142,11 @@ def show(run: Run) -> None:
 
 def _leave_picture(view: LiveView, handle: Any) -> None:
     """Put the static picture where the widget was: a widget is blank when the saved notebook is opened again."""
-    handle.update(static_bundle(view.run, previous=view.curve.previous), raw=True)
+    handle.update(static_bundle(view.run, previous=view.previous), raw=True)
     view.close_all()
 
 
-def static_bundle(run: Run, *, previous: Mapping[str, Line] | None = None) -> dict[str, str]:
+def static_bundle(run: Run, *, previous: pd.DataFrame | None = None) -> dict[str, str]:
     """A run for places without JavaScript: as HTML with a picture and the table, as PNG, and as text."""
     bundle = {"text/plain": repr(run)}
     results = run.results
@@ -152,7 +157,7 @@ def static_bundle(run: Run, *, previous: Mapping[str, Line] | None = None) -> di
         from meshlab.plots import figure_png, figure_svg, plot_bandwidth
 
         figure = Figure(figsize=(8, 3.6), layout="constrained")
-        plot_bandwidth(results, ax=figure.add_subplot())
+        plot_bandwidth(results, ax=figure.add_subplot(), previous=previous)
         picture = figure_svg(figure, label=_title(run))
         bundle["image/png"] = base64.b64encode(figure_png(figure)).decode()
     bundle["text/html"] = run._repr_html_().replace("<!-- picture -->", picture)
@@ -190,9 +195,9 @@ def _points(run: Run, rows: list[Row]) -> list[tuple[str, float, float, float, f
     for group_rows in steps.values():
         first = group_rows[0]
         times = [
-            max(row["time_us"] for row in group_rows),
-            max(row["time_us_hi"] for row in group_rows),
-            min(row["time_us_lo"] for row in group_rows),
+            np.max([row["time_us"] for row in group_rows]),
+            np.max([row["time_us_hi"] for row in group_rows]),
+            np.min([row["time_us_lo"] for row in group_rows]),
         ]
         name, size, n = first["collective"], first["size_bytes"], first["n_ranks"]
         _, busbw = bandwidth([name] * 3, [size] * 3, [n] * 3, times)

@@ -76,7 +76,7 @@ def test_the_previous_run_is_grey_behind_the_others(bare, page):
     curve.previous = {"tp_0": (SIZES, rates(250))}
     bare("curve", curve)
     lines = page.locator(".ml-line")
-    assert [lines.nth(index).get_attribute("stroke") for index in range(2)] == ["#999999", "#0072b2"]
+    assert [lines.nth(index).get_attribute("stroke") for index in range(2)] == ["#8c8c8c", "#0072b2"]
     assert "tp_0, previous" in texts(page, ".ml-ends text")
 
 

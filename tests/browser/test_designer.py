@@ -100,7 +100,7 @@ def test_sizes_that_do_not_fit_are_answered_and_everything_stays_readable(lab, p
     type_size(page, 1, 3)
     alert = page.locator(f"{ROOT} [role=alert]")
     alert.wait_for()
-    assert "dp=2 × tp=3 is 6 ranks, but 8 were given; nearest: dp=2, tp=4" in alert.inner_text()
+    assert "dp=2 × tp=3 is 6 ranks, but 8 were given; tp=3 does not divide 8; nearest: dp=2, tp=4" in alert.inner_text()
     assert notebook.ask("designer.mesh") == "DeviceMesh('dp=2, tp=4')"
     page.get_by_role("button", name="Copy as code").click()
     assert serious_faults(ROOT) == []

@@ -12,8 +12,9 @@ from PIL import Image
 
 from meshlab.errors import MeshError
 from meshlab.mesh import DeviceMesh
+from meshlab.plots.palette import PALETTE
 from meshlab.widgets import Grid
-from meshlab.widgets.canvas import PALETTE, grid_columns
+from meshlab.widgets.canvas import grid_columns
 
 MESHES = st.lists(st.integers(1, 9), min_size=1, max_size=4).map(
     lambda sizes: DeviceMesh([(f"axis{index}", size) for index, size in enumerate(sizes)])

@@ -85,7 +85,7 @@ def test_sizes_that_do_not_fit_keep_the_last_mesh_and_say_how_to_mend_it():
     type_size(designer, 1, 3)
     assert designer.mesh == designer.grid.mesh == DeviceMesh("dp=2, tp=4")
     assert rows(designer) == [("dp", 2), ("tp", 3)]
-    assert "dp=2 × tp=3 is 6 ranks, but 8 were given; nearest: dp=2, tp=4" in sentence(designer)
+    assert "dp=2 × tp=3 is 6 ranks, but 8 were given; tp=3 does not divide 8; nearest: dp=2, tp=4" in sentence(designer)
     assert "The grid still shows dp=2, tp=4" in sentence(designer)
     press(designer, "Use dp=4, tp=2")
     assert designer.mesh == DeviceMesh("dp=4, tp=2")
