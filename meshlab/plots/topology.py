@@ -1,0 +1,343 @@
+"""The picture of a machine with a mesh on it: one cell per device, in blocks per host, coloured by group."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.mesh import DeviceMesh
+from meshlab.topology.cluster import Cluster, Ints
+from meshlab.topology.view import View, make_view
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_topology"]
+
+Pixels = npt.NDArray[np.uint8]
+
+# To be replaced by plots/palette.py: Okabe–Ito without black.
+_COLORS = np.array(
+    [[230, 159, 0], [86, 180, 233], [0, 158, 115], [240, 228, 66], [0, 114, 178], [213, 94, 0], [204, 121, 167]],
+    dtype=np.uint8,
+)
+_IDLE = np.array([150, 150, 150], dtype=np.uint8)
+
+_GAP = 0.36  # between blocks, in cells
+_WIDTH, _HEIGHT = 10.0, 6.4  # inches for the blocks of a figure of our own
+_LARGEST_CELL = 0.8  # inches
+_SEAM = 0.025  # inches
+_POINTS = 9.0  # the smallest text
+_LINE = _POINTS * 1.35 / 72  # inches that a line of it takes
+_CHAR = _POINTS * 0.64 / 72  # inches that a digit or letter of it takes
+_TITLE_CHAR = 0.107  # the same of the title
+_MOST_TEXTS = 1300
+_COLUMNS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Where blocks and cells lie, in pixels of the image."""
+
+    wide: int  # cells of a block
+    high: int
+    columns: int  # blocks
+    rows: int
+    side: int  # pixels of a cell; one of them is the seam
+    label: int  # pixels above a block for its name
+    inch: float  # inches per pixel
+
+    @property
+    def gap(self) -> int:
+        return max(1, round(_GAP * self.side))
+
+    @property
+    def block_size(self) -> tuple[int, int]:
+        return self.wide * self.side + self.gap, self.high * self.side + self.gap + self.label
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        across, down = self.block_size
+        return self.rows * down, self.columns * across
+
+    @property
+    def cell(self) -> float:
+        """The side of a cell in inches."""
+        return self.side * self.inch
+
+
+def plot_topology(
+    mesh: DeviceMesh | None = None,
+    cluster: Cluster | None = None,
+    *,
+    axis: str | None = None,
+    devices: Sequence[int] | Ints | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw hosts and their devices, coloured by the groups of one axis.
+
+    Neighbours of one group grow together; a seam divides groups. Colours repeat beyond seven groups, so the number
+    stands in the cell where there is room.
+
+    Parameters
+    ----------
+    mesh : DeviceMesh, optional
+        Left out, the machine itself is drawn.
+    cluster : Cluster, optional
+        Left out, the ranks are drawn along the fastest axis, without a machine.
+    axis : str, optional
+        What the colour tells: an axis such as ``"tp"``, several such as ``"dp-cp"``, the name of a group, or a level
+        of the cluster such as ``"leaf"``. Left out, the fastest axis.
+    devices : sequence of int, optional
+        The device of every rank; rank r is on device r when left out.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure when left out.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    TopologyError
+        If neither mesh nor cluster was given, or the mesh does not fit on the cluster.
+    MeshError
+        If nothing is called `axis`.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from meshlab.topology import preset
+    >>> mesh, cluster = DeviceMesh("dp=2, tp=8"), preset("dgx-h100", nodes=2)
+    >>> ax = plot_topology(mesh, cluster, axis="dp", ax=Figure((12, 4)).add_subplot())
+    >>> ax.get_title(loc="left")
+    'dp (8 groups of 2) · 2 nodes, 16 × H100 80GB, NVLink domains of 8'
+    """
+    view = make_view(mesh, cluster, axis, devices)
+    if ax is None:
+        ax, grid = _new_axes(view)
+    else:
+        box = ax.get_window_extent()
+        dpi = ax.get_figure(root=True).dpi  # type: ignore[union-attr]
+        grid = _fit(view, box.width / dpi, box.height / dpi)
+    _draw(view, grid, ax)
+    return ax
+
+
+def _new_axes(view: View) -> tuple[Axes, _Grid]:
+    from matplotlib import pyplot as plt
+
+    grid = _fit(view, _WIDTH, _HEIGHT)
+    high, wide = (side * grid.inch for side in grid.shape)
+    left = 0.3 if grid.label else 0.4 + max(len(name) for name in view.blocks) * _CHAR
+    top, bottom = 0.75, 0.5 if _has_legend(view, grid) else 0.2
+    width = max(left + wide + 0.3, 0.2 + left + max(len(view.title) * _TITLE_CHAR, len(_meaning(view, grid)) * _CHAR))
+    height = top + high + bottom
+    figure = plt.figure(figsize=(width, height))
+    return figure.add_axes((left / width, bottom / height, wide / width, high / height)), grid
+
+
+def _fit(view: View, width: float, height: float) -> _Grid:
+    """Choose the grid with the largest cells; blocks carry their names where every name has room."""
+    cells = int(np.bincount(view.block_of, minlength=1).max())
+    blocks = len(view.blocks)
+    longest = max(len(name) for name in view.blocks)
+    best = 0.0, _grid(cells, 1, 1, blocks, False, width / cells)
+    for wide in _block_widths(cells):
+        high = -(-cells // wide)
+        for columns in [count for count in _COLUMNS if count <= blocks]:
+            rows = -(-blocks // columns)
+            for labelled in (True, False):
+                across = width / columns / (wide + _GAP)
+                down = (height / rows - labelled * _LINE) / (high + _GAP)
+                cell = min(across, down, _LARGEST_CELL)
+                if cell <= 0 or (labelled and cell * wide < longest * _CHAR):
+                    continue
+                # A name is worth a third of a cell's size, full rows are worth a little, and so are long flat blocks.
+                score = (
+                    cell * (1.34 if labelled else 1) * (1.1 if blocks % columns == 0 else 1) * (1 + 0.02 * wide / cells)
+                )
+                if score > best[0]:
+                    best = score, _grid(wide, high, columns, rows, labelled, cell)
+    return best[1]
+
+
+def _grid(wide: int, high: int, columns: int, rows: int, labelled: bool, cell: float) -> _Grid:
+    side = min(32, max(5, round(cell / _SEAM)))
+    inch = cell / side
+    return _Grid(wide, high, columns, rows, side, math.ceil(_LINE / inch) if labelled else 0, inch)
+
+
+def _block_widths(cells: int) -> list[int]:
+    widths = [wide for wide in range(1, min(cells, 64) + 1) if cells % wide == 0 and wide * wide >= cells]
+    return widths or [math.ceil(math.sqrt(cells))]
+
+
+def _digits(view: View) -> int:
+    return len(str(max(view.n_groups - 1, 0)))
+
+
+def _numbers_cells(view: View, grid: _Grid) -> bool:
+    return len(view.group_of) <= _MOST_TEXTS and grid.cell >= max((_digits(view) + 0.8) * _CHAR, _LINE)
+
+
+def _numbers_blocks(view: View, grid: _Grid) -> bool:
+    if len(view.blocks) > _MOST_TEXTS or len(view.blocks) == len(view.group_of):
+        return False
+    roomy = grid.wide * grid.cell >= (_digits(view) + 0.8) * _CHAR and grid.high * grid.cell >= _LINE
+    lowest = np.full(len(view.blocks), view.n_groups)
+    highest = np.full(len(view.blocks), -1)
+    np.minimum.at(lowest, view.block_of, view.group_of)
+    np.maximum.at(highest, view.block_of, view.group_of)
+    return roomy and bool(np.all(lowest == highest))
+
+
+def _meaning(view: View, grid: _Grid) -> str:
+    """What colour and number say."""
+    numbered = " and number" if _numbers_cells(view, grid) or _numbers_blocks(view, grid) else ""
+    repeats = f", repeating after {len(_COLORS)}" if view.n_groups > len(_COLORS) else ""
+    return f"{view.subtitle} · colour{numbered}: {view.word}{repeats}"
+
+
+def _has_legend(view: View, grid: _Grid) -> bool:
+    numbered = _numbers_cells(view, grid) or _numbers_blocks(view, grid)
+    return not numbered and view.n_groups <= len(view.group_names)
+
+
+def _draw(view: View, grid: _Grid, ax: Axes) -> None:
+    from matplotlib import rcParams
+
+    high, wide = grid.shape
+    column, row = _corners(view, grid)
+    colors = np.where(view.group_of[:, None] < 0, _IDLE, _COLORS[view.group_of % len(_COLORS)])
+    ax.imshow(_paint(view, grid, colors), interpolation="antialiased", extent=(0, wide, high, 0), aspect="equal")
+    ax.set(xlim=(0, wide), ylim=(high, 0), xticks=[], yticks=[], anchor="NW")
+    ax.spines[:].set_visible(False)
+    ax.patch.set_visible(False)
+    ink: Any = rcParams["text.color"]
+    if _numbers_cells(view, grid):
+        _write_cells(view, grid, colors, column, row, ax)
+    elif _numbers_blocks(view, grid):
+        _write_block_numbers(view, grid, colors, ax)
+    inches = ax.get_window_extent().width / ax.figure.dpi
+    meaning = textwrap.fill(_meaning(view, grid), max(20, int(inches / _CHAR)))
+    title = textwrap.fill(view.title, max(20, int(inches / _TITLE_CHAR)))
+    pad = 10 + 14 * (1 + meaning.count("\n"))
+    ax.set_title(title, loc="left", fontsize=12, fontweight="bold", color=ink, pad=pad)
+    where: Any = {"xycoords": "axes fraction", "textcoords": "offset points"}
+    ax.annotate(meaning, (0, 1), xytext=(0, 9), fontsize=_POINTS + 0.5, color=ink, alpha=0.8, **where)
+    _write_blocks(view, grid, ax)
+    if _has_legend(view, grid):
+        _write_legend(view, ax, inches)
+
+
+def _corners(view: View, grid: _Grid) -> tuple[Ints, Ints]:
+    """The upper left pixel of every cell: column and row."""
+    across, down = grid.block_size
+    column = view.block_of % grid.columns * across + view.slot_of % grid.wide * grid.side
+    row = view.block_of // grid.columns * down + view.slot_of // grid.wide * grid.side + grid.label
+    return column, row
+
+
+def _paint(view: View, grid: _Grid, colors: Pixels) -> Pixels:
+    """The image as RGBA: cells with a seam to the right and below, dark inside a group and clear between groups."""
+    high, wide = grid.shape
+    down_cells, across_cells = grid.rows * grid.high, grid.columns * grid.wide
+    # One entry per cell on a dense grid, without the gaps and labels; -2 where no device is.
+    dense_row = view.block_of // grid.columns * grid.high + view.slot_of // grid.wide
+    dense_column = view.block_of % grid.columns * grid.wide + view.slot_of % grid.wide
+    group = np.full((down_cells, across_cells), -2, dtype=np.int64)
+    group[dense_row, dense_column] = view.group_of
+    color = np.zeros((down_cells, across_cells, 4), dtype=np.uint8)
+    color[dense_row, dense_column, :3] = colors
+    color[dense_row, dense_column, 3] = 255
+
+    same_right = np.zeros_like(group, dtype=bool)
+    same_right[:, :-1] = group[:, :-1] == group[:, 1:]
+    same_right[:, grid.wide - 1 :: grid.wide] = False
+    same_below = np.zeros_like(group, dtype=bool)
+    same_below[:-1] = group[:-1] == group[1:]
+    same_below[grid.high - 1 :: grid.high] = False
+
+    tiles = np.repeat(np.repeat(color, grid.side, axis=0), grid.side, axis=1).reshape(
+        down_cells, grid.side, across_cells, grid.side, 4
+    )
+    darker = color.copy()
+    if _numbers_cells(view, grid):  # finer seams inside a group would only shimmer
+        darker[..., :3] = (color[..., :3] * 0.8).astype(np.uint8)
+    clear = np.zeros(4, dtype=np.uint8)
+    tiles[:, :, :, -1] = np.where(same_right[..., None], darker, clear)[:, None]
+    tiles[:, -1, :, :-1] = np.where(same_below[..., None], darker, clear)[:, :, None]
+    tiles[:, -1, :, -1][~(same_below & same_right)] = 0
+    image = np.zeros((high, wide, 4), dtype=np.uint8)
+    across, down = grid.block_size
+    blocks = image.reshape(grid.rows, down, grid.columns, across, 4)
+    blocks[:, grid.label : grid.label + grid.high * grid.side, :, : grid.wide * grid.side] = tiles.reshape(
+        grid.rows, grid.high * grid.side, grid.columns, grid.wide * grid.side, 4
+    )
+    return image
+
+
+def _is_light(colors: Pixels) -> npt.NDArray[np.bool_]:
+    """Whether dark text is easier to read on a colour, by the luma of ITU-R BT.601."""
+    light: npt.NDArray[np.bool_] = colors @ np.array([0.299, 0.587, 0.114]) > 130
+    return light
+
+
+def _write_cells(view: View, grid: _Grid, colors: Pixels, column: Ints, row: Ints, ax: Axes) -> None:
+    """Write the number of the group into every cell, and the rank above it where there is room."""
+    longest = max(len(f"{view.word} {view.n_groups - 1}"), len(f"rank {view.rank_of.max()}")) + 0.5
+    worded = grid.cell >= max(longest * _CHAR, 2 * _LINE)
+    middle = (grid.side - 1) / 2
+    places = zip((column + middle).tolist(), (row + middle).tolist(), strict=True)
+    facts = zip(view.group_of.tolist(), view.rank_of.tolist(), _is_light(colors).tolist(), strict=True)
+    for (x, y), (group, rank, light) in zip(places, facts, strict=True):
+        text = "–" if group < 0 else str(group)
+        if worded:
+            head = f"rank {rank}\n" if rank >= 0 else ""
+            text = f"{head}{view.word} {text}" if group >= 0 else f"{head}idle" if rank < 0 else f"{head}–"
+        ax.text(x, y, text, ha="center", va="center", fontsize=_POINTS, color="#111111" if light else "white")
+
+
+def _write_block_numbers(view: View, grid: _Grid, colors: Pixels, ax: Axes) -> None:
+    """Write the number of the group across every block; all cells of a block are of one group."""
+    across, down = grid.block_size
+    _, first = np.unique(view.block_of, return_index=True)
+    for block, group, light in zip(
+        view.block_of[first].tolist(), view.group_of[first].tolist(), _is_light(colors[first]).tolist(), strict=True
+    ):
+        x = block % grid.columns * across + grid.wide * grid.side / 2
+        y = block // grid.columns * down + grid.label + grid.high * grid.side / 2
+        text = "–" if group < 0 else str(group)
+        ax.text(x, y, text, ha="center", va="center", fontsize=_POINTS, color="#111111" if light else "white")
+
+
+def _write_blocks(view: View, grid: _Grid, ax: Axes) -> None:
+    """Name every block above it; where there is no room, name the first block of some rows at the left."""
+    across, down = grid.block_size
+    if grid.label:
+        for index, name in enumerate(view.blocks):
+            place = index % grid.columns * across, index // grid.columns * down + grid.label - 0.03 / grid.inch
+            ax.text(*place, name, fontsize=_POINTS, ha="left", va="bottom")
+        return
+    every = math.ceil(_LINE / (down * grid.inch))
+    for line in range(0, grid.rows, every):
+        y = line * down + grid.label + grid.high * grid.side / 2
+        ax.text(-0.06 / grid.inch, y, view.blocks[line * grid.columns], fontsize=_POINTS, ha="right", va="center")
+
+
+def _write_legend(view: View, ax: Axes, inches: float) -> None:
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(color=_COLORS[index % len(_COLORS)] / 255, label=name) for index, name in enumerate(view.group_names)
+    ]
+    columns = max(1, int(inches / ((max(map(len, view.group_names)) + 6) * _CHAR)))
+    corner: Any = {"loc": "upper left", "bbox_to_anchor": (0, 0), "borderpad": 0, "frameon": False}
+    ax.legend(handles=handles, ncols=min(columns, len(handles)), fontsize=_POINTS, **corner)

@@ -1,0 +1,84 @@
+"""See the machine at hand: join what every host says of itself into one `Cluster`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshlab.errors import TopologyError
+from meshlab.topology.cluster import Cluster
+from meshlab.topology.hardware import Device, Nic, Node, Numa
+from meshlab.topology.nvml import read_host
+
+__all__ = ["cluster_from_hosts", "probe"]
+
+
+def probe() -> Cluster:
+    """Look at this host.
+
+    Returns
+    -------
+    Cluster
+        One node. Without GPUs it has no devices, and its notes say why none was seen.
+
+    Examples
+    --------
+    >>> probe().n_nodes
+    1
+    """
+    return cluster_from_hosts([read_host()])
+
+
+def cluster_from_hosts(hosts: Sequence[Mapping[str, Any]]) -> Cluster:
+    """Make a cluster from the answers of `read_host`, one per host.
+
+    Parameters
+    ----------
+    hosts : sequence of mapping
+        In the order of the nodes. Two answers of one host (same name) count once.
+
+    Returns
+    -------
+    Cluster
+        Hosts whose GPUs report the same NVLink fabric share an NVLink domain.
+
+    Raises
+    ------
+    TopologyError
+        If there is no host, or an answer has fields that no device has.
+
+    Examples
+    --------
+    >>> from meshlab.topology.nvml import read_host
+    >>> cluster_from_hosts([read_host(), read_host()]).n_nodes
+    1
+    """
+    nodes: dict[str, Node] = {}
+    for host in hosts:
+        if host.get("name") not in nodes:
+            nodes[str(host.get("name"))] = _node(host)
+    if not nodes:
+        raise TopologyError("no host answered, so there is no cluster")
+    notes = tuple(f"{node.name}: {note}" for node in nodes.values() for note in node.notes)
+    return Cluster.from_nodes(tuple(nodes.values()), source="the NVIDIA driver and Linux", notes=notes)
+
+
+def _node(host: Mapping[str, Any]) -> Node:
+    try:
+        devices = tuple(Device(**fields) for fields in host["devices"])
+        nics = tuple(Nic(**fields) for fields in host["nics"])
+        facts = {name: host[name] for name in ("cpu_model", "cpu_count", "sockets", "memory_bytes")}
+        return Node(
+            str(host["name"]),
+            devices,
+            nics,
+            words=tuple(tuple(row) for row in host["words"]),
+            p2p=tuple(tuple(row) for row in host["p2p"]),
+            numa=tuple(Numa(*numa) for numa in host["numa"]),
+            notes=tuple(host["notes"]),
+            **facts,
+        )
+    except (KeyError, TypeError) as error:
+        raise TopologyError(
+            f"the answer of host {host.get('name', '?')!r} cannot be read ({error}); give what read_host returns"
+        ) from error

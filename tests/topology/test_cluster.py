@@ -1,0 +1,179 @@
+"""Clusters as arrays over templates."""
+
+from __future__ import annotations
+
+import pickle
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from meshlab.errors import TopologyError
+from meshlab.topology import PRESETS, Cluster, Device, Level, Node, preset
+from meshlab.topology.products import find_product, product_of_pci
+
+
+def host(called: str, count: int, **facts: object) -> Node:
+    words = tuple(tuple("X" if i == j else "NV12" for j in range(count)) for i in range(count))
+    return Node(called, tuple(Device(id=i, **facts) for i in range(count)), words=words)  # type: ignore[arg-type]
+
+
+def test_equal_hosts_share_one_template_and_keep_their_names() -> None:
+    cluster = Cluster.from_nodes([host("a", 4), host("b", 4), host("c", 2)])
+    assert len(cluster.templates) == 2
+    assert [node.name for node in cluster.nodes] == ["a", "b", "c"]
+    assert cluster.first_device.tolist() == [0, 4, 8, 10]
+    assert cluster.device(9).node == "c"
+    assert cluster.node_of.tolist() == [0] * 4 + [1] * 4 + [2] * 2
+    assert cluster.local_of.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
+
+
+def test_a_large_cluster_holds_no_object_per_gpu() -> None:
+    cluster = preset("dgx-h100", nodes=2048)
+    assert cluster.n_devices == 16384
+    assert len(cluster.templates) == 1
+    assert len(cluster.devices) == 16384
+    assert cluster.devices[-1].node == "node2047"
+    assert sys.getsizeof(pickle.dumps(cluster)) < 100_000
+
+
+def test_every_device_has_one_domain_on_every_level_and_outer_levels_are_fewer() -> None:
+    cluster = preset("tapered-h100", nodes=800)
+    counts = [len(np.unique(domain)) for domain in cluster.domains]
+    assert dict(zip(cluster.level_names, counts, strict=True)) == {
+        "device": 6400,
+        "nvlink": 800,
+        "host": 800,
+        "leaf": 400,
+        "pod": 3,
+        "cluster": 1,
+    }
+    assert all(domain.max() + 1 == count for domain, count in zip(cluster.domains, counts, strict=True))
+
+
+def test_rails_put_the_same_device_of_every_host_on_one_leaf() -> None:
+    cluster = preset("dgx-h100", nodes=64)
+    leaf = cluster.domain("leaf").reshape(64, 8)
+    assert np.array_equal(leaf[:32], np.tile(np.arange(8), (32, 1)))
+    assert np.array_equal(leaf[32:], np.tile(np.arange(8, 16), (32, 1)))
+
+
+def test_two_gpus_share_a_rail_where_there_are_half_as_many() -> None:
+    cluster = preset("gcp-a3-high", nodes=2, nodes_per_leaf=2, rails=4)
+    assert cluster.domain("leaf")[:8].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_an_nvlink_domain_spans_the_hosts_of_a_rack() -> None:
+    cluster = preset("gb200-nvl72", nodes=36)
+    assert np.bincount(cluster.domain("nvlink")).tolist() == [72, 72]
+    words = cluster.link_words()
+    assert words[0, 1] == "NV18"
+    assert words[0, 4] == "nvlink"
+    assert words[0, 72] == "leaf"
+
+
+def test_a_gpu_off_the_fabric_stays_outside_the_racks_domain() -> None:
+    words = (("X", "NV18", "SYS"), ("NV18", "X", "SYS"), ("SYS", "SYS", "X"))
+    devices = tuple(Device(id=i, fabric="f/1") for i in range(3))
+    good = replace(host("b", 3), devices=devices)
+    cluster = Cluster.from_nodes([Node("a", devices, words=words), good])
+    assert cluster.domain("nvlink").tolist() == [0, 0, 1, 0, 0, 0]
+
+
+def test_hosts_of_one_fabric_clique_form_one_domain() -> None:
+    cluster = Cluster.from_nodes([host("a", 2, fabric="u/7"), host("b", 2, fabric="u/7"), host("c", 2, fabric="u/8")])
+    assert cluster.domain("nvlink").tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_a_network_of_one_level_is_added_where_none_was_given() -> None:
+    cluster = Cluster.from_nodes([host("a", 1), host("b", 1)])
+    assert cluster.level_names == ("device", "nvlink", "host", "cluster")
+    assert Cluster.from_nodes([host("a", 1)]).level_names == ("device", "nvlink", "host")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"kinds": np.zeros(3, dtype=np.int32)}, "kinds must have one entry for each of the 2 nodes"),
+        ({"names": ()}, "at least one node"),
+        ({"levels": (Level("host", np.zeros(2, dtype=np.int32)),)}, "two levels have one name"),
+    ],
+)
+def test_a_cluster_that_does_not_hold_together_is_refused(change: dict[str, object], message: str) -> None:
+    cluster = Cluster.from_nodes([host("a", 1), host("b", 1)])
+    with pytest.raises(TopologyError, match=message):
+        replace(cluster, **change)  # type: ignore[arg-type]
+
+
+def test_wrong_names_and_numbers_are_answered_with_what_there_is() -> None:
+    cluster = preset("dgx-h100", nodes=2)
+    with pytest.raises(TopologyError, match=r"node0 to node1"):
+        cluster.node("node7")
+    with pytest.raises(TopologyError, match="device, nvlink, host, leaf, pod"):
+        cluster.domain("rack")
+    with pytest.raises(TopologyError, match="has 16"):
+        cluster.device(16)
+    with pytest.raises(TopologyError, match="name a node"):
+        preset("dgx-h100", nodes=1024).link_words()
+
+
+def test_the_frame_has_a_row_per_device_with_its_domains() -> None:
+    frame = preset("dgx-h100", nodes=3).frame()
+    assert frame.shape[0] == 24
+    assert frame["node"].tolist() == ["node0"] * 8 + ["node1"] * 8 + ["node2"] * 8
+    assert frame["leaf"].tolist() == list(range(8)) * 3
+    assert set(frame["supports_int8"]) == {True}
+
+
+def test_the_fingerprint_sees_links_and_network_but_not_the_temperature() -> None:
+    warm, cold = (Cluster.from_nodes([host("a", 2, temperature_c=t)]) for t in (30.0, 80.0))
+    assert warm == cold
+    assert hash(warm) == hash(cold)
+    assert preset("dgx-h100", nodes=64) != preset("dgx-h100", nodes=64, taper=2)
+    assert preset("dgx-h100", nodes=64) != preset("dgx-h100", nodes=64, rails=1)
+
+
+def test_html_is_escaped() -> None:
+    page = Cluster.from_nodes([host("<script>", 1, name="<b>")])._repr_html_()
+    assert "<script>" not in page
+    assert "<b>" not in page
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_makes_a_sound_machine_with_a_source(name: str) -> None:
+    cluster = preset(name, nodes=5)
+    words = cluster.link_words(0)
+    assert np.array_equal(words, words.T)
+    assert cluster.source
+    assert cluster.templates[0].near_nics.any()
+    assert cluster.templates[0].cpu_count
+    assert all(device.cpus and device.numa for device in cluster.templates[0].devices)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": "dgx"}, "there are dgx-a100, dgx-h100"),
+        ({"name": "dgx-h100", "nodes": 0}, "nodes=0 is not possible"),
+        ({"name": "dgx-h100", "taper": 0.5}, "1 means none"),
+        ({"name": "dgx-h100", "nodes_per_pod": -1}, "0 means no pods"),
+    ],
+)
+def test_an_impossible_preset_is_answered_with_what_is_possible(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        preset(**arguments)  # type: ignore[arg-type]
+
+
+def test_products_are_found_by_the_start_of_their_name_and_by_pci_id() -> None:
+    assert find_product("a100 80").sm_count == 108
+    assert product_of_pci("0x10de", "0x2335") is find_product("H200")
+    assert product_of_pci("0x1002", "0x2335") is None
+    with pytest.raises(TopologyError, match="known are"):
+        find_product("MI300X")
+
+
+def test_a_machine_without_gpus_gets_cpu_slots() -> None:
+    cluster = Cluster.from_nodes([Node("a", cpu_model="EPYC"), Node("b", cpu_model="EPYC")]).with_cpu_slots(5)
+    assert cluster.node_of.tolist() == [0, 0, 0, 1, 1]
+    assert {device.backend for device in cluster.devices} == {"cpu"}
