@@ -17,9 +17,21 @@ from typing import TYPE_CHECKING, Any
 from meshlab.version import __version__
 
 if TYPE_CHECKING:
-    from meshlab.benchmark import Plan, Run, Sampling, bench, describe
-    from meshlab.comm import Communicator
-    from meshlab.engines import Engines, attach, launch
+    from meshlab.benchmark import (
+        Plan,
+        Run,
+        Sampling,
+        bench,
+        describe,
+    )
+    from meshlab.comm import (
+        Communicator,
+    )
+    from meshlab.engines import (
+        Engines,
+        attach,
+        launch,
+    )
     from meshlab.errors import (
         BenchError,
         CommunicatorError,
@@ -29,22 +41,60 @@ if TYPE_CHECKING:
         ParseError,
         TopologyError,
     )
-    from meshlab.mesh import Axis, DeviceMesh, Group, Groups, diff, read_mesh
-    from meshlab.plots import plot_bandwidth, plot_latency, plot_membership
-    from meshlab.report import Report, read_report
+    from meshlab.mesh import (
+        Axis,
+        DeviceMesh,
+        Group,
+        Groups,
+        diff,
+        read_mesh,
+    )
+    from meshlab.plots import (
+        plot_bandwidth,
+        plot_latency,
+        plot_membership,
+        plot_topology,
+    )
+    from meshlab.report import (
+        Report,
+        read_report,
+    )
+    from meshlab.topology import (
+        Cluster,
+        Device,
+        Link,
+        Node,
+        preset,
+        probe,
+        topology_text,
+    )
+    from meshlab.widgets import (
+        Curve,
+        Designer,
+        Grid,
+        LiveView,
+    )
 
 _HOMES = {
     "Axis": "meshlab.mesh",
     "BenchError": "meshlab.errors",
+    "Cluster": "meshlab.topology",
     "Communicator": "meshlab.comm",
     "CommunicatorError": "meshlab.errors",
+    "Curve": "meshlab.widgets",
+    "Designer": "meshlab.widgets",
+    "Device": "meshlab.topology",
     "DeviceMesh": "meshlab.mesh",
     "EngineError": "meshlab.errors",
     "Engines": "meshlab.engines",
+    "Grid": "meshlab.widgets",
     "Group": "meshlab.mesh",
     "Groups": "meshlab.mesh",
+    "Link": "meshlab.topology",
+    "LiveView": "meshlab.widgets",
     "MeshError": "meshlab.errors",
     "MeshlabError": "meshlab.errors",
+    "Node": "meshlab.topology",
     "ParseError": "meshlab.errors",
     "Plan": "meshlab.benchmark",
     "Report": "meshlab.report",
@@ -59,22 +109,34 @@ _HOMES = {
     "plot_bandwidth": "meshlab.plots",
     "plot_latency": "meshlab.plots",
     "plot_membership": "meshlab.plots",
+    "plot_topology": "meshlab.plots",
+    "preset": "meshlab.topology",
+    "probe": "meshlab.topology",
     "read_mesh": "meshlab.mesh",
     "read_report": "meshlab.report",
+    "topology_text": "meshlab.topology",
 }
 
 __all__ = [
     "Axis",
     "BenchError",
+    "Cluster",
     "Communicator",
     "CommunicatorError",
+    "Curve",
+    "Designer",
+    "Device",
     "DeviceMesh",
     "EngineError",
     "Engines",
+    "Grid",
     "Group",
     "Groups",
+    "Link",
+    "LiveView",
     "MeshError",
     "MeshlabError",
+    "Node",
     "ParseError",
     "Plan",
     "Report",
@@ -90,8 +152,12 @@ __all__ = [
     "plot_bandwidth",
     "plot_latency",
     "plot_membership",
+    "plot_topology",
+    "preset",
+    "probe",
     "read_mesh",
     "read_report",
+    "topology_text",
 ]
 
 

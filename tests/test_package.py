@@ -105,12 +105,18 @@ def test_libraries_are_imported_only_where_they_belong(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_pyplot_is_imported_only_where_no_axes_were_given(path: Path) -> None:
     tree = ast.parse(path.read_text())
-    allowed = {
-        inner
+    branches = [
+        node
         for node in ast.walk(tree)
         if isinstance(node, ast.If) and re.fullmatch(r"\w+ is None", ast.unparse(node.test))
-        for inner in ast.walk(node)
-    }
+    ]
+    allowed = {inner for branch in branches for statement in branch.body for inner in ast.walk(statement)}
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            own = [call for call in calls if call.func.id == function.name]  # type: ignore[attr-defined]
+            if own and all(call in allowed for call in own):  # only ever called from such a branch
+                allowed |= set(ast.walk(function))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom) and "pyplot" in ast.unparse(node):
             assert node in allowed, f"{path.name} imports pyplot outside an 'ax is None' branch"

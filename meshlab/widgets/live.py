@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextvars
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["LiveView", "show", "static_bundle"]
 
 _TICK_S = 0.5
+_BAD = "color:var(--jp-error-color1,#c62828)"
 _PRESSES = (
     ("Cancel", "Stop after this step; the rows stay"),
     ("Interrupt the ranks", "Do not wait for the step; the rows stay"),
@@ -135,15 +135,13 @@ def show(run: Run) -> None:
     bundle = view._repr_mimebundle_()
     data = bundle[0] if isinstance(bundle, tuple) else bundle
     handle = display({**data, **static_bundle(run)}, raw=True, display_id=True)
-    # What IPython knows of the current cell is kept in context variables, which the run's thread has not got.
-    context = contextvars.copy_context()
-    view.when_over(lambda: context.run(_leave_picture, view, handle))
+    view.when_over(lambda: _leave_picture(view, handle))
 
 
 def _leave_picture(view: LiveView, handle: Any) -> None:
     """Put the static picture where the widget was: a widget is blank when the saved notebook is opened again."""
     handle.update(static_bundle(view.run, previous=view.previous), raw=True)
-    view.close_all()
+    view.close()
 
 
 def static_bundle(run: Run, *, previous: pd.DataFrame | None = None) -> dict[str, str]:
@@ -215,4 +213,7 @@ def _status(run: Run) -> str:
         parts.append(f"about {format_seconds(now.left_s)} left")
     text = " · ".join([says, *parts])
     step = f'<div style="min-height:1.5em">{markup.escape(now.step)}</div>'
+    if run.error is not None:
+        sentence = markup.escape(str(run.error).splitlines()[0])
+        step = f'<div role="alert" style="line-height:1.45"><b style="{_BAD}">Failed:</b> {sentence}</div>'
     return f"<div><b>{markup.escape(text)}</b></div>{markup.bar(now.done / max(now.total, 1), says)}{step}"
