@@ -21,6 +21,8 @@ __all__ = ["main"]
 
 _GOOD, _WRONG, _BAD_INPUT, _INTERRUPTED = 0, 1, 2, 130
 
+_NOTEBOOK = "01_first_mesh.ipynb"
+
 _DESCRIPTION = """\
 Explore collectives on the ranks of a device mesh: lay a mesh over ranks, prove its groups, measure collectives along
 its axes, and write a report. Works on GPUs, and without any on real MPI processes.
@@ -139,8 +141,15 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("folder", help="the run's folder")
     report.add_argument("--out", metavar="FILE", help="the report, .html or .md (default: report.html in the folder)")
 
-    lab = add("lab", _lab, "open JupyterLab", "Further arguments go to JupyterLab.")
-    lab.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    lab = add(
+        "lab",
+        _lab,
+        "open JupyterLab on the first notebook",
+        "Copies the notebook into the folder, unless it is there already, and opens it.\n"
+        "What stands behind -- goes to JupyterLab: meshlab lab -- --no-browser --port=8889",
+    )
+    lab.add_argument("folder", nargs="?", default=".", help="where to work (default: this folder)")
+    lab.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
     return parser
 
 
@@ -156,6 +165,11 @@ def _add_backend(parser: argparse.ArgumentParser) -> None:
 # -- commands ----------------------------------------------------------------------------------------------------------
 
 
+def _say(text: object) -> None:
+    """Print at once, also into a pipe: some lines are minutes apart."""
+    print(text, flush=True)
+
+
 def _demo(options: argparse.Namespace) -> int:
     from meshlab.benchmark import Plan, Sampling
     from meshlab.mesh import DeviceMesh
@@ -168,7 +182,7 @@ def _demo(options: argparse.Namespace) -> int:
         sizes=options.sizes,
         sampling=Sampling(max_s=0.05),
     )
-    print(mesh_text(mesh), end="\n\n")
+    _say(f"{mesh_text(mesh)}\n")
     return _measure(mesh, mesh.world_size, plan, options.backend, Path(options.out))
 
 
@@ -209,16 +223,16 @@ def _measure(mesh: DeviceMesh, n: int, plan: Plan, backend: str, out: Path | Non
         began = time.monotonic()
         engines = stack.enter_context(launch(n, backend=backend))
         library = engines.facts[0].capabilities.library
-        print(f"{engines.where}, {library}: ready in {format_seconds(time.monotonic() - began)}")
+        _say(f"{engines.where}, {library}: ready in {format_seconds(time.monotonic() - began)}")
         proof = engines.verify(mesh)
-        print(f"{len(proof)} groups verified: each contains exactly the ranks it should")
+        _say(f"{len(proof)} groups verified: each contains exactly the ranks it should")
         run = bench(engines, mesh, plan)
         code = _wait(run)
-        print(f"\n{results_text(run.results)}\n")
+        _say(f"\n{results_text(run.results)}\n")
         if stage is not None:
             _write(run, stage)
     if out is not None:
-        print(f"report: {out / 'report.html'}")
+        _say(f"report: {out / 'report.html'}")
     return code
 
 
@@ -256,7 +270,7 @@ def _report(options: argparse.Namespace) -> int:
 
     path = Path(options.out) if options.out else Path(options.folder) / "report.html"
     Report(Run.load(options.folder)).save(path)
-    print(path)
+    _say(path)
     return _GOOD
 
 
@@ -265,7 +279,7 @@ def _show(options: argparse.Namespace) -> int:
     from meshlab.mesh.text import mesh_text
 
     mesh = DeviceMesh(options.mesh, world_size=options.ranks)
-    print(f"{mesh_text(mesh, options.axis)}\n\n{mesh.explain()}")
+    _say(f"{mesh_text(mesh, options.axis)}\n\n{mesh.explain()}")
     return _GOOD
 
 
@@ -273,17 +287,24 @@ def _doctor(options: argparse.Namespace) -> int:
     from meshlab.doctor import examine, findings_text
 
     findings = examine()
-    print(findings_text(findings))
+    _say(findings_text(findings))
     return _WRONG if any(finding.verdict == "broken" for finding in findings) else _GOOD
 
 
 def _lab(options: argparse.Namespace) -> int:
     from importlib.util import find_spec
 
+    from meshlab.files import write_file
+
     if find_spec("jupyterlab") is None:
         print("meshlab: JupyterLab is not installed; pip install '.[lab]' in meshlab's folder", file=sys.stderr)
         return _BAD_INPUT
-    return subprocess.call([sys.executable, "-m", "jupyterlab", *options.arguments])
+    notebook = Path(options.folder) / _NOTEBOOK
+    if not notebook.exists():
+        package = Path(__file__).parent
+        shipped = [folder / "notebooks" / _NOTEBOOK for folder in (package, package.parent)]
+        write_file(notebook, next(path for path in shipped if path.exists()).read_bytes())
+    return subprocess.call([sys.executable, "-m", "jupyterlab", str(notebook), *options.arguments])
 
 
 if __name__ == "__main__":

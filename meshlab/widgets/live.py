@@ -53,7 +53,11 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         self._is_over = threading.Event()
         self._when_over: list[Any] = []
         self._status = ipywidgets.HTML()
-        self._button = ipywidgets.Button(description=_PRESSES[0][0], tooltip=_PRESSES[0][1], layout={"width": "auto"})
+        self._button = ipywidgets.Button(
+            description=_PRESSES[0][0],
+            tooltip=_PRESSES[0][1],
+            layout={"width": "auto", "align_self": "flex-start", "margin": "0 0 8px"},
+        )
         self._button.on_click(lambda _: threading.Thread(target=self._press, daemon=True).start())
         sizes = [float(step.size_bytes) for step in run.steps]
         self.curve = Curve(

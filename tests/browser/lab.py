@@ -8,7 +8,7 @@
         notebook.run_all()
         notebook.ask("designer.mesh")
 
-`kernel_python` runs the kernel with another interpreter, so that a scenario can be played on any version of ipykernel.
+`first_on_path` lets the kernel import from a folder first, such as one with another version of ipykernel.
 """
 
 from __future__ import annotations
@@ -47,8 +47,11 @@ UNFINISHED = "[...document.querySelectorAll('.jp-InputPrompt')].some(e => ['[ ]:
 
 
 @contextlib.contextmanager
-def lab_server(root: Path, *, kernel_python: str | Path = sys.executable) -> Iterator[Lab]:
-    """Start JupyterLab on a free port of this machine, with all its files under `root`; stop it in the end."""
+def lab_server(root: Path, *, first_on_path: Path | None = None) -> Iterator[Lab]:
+    """Start JupyterLab on a free port of this machine, with all its files under `root`; stop it in the end.
+
+    The kernel imports from the folder `first_on_path` first, such as another version of ipykernel.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -56,7 +59,7 @@ def lab_server(root: Path, *, kernel_python: str | Path = sys.executable) -> Ite
     folders = {name: str(root / name.lower()) for name in FOLDERS}
     for plugin, settings in SETTINGS.items():
         _write_settings(root, plugin, settings)
-    _write_kernel(root / "share" / "kernels" / KERNEL, str(kernel_python))
+    _write_kernel(root / "share" / "kernels" / KERNEL, first_on_path)
     (root / "notebooks").mkdir(exist_ok=True)
     command = [
         *(sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}"),
@@ -87,14 +90,14 @@ def _write_settings(root: Path, plugin: str, settings: dict[str, Any]) -> None:
     (folder / f"{plugin}.jupyterlab-settings").write_text(json.dumps(settings))
 
 
-def _write_kernel(folder: Path, python: str) -> None:
+def _write_kernel(folder: Path, first_on_path: Path | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    source = Path(meshlab.__file__).parents[1]
+    paths = [first_on_path, Path(meshlab.__file__).parents[1], os.environ.get("PYTHONPATH")]
     kernel = {
-        "argv": [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
+        "argv": [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
         "display_name": KERNEL,
         "language": "python",
-        "env": {"PYTHONPATH": os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])},
+        "env": {"PYTHONPATH": os.pathsep.join(str(path) for path in paths if path)},
     }
     (folder / "kernel.json").write_text(json.dumps(kernel))
 
@@ -205,3 +208,10 @@ class Notebook:
             if time.monotonic() > end:
                 raise AssertionError(f"{expression} is {answer}, not {expected}")
             self.page.wait_for_timeout(50)
+
+    def restart_kernel(self) -> None:
+        """Restart the kernel, as the menu does."""
+        self.page.click('text="Kernel"')
+        self.page.click('text="Restart Kernel…"')
+        self.page.click('.jp-Dialog button:has-text("Restart")')
+        self.page.wait_for_selector(IDLE, timeout=60_000)
