@@ -15,15 +15,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from meshlab import markup
 from meshlab.benchmark import environment
 from meshlab.benchmark.assemble import results_frame, rows_of_failed_step, rows_of_step, samples_frame, samples_of_step
+from meshlab.benchmark.card import run_card
 from meshlab.benchmark.plan import Plan, Step
 from meshlab.benchmark.timing import Measured, measure_step
 from meshlab.engines.engines import Engines, Lease
 from meshlab.errors import BenchError, EngineError, MeshlabError
 from meshlab.mesh import DeviceMesh
-from meshlab.units import format_bandwidth, format_seconds, format_size, format_time_us
+from meshlab.units import format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +62,6 @@ class Run:
     """
 
     _engines: Engines | None = None
-    _thread: threading.Thread | None = None
     _deadline_s: float | None = None
 
     def __init__(self, engines: Engines, mesh: DeviceMesh, plan: Plan, *, deadline_s: float | None = None) -> None:
@@ -74,9 +73,8 @@ class Run:
         self._same_host = len({fact.host for fact in engines.facts}) == 1
         leased = ExitStack()
         lease = leased.enter_context(engines.lease(f"a run of {len(self.steps)} steps"))
-        self._thread = threading.Thread(target=self._work, args=(lease, leased), name=f"meshlab run {self.run_id}")
-        self._thread.daemon = True
-        self._thread.start()
+        name = f"meshlab run {self.run_id}"
+        threading.Thread(target=self._work, args=(lease, leased), name=name, daemon=True).start()
 
     def _init_values(self, mesh: DeviceMesh, plan: Plan) -> None:
         self.mesh = mesh
@@ -97,6 +95,7 @@ class Run:
         """What happened, in sentences."""
         self._source, self._where, self._same_host = "", "", True
         self._lock = threading.RLock()
+        self._is_over = threading.Event()
         self._rows: list[dict[str, Any]] = []
         self._sample_parts: list[dict[str, Any]] = []
         self._frames: dict[str, tuple[int, pd.DataFrame]] = {}
@@ -112,19 +111,25 @@ class Run:
     # -- the thread ----------------------------------------------------------------------------------------------------
 
     def _work(self, lease: Lease, leased: ExitStack) -> None:
-        with leased:
-            try:
-                self.environment = self._describe(lease)
-                for step in self.steps:
-                    if self._presses:
-                        self._finish("cancelled")
-                        return
-                    self._measure(lease, step)
-                self._finish("done")
-            except EngineError as error:
-                self._finish_with(error)
-            except Exception as error:  # a defect of ours must not look like a run that never ends
-                self._finish_with(BenchError(f"the run stopped on an internal error: {type(error).__name__}: {error}"))
+        try:
+            with leased:
+                self._go_through(lease)
+        finally:
+            self._is_over.set()
+
+    def _go_through(self, lease: Lease) -> None:
+        try:
+            self.environment = self._describe(lease)
+            for step in self.steps:
+                if self._presses:
+                    self._finish("cancelled")
+                    return
+                self._measure(lease, step)
+            self._finish("done")
+        except EngineError as error:
+            self._finish_with(error)
+        except Exception as error:  # a defect of ours must not look like a run that never ends
+            self._finish_with(BenchError(f"the run stopped on an internal error: {type(error).__name__}: {error}"))
 
     def _describe(self, lease: Lease) -> dict[str, dict[str, str]]:
         capabilities = lease.engines.facts[0].capabilities
@@ -293,14 +298,13 @@ class Run:
         BenchError
             If the time is over and the run is not.
         """
-        if self._thread is not None:
-            if progress is None:
-                progress = sys.stderr.isatty() and os.environ.get("MESHLAB_PROGRESS") != "0"
-            if progress:
-                self._watch(timeout_s)
-            self._thread.join(timeout_s)
-            if self._thread.is_alive():
-                raise BenchError(f"the run has not ended within {timeout_s} s; it goes on: wait again, or cancel() it")
+        if progress is None:
+            progress = sys.stderr.isatty() and os.environ.get("MESHLAB_PROGRESS") != "0"
+        if progress:
+            self._watch(timeout_s)
+        # An event, because an interrupted join() takes a running thread for one that has ended.
+        if not self._is_over.wait(timeout_s):
+            raise BenchError(f"the run has not ended within {timeout_s} s; it goes on: wait again, or cancel() it")
         if self.error is not None:
             raise self.error
         return self.results
@@ -311,12 +315,11 @@ class Run:
         deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
         form = "{l_bar}{bar}| {n_fmt}/{total_fmt} steps [{elapsed}<{remaining}]{postfix}"
         with tqdm(total=len(self.steps), bar_format=form, dynamic_ncols=True, leave=False) as bar:
-            while self._thread is not None and self._thread.is_alive() and time.monotonic() < deadline:
+            while not self._is_over.wait(0.1) and time.monotonic() < deadline:
                 now = self.progress
                 bar.set_postfix_str(now.step, refresh=False)
                 bar.update(now.done - bar.n)
                 bar.refresh()
-                self._thread.join(0.1)
 
     def cancel(self) -> None:
         """Stop early. What was measured stays.
@@ -396,6 +399,7 @@ class Run:
         run.error = None if document["error"] is None else BenchError(document["error"])
         run._n_done, run._began, run._ended = document["n_done"], 0.0, document["elapsed_s"]
         run._where = results.attrs.get("where", "")
+        run._is_over.set()
         run._frames = {"results": (run._n_done, results), "samples": (run._n_done, samples)}
         return run
 
@@ -411,31 +415,4 @@ class Run:
         show(self)
 
     def _repr_html_(self) -> str:
-        now = self.progress
-        times = f"{format_seconds(now.elapsed_s)} elapsed"
-        if self.state == "running":
-            times += f", about {format_seconds(now.left_s)} left"
-        says = f"{self.state} · {now.done} of {now.total} steps · {times}"
-        parts = [markup.bar(now.done / max(now.total, 1), says)]
-        if now.step:
-            parts.append(f"<div>{markup.escape(now.step)}</div>")
-        if self.error is not None:
-            parts.append(f'<div class="ml-bad">{markup.escape(str(self.error).splitlines()[0])}</div>')
-        parts += ["<!-- picture -->", _results_table(self.results)]
-        return markup.card(f"Run {self.run_id} · {self._where}", says, *parts)
-
-
-def _results_table(results: pd.DataFrame) -> str:
-    names = ["collective", "axis", "group", "size_bytes", "time_us", "algbw_gbs", "busbw_gbs", "n_wrong", "status"]
-    shown = results[names].copy()
-    shown["n_wrong"] = shown["n_wrong"].astype(object).where(shown["n_wrong"].notna(), "–")
-    for name, write in (
-        ("size_bytes", format_size),
-        ("time_us", format_time_us),
-        ("algbw_gbs", format_bandwidth),
-        ("busbw_gbs", format_bandwidth),
-    ):
-        shown[name] = shown[name].map(write)
-    rows = shown.to_numpy().tolist()
-    header = ["collective", "axis", "group", "size", "time", "algbw", "busbw", "wrong", "status"]
-    return markup.table(header, rows, most=20)
+        return run_card(self)

@@ -11,6 +11,7 @@ import ipywidgets
 import numpy as np
 
 from meshlab import markup
+from meshlab.benchmark.card import PICTURE, run_card
 from meshlab.benchmark.frame import bandwidth
 from meshlab.units import format_seconds
 from meshlab.widgets.curve import Curve, Line
@@ -162,7 +163,7 @@ def static_bundle(run: Run, *, previous: pd.DataFrame | None = None) -> dict[str
         plot_bandwidth(results, ax=figure.add_subplot(), previous=previous)
         picture = figure_svg(figure, label=_title(run))
         bundle["image/png"] = base64.b64encode(figure_png(figure)).decode()
-    bundle["text/html"] = run._repr_html_().replace("<!-- picture -->", picture)
+    bundle["text/html"] = run_card(run).replace(PICTURE, picture)
     return bundle
 
 
