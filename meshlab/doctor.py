@@ -109,7 +109,7 @@ def _mpi() -> Finding:
 
 
 def _mpiexec() -> Finding:
-    from meshlab.engines.processes import find_mpiexec
+    from meshlab.engines.launched import find_mpiexec
 
     try:
         path = find_mpiexec()

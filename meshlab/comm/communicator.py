@@ -406,6 +406,14 @@ class Communicator:
             self._is_closed = True
             self._backend.close()
 
+    def abort(self) -> None:
+        """End the communicator although other ranks do not answer any more; where the library cannot, forget it."""
+        if not self._is_closed:
+            self._is_closed = True
+            abort = getattr(self._backend, "abort", None)
+            if abort is not None:
+                abort()
+
     def __enter__(self) -> Communicator:
         return self
 

@@ -70,7 +70,8 @@ class Engines:
     @property
     def where(self) -> str:
         """What numbers measured here are numbers of, for titles: such as "4 ranks · MPI on this CPU"."""
-        return f"{self.world_size} ranks · {self.facts[0].capabilities.where}"
+        times = "×" if self.backend == "nccl" else "ranks ·"
+        return f"{self.world_size} {times} {self.facts[0].capabilities.where}"
 
     def status(self) -> pd.DataFrame:
         """One row per rank: host, process, backend, library, state, collectives entered, communicators, memory.

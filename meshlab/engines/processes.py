@@ -1,18 +1,13 @@
-"""Ranks as ipyparallel engines: one process per rank. The only module that imports ipyparallel."""
+"""Ranks as ipyparallel engines, whoever started them. The only module that imports ipyparallel."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import re
-import secrets
 import signal
 import socket
-import sys
 import tempfile
 import time
-import weakref
 from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -20,57 +15,54 @@ from typing import Any
 
 import numpy as np
 
-from meshlab.engines.leash import Leash, end_processes, marked_processes, remove_files
-from meshlab.engines.rankset import Death, RankDiedError, RankFacts, Reply
+from meshlab.engines.rankset import Death, Opening, RankDiedError, RankFacts, Reply
 from meshlab.engines.worker import open_worker, serve
 from meshlab.errors import EngineError
 
-__all__ = ["AttachedSet", "LaunchedSet", "find_mpiexec"]
+__all__ = ["AttachedSet", "ProcessSet", "make_cluster"]
 
-_RUN, _SET = "MESHLAB_RUN", "MESHLAB_SET"
 # Heartbeats every 250 ms: engines count as registered after two of them, which is most of the start-up time.
 _CONTROLLER = ["--HeartMonitor.period=250", "--ip=127.0.0.1", "--log-level=WARN"]
-_NOISE = re.compile(r"\[(?:IPEngine|KernelNanny|IPController)[^]]*\]|^\s*$|mpi_(?:rank|size) =|from mpi4py import MPI")
-# Every rank runs under a shell that writes down how it ended, before mpiexec learns of it and ends the others.
-_RANK_SHELL = '"$@"; code=$?; echo "${PMI_RANK:-$OMPI_COMM_WORLD_RANK} $code" >>"$MESHLAB_DEATHS"; exit $code'
-# The output goes to a file of ours, because ipyparallel removes its own when the process ends.
-_LOGGING_SHELL = 'exec "$0" "$@" >>"$MESHLAB_LOG" 2>&1'
 
 
-def find_mpiexec() -> str:
-    """The `mpiexec` that belongs to the MPI library of this environment.
+def make_cluster(profile: Path, name: str, launcher: str) -> Any:
+    """An ipyparallel cluster that keeps all its files in one folder and says nothing.
 
-    It is looked for beside the running Python first: an `mpiexec` of another MPI starts ranks that do not know each
-    other. The environment variable MESHLAB_MPIEXEC names another one.
-
-    Raises
-    ------
-    EngineError
-        If there is none.
+    Parameters
+    ----------
+    profile : pathlib.Path
+        Its profile folder.
+    name : str
+        Its id.
+    launcher : {"mpi", "local"}
+        How engines are started: all by one mpiexec, or one by one.
     """
-    chosen = os.environ.get("MESHLAB_MPIEXEC")
-    if chosen:
-        return chosen
-    beside = Path(sys.prefix) / "bin" / "mpiexec"
-    if beside.exists():
-        return str(beside)
-    import shutil
+    import ipyparallel
+    from traitlets.config import Config
 
-    found = shutil.which("mpiexec")
-    if found is None:
-        raise EngineError(
-            "no mpiexec was found; install one with: pip install mpich - or use launch(n, backend='threads')"
-        )
-    return found
+    log = logging.getLogger("meshlab.engines.ipyparallel")
+    log.setLevel(logging.CRITICAL)
+    return ipyparallel.Cluster(
+        parent=None,
+        config=Config(),
+        load_profile=False,
+        profile_dir=str(profile),
+        cluster_id=name,
+        engines=launcher,
+        delay=0,
+        controller_args=_CONTROLLER,
+        shutdown_atexit=False,
+        log=log,
+    )
 
 
-class _ProcessSet:
+class ProcessSet:
     """What engines in processes have in common, whoever started them."""
 
-    backend = "mpi"
-
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, backend: str) -> None:
         self.size = size
+        self.backend = backend
+        self._open: dict[int, Future[Reply]] = {}
         self._client: Any = None
         self._engine_ids: list[int] = []
         self._facts: tuple[RankFacts, ...] = ()
@@ -82,32 +74,38 @@ class _ProcessSet:
         """The ipyparallel client; plain, for ``%%px`` and everything else."""
         return self._client
 
-    def _open_ranks(self, ids: list[int], counts_file: str | None, timeout_s: float) -> tuple[RankFacts, ...]:
+    def _open_ranks(self, openings: Mapping[int, Opening], timeout_s: float) -> tuple[RankFacts, ...]:
         """Let every engine become a rank, and learn which engine is which rank."""
-        self._views = {}
-        opened = [(number, self._view(number).apply_async(open_worker, self.backend, counts_file)) for number in ids]
+        self._views, self._open = {}, {}
+        opened = [
+            (number, self._view(number).apply_async(open_worker, opening)) for number, opening in openings.items()
+        ]
         deadline = time.monotonic() + timeout_s
         by_rank: dict[int, tuple[int, RankFacts]] = {}
         for number, result in opened:
-            try:
-                facts: RankFacts = result.get(timeout=max(0.1, deadline - time.monotonic()))
-            except TimeoutError as error:
-                raise EngineError(
-                    f"engine {number} did not open its communicator within {timeout_s:.0f} s", log=self.log_tail()
-                ) from error
-            except Exception as error:
-                raise EngineError(f"engine {number} could not become a rank: {_message(error)}") from error
+            facts: RankFacts = self._answer(number, result, deadline, "open its communicator")
             by_rank[facts.rank] = (number, facts)
+        n = len(openings)
         sizes = {facts.world_size for _, facts in by_rank.values()}
-        if sizes != {len(ids)} or len(by_rank) != len(ids):
+        if sizes != {n} or len(by_rank) != n:
             raise EngineError(
-                f"{len(ids)} engines were found, but their MPI says {sorted(sizes)} ranks: they were not started "
+                f"{n} engines were found, but their {self.backend} says {sorted(sizes)} ranks: they were not started "
                 "together by one mpiexec, or by the mpiexec of another MPI library than mpi4py loads"
             )
-        self._engine_ids = [by_rank[rank][0] for rank in range(len(ids))]
-        self._facts = tuple(by_rank[rank][1] for rank in range(len(ids)))
-        self._client.purge_local_results([result for _, result in opened])
+        self._engine_ids = [by_rank[rank][0] for rank in range(n)]
+        self._facts = tuple(by_rank[rank][1] for rank in range(n))
         return self._facts
+
+    def _answer(self, number: int, result: Any, deadline: float, what: str) -> Any:
+        """What an engine answers while it becomes a rank."""
+        try:
+            return result.get(timeout=max(0.1, deadline - time.monotonic()))
+        except TimeoutError as error:
+            raise EngineError(f"engine {number} did not {what} in time", log=self.log_tail()) from error
+        except Exception as error:
+            raise EngineError(f"engine {number} could not {what}: {_message(error)}", log=self.log_tail()) from error
+        finally:
+            self._client.purge_local_results(result)
 
     def _view(self, number: int) -> Any:
         if number not in self._views:
@@ -125,6 +123,7 @@ class _ProcessSet:
         except Exception as error:  # the engine is not registered any more
             future.set_exception(RankDiedError(_message(error)))
             return future
+        self._open[rank] = future
         result.add_done_callback(lambda done: self._settle(rank, done, future))
         return future
 
@@ -144,7 +143,7 @@ class _ProcessSet:
 
     def calls(self) -> list[int]:
         """How many collectives each rank has entered."""
-        return [-1] * self.size if self._counts is None else [int(count) for count in self._counts]
+        return [-1] * self.size if self._counts is None else [int(count) for count in self._counts[: self.size]]
 
     def interrupt(self) -> None:
         """Send SIGINT to every rank."""
@@ -155,184 +154,12 @@ class _ProcessSet:
         return ""
 
     def _share_counts(self, path: Path) -> str:
-        path.write_bytes(bytes(8 * self.size))
-        self._counts = np.memmap(path, dtype=np.int64, mode="r", shape=(self.size,))
+        path.write_bytes(bytes(8 * (self.size + 1)))
+        self._counts = np.memmap(path, dtype=np.int64, mode="r+", shape=(self.size + 1,))
         return str(path)
 
 
-class LaunchedSet(_ProcessSet):
-    """Engines that this process starts on this host, with a controller of their own; implements `RankSet`.
-
-    Profile, connection files (readable by the user alone) and logs lie in a private folder of the run. The controller
-    listens on the loopback device, and every message is signed with a key.
-
-    Parameters
-    ----------
-    size : int
-        How many ranks.
-    env : mapping, optional
-        Environment variables for the engines.
-    """
-
-    is_attached = False
-
-    def __init__(self, size: int, *, env: Mapping[str, str] | None = None) -> None:
-        super().__init__(size)
-        self._env = dict(env or {})
-        self._id = secrets.token_hex(8)
-        self._set_count = 0
-        self._cluster: Any = None
-        self._launcher: Any = None
-        self._mpiexec = find_mpiexec()
-        self._folder = Path(tempfile.mkdtemp(prefix="meshlab-"))
-        self._leash = Leash(_RUN, self._id, self._folder)
-        self._finalizer = weakref.finalize(self, self._leash.release)
-
-    def start(self, timeout_s: float) -> tuple[RankFacts, ...]:
-        """Start controller (once) and engines, and wait until every rank is ready."""
-        deadline = time.monotonic() + timeout_s
-        try:
-            if self._cluster is None:
-                self._start_controller()
-            return self._start_engines(deadline)
-        except BaseException:
-            if not self._facts:
-                self.close()
-            raise
-
-    def _start_controller(self) -> None:
-        import ipyparallel
-        from traitlets.config import Config
-
-        profile = self._folder / "profile"
-        profile.mkdir(mode=0o700)
-        log = logging.getLogger("meshlab.engines.ipyparallel")
-        log.setLevel(logging.CRITICAL)
-        self._cluster = ipyparallel.Cluster(
-            parent=None,
-            config=Config(),
-            load_profile=False,
-            profile_dir=str(profile),
-            cluster_id=self._id,
-            engines="mpi",
-            delay=0,
-            controller_args=_CONTROLLER,
-            shutdown_atexit=False,
-            log=log,
-        )
-        self._cluster.start_controller_sync(environment=self._environment())
-
-    def _environment(self) -> dict[str, str]:
-        return {_RUN: self._id, "IPYTHONDIR": str(self._folder / "ipython"), "PYTHONUNBUFFERED": "1"}
-
-    def _start_engines(self, deadline: float) -> tuple[RankFacts, ...]:
-        self._set_count += 1
-        counts = self._share_counts(self._folder / f"calls-{self._set_count}")
-        name = self._cluster.start_engines_sync(
-            self.size,
-            engine_set_id=f"set-{self._set_count}",
-            mpi_cmd=["/bin/sh", "-c", _LOGGING_SHELL, self._mpiexec],
-            engine_cmd=["/bin/sh", "-c", _RANK_SHELL, "meshlab-rank", sys.executable, "-m", "ipyparallel.engine"],
-            engine_args=["--log-level=WARN"],
-            environment={
-                **_import_path(),
-                **self._env,
-                **self._environment(),
-                _SET: self._set_name,
-                "MESHLAB_DEATHS": str(self._deaths_file),
-                "MESHLAB_LOG": str(self._log_file),
-            },
-        )
-        self._launcher = self._cluster.engines[name]
-        if self._client is None:
-            self._client = self._cluster.connect_client_sync(ipython_dir=str(self._folder / "ipython"))
-        ids = self._wait_for_engines(deadline)
-        facts = self._open_ranks(ids, counts, max(1.0, deadline - time.monotonic()))
-        self._leash.watch_files(path for rank in facts for path in rank.segments)
-        return facts
-
-    @property
-    def _set_name(self) -> str:
-        return f"{self._id}.{self._set_count}"
-
-    def _wait_for_engines(self, deadline: float) -> list[int]:
-        while len(self._client.ids) < self.size:
-            if self._launcher.process is not None and not _is_running(self._launcher.process):
-                raise EngineError(f"the {self.size} engines ended while they started", log=self.log_tail())
-            if time.monotonic() > deadline:
-                raise EngineError(
-                    f"only {len(self._client.ids)} of {self.size} engines were ready in time; give launch() a larger "
-                    "timeout_s, or fewer ranks",
-                    log=self.log_tail(),
-                )
-            time.sleep(0.01)
-        return list(self._client.ids)
-
-    @property
-    def _deaths_file(self) -> Path:
-        return self._folder / f"deaths-{self._set_count}"
-
-    def first_death(self) -> Death | None:
-        """Who ended first, and how."""
-        deadline = time.monotonic() + 0.5  # the watcher of an engine can be faster than the shell around it
-        while time.monotonic() < deadline:
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                rank, code = (int(word) for word in self._deaths_file.read_text().splitlines()[0].split())
-                return Death(rank, f"killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}")
-            time.sleep(0.01)
-        return None
-
-    def interrupt(self) -> None:
-        """Send SIGINT to every rank, by process."""
-        for facts in self._facts:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(facts.pid, signal.SIGINT)
-
-    def kill(self) -> None:
-        """Kill the ranks by process; what started them, and what watches them, follows."""
-        for facts in self._facts:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(facts.pid, signal.SIGKILL)
-        # The nannies tell the controller that the engines are gone, and end then; that keeps the client's list right.
-        deadline = time.monotonic() + 1.0
-        while time.monotonic() < deadline and (self._client.ids or marked_processes(_SET, self._set_name)):
-            time.sleep(0.02)
-        segments = end_processes(_SET, self._set_name)
-        remove_files({*segments, *(path for facts in self._facts for path in facts.segments)})
-        if self._cluster is not None:
-            self._cluster.engines.clear()
-
-    @property
-    def _log_file(self) -> Path:
-        return self._folder / f"log-{self._set_count}"
-
-    def log_tail(self) -> str:
-        """The last lines that the ranks or mpiexec printed, without ipyparallel's own."""
-        try:
-            text = self._log_file.read_text(errors="replace")
-        except OSError:
-            return ""
-        lines = [line for line in text.splitlines() if not _NOISE.search(line)]
-        return "\n".join(lines[-12:])
-
-    def close(self) -> None:
-        """Ask engines and controller to end, wait a second, and let the leash do the rest."""
-        if not self._finalizer.alive:
-            return
-        if self._client is not None:
-            with contextlib.suppress(Exception):
-                self._client.shutdown(hub=True, block=False)
-            deadline = time.monotonic() + 1.0
-            while time.monotonic() < deadline and marked_processes(_SET, self._set_name):
-                time.sleep(0.02)
-        self._finalizer()
-        if self._client is not None:
-            with contextlib.suppress(Exception):
-                self._client.close(linger=0)
-        self._counts = None
-
-
-class AttachedSet(_ProcessSet):
+class AttachedSet(ProcessSet):
     """Engines that somebody else started, reached through their client; implements `RankSet`.
 
     They are never killed and never shut down from here.
@@ -346,7 +173,7 @@ class AttachedSet(_ProcessSet):
     is_attached = True
 
     def __init__(self, client: Any) -> None:
-        super().__init__(len(client.ids))
+        super().__init__(len(client.ids), "mpi")
         self._client = client
 
     def start(self, timeout_s: float) -> tuple[RankFacts, ...]:
@@ -358,7 +185,7 @@ class AttachedSet(_ProcessSet):
         with tempfile.TemporaryDirectory(prefix="meshlab-") as folder:
             # Ranks on this host map the file before it goes; others have no such file and do not count.
             counts = self._share_counts(Path(folder) / "calls")
-            facts = self._open_ranks(ids, counts, timeout_s)
+            facts = self._open_ranks(dict.fromkeys(ids, Opening("mpi", counts)), timeout_s)
         if {fact.host for fact in facts} != {socket.gethostname()}:
             self._counts = None
         return facts
@@ -374,26 +201,6 @@ class AttachedSet(_ProcessSet):
     def close(self) -> None:
         """Let go of the engines; they stay."""
         self._counts = None
-
-
-def _import_path() -> dict[str, str]:
-    """Let engines import the very meshlab that runs here, also when it is not installed."""
-    import site
-
-    home = str(Path(__file__).parents[2])
-    if home in [*site.getsitepackages(), site.getusersitepackages()]:
-        return {}
-    known = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": f"{home}{os.pathsep}{known}" if known else home}
-
-
-def _is_running(process: Any) -> bool:
-    import psutil
-
-    try:
-        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
 
 
 def _message(error: BaseException) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from meshlab.comm.backend import Capabilities
 
-__all__ = ["Death", "RankDiedError", "RankFacts", "RankSet", "Reply"]
+__all__ = ["Death", "Opening", "RankDiedError", "RankFacts", "RankSet", "Reply"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +21,8 @@ class RankFacts:
         Its place in the world.
     host : str
         The name of its host.
-    pid : int
-        Its process.
+    pid, parent_pid : int
+        Its process, and the process that started it.
     python : str
         The version of Python it runs.
     meshlab : str
@@ -37,10 +37,38 @@ class RankFacts:
     world_size: int
     host: str
     pid: int
+    parent_pid: int
     python: str
     meshlab: str
     capabilities: Capabilities
     segments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What an engine must know to become a rank.
+
+    Parameters
+    ----------
+    backend : str
+        ``"mpi"``, where the launcher has decided everything else, or ``"nccl"``.
+    counts_file : str or None
+        A file that ranks of this host share with the client: one int64 per rank to count collectives in, and one that
+        the client sets when the ranks must not wait for each other any more.
+    size, rank : int
+        How many ranks, and which one; -1 where the backend knows.
+    device : int
+        The index of its GPU.
+    identity : bytes
+        What lets the ranks of one NCCL world find each other.
+    """
+
+    backend: str
+    counts_file: str | None
+    size: int = -1
+    rank: int = -1
+    device: int = -1
+    identity: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +140,7 @@ class RankSet(Protocol):
         """Raise KeyboardInterrupt on every rank, as far as its Python code lets it."""
 
     def kill(self) -> None:
-        """End all ranks at once."""
+        """End all ranks at once, but for those that can be used again by `start`."""
 
     def log_tail(self) -> str:
         """The last lines that the ranks printed."""

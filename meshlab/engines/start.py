@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshlab.engines.engines import Engines
@@ -18,6 +18,7 @@ def launch(
     n: int,
     *,
     backend: str = "auto",
+    devices: Sequence[int] | None = None,
     env: Mapping[str, str] | None = None,
     deadline_s: float = _DEADLINE_S,
     timeout_s: float = 60.0,
@@ -28,11 +29,14 @@ def launch(
     ----------
     n : int
         How many ranks.
-    backend : {"auto", "mpi", "threads"}
-        ``"mpi"`` starts one process per rank as an ipyparallel engine; ``"threads"`` starts threads in this process,
-        at once, for tests and for trying things out. ``"auto"`` is ``"mpi"``.
+    backend : {"auto", "nccl", "mpi", "threads"}
+        ``"nccl"`` starts one process per GPU, ``"mpi"`` one process per rank, both as ipyparallel engines;
+        ``"threads"`` starts threads in this process, at once, for tests and for trying things out. ``"auto"`` is
+        ``"nccl"`` where there are `n` GPUs and what they need is installed, else ``"mpi"``.
+    devices : sequence of int, optional
+        The GPU of every rank, as CUDA counts; rank r has GPU r when left out.
     env : mapping, optional
-        Environment variables for the engines; not for threads.
+        Environment variables for the engines, such as ``{"NCCL_ALGO": "Ring"}``; not for threads.
     deadline_s : float, default 30
         How long a call may take before its ranks count as stuck.
     timeout_s : float, default 60
@@ -56,6 +60,12 @@ def launch(
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise EngineError(f"launch() needs a whole number of ranks, at least 1, not {n!r}")
+    if backend not in ("auto", "nccl", "mpi", "threads"):
+        raise EngineError(f"there is no backend {backend!r}; there are nccl, mpi and threads")
+    if devices is not None and len(devices) != n:
+        raise EngineError(f"{len(devices)} devices were given for {n} ranks; give one for each")
+    if backend == "auto":
+        backend = "nccl" if _count_gpus() >= n else "mpi"
     chosen: RankSet
     if backend == "threads":
         if env:
@@ -63,13 +73,22 @@ def launch(
         from meshlab.engines.threads import ThreadSet
 
         chosen = ThreadSet(n)
-    elif backend in ("auto", "mpi"):
-        from meshlab.engines.processes import LaunchedSet
-
-        chosen = LaunchedSet(n, env=env)
     else:
-        raise EngineError(f"there is no backend {backend!r}; there are mpi and threads")
+        from meshlab.engines.launched import LaunchedSet
+
+        chosen = LaunchedSet(n, backend, devices=devices, env=env)
     return Engines(chosen, deadline_s=deadline_s, timeout_s=timeout_s)
+
+
+def _count_gpus() -> int:
+    """How many GPUs can be used: none where CuPy or NCCL's binding is missing."""
+    from importlib.util import find_spec
+
+    if find_spec("cupy") is None or find_spec("nccl") is None:
+        return 0
+    from meshlab.topology import probe
+
+    return probe().n_devices
 
 
 def attach(client: Any, *, deadline_s: float = _DEADLINE_S, timeout_s: float = 60.0) -> Engines:

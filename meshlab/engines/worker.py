@@ -18,12 +18,12 @@ from typing import Any
 
 from meshlab.comm.backend import Backend
 from meshlab.comm.communicator import Communicator
-from meshlab.engines.rankset import RankFacts, Reply
+from meshlab.engines.rankset import Opening, RankFacts, Reply
 from meshlab.errors import EngineError
 from meshlab.mesh import DeviceMesh
 from meshlab.version import __version__
 
-__all__ = ["Worker", "open_worker", "serve"]
+__all__ = ["Worker", "make_identity", "open_worker", "serve"]
 
 _SEGMENT = re.compile(r"/dev/shm/(?:mpich_shm_|nccl-|vader_segment|psm2_shm)\S*")
 
@@ -62,6 +62,7 @@ class Worker:
             world_size=self._backend.size,
             host=socket.gethostname(),
             pid=os.getpid(),
+            parent_pid=os.getppid(),
             python=platform.python_version(),
             meshlab=__version__,
             capabilities=self._backend.capabilities(),
@@ -95,6 +96,15 @@ class Worker:
             communicator = self._communicators.pop(name, None)
             if communicator is not None:
                 communicator.close()
+
+    def abandon(self) -> None:
+        """Give all communicators up, although other ranks may be gone."""
+        for communicator in self._communicators.values():
+            communicator.abort()
+        self._communicators = {}
+        abort = getattr(self._backend, "abort", None)
+        if abort is not None:
+            abort()
 
     def fingerprint(self, mesh: DeviceMesh) -> str:
         """The view that this rank has of a mesh, as a hash."""
@@ -153,19 +163,24 @@ def _segments() -> tuple[str, ...]:
     return tuple(sorted(set(_SEGMENT.findall(maps))))
 
 
-# In a process, the one worker lives here; ipyparallel calls the two functions below.
+# In a process, the one worker lives here; ipyparallel calls the functions below.
 _worker: Worker | None = None
 
 
-def open_worker(backend: str, calls_file: str | None) -> RankFacts:
-    """Open the backend in this process and become a rank.
+def make_identity() -> bytes:
+    """Make what lets the ranks of one NCCL world find each other; one rank does it for all."""
+    from meshlab.comm import nccl
+
+    return nccl.unique_id()
+
+
+def open_worker(opening: Opening) -> RankFacts:
+    """Open the backend in this process and become a rank; what it was before is given up.
 
     Parameters
     ----------
-    backend : str
-        Which backend; ``"mpi"``.
-    calls_file : str or None
-        A file of one int64 per rank, shared with the client, to count collectives in.
+    opening : Opening
+        What to open.
 
     Raises
     ------
@@ -173,21 +188,36 @@ def open_worker(backend: str, calls_file: str | None) -> RankFacts:
         If the backend is not one that runs in processes.
     """
     global _worker
+    if _worker is not None and opening.backend == "nccl":
+        _worker.abandon()
+        _worker = None
     if _worker is None:
-        if backend != "mpi":
-            raise EngineError(f"engines in processes run mpi, not {backend!r}")
+        _worker = _open(opening)
+    return _worker.facts()
+
+
+def _open(opening: Opening) -> Worker:
+    if opening.backend == "mpi":
         from meshlab.comm import mpi
 
-        opened = mpi.world()
-        _worker = Worker(opened, _shared_counts(calls_file, opened.size))
-    return _worker.facts()
+        backend: Backend = mpi.world()
+        return Worker(backend, _shared_counts(opening.counts_file, backend.size))
+    if opening.backend == "nccl":
+        from meshlab.comm import nccl
+
+        counts = _shared_counts(opening.counts_file, opening.size)
+        backend = nccl.open_world(
+            opening.size, opening.rank, opening.device, opening.identity, is_over=lambda: bool(counts[opening.size])
+        )
+        return Worker(backend, counts)
+    raise EngineError(f"engines in processes run mpi or nccl, not {opening.backend!r}")
 
 
 def _shared_counts(path: str | None, size: int) -> MutableSequence[int]:
     if path is None or not Path(path).exists():
-        return [-1] * size
+        return [-1] * size + [0]
     with Path(path).open("r+b") as file:
-        return memoryview(mmap.mmap(file.fileno(), 8 * size)).cast("q")  # type: ignore[return-value]
+        return memoryview(mmap.mmap(file.fileno(), 8 * (size + 1))).cast("q")  # type: ignore[return-value]
 
 
 def serve(method: str, arguments: tuple[Any, ...]) -> Reply:

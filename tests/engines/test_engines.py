@@ -155,7 +155,7 @@ def test_launch_needs_a_number_of_ranks(n: Any) -> None:
 
 
 def test_launch_refuses_what_it_does_not_know() -> None:
-    with pytest.raises(EngineError, match="there is no backend 'smoke'; there are mpi and threads"):
+    with pytest.raises(EngineError, match="there is no backend 'smoke'; there are nccl, mpi and threads"):
         ml.launch(1, backend="smoke")
     with pytest.raises(EngineError, match="threads share this process's environment"):
         ml.launch(1, backend="threads", env={"A": "1"})
