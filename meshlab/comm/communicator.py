@@ -273,7 +273,7 @@ class Communicator:
         if send.dtype != out.dtype:
             raise self._error(row, f"out is {out.dtype}, but the input is {send.dtype}; give both the same dtype")
         dtype = find_dtype(send.dtype)
-        if not out.flags.writeable:
+        if not getattr(out.flags, "writeable", True):  # CuPy has no read-only arrays
             raise self._error(row, "out is read-only; give an array that can be written")
         count = self._check_counts(row, send, out)
         if row.reduces:
