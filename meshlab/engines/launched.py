@@ -127,7 +127,7 @@ class LaunchedSet(ProcessSet):
         self._launch_engines(self.size - len(survivors))
         if self._client is None:
             self._client = self._cluster.connect_client_sync(ipython_dir=str(self._folder / "ipython"))
-        ids = self._wait_for_engines(deadline)
+        ids = self._ids_by_rank(survivors, self._wait_for_engines(deadline))
         left_s = max(1.0, deadline - time.monotonic())
         facts = self._open_ranks(self._openings(ids, counts, deadline), left_s)
         self._leash.watch_files(path for rank in facts for path in rank.segments)
@@ -139,6 +139,12 @@ class LaunchedSet(ProcessSet):
         while self.backend == "mpi" and self._client.ids and time.monotonic() < deadline:
             time.sleep(0.02)
         return list(self._client.ids)
+
+    def _ids_by_rank(self, survivors: Sequence[int], ids: Sequence[int]) -> list[int]:
+        """Engines in the order of the ranks they will be; survivors stay who they were, and keep their GPU."""
+        kept = {rank: number for rank, number in enumerate(self._engine_ids) if number in survivors}
+        new = iter([number for number in ids if number not in kept.values()])
+        return [kept[rank] if rank in kept else next(new) for rank in range(self.size)]
 
     def _launch_engines(self, n: int) -> None:
         shell = ["/bin/sh", "-c", _RANK_SHELL, "meshlab-rank", sys.executable, "-m", "ipyparallel.engine"]
@@ -196,7 +202,9 @@ class LaunchedSet(ProcessSet):
 
     def first_death(self) -> Death | None:
         """Who ended first, and how."""
-        deadline = time.monotonic() + 0.5  # the watcher of an engine can be faster than the shell around it
+        deadline = (
+            time.monotonic() + 1.5
+        )  # its watcher can be faster than the shell around it, as a GPU is slow to let go
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError, IndexError, ValueError):
                 shell, code = (int(word) for word in self._deaths_file.read_text().splitlines()[0].split())
