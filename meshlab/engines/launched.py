@@ -134,7 +134,7 @@ class LaunchedSet(ProcessSet):
         return facts
 
     def _survivors(self) -> list[int]:
-        """Engines to use again; MPI ranks end together, so those that the controller still lists are on their way out."""
+        """Engines to use again; MPI ranks end together, so those still listed are on their way out."""
         deadline = time.monotonic() + 3.0
         while self.backend == "mpi" and self._client.ids and time.monotonic() < deadline:
             time.sleep(0.02)
