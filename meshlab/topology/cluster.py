@@ -164,6 +164,7 @@ class Cluster:
         cls,
         nodes: Sequence[Node],
         *,
+        names: Sequence[str] | None = None,
         levels: tuple[Level, ...] = (),
         title: str = "",
         source: str = "",
@@ -171,29 +172,40 @@ class Cluster:
     ) -> Cluster:
         """Join hosts; equal ones become one template, and those with a common NVLink fabric one domain.
 
+        Parameters
+        ----------
+        nodes : sequence of Node
+        names : sequence of str, optional
+            Their names, where one object stands for several hosts.
+        levels, title, source, notes
+            As in `Cluster`.
+
         Examples
         --------
         >>> Cluster.from_nodes([Node("a"), Node("b")]).templates
         (Node('a', no GPU),)
         """
         numbers: dict[Node, int] = {}
+        seen: dict[int, int] = {}
         templates: list[Node] = []
         kinds = np.empty(len(nodes), dtype=np.int32)
         fabrics: dict[str, int] = {}
         domains = np.empty(len(nodes), dtype=np.int32)
         for index, node in enumerate(nodes):
-            key = replace(node, name="", devices=tuple(replace(d, node=None) for d in node.devices))
-            if key not in numbers:
-                numbers[key] = len(templates)
-                templates.append(replace(key, name=node.name))
-            kinds[index] = numbers[key]
+            if id(node) not in seen:
+                key = replace(node, name="", devices=tuple(replace(d, node=None) for d in node.devices))
+                if key not in numbers:
+                    numbers[key] = len(templates)
+                    templates.append(replace(key, name=node.name))
+                seen[id(node)] = numbers[key]
+            kinds[index] = seen[id(node)]
             fabric = next((device.fabric for device in node.devices if device.fabric), f"\0{index}")
             domains[index] = fabrics.setdefault(fabric, len(fabrics))
         shared = len(fabrics) < len(nodes)
         return cls(
             tuple(templates),
             kinds,
-            tuple(node.name for node in nodes),
+            tuple(node.name for node in nodes) if names is None else tuple(names),
             levels=levels,
             nvlink_of_node=domains if shared else None,
             title=title,
