@@ -6,6 +6,7 @@ from meshlab.topology.nccl_graph import NcclGraph, NcclGraphs, read_nccl_graph
 from meshlab.topology.nccl_xml import read_nccl_topology
 from meshlab.topology.nvidia_smi import read_nvidia_smi
 from meshlab.topology.nvml import read_host
+from meshlab.topology.placement import Placement, place
 from meshlab.topology.presets import PRESETS, preset
 from meshlab.topology.probe import cluster_from_hosts, probe
 from meshlab.topology.read import read_topology
@@ -23,7 +24,9 @@ __all__ = [
     "Nic",
     "Node",
     "Numa",
+    "Placement",
     "cluster_from_hosts",
+    "place",
     "preset",
     "probe",
     "read_host",
