@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.mesh import DeviceMesh
-from meshlab.topology.cluster import Cluster, Ints
+from meshlab.topology.cluster import Cluster
+from meshlab.topology.levels import Ints
 from meshlab.topology.view import View, make_view
 
 if TYPE_CHECKING:

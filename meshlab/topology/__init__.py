@@ -1,7 +1,10 @@
 """The physical side: hosts, devices and links, and what a mesh crosses when it is laid on them."""
 
-from meshlab.topology.cluster import Cluster, Level
+from meshlab.topology.cluster import Cluster
+from meshlab.topology.findings import Finding, Findings
 from meshlab.topology.hardware import Device, Link, Nic, Node, Numa
+from meshlab.topology.health import health
+from meshlab.topology.levels import Level
 from meshlab.topology.nccl_graph import NcclGraph, NcclGraphs, read_nccl_graph
 from meshlab.topology.nccl_xml import read_nccl_topology
 from meshlab.topology.nvidia_smi import read_nvidia_smi
@@ -12,11 +15,14 @@ from meshlab.topology.probe import cluster_from_hosts, probe
 from meshlab.topology.read import read_topology
 from meshlab.topology.slurm import read_slurm_topology
 from meshlab.topology.text import topology_text
+from meshlab.topology.whatif import add_nodes, drop_device, drop_link, drop_nic, set_nvlink_domain, set_taper
 
 __all__ = [
     "PRESETS",
     "Cluster",
     "Device",
+    "Finding",
+    "Findings",
     "Level",
     "Link",
     "NcclGraph",
@@ -25,7 +31,12 @@ __all__ = [
     "Node",
     "Numa",
     "Placement",
+    "add_nodes",
     "cluster_from_hosts",
+    "drop_device",
+    "drop_link",
+    "drop_nic",
+    "health",
     "place",
     "preset",
     "probe",
@@ -35,5 +46,7 @@ __all__ = [
     "read_nvidia_smi",
     "read_slurm_topology",
     "read_topology",
+    "set_nvlink_domain",
+    "set_taper",
     "topology_text",
 ]

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.topology.cluster import INNER_LEVELS, Cluster, Ints
+from meshlab.topology.cluster import Cluster
+from meshlab.topology.levels import INNER_LEVELS, Ints
 from meshlab.topology.links import Distance
 
 __all__ = ["Crossings", "Ground", "cross"]
@@ -37,8 +38,8 @@ class Ground:
         int32 of shape (ranks,): the set of nearest NICs; numbers rise with the host.
     set_nics, set_gbs, set_node : numpy.ndarray
         Per such set: how many NICs, their GB/s together, and the host.
-    by_set : numpy.ndarray
-        The ranks, ordered by set.
+    overlap : tuple of numpy.ndarray, optional
+        Where sets share NICs, every pair of a set and a NIC of it, by set: the set, the NIC, and the NIC's GB/s.
     distance, gbs : numpy.ndarray
         Of shape (templates, places, places): how far apart devices of one host are, and what joins them.
     nvlink_gbs : numpy.ndarray
@@ -56,7 +57,7 @@ class Ground:
     set_nics: Ints
     set_gbs: Floats
     set_node: Ints
-    by_set: npt.NDArray[np.intp]
+    overlap: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats] | None
     distance: npt.NDArray[np.int8]
     gbs: Floats
     nvlink_gbs: Floats
@@ -106,12 +107,30 @@ class Ground:
             set_nics=np.concatenate([nics[k] for k in cluster.kinds]).astype(np.int32),
             set_gbs=np.concatenate([speeds[k] for k in cluster.kinds]),
             set_node=np.repeat(np.arange(cluster.n_nodes, dtype=np.int32), sizes),
-            by_set=np.argsort(nic_set, kind="stable"),
+            overlap=_overlap(cluster, offset),
             distance=distance,
             gbs=gbs,
             nvlink_gbs=nvlink[kind, local],
             one_rank_each=int(np.bincount(devices).max()) == 1,
         )
+
+
+def _overlap(
+    cluster: Cluster, offset: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats] | None:
+    near = [t.near_nics[np.unique(t.nic_groups, return_index=True)[1]] for t in cluster.templates]
+    if all(sets.sum(axis=0).max(initial=0) <= 1 for sets in near):
+        return None
+    pairs = [np.nonzero(sets) for sets in near]
+    speeds = [np.array([nic.gbs for nic in t.nics], dtype=float) for t in cluster.templates]
+    counts = np.array([len(one) for one in speeds], dtype=np.int64)[cluster.kinds]
+    first = np.cumsum(counts) - counts
+    kinds = cluster.kinds.tolist()
+    return (
+        np.concatenate([pairs[kind][0] + offset[node] for node, kind in enumerate(kinds)]),
+        np.concatenate([pairs[kind][1] + first[node] for node, kind in enumerate(kinds)]),
+        np.concatenate([speeds[kind][pairs[kind][1]] for kind in kinds]),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +156,7 @@ class Crossings:
     nics : numpy.ndarray
         int32: the NICs within its reach on its worst host; 0 for a group that uses none.
     groups_per_nic : numpy.ndarray
-        float64: how many groups share its busiest NICs, per NIC; NaN for a group that uses none.
+        float64: how many groups share its busiest NIC; NaN for a group that uses none, or where a host has none.
     node_gbs : numpy.ndarray
         float64: GB/s that it gets out of its worst host while all groups run; NaN for a group that uses no NIC.
     taper : numpy.ndarray
@@ -322,7 +341,17 @@ def _shares(ground: Ground, used: Ints) -> tuple[Floats, Floats, npt.NDArray[np.
     """Per set of NICs: GB/s for each of its groups, groups per NIC, and groups; `used` has a set once per group."""
     sharing = np.bincount(used, minlength=len(ground.set_nics))
     with np.errstate(divide="ignore", invalid="ignore"):
-        return ground.set_gbs / sharing, sharing / ground.set_nics, sharing
+        if ground.overlap is None:
+            return ground.set_gbs / sharing, sharing / ground.set_nics, sharing
+        # A group spreads evenly over the NICs of its set, and every NIC serves all its groups alike.
+        of_set, nic, gbs = ground.overlap
+        part = 1 / ground.set_nics[of_set]
+        load = np.bincount(nic, weights=sharing[of_set] * part)[nic]
+        share = np.bincount(of_set, weights=gbs * part / load, minlength=len(sharing)).astype(np.float64)
+        busiest = np.zeros(len(sharing))
+        np.maximum.at(busiest, of_set, load)
+        busiest[ground.set_nics == 0] = np.nan
+        return share, busiest, sharing
 
 
 def _nics(ground: Ground, members: Ints, leaves: npt.NDArray[np.bool_]) -> _Nics:

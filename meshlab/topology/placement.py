@@ -11,8 +11,9 @@ import numpy as np
 from meshlab import markup
 from meshlab.errors import MeshError, TopologyError
 from meshlab.mesh import DeviceMesh, Groups
-from meshlab.topology.cluster import INNER_LEVELS, Cluster, Ints
+from meshlab.topology.cluster import Cluster
 from meshlab.topology.crossings import Crossings, Ground, cross
+from meshlab.topology.levels import INNER_LEVELS, Ints
 from meshlab.topology.links import Distance
 from meshlab.topology.view import devices_of_ranks
 from meshlab.units import format_bandwidth

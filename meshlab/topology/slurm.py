@@ -14,9 +14,10 @@ import numpy as np
 
 from meshlab.errors import ParseError, TopologyError
 from meshlab.topology.block_yaml import read_block_yaml
-from meshlab.topology.cluster import Cluster, Ints, Level
+from meshlab.topology.cluster import Cluster
 from meshlab.topology.hardware import Node
 from meshlab.topology.hostlists import MOST_HOSTS, expand_hosts
+from meshlab.topology.levels import Ints, Level
 from meshlab.topology.presets import PRESETS
 
 __all__ = ["looks_like_slurm", "read_slurm_topology"]

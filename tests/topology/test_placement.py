@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from meshlab.errors import MeshError, TopologyError
 from meshlab.mesh import DeviceMesh
-from meshlab.topology import Cluster, Device, Node, Placement, place, preset, read_nccl_topology
+from meshlab.topology import Cluster, Device, Node, Placement, drop_nic, place, preset, read_nccl_topology
 from meshlab.units import THIN
 
 
@@ -64,6 +64,10 @@ def oracle(placement: Placement, axis: str) -> list[dict[str, Any]]:
         if leaving[number]:
             for rank in ranks:
                 users[nics(rank)].add(number)
+    load: dict[tuple[int, int], float] = defaultdict(float)
+    for (node, near), groups_there in users.items():
+        for nic in near:
+            load[node, nic] += len(groups_there) / len(near)
     rows = []
     for number, ranks in enumerate(groups):
         hops = ring(placement, ranks)
@@ -73,6 +77,7 @@ def oracle(placement: Placement, axis: str) -> list[dict[str, Any]]:
             per_node[nics(rank)[0]].add(nics(rank))
             counts[nics(rank)[0]] += 1
         uses = leaving[number]
+        known = uses and all(near for sets in per_node.values() for _, near in sets)
         rows.append(
             {
                 "domains": [len(set(domain[ranks].tolist())) for domain in domains],
@@ -80,8 +85,10 @@ def oracle(placement: Placement, axis: str) -> list[dict[str, Any]]:
                 "ranks_per_node": [min(counts.values()), max(counts.values())],
                 "worst_level": max((level(ranks, *hop) for hop in hops), default=0),
                 "nics": min(sum(len(s[1]) for s in sets) for sets in per_node.values()) if uses else 0,
-                "groups_per_nic": max(len(users[s]) / len(s[1]) for sets in per_node.values() for s in sets)
-                if uses
+                "groups_per_nic": max(
+                    load[node, nic] for sets in per_node.values() for node, near in sets for nic in near
+                )
+                if known
                 else math.nan,
             }
         )
@@ -109,6 +116,8 @@ def test_arrays_agree_with_one_rank_at_a_time(name: str, shape: str, seed: int, 
         "shuffled": rng.permutation(cluster.n_devices)[: mesh.world_size],
         "spread": np.sort(rng.permutation(cluster.n_devices)[: mesh.world_size]),
     }[order]
+    for _ in range(seed % 3):
+        cluster = drop_nic(cluster, int(rng.integers(7)), 0)
     placement = place(mesh, cluster, devices)
     for axis in (*mesh.axis_names, "world"):
         answer = placement.of(axis)
