@@ -1,1 +1,174 @@
-"""meshlab."""
+"""Explore GPU collectives in notebooks: design a mesh, see it, prove its groups, measure it, report it.
+
+>>> import meshlab as ml
+>>> mesh = ml.DeviceMesh("dp=2, tp=2")
+>>> with ml.launch(4, backend="threads") as engines:
+...     proof = engines.verify(mesh)
+...     results = ml.bench(engines, mesh, "all_reduce", axis="tp", sizes="1K:4K").wait()
+>>> bool(proof["is_right"].all()), results["status"].unique().tolist()
+(True, ['ok'])
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from meshlab.version import __version__
+
+if TYPE_CHECKING:
+    from meshlab.benchmark import (
+        Plan,
+        Run,
+        Sampling,
+        bench,
+        describe,
+    )
+    from meshlab.comm import (
+        Communicator,
+    )
+    from meshlab.engines import (
+        Engines,
+        attach,
+        launch,
+    )
+    from meshlab.errors import (
+        BenchError,
+        CommunicatorError,
+        EngineError,
+        MeshError,
+        MeshlabError,
+        ParseError,
+        TopologyError,
+    )
+    from meshlab.mesh import (
+        Axis,
+        DeviceMesh,
+        Group,
+        Groups,
+        diff,
+        read_mesh,
+    )
+    from meshlab.plots import (
+        plot_bandwidth,
+        plot_latency,
+        plot_membership,
+        plot_topology,
+    )
+    from meshlab.report import (
+        Report,
+        read_report,
+    )
+    from meshlab.topology import (
+        Cluster,
+        Device,
+        Link,
+        Node,
+        preset,
+        probe,
+        topology_text,
+    )
+    from meshlab.widgets import (
+        Curve,
+        Designer,
+        Grid,
+        LiveView,
+    )
+
+_HOMES = {
+    "Axis": "meshlab.mesh",
+    "BenchError": "meshlab.errors",
+    "Cluster": "meshlab.topology",
+    "Communicator": "meshlab.comm",
+    "CommunicatorError": "meshlab.errors",
+    "Curve": "meshlab.widgets",
+    "Designer": "meshlab.widgets",
+    "Device": "meshlab.topology",
+    "DeviceMesh": "meshlab.mesh",
+    "EngineError": "meshlab.errors",
+    "Engines": "meshlab.engines",
+    "Grid": "meshlab.widgets",
+    "Group": "meshlab.mesh",
+    "Groups": "meshlab.mesh",
+    "Link": "meshlab.topology",
+    "LiveView": "meshlab.widgets",
+    "MeshError": "meshlab.errors",
+    "MeshlabError": "meshlab.errors",
+    "Node": "meshlab.topology",
+    "ParseError": "meshlab.errors",
+    "Plan": "meshlab.benchmark",
+    "Report": "meshlab.report",
+    "Run": "meshlab.benchmark",
+    "Sampling": "meshlab.benchmark",
+    "TopologyError": "meshlab.errors",
+    "attach": "meshlab.engines",
+    "bench": "meshlab.benchmark",
+    "describe": "meshlab.benchmark",
+    "diff": "meshlab.mesh",
+    "launch": "meshlab.engines",
+    "plot_bandwidth": "meshlab.plots",
+    "plot_latency": "meshlab.plots",
+    "plot_membership": "meshlab.plots",
+    "plot_topology": "meshlab.plots",
+    "preset": "meshlab.topology",
+    "probe": "meshlab.topology",
+    "read_mesh": "meshlab.mesh",
+    "read_report": "meshlab.report",
+    "topology_text": "meshlab.topology",
+}
+
+__all__ = [
+    "Axis",
+    "BenchError",
+    "Cluster",
+    "Communicator",
+    "CommunicatorError",
+    "Curve",
+    "Designer",
+    "Device",
+    "DeviceMesh",
+    "EngineError",
+    "Engines",
+    "Grid",
+    "Group",
+    "Groups",
+    "Link",
+    "LiveView",
+    "MeshError",
+    "MeshlabError",
+    "Node",
+    "ParseError",
+    "Plan",
+    "Report",
+    "Run",
+    "Sampling",
+    "TopologyError",
+    "__version__",
+    "attach",
+    "bench",
+    "describe",
+    "diff",
+    "launch",
+    "plot_bandwidth",
+    "plot_latency",
+    "plot_membership",
+    "plot_topology",
+    "preset",
+    "probe",
+    "read_mesh",
+    "read_report",
+    "topology_text",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that ``import meshlab`` stays light."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'meshlab' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -24,9 +24,6 @@ _STYLE = (
     ".ml-card table.ml-table td{text-align:left;padding:2px 16px 2px 0;border:0;background:none}"
     ".ml-card table.ml-table .ml-n{text-align:right}"
     ".ml-card .ml-bad{color:var(--jp-error-color1,#c62828);font-weight:600}"
-    ".ml-card .ml-track{background:var(--jp-layout-color3,rgba(128,128,128,.25));"
-    "border-radius:4px;height:8px;margin:4px 0}"
-    ".ml-card .ml-fill{background:var(--jp-brand-color1,#0072b2);border-radius:4px;height:8px}"
     "</style>"
 )
 
@@ -70,7 +67,7 @@ def table(header: Sequence[object], rows: Sequence[Sequence[object]], *, most: i
 
 
 def bar(share: float, label: str) -> str:
-    """A progress bar with its label in words.
+    """A progress bar with its label in words; it brings its own style.
 
     Parameters
     ----------
@@ -80,9 +77,11 @@ def bar(share: float, label: str) -> str:
         What the bar says, for those who do not see it.
     """
     percent = round(100 * min(max(share, 0.0), 1.0))
+    track = "background:var(--jp-layout-color3,rgba(128,128,128,.25));border-radius:4px;height:8px;margin:4px 0"
+    fill = f"background:var(--jp-brand-color1,#0072b2);border-radius:4px;height:8px;width:{percent}%"
     return (
-        f'<div class="ml-track" role="progressbar" aria-valuenow="{percent}" aria-valuemin="0" aria-valuemax="100" '
-        f'aria-label="{escape(label)}"><div class="ml-fill" style="width:{percent}%"></div></div>'
+        f'<div style="{track}" role="progressbar" aria-valuenow="{percent}" aria-valuemin="0" aria-valuemax="100" '
+        f'aria-label="{escape(label)}"><div style="{fill}"></div></div>'
     )
 
 

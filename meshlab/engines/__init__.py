@@ -1,1 +1,6 @@
-"""."""
+"""Running ranks: processes or threads, their deadlines, and the leash that leaves nothing behind."""
+
+from meshlab.engines.engines import Engines
+from meshlab.engines.start import attach, launch
+
+__all__ = ["Engines", "attach", "launch"]

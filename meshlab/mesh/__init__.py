@@ -1,7 +1,23 @@
 """The logical side: named axes over ranks, and the groups that follow from them."""
 
 from meshlab.mesh.axes import WELL_KNOWN_AXES, WORLD, Axis
+from meshlab.mesh.difference import MeshDiff, diff
 from meshlab.mesh.groups import Group, Groups
+from meshlab.mesh.hierarchy import Hierarchy
+from meshlab.mesh.interop import FRAMEWORKS, Recipe, read_mesh
 from meshlab.mesh.mesh import DeviceMesh
 
-__all__ = ["WELL_KNOWN_AXES", "WORLD", "Axis", "DeviceMesh", "Group", "Groups"]
+__all__ = [
+    "FRAMEWORKS",
+    "WELL_KNOWN_AXES",
+    "WORLD",
+    "Axis",
+    "DeviceMesh",
+    "Group",
+    "Groups",
+    "Hierarchy",
+    "MeshDiff",
+    "Recipe",
+    "diff",
+    "read_mesh",
+]

@@ -12,18 +12,25 @@ from meshlab.errors import MeshError, ParseError
 
 __all__ = [
     "LARGEST_WORLD",
+    "MOST_AXES",
     "WELL_KNOWN_AXES",
     "WORLD",
     "Axis",
     "check_axis_name",
+    "check_rank",
+    "check_size",
+    "check_world_size",
     "fill_axes",
     "format_axes",
+    "idle_text",
     "nearest_axes",
     "parse_axes",
+    "short",
 ]
 
 WORLD = "world"
 LARGEST_WORLD = 1 << 24
+MOST_AXES = 32
 
 WELL_KNOWN_AXES: Mapping[str, str] = MappingProxyType(
     {
@@ -40,8 +47,11 @@ WELL_KNOWN_AXES: Mapping[str, str] = MappingProxyType(
 )
 """What the field's usual axis names stand for. Any other identifier is a fine axis name too."""
 
+_DATA_AXES = ("dp", "dp_replicate", "dp_shard")
+_RESERVED = {WORLD: "all ranks", "rank": "the global number of a rank"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_ASSIGNMENT = re.compile(r"\s*([^=\s]*)\s*=\s*(\S*)\s*")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
+_ASSIGNMENT = re.compile(r"(?P<name>[^\s=,]+|(?==))\s*=\s*(?P<size>[^\s=,]*)|[^\s,]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,32 +81,66 @@ class Axis:
 
     def __post_init__(self) -> None:
         check_axis_name(self.name)
-        object.__setattr__(self, "size", _check_size(self.name, self.size))
+        object.__setattr__(self, "size", check_size(self.name, self.size))
 
     def __str__(self) -> str:
         return f"{self.name}={self.size}"
 
 
-def check_axis_name(name: str) -> None:
-    """Raise a `MeshError` unless `name` can name an axis."""
+def check_axis_name(name: str, what: str = "an axis") -> None:
+    """Raise a `MeshError` unless `name` can name an axis, or `what` else is said."""
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise MeshError(f"{name!r} cannot name an axis; use letters, digits and underscores, such as tp or dp_shard")
-    if name == WORLD:
-        raise MeshError(f"{WORLD!r} always means all ranks and cannot name an axis; choose another name")
+        raise MeshError(
+            f"{short(name)} cannot name {what}; use letters, digits and underscores, such as tp or dp_shard"
+        )
+    if name in _RESERVED:
+        raise MeshError(f"{name!r} always means {_RESERVED[name]} and cannot name {what}; choose another name")
 
 
-def _check_size(name: str, size: object, *, may_fill: bool = False) -> int:
-    if isinstance(size, bool) or not hasattr(size, "__index__"):
-        raise MeshError(f"the size of axis {name!r} must be a whole number, not {size!r}")
-    whole = int(size.__index__())
+def check_size(name: str, size: object, *, may_fill: bool = False) -> int:
+    """Return the size of an axis as an int, or raise a `MeshError`."""
+    whole = _whole(f"the size of axis {name!r}", size)
     if may_fill and whole == -1:
         return whole
     if whole < 1:
         hint = "; write -1 to let it fill the rest" if may_fill else ""
-        raise MeshError(f"{name}={whole} is not possible: an axis has at least one rank{hint}")
+        raise MeshError(f"{name}={short(whole)} is not possible: an axis has at least one rank{hint}")
     if whole > LARGEST_WORLD:
-        raise MeshError(f"{name}={whole} is more than the {LARGEST_WORLD:,} ranks a mesh can have")
+        raise MeshError(f"{name}={short(whole)} is more than the {LARGEST_WORLD:,} ranks a mesh can have")
     return whole
+
+
+def check_world_size(world_size: object) -> int:
+    """Return a number of ranks as an int, or raise a `MeshError`."""
+    whole = _whole("world_size", world_size)
+    if not 1 <= whole <= LARGEST_WORLD:
+        raise MeshError(f"world_size={short(whole)} is not possible; it lies between 1 and {LARGEST_WORLD:,}")
+    return whole
+
+
+def check_rank(rank: object, world_size: int) -> int:
+    """Return a global rank as an int, or raise a `MeshError`."""
+    whole = _whole("a rank", rank)
+    if not 0 <= whole < world_size:
+        raise MeshError(f"rank {short(whole)} does not exist; ranks go from 0 to {world_size - 1}")
+    return whole
+
+
+def _whole(what: str, value: object) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise MeshError(f"{what} must be a whole number, not {short(value)}")
+    try:
+        return int(value.__index__())
+    except TypeError:
+        raise MeshError(f"{what} must be one whole number, not {short(value)}") from None
+
+
+def short(value: object) -> str:
+    """Write any value on one short line, for an error's sentence."""
+    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
+        return f"a number of {value.bit_length():,} bits"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
 
 
 def parse_axes(text: str) -> tuple[tuple[str, int], ...]:
@@ -124,26 +168,22 @@ def parse_axes(text: str) -> tuple[tuple[str, int], ...]:
     >>> parse_axes("pp=2 dp=-1, tp=4")
     (('pp', 2), ('dp', -1), ('tp', 4))
     """
-    if not text.strip():
-        raise ParseError("the mesh is empty; write axes and sizes, such as 'dp=2, tp=4'")
     pairs: list[tuple[str, int]] = []
-    joined = re.sub(r"\s*=\s*", lambda match: "=" + "\0" * (len(match[0]) - 1), text)
-    for match in re.finditer(r"[^,\s]+", joined):
-        part = match[0].replace("\0", "")
-        assignment = _ASSIGNMENT.fullmatch(part)
-        if assignment is None or not assignment[1] or not assignment[2]:
-            raise ParseError(f"{part!r} is not an axis; write name=size, such as tp=4", text=text, column=match.start())
-        try:
-            size = int(assignment[2])
-        except ValueError:
+    for match in _ASSIGNMENT.finditer(text):
+        name, size = match["name"], match["size"]
+        if not name or not size:
             raise ParseError(
-                f"the size of {assignment[1]!r} must be a whole number, not {assignment[2]!r}",
+                f"{short(match[0])} is not an axis; write name=size, such as tp=4", text=text, column=match.start()
+            )
+        if _WHOLE.fullmatch(size) is None:
+            raise ParseError(
+                f"the size of {short(name)} must be a whole number, not {short(size)}",
                 text=text,
-                column=match.start(),
-            ) from None
-        pairs.append((assignment[1], size))
+                column=match.start("size"),
+            )
+        pairs.append((name, int(size)))
     if not pairs:
-        raise ParseError("no axis was found; write axes and sizes, such as 'dp=2, tp=4'", text=text)
+        raise ParseError("the mesh is empty; write axes and sizes, such as 'dp=2, tp=4'")
     return tuple(pairs)
 
 
@@ -185,17 +225,16 @@ def fill_axes(pairs: Sequence[tuple[str, int]], world_size: int | None) -> tuple
     """
     if not pairs:
         raise MeshError("a mesh needs at least one axis; write for example DeviceMesh('dp=2, tp=4')")
+    if len(pairs) > MOST_AXES:
+        raise MeshError(f"{len(pairs)} axes are too many; a mesh has at most {MOST_AXES}")
     names = [name for name, _ in pairs]
-    for name in names:
-        check_axis_name(name)
-        if names.count(name) > 1:
-            raise MeshError(f"the axis {name!r} stands {names.count(name)} times; give each axis a name of its own")
-    sizes = [_check_size(name, size, may_fill=True) for name, size in pairs]
+    _check_names(names)
+    sizes = [check_size(name, size, may_fill=True) for name, size in pairs]
     if world_size is not None:
-        world_size = _check_world_size(world_size)
+        world_size = check_world_size(world_size)
     fixed = math.prod(size for size in sizes if size != -1)
     if fixed > LARGEST_WORLD:
-        raise MeshError(f"{_product(names, sizes)} is {fixed:,} ranks; a mesh has at most {LARGEST_WORLD:,}")
+        raise MeshError(f"{_product(names, sizes)} is {short(fixed)} ranks; a mesh has at most {LARGEST_WORLD:,}")
     open_axes = [name for name, size in zip(names, sizes, strict=True) if size == -1]
     if len(open_axes) > 1:
         raise MeshError(f"only one axis can be -1, but {' and '.join(open_axes)} are; give the others a size")
@@ -203,43 +242,82 @@ def fill_axes(pairs: Sequence[tuple[str, int]], world_size: int | None) -> tuple
         if world_size is None:
             raise MeshError(f"{open_axes[0]}=-1 fills the ranks that are left, so say how many there are: world_size=")
         if world_size % fixed:
-            known = [(n, s) for n, s in zip(names, sizes, strict=True) if s != -1]
-            known_text = _product([n for n, _ in known], [s for _, s in known])
+            known = _product(*zip(*((n, s) for n, s in zip(names, sizes, strict=True) if s != -1), strict=True))
+            known += f" = {fixed}" if len(names) > 2 else ""
             raise MeshError(
-                f"{world_size} ranks cannot be divided by {known_text}"
-                + (f" = {fixed}" if len(known) > 1 else "")
-                + f", so {open_axes[0]}=-1 has no size; {_nearest_text(names, sizes, world_size)}"
+                f"{_ranks(world_size)} cannot be divided by {known}, so {open_axes[0]}=-1 has no size; "
+                f"{_cure(names, sizes, world_size)}"
             )
         sizes = [world_size // fixed if size == -1 else size for size in sizes]
     elif world_size is not None and fixed != world_size:
-        raise MeshError(
-            f"{_product(names, sizes)} is {fixed} ranks, but {world_size} were given; "
-            f"{_nearest_text(names, sizes, world_size)}"
-        )
+        given = f"{world_size} {'was' if world_size == 1 else 'were'} given"
+        raise MeshError(f"{_product(names, sizes)} is {_ranks(fixed)}, but {given}; {_cure(names, sizes, world_size)}")
     return tuple(Axis(name, size) for name, size in zip(names, sizes, strict=True))
 
 
-def _check_world_size(world_size: object) -> int:
-    if isinstance(world_size, bool) or not hasattr(world_size, "__index__"):
-        raise MeshError(f"world_size must be a whole number of ranks, not {world_size!r}")
-    whole = int(world_size.__index__())
-    if not 1 <= whole <= LARGEST_WORLD:
-        raise MeshError(f"world_size={whole} is not possible; it lies between 1 and {LARGEST_WORLD:,}")
-    return whole
+def _check_names(names: Sequence[str]) -> None:
+    for name in names:
+        check_axis_name(name)
+        if names.count(name) > 1:
+            raise MeshError(f"the axis {name!r} stands {names.count(name)} times; give each axis a name of its own")
+    for name in names:
+        front, _, end = name.rpartition("_")
+        if front in names and (end == "group" or end.isdecimal()):
+            raise MeshError(
+                f"the axis {name!r} reads like a group of the axis {front!r}; rename it, for example to {front}{end}"
+            )
 
 
 def _product(names: Sequence[str], sizes: Sequence[int]) -> str:
     return " × ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
 
 
-def _nearest_text(names: Sequence[str], sizes: Sequence[int], world_size: int) -> str:
+def _ranks(number: int) -> str:
+    return f"{number} rank{'s' * (number != 1)}"
+
+
+def _cure(names: Sequence[str], sizes: Sequence[int], world_size: int) -> str:
+    """Say which size is to blame, what would fit, and who would be idle."""
+    text = ""
+    blamed = [f"{n}={s}" for n, s in zip(names, sizes, strict=True) if s != -1 and world_size % s]
+    if blamed and sum(size != -1 for size in sizes) > 1:  # a single known size is to blame anyway
+        text = f"{' and '.join(blamed)} {'does' if len(blamed) == 1 else 'do'} not divide {world_size}; "
     options = [", ".join(f"{n}={s}" for n, s in option) for option in nearest_axes(names, sizes, world_size)]
+    text += "nearest: " + " · ".join(options)
     fixed = math.prod(size for size in sizes if size != -1)
-    used = world_size // fixed * fixed
-    if used and used != world_size:
-        idle = world_size - used
-        options.append(f"or {idle} rank{'s' * (idle > 1)} idle with world_size={used}")
-    return "nearest: " + " · ".join(options)
+    copies = world_size // fixed
+    if copies == 0:
+        return text
+    if -1 in sizes:
+        used = copies * fixed
+        text += f" · or world_size={used}"
+    elif copies > 1 and not set(_DATA_AXES) & set(names):
+        used = copies * fixed
+        text += f" · or a further axis dp={copies}" + (f" with world_size={used}" if used < world_size else "")
+    else:
+        used = fixed
+        text += f" · or world_size={used}"
+    if used < world_size:
+        text += f", which leaves {idle_text(range(used, world_size))} idle"
+    return text
+
+
+def idle_text(ranks: Sequence[int]) -> str:
+    """Name ranks in words.
+
+    Examples
+    --------
+    >>> idle_text([6, 7]), idle_text(range(8, 12)), idle_text([3])
+    ('ranks 6 and 7', 'ranks 8 to 11', 'rank 3')
+    """
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    if len(ranks) == 2:
+        return f"ranks {ranks[0]} and {ranks[1]}"
+    if ranks[-1] - ranks[0] == len(ranks) - 1:
+        return f"ranks {ranks[0]} to {ranks[-1]}"
+    shown = ", ".join(str(rank) for rank in ranks[:8])
+    return f"ranks {shown}" if len(ranks) <= 8 else f"{len(ranks):,} ranks ({shown}, …)"
 
 
 def nearest_axes(
@@ -268,20 +346,22 @@ def nearest_axes(
     >>> nearest_axes(["dp", "tp"], [2, 3], 8)
     [(('dp', 2), ('tp', 4)), (('dp', 4), ('tp', 2)), (('dp', 1), ('tp', 8))]
     """
-    near = 8  # divisors tried for an axis: enough for good answers, few enough for eight axes
+    divisors = _divisors(world_size)
+    tried = 8  # divisors tried for an axis: enough for good answers, few enough for eight axes
+    most_found = 4096
     found: dict[tuple[int, ...], float] = {}
 
     def change(size: int, new: int) -> float:
         return 0.0 if size == -1 else abs(math.log(new / size))
 
     def place(index: int, rest: int, chosen: tuple[int, ...], cost: float) -> None:
-        if len(found) > 20_000:
+        if len(found) >= most_found:
             return
         if index == len(sizes) - 1:
             found[(*chosen, rest)] = cost + change(sizes[index], rest)
             return
-        options = sorted(_divisors(rest), key=lambda divisor: (change(sizes[index], divisor), divisor))
-        for option in options[:near]:
+        options = sorted((d for d in divisors if rest % d == 0), key=lambda d: (change(sizes[index], d), d))
+        for option in options[:tried]:
             place(index + 1, rest // option, (*chosen, option), cost + change(sizes[index], option))
 
     place(0, world_size, (), 0.0)

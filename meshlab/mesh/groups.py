@@ -5,14 +5,15 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from meshlab.errors import MeshError
+from meshlab.mesh.axes import check_rank
 
-__all__ = ["Group", "Groups", "Ranks", "groups_name"]
+__all__ = ["Group", "Groups", "Ranks", "even_step", "frozen", "groups_name", "ranks_text"]
 
 Ranks = npt.NDArray[np.int32]
 """Global ranks, as int32."""
@@ -42,13 +43,30 @@ def ranks_text(ranks: Ranks) -> str:
     if len(ranks) <= _SHOWN:
         return str(ranks.tolist())
     head = ", ".join(str(rank) for rank in ranks[: _SHOWN // 2])
-    return f"[{head}, …, {ranks[-1]}] ({len(ranks)} ranks)"
+    return f"[{head}, …, {ranks[-1]}] ({len(ranks):,} ranks)"
 
 
-def _read_only(array: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    view = array.view()
-    view.flags.writeable = False
-    return view
+def even_step(ranks: Ranks) -> int | None:
+    """How far neighbours in a group are apart in global rank; None where the distance is not the same.
+
+    Examples
+    --------
+    >>> even_step(np.array([0, 8, 16])), even_step(np.array([0, 1, 3])), even_step(np.array([5]))
+    (8, None, 1)
+    """
+    if len(ranks) == 1:
+        return 1
+    steps = np.diff(ranks)
+    return int(steps[0]) if (steps == steps[0]).all() else None
+
+
+def frozen(array: npt.ArrayLike) -> Ranks:
+    """Return int32 values that nobody can change: an array that may change is copied, one that may not is kept."""
+    ranks = np.ascontiguousarray(array, dtype=np.int32)
+    if ranks.flags.writeable:
+        ranks = ranks.copy() if ranks is array or ranks.base is not None else ranks
+        ranks.flags.writeable = False
+    return ranks
 
 
 class Group:
@@ -58,8 +76,8 @@ class Group:
     ----------
     name : str
         Such as ``"tp_0"``; the same on every rank.
-    array : numpy.ndarray
-        The global ranks as int32, in the order in which they number themselves 0, 1, … inside the group.
+    array : array_like of int
+        The global ranks, in the order in which they number themselves 0, 1, … inside the group.
     axes : tuple of str, default ()
         The axes it spans; empty for ``world`` and for groups that were added by hand.
     index : int, default 0
@@ -67,7 +85,7 @@ class Group:
 
     Examples
     --------
-    >>> group = Group("tp_1", np.array([2, 3], dtype=np.int32), axes=("tp",), index=1)
+    >>> group = Group("tp_1", [2, 3], axes=("tp",), index=1)
     >>> group.ranks, len(group), 3 in group, group.position(3)
     ((2, 3), 2, True, 1)
     """
@@ -79,11 +97,12 @@ class Group:
     axes: tuple[str, ...]
     index: int
 
-    def __init__(self, name: str, array: Ranks, *, axes: tuple[str, ...] = (), index: int = 0) -> None:
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "array", _read_only(np.ascontiguousarray(array, dtype=np.int32)))
-        object.__setattr__(self, "axes", axes)
-        object.__setattr__(self, "index", index)
+    def __init__(self, name: str, array: npt.ArrayLike, *, axes: tuple[str, ...] = (), index: int = 0) -> None:
+        put = object.__setattr__
+        put(self, "name", name)
+        put(self, "array", frozen(array))
+        put(self, "axes", axes)
+        put(self, "index", index)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a Group does not change; {name!r} cannot be set")
@@ -141,8 +160,8 @@ class Groups(Sequence[Group]):
     ----------
     name : str
         What the groups are called together, such as ``"tp"`` or ``"dp-cp"``.
-    array : numpy.ndarray
-        int32 of shape (groups, size): one row of global ranks per group.
+    array : array_like of int
+        Of shape (groups, size): one row of global ranks per group.
     world_size : int
         How many ranks there are in all; a group set made by hand may leave some out.
     axes : tuple of str, default ()
@@ -152,25 +171,33 @@ class Groups(Sequence[Group]):
 
     Examples
     --------
-    >>> groups = Groups("tp", np.arange(4, dtype=np.int32).reshape(2, 2), world_size=4, axes=("tp",))
+    >>> groups = Groups("tp", [[0, 1], [2, 3]], world_size=4, axes=("tp",))
     >>> groups[1], groups.of(2).name, groups.color.tolist(), groups.key.tolist()
     (Group('tp_1', [2, 3]), 'tp_1', [0, 0, 1, 1], [0, 1, 0, 1])
     """
 
+    name: str
+    array: Ranks
+    world_size: int
+    axes: tuple[str, ...]
+    single: bool
+
     def __init__(
         self,
         name: str,
-        array: Ranks,
+        array: npt.ArrayLike,
         *,
         world_size: int,
         axes: tuple[str, ...] = (),
         single: bool = False,
     ) -> None:
-        self.name = name
-        self.array = _read_only(np.ascontiguousarray(array, dtype=np.int32))
-        self.world_size = world_size
-        self.axes = axes
-        self.single = single
+        self.__dict__.update(name=name, array=frozen(array), world_size=world_size, axes=axes, single=single)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"Groups do not change; {name!r} cannot be set")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_groups, (self.name, np.array(self.array), self.world_size, self.axes, self.single))
 
     @property
     def size(self) -> int:
@@ -180,7 +207,7 @@ class Groups(Sequence[Group]):
     @property
     def names(self) -> list[str]:
         """The names of the groups, in order."""
-        return [self.name] if self.single else [f"{self.name}_{index}" for index in range(len(self))]
+        return [self.name] if self.single else list(map(f"{self.name}_".__add__, map(str, range(len(self)))))
 
     @cached_property
     def color(self) -> Ranks:
@@ -190,7 +217,8 @@ class Groups(Sequence[Group]):
         """
         color = np.full(self.world_size, -1, dtype=np.int32)
         color[self.array] = np.arange(len(self), dtype=np.int32)[:, None]
-        return _read_only(color)
+        color.flags.writeable = False
+        return color
 
     @cached_property
     def key(self) -> Ranks:
@@ -200,7 +228,8 @@ class Groups(Sequence[Group]):
         """
         key = np.full(self.world_size, -1, dtype=np.int32)
         key[self.array] = np.arange(self.size, dtype=np.int32)
-        return _read_only(key)
+        key.flags.writeable = False
+        return key
 
     def of(self, rank: int) -> Group:
         """The group that `rank` is in.
@@ -210,8 +239,7 @@ class Groups(Sequence[Group]):
         MeshError
             If there is no such rank, or it is in none of the groups.
         """
-        if not 0 <= rank < self.world_size:
-            raise MeshError(f"rank {rank} does not exist; ranks go from 0 to {self.world_size - 1}")
+        rank = check_rank(rank, self.world_size)
         index = int(self.color[rank])
         if index < 0:
             raise MeshError(f"rank {rank} is in no group of {self.name!r}")
@@ -232,7 +260,22 @@ class Groups(Sequence[Group]):
         return Group(name, self.array[number], axes=self.axes, index=number)
 
     def __len__(self) -> int:
-        return int(self.array.shape[0])
+        return len(self.array)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Groups):
+            return NotImplemented
+        return self._told() == other._told() and np.array_equal(self.array, other.array)
+
+    def __hash__(self) -> int:
+        return hash((*self._told(), self.array.tobytes()))
+
+    def _told(self) -> tuple[Any, ...]:
+        return (self.name, self.world_size, self.axes, self.single)
 
     def __repr__(self) -> str:
         return f"Groups({self.name!r}: {len(self)} of {self.size}, first {ranks_text(self.array[0])})"
+
+
+def _rebuild_groups(name: str, array: Ranks, world_size: int, axes: tuple[str, ...], single: bool) -> Groups:
+    return Groups(name, array, world_size=world_size, axes=axes, single=single)

@@ -1,32 +1,40 @@
-"""DeviceMesh: named axes over ranks."""
+"""DeviceMesh: named axes over ranks, and the groups that follow from them."""
 
 from __future__ import annotations
 
 import hashlib
-import math
-import operator
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
-from meshlab import markup
 from meshlab.errors import MeshError
-from meshlab.mesh.axes import WORLD, Axis, check_axis_name, fill_axes, format_axes, parse_axes
-from meshlab.mesh.groups import Group, Groups, Ranks, groups_name
+from meshlab.mesh import frames, words
+from meshlab.mesh.axes import format_axes, short
+from meshlab.mesh.grouping import Grouping
+from meshlab.mesh.groups import Group, Ranks
+from meshlab.mesh.layout import AxesLike, axis_pairs, place_ranks
+from meshlab.mesh.transforms import Transforms
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from meshlab.mesh.interop import Recipe
+
 __all__ = ["DeviceMesh"]
 
+_BACKEND = re.compile(r"[a-z][a-z0-9_.:,+-]*")
 
-class DeviceMesh:
+
+class DeviceMesh(Grouping, Transforms):
     """Named axes over ranks, in row-major order: the last axis is the fastest.
 
-    A value: it never changes, compares by what it says, and holds no devices and no processes.
+    A value: it never changes, compares by what it says, and holds no devices and no processes. The order of the axes
+    is also the order in which communicators are created, the same on every rank.
 
     Parameters
     ----------
@@ -34,13 +42,18 @@ class DeviceMesh:
         Such as ``"dp=2, tp=4"``. One size may be -1 and takes the ranks that are left.
     world_size : int, optional
         How many ranks there are; needed for -1, and checked otherwise.
+    ranks : array_like of int, optional
+        Which rank lies where, in row-major order of the axes; 0, 1, 2, … when left out. The order is kept inside every
+        group, so it is the order of a ring. With `world_size` it may leave ranks out, which are then idle.
+    backends : mapping of str to str, optional
+        The name of a communication backend for some axes, such as ``{"pp": "gloo"}``.
     **sizes : int
         The axes as keywords instead: ``DeviceMesh(dp=2, tp=4)``.
 
     Raises
     ------
     MeshError
-        If names or sizes are not possible; the message names the nearest that are.
+        If names, sizes or ranks are not possible; the message names the nearest that are.
     ParseError
         If the text cannot be read.
 
@@ -57,327 +70,121 @@ class DeviceMesh:
     (8, 8)
     """
 
-    axes: tuple[Axis, ...]
-    """The axes, slowest first."""
-
-    custom_groups: tuple[Group, ...]
-    """Groups that were added by hand, in the order in which they were added."""
+    backends: Mapping[str, str]
+    """The backend's name for some axes, in the order of the axes."""
 
     def __init__(
         self,
-        axes: str | Mapping[str, int] | Sequence[tuple[str, int]] | None = None,
+        axes: AxesLike | None = None,
         /,
         *,
         world_size: int | None = None,
+        ranks: npt.ArrayLike | None = None,
+        backends: Mapping[str, str] | None = None,
         **sizes: int,
     ) -> None:
         if axes is not None and sizes:
             raise MeshError("give the axes as one text or as keywords, not both")
-        if axes is None:
-            pairs: Sequence[tuple[str, int]] = tuple(sizes.items())
-        elif isinstance(axes, str):
-            pairs = parse_axes(axes)
-        elif isinstance(axes, Mapping):
-            pairs = tuple(axes.items())
-        else:
-            pairs = tuple(axes)
-        self._set("axes", fill_axes(pairs, world_size))
-        self._set("custom_groups", ())
+        placed = place_ranks(axis_pairs(sizes if axes is None else axes), ranks, world_size)
+        self.__dict__.update(axes=placed[0], _order=placed[1], world_size=placed[2], custom_groups=(), _group_cache={})
+        self.__dict__.update(backends=self._check_backends(backends or {}))
 
-    def _set(self, name: str, value: object) -> None:
-        object.__setattr__(self, name, value)
+    def _check_backends(self, backends: Mapping[str, str]) -> Mapping[str, str]:
+        for axis, backend in backends.items():
+            self._axis_index(axis)
+            if not isinstance(backend, str) or _BACKEND.fullmatch(backend) is None:
+                raise MeshError(f"{short(backend)} cannot name the backend of {axis!r}; write a name such as 'nccl'")
+        return MappingProxyType({name: backends[name] for name in self.axis_names if name in backends})
 
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a DeviceMesh does not change; {name!r} cannot be set")
-
-    # -- shape ---------------------------------------------------------------------------------------------------------
-
-    @property
-    def axis_names(self) -> tuple[str, ...]:
-        """The names of the axes, slowest first."""
-        return tuple(axis.name for axis in self.axes)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The sizes of the axes, slowest first."""
-        return tuple(axis.size for axis in self.axes)
-
-    @cached_property
-    def world_size(self) -> int:
-        """How many ranks the mesh has."""
-        return math.prod(self.shape)
-
-    def size(self, *axes: str) -> int:
-        """How many ranks lie along one or several axes together.
-
-        Examples
-        --------
-        >>> DeviceMesh("pp=2, dp=3, tp=4").size("dp", "tp")
-        12
-        """
-        return math.prod(self.axes[self._axis_index(name)].size for name in axes)
-
-    @cached_property
-    def ranks(self) -> Ranks:
-        """The global ranks as int32 in the shape of the mesh."""
-        ranks = np.arange(self.world_size, dtype=np.int32).reshape(self.shape)
-        ranks.flags.writeable = False
-        return ranks
-
-    def _axis_index(self, name: str) -> int:
-        for index, axis in enumerate(self.axes):
-            if axis.name == name:
-                return index
-        raise MeshError(f"there is no axis {name!r}; this mesh has {', '.join(self.axis_names)}")
-
-    # -- coordinates ---------------------------------------------------------------------------------------------------
-
-    def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank lies on every axis.
-
-        Raises
-        ------
-        MeshError
-            If there is no such rank.
-
-        Examples
-        --------
-        >>> DeviceMesh("dp=2, tp=4").coordinates(5)
-        {'dp': 1, 'tp': 1}
-        """
-        rank = self._check_rank(rank)
-        return dict(zip(self.axis_names, (int(i) for i in np.unravel_index(rank, self.shape)), strict=True))
-
-    @cached_property
-    def coordinate_array(self) -> Ranks:
-        """The coordinates of all ranks: int32 of shape (world_size, axes), one row per rank."""
-        grid = np.indices(self.shape, dtype=np.int32).reshape(len(self.axes), -1)
-        coordinates = np.ascontiguousarray(grid.T)
-        coordinates.flags.writeable = False
-        return coordinates
-
-    def rank_at(self, **coordinates: int) -> int:
-        """The rank at the given coordinates, one for every axis.
-
-        Raises
-        ------
-        MeshError
-            If an axis is missing, unknown, or the coordinate lies outside it.
-
-        Examples
-        --------
-        >>> DeviceMesh("dp=2, tp=4").rank_at(tp=1, dp=1)
-        5
-        """
-        for name in coordinates:
-            self._axis_index(name)
-        missing = [name for name in self.axis_names if name not in coordinates]
-        if missing:
-            raise MeshError(f"a rank needs a coordinate on every axis; {', '.join(missing)} is missing")
-        place = []
-        for axis in self.axes:
-            value = operator.index(coordinates[axis.name])
-            if not 0 <= value < axis.size:
-                raise MeshError(f"{axis.name}={value} lies outside the axis; it goes from 0 to {axis.size - 1}")
-            place.append(value)
-        return int(self.ranks[tuple(place)])
-
-    def _check_rank(self, rank: int) -> int:
-        number = operator.index(rank)
-        if not 0 <= number < self.world_size:
-            raise MeshError(f"rank {number} does not exist; ranks go from 0 to {self.world_size - 1}")
-        return number
-
-    # -- groups --------------------------------------------------------------------------------------------------------
-
-    def groups(self, *axes: str) -> Groups:
-        """All groups along one or several axes: ranks that differ only there.
-
-        Parameters
-        ----------
-        *axes : str
-            Axis names. Inside a group the ranks count row-major over the axes in the order given here, the last the
-            fastest. The groups themselves are in row-major order of the remaining axes.
-
-        Returns
-        -------
-        Groups
-            Together they contain every rank exactly once.
-
-        Raises
-        ------
-        MeshError
-            If an axis is unknown or stands twice.
-
-        Examples
-        --------
-        >>> mesh = DeviceMesh("dp=2, cp=2, tp=2")
-        >>> mesh.groups("dp", "cp").array.tolist()
-        [[0, 2, 4, 6], [1, 3, 5, 7]]
-        """
-        if not axes:
-            raise MeshError(f"name at least one axis; this mesh has {', '.join(self.axis_names)}")
-        inside = [self._axis_index(name) for name in axes]
-        if len(set(inside)) != len(inside):
-            raise MeshError(f"an axis stands twice in {', '.join(axes)}")
-        return self._groups(tuple(inside))
-
-    def _groups(self, inside: tuple[int, ...]) -> Groups:
-        cache: dict[tuple[int, ...], Groups] = self.__dict__.setdefault("_group_cache", {})
-        if inside not in cache:
-            outside = [index for index in range(len(self.axes)) if index not in inside]
-            size = math.prod(self.shape[index] for index in inside)
-            array = self.ranks.transpose(*outside, *inside).reshape(-1, size)
-            names = tuple(self.axes[index].name for index in inside)
-            cache[inside] = Groups(groups_name(names), array, world_size=self.world_size, axes=names)
-        return cache[inside]
-
-    @property
-    def world(self) -> Group:
-        """The group of all ranks."""
-        return Group(WORLD, np.arange(self.world_size, dtype=np.int32))
-
-    def group_set(self, axis: str | Sequence[str]) -> Groups:
-        """The groups that a benchmark or a function runs on: along axes, ``"world"``, or one group by name.
-
-        Parameters
-        ----------
-        axis : str or sequence of str
-            ``"tp"``, ``("dp", "cp")`` or ``"dp-cp"``, ``"world"``, a single group such as ``"tp_0"``, or the name of a
-            group added by hand.
-
-        Returns
-        -------
-        Groups
-
-        Raises
-        ------
-        MeshError
-            If nothing has that name; the message lists what has.
-
-        Examples
-        --------
-        >>> mesh = DeviceMesh("dp=2, tp=2").with_group("pair", [3, 0])
-        >>> mesh.group_set("tp").array.tolist(), mesh.group_set("pair").array.tolist()
-        ([[0, 1], [2, 3]], [[3, 0]])
-        """
-        if not isinstance(axis, str):
-            return self.groups(*axis)
-        if axis in self.axis_names:
-            return self.groups(axis)
-        parts = axis.split("-")
-        if len(parts) > 1 and all(part in self.axis_names for part in parts):
-            return self.groups(*parts)
-        group = self.group(axis)
-        return Groups(axis, group.array[None, :], world_size=self.world_size, axes=group.axes, single=True)
-
-    def group(self, name: str) -> Group:
-        """One group by its name.
-
-        Parameters
-        ----------
-        name : str
-            ``"world"``, the name of a group added by hand, or axes and a number such as ``"tp_0"`` and ``"dp-cp_1"``.
-
-        Raises
-        ------
-        MeshError
-            If no group has that name.
-
-        Examples
-        --------
-        >>> DeviceMesh("dp=2, tp=2").group("dp_1")
-        Group('dp_1', [1, 3])
-        """
-        if name == WORLD:
-            return self.world
+    def _derived(
+        self, pairs: Sequence[tuple[str, int]], ranks: npt.NDArray[Any], came_from: Mapping[str, str] | None = None
+    ) -> Self:
+        old_names = {name: (came_from or {}).get(name, name) for name, _ in pairs}
+        backends = {new: self.backends[old] for new, old in old_names.items() if old in self.backends}
+        mesh = type(self)(pairs, ranks=ranks, world_size=self.world_size, backends=backends)
         for group in self.custom_groups:
-            if group.name == name:
-                return group
-        axes, _, number = name.rpartition("_")
-        parts = axes.split("-")
-        if number.isdecimal() and all(part in self.axis_names for part in parts):
-            groups = self.groups(*parts)
-            if int(number) < len(groups):
-                return groups[int(number)]
-            raise MeshError(
-                f"there is no group {name!r}; {axes} has {len(groups)} groups, {axes}_0 to {axes}_{len(groups) - 1}"
-            )
-        raise MeshError(
-            f"there is no axis or group {name!r}; there are the axes {', '.join(self.axis_names)} and the groups "
-            + ", ".join(
-                [WORLD, *(f"{n}_0…{n}_{len(self.groups(n)) - 1}" for n in self.axis_names)]
-                + [g.name for g in self.custom_groups]
-            )
-        )
+            try:
+                mesh = mesh.with_group(group.name, group.array)
+            except MeshError as error:
+                raise MeshError(
+                    f"the group {group.name!r} cannot be kept: {error}; first drop it, without_group({group.name!r})"
+                ) from None
+        return mesh
 
-    def with_group(self, name: str, ranks: Sequence[int] | Ranks) -> DeviceMesh:
-        """Add a group by hand and return the new mesh.
+    # -- the four usual layouts ----------------------------------------------------------------------------------------
 
-        Parameters
-        ----------
-        name : str
-            An identifier that no axis or group has yet.
-        ranks : sequence of int
-            The members; their order is kept and is the order inside the group.
+    @classmethod
+    def data_parallel(cls, ranks: int) -> DeviceMesh:
+        """Every rank holds the whole model: one group of all ranks along ``dp``.
+
+        Examples
+        --------
+        >>> DeviceMesh.data_parallel(4).group("dp_0")
+        Group('dp_0', [0, 1, 2, 3])
+        """
+        return cls([("dp", ranks)])
+
+    @classmethod
+    def tensor_parallel(cls, degree: int, world_size: int | None = None) -> DeviceMesh:
+        """Every layer is cut over `degree` neighbouring ranks; ``dp`` takes the rest of the world.
 
         Raises
         ------
         MeshError
-            If the name is taken, or the ranks are empty, repeated or outside the mesh.
+            If `degree` does not divide `world_size`.
 
         Examples
         --------
-        >>> DeviceMesh("dp=2, tp=2").with_group("diagonal", [3, 0]).group("diagonal")
-        Group('diagonal', [3, 0])
+        >>> DeviceMesh.tensor_parallel(4, world_size=8)
+        DeviceMesh('dp=2, tp=4')
         """
-        check_axis_name(name)
-        taken = {*self.axis_names, *(group.name for group in self.custom_groups)}
-        axes, _, number = name.rpartition("_")
-        if name in taken or (number.isdecimal() and axes in self.axis_names):
-            raise MeshError(f"the name {name!r} is taken; choose another for the new group")
-        given = np.asarray(list(ranks))
-        if given.size == 0:
-            raise MeshError(f"the group {name!r} has no ranks; give at least one")
-        if given.dtype.kind not in "iu":
-            raise MeshError(f"the ranks of group {name!r} must be whole numbers")
-        outside = given[(given < 0) | (given >= self.world_size)]
-        if outside.size:
-            raise MeshError(f"rank {outside[0]} does not exist; ranks go from 0 to {self.world_size - 1}")
-        values, counts = np.unique(given, return_counts=True)
-        if counts.max() > 1:
-            raise MeshError(f"rank {values[counts.argmax()]} stands {counts.max()} times in group {name!r}")
-        new = DeviceMesh([(axis.name, axis.size) for axis in self.axes])
-        new._set("custom_groups", (*self.custom_groups, Group(name, given.astype(np.int32))))
-        return new
+        return cls([("dp", -1), ("tp", degree)], world_size=degree if world_size is None else world_size)
 
-    # -- identity and looks --------------------------------------------------------------------------------------------
+    @classmethod
+    def pipeline_parallel(cls, stages: int, world_size: int | None = None) -> DeviceMesh:
+        """The layers are cut into stages; the ranks of one stage are neighbours, along ``dp``.
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """A short stable hash of the whole value; it stands in every frame and report.
-
-        Two meshes have the same fingerprint only if axes, sizes, order and added groups agree. It does not depend on
-        the machine, the process or the Python version.
+        Raises
+        ------
+        MeshError
+            If `stages` does not divide `world_size`.
 
         Examples
         --------
-        >>> DeviceMesh("dp=2, tp=2").fingerprint == DeviceMesh(dp=2, tp=2).fingerprint
-        True
+        >>> mesh = DeviceMesh.pipeline_parallel(2, world_size=4)
+        >>> mesh, mesh.group("pp_0"), mesh.stages()[1]
+        (DeviceMesh('pp=2, dp=2'), Group('pp_0', [0, 2]), Group('pp_stage_1', [2, 3]))
         """
-        digest = hashlib.sha256(format_axes(self.axes).encode())
-        for group in self.custom_groups:
-            digest.update(f"\n{group.name}:{','.join(map(str, group.array.tolist()))}".encode())
-        return digest.hexdigest()[:12]
+        return cls([("pp", stages), ("dp", -1)], world_size=stages if world_size is None else world_size)
+
+    @classmethod
+    def mixed(cls, tp: int, pp: int, dp: int, world_size: int | None = None) -> DeviceMesh:
+        """Tensor, pipeline and data parallel together: ``tp`` the fastest, then ``dp``, then ``pp``.
+
+        One of the degrees may be -1 when `world_size` is given.
+
+        Raises
+        ------
+        MeshError
+            If the degrees do not multiply to `world_size`.
+
+        Examples
+        --------
+        >>> DeviceMesh.mixed(tp=8, pp=2, dp=-1, world_size=64)
+        DeviceMesh('pp=2, dp=4, tp=8')
+        """
+        return cls([("pp", pp), ("dp", dp), ("tp", tp)], world_size=world_size)
+
+    # -- frames, words and other frameworks ----------------------------------------------------------------------------
 
     def membership(self) -> pd.DataFrame:
-        """One row per rank: its coordinates, and its group on every axis.
+        """One row per rank of the mesh: its coordinates, and its group on every axis.
 
         Returns
         -------
         pandas.DataFrame
-            Columns ``rank``, one integer column per axis, then ``<axis>_group`` with the group's name per axis, and one
-            boolean column per group added by hand.
+            Columns ``rank``, one integer column per axis, then ``<axis>_group`` with the group's name per axis
+            (categorical), and one boolean column per group added by hand.
 
         Examples
         --------
@@ -388,66 +195,162 @@ class DeviceMesh:
             2   1   0     dp_0     tp_1
             3   1   1     dp_1     tp_1
         """
-        import pandas as pd
+        return frames.membership(self)
 
-        coordinates = self.coordinate_array
-        columns: dict[str, object] = {"rank": np.arange(self.world_size, dtype=np.int32)}
-        for index, name in enumerate(self.axis_names):
-            columns[name] = coordinates[:, index]
-        for name in self.axis_names:
-            groups = self.groups(name)
-            columns[f"{name}_group"] = np.asarray(groups.names, dtype=object)[groups.color]
+    def stats(self) -> pd.DataFrame:
+        """One row per axis and per group added by hand: size, number of groups, stride, backend, first group.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The column ``stride`` is the distance in global rank between neighbours, missing where it varies.
+
+        Examples
+        --------
+        >>> print(DeviceMesh("dp=2, tp=4").stats()[["axis", "size", "groups", "stride"]].to_string(index=False))
+        axis  size  groups  stride
+          dp     2       4       4
+          tp     4       2       1
+        """
+        return frames.stats(self)
+
+    def proof(self, *axis_sets: Sequence[str]) -> pd.DataFrame:
+        """Prove that the groups are sound.
+
+        Every rank works out from its own coordinates alone, without the table of groups, which group it is in and at
+        which place. `same_order` says that all of them arrive at the table.
+
+        Parameters
+        ----------
+        *axis_sets : sequence of str
+            Which sets of axes to look at; every set of axes of this mesh when left out.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per set of axes: ``axes``, ``groups``, ``size``, and the findings ``disjoint`` (no rank is in two
+            groups), ``covers`` (every rank of the mesh is in one), ``equal_size`` and ``same_order`` (every rank
+            numbers the groups, and itself inside its group, alike).
+
+        Raises
+        ------
+        MeshError
+            If an axis is unknown, or there are more than ten axes and no set was named.
+
+        Examples
+        --------
+        >>> print(DeviceMesh("dp=2, tp=4").proof().to_string(index=False))
+         axes  groups  size  disjoint  covers  equal_size  same_order
+           dp       4     2      True    True        True        True
+           tp       2     4      True    True        True        True
+        dp-tp       1     8      True    True        True        True
+        """
+        return frames.proof(self, axis_sets)
+
+    def explain(self, ranks_per_node: int = 8) -> str:
+        """Say in words how the ranks are laid out: which axis is the fastest, and what that means.
+
+        Parameters
+        ----------
+        ranks_per_node : int, default 8
+            How many ranks a node has, to say which groups leave it.
+
+        Examples
+        --------
+        >>> print(DeviceMesh("dp=2, tp=4").explain(ranks_per_node=4))
+        dp=2, tp=4: 8 ranks; the last axis is the fastest.
+        tp, tensor parallel: the fastest; its first group is ranks 0 to 3, next to each other.
+        dp, data parallel: its first group is ranks 0 and 4, 4 apart.
+        On nodes of 4 ranks, tp stays inside a node; dp leaves it.
+        torch and JAX write the axes in this order: (dp, tp). Megatron writes the fastest first: tp-dp.
+        """
+        return words.explain(self, ranks_per_node)
+
+    def to(self, framework: str, *, experts: DeviceMesh | None = None) -> Recipe:
+        """The same layout in the words of another framework.
+
+        Parameters
+        ----------
+        framework : str
+            ``torch``, ``jax``, ``megatron``, ``megatron-flags``, ``hypercomm``, ``deepspeed``, ``vllm`` or
+            ``torchtitan``.
+        experts : DeviceMesh, optional
+            A `view` of this mesh that says where the experts are, for the frameworks that take both.
+
+        Returns
+        -------
+        Recipe
+            Its ``text`` is code or flags, its ``arguments`` the same as a dict, its ``notes`` what does not carry over.
+
+        Raises
+        ------
+        MeshError
+            If the framework has no words for this layout.
+
+        Examples
+        --------
+        >>> DeviceMesh("dp=2, tp=4").to("torch")
+        init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"))
+        """
+        from meshlab.mesh.interop import write_mesh
+
+        return write_mesh(self, framework, experts=experts)
+
+    # -- identity and looks --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short stable hash of the whole value; it stands in every frame and report.
+
+        Two meshes have the same fingerprint only if axes, sizes, order, ranks, backends and added groups agree. It
+        does not depend on the machine, the process or the Python version.
+
+        Examples
+        --------
+        >>> DeviceMesh("dp=2, tp=2").fingerprint == DeviceMesh(dp=2, tp=2).fingerprint
+        True
+        """
+        digest = hashlib.sha256(format_axes(self.axes).encode())
+        if self._order is not None:
+            digest.update(f"\nranks of {self.world_size}:".encode())
+            digest.update(self._order.astype("<i4").tobytes())
+        for axis, backend in self.backends.items():
+            digest.update(f"\n{axis} on {backend}".encode())
         for group in self.custom_groups:
-            columns[group.name] = np.isin(np.arange(self.world_size), group.array)
-        frame = pd.DataFrame(columns)
-        return (
-            frame.astype({f"{name}_group": "category" for name in self.axis_names}) if self.world_size > 4096 else frame
-        )
-
-    @property
-    def grouped_axes(self) -> Mapping[str, Groups]:
-        """The groups of every axis, by axis name, in the order in which communicators are created."""
-        return MappingProxyType({name: self.groups(name) for name in self.axis_names})
+            digest.update(f"\n{group.name}:{','.join(map(str, group.array.tolist()))}".encode())
+        return digest.hexdigest()[:12]
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DeviceMesh):
             return NotImplemented
-        return self.axes == other.axes and self.custom_groups == other.custom_groups
+        same = (self.axes, self.world_size, self.backends) == (other.axes, other.world_size, other.backends)
+        return same and np.array_equal(self.ranks, other.ranks) and self.custom_groups == other.custom_groups
 
     def __hash__(self) -> int:
-        return hash((self.axes, self.custom_groups))
+        return hash(self.fingerprint)
 
     def __reduce__(self) -> tuple[object, ...]:
-        pairs = tuple((axis.name, axis.size) for axis in self.axes)
-        return (_rebuild_mesh, (pairs, tuple((group.name, group.ranks) for group in self.custom_groups)))
+        order = None if self._order is None else np.array(self._order)
+        return (_rebuild_mesh, (self._pairs, order, self.world_size, dict(self.backends), self.custom_groups))
 
     def __str__(self) -> str:
         return format_axes(self.axes)
 
     def __repr__(self) -> str:
-        added = "".join(f".with_group({group.name!r}, {list(group.ranks)})" for group in self.custom_groups)
-        return f"DeviceMesh({format_axes(self.axes)!r}){added}"
+        return words.source(self)
 
     def _repr_html_(self) -> str:
-        rows: list[Sequence[object]] = [
-            [axis.name, axis.size, len(self.groups(axis.name)), repr_ranks(self.groups(axis.name)[0])]
-            for axis in self.axes
-        ]
-        rows += [[group.name, len(group), 1, repr_ranks(group)] for group in self.custom_groups]
-        return markup.card(
-            f"DeviceMesh · {self}",
-            f"{self.world_size:,} ranks · {self.axes[-1].name} is the fastest axis",
-            markup.table(["axis", "size", "groups", "first group"], rows),
-        )
+        return words.html(self)
 
 
-def repr_ranks(group: Group) -> str:
-    """The ranks of a group as short text."""
-    return repr(group).split(", ", 1)[1][:-1]
-
-
-def _rebuild_mesh(pairs: Sequence[tuple[str, int]], custom: Sequence[tuple[str, Sequence[int]]]) -> DeviceMesh:
-    mesh = DeviceMesh(pairs)
-    for name, ranks in custom:
-        mesh = mesh.with_group(name, ranks)
+def _rebuild_mesh(
+    pairs: Sequence[tuple[str, int]],
+    order: Ranks | None,
+    world_size: int,
+    backends: Mapping[str, str],
+    groups: Sequence[Group],
+) -> DeviceMesh:
+    mesh = DeviceMesh(pairs, ranks=order, world_size=world_size, backends=backends)
+    for group in groups:
+        mesh = mesh.with_group(group.name, group.array)
     return mesh

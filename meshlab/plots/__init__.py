@@ -1,1 +1,17 @@
-"""."""
+"""Pictures: functions from meshes and frames to matplotlib axes. They take ``ax=``, return it and show nothing."""
+
+from meshlab.plots.curves import plot_bandwidth, plot_latency
+from meshlab.plots.figures import figure_png, figure_svg
+from meshlab.plots.membership import plot_membership
+from meshlab.plots.palette import group_colors
+from meshlab.plots.topology import plot_topology
+
+__all__ = [
+    "figure_png",
+    "figure_svg",
+    "group_colors",
+    "plot_bandwidth",
+    "plot_latency",
+    "plot_membership",
+    "plot_topology",
+]

@@ -1,0 +1,7 @@
+"""``python -m meshlab``."""
+
+import sys
+
+from meshlab.cli import main
+
+sys.exit(main())

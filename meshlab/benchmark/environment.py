@@ -1,0 +1,115 @@
+"""Where a run was made: versions, host, libraries, and the settings that matter."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from meshlab.version import __version__
+
+__all__ = ["SETTINGS", "describe_host", "read_settings", "software_versions", "usable_cores"]
+
+SETTINGS = (
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_VISIBLE_DEVICES",
+    "MPIR_CVAR_CH4_NETMOD",
+    "MPIR_CVAR_DEVICE_COLLECTIVES",
+    "MPIR_CVAR_ENABLE_GPU",
+    "NCCL_ALGO",
+    "NCCL_BUFFSIZE",
+    "NCCL_COLLNET_ENABLE",
+    "NCCL_CROSS_NIC",
+    "NCCL_CUMEM_ENABLE",
+    "NCCL_DEBUG",
+    "NCCL_GRAPH_MIXING_SUPPORT",
+    "NCCL_IB_DISABLE",
+    "NCCL_IB_GID_INDEX",
+    "NCCL_IB_HCA",
+    "NCCL_IB_QPS_PER_CONNECTION",
+    "NCCL_IB_TC",
+    "NCCL_LAUNCH_ORDER_IMPLICIT",
+    "NCCL_MAX_CTAS",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_CTAS",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_MULTI_RANK_GPU_ENABLE",
+    "NCCL_NET",
+    "NCCL_NET_GDR_LEVEL",
+    "NCCL_NTHREADS",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_P2P_LEVEL",
+    "NCCL_PROTO",
+    "NCCL_PXN_DISABLE",
+    "NCCL_SHM_DISABLE",
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_TOPO_FILE",
+    "OMP_NUM_THREADS",
+)
+"""The environment variables that a run records; no other one is ever read."""
+
+_SOFTWARE = ("numpy", "pandas", "ipyparallel", "mpi4py", "mpich", "cupy-cuda12x", "cupy-cuda13x", "nccl4py")
+
+
+def read_settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The settings of `SETTINGS` that are set, by name.
+
+    Examples
+    --------
+    >>> read_settings({"NCCL_ALGO": "Ring", "SECRET": "1"})
+    {'NCCL_ALGO': 'Ring'}
+    """
+    given = os.environ if environ is None else environ
+    return {name: given[name] for name in SETTINGS if name in given}
+
+
+def software_versions() -> dict[str, str]:
+    """The versions of what measurements depend on, for what is installed."""
+    versions = {"meshlab": __version__, "Python": platform.python_version()}
+    for name in _SOFTWARE:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def describe_host() -> dict[str, str]:
+    """The host: name, system, processor, cores this process may use, memory."""
+    import psutil
+
+    from meshlab.units import format_size
+
+    return {
+        "name": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": f"{usable_cores()} of {os.cpu_count()} usable",
+        "memory": format_size(psutil.virtual_memory().total),
+    }
+
+
+def _processor() -> str:
+    if sys.platform == "linux":
+        try:
+            with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+                for line in file:
+                    if line.startswith("model name"):
+                        return line.split(":", 1)[1].strip()
+        except OSError:
+            pass
+    return platform.processor() or platform.machine()
+
+
+def settings_of_rank(comm: Any) -> dict[str, str]:
+    """The settings as a rank sees them; runs on the engines."""
+    return read_settings()

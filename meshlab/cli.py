@@ -1,0 +1,311 @@
+"""The command line: `meshlab demo | doctor | show | bench | report | lab`."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from meshlab.errors import MeshlabError
+from meshlab.version import __version__
+
+if TYPE_CHECKING:
+    from meshlab.benchmark import Plan, Run
+    from meshlab.mesh import DeviceMesh
+
+__all__ = ["main"]
+
+_GOOD, _WRONG, _BAD_INPUT, _INTERRUPTED = 0, 1, 2, 130
+
+_NOTEBOOK = "01_first_mesh.ipynb"
+
+_DESCRIPTION = """\
+Explore collectives on the ranks of a device mesh: lay a mesh over ranks, prove its groups, measure collectives along
+its axes, and write a report. Works on GPUs, and without any on real MPI processes.
+"""
+
+_EXAMPLES = """\
+examples:
+  meshlab demo --out first-report             four ranks, from a mesh to a report, in half a minute
+  meshlab show "pp=2, dp=2, tp=4" --axis dp   who is in which group; starts nothing
+  meshlab bench all_reduce --mesh "dp=2, tp=2" --axis tp --sizes 1K:16M --out run1
+  meshlab report run1 --out run1.md           the report of a run that was saved
+  meshlab doctor                              what is installed, and what to do about what is missing
+
+exit codes: 0 good · 1 a benchmark failed or gave wrong results · 2 bad arguments · 130 interrupted
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        The words after ``meshlab``; those of the process by default.
+
+    Returns
+    -------
+    int
+        The exit code: 0 good, 1 a benchmark failed or was wrong, 2 bad arguments, 130 interrupted.
+    """
+    options = _parser().parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return command(options)
+    except MeshlabError as error:
+        print(f"meshlab: {error}", file=sys.stderr)
+        return _BAD_INPUT
+    except KeyboardInterrupt:
+        print("meshlab: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("meshlab", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=form)
+    parser.add_argument("--version", action="version", version=f"meshlab {__version__}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def add(name: str, function: Callable[[argparse.Namespace], int], text: str, more: str) -> argparse.ArgumentParser:
+        command = commands.add_parser(
+            name, help=text, description=f"{text[:1].upper()}{text[1:]}.\n\n{more}", formatter_class=form
+        )
+        command.set_defaults(command=function)
+        return command
+
+    demo = add(
+        "demo",
+        _demo,
+        "go the whole way once, from a mesh to a report",
+        "Starts ranks as processes, lays a mesh over them, proves its groups, measures four collectives along every\n"
+        "axis over real MPI, prints a table, and writes a report with its pictures and frames.",
+    )
+    demo.add_argument("--out", default="meshlab-demo", metavar="DIR", help="where to write (default: %(default)s)")
+    demo.add_argument("--mesh", default="dp=2, tp=2", help='the mesh (default: "%(default)s")')
+    demo.add_argument("--sizes", default="1K:16M", help="the sizes (default: %(default)s)")
+    _add_backend(demo)
+
+    add(
+        "doctor",
+        _doctor,
+        "say what is installed, and what to do about what is missing",
+        "Looks at Python, the packages, the MPI library and its mpiexec, shared memory, and the parts for GPUs.\n"
+        "Exits with 1 when something that the core needs is broken.",
+    )
+
+    show = add(
+        "show",
+        _show,
+        "print a mesh: its axes, its groups, and who is in which",
+        "The last axis is the fastest: ranks that differ only there are neighbours. Starts nothing.",
+    )
+    show.add_argument("mesh", help='such as "dp=2, tp=4"; one size may be -1 if --ranks says how many there are')
+    show.add_argument("--axis", help='whose groups to show in the grid: an axis, or several such as "dp-cp"')
+    show.add_argument("--ranks", type=int, metavar="N", help="how many ranks there are")
+
+    bench = add(
+        "bench",
+        _bench,
+        "measure collectives along axes of a mesh",
+        "All groups of an axis run at once. Prints a table; with --out, writes the run's frames (Parquet and CSV),\n"
+        "its report and its pictures. Rows that were measured are written even when the run fails or is interrupted.",
+    )
+    bench.add_argument(
+        "collectives", nargs="*", default=["all_reduce"], metavar="COLLECTIVE", help="default: all_reduce"
+    )
+    bench.add_argument("--mesh", required=True, help='such as "dp=2, tp=2"; the last axis is the fastest')
+    bench.add_argument("--ranks", type=int, metavar="N", help="how many ranks to start (default: as the mesh has)")
+    bench.add_argument(
+        "--axis", action="append", metavar="AXIS", help="along which axis; may be repeated (default: all)"
+    )
+    bench.add_argument("--sizes", default="1K:16M", help='such as 1K:16M, 8:1G*4 or "1K, 1M" (default: %(default)s)')
+    bench.add_argument("--dtype", default="float32", help="element types, with commas between (default: %(default)s)")
+    bench.add_argument("--op", default="sum", help="reduce operations, with commas between (default: %(default)s)")
+    bench.add_argument("--mode", default="pipelined", help="isolated or pipelined, or both with a comma between")
+    bench.add_argument("--in-place", action="store_true", help="let input and output share memory")
+    bench.add_argument("--seconds", type=float, default=0.5, help="at most so long per step (default: %(default)s)")
+    bench.add_argument("--out", metavar="DIR", help="where to write the run and its report")
+    _add_backend(bench)
+
+    report = add(
+        "report",
+        _report,
+        "write the report of a run that was saved",
+        "Reads a folder that bench, demo or Run.save wrote.",
+    )
+    report.add_argument("folder", help="the run's folder")
+    report.add_argument("--out", metavar="FILE", help="the report, .html or .md (default: report.html in the folder)")
+
+    lab = add(
+        "lab",
+        _lab,
+        "open JupyterLab on the first notebook",
+        "Copies the notebook into the folder, unless it is there already, and opens it.\n"
+        "What stands behind -- goes to JupyterLab: meshlab lab -- --no-browser --port=8889",
+    )
+    lab.add_argument("folder", nargs="?", default=".", help="where to work (default: this folder)")
+    lab.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
+    return parser
+
+
+def _add_backend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--backend",
+        choices=["auto", "mpi", "threads"],
+        default="auto",
+        help="mpi: real processes; threads: in this process, to try things out (default: %(default)s)",
+    )
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def _say(text: object) -> None:
+    """Print at once, also into a pipe: some lines are minutes apart."""
+    print(text, flush=True)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    from meshlab.benchmark import Plan, Sampling
+    from meshlab.mesh import DeviceMesh
+    from meshlab.mesh.text import mesh_text
+
+    mesh = DeviceMesh(options.mesh)
+    plan = Plan(
+        ["all_reduce", "all_gather", "reduce_scatter", "broadcast"],
+        mesh.axis_names,
+        sizes=options.sizes,
+        sampling=Sampling(max_s=0.05),
+    )
+    _say(f"{mesh_text(mesh)}\n")
+    return _measure(mesh, mesh.world_size, plan, options.backend, Path(options.out))
+
+
+def _bench(options: argparse.Namespace) -> int:
+    from meshlab.benchmark import Plan, Sampling
+    from meshlab.mesh import DeviceMesh
+
+    mesh = DeviceMesh(options.mesh, world_size=options.ranks if "-1" in options.mesh else None)
+    plan = Plan(
+        options.collectives,
+        options.axis or mesh.axis_names,
+        sizes=options.sizes,
+        dtype=options.dtype,
+        op=options.op,
+        mode=options.mode,
+        in_place=options.in_place,
+        sampling=Sampling(max_s=options.seconds),
+    )
+    n = mesh.world_size if options.ranks is None else options.ranks
+    return _measure(mesh, n, plan, options.backend, Path(options.out) if options.out else None)
+
+
+def _measure(mesh: DeviceMesh, n: int, plan: Plan, backend: str, out: Path | None) -> int:
+    """Start ranks, prove the mesh, measure, print, and write what there is."""
+    from contextlib import ExitStack
+
+    from meshlab.benchmark import bench
+    from meshlab.benchmark.text import results_text
+    from meshlab.engines import launch
+    from meshlab.engines.engines import check_mesh_size
+    from meshlab.files import staged_folder
+    from meshlab.units import format_seconds
+
+    check_mesh_size(mesh, n)
+    plan.steps(mesh)
+    with ExitStack() as stack:
+        stage = stack.enter_context(staged_folder(out)) if out is not None else None
+        began = time.monotonic()
+        engines = stack.enter_context(launch(n, backend=backend))
+        library = engines.facts[0].capabilities.library
+        _say(f"{engines.where}, {library}: ready in {format_seconds(time.monotonic() - began)}")
+        proof = engines.verify(mesh)
+        _say(f"{len(proof)} groups verified: each contains exactly the ranks it should")
+        run = bench(engines, mesh, plan)
+        code = _wait(run)
+        _say(f"\n{results_text(run.results)}\n")
+        if stage is not None:
+            _write(run, stage)
+    if out is not None:
+        _say(f"report: {out / 'report.html'}")
+    return code
+
+
+def _wait(run: Run) -> int:
+    """Wait for a run; an interrupt or a fault keeps the rows."""
+    try:
+        results = run.wait()
+    except KeyboardInterrupt:
+        run.cancel()
+        run.cancel()
+        print("meshlab: interrupted; the rows measured so far are kept", file=sys.stderr)
+        run.wait(10)
+        return _INTERRUPTED
+    except MeshlabError as error:
+        print(f"meshlab: {error}", file=sys.stderr)
+        return _WRONG
+    return _GOOD if (results["status"] == "ok").all() else _WRONG
+
+
+def _write(run: Run, folder: Path) -> None:
+    from meshlab.benchmark.store import save_run
+    from meshlab.report import Report
+    from meshlab.report.pictures import save_pictures
+
+    save_run(run, folder)
+    save_pictures(run.results, run.mesh, folder)
+    report = Report(run)
+    report.save(folder / "report.html")
+    report.save(folder / "report.md")
+
+
+def _report(options: argparse.Namespace) -> int:
+    from meshlab.benchmark import Run
+    from meshlab.report import Report
+
+    path = Path(options.out) if options.out else Path(options.folder) / "report.html"
+    Report(Run.load(options.folder)).save(path)
+    _say(path)
+    return _GOOD
+
+
+def _show(options: argparse.Namespace) -> int:
+    from meshlab.mesh import DeviceMesh
+    from meshlab.mesh.text import mesh_text
+
+    mesh = DeviceMesh(options.mesh, world_size=options.ranks)
+    _say(f"{mesh_text(mesh, options.axis)}\n\n{mesh.explain()}")
+    return _GOOD
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from meshlab.doctor import examine, findings_text
+
+    findings = examine()
+    _say(findings_text(findings))
+    return _WRONG if any(finding.verdict == "broken" for finding in findings) else _GOOD
+
+
+def _lab(options: argparse.Namespace) -> int:
+    from importlib.util import find_spec
+
+    from meshlab.files import write_file
+
+    if find_spec("jupyterlab") is None:
+        print("meshlab: JupyterLab is not installed; pip install '.[lab]' in meshlab's folder", file=sys.stderr)
+        return _BAD_INPUT
+    notebook = Path(options.folder) / _NOTEBOOK
+    if not notebook.exists():
+        package = Path(__file__).parent
+        shipped = [folder / "notebooks" / _NOTEBOOK for folder in (package, package.parent)]
+        write_file(notebook, next(path for path in shipped if path.exists()).read_bytes())
+    return subprocess.call([sys.executable, "-m", "jupyterlab", str(notebook), *options.arguments])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

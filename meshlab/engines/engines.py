@@ -1,0 +1,429 @@
+"""Engines: running ranks, and the rules by which they are used, watched, ended and started again."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from meshlab import markup
+from meshlab.engines.rankset import RankFacts, RankSet, Reply
+from meshlab.engines.rounds import Round, RoundFailedError
+from meshlab.engines.verify import verify_mesh
+from meshlab.errors import EngineError, MeshError
+from meshlab.mesh import WORLD, DeviceMesh
+from meshlab.units import format_size
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Engines", "Lease", "check_mesh_size"]
+
+_MOST_GROUP_SETS = 32
+
+
+class Engines:
+    """Running ranks. Made by `launch` and `attach`.
+
+    Any mesh with as many ranks can be used on them. One caller at a time: a second one is told what they are busy with.
+    When a rank dies, raises while others wait for it, or does not answer within the deadline, the call raises
+    `EngineError` naming the rank, the set of ranks is ended, and `restart` starts a fresh one.
+    """
+
+    def __init__(self, ranks: RankSet, *, deadline_s: float, timeout_s: float) -> None:
+        self._ranks = ranks
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._doing = ""
+        self._state: Literal["ready", "broken", "closed"] = "ready"
+        self._why_broken = ""
+        self._group_sets: OrderedDict[str, None] = OrderedDict()
+        self._current: Round | None = None
+        self.deadline_s = deadline_s
+        self.facts: tuple[RankFacts, ...] = ranks.start(timeout_s)
+
+    # -- facts ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def world_size(self) -> int:
+        """How many ranks there are."""
+        return self._ranks.size
+
+    @property
+    def backend(self) -> str:
+        """The backend's name."""
+        return self._ranks.backend
+
+    @property
+    def client(self) -> Any:
+        """The plain ipyparallel client, so that ``%%px`` works; None for threads."""
+        return self._ranks.client
+
+    @property
+    def state(self) -> str:
+        """ready, busy, broken or closed."""
+        return "busy" if self._state == "ready" and self._lock.locked() else self._state
+
+    @property
+    def where(self) -> str:
+        """What numbers measured here are numbers of, for titles: such as "4 ranks · MPI on this CPU"."""
+        return f"{self.world_size} ranks · {self.facts[0].capabilities.where}"
+
+    def status(self) -> pd.DataFrame:
+        """One row per rank: host, process, backend, library, state, collectives entered, communicators, memory.
+
+        While the ranks are busy, communicators and memory are missing: only the ranks themselves know them.
+        """
+        import pandas as pd
+
+        answers: list[dict[str, Any]] = [{} for _ in self.facts]
+        if self.state == "ready":
+            with self.lease("status") as lease:
+                answers = [reply.value or {} for reply in lease.everywhere("status")]
+        counts = self._ranks.calls()
+        state = self.state if self._state != "ready" or self.state != "busy" else f"busy with {self._doing}"
+        rows = [
+            {
+                "rank": fact.rank,
+                "host": fact.host,
+                "pid": fact.pid,
+                "backend": self.backend,
+                "library": fact.capabilities.library,
+                "state": state,
+                "calls": counts[fact.rank] if counts[fact.rank] >= 0 else pd.NA,
+                "communicators": answer.get("communicators", pd.NA),
+                "memory_bytes": answer.get("memory_bytes", pd.NA),
+            }
+            for fact, answer in zip(self.facts, answers, strict=True)
+        ]
+        whole = dict.fromkeys(("calls", "communicators", "memory_bytes"), "Int64")
+        return pd.DataFrame(rows).astype(whole)
+
+    # -- use -----------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def lease(self, doing: str) -> Iterator[Lease]:
+        """Take the ranks for a while; nobody else can use them meanwhile.
+
+        Parameters
+        ----------
+        doing : str
+            What for; others are told "busy with …".
+
+        Raises
+        ------
+        EngineError
+            If the ranks are busy, broken or closed.
+        """
+        if not self._lock.acquire(blocking=False):
+            raise EngineError(f"the engines are busy with {self._doing}; wait for it, or cancel it")
+        try:
+            self._check_usable()
+            self._doing = doing
+            yield Lease(self)
+        finally:
+            self._doing = ""
+            self._lock.release()
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        mesh: DeviceMesh | None = None,
+        *,
+        axis: str | Sequence[str] = WORLD,
+        arguments: tuple[Any, ...] = (),
+        deadline_s: float | None = None,
+    ) -> pd.DataFrame:
+        """Call ``function(communicator, *arguments)`` on every rank at once.
+
+        Parameters
+        ----------
+        function : callable
+            Its first argument is the rank's `Communicator` along `axis`.
+        mesh : DeviceMesh, optional
+            Says what the groups are; needed unless `axis` is ``"world"``.
+        axis : str or sequence of str, default "world"
+            Anything `DeviceMesh.group_set` takes.
+        arguments : tuple, default ()
+            Further arguments, the same on every rank.
+        deadline_s : float, optional
+            How long it may take; the engines' own deadline by default.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per rank: ``rank``, ``group``, ``value`` (what the function returned) and ``error`` (what it raised,
+            missing when it did not).
+
+        Raises
+        ------
+        EngineError
+            If a rank died or did not answer in time, or raised while others waited for it.
+        MeshError
+            If the mesh has another number of ranks, or no such axis.
+
+        Examples
+        --------
+        >>> from meshlab.engines import launch
+        >>> with launch(4, backend="threads") as engines:
+        ...     frame = engines.run(lambda comm: comm.ranks, DeviceMesh("dp=2, tp=2"), axis="dp")
+        >>> frame["value"].tolist()
+        [(0, 2), (1, 3), (0, 2), (1, 3)]
+        """
+        import pandas as pd
+
+        name = getattr(function, "__name__", "a function")
+        with self.lease(f"running {name}") as lease:
+            replies = lease.call(function, mesh, axis, arguments, deadline_s=deadline_s)
+        groups = (mesh or DeviceMesh(all_ranks=self.world_size)).group_set(axis)
+        names = groups.names
+        return pd.DataFrame(
+            {
+                "rank": [reply.rank for reply in replies],
+                "group": [names[groups.color[reply.rank]] for reply in replies],
+                "value": pd.Series([reply.value for reply in replies], dtype=object),
+                "error": pd.Series([reply.error for reply in replies], dtype="string"),
+            }
+        )
+
+    def verify(self, mesh: DeviceMesh) -> pd.DataFrame:
+        """Prove that every rank agrees on the mesh, and that every group contains exactly who it should.
+
+        Every rank computes the mesh's fingerprint on its own. Then in every group of every axis, and in every group
+        added by hand, the members tell each other who they are, and a rank-coded sum is checked.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per group: ``axis``, ``group``, ``n_ranks``, ``ranks``, ``is_right``, ``seen`` (the members as the
+            ranks saw them).
+
+        Raises
+        ------
+        CommunicatorError
+            At the first difference; it names the group, who should be in it, and who is.
+        """
+        with self.lease(f"verifying {mesh}") as lease:
+            return verify_mesh(lease, mesh)
+
+    def check_mesh(self, mesh: DeviceMesh) -> None:
+        """Raise a `MeshError` unless the mesh has as many ranks as there are engines."""
+        check_mesh_size(mesh, self.world_size)
+
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in whatever the ranks are running."""
+        if self._state == "ready":
+            self._ranks.interrupt()
+
+    def kill(self) -> None:
+        """End the ranks at once, whatever they do; `restart` starts fresh ones."""
+        if self._state == "ready":
+            self._break("they were killed")
+
+    def restart(self) -> None:
+        """Start a fresh set of ranks, with the same client.
+
+        Raises
+        ------
+        EngineError
+            If the ranks are busy or closed, were started by somebody else, or do not start.
+        """
+        if self._state == "closed":
+            raise EngineError("the engines are closed; launch() starts new ones")
+        if self._ranks.is_attached:
+            raise EngineError(
+                "these engines were started by somebody else; restart them there, and attach() to them again"
+            )
+        if not self._lock.acquire(blocking=False):
+            raise EngineError(f"the engines are busy with {self._doing}; cancel it first")
+        try:
+            if self._state == "ready":
+                self._break("they are being restarted")
+            self.facts = self._ranks.start(self._timeout_s)
+            self._state = "ready"
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """End the ranks and leave nothing behind. A second call does nothing."""
+        if self._state != "closed":
+            self._state = "closed"
+            self._ranks.close()
+            if self._current is not None:
+                self._current.give_up("the engines were closed")
+
+    def __enter__(self) -> Engines:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Engines: {self.where}, {self.state}>"
+
+    def _repr_html_(self) -> str:
+        frame = self.status()
+        frame["memory"] = [format_size(size) for size in frame["memory_bytes"].fillna(0)]
+        header = ["rank", "host", "pid", "library", "state", "calls", "communicators", "memory"]
+        rows = frame[header].astype(object).where(frame.notna(), "–").to_numpy().tolist()
+        return markup.card(f"Engines · {self.where}", f"{self.state}", markup.table(header, rows))
+
+    # -- inside --------------------------------------------------------------------------------------------------------
+
+    def _check_usable(self) -> None:
+        if self._state == "closed":
+            raise EngineError("the engines are closed; launch() starts new ones")
+        if self._state == "broken":
+            cure = "restart them where they were started" if self._ranks.is_attached else "engines.restart()"
+            raise EngineError(f"the engines cannot be used: {self._why_broken}; {cure} gives a fresh set")
+
+    def _break(self, why: str) -> None:
+        self._state = "broken"
+        self._why_broken = why
+        self._group_sets.clear()
+        self._ranks.kill()
+
+    def _make_group_set(self, mesh: DeviceMesh | None, axis: str | Sequence[str]) -> tuple[str, list[int]]:
+        """Have the communicators of a group set made, unless they are there; return its name and the ranks in it."""
+        if mesh is None:
+            if axis != WORLD:
+                raise MeshError(f"to run along {axis!r}, say on which mesh")
+            mesh = DeviceMesh(all_ranks=self.world_size)
+        self.check_mesh(mesh)
+        groups = mesh.group_set(axis)
+        members = [rank for rank in range(self.world_size) if groups.color[rank] >= 0]
+        name = WORLD if groups.name == WORLD else f"{mesh.fingerprint} {groups.name}"
+        if name in self._group_sets:
+            self._group_sets.move_to_end(name)
+            return name, members
+        if len(self._group_sets) >= _MOST_GROUP_SETS:
+            oldest, _ = self._group_sets.popitem(last=False)
+            self._round(
+                "drop", [([oldest],)] * self.world_size, doing="closing communicators that were not used lately"
+            )
+        arguments = []
+        for rank in range(self.world_size):
+            color = int(groups.color[rank])
+            group = groups[color] if color >= 0 else None
+            arguments.append(
+                (
+                    name,
+                    None if group is None else color,
+                    int(groups.key[rank]),
+                    "" if group is None else group.name,
+                    () if group is None else group.ranks,
+                )
+            )
+        replies = self._round("split", arguments, doing=f"making the communicators of {groups.name}")
+        _raise_first_error(replies, f"making the communicators of {groups.name}")
+        self._group_sets[name] = None
+        return name, members
+
+    def _round(
+        self,
+        method: str,
+        arguments: Sequence[tuple[Any, ...]],
+        *,
+        ranks: Sequence[int] | None = None,
+        doing: str,
+        deadline_s: float | None = None,
+    ) -> list[Reply]:
+        """Run a worker's method on several ranks at once; the set is ended when they do not all answer."""
+        self._current = Round(self._ranks, self.facts, range(self.world_size) if ranks is None else ranks, doing)
+        try:
+            replies = self._current.run(method, arguments, self.deadline_s if deadline_s is None else deadline_s)
+        except RoundFailedError as failure:
+            if self._state != "ready":
+                ended = "closed" if self._state == "closed" else f"ended ({self._why_broken})"
+                raise EngineError(f"the engines were {ended} while {doing}") from failure
+            self._break(failure.why)
+            raise EngineError(
+                f"{failure.why}; {self._cure()}",
+                rank=failure.rank,
+                host=self.facts[failure.rank].host,
+                log=failure.log,
+            ) from None
+        if any(reply.error is not None for reply in replies):
+            # What the ranks left unfinished in their communicators is unknown: make them anew.
+            self._forget_group_sets()
+        return replies
+
+    def _forget_group_sets(self) -> None:
+        names, self._group_sets = list(self._group_sets), OrderedDict()
+        if names:
+            self._round("drop", [(names,)] * self.world_size, doing="closing communicators after an error")
+
+    def _cure(self) -> str:
+        if self._ranks.is_attached:
+            return "the engines were started by somebody else: restart them there, and attach() again"
+        return "the set was ended; engines.restart() gives a fresh one"
+
+
+def check_mesh_size(mesh: DeviceMesh, n: int) -> None:
+    """Raise a `MeshError` unless the mesh has `n` ranks."""
+    if mesh.world_size != n:
+        raise MeshError(
+            f"{mesh} is {mesh.world_size} ranks, but there are {n} engines; start {mesh.world_size}, or let an axis "
+            f"fill: DeviceMesh('…=-1', world_size={n})"
+        )
+
+
+class Lease:
+    """The right to use the ranks, for as long as `Engines.lease` lasts."""
+
+    def __init__(self, engines: Engines) -> None:
+        self.engines = engines
+
+    @property
+    def doing(self) -> str:
+        """What the ranks are busy with, as others are told."""
+        return self.engines._doing
+
+    @doing.setter
+    def doing(self, text: str) -> None:
+        self.engines._doing = text
+
+    def everywhere(self, method: str, *arguments: Any) -> list[Reply]:
+        """Run one of the worker's own methods on every rank."""
+        engines = self.engines
+        return engines._round(method, [arguments] * engines.world_size, doing=self.doing)
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        mesh: DeviceMesh | None = None,
+        axis: str | Sequence[str] = WORLD,
+        arguments: tuple[Any, ...] = (),
+        *,
+        deadline_s: float | None = None,
+    ) -> list[Reply]:
+        """Call ``function(communicator, *arguments)`` on every rank that is in a group along `axis`."""
+        engines = self.engines
+        name, members = engines._make_group_set(mesh, axis)
+        shipped = function if engines.backend == "threads" else _pickled(function)
+        given = [(name, shipped, arguments)] * len(members)
+        return engines._round("run", given, ranks=members, doing=self.doing, deadline_s=deadline_s)
+
+
+def _pickled(function: Callable[..., Any]) -> bytes:
+    import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps(function))
+    except Exception as error:
+        raise EngineError(
+            f"the function cannot be sent to the engines: {error}; it must not hold open files, locks or widgets"
+        ) from error
+
+
+def _raise_first_error(replies: Sequence[Reply], doing: str) -> None:
+    for reply in replies:
+        if reply.error is not None:
+            raise EngineError(
+                f"rank {reply.rank} failed while {doing}: {reply.error}", rank=reply.rank, log=reply.trace
+            )

@@ -1,0 +1,99 @@
+"""The two ways to get engines: start them here, or use what somebody else started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from meshlab.engines.engines import Engines
+from meshlab.engines.rankset import RankSet
+from meshlab.errors import EngineError
+
+__all__ = ["attach", "launch"]
+
+_DEADLINE_S = 30.0
+
+
+def launch(
+    n: int,
+    *,
+    backend: str = "auto",
+    env: Mapping[str, str] | None = None,
+    deadline_s: float = _DEADLINE_S,
+    timeout_s: float = 60.0,
+) -> Engines:
+    """Start `n` ranks on this machine.
+
+    Parameters
+    ----------
+    n : int
+        How many ranks.
+    backend : {"auto", "mpi", "threads"}
+        ``"mpi"`` starts one process per rank as an ipyparallel engine; ``"threads"`` starts threads in this process,
+        at once, for tests and for trying things out. ``"auto"`` is ``"mpi"``.
+    env : mapping, optional
+        Environment variables for the engines; not for threads.
+    deadline_s : float, default 30
+        How long a call may take before its ranks count as stuck.
+    timeout_s : float, default 60
+        How long the start may take.
+
+    Returns
+    -------
+    Engines
+        A context manager; closing it leaves nothing behind.
+
+    Raises
+    ------
+    EngineError
+        If the ranks do not start.
+
+    Examples
+    --------
+    >>> with launch(2, backend="threads") as engines:
+    ...     engines.run(lambda comm: comm.size)["value"].tolist()
+    [2, 2]
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise EngineError(f"launch() needs a whole number of ranks, at least 1, not {n!r}")
+    chosen: RankSet
+    if backend == "threads":
+        if env:
+            raise EngineError("threads share this process's environment; set the variables there, or use mpi")
+        from meshlab.engines.threads import ThreadSet
+
+        chosen = ThreadSet(n)
+    elif backend in ("auto", "mpi"):
+        from meshlab.engines.processes import LaunchedSet
+
+        chosen = LaunchedSet(n, env=env)
+    else:
+        raise EngineError(f"there is no backend {backend!r}; there are mpi and threads")
+    return Engines(chosen, deadline_s=deadline_s, timeout_s=timeout_s)
+
+
+def attach(client: Any, *, deadline_s: float = _DEADLINE_S, timeout_s: float = 60.0) -> Engines:
+    """Use engines that somebody else started: through Slurm, SSH, or an MPI launcher on several hosts.
+
+    Parameters
+    ----------
+    client : ipyparallel.Client
+        Connected to the engines. One MPI launcher must have started them together.
+    deadline_s : float, default 30
+        How long a call may take before its ranks count as stuck.
+    timeout_s : float, default 60
+        How long it may take them to open their communicator.
+
+    Returns
+    -------
+    Engines
+        Closing it leaves the engines running.
+
+    Raises
+    ------
+    EngineError
+        If there are no engines, or they are not the ranks of one MPI world.
+    """
+    from meshlab.engines.processes import AttachedSet
+
+    return Engines(AttachedSet(client), deadline_s=deadline_s, timeout_s=timeout_s)

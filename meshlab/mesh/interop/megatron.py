@@ -1,0 +1,166 @@
+"""Megatron-LM: sizes with an order string, or flags; **the first token of the order is the fastest**."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshlab.errors import MeshError, ParseError
+from meshlab.mesh.axes import short
+from meshlab.mesh.interop.calls import find_call
+from meshlab.mesh.interop.flags import read_flags, read_sizes, require_world_size
+from meshlab.mesh.interop.recipe import (
+    Format,
+    Recipe,
+    check_view,
+    code,
+    first_rank,
+    losses,
+    no_experts,
+    require,
+    require_order,
+)
+from meshlab.mesh.mesh import DeviceMesh
+
+__all__ = ["FLAGS", "ORDER"]
+
+_TOKENS = ("tp", "cp", "ep", "dp", "pp")
+_DEFAULT_ORDER = "tp-cp-ep-dp-pp"
+_STAGES_BEFORE_DATA = "tp-cp-ep-pp-dp"
+_GENERATOR = ["tp", "ep", "dp", "pp", "cp", "order", "rank_offset"]
+_FLAGS = {
+    "tensor-model-parallel-size": "tp",
+    "pipeline-model-parallel-size": "pp",
+    "context-parallel-size": "cp",
+    "expert-model-parallel-size": "ep",
+    "expert-tensor-parallel-size": "etp",
+}
+_OF_EXPERTS = {"tp": "etp", "dp": "edp"}
+
+
+def _order_pairs(order: str, sizes: Mapping[str, Any]) -> list[tuple[str, int]]:
+    tokens = order.split("-")
+    repeated = [token for token in tokens if tokens.count(token) > 1]
+    if repeated:
+        raise MeshError(f"{repeated[0]} stands {tokens.count(repeated[0])} times in the order {order!r}")
+    missing = [f"{axis}={size}" for axis, size in sizes.items() if axis not in tokens and size != 1]
+    if missing:
+        raise MeshError(f"the order {order!r} does not name {', '.join(missing)}; add it, the fastest axis first")
+    unknown = [token for token in tokens if token not in sizes and token not in _TOKENS]
+    if unknown:
+        raise MeshError(
+            f"{short(unknown[0])} in the order {order!r} has no size; sizes were given for {', '.join(sizes)}"
+        )
+    return [(token, sizes.get(token, 1)) for token in reversed(tokens)]
+
+
+# -- sizes and an order string -----------------------------------------------------------------------------------------
+
+
+def _write_order(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
+    no_experts("megatron", experts)
+    unknown = [name for name in mesh.axis_names if name not in _TOKENS]
+    if unknown:
+        raise MeshError(
+            f"Megatron's order has no axis {', '.join(unknown)}; it has {', '.join(_TOKENS)}; rename() or flatten() "
+            f"the mesh, or write it for hypercomm, which takes any name"
+        )
+    offset = first_rank(mesh, "Megatron", may_start_later=True)
+    sizes = {token: mesh.size(token) if token in mesh.axis_names else 1 for token in ("tp", "ep", "dp", "pp", "cp")}
+    arguments = {**sizes, "order": "-".join(reversed(mesh.axis_names)), **({"rank_offset": offset} if offset else {})}
+    text = f"RankGenerator({', '.join(f'{name}={code(value)}' for name, value in arguments.items())})"
+    return Recipe("megatron", text, arguments, losses(mesh, "megatron"))
+
+
+def _parse_order(text: str) -> Mapping[str, Any]:
+    return find_call(text, {"RankGenerator": _GENERATOR}).arguments
+
+
+def _build_order(arguments: Mapping[str, Any], world_size: int | None, experts: bool) -> DeviceMesh:
+    no_experts("megatron", experts)
+    (order,) = require(arguments, "megatron", "order")
+    sizes = {name: size for name, size in arguments.items() if name not in ("order", "rank_offset")}
+    pairs = _order_pairs(str(order), sizes)
+    return from_offset(pairs, arguments.get("rank_offset") or 0, world_size)
+
+
+def from_offset(pairs: Sequence[tuple[str, int]], offset: int, world_size: int | None) -> DeviceMesh:
+    """A mesh whose ranks count up from `offset`."""
+    if not offset:
+        return DeviceMesh(pairs, world_size=world_size)
+    count = DeviceMesh(pairs).size()
+    return DeviceMesh(pairs, ranks=range(offset, offset + count), world_size=world_size or offset + count)
+
+
+def _order_from_object(source: Any) -> Mapping[str, Any] | None:
+    if not isinstance(getattr(source, "order", None), str):
+        return None
+    names = [*_GENERATOR, *source.order.split("-")]
+    return {name: getattr(source, name) for name in names if hasattr(source, name)}
+
+
+ORDER = Format(
+    "megatron", re.compile(r"RankGenerator\s*\("), _write_order, _parse_order, _build_order, _order_from_object
+)
+
+
+# -- flags -------------------------------------------------------------------------------------------------------------
+
+
+def _write_flags(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
+    first_rank(mesh, "Megatron")
+    try:
+        sizes, switch = require_order(mesh, "Megatron", ("pp", "dp", "cp", "tp")), False
+    except MeshError:
+        if "pp" not in mesh.axis_names or "dp" not in mesh.axis_names:
+            raise
+        sizes, switch = require_order(mesh, "Megatron with --use-tp-pp-dp-mapping", ("dp", "pp", "cp", "tp")), True
+    arguments: dict[str, Any] = {flag: sizes[axis] for flag, axis in _FLAGS.items() if axis in sizes}
+    if experts is not None:
+        order = ("edp", "pp", "ep", "etp") if switch else ("pp", "edp", "ep", "etp")
+        inside = require_order(experts, "Megatron's expert layout", order)
+        check_view(mesh, experts)
+        arguments["expert-model-parallel-size"] = inside.get("ep", 1)
+        arguments["expert-tensor-parallel-size"] = inside.get("etp", 1)
+    parts = [f"--{flag} {size}" for flag, size in arguments.items()]
+    if switch:
+        arguments["use-tp-pp-dp-mapping"] = True
+        parts.append("--use-tp-pp-dp-mapping")
+    notes = (f"Megatron takes dp={sizes.get('dp', 1)} from the number of ranks it is started with",)
+    return Recipe("megatron-flags", " ".join(parts), arguments, notes + losses(mesh, "megatron"))
+
+
+def _parse_flags(text: str) -> Mapping[str, Any]:
+    flags = read_flags(text)
+    sizes = read_sizes(flags, _FLAGS)
+    if not sizes:
+        raise ParseError(f"no flag of Megatron was found; there are --{', --'.join(_FLAGS)}", text=text)
+    arguments: dict[str, Any] = {flag: sizes[axis] for flag, axis in _FLAGS.items() if axis in sizes}
+    return {**arguments, "use-tp-pp-dp-mapping": "use-tp-pp-dp-mapping" in flags}
+
+
+def _build_flags(arguments: Mapping[str, Any], world_size: int | None, experts: bool) -> DeviceMesh:
+    world_size = require_world_size(world_size, "Megatron")
+    order = _STAGES_BEFORE_DATA if arguments.get("use-tp-pp-dp-mapping") else _DEFAULT_ORDER
+    sizes = {axis: arguments[flag] for flag, axis in _FLAGS.items() if flag in arguments}
+    dense = {axis: size for axis, size in sizes.items() if axis in ("tp", "pp", "cp")} | {"dp": -1}
+    mesh = DeviceMesh([pair for pair in _order_pairs(order, dense) if pair[0] in dense], world_size=world_size)
+    if not experts:
+        return mesh
+    # Megatron gives experts the tensor parallelism of the dense layers unless told otherwise, and no context axis.
+    inside = {"tp": sizes.get("etp", sizes.get("tp", 1)), "ep": sizes.get("ep", 1), "pp": sizes.get("pp", 1), "dp": -1}
+    pairs = [pair for pair in _order_pairs(order, inside) if pair[0] in inside]
+    view = [(_OF_EXPERTS.get(name, name), size) for name, size in pairs if name != "pp" or "pp" in sizes]
+    return mesh.view(view)
+
+
+FLAGS = Format(
+    "megatron-flags",
+    re.compile(
+        r"--(?:tensor|pipeline|expert)[-_]model[-_]parallel[-_]size|--(?:context|expert[-_]tensor)[-_]parallel[-_]size"
+    ),
+    _write_flags,
+    _parse_flags,
+    _build_flags,
+)

@@ -1,0 +1,88 @@
+"""PyTorch: ``init_device_mesh``, ``DeviceMesh`` and its repr; the last axis is the fastest, as here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from meshlab.errors import MeshError, ParseError
+from meshlab.mesh.interop.calls import find_call
+from meshlab.mesh.interop.recipe import Format, Recipe, code, losses, no_experts, require, zip_axes
+from meshlab.mesh.mesh import DeviceMesh
+
+__all__ = ["FORMAT"]
+
+_SIGNATURES = {
+    "init_device_mesh": ["device_type", "mesh_shape", "mesh_dim_names", "backend_override"],
+    "DeviceMesh": ["device_type", "mesh", "mesh_dim_names", "backend_override"],
+}
+_REPR = re.compile(r"DeviceMesh\(\((?P<axes>[^()]*)\)(?:[^()]*stride\s*[=:]\s*\((?P<strides>[^()]*)\))?")
+
+
+def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
+    no_experts("torch", experts)
+    arguments: dict[str, Any] = {"device_type": "cuda"}
+    if mesh.in_order:
+        function, arguments["mesh_shape"], layout = "init_device_mesh", mesh.shape, code(mesh.shape)
+    else:
+        function, arguments["mesh"], layout = "DeviceMesh", mesh.ranks, code(mesh.ranks.tolist())
+    arguments["mesh_dim_names"] = mesh.axis_names
+    text = f'{function}("cuda", {layout}, mesh_dim_names={code(mesh.axis_names)}'
+    if mesh.backends:
+        arguments["backend_override"] = dict(mesh.backends)
+        text += f", backend_override={code(dict(mesh.backends))}"
+    notes = losses(mesh, "torch", keeps_backends=True)
+    sorted_away = [n for n, groups in mesh.grouped_axes.items() if (np.diff(groups.array, axis=1) < 0).any()]
+    if sorted_away:
+        notes += (f"torch sorts the ranks of a group, so the order inside {', '.join(sorted_away)} is lost",)
+    return Recipe("torch", text + ")", arguments, notes)
+
+
+def _parse(text: str) -> Mapping[str, Any]:
+    shown = _REPR.search(text)
+    if shown is not None and "=" in shown["axes"]:
+        pairs = [part.split("=") for part in shown["axes"].split(",") if part.strip()]
+        if all(len(pair) == 2 and pair[1].strip().isdecimal() for pair in pairs):
+            shape = tuple(int(size) for _, size in pairs)
+            names = tuple(name.strip() for name, _ in pairs)
+            strides = re.findall(r"-?\d+", shown["strides"] or "")
+            return {"mesh_shape": shape, "mesh_dim_names": names, "strides": tuple(map(int, strides)) or None}
+    arguments = find_call(text, _SIGNATURES).arguments
+    if "=" in str(arguments.get("device_type")):
+        raise ParseError("this text makes a mesh of meshlab already; run it instead of reading it", text=text)
+    return arguments
+
+
+def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) -> DeviceMesh:
+    no_experts("torch", experts)
+    (names,) = require(arguments, "torch", "mesh_dim_names")
+    backends = {}
+    for axis, choice in (arguments.get("backend_override") or {}).items():
+        backends[names[axis] if isinstance(axis, int) else axis] = choice[0] if isinstance(choice, tuple) else choice
+    if arguments.get("mesh") is not None:
+        ranks = np.asarray(arguments["mesh"])
+        return DeviceMesh(zip_axes(names, ranks.shape), ranks=ranks, world_size=world_size, backends=backends)
+    (shape,) = require(arguments, "torch", "mesh_shape")
+    pairs = zip_axes(names, shape)
+    if arguments.get("strides"):
+        ranks = _ranks_of_strides(DeviceMesh(pairs), arguments["strides"])
+        return DeviceMesh(pairs, ranks=ranks, world_size=world_size, backends=backends)
+    return DeviceMesh(pairs, world_size=world_size, backends=backends)
+
+
+def _ranks_of_strides(mesh: DeviceMesh, strides: tuple[int, ...]) -> Any:
+    if len(strides) != len(mesh.axes):
+        raise MeshError(f"the strides {strides} do not fit the axes {mesh}; give one stride per axis")
+    return mesh.coordinate_array.astype(np.int64) @ np.asarray(strides, dtype=np.int64)
+
+
+def _from_object(source: Any) -> Mapping[str, Any] | None:
+    if not hasattr(source, "mesh_dim_names") or not hasattr(source, "mesh"):
+        return None
+    return {"mesh": source.mesh.tolist(), "mesh_dim_names": source.mesh_dim_names}
+
+
+FORMAT = Format("torch", re.compile(r"init_device_mesh\s*\(|DeviceMesh\s*\("), _write, _parse, _build, _from_object)

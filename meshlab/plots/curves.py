@@ -1,0 +1,299 @@
+"""Bandwidth and latency over message size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.errors import BenchError
+from meshlab.plots.figures import axes_size, font_size, set_title, text_width, wrap_title
+from meshlab.plots.lines import Line, Values, lines_of, title_parts
+from meshlab.plots.palette import PALETTE, PREVIOUS, WRONG
+from meshlab.units import THIN, format_bandwidth, format_size
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+__all__ = ["curve_box", "plot_bandwidth", "plot_latency", "spread_labels"]
+
+_BANDWIDTHS = {"busbw_gbs": "bus bandwidth", "algbw_gbs": "algorithm bandwidth"}
+_MOST_LABELS = 5
+"""Up to so many lines carry their names at their ends; beyond, a legend does."""
+
+_MARKERS = "os^DvPXh"
+_TEXT = 9.0
+_SIZE_STEPS = (1, 2, 3, 4, 5, 10)
+"""Octaves between two ticks; one of them stands at 1 KiB."""
+
+
+def plot_bandwidth(
+    results: pd.DataFrame,
+    *,
+    ax: Axes | None = None,
+    y: Literal["busbw_gbs", "algbw_gbs"] = "busbw_gbs",
+    previous: pd.DataFrame | None = None,
+    references: Mapping[str, float] | None = None,
+) -> Axes:
+    """Draw bandwidth over message size, one line per collective, axis and whatever else varies.
+
+    At each size a line stands at the bandwidth of the slowest group, from its median time. The band reaches over the
+    95 % intervals of all groups. Rows with a wrong result are red crosses and no part of a line; rows that failed are
+    left out.
+
+    Parameters
+    ----------
+    results : pandas.DataFrame
+        A results frame. ``results.attrs["where"]`` may say where the numbers come from.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure without it.
+    y : {"busbw_gbs", "algbw_gbs"}, default "busbw_gbs"
+        Bus bandwidth, which compares with a link's rate whatever the collective, or algorithm bandwidth.
+    previous : pandas.DataFrame, optional
+        Results of an earlier run, drawn grey.
+    references : mapping of str to float, optional
+        Rates in GB/s to compare with, such as ``{"NVLink": 450}``, drawn dashed.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    BenchError
+        If a column is missing, or `y` is not a bandwidth.
+    """
+    if y not in _BANDWIDTHS:
+        raise BenchError(f"y={y!r} is no bandwidth; choose {' or '.join(_BANDWIDTHS)}")
+    ax = _axes(ax, results)
+    references = references or {}
+    lines, earlier = lines_of(results, y), [] if previous is None else lines_of(previous, y)
+    ax.set_ylabel(f"{_BANDWIDTHS[y]} (GB/s)")
+    top = np.nanmax([0.0, *_values(lines, earlier), *_concatenate(line.high for line in lines), *references.values()])
+    ax.set_ylim(0, top * 1.08 if top > 0 else 1)
+    _draw_references(ax, references)
+    _draw(ax, lines, earlier)
+    set_title(ax, title_parts(results))
+    return ax
+
+
+def plot_latency(results: pd.DataFrame, *, ax: Axes | None = None, previous: pd.DataFrame | None = None) -> Axes:
+    """Draw the time per call over message size, both logarithmic; the lines are those of `plot_bandwidth`.
+
+    At each size a line stands at the median time of the slowest group. The band reaches over the 95 % intervals of all
+    groups.
+
+    Parameters
+    ----------
+    results : pandas.DataFrame
+        A results frame. ``results.attrs["where"]`` may say where the numbers come from.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure without it.
+    previous : pandas.DataFrame, optional
+        Results of an earlier run, drawn grey.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    BenchError
+        If a column is missing.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    ax = _axes(ax, results)
+    lines, earlier = lines_of(results, "time_us"), [] if previous is None else lines_of(previous, "time_us")
+    ax.set_ylabel("time per call")
+    ax.set_yscale("log")
+    times = _values(lines, earlier)
+    if times.size:
+        ax.set_ylim(times.min() / 1.6, times.max() * 1.6)
+    few_decades = times.size and times.max() < 50 * times.min()
+    ax.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if few_decades else (1,), numticks=99))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: _time_tick(time)))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    _draw(ax, lines, earlier)
+    set_title(ax, title_parts(results))
+    return ax
+
+
+def curve_box(figsize: tuple[float, float], title: Sequence[str] = ()) -> tuple[float, float, float, float]:
+    """Where the axes lie in a figure of that size in inches, as shares of it, with room for names and for the title.
+
+    Examples
+    --------
+    >>> left, bottom, width, height = curve_box((7.2, 4.2), ["all_reduce", "tp"])
+    >>> left + width < 1, bottom + height < 1
+    (True, True)
+    """
+    width, height = figsize[0] * 72, figsize[1] * 72
+    left, below, right = 62, 42, 22
+    above = 16 + 15 * (1 + wrap_title(title, width - left).count("\n"))
+    return left / width, below / height, 1 - (left + right) / width, 1 - (below + above) / height
+
+
+def _axes(ax: Axes | None, results: pd.DataFrame) -> Axes:
+    if ax is None:
+        from matplotlib import pyplot as plt
+
+        figsize = (7.2, 4.2)
+        ax = plt.figure(figsize=figsize).add_axes(curve_box(figsize, title_parts(results)))
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(alpha=0.25, linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.set_xlabel("message size")
+    return ax
+
+
+def _concatenate(arrays: Iterable[Values]) -> Values:
+    return np.concatenate([np.empty(0), *arrays])
+
+
+def _values(lines: Sequence[Line], earlier: Sequence[Line]) -> Values:
+    return _concatenate([line.value for line in (*lines, *earlier)] + [line.wrong_value for line in lines])
+
+
+def _draw(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None:
+    """Draw bands, lines and crosses, then name the lines at their ends or in a legend."""
+    sizes = _concatenate([line.size for line in (*lines, *earlier)] + [line.wrong_size for line in lines])
+    if not sizes.size:
+        ax.text(0.5, 0.5, "nothing to draw", transform=ax.transAxes, ha="center", va="center")
+        ax.set(xticks=[], yticks=[])
+        return
+    drawn: list[tuple[str, Line, Line2D]] = []
+    for line in (line for line in earlier if line.size.size):
+        name = f"{line.name}, previous" if line.name else "previous"
+        drawn.append((name, line, ax.plot(line.size, line.value, color=PREVIOUS, linewidth=1.2)[0]))
+    only = "this run" if drawn else ""
+    for index, line in enumerate(lines):
+        style: dict[str, Any] = {"color": PALETTE[index % len(PALETTE)], "marker": _MARKERS[index % len(_MARKERS)]}
+        if line.size.size:
+            ax.fill_between(line.size, line.low, line.high, color=style["color"], alpha=0.25, linewidth=0)
+            drawn.append(
+                (line.name or only, line, ax.plot(line.size, line.value, markersize=4, linewidth=1.6, **style)[0])
+            )
+    is_labelled = 1 < len(drawn) <= _MOST_LABELS
+    room = max(text_width(name, _TEXT) for name, _, _ in drawn) + 26 if is_labelled else 0.0
+    _scale_sizes(ax, float(sizes.min()), float(sizes.max()), room)
+    handles = [] if is_labelled or len(drawn) < 2 else [(handle, name) for name, _, handle in drawn]
+    wrong_sizes = _concatenate(line.wrong_size for line in lines)
+    if wrong_sizes.size:
+        values = _concatenate(line.wrong_value for line in lines)
+        (cross,) = ax.plot(wrong_sizes, values, "x", color=WRONG, markersize=8, markeredgewidth=2.2, zorder=4)
+        handles.append((cross, f"wrong result: {values.size:,} row{'s' * (values.size != 1)}, not in the line"))
+    if is_labelled:
+        _label_ends(ax, drawn, float(sizes.max()))
+    if handles:
+        legend = ax.legend(*zip(*handles, strict=True), fontsize=_TEXT, loc="best", ncols=1 + (len(handles) > 8))
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+
+
+def _scale_sizes(ax: Axes, smallest: float, largest: float, room: float) -> None:
+    """Scale x by powers of two, with `room` points to the right of the largest size for labels."""
+    import matplotlib as mpl
+    from matplotlib.ticker import NullLocator
+
+    width = axes_size(ax)[0]
+    octaves = max(np.log2(largest / smallest), 1.0) * 1.04
+    share = min(room / width, 0.5)
+    ax.set_xscale("log", base=2)
+    ax.set_xlim(smallest / 2 ** (octaves * 0.02), largest * 2 ** (octaves * (0.02 + share / (1 - share))))
+    label = text_width("512 KiB", font_size(mpl.rcParams["xtick.labelsize"])) + 4
+    step = next((step for step in _SIZE_STEPS if octaves / step * label <= width * (1 - share)), _SIZE_STEPS[-1])
+    ticks = 2.0 ** np.arange(10 % step, 51, step)
+    ticks = ticks[(ticks >= smallest * 0.99) & (ticks <= largest * 1.01)]
+    ticks = ticks if ticks.size else np.array([smallest])
+    ax.set_xticks(ticks, [format_size(size) for size in ticks])
+    ax.xaxis.set_minor_locator(NullLocator())
+
+
+def _label_ends(ax: Axes, drawn: Sequence[tuple[str, Line, Line2D]], largest: float) -> None:
+    """Write each line's name at the right, level with its end as far as the others let it, and lead a line there."""
+    to_axes = ax.transData + ax.transAxes.inverted()
+    ends = to_axes.transform([(line.size[-1], line.value[-1]) for _, line, _ in drawn])
+    width, height = axes_size(ax)
+    x = to_axes.transform((largest, ax.get_ylim()[0] or 1))[0] + 16 / width
+    gap = _TEXT * 1.35 / height
+    for (name, line, handle), y in zip(drawn, spread_labels(ends[:, 1], gap, gap / 2, 1 - gap / 2), strict=True):
+        ax.annotate(
+            name,
+            (line.size[-1], line.value[-1]),
+            (x, y),
+            textcoords="axes fraction",
+            fontsize=_TEXT,
+            va="center",
+            parse_math=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": handle.get_color(),
+                "linewidth": 0.8,
+                "relpos": (0, 0.5),
+                "shrinkA": 1,
+                "shrinkB": 4,
+            },
+        )
+
+
+def _draw_references(ax: Axes, references: Mapping[str, float]) -> None:
+    """Draw dashed lines at rates, each interrupted by its name at the left."""
+    import matplotlib as mpl
+
+    gap = _TEXT * 1.35 / axes_size(ax)[1]
+    levels = [rate / ax.get_ylim()[1] for rate in references.values()]
+    paper = {"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 1.5}
+    for (name, rate), y in zip(references.items(), spread_labels(levels, gap, gap / 2, 1 - gap / 2), strict=True):
+        ax.axhline(rate, color=mpl.rcParams["text.color"], linewidth=1, linestyle=(0, (5, 3)))
+        label = f"{name} {format_bandwidth(rate)}"
+        ax.text(0.02, y, label, transform=ax.transAxes, fontsize=_TEXT, va="center", bbox=paper, parse_math=False)
+
+
+def spread_labels(wanted: npt.ArrayLike, gap: float, low: float, high: float) -> Values:
+    """Move labels apart so that none overlap and each stays as near to its place as the others let it.
+
+    Parameters
+    ----------
+    wanted : array_like
+        Where each label would stand by itself.
+    gap : float
+        The least distance between two labels.
+    low, high : float
+        The least and the greatest place; too many labels for them go below `low`.
+
+    Returns
+    -------
+    numpy.ndarray
+        The places with the least sum of squared moves: an isotonic regression of ``wanted - gap * order``.
+
+    Examples
+    --------
+    >>> spread_labels([0.5, 0.5, 0.1], 0.2, 0.0, 1.0).round(3).tolist()
+    [0.4, 0.6, 0.1]
+    """
+    places = np.asarray(wanted, dtype=np.float64)
+    order = np.argsort(places, kind="stable")
+    offsets = gap * np.arange(places.size)
+    free = places[order] - offsets
+    # The max-min formula for isotonic regression; a plot has a handful of labels.
+    means = [
+        [free[start : stop + 1].mean() if start <= stop else np.inf for stop in range(free.size)]
+        for start in range(free.size)
+    ]
+    result = np.empty(places.size)
+    for index in range(free.size):
+        level = max(min(means[start][index:]) for start in range(index + 1))
+        result[order[index]] = min(max(level, low), high - offsets[-1]) + offsets[index]
+    return result
+
+
+def _time_tick(time_us: float) -> str:
+    for limit, unit in ((1e3, "µs"), (1e6, "ms")):
+        if time_us < limit * 0.999:
+            return f"{time_us / limit * 1e3:g}{THIN}{unit}"
+    return f"{time_us / 1e6:g}{THIN}s"

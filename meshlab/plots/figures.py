@@ -1,0 +1,190 @@
+"""Titles that fit, and figures as PNG or SVG, all without pyplot."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "SEPARATOR",
+    "axes_size",
+    "figure_png",
+    "figure_svg",
+    "font_size",
+    "room_right",
+    "set_title",
+    "text_width",
+    "wrap_parts",
+    "wrap_title",
+]
+
+SEPARATOR = " · "
+
+_INK, _PAPER = "currentColor", "var(--ml-paper, var(--jp-layout-color0, Canvas))"
+_FOREGROUND = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+_BACKGROUND = ("figure.facecolor", "axes.facecolor")
+_settings = Lock()
+"""matplotlib's rcParams belong to the whole process; two threads must not change and restore them at the same time."""
+
+
+def text_width(text: str, size: float, *, weight: str = "normal") -> float:
+    """The width of a text in points, in the font of the current style.
+
+    Examples
+    --------
+    >>> 50 < text_width("bandwidth", 10) < 70
+    True
+    """
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    font = FontProperties(size=size, weight=weight)
+    return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
+
+
+def font_size(size: float | str) -> float:
+    """A size in points, from points or a word such as ``"medium"``; settings like ``"xtick.labelsize"`` hold both."""
+    from matplotlib.font_manager import FontProperties
+
+    return float(FontProperties(size=size).get_size_in_points())
+
+
+def axes_size(ax: Axes) -> tuple[float, float]:
+    """Width and height of the axes in points, before a layout engine moves them."""
+    figure = ax.get_figure(root=True)
+    if figure is None:
+        return 360.0, 270.0
+    box = ax.get_position()
+    width, height = figure.get_size_inches()
+    return float(box.width * width * 72), float(box.height * height * 72)
+
+
+def room_right(ax: Axes) -> float:
+    """Points between the left edge of the axes and the right edge of the figure."""
+    figure = ax.get_figure(root=True)
+    return axes_size(ax)[0] if figure is None else float((1 - ax.get_position().x0) * figure.get_size_inches()[0] * 72)
+
+
+def wrap_parts(parts: Sequence[str], width: float, size: float) -> str:
+    """Join parts with a middle dot, in as many lines as they need to stay within `width` points.
+
+    Examples
+    --------
+    >>> wrap_parts(["all_reduce", "tp", "NCCL"], 1000, 10)
+    'all_reduce · tp · NCCL'
+    >>> wrap_parts(["all_reduce", "tp"], 10, 10).splitlines()
+    ['all_reduce', 'tp']
+    """
+    lines: list[str] = []
+    for part in parts:
+        longer = f"{lines[-1]}{SEPARATOR}{part}" if lines else part
+        if lines and text_width(longer, size) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return "\n".join(lines)
+
+
+def wrap_title(parts: Sequence[str], width: float) -> str:
+    """Join the parts of a title as `wrap_parts` does, in the size of a title."""
+    return wrap_parts(SEPARATOR.join(parts).split(SEPARATOR), width, _title_size())
+
+
+def set_title(ax: Axes, parts: Sequence[str]) -> None:
+    """Title the axes on the left, wrapped between the parts so that it stays inside the figure."""
+    ax.set_title(wrap_title(parts, room_right(ax)), loc="left", fontsize=_title_size(), parse_math=False)
+
+
+def _title_size() -> float:
+    import matplotlib as mpl
+
+    return font_size(mpl.rcParams["axes.titlesize"]) * 0.9
+
+
+def figure_png(figure: Figure, *, dpi: float = 144) -> bytes:
+    """Render a figure to PNG.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        Any figure; pyplot need not know it.
+    dpi : float, default 144
+        Pixels per inch.
+    """
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def figure_svg(figure: Figure, *, label: str = "") -> str:
+    """Render a figure to SVG that can stand inside an HTML page, light or dark.
+
+    The colours that the current matplotlib style gives to text and paper become ``currentColor`` and the page's
+    ``--ml-paper``; all others stay. Text stays text, in the system's sans. The picture has its natural width and
+    shrinks with its box. No date and no version is inside, and the same figure gives the same text.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        Any figure that was drawn under the current style.
+    label : str, default ""
+        What the picture shows, for those who do not see it.
+
+    Returns
+    -------
+    str
+        One ``<svg>`` element. Its ids begin with a hash of its content, so several of them can share a page.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> svg = figure_svg(Figure(figsize=(4, 3)), label="an empty figure")
+    >>> svg[:4], "currentColor" in svg, 'aria-label="an empty figure"' in svg
+    ('<svg', True, True)
+    """
+    import matplotlib as mpl
+    from matplotlib.colors import to_hex
+
+    buffer = io.StringIO()
+    with _settings, mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "meshlab"}):
+        figure.savefig(buffer, format="svg", transparent=True)
+        settings: Mapping[str, Any] = dict(mpl.rcParams.items())
+    paper = {to_hex(settings[name]) for name in _BACKGROUND}
+    ink = {to_hex(settings[name]) for name in _FOREGROUND} - paper
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :].strip()
+    text = re.sub(r"\s*<metadata>.*?</metadata>|\s*<!--.*?-->|\s*<style .*?</style>", "", text, flags=re.DOTALL)
+    for color in ink | paper:
+        text = text.replace(color, _INK if color in ink else _PAPER)
+    text = re.sub(r"'[^;\":]*sans-serif", "system-ui, sans-serif", text)
+    text = re.sub(r' transform="rotate\(-?0 [^"]*"', "", text)
+    return _open_tag(_scope_ids(text), figure, label)
+
+
+def _scope_ids(text: str) -> str:
+    """Keep only the ids that something refers to, and make them this figure's own."""
+    used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
+    prefix = f"ml{hashlib.sha256(text.encode()).hexdigest()[:8]}-"
+    text = re.sub(r' id="([^"]*)"', lambda match: f' id="{prefix}{match[1]}"' if match[1] in used else "", text)
+    return re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}", text)
+
+
+def _open_tag(text: str, figure: Figure, label: str) -> str:
+    from meshlab.markup import escape
+
+    width, height = figure.get_size_inches() * 72
+    # A black fill is the default of SVG, and matplotlib leaves it out; the root's fill gives it the page's colour.
+    tag = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
+        f'aria-label="{escape(label)}" viewBox="0 0 {width:g} {height:g}" fill="currentColor" '
+        f'stroke-linejoin="round" stroke-linecap="butt" style="width:{width / 72:g}in;max-width:100%;height:auto">'
+    )
+    return tag + text[text.index(">") + 1 :]

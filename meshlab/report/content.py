@@ -1,0 +1,329 @@
+"""What a report says, as plain values: the verdict, warnings, tables and the method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from meshlab.comm.catalog import CATALOG
+from meshlab.plots.figures import SEPARATOR
+from meshlab.plots.lines import Line, describe_groups, is_wrong, lines_of, say
+from meshlab.units import THIN, format_bandwidth, format_size, format_time_us
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "MOST_ROWS",
+    "MOST_TABLES",
+    "Cell",
+    "Table",
+    "correctness",
+    "has_failed",
+    "method",
+    "tables",
+    "verdict",
+    "warnings_of",
+]
+
+MOST_ROWS, MOST_TABLES = 200, 60
+_MOST_NAMED = 3
+_FEW_SAMPLES = 30
+_WIDE_INTERVAL = 0.10
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell of a table: its text, and whether it tells of something wrong."""
+
+    text: str
+    is_bad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A titled table; `more` rows were left out of it."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    more: int = 0
+
+
+# -- the verdict -------------------------------------------------------------------------------------------------------
+
+
+def correctness(results: pd.DataFrame) -> str:
+    """Whether the results are right, in a sentence or two with numbers."""
+    total = len(results)
+    if not total:
+        return "Nothing was measured."
+    wrong = results[is_wrong(results)]
+    failed = int(results["status"].isin(["failed", "cancelled"]).sum())
+    checked = int(results["n_wrong"].notna().sum())
+    if len(wrong):
+        named = [
+            f"{row.collective} on {row.group} at {_size(row.size_bytes)}"
+            + ("" if _missing(row.n_wrong) else f" ({row.n_wrong:,} elements)")
+            for row in wrong.head(_MOST_NAMED).itertuples()
+        ]
+        more = len(wrong) - len(named)
+        text = f"{len(wrong):,} of {_rows(total)} {_are(len(wrong))} WRONG: {', '.join(named)}"
+        text += f" and {more:,} more." if more else "."
+    elif not checked:
+        text = f"No answer was checked in {_rows(total)}."
+    elif checked < total - failed:
+        text = f"All {checked:,} checked rows are right; {total - failed - checked:,} were not checked."
+    else:
+        text = f"All {checked:,} rows are right." if checked > 1 else "The one row is right."
+    return text + (f" {_rows(failed)} did not finish." if failed else "")
+
+
+def has_failed(results: pd.DataFrame) -> bool:
+    """Whether a row is wrong or did not finish."""
+    return bool(is_wrong(results).any() or results["status"].isin(["failed", "cancelled"]).any())
+
+
+def verdict(results: pd.DataFrame) -> list[str]:
+    """What the results say, in sentences with numbers: are they right, how fast are the axes, how do they differ."""
+    lines = [line for line in lines_of(results, "busbw_gbs") if line.size.size]
+    return [correctness(results), *_peaks(lines), *_difference(lines)]
+
+
+def _axis(line: Line) -> str:
+    axis = line.keys["axis"]
+    return f"{line.keys['n_ranks']} ranks" if _missing(axis) else str(axis)
+
+
+def _peaks(lines: Sequence[Line]) -> Iterable[str]:
+    peaks: dict[str, tuple[float, str]] = {}
+    for line in lines:
+        index = int(line.value.argmax())
+        what = f"{line.keys['collective']} at {_size(line.size[index])}"
+        peaks[_axis(line)] = max(peaks.get(_axis(line), (0.0, "")), (float(line.value[index]), what))
+    for axis, (peak, what) in peaks.items():
+        yield f"On {axis}, {what} reaches {format_bandwidth(peak)} busbw."
+
+
+def _difference(lines: Sequence[Line]) -> Iterable[str]:
+    """Compare the axes at the largest size they share, where the collective and all else are the same."""
+    alike: dict[tuple[str, ...], list[Line]] = {}
+    for line in lines:
+        kept = tuple(str(value) for key, value in line.keys.items() if key not in ("axis", "n_ranks"))
+        alike.setdefault(kept, []).append(line)
+    found: list[tuple[float, float, str]] = []
+    for same in alike.values():
+        shared = set.intersection(*(set(line.size.tolist()) for line in same))
+        if len({_axis(line) for line in same}) < 2 or not shared:
+            continue
+        size = max(shared)
+        at = sorted(
+            ((float(line.value[line.size == size][0]), _axis(line), line) for line in same), key=lambda it: it[0]
+        )
+        (slow, slow_axis, slow_line), (fast, fast_axis, fast_line) = at[0], at[-1]
+        if slow_axis == fast_axis:
+            continue
+        what = f"{fast_line.keys['collective']} at {_size(size)}"
+        both = f"{format_bandwidth(fast)} against {format_bandwidth(slow)} busbw"
+        low, high = fast_line.low[fast_line.size == size][0], slow_line.high[slow_line.size == size][0]
+        if low > high:
+            ratio = fast / slow
+            found.append((size, ratio, f"{what} is {ratio:.2f} × as fast on {fast_axis} as on {slow_axis}: {both}."))
+        elif low <= high:
+            alike_text = f"{what} does not differ between {fast_axis} and {slow_axis} beyond the intervals: {both}."
+            found.append((size, 0.0, alike_text))
+    if found:
+        yield max(found)[2]
+
+
+# -- warnings ----------------------------------------------------------------------------------------------------------
+
+
+def warnings_of(results: pd.DataFrame, *, state: str, fingerprint: str) -> list[str]:
+    """What the reader should know before trusting the numbers."""
+    warnings = []
+    sources = set(results["source"].dropna())
+    if "mpi" in sources:
+        warnings.append("MPI on a CPU gave these numbers. They say nothing about GPUs or their links.")
+    if "threads" in sources:
+        warnings.append("Threads in one process gave these numbers. They are no machine's numbers.")
+    if results.attrs.get("note"):
+        warnings.append(str(results.attrs["note"]))
+    if state in ("cancelled", "failed"):
+        warnings.append(f"The run {'was cancelled' if state == 'cancelled' else 'failed'}; rows are missing.")
+    stopped = results[results["status"].isin(["failed", "cancelled"])]
+    if len(stopped):
+        reasons = [str(reason) for reason in stopped["stop_reason"].dropna().unique()[:_MOST_NAMED]]
+        warnings.append(f"{_rows(len(stopped))} did not finish{': ' + '; '.join(reasons) if reasons else ''}.")
+    measured = results[results["status"].eq("ok").fillna(False)]
+    few = int(measured["n_samples"].lt(_FEW_SAMPLES).fillna(False).sum())
+    if few:
+        warnings.append(f"{_rows_have(few)} fewer than {_FEW_SAMPLES} batches; the median is unsure.")
+    without = int(measured["time_us_lo"].isna().sum())
+    if without:
+        warnings.append(f"{_rows_have(without)} no interval.")
+    width = (measured["time_us_hi"] - measured["time_us_lo"]) / measured["time_us"]
+    wide = int((width > _WIDE_INTERVAL).sum())
+    if wide:
+        warnings.append(f"{_rows_have(wide)} an interval wider than {100 * _WIDE_INTERVAL:g} % of the median.")
+    others = set(results["mesh_fingerprint"].dropna()) - {fingerprint}
+    if fingerprint and others:
+        warnings.append("Some rows were measured on another mesh than the one shown here.")
+    return warnings
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def tables(results: pd.DataFrame) -> tuple[list[Table], int]:
+    """One table per line of the plots, by axis, and how many more there would be."""
+    lines = lines_of(results, "busbw_gbs")
+    axes = list(dict.fromkeys(_axis(line) for line in lines))
+    lines.sort(key=lambda line: axes.index(_axis(line)))
+    return [_table(line) for line in lines[:MOST_TABLES]], max(0, len(lines) - MOST_TABLES)
+
+
+def _table(line: Line) -> Table:
+    keys = line.keys
+    told = [say(key, keys[key]) for key in ("dtype", "op", "root", "in_place", "mode") if not _missing(keys[key])]
+    title = SEPARATOR.join(part for part in (str(keys["collective"]), describe_groups(line.rows), *told) if part)
+    rows = line.rows.sort_values(["size_bytes", "launch", "group"])
+    varying = [name for name in ("launch", "group") if rows[name].nunique() > 1]
+    header = ("size", *varying, "n", "median", "95 % interval", "p99", "algbw", "busbw", "wrong")
+    cells = []
+    row: Any
+    for row in rows.head(MOST_ROWS).itertuples():
+        bandwidths = [format_bandwidth(value) for value in (row.algbw_gbs, row.busbw_gbs)]
+        texts = [
+            _size(row.size_bytes),
+            *(_plain(getattr(row, name)) for name in varying),
+            _plain(row.n_samples),
+            format_time_us(row.time_us),
+            _interval(row.time_us_lo, row.time_us_hi),
+            format_time_us(row.p99_us),
+            *bandwidths,
+        ]
+        cells.append((*(Cell(text) for text in texts), _wrong_cell(row)))
+    return Table(title, header, tuple(cells), max(0, len(rows) - MOST_ROWS))
+
+
+def _interval(low: float, high: float) -> str:
+    if _missing(low) or _missing(high):
+        return "–"
+    first, last = format_time_us(low), format_time_us(high)
+    number, _, unit = first.rpartition(THIN)
+    return f"{number if last.endswith(unit) else first} – {last}"
+
+
+def _wrong_cell(row: Any) -> Cell:
+    status = "" if _missing(row.status) else str(row.status)
+    if status in ("failed", "cancelled"):
+        return Cell(f"✕ {status}", is_bad=True)
+    if _missing(row.n_wrong):
+        return Cell("✕ wrong", is_bad=True) if status == "wrong" else Cell("unchecked")
+    if row.n_wrong > 0 or status == "wrong":
+        return Cell(f"✕ {row.n_wrong:,}", is_bad=True)
+    return Cell("0")
+
+
+# -- method ------------------------------------------------------------------------------------------------------------
+
+_MODES = {
+    "isolated": "isolated: one call at a time, from an aligned start until it is complete",
+    "pipelined": "pipelined: calls back to back, as nccl-tests does by default; for a small message that is the cost "
+    "of one call among many, not its latency alone",
+    "graph": "graph: calls captured once in a CUDA graph and replayed, as nccl-tests -G does",
+}
+
+
+def method(results: pd.DataFrame) -> list[tuple[str, str]]:
+    """How the numbers were made and what they mean: terms with their text."""
+    modes = [_MODES.get(str(mode), str(mode)) for mode in results["mode"].dropna().unique()]
+    sources = set(results["source"].dropna())
+    told = [("Mode", "; ".join(modes))] if modes else []
+    if sources - {"nccl-tests"}:
+        told.append(
+            (
+                "Time",
+                "The time of a call is that of its slowest rank. A row gives the median over batches of calls, with a "
+                "nonparametric 95 % interval (order statistics; none below 6 batches). Warm-up is not counted; "
+                "outliers are.",
+            )
+        )
+    if "nccl-tests" in sources:
+        told.append(
+            ("Time from nccl-tests", "A mean over all iterations, by default averaged over ranks; it has no interval.")
+        )
+    batches = _span(results["n_samples"])
+    if batches:
+        calls = _span(results["calls"])
+        told.append(("Batches", f"{batches} a row" + (f", of {calls} calls each" if calls else "")))
+    told += [
+        (
+            "Curves",
+            "A line stands at the slowest group's median; the band reaches from the lowest to the highest end of the "
+            "groups' intervals.",
+        ),
+        (
+            "algbw",
+            "size S / time t, in GB/s (10⁹ bytes per second). S is the buffer of one rank, or the total over ranks for "
+            "all_gather, reduce_scatter and all_to_all, as in nccl-tests. Sizes are binary: 1 KiB is 1,024 bytes.",
+        ),
+        ("busbw", f"algbw × a factor that makes it comparable with a link's rate whatever n is: {_factors(results)}."),
+        (
+            "Wrong",
+            "Elements that differ from the right answer, summed over ranks; checked outside the timed part.",
+        ),
+    ]
+    reasons = results["stop_reason"].dropna().value_counts()
+    if len(reasons):
+        told.append(("Stopped by", ", ".join(f"{reason} ({count:,})" for reason, count in reasons.head(8).items())))
+    return told
+
+
+def _factors(results: pd.DataFrame) -> str:
+    pairs = results[["collective", "n_ranks"]].dropna().drop_duplicates().itertuples(index=False)
+    told = [
+        f"{name} {CATALOG[name].bus_factor(int(n)):.4g} for {int(n)} ranks"
+        for name, n in pairs
+        if name in CATALOG and n > 1
+    ]
+    return ", ".join(told) if told else "see PERFORMANCE.md of nccl-tests"
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _missing(value: Any) -> bool:
+    import pandas as pd
+
+    return bool(pd.isna(value))
+
+
+def _plain(value: Any) -> str:
+    return "–" if _missing(value) else (f"{value:,}" if isinstance(value, int) else str(value))
+
+
+def _size(size: Any) -> str:
+    return "–" if _missing(size) else format_size(size)
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row{'s' * (count != 1)}"
+
+
+def _rows_have(count: int) -> str:
+    return f"{_rows(count)} {'has' if count == 1 else 'have'}"
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _span(values: pd.Series[Any]) -> str:
+    known = values.dropna()
+    if known.empty:
+        return ""
+    low, high = int(known.min()), int(known.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

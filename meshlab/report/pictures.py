@@ -1,0 +1,111 @@
+"""The pictures of a report, each with words for those who do not see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from meshlab.files import write_file
+from meshlab.mesh import DeviceMesh
+from meshlab.plots.curves import curve_box, plot_bandwidth, plot_latency
+from meshlab.plots.figures import figure_png, figure_svg
+from meshlab.plots.lines import Quantity, describe_groups, lines_of, title_parts
+from meshlab.plots.membership import Grid, membership_title, plot_membership
+from meshlab.units import format_bandwidth, format_size, format_time_us
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["WIDTH", "Picture", "curve_pictures", "membership_pictures", "pictures_by_axis", "save_pictures"]
+
+WIDTH = 5.75
+"""Inches, 552 CSS pixels: a 600 px window shows it without shrinking its text."""
+
+_CURVE = (WIDTH, 3.75)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One picture.
+
+    Parameters
+    ----------
+    name : str
+        What to call it as a file, without a suffix.
+    figure : matplotlib.figure.Figure
+        What is drawn.
+    text : str
+        What it shows, in words.
+    """
+
+    name: str
+    figure: Figure
+    text: str
+
+    @property
+    def svg(self) -> str:
+        """The picture as an ``<svg>`` element."""
+        return figure_svg(self.figure, label=self.text)
+
+
+def save_pictures(results: pd.DataFrame, mesh: DeviceMesh, folder: Path) -> list[Path]:
+    """Write the pictures of a run as PNG files: membership, bandwidth and latency of every axis that was measured."""
+    axes = [str(axis) for axis in results["axis"].dropna().unique()]
+    curves = [picture for _, pictures in pictures_by_axis(results) for picture in pictures]
+    return [
+        write_file(folder / f"{picture.name}.png", figure_png(picture.figure))
+        for picture in [*membership_pictures(mesh, axes), *curves]
+    ]
+
+
+def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[Picture]:
+    """Who is in which group, one picture for each of `axes`."""
+    from matplotlib.figure import Figure
+
+    figsize, rect = Grid.of(mesh).figure_box(widest=WIDTH * 72)
+    pictures = []
+    for axis in axes:
+        figure = Figure(figsize)
+        plot_membership(mesh, axis, ax=figure.add_axes(rect))
+        groups = mesh.group_set(axis)
+        text = f"{', '.join(membership_title(groups))}. The first is {groups[0]!r}."
+        pictures.append(Picture(f"membership-{axis}", figure, text))
+    return pictures
+
+
+def curve_pictures(results: pd.DataFrame) -> list[Picture]:
+    """Bandwidth and latency of results, one picture each; none where nothing can be drawn."""
+    from matplotlib.figure import Figure
+
+    pictures = []
+    plots: dict[Quantity, Callable[..., Axes]] = {"busbw_gbs": plot_bandwidth, "time_us": plot_latency}
+    for quantity, plot in plots.items():
+        told = []
+        for line in lines_of(results, quantity):
+            if line.size.size:
+                best = line.value.argmax() if quantity == "busbw_gbs" else line.value.argmin()
+                value = (format_bandwidth if quantity == "busbw_gbs" else format_time_us)(line.value[best])
+                told.append(f"{line.name or line.keys['collective']} {value} at {format_size(line.size[best])}")
+        if told:
+            figure = Figure(_CURVE)
+            plot(results, ax=figure.add_axes(curve_box(_CURVE, title_parts(results))))
+            kind, extreme = ("Bus bandwidth", "highest") if quantity == "busbw_gbs" else ("Time per call", "lowest")
+            text = f"{kind} over message size; {extreme}: {', '.join(told)}."
+            name = "bandwidth" if quantity == "busbw_gbs" else "latency"
+            pictures.append(Picture(f"{name}-{results['axis'].iloc[0]}", figure, text))
+    return pictures
+
+
+def pictures_by_axis(results: pd.DataFrame) -> list[tuple[str, list[Picture]]]:
+    """Bandwidth and latency for each axis that was measured, under its name."""
+    named = []
+    for _, rows in results.groupby("axis", dropna=False, sort=False):
+        rows.attrs = dict(results.attrs)
+        pictures = curve_pictures(rows)
+        if pictures:
+            named.append((describe_groups(rows) or "all ranks", pictures))
+    return named

@@ -1,0 +1,226 @@
+"""One run, or any results, as a document for someone else; and the way back from the document to the numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from meshlab.errors import BenchError, ParseError
+from meshlab.files import write_file
+from meshlab.mesh import DeviceMesh
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["Report", "read_report"]
+
+_MOST_LOG_LINES = 200
+_MOST_PICTURES = 8
+_DATA = re.compile(r'<script type="application/json" id="meshlab-results">(.*?)</script>', re.DOTALL)
+
+
+class Measured(Protocol):
+    """What a report needs of a run."""
+
+    @property
+    def results(self) -> pd.DataFrame:
+        """A results frame."""
+
+
+class Report:
+    """Verdict, pictures, tables, method and environment of a run, in one HTML or Markdown file.
+
+    The numbers are those at the time when the report is made; a run that goes on does not change it.
+
+    Parameters
+    ----------
+    run : Run or pandas.DataFrame
+        A run, a results frame, or anything with ``results``. Of these, ``mesh``, ``environment`` (sections of keys and
+        values), ``plan``, ``state``, ``samples`` and ``log`` are used where they exist.
+    mesh : DeviceMesh, optional
+        The mesh whose groups are shown; the run's own without it.
+    cluster : object, optional
+        The hardware, shown by its ``repr``.
+    title : str, optional
+        The headline.
+
+    Raises
+    ------
+    BenchError
+        If there are no results, or their columns are not those of a results frame.
+
+    Examples
+    --------
+    >>> from meshlab.benchmark.frame import empty_results
+    >>> print(Report(empty_results(), title="Nightly").markdown().splitlines()[0])
+    # Nightly
+    """
+
+    def __init__(
+        self,
+        run: Measured | pd.DataFrame,
+        *,
+        mesh: DeviceMesh | None = None,
+        cluster: object = None,
+        title: str | None = None,
+    ) -> None:
+        import pandas as pd
+
+        from meshlab.benchmark.frame import RESULTS, conform
+
+        results = run if isinstance(run, pd.DataFrame) else getattr(run, "results", None)
+        if not isinstance(results, pd.DataFrame):
+            raise BenchError(f"a report needs a run or a results frame, not {type(run).__name__}")
+        self.results = conform(results.reset_index(drop=True), RESULTS)
+        self.mesh = mesh if mesh is not None else getattr(run, "mesh", None)
+        self.title = title or (f"Collectives on {self.mesh}" if self.mesh is not None else "Collectives")
+        self.state = str(getattr(run, "state", None) or "")
+        log = [str(line) for line in getattr(run, "log", None) or []]
+        self.log, self.more_log = log[-_MOST_LOG_LINES:], max(0, len(log) - _MOST_LOG_LINES)
+        self._facts = _facts(run, self.mesh, cluster)
+
+    def __repr__(self) -> str:
+        return f"<Report {self.title!r}: {len(self.results):,} rows>"
+
+    def _content(self) -> dict[str, Any]:
+        """What both formats show."""
+        from meshlab.plots.lines import where_text
+        from meshlab.report import content
+
+        shown, more = content.tables(self.results)
+        fingerprint = self.mesh.fingerprint if self.mesh is not None else ""
+        verdict = content.verdict(self.results)
+        return {
+            "title": self.title,
+            "where": where_text(self.results),
+            "verdict": verdict,
+            "is_bad": content.has_failed(self.results),
+            "warnings": content.warnings_of(self.results, state=self.state, fingerprint=fingerprint),
+            "tables": shown,
+            "more_tables": more,
+            "method": [*content.method(self.results), *self._facts[0]],
+            "environment": self._facts[1],
+            "log": self.log,
+            "more_log": self.more_log,
+        }
+
+    def _shown_axes(self) -> list[str]:
+        """The axes whose groups are shown: those of the mesh that part it, then other sets that were measured."""
+        from meshlab.errors import MeshError
+
+        if self.mesh is None:
+            return []
+        axes = [axis.name for axis in self.mesh.axes if axis.size > 1]
+        for axis in self.results["axis"].dropna().unique():
+            try:
+                self.mesh.group_set(str(axis))
+            except MeshError:  # measured on another mesh; a warning says so
+                continue
+            axes.append(str(axis))
+        return list(dict.fromkeys(axes))[:_MOST_PICTURES]
+
+    def html(self) -> str:
+        """The report as one HTML page that loads nothing from elsewhere."""
+        from meshlab.report.html import page
+
+        return page(self._content(), self.results, self.mesh, self._shown_axes())
+
+    def markdown(self) -> str:
+        """The report as Markdown with GitHub's tables, without pictures."""
+        from meshlab.report.markdown import document
+
+        groups = [self.mesh.group_set(axis) for axis in self._shown_axes()] if self.mesh is not None else []
+        return document(self._content(), groups)
+
+    def save(self, path: str | Path) -> Path:
+        """Write the report; the suffix .html or .md decides the format.
+
+        The file is written beside its place and then moved there, so nobody ever reads half of it.
+
+        Parameters
+        ----------
+        path : str or pathlib.Path
+
+        Returns
+        -------
+        pathlib.Path
+
+        Raises
+        ------
+        BenchError
+            If the suffix is neither, or the file cannot be written.
+        """
+        path = Path(path)
+        if path.suffix not in (".html", ".md"):
+            raise BenchError(f"{path.name!r} does not say how to write the report; let it end in .html or .md")
+        text = self.html() if path.suffix == ".html" else self.markdown()
+        return write_file(path, text)
+
+    def _repr_html_(self) -> str:
+        from meshlab import markup
+        from meshlab.report import content
+        from meshlab.report.pictures import pictures_by_axis
+
+        verdict = "".join(f"<div>{markup.escape(sentence)}</div>" for sentence in content.verdict(self.results))
+        pictures = "".join(picture.svg for _, pictures in pictures_by_axis(self.results) for picture in pictures[:1])
+        return markup.card(self.title, 'Report.save("report.html") writes all of it', verdict, pictures)
+
+
+def _facts(
+    run: object, mesh: DeviceMesh | None, cluster: object
+) -> tuple[list[tuple[str, str]], list[tuple[str, list[tuple[str, str]]]]]:
+    """What the run says about itself: pairs for the method, and the sections of the environment."""
+    method: list[tuple[str, str]] = []
+    plan, samples, state = (getattr(run, name, None) for name in ("plan", "samples", "state"))
+    if plan is not None:
+        method.append(("Plan", str(plan)))
+    if mesh is not None:
+        method.append(("Mesh", f"{mesh!r}, {mesh.world_size:,} ranks, fingerprint {mesh.fingerprint}"))
+    if cluster is not None:
+        method.append(("Hardware", repr(cluster)))
+    if samples is not None and len(samples):
+        warm = int(samples["is_warmup"].fillna(False).sum())
+        method.append(("Samples", f"{len(samples):,}, of which {warm:,} are warm-up"))
+    if state:
+        method.append(("Run", str(state)))
+    environment = []
+    loose = []
+    for name, values in (getattr(run, "environment", None) or {}).items():
+        if isinstance(values, Mapping):
+            environment.append((str(name), [(str(key), str(value)) for key, value in values.items()]))
+        else:
+            loose.append((str(name), str(values)))
+    return method, [("", loose), *environment] if loose else environment
+
+
+def read_report(path: str | Path) -> pd.DataFrame:
+    """Read the results out of an HTML report; rows, dtypes and `attrs` are as they were.
+
+    Nothing in the file is executed.
+
+    Parameters
+    ----------
+    path : str or pathlib.Path
+        What `Report.save` wrote with the suffix .html.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A results frame.
+
+    Raises
+    ------
+    ParseError
+        If the file holds no results of meshlab.
+    """
+    from meshlab.benchmark.frame import RESULTS, frame_from_json
+
+    found = _DATA.search(Path(path).read_text(encoding="utf-8"))
+    if found is None:
+        raise ParseError("no results of meshlab are inside; give an HTML file that Report.save wrote", file=str(path))
+    try:
+        return frame_from_json(found[1], RESULTS)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ParseError(f"the results inside are damaged: {error}", file=str(path)) from error

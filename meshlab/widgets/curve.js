@@ -1,0 +1,375 @@
+// The picture of meshlab.widgets.Curve: lines over message sizes. Plain JavaScript, no build step, no network.
+
+const FONT_PX = 12; // the smallest text, 9 pt
+const LINE_PX = 16; // from one line of text to the next
+const DIRECT_LABELS = 5; // more lines than this get a legend instead
+const WIDEST_LABEL_PX = 160;
+const NEAR_PX = 40; // a point farther from the pointer than this stays silent
+const MANY_POINTS = 200; // a line with more has no room for markers
+const GREY = "#8c8c8c";
+const THIN = "\u2009";
+
+const MARKUP = `
+  <div class="ml-title"></div>
+  <div class="ml-stage" tabindex="0" role="application" aria-roledescription="line chart">
+    <svg aria-hidden="true"></svg>
+  </div>
+  <div class="ml-tip" hidden><b></b><span></span></div>
+  <div class="ml-legend"></div>
+  <div class="ml-status" role="status" aria-live="polite"></div>`;
+
+// One shape for each line, so that colour is not the only difference.
+const SHAPES = [
+  (r) => `M${-r},0a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0Z`,
+  (r) => `M${-r},${-r}H${r}V${r}H${-r}Z`,
+  (r) => `M0,${-1.3 * r}L${1.3 * r},0L0,${1.3 * r}L${-1.3 * r},0Z`,
+  (r) => `M0,${-1.2 * r}L${1.2 * r},${r}H${-1.2 * r}Z`,
+  (r) => `M0,${1.2 * r}L${1.2 * r},${-r}H${-1.2 * r}Z`,
+];
+
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+// Three digits and a thin space, as Python writes them.
+function number(value) {
+  if (value === 0) return "0";
+  const digits = Math.min(3, Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value)))));
+  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+}
+
+// The same, for the round numbers of a scale.
+function tickText(value) {
+  return value.toLocaleString("en", { maximumSignificantDigits: 3 });
+}
+
+function bytes(size) {
+  const power = size < 1024 ? 0 : Math.min(4, Math.floor(Math.log2(size) / 10));
+  return `${Number((size / 1024 ** power).toFixed(2))}${THIN}${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
+}
+
+// The lines that Python sent.
+function read(model) {
+  const view = model.get("_points");
+  const values = new Float64Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
+  const palette = model.get("_palette");
+  let at = 0;
+  const take = (count) => values.subarray(at, (at += count));
+  return model.get("_lines").map(({ name, points, band, previous }, index) => ({
+    name: previous ? `${name}, previous` : name,
+    previous,
+    colour: previous ? GREY : palette[index % palette.length],
+    shape: SHAPES[index % SHAPES.length],
+    x: take(points),
+    y: take(points),
+    lo: band ? take(points) : null,
+    hi: band ? take(points) : null,
+  }));
+}
+
+// Round numbers from low to high, about `count` of them; 0 is never -0.
+function steps(low, high, count) {
+  const rough = (high - low) / Math.max(1, count);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
+  const found = [];
+  for (let index = Math.ceil(low / step - 1e-9) || 0; index * step <= high + step * 1e-9; index++) found.push(index * step);
+  return found;
+}
+
+function scaleY(lines, levels, isLog, high) {
+  const values = [...levels];
+  for (const line of lines) for (const part of [line.y, line.lo, line.hi]) part?.forEach((value) => values.push(value));
+  const usable = values.filter((value) => Number.isFinite(value) && (!isLog || value > 0));
+  if (!usable.length) usable.push(1);
+  let top = usable.reduce((a, b) => Math.max(a, b)) * 1.05;
+  if (!isLog) {
+    const bottom = Math.min(0, usable.reduce((a, b) => Math.min(a, b)) * 1.05);
+    if (top <= bottom) top = 1;
+    return { ticks: steps(bottom, top, high / 48), at: (value) => (value - bottom) / (top - bottom) };
+  }
+  const [from, to] = [Math.floor(Math.log10(usable.reduce((a, b) => Math.min(a, b)))), Math.ceil(Math.log10(top))];
+  const factors = to - from <= 2 ? [1, 2, 5] : [1];
+  const every = Math.max(1, Math.ceil((to - from) / (high / 32)));
+  const ticks = [];
+  for (let power = from; power <= to; power += every) {
+    for (const factor of factors) if (power < to || factor === 1) ticks.push(factor * 10 ** power);
+  }
+  return { ticks, at: (value) => (Math.log10(value) - from) / (to - from) };
+}
+
+function scaleX(lines, range, wide) {
+  let [low, high] = range ?? [Infinity, -Infinity];
+  for (const line of lines) {
+    if (line.x.length) [low, high] = [Math.min(low, line.x[0]), Math.max(high, line.x[line.x.length - 1])];
+  }
+  if (low > high) [low, high] = [1024, 2 ** 20];
+  let [from, to] = [Math.log2(low), Math.log2(high)];
+  if (to - from < 1) [from, to] = [from - 1, to + 1];
+  const every = Math.max(1, Math.ceil((to - from) / (wide / 72)));
+  const ticks = [];
+  for (let power = Math.ceil(from - 1e-9); power <= to + 1e-9; power++) {
+    if (power >= 0 && power % every === 0) ticks.push(2 ** power);
+  }
+  return { ticks, at: (value) => (Math.log2(value) - from) / (to - from) };
+}
+
+// Move labels apart, keeping their order, inside [top, bottom].
+function spread(labels, top, bottom) {
+  labels.sort((a, b) => a.y - b.y);
+  labels.forEach((label, index) => (label.at = Math.max(label.y, index ? labels[index - 1].at + LINE_PX : top)));
+  for (let index = labels.length - 1, limit = bottom; index >= 0; index--, limit -= LINE_PX) {
+    limit = Math.min(limit, labels[index].at);
+    labels[index].at = limit;
+  }
+  return labels;
+}
+
+// "M0,0L1,2…", broken where a value is missing.
+function trace(points) {
+  let pen = "M";
+  return points.map(([x, y]) => {
+    if (!Number.isFinite(y)) return (pen = "M"), "";
+    const part = `${pen}${x.toFixed(1)},${y.toFixed(1)}`;
+    pen = "L";
+    return part;
+  }).join("");
+}
+
+function render({ model, el }) {
+  const root = document.createElement("div");
+  root.className = "meshlab-curve";
+  root.innerHTML = MARKUP;
+  el.append(root);
+  const [title, stage, picture, tip, legend, status] = ["title", "stage", "stage svg", "tip", "legend", "status"].map(
+    (name) => root.querySelector(`.ml-${name}`),
+  );
+  const ring = element("path", { class: "ml-ring" });
+  const pen = document.createElement("canvas").getContext("2d"); // measures text
+  const ended = new AbortController();
+  const listen = (target, event, handler) => target.addEventListener(event, handler, { signal: ended.signal });
+  const textWidth = (text) => pen.measureText(text).width;
+
+  let lines = [];
+  let spots = []; // for every line its points on the page: [x, y, index]
+  let active = null; // [line, place in its spots]
+  let byKey = false;
+  let width = 0;
+  let frame = 0;
+  const schedule = () => (frame ||= requestAnimationFrame(paint));
+
+  const shorten = (text) => {
+    if (textWidth(text) <= WIDEST_LABEL_PX) return text;
+    let end = text.length;
+    while (end > 1 && textWidth(`${text.slice(0, end)}…`) > WIDEST_LABEL_PX) end--;
+    return `${text.slice(0, end)}…`;
+  };
+
+  function paint() {
+    frame = 0;
+    width = root.clientWidth;
+    if (!width) {
+      size.unobserve(root);
+      size.observe(root); // hidden, if only for an instant; observed anew, it calls as soon as it is not
+      return;
+    }
+    lines = read(model);
+    pen.font = `${FONT_PX}px ${getComputedStyle(root).fontFamily}`;
+    const height = model.get("height");
+    const isLog = model.get("y_scale") === "log";
+    const levels = Object.entries(model.get("references")).filter(([, value]) => !isLog || value > 0);
+    const drawn = lines.filter((line) => line.y.some(Number.isFinite));
+    const isDirect = drawn.length <= DIRECT_LABELS;
+
+    const top = 28;
+    const bottom = height - 44;
+    const y = scaleY(lines, levels.map(([, value]) => value), isLog, bottom - top);
+    const left = Math.ceil(Math.max(...y.ticks.map((tick) => textWidth(tickText(tick))))) + 12;
+    const names = drawn.map((line) => shorten(line.name));
+    const right = width - (isDirect && names.length ? Math.ceil(Math.max(...names.map(textWidth))) + 32 : 28);
+    const x = scaleX(lines, model.get("x_range"), right - left);
+    const px = (value) => left + x.at(value) * (right - left);
+    const py = (value) => bottom - y.at(value) * (bottom - top);
+    const usable = (value) => Number.isFinite(value) && (!isLog || value > 0);
+
+    const parts = [paintScale(x, y, px, py, left, right, top, bottom)];
+    parts.push(paintLevels(levels, py, left, right, top, bottom));
+    spots = [];
+    for (const line of [...lines.filter((l) => l.previous), ...lines.filter((l) => !l.previous)]) {
+      const places = Array.from(line.x, (size, index) => [px(size), usable(line.y[index]) ? py(line.y[index]) : NaN, index]);
+      parts.push(paintLine(line, places, px, py, usable));
+      spots[lines.indexOf(line)] = places.filter(([, at]) => Number.isFinite(at));
+    }
+    if (isDirect) parts.push(paintEnds(drawn, names, right, top, bottom));
+    if (!drawn.length) parts.push(element("text", { x: (left + right) / 2, y: (top + bottom) / 2, "text-anchor": "middle" }, "no points yet"));
+    picture.setAttribute("height", height);
+    picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    picture.replaceChildren(...parts, ring);
+
+    title.textContent = model.get("title");
+    legend.replaceChildren(...(isDirect ? [] : drawn.map(legendEntry)));
+    const what = title.textContent || `${model.get("y_label")} over ${model.get("x_label")}`;
+    stage.setAttribute("aria-label", `${what}. Left and right move along a line, up and down change the line.`);
+    point();
+  }
+
+  function paintScale(x, y, px, py, left, right, top, bottom) {
+    const group = element("g", { class: "ml-scale ml-soft" });
+    const middle = 4; // from the middle of a text to its baseline
+    for (const tick of y.ticks) {
+      const at = py(tick);
+      if (at < top - 1) continue;
+      group.append(element("line", { x1: left, x2: right, y1: at, y2: at }));
+      group.append(element("text", { x: left - 8, y: at + middle, "text-anchor": "end" }, tickText(tick)));
+    }
+    let free = -Infinity; // where the last label ended
+    for (const tick of x.ticks) {
+      const [at, half] = [px(tick), textWidth(bytes(tick)) / 2];
+      group.append(element("line", { x1: at, x2: at, y1: top, y2: bottom }));
+      if (at - half < free || at + half > width) continue;
+      group.append(element("text", { x: at, y: bottom + 18, "text-anchor": "middle" }, bytes(tick)));
+      free = at + half + 8;
+    }
+    group.append(element("line", { class: "ml-floor", x1: left, x2: right, y1: bottom, y2: bottom }));
+    group.append(element("text", { x: 0, y: FONT_PX }, `${model.get("y_label")} (${model.get("y_unit")})`));
+    group.append(element("text", { x: right, y: bottom + 38, "text-anchor": "end" }, model.get("x_label")));
+    return group;
+  }
+
+  function paintLevels(levels, py, left, right, top, bottom) {
+    const group = element("g", { class: "ml-level" });
+    const labels = levels.map(([text, value]) => ({ text, y: py(value) - 6 }));
+    for (const [, value] of levels) group.append(element("line", { x1: left, x2: right, y1: py(value), y2: py(value) }));
+    for (const { text, at } of spread(labels, top + FONT_PX - 6, bottom - 6)) {
+      group.append(element("text", { x: left + 8, y: at }, text));
+    }
+    return group;
+  }
+
+  function paintLine(line, places, px, py, usable) {
+    const group = element("g", line.previous ? { class: "ml-previous" } : {});
+    if (line.lo) {
+      const ends = Array.from(line.x, (size, index) => [px(size), line.lo[index], line.hi[index]]);
+      const whole = ends.filter(([, lo, hi]) => usable(lo) && usable(hi));
+      const there = whole.map(([at, , hi]) => [at, py(hi)]);
+      const back = whole.map(([at, lo]) => [at, py(lo)]).reverse();
+      group.append(element("path", { class: "ml-band", d: `${trace([...there, ...back])}Z`, fill: line.colour }));
+    }
+    group.append(element("path", { class: "ml-line", d: trace(places), stroke: line.colour }));
+    if (!line.previous && places.length <= MANY_POINTS) {
+      for (const [at, level] of places) {
+        if (!Number.isFinite(level)) continue;
+        group.append(element("path", { class: "ml-point", d: line.shape(4), fill: line.colour, transform: `translate(${at},${level})` }));
+      }
+    }
+    return group;
+  }
+
+  function paintEnds(drawn, names, right, top, bottom) {
+    const group = element("g", { class: "ml-ends" });
+    const labels = drawn.map((line, index) => {
+      const [at, level] = spots[lines.indexOf(line)].at(-1);
+      return { line, text: names[index], x: at, y: level };
+    });
+    for (const { line, text, x, y, at } of spread(labels, top + LINE_PX / 2, bottom - LINE_PX / 2)) {
+      group.append(element("path", { class: "ml-leader", d: `M${x + 6},${y}L${right + 4},${at}H${right + 10}` }));
+      group.append(element("path", { ...sign(line), transform: `translate(${right + 16},${at})` }));
+      group.append(element("text", { x: right + 26, y: at + 4 }, text));
+    }
+    return group;
+  }
+
+  const sign = ({ previous, shape, colour }) =>
+    previous ? { d: "M-5,0H5", stroke: colour, "stroke-width": 2 } : { d: shape(4), fill: colour };
+
+  function legendEntry(line) {
+    const entry = document.createElement("span");
+    const swatch = element("svg", { viewBox: "0 0 24 12", "aria-hidden": "true" });
+    swatch.append(element("path", { ...sign(line), transform: "translate(12,6)" }));
+    entry.append(swatch, line.name);
+    return entry;
+  }
+
+  // Say the active point's values: a ring and a box beside it, and for the keyboard a sentence to read aloud.
+  function point() {
+    const spot = active && spots[active[0]]?.[Math.min(active[1], spots[active[0]].length - 1)];
+    tip.hidden = !spot;
+    ring.setAttribute("d", spot ? SHAPES[0](7) : "");
+    if (!spot) return say("");
+    const [x, y, index] = spot;
+    const line = lines[active[0]];
+    const unit = model.get("y_unit");
+    const interval = line.lo && Number.isFinite(line.lo[index]) ? `, interval ${number(line.lo[index])} to ${number(line.hi[index])}` : "";
+    const value = `${number(line.y[index])}${THIN}${unit}${interval}`;
+    ring.setAttribute("transform", `translate(${x},${y})`);
+    tip.firstChild.textContent = line.name;
+    tip.lastChild.textContent = `${bytes(line.x[index])}\n${value}`;
+    const beside = x + 16 + tip.offsetWidth <= width ? x + 16 : x - 16 - tip.offsetWidth;
+    tip.style.left = `${Math.max(0, beside)}px`;
+    const under = stage.offsetTop + y + 12;
+    tip.style.top = `${Math.max(0, Math.min(under, root.clientHeight - tip.offsetHeight))}px`; // inside, or the output scrolls
+    say(byKey ? `${line.name} at ${bytes(line.x[index])}: ${value}` : "");
+  }
+
+  function say(text) {
+    if (status.textContent !== text) status.textContent = text;
+  }
+
+  function hover(event) {
+    const box = picture.getBoundingClientRect();
+    const [x, y] = [event.clientX - box.left, event.clientY - box.top];
+    let nearest = NEAR_PX;
+    active = null;
+    byKey = false;
+    spots.forEach((places, line) => places.forEach(([px, py], index) => {
+      const distance = Math.hypot(px - x, py - y);
+      if (distance < nearest) [nearest, active] = [distance, [line, index]];
+    }));
+    point();
+  }
+
+  function silence() {
+    active = null;
+    point();
+  }
+
+  function key(event) {
+    const moves = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Escape: null };
+    if (!(event.key in moves) || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    if (event.key === "Escape") return silence();
+    const some = spots.map((places, line) => (places.length ? line : -1)).filter((line) => line >= 0);
+    if (!some.length) return;
+    byKey = true;
+    if (active) {
+      const [down, along] = moves[event.key];
+      const line = some[(some.indexOf(active[0]) + down + some.length) % some.length];
+      active = [line, Math.max(0, Math.min(active[1] + along, spots[line].length - 1))];
+    } else active = [some[0], 0];
+    point();
+  }
+
+  const names = ["title", "x_label", "y_label", "y_unit", "y_scale", "x_range", "references", "height", "_lines", "_points"];
+  for (const name of names) model.on(`change:${name}`, schedule);
+  listen(stage, "pointermove", hover);
+  listen(stage, "pointerleave", silence);
+  listen(stage, "keydown", key);
+  listen(stage, "blur", silence);
+  const size = new ResizeObserver(() => root.clientWidth !== width && schedule());
+  size.observe(root);
+  paint();
+
+  return () => {
+    cancelAnimationFrame(frame);
+    size.disconnect();
+    ended.abort();
+    for (const name of names) model.off(`change:${name}`, schedule);
+    root.remove();
+  };
+}
+
+export default { render };

@@ -1,0 +1,335 @@
+"""Designer: try out meshes with the keyboard or the mouse, and read the result in Python."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import ipywidgets
+import numpy as np
+import numpy.typing as npt
+import traitlets
+
+from meshlab.errors import MeshError, MeshlabError
+from meshlab.markup import escape
+from meshlab.mesh import DeviceMesh
+from meshlab.mesh.axes import nearest_axes
+from meshlab.widgets.axis_rows import AxisRows, Pairs, button
+from meshlab.widgets.canvas import Grid, check_ranks
+
+__all__ = ["Designer"]
+
+_MOST_STEPS_BACK = 100
+_MOST_SUGGESTIONS = 3
+
+
+class _Machine(Protocol):
+    """What a Cluster tells the designer."""
+
+    @property
+    def n_devices(self) -> int: ...
+    @property
+    def node_of(self) -> npt.NDArray[np.int32]: ...
+    @property
+    def local_of(self) -> npt.NDArray[np.int32]: ...
+
+
+class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
+    """A mesh to edit: names, sizes and order of the axes beside the grid of its ranks.
+
+    Sizes that do not fit are answered with a sentence and with the nearest ones that do; `mesh` keeps the last value
+    that was possible. Everything can be done with the keyboard, and from code on any thread.
+
+    Parameters
+    ----------
+    cluster : Cluster, optional
+        The machine: it says how many ranks there are, and which of them share a node.
+    mesh : DeviceMesh or str, optional
+        Where to begin.
+    world_size : int, optional
+        How many ranks every mesh must have; all devices of the cluster when left out, any number without one.
+
+    Raises
+    ------
+    MeshError
+        If the mesh, the cluster and the world size contradict each other.
+
+    Examples
+    --------
+    >>> designer = Designer(mesh="dp=2, tp=4", world_size=8)
+    >>> designer.mesh = "dp=4, tp=2"
+    >>> designer.selected = [0, 1]
+    >>> designer.undo()
+    >>> designer.mesh, designer.selected
+    (DeviceMesh('dp=2, tp=4'), (0, 1))
+    """
+
+    mesh = traitlets.Any()
+    """The mesh; set it to a `DeviceMesh` or its text, observe it to hear of changes."""
+
+    selected = traitlets.Any(())
+    """The ranks that are selected in the grid, ascending; settable."""
+
+    def __init__(
+        self,
+        cluster: _Machine | None = None,
+        mesh: DeviceMesh | str | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        self._cluster = cluster if cluster is not None and cluster.n_devices else None
+        if self._cluster is not None:
+            there = self._cluster.n_devices
+            world_size = there if world_size is None else world_size
+            if world_size > there:
+                raise MeshError(f"world_size={world_size} is more than the {there} devices of the cluster; give fewer")
+        self._world_size = world_size
+        self._past: tuple[DeviceMesh, ...] = ()
+        self._future: tuple[DeviceMesh, ...] = ()
+        self._problem: MeshlabError | None = None
+        self._is_writing = False
+        first = self._as_mesh(self._first_mesh() if mesh is None else mesh)
+        self.grid = Grid(first, **self._places(first))
+        self._lock = self.grid._lock  # one lock for both, or a lasso and an edit could wait for each other
+        super().__init__()
+        with self._writing():
+            self._build()
+            self.mesh = first
+        self._show()
+        self.grid.observe(self._grid_selected, "selected")
+
+    # -- the value -----------------------------------------------------------------------------------------------------
+
+    @property
+    def axis(self) -> str:
+        """What colours the grid: an axis, or a group that was added by hand; settable."""
+        return self.grid.axis
+
+    @axis.setter
+    def axis(self, axis: str) -> None:
+        with self._lock:
+            if axis not in self._colour_by.options:
+                options = ", ".join(self._colour_by.options)
+                raise MeshError(f"{axis!r} cannot colour the grid; there are {options}")
+            self._colour_by.value = axis
+
+    @property
+    def code(self) -> str:
+        """The mesh as code to paste."""
+        return repr(self.mesh).replace("'", '"')
+
+    def undo(self) -> None:
+        """Take back what is written but not possible; without that, the last change of the mesh."""
+        with self._lock:
+            if self._problem is None and self._past:
+                *past, target = self._past
+                self._travel(target, tuple(past), (self.mesh, *self._future))
+            else:
+                self._show()
+
+    def redo(self) -> None:
+        """Do again what `undo` took back."""
+        with self._lock:
+            if self._future:
+                target, *future = self._future
+                self._travel(target, (*self._past, self.mesh), tuple(future))
+
+    def _travel(self, target: DeviceMesh, past: tuple[DeviceMesh, ...], future: tuple[DeviceMesh, ...]) -> None:
+        with self._writing():
+            self.mesh = target
+        self._past, self._future = past, future
+        self._show()
+
+    def _first_mesh(self) -> DeviceMesh:
+        if self._world_size is None:
+            return DeviceMesh("dp=2, tp=4")
+        inner = self._devices_per_node() or math.gcd(self._world_size, 8)
+        if self._world_size % inner:
+            return DeviceMesh(dp=self._world_size)
+        return DeviceMesh(dp=self._world_size // inner, tp=inner)
+
+    def _as_mesh(self, mesh: DeviceMesh | str) -> DeviceMesh:
+        if isinstance(mesh, str):
+            return DeviceMesh(mesh, world_size=self._world_size)
+        if not isinstance(mesh, DeviceMesh):
+            raise MeshError(f"the designer shows a DeviceMesh or its text, not {type(mesh).__name__}")
+        DeviceMesh([(axis.name, axis.size) for axis in mesh.axes], world_size=self._world_size)  # says what is nearest
+        return mesh
+
+    @traitlets.validate("mesh")
+    def _check_mesh(self, proposal: Any) -> DeviceMesh:
+        return self._as_mesh(proposal["value"])
+
+    @traitlets.observe("mesh")
+    def _mesh_changed(self, change: Any) -> None:
+        with self._lock:
+            if self._is_writing:
+                return
+            self._past, self._future = (*self._past, change["old"])[-_MOST_STEPS_BACK:], ()
+            self._show()
+
+    @traitlets.validate("selected")
+    def _check_selected(self, proposal: Any) -> tuple[int, ...]:
+        return check_ranks(proposal["value"], self.mesh.world_size)
+
+    @traitlets.observe("selected")
+    def _selected_changed(self, _: Any) -> None:
+        with self._lock:
+            self.grid.selected = self.selected
+
+    def _grid_selected(self, _: Any) -> None:
+        with self._lock:  # the mesh may have shrunk on another thread since
+            self.selected = tuple(rank for rank in self.grid.selected if rank < self.mesh.world_size)
+
+    # -- the controls --------------------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        self._undo = button("Undo", "Take back the last change", self.undo)
+        self._redo = button("Redo", "Do again what was taken back", self.redo)
+        self._code_button = button("Copy as code", "Show the mesh as Python code", self._toggle_code)
+        self._colour_by = ipywidgets.Dropdown(description="Colour by", options=[], layout={"width": "200px"})
+        self._colour_by.observe(lambda _: self._recolour(), "value")
+        self._rows = AxisRows(self._edit, self._lock)
+        self._sentence = ipywidgets.HTML()
+        self._suggestions = ipywidgets.VBox(layout={"overflow": "visible", "align_items": "flex-start"})
+        self._code = ipywidgets.Textarea(
+            description="Code",
+            rows=2,
+            continuous_update=False,
+            style={"description_width": "48px"},
+            layout={"width": "auto", "max_width": "640px", "margin": "2px 2px 8px", "display": "none"},
+        )
+        # Read-only by putting the text back: a disabled box could not be reached with the keyboard.
+        self._code.observe(lambda _: self._show_code(), "value")
+        for box in (self._undo, self._redo, self._colour_by, self._code_button):
+            box.layout.margin = "2px 8px 8px 2px"
+        wrap = {"flex_flow": "row wrap", "overflow": "visible"}
+        tools = ipywidgets.HBox([self._undo, self._redo, self._colour_by, self._code_button], layout=wrap)
+        controls = ipywidgets.VBox(
+            [self._rows.box, self._sentence, self._suggestions],
+            layout={"flex": "0 1 480px", "margin": "0 16px 8px 0", "overflow": "visible"},
+        )
+        self.grid.layout.flex = "1 1 360px"
+        self.grid.layout.min_width = "0"
+        self.grid.layout.margin = "0 2px"
+        body = ipywidgets.HBox([controls, self.grid], layout=wrap)
+        self.children = [tools, self._code, body]
+        self.layout.overflow = "visible"
+        self.add_class("meshlab-designer")
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Set controls without hearing of it."""
+        with self._lock:
+            before, self._is_writing = self._is_writing, True
+            try:
+                yield
+            finally:
+                self._is_writing = before
+
+    def _edit(self, pairs: Pairs) -> None:
+        """Try what the rows say: a new mesh, or a sentence on why it is none."""
+        with self._lock:
+            try:
+                mesh = DeviceMesh(pairs, world_size=self._world_size)
+                for group in self.mesh.custom_groups:
+                    if group.array.max() < mesh.world_size:
+                        mesh = mesh.with_group(group.name, group.array)
+            except MeshlabError as error:
+                self._problem = error
+                self._rows.write(pairs)
+                self._say()
+                return
+            if mesh == self.mesh:
+                self._show()
+            else:
+                self.mesh = mesh
+
+    def _recolour(self) -> None:
+        with self._lock:
+            if not self._is_writing:
+                self._show_grid()
+
+    def _toggle_code(self) -> None:
+        with self._lock:
+            is_hidden = self._code.layout.display == "none"
+            self._code.layout.display = None if is_hidden else "none"
+            self._code_button.description = "Hide code" if is_hidden else "Copy as code"
+
+    # -- the looks -----------------------------------------------------------------------------------------------------
+
+    def _show(self) -> None:
+        """Bring everything in line with the mesh."""
+        with self._lock:
+            self._problem = None
+            self._rows.write(tuple((axis.name, axis.size) for axis in self.mesh.axes))
+            self._show_grid()
+            self._say()
+            self._show_code()
+
+    def _show_grid(self) -> None:
+        with self._writing():
+            mesh = self.mesh
+            options = (*mesh.axis_names, *(group.name for group in mesh.custom_groups))
+            axis = self._colour_by.value if self._colour_by.value in options else mesh.axis_names[-1]
+            if self._colour_by.options != options:
+                self._colour_by.options = options
+            self._colour_by.value = axis
+            self.grid.show(mesh, axis, **self._places(mesh))
+
+    def _say(self) -> None:
+        options: list[Pairs] = []
+        if self._problem is None:
+            product = " × ".join(str(size) for size in self.mesh.shape)
+            sentence = f"{product} = {self.mesh.world_size:,}" if len(self.mesh.shape) > 1 else product
+            if self._cluster is None:
+                sentence += " ranks"
+            else:
+                sentence += f" of {self._cluster.n_devices:,} devices"
+            sentence += f"; {self.mesh.axis_names[-1]} is the fastest axis"
+            html = f'<div role="status" style="line-height:1.45">{escape(sentence)}</div>'
+        else:
+            html = (
+                '<div role="alert" style="line-height:1.45">'
+                '<b style="color:var(--jp-error-color1,#c62828)">Not possible:</b> '
+                f"{escape(self._problem)}.<br>The grid still shows {escape(self.mesh)}.</div>"
+            )
+            pairs = self._rows.pairs
+            if self._world_size is not None and all(size > 0 for _, size in pairs) and len(dict(pairs)) == len(pairs):
+                names, sizes = zip(*pairs, strict=True)
+                options = nearest_axes(names, sizes, self._world_size, most=_MOST_SUGGESTIONS)
+        with self._writing():
+            self._undo.disabled = not self._past and self._problem is None
+            self._redo.disabled = not self._future
+            self._sentence.value = html
+            self._suggestions.children = [self._suggestion(option) for option in options]
+
+    def _suggestion(self, pairs: Pairs) -> ipywidgets.Button:
+        text = ", ".join(f"{name}={size}" for name, size in pairs)
+        return button(f"Use {text}", "Take these sizes", lambda: self._edit(pairs))
+
+    def _show_code(self) -> None:
+        with self._lock:
+            self._code.value = self.code
+
+    def _devices_per_node(self) -> int:
+        """How many devices every node has; 0 when they differ or are unknown."""
+        if self._cluster is None:
+            return 0
+        counts = np.bincount(self._cluster.node_of)
+        return int(counts[0]) if np.all(counts == counts[0]) else 0
+
+    def _places(self, mesh: DeviceMesh) -> dict[str, Any]:
+        if self._cluster is None:
+            return {}
+        ranks = slice(mesh.world_size)
+        places = {"node": self._cluster.node_of[ranks], "device": self._cluster.local_of[ranks]}
+        return {"places": places, "block": self._devices_per_node()}
+
+    def __repr__(self) -> str:
+        return f"Designer({self.mesh!r})"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        data = super()._repr_mimebundle_(**kwargs)
+        return {**data, **self.grid.fallback()}

@@ -1,0 +1,224 @@
+"""The live view of a run: what a notebook shows while it measures, and the picture that stays when it is done."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import ipywidgets
+import numpy as np
+
+from meshlab import markup
+from meshlab.benchmark.card import PICTURE, run_card
+from meshlab.benchmark.frame import bandwidth
+from meshlab.units import format_seconds
+from meshlab.widgets.curve import Curve, Line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshlab.benchmark import Run
+    from meshlab.benchmark.run import Row
+
+__all__ = ["LiveView", "show", "static_bundle"]
+
+_TICK_S = 0.5
+_BAD = "color:var(--jp-error-color1,#c62828)"
+_PRESSES = (
+    ("Cancel", "Stop after this step; the rows stay"),
+    ("Interrupt the ranks", "Do not wait for the step; the rows stay"),
+    ("End the ranks", "Kill the set of ranks; the rows stay, engines.restart() gives a fresh set"),
+)
+
+# The lines and the results of the last finished run on a mesh, for the grey curves of the next one.
+_last: dict[str, tuple[Mapping[str, Line], pd.DataFrame]] = {}
+
+
+class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
+    """Progress, a growing curve and a Cancel button for a run that is under way.
+
+    A run shows it by itself as the last line of a cell. All changes come from the run's own thread and set traits only.
+
+    Parameters
+    ----------
+    run : Run
+        The run.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._lock = threading.Lock()
+        self._rows_shown = 0
+        self._is_over = threading.Event()
+        self._when_over: list[Any] = []
+        self._status = ipywidgets.HTML()
+        self._button = ipywidgets.Button(
+            description=_PRESSES[0][0],
+            tooltip=_PRESSES[0][1],
+            layout={"width": "auto", "align_self": "flex-start", "margin": "0 0 8px"},
+        )
+        self._button.on_click(lambda _: threading.Thread(target=self._press, daemon=True).start())
+        sizes = [float(step.size_bytes) for step in run.steps]
+        self.curve = Curve(
+            title=_title(run), x_range=(min(sizes), max(sizes)) if min(sizes) < max(sizes) else None, height=320
+        )
+        self.previous: pd.DataFrame | None = None
+        if run.mesh.fingerprint in _last:
+            lines, results = _last[run.mesh.fingerprint]
+            known = _line_names(run)
+            self.curve.previous = {name: line for name, line in lines.items() if name in known}
+            self.previous = results if self.curve.previous else None
+        super().__init__([self._status, self._button, self.curve], layout={"max_width": "960px", "overflow": "hidden"})
+        self.add_class("meshlab-live")
+        self._unsubscribe = run.subscribe(self._update)
+        self._update(run)
+        threading.Thread(target=self._tick, name="meshlab live view", daemon=True).start()
+
+    def when_over(self, act: Any) -> None:
+        """Call ``act()`` when the run has ended, on the run's thread; at once if it has."""
+        with self._lock:
+            if not self._is_over.is_set():
+                self._when_over.append(act)
+                return
+        act()
+
+    def _press(self) -> None:
+        self.run.cancel()
+
+    def _tick(self) -> None:
+        while not self._is_over.wait(_TICK_S):
+            self._show_status()
+
+    def _update(self, run: Run) -> None:
+        with self._lock:
+            rows = run.rows(self._rows_shown)
+            self._rows_shown += len(rows)
+            for name, *point in _points(run, rows):
+                self.curve.append(name, *point)
+        self._show_status()
+        if run.state != "running":
+            self._finish()
+
+    def _finish(self) -> None:
+        with self._lock:
+            if self._is_over.is_set():
+                return
+            self._is_over.set()
+            acts, self._when_over = self._when_over, []
+        self._unsubscribe()
+        if self.curve.series:
+            _last[self.run.mesh.fingerprint] = dict(self.curve.series), self.run.results
+        for act in acts:
+            act()
+
+    def _show_status(self) -> None:
+        self._status.value = _status(self.run)
+        presses = min(self.run.cancel_presses, len(_PRESSES) - 1)
+        with self._button.hold_sync():
+            self._button.description, self._button.tooltip = _PRESSES[presses]
+            self._button.disabled = self.run.state != "running"
+
+    def __repr__(self) -> str:
+        return f"LiveView({self.run!r})"
+
+
+def show(run: Run) -> None:
+    """Display a run in a notebook: live while it measures, then as a picture and a table that stay in the file."""
+    import IPython
+
+    display: Any = IPython.display.display
+    shell = IPython.get_ipython()
+    if getattr(shell, "kernel", None) is None:
+        display({"text/plain": repr(run)}, raw=True)
+        return
+    if run.state != "running":
+        display(static_bundle(run), raw=True)
+        return
+    view = LiveView(run)
+    bundle = view._repr_mimebundle_()
+    data = bundle[0] if isinstance(bundle, tuple) else bundle
+    handle = display({**data, **static_bundle(run)}, raw=True, display_id=True)
+    view.when_over(lambda: _leave_picture(view, handle))
+
+
+def _leave_picture(view: LiveView, handle: Any) -> None:
+    """Put the static picture where the widget was: a widget is blank when the saved notebook is opened again."""
+    handle.update(static_bundle(view.run, previous=view.previous), raw=True)
+    view.close()
+
+
+def static_bundle(run: Run, *, previous: pd.DataFrame | None = None) -> dict[str, str]:
+    """A run for places without JavaScript: as HTML with a picture and the table, as PNG, and as text."""
+    bundle = {"text/plain": repr(run)}
+    results = run.results
+    picture = ""
+    if results["time_us"].notna().any():
+        from matplotlib.figure import Figure
+
+        from meshlab.plots import figure_png, figure_svg, plot_bandwidth
+
+        figure = Figure(figsize=(8, 3.6), layout="constrained")
+        plot_bandwidth(results, ax=figure.add_subplot(), previous=previous)
+        picture = figure_svg(figure, label=_title(run))
+        bundle["image/png"] = base64.b64encode(figure_png(figure)).decode()
+    bundle["text/html"] = run_card(run).replace(PICTURE, picture)
+    return bundle
+
+
+def _title(run: Run) -> str:
+    plan = run.plan
+    constant = [values[0] for values in (plan.collective, plan.axis, plan.mode) if len(values) == 1]
+    return " · ".join([*constant, run.where])
+
+
+def _line_name(run: Run, row: Row) -> str:
+    """What tells the lines of a run apart: whatever its plan has several of."""
+    plan = run.plan
+    several = [name for name in ("collective", "axis", "dtype", "op", "mode") if len(getattr(plan, name)) > 1]
+    parts = [str(row[name]) for name in several if row[name] is not None]
+    if len(plan.in_place) > 1:
+        parts.append("in place" if row["in_place"] else "out of place")
+    return " · ".join(parts) or str(row["collective"])
+
+
+def _line_names(run: Run) -> set[str]:
+    names = ("collective", "axis", "dtype", "op", "mode", "in_place")
+    return {_line_name(run, {name: getattr(step, name) for name in names}) for step in run.steps}
+
+
+def _points(run: Run, rows: list[Row]) -> list[tuple[str, float, float, float, float]]:
+    """One point per step that was measured: name, size, bus bandwidth of the slowest group and its interval."""
+    steps: dict[int, list[Row]] = {}
+    for row in rows:
+        if row["status"] == "ok":
+            steps.setdefault(row["step"], []).append(row)
+    points: list[tuple[str, float, float, float, float]] = []
+    for group_rows in steps.values():
+        first = group_rows[0]
+        times = [
+            np.max([row["time_us"] for row in group_rows]),
+            np.max([row["time_us_hi"] for row in group_rows]),
+            np.min([row["time_us_lo"] for row in group_rows]),
+        ]
+        name, size, n = first["collective"], first["size_bytes"], first["n_ranks"]
+        _, busbw = bandwidth([name] * 3, [size] * 3, [n] * 3, times)
+        if np.isfinite(busbw[0]):
+            value, low, high = (float(part) for part in busbw)
+            points.append((_line_name(run, first), float(size), value, low, high))
+    return points
+
+
+def _status(run: Run) -> str:
+    now = run.progress
+    says = f"{run.state} · step {min(now.done + 1, now.total)} of {now.total}" if run.state == "running" else run.state
+    parts = [f"{format_seconds(now.elapsed_s)} elapsed"]
+    if run.state == "running" and now.left_s == now.left_s:
+        parts.append(f"about {format_seconds(now.left_s)} left")
+    text = " · ".join([says, *parts])
+    step = f'<div style="min-height:1.5em">{markup.escape(now.step)}</div>'
+    if run.error is not None:
+        sentence = markup.escape(str(run.error).splitlines()[0])
+        step = f'<div role="alert" style="line-height:1.45"><b style="{_BAD}">Failed:</b> {sentence}</div>'
+    return f"<div><b>{markup.escape(text)}</b></div>{markup.bar(now.done / max(now.total, 1), says)}{step}"

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshlab.benchmark import RESULTS, SAMPLES, describe
+from meshlab.benchmark.frame import (
+    bandwidth,
+    conform,
+    empty_results,
+    empty_samples,
+    frame_from_csv,
+    frame_from_json,
+    frame_from_parquet,
+    frame_to_csv,
+    frame_to_json,
+    frame_to_parquet,
+)
+from meshlab.errors import BenchError
+
+DESIGN = {
+    "results": """run_id launch step source collective op dtype root in_place mode axis group n_ranks count size_bytes
+        n_samples calls time_us time_us_lo time_us_hi p95_us p99_us min_us max_us skew_us alignment_us algbw_gbs
+        busbw_gbs n_wrong status stop_reason mesh_fingerprint""",
+    "samples": """run_id launch step axis group rank batch calls time_us host_us start_offset_us is_warmup status""",
+}
+
+
+def rows(n: int = 3) -> pd.DataFrame:
+    frame = pd.DataFrame(
+        {
+            "run_id": ["a"] * n,
+            "step": range(n),
+            "collective": ["all_reduce"] * n,
+            "op": ["sum", None, "=1+1"][:n],
+            "in_place": [True, False, None][:n],
+            "size_bytes": [2**53 + 1, 8, 1][:n],
+            "time_us": [0.1, np.nan, 1 / 3][:n],
+            "n_wrong": [0, None, 5][:n],
+            "status": ["ok", "failed", 'wrong, it says "no"\n'][:n],
+        }
+    )
+    frame.attrs = {"where": "4 ranks · MPI on this CPU"}
+    return conform(frame, RESULTS)
+
+
+def test_the_columns_are_those_of_the_design() -> None:
+    for name, columns, empty in (("results", RESULTS, empty_results()), ("samples", SAMPLES, empty_samples())):
+        assert [column.name for column in columns] == DESIGN[name].split()
+        assert list(empty.columns) == DESIGN[name].split()
+
+
+def test_columns_with_units_say_them() -> None:
+    for column in (*RESULTS, *SAMPLES):
+        for suffix, unit in (("_us", "µs"), ("_gbs", "GB/s")):
+            if column.name.endswith(suffix) and column.name != "host_us":
+                assert column.dtype == "float64"
+                assert unit in column.text or "that median" in column.text or "of it" in column.text
+    assert describe().loc["busbw_gbs", "dtype"] == "float64"
+
+
+@pytest.mark.parametrize("way", ["parquet", "csv", "json"])
+@pytest.mark.parametrize("frame", [rows(), empty_results()], ids=["rows", "empty"])
+def test_frames_come_back_as_they_were(tmp_path: Path, way: str, frame: pd.DataFrame) -> None:
+    path = tmp_path / "frame"
+    if way == "parquet":
+        frame_to_parquet(frame, path)
+        again = frame_from_parquet(path, RESULTS)
+    elif way == "csv":
+        frame_to_csv(frame, path)
+        again = frame_from_csv(path, RESULTS)
+    else:
+        again = frame_from_json(frame_to_json(frame), RESULTS)
+    pd.testing.assert_frame_equal(again, frame)
+    if way != "csv":
+        assert again.attrs == frame.attrs
+
+
+def test_a_spreadsheet_does_not_take_a_text_for_a_formula(tmp_path: Path) -> None:
+    frame_to_csv(rows(), tmp_path / "frame.csv")
+    assert ",'=1+1," in (tmp_path / "frame.csv").read_text()
+
+
+def test_missing_is_not_zero() -> None:
+    frame = rows()
+    assert frame["n_wrong"].isna().tolist() == [False, True, False]
+    assert frame["n_wrong"].iloc[0] == 0
+
+
+def test_a_column_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(BenchError, match="unknown columns speed"):
+        conform(pd.DataFrame({"speed": [1]}), RESULTS)
+
+
+def test_a_value_that_does_not_fit_its_column_is_refused() -> None:
+    with pytest.raises(BenchError, match="column time_us must be float64"):
+        conform(pd.DataFrame({"time_us": ["fast"]}), RESULTS)
+
+
+@pytest.mark.parametrize(
+    ("collective", "n", "factor"),
+    [("all_reduce", 4, 1.5), ("all_gather", 4, 0.75), ("reduce_scatter", 8, 0.875), ("broadcast", 4, 1.0)],
+)
+def test_bandwidth_follows_nccl_tests(collective: str, n: int, factor: float) -> None:
+    algbw, busbw = bandwidth([collective], [2_000_000], [n], [1000.0])
+    assert algbw[0] == pytest.approx(2.0)
+    assert busbw[0] == pytest.approx(2.0 * factor)
+
+
+def test_one_rank_has_no_bus_bandwidth() -> None:
+    algbw, busbw = bandwidth(["all_reduce", None, "all_reduce"], [8, 8, None], [1, 4, 4], [1.0, 1.0, 1.0])
+    assert algbw[0] == pytest.approx(0.008)
+    assert np.isnan(busbw).all()
+    assert np.isnan(algbw[2])
+
+
+@given(st.integers(2, 64), st.integers(1, 10**9), st.floats(0.1, 1e6))
+def test_bus_bandwidth_never_exceeds_twice_the_algorithm_bandwidth(n: int, size: int, time_us: float) -> None:
+    algbw, busbw = bandwidth(["all_reduce"], [size], [n], [time_us])
+    assert algbw[0] <= busbw[0] < 2 * algbw[0]

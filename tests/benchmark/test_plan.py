@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshlab.benchmark import Plan, Sampling
+from meshlab.comm.catalog import CATALOG
+from meshlab.errors import BenchError, CommunicatorError, MeshError, ParseError
+from meshlab.mesh import DeviceMesh
+
+MESH = DeviceMesh("dp=2, tp=4")
+
+
+def test_a_plan_is_the_product_of_its_choices() -> None:
+    plan = Plan(["all_reduce", "all_gather"], ["dp", "tp"], sizes="1K:4K", dtype=["float32", "int64"], op="sum, max")
+    steps = plan.steps(MESH)
+    # all_reduce has two operations; all_gather reduces nothing and stands once.
+    assert len(steps) == 2 * 3 * 2 * (2 + 1)
+    assert [step.index for step in steps] == list(range(len(steps)))
+    assert {step.op for step in steps if step.collective == "all_gather"} == {None}
+    assert {step.n_ranks for step in steps if step.axis == "tp"} == {4}
+    assert {step.root for step in steps} == {None}
+
+
+def test_sizes_are_innermost_so_that_curves_grow() -> None:
+    steps = Plan("all_reduce", ["dp", "tp"], sizes="1K:4K").steps(MESH)
+    assert [(step.axis, step.size_bytes) for step in steps] == [
+        (axis, size) for axis in ("dp", "tp") for size in (1024, 2048, 4096)
+    ]
+
+
+def test_sizes_that_round_to_the_same_count_become_one_step() -> None:
+    steps = Plan("all_gather", "tp", sizes="1, 2, 4, 8, 16, 32").steps(MESH)
+    assert [(step.count, step.size_bytes) for step in steps] == [(1, 16), (2, 32)]
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=1, max_size=5), st.sampled_from(["float32", "float64"]))
+def test_the_size_of_a_step_follows_from_its_count(sizes: list[int], dtype: str) -> None:
+    itemsize = 4 if dtype == "float32" else 8
+    for step in Plan(["all_reduce", "reduce_scatter"], "tp", sizes=sizes, dtype=dtype).steps(MESH):
+        n = 4 if step.collective == "reduce_scatter" else 1
+        assert step.size_bytes == step.count * itemsize * n
+        assert CATALOG[step.collective].size_bytes(step.count, itemsize, 4) == step.size_bytes
+
+
+def test_a_plan_reads_names_with_commas_and_pastes_back() -> None:
+    plan = Plan("all_reduce, broadcast", "dp,tp", sizes="1K", root=1)
+    assert plan.collective == ("all_reduce", "broadcast")
+    assert eval(repr(plan), {"Plan": Plan, "Sampling": Sampling}) == plan
+    assert str(plan).startswith("all_reduce, broadcast along dp, tp, 1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"collective": "all_reduced"}, CommunicatorError, "no collective 'all_reduced'; there are all_reduce"),
+        ({"dtype": "float33"}, CommunicatorError, "no dtype 'float33'"),
+        ({"op": "xor"}, CommunicatorError, "no reduce operation 'xor'"),
+        ({"mode": "fast"}, BenchError, "no mode 'fast'; there are isolated, pipelined, graph"),
+        ({"sizes": "12Q"}, ParseError, "'12Q' is not a size"),
+        ({"axis": "ep"}, MeshError, "no axis or group 'ep'"),
+        ({"axis": ()}, BenchError, "the plan has no axis"),
+        ({"collective": ""}, BenchError, "the plan has no collective"),
+        ({"collective": "barrier"}, BenchError, "barrier moves no data"),
+        (
+            {"collective": "broadcast", "root": 4},
+            BenchError,
+            "root 4 is outside the groups of tp",
+        ),
+    ],
+)
+def test_an_impossible_plan_is_refused(arguments: dict[str, object], error: type[Exception], message: str) -> None:
+    given: dict[str, object] = {"collective": "all_reduce", "axis": "tp", **arguments}
+    with pytest.raises(error, match=message):
+        Plan(**given).steps(MESH)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"min_batches": 0},
+        {"min_batches": 9, "max_batches": 8},
+        {"precision": 0.0},
+        {"max_s": -1.0},
+        {"warmup_batches": -1},
+    ],
+)
+def test_impossible_sampling_is_refused(arguments: dict[str, float]) -> None:
+    with pytest.raises(BenchError):
+        Sampling(**arguments)  # type: ignore[arg-type]

@@ -1,0 +1,273 @@
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import meshlab as ml
+from meshlab.benchmark import RESULTS, SAMPLES, Sampling
+from meshlab.benchmark.frame import bandwidth
+from meshlab.errors import BenchError, EngineError, MeshError, ParseError
+
+MESH = ml.DeviceMesh("dp=2, tp=2")
+QUICK = Sampling(max_s=0.02, min_batches=6)
+
+
+def test_a_run_gives_both_frames_whole(engines: ml.Engines) -> None:
+    run = ml.bench(
+        engines, MESH, ["all_reduce", "broadcast"], sizes="1K, 64K", mode="isolated, pipelined", sampling=QUICK
+    )
+    results, samples = run.wait(60), run.samples
+    assert run.state == "done"
+    assert list(results.columns) == [column.name for column in RESULTS]
+    assert list(samples.columns) == [column.name for column in SAMPLES]
+    assert {name: str(dtype) for name, dtype in results.dtypes.items()} == {c.name: c.dtype for c in RESULTS}
+    assert {name: str(dtype) for name, dtype in samples.dtypes.items()} == {c.name: c.dtype for c in SAMPLES}
+    assert len(results) == 2 * 2 * 2 * 2 * 2  # collectives, modes, axes, sizes, groups
+    assert (results["status"] == "ok").all()
+    assert (results["n_wrong"] == 0).all()
+    assert (results["source"] == engines.backend).all()
+    assert (results["mesh_fingerprint"] == MESH.fingerprint).all()
+    assert results["run_id"].unique().tolist() == [run.run_id]
+    assert set(results["group"]) == {"dp_0", "dp_1", "tp_0", "tp_1"}
+    assert results.attrs["where"] == engines.where
+    isolated = results["mode"] == "isolated"
+    assert results.loc[isolated, "alignment_us"].notna().all()
+    assert results.loc[~isolated, "alignment_us"].isna().all()
+    assert (results.loc[isolated, "calls"] == 1).all()
+
+
+def test_results_follow_from_samples(thread_engines: ml.Engines) -> None:
+    run = ml.bench(thread_engines, MESH, "all_gather", axis="tp", sizes="4K", mode="isolated", sampling=QUICK)
+    result = run.wait(30).set_index("group").loc["tp_1"]
+    samples = run.samples.query("group == 'tp_1' and not is_warmup")
+    assert sorted(samples["rank"].unique()) == [2, 3]
+    times = samples.pivot(index="batch", columns="rank", values="time_us")
+    slowest = times.max(axis=1)
+    assert result["n_samples"] == len(slowest)
+    assert result["time_us"] == pytest.approx(slowest.median())
+    assert (result["min_us"], result["max_us"]) == (slowest.min(), slowest.max())
+    assert result["skew_us"] == pytest.approx((slowest - times.min(axis=1)).median())
+    algbw, busbw = bandwidth(["all_gather"], [4096], [2], [result["time_us"]])
+    assert (result["algbw_gbs"], result["busbw_gbs"]) == (algbw[0], busbw[0])
+    offsets = samples.pivot(index="batch", columns="rank", values="start_offset_us")
+    assert (offsets.min(axis=1) == 0).all()
+    assert result["alignment_us"] == pytest.approx(offsets.max(axis=1).median())
+
+
+def test_all_axes_are_the_default(thread_engines: ml.Engines) -> None:
+    assert set(ml.bench(thread_engines, MESH, sizes="1K", sampling=QUICK).wait(30)["axis"]) == {"dp", "tp"}
+
+
+def test_combined_axes_world_and_custom_groups(thread_engines: ml.Engines) -> None:
+    mesh = MESH.with_group("odd", [3, 1])
+    results = ml.bench(thread_engines, mesh, axis=["dp-tp", "world", "odd"], sizes="1K", sampling=QUICK).wait(30)
+    assert results[["axis", "group", "n_ranks"]].to_numpy().tolist() == [
+        ["dp-tp", "dp-tp_0", 4],
+        ["world", "world", 4],
+        ["odd", "odd", 2],
+    ]
+    assert (results["n_wrong"] == 0).all()
+
+
+def test_a_run_returns_at_once_and_the_engines_are_busy(thread_engines: ml.Engines) -> None:
+    run = ml.bench(thread_engines, MESH, sizes="1K:1M", sampling=Sampling(max_s=0.1, precision=1e-9))
+    assert run.state == "running"
+    with pytest.raises(EngineError, match=r"busy with (step \d+ of 22: all_reduce .* along dp|a run of 22 steps)"):
+        ml.bench(thread_engines, MESH)
+    run.cancel()
+    run.wait(30)
+    assert thread_engines.state == "ready"
+
+
+def test_cancel_stops_after_the_step_and_keeps_the_rows(thread_engines: ml.Engines) -> None:
+    run = ml.bench(thread_engines, MESH, sizes="1K:16M", sampling=Sampling(max_s=0.05, precision=1e-9))
+    while run.progress.done < 3:
+        time.sleep(0.005)
+    run.cancel()
+    results = run.wait(30)
+    assert run.state == "cancelled"
+    assert 3 <= run.progress.done < len(run.steps)
+    assert len(results) == 2 * run.progress.done
+    assert (results["status"] == "ok").all()
+    assert any("cancelled after" in line for line in run.log)
+
+
+@pytest.mark.parametrize("presses", [2, 3])
+def test_cancelling_again_does_not_wait_for_the_step(thread_engines: ml.Engines, presses: int) -> None:
+    endless = Sampling(max_s=1e6, max_batches=10**6, precision=1e-9)
+    run = ml.bench(thread_engines, MESH, sizes="1K", sampling=endless, deadline_s=60)
+    time.sleep(0.3)
+    began = time.monotonic()
+    for _ in range(presses):
+        run.cancel()
+    results = run.wait(20)
+    assert time.monotonic() - began < 10
+    assert run.state == "cancelled"
+    assert set(results["status"]) <= {"cancelled"}
+    if thread_engines.state == "broken":
+        thread_engines.restart()
+    assert thread_engines.verify(MESH)["is_right"].all()
+
+
+def test_a_step_whose_ranks_all_raise_is_a_failed_row(
+    thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from meshlab.benchmark import timing
+
+    honest = timing.buffers
+
+    def no_memory(comm: Any, step: Any) -> Any:
+        if step.size_bytes == 4096:
+            raise MemoryError("too large")
+        return honest(comm, step)
+
+    monkeypatch.setattr(timing, "buffers", no_memory)
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 4K, 16K", sampling=QUICK)
+    results = run.wait(30)
+    assert run.state == "done"
+    assert results["status"].tolist() == ["ok", "ok", "failed", "failed", "ok", "ok"]
+    assert results["stop_reason"].iloc[2] == "rank 0: MemoryError: too large"
+    assert results["busbw_gbs"].isna().tolist() == [False, False, True, True, False, False]
+
+
+def test_wrong_results_are_marked(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    from meshlab.benchmark import timing
+
+    monkeypatch.setattr(timing, "count_wrong", lambda comm, *rest: 3 if comm.world_rank == 2 else 0)
+    results = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK).wait(30)
+    assert results["n_wrong"].tolist() == [0, 3]
+    assert results["status"].tolist() == ["ok", "wrong"]
+
+
+def test_unchecked_is_missing_and_not_zero(thread_engines: ml.Engines) -> None:
+    results = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK, check=False).wait(30)
+    assert results["n_wrong"].isna().all()
+    assert (results["status"] == "ok").all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"mesh": ml.DeviceMesh("tp=8")}, MeshError, "tp=8 is 8 ranks, but there are 4 engines"),
+        ({"mode": "graph"}, BenchError, "threads has no mode 'graph'; it has isolated, pipelined"),
+        ({"axis": "ep"}, MeshError, "no axis or group 'ep'"),
+        ({"sizes": "12Q"}, ParseError, "'12Q' is not a size"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_starts(
+    thread_engines: ml.Engines, arguments: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    given = {"mesh": MESH, "collective": "all_reduce", **arguments}
+    with pytest.raises(error, match=message):
+        ml.bench(thread_engines, **given)
+    assert thread_engines.state == "ready"
+
+
+def test_listeners_hear_of_every_step_and_may_fail(thread_engines: ml.Engines) -> None:
+    heard: list[int] = []
+    gate = threading.Event()
+
+    def listen(run: ml.Run) -> None:
+        gate.wait(5)
+        heard.append(run.progress.done)
+
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:4K", sampling=QUICK)
+    run.subscribe(listen)
+    run.subscribe(lambda run: 1 / 0)
+    gate.set()
+    run.wait(30)
+    assert heard[-1] == 3
+    assert any("a listener failed: ZeroDivisionError" in line for line in run.log)
+
+
+def test_results_can_be_read_while_it_runs(thread_engines: ml.Engines) -> None:
+    run = ml.bench(thread_engines, MESH, sizes="1K:256K", sampling=QUICK)
+    seen = 0
+    while run.state == "running":
+        n = len(run.results)
+        assert n >= seen
+        seen = n
+        run._repr_html_()
+    assert len(run.wait(30)) >= seen
+
+
+def test_waiting_too_short_is_told_and_loses_nothing(thread_engines: ml.Engines) -> None:
+    run = ml.bench(thread_engines, MESH, sizes="1K:1M", sampling=Sampling(max_s=0.1, precision=1e-9))
+    with pytest.raises(BenchError, match=r"has not ended within 0\.01 s; it goes on"):
+        run.wait(0.01)
+    run.cancel()
+    run.wait(30)
+
+
+def test_a_frame_taken_out_can_be_changed_without_harm(thread_engines: ml.Engines) -> None:
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
+    frame = run.wait(30)
+    frame["time_us"] = 0.0
+    assert (run.results["time_us"] > 0).all()
+
+
+def test_a_saved_run_comes_back_whole(thread_engines: ml.Engines, tmp_path: Path) -> None:
+    mesh = ml.DeviceMesh("dp=2, tp=2", ranks=[0, 3, 2, 1], backends={"dp": "gloo"}).with_group("odd", [3, 1])
+    run = ml.bench(thread_engines, mesh, ["all_reduce", "broadcast"], axis=["tp", "odd"], sizes="1K:4K", sampling=QUICK)
+    run.wait(30)
+    again = ml.Run.load(run.save(tmp_path / "run"))
+    pd.testing.assert_frame_equal(again.results, run.results)
+    pd.testing.assert_frame_equal(again.samples, run.samples)
+    assert again.results.attrs == run.results.attrs
+    assert (again.plan, again.mesh, again.run_id, again.state) == (run.plan, run.mesh, run.run_id, run.state)
+    assert (again.environment, again.log, again.started_at) == (run.environment, run.log, run.started_at)
+    assert again.progress == run.progress
+    assert repr(again) == repr(run)
+    assert {file.name for file in (tmp_path / "run").iterdir()} == {
+        "results.parquet",
+        "results.csv",
+        "samples.parquet",
+        "samples.csv",
+        "run.json",
+    }
+    pd.testing.assert_frame_equal(again.wait(), run.results)
+    again.cancel()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "holds no run"),
+        ("{", "this is not JSON"),
+        ('{"schema": 99}', "the run has schema 99, this meshlab reads 1"),
+        ('{"schema": 1}', "the run is not whole: KeyError"),
+    ],
+)
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+    if text is not None:
+        (tmp_path / "run.json").write_text(text)
+    with pytest.raises(ParseError, match=message):
+        ml.Run.load(tmp_path)
+
+
+def test_the_environment_is_recorded_without_secrets(
+    thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    monkeypatch.setenv("MY_TOKEN", "secret-value")
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
+    run.wait(30)
+    assert run.environment["Settings"]["NCCL_ALGO"] == "Ring"
+    assert "secret-value" not in str(run.environment)
+    assert run.environment["Library"]["backend"] == "threads"
+    assert {"Run", "Host", "Library", "Software", "Settings"} == set(run.environment)
+
+
+def test_progress_estimates_what_is_left(thread_engines: ml.Engines) -> None:
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:64K", sampling=QUICK)
+    run.wait(30)
+    now = run.progress
+    assert (now.done, now.total, now.step, now.left_s) == (7, 7, "", 0.0)
+    assert now.elapsed_s > 0
+    assert not np.isnan(now.elapsed_s)

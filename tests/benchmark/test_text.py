@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import meshlab as ml
+from meshlab.benchmark import Sampling
+from meshlab.benchmark.frame import empty_results
+from meshlab.benchmark.text import results_text
+
+
+def test_results_as_text(thread_engines: ml.Engines) -> None:
+    run = ml.bench(
+        thread_engines,
+        ml.DeviceMesh("dp=2, tp=2"),
+        ["all_reduce", "broadcast"],
+        sizes="1K, 64K",
+        sampling=Sampling(max_s=0.02, min_batches=6),
+    )
+    results = run.wait(30)
+    results.loc[results["size_bytes"] == 65536, "status"] = "wrong"
+    text = results_text(results).replace("\u2009", " ")
+    assert text.count("2 groups of 2, the slowest shown · 4 ranks · threads in this process · pipelined") == 2
+    lines = text.splitlines()
+    assert lines[0].startswith("dp · ")
+    assert lines[1].split() == ["size", "all_reduce", "broadcast"]
+    assert lines[3].split()[:2] == ["1", "KiB"]
+    assert len(lines[3].split()) == 6
+    assert lines[4].split() == ["64", "KiB", "wrong", "wrong"]
+
+
+def test_no_results_as_text() -> None:
+    assert results_text(empty_results()) == "no results"

@@ -1,0 +1,37 @@
+"""How long pictures and reports take."""
+
+from matplotlib.figure import Figure
+
+from meshlab.mesh import DeviceMesh
+from meshlab.plots import figure_png, plot_bandwidth, plot_membership
+from meshlab.plots.curves import curve_box
+from meshlab.plots.membership import Grid
+from meshlab.report import Report
+
+
+def test_membership_of_16384_ranks_to_png(benchmark):
+    mesh = DeviceMesh("dp=2048, tp=8")
+
+    def draw():
+        figsize, rect = Grid.of(mesh).figure_box()
+        figure = Figure(figsize)
+        plot_membership(mesh, "tp", ax=figure.add_axes(rect))
+        return figure_png(figure, dpi=100)
+
+    benchmark(draw)
+
+
+def test_bandwidth_of_eight_lines_to_png(benchmark, make_results):
+    results = make_results()
+
+    def draw():
+        figure = Figure((7.2, 4.2))
+        plot_bandwidth(results, ax=figure.add_axes(curve_box((7.2, 4.2))))
+        return figure_png(figure, dpi=100)
+
+    benchmark(draw)
+
+
+def test_report_of_240_rows_to_html(benchmark, make_results):
+    report = Report(make_results(), mesh=DeviceMesh("dp=2, tp=2"))
+    benchmark.pedantic(report.html, rounds=3)

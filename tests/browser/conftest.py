@@ -1,0 +1,124 @@
+"""A real browser, and a bare page on which a widget's own JavaScript meets the state that its Python half sends."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+import meshlab.widgets
+from tests.browser.pages import ORIGIN, Bare
+
+HERE = Path(__file__).parent
+WIDGETS = Path(meshlab.widgets.__file__).parent
+CHROMIUM_FLAGS = [
+    "--no-sandbox",
+    "--disable-background-networking",
+    "--disable-dev-shm-usage",
+    "--disable-component-update",
+    "--no-first-run",
+]
+NOT_LOCAL = re.compile(r"https?://(?!127\.0\.0\.1[:/])")
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Any]:
+    """Debian's chromium, headless."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = shutil.which("chromium")
+    if path is None:
+        pytest.skip("chromium is not installed (apt-get install chromium fonts-dejavu-core)")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(chromium: Any) -> Iterator[Any]:
+    """A page of 1,000 px that must not fail, and must not ask any other host for anything."""
+    context = chromium.new_context(viewport={"width": 1000, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(10_000)
+    faults: list[str] = []
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+
+    def answer(route: Any) -> None:
+        url = urlsplit(route.request.url)
+        if route.request.url.startswith(ORIGIN):
+            file = (HERE if url.path.endswith(".html") else WIDGETS) / url.path.lstrip("/")
+            if file.is_file():
+                route.fulfill(body=file.read_bytes(), content_type=KINDS[file.suffix])
+            else:
+                route.fulfill(status=204)
+        else:
+            faults.append(f"asked for {route.request.url}")
+            route.abort()
+
+    context.route(NOT_LOCAL, answer)
+    yield page
+    context.close()
+    assert not faults, faults
+
+
+@pytest.fixture
+def bare(page: Any) -> Callable[..., Bare]:
+    def mount(name: str, widget: Any, **options: Any) -> Bare:
+        return Bare(page, name, widget, **options)
+
+    return mount
+
+
+@pytest.fixture(scope="session")
+def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The source of axe-core, which finds what people with a screen reader or without a mouse would stumble over."""
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed, so axe-core cannot be fetched")
+    folder = tmp_path_factory.mktemp("axe")
+    fetched = subprocess.run(["npm", "pack", "axe-core@4"], cwd=folder, capture_output=True, text=True, timeout=120)
+    if fetched.returncode:
+        pytest.skip(f"npm could not fetch axe-core: {fetched.stderr.strip()[-200:]}")
+    shutil.unpack_archive(next(folder.glob("*.tgz")), folder, filter="data")
+    return (folder / "package" / "axe.min.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def serious_faults(page: Any, axe: str) -> Callable[[str], list[str]]:
+    """What axe-core calls serious or critical inside an element."""
+
+    def find(selector: str) -> list[str]:
+        page.evaluate(axe)
+        found = page.evaluate("selector => axe.run(selector)", selector)
+        return [
+            f"{fault['id']}: {node['html']}"
+            for fault in found["violations"]
+            if fault["impact"] in ("serious", "critical")
+            for node in fault["nodes"]
+        ]
+
+    return find
+
+
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Callable[[str], None]:
+    """Print a measured figure even when the test passes."""
+
+    def tell(figure: str) -> None:
+        with capsys.disabled():
+            print(f"\n    {figure}", end="", flush=True)
+
+    return tell

@@ -1,0 +1,91 @@
+"""A widget's JavaScript on a bare page, and what can be measured on any page."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+__all__ = ["HIDDEN_FOR_AN_INSTANT", "ORIGIN", "Bare", "overlapping_texts", "scrolls_sideways", "state_of"]
+
+ORIGIN = "http://widgets.test"
+
+
+def state_of(widget: Any, *names: str) -> dict[str, Any]:
+    """What the kernel sends, with bytes as base64."""
+    state = widget.get_state(list(names) or None)
+    return {
+        name: {"base64": base64.b64encode(value).decode()} if isinstance(value, (bytes, memoryview)) else value
+        for name, value in state.items()
+        if name not in ("_esm", "_css", "layout", "tabbable", "tooltip")
+    }
+
+
+class Bare:
+    """A widget on the bare page."""
+
+    def __init__(self, page: Any, name: str, widget: Any, *, theme: str = "light") -> None:
+        self.page = page
+        page.goto(f"{ORIGIN}/stub.html")
+        self.theme(theme)
+        self.first_paint_ms = page.evaluate("([name, state]) => mount(name, state)", [name, state_of(widget)])
+
+    def theme(self, theme: str) -> None:
+        self.page.evaluate("theme => document.documentElement.dataset.theme = theme", theme)
+        self.page.wait_for_timeout(50)
+
+    def receive(self, widget: Any, *names: str) -> float:
+        """Send traits; the milliseconds that the widget worked in its frames."""
+        return float(self.page.evaluate("state => receive(state)", state_of(widget, *names)))
+
+    def settle(self) -> None:
+        self.page.evaluate("() => painted()")
+
+
+# Hide the widget before it paints and show it before the page is laid out, as JupyterLab does when a theme changes.
+HIDDEN_FOR_AN_INSTANT = """change => new Promise(done => {
+  askFrame(() => host.style.display = "none");
+  model.receive(change);
+  askFrame(() => { host.style.display = "block"; done(); });
+})"""
+
+OVERLAPS = """
+root => {
+  const texts = [];
+  const walker = document.createTreeWalker(document.querySelector(root), NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode;
+    if (!node.textContent.trim() || node.parentElement.closest("[hidden], .ml-tip, script, style")) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    for (const box of range.getClientRects()) {
+      if (box.width > 1 && box.height > 1) texts.push([node.textContent.trim().slice(0, 40), box]);
+    }
+  }
+  const found = [];
+  texts.forEach(([a, p], i) => texts.slice(i + 1).forEach(([b, q]) => {
+    const wide = Math.min(p.right, q.right) - Math.max(p.left, q.left);
+    const high = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
+    if (wide > 1 && high > 2) found.push(`${a} | ${b}`);
+  }));
+  return found;
+}
+"""
+
+
+def overlapping_texts(page: Any, selector: str) -> list[str]:
+    """Pairs of texts in the page that lie over each other."""
+    return list(page.evaluate(OVERLAPS, selector))
+
+
+SIDEWAYS = """
+root => {
+  const page = document.documentElement;
+  const clips = e => e.scrollWidth > e.clientWidth + 1 && e.clientWidth && getComputedStyle(e).overflowX !== "visible";
+  return page.scrollWidth > innerWidth || [...document.querySelectorAll(`${root}, ${root} *`)].some(clips);
+}
+"""
+
+
+def scrolls_sideways(page: Any, selector: str) -> bool:
+    """True when something inside the element, or the page, is wider than its box."""
+    return bool(page.evaluate(SIDEWAYS, selector))

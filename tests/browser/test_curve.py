@@ -1,0 +1,226 @@
+"""The curve's JavaScript in a real browser."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from meshlab.widgets import Curve
+from tests.browser.pages import HIDDEN_FOR_AN_INSTANT, overlapping_texts, scrolls_sideways, state_of
+
+SIZES = 2.0 ** np.arange(10, 27)
+
+
+def rates(peak: float) -> np.ndarray:
+    """Bandwidth over size with 20 µs of latency, in GB/s."""
+    return peak * SIZES / (SIZES + peak * 20e3)
+
+
+def filled(count: int, **traits) -> Curve:
+    curve = Curve(title="all_reduce · tp (2 groups of 4)", **traits)
+    for index in range(count):
+        y = rates(300 - 30 * index)
+        curve.set_series(f"tp_{index}", SIZES, y, 0.95 * y, 1.04 * y)
+    return curve
+
+
+def texts(page, selector: str) -> list[str]:
+    return page.locator(selector).all_text_contents()
+
+
+def test_lines_bands_and_points_are_drawn_for_every_series(bare, page):
+    bare("curve", filled(3))
+    assert page.locator(".ml-line").count() == 3
+    assert page.locator(".ml-band").count() == 3
+    assert page.locator(".ml-point").count() == 3 * len(SIZES)
+
+
+def test_sizes_are_written_in_binary_units_and_never_over_each_other(bare, page):
+    bare("curve", filled(1))
+    labels = texts(page, ".ml-scale text")
+    assert "1\u2009KiB" in labels
+    assert "16\u2009MiB" in labels
+
+
+def test_up_to_five_lines_are_named_at_their_ends_and_more_in_a_legend(bare, page):
+    curve = filled(5)
+    shown = bare("curve", curve)
+    assert sorted(texts(page, ".ml-ends text")) == [f"tp_{index}" for index in range(5)]
+    assert texts(page, ".ml-legend > span") == []
+    curve.set_series("sixth", SIZES, rates(10))
+    shown.receive(curve, "_lines", "_points")
+    assert texts(page, ".ml-ends text") == []
+    assert texts(page, ".ml-legend > span") == [*(f"tp_{index}" for index in range(5)), "sixth"]
+
+
+def test_names_of_lines_that_end_at_one_place_are_moved_apart(bare, page):
+    curve = Curve()
+    for index in range(5):
+        curve.set_series(f"line {index}", SIZES, rates(300 + index / 100))
+    bare("curve", curve)
+    assert overlapping_texts(page, ".meshlab-curve") == []
+
+
+def test_references_are_dashed_and_named_at_the_line(bare, page):
+    bare("curve", filled(1, references={"NVLink 450 GB/s": 450.0, "link 449 GB/s": 449.0}))
+    assert sorted(texts(page, ".ml-level text")) == ["NVLink 450 GB/s", "link 449 GB/s"]
+    dashes = page.locator(".ml-level line").first.evaluate("line => getComputedStyle(line).strokeDasharray")
+    assert dashes == "6px, 4px"
+    assert overlapping_texts(page, ".meshlab-curve") == []
+
+
+def test_the_previous_run_is_grey_behind_the_others(bare, page):
+    curve = filled(1)
+    curve.previous = {"tp_0": (SIZES, rates(250))}
+    bare("curve", curve)
+    lines = page.locator(".ml-line")
+    assert [lines.nth(index).get_attribute("stroke") for index in range(2)] == ["#8c8c8c", "#0072b2"]
+    assert "tp_0, previous" in texts(page, ".ml-ends text")
+
+
+def test_a_point_under_the_pointer_says_its_values(bare, page):
+    curve = Curve()
+    curve.set_series("tp", [1024, 4096], [3.25, 11.5], [3.0, 11.0], [3.5, 12.0])
+    shown = bare("curve", curve)
+    box = page.locator(".ml-point").last.bounding_box()
+    page.mouse.move(box["x"] + 6, box["y"] + 6)
+    shown.settle()
+    assert page.locator(".ml-tip b").inner_text() == "tp"
+    assert page.locator(".ml-tip span").inner_text() == "4\u2009KiB\n11.5\u2009GB/s, interval 11.0 to 12.0"
+    page.mouse.move(5, 800)
+    shown.settle()
+    assert page.locator(".ml-tip").is_hidden()
+
+
+def test_the_keyboard_walks_along_a_line_and_from_line_to_line(bare, page):
+    curve = Curve()
+    curve.set_series("a", [1024, 2048], [1.0, 2.0])
+    curve.set_series("b", [1024, 2048], [3.0, 4.0])
+    bare("curve", curve)
+    page.keyboard.press("Tab")
+    status = page.locator(".ml-status")
+    said = []
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowDown", "ArrowLeft"):
+        page.keyboard.press(key)
+        said.append(status.inner_text().replace("\u2009", " "))
+    assert said == [
+        "a at 1 KiB: 1.00 GB/s",
+        "a at 2 KiB: 2.00 GB/s",
+        "a at 2 KiB: 2.00 GB/s",
+        "b at 2 KiB: 4.00 GB/s",
+        "b at 1 KiB: 3.00 GB/s",
+    ]
+    page.keyboard.press("Escape")
+    assert status.inner_text() == ""
+
+
+def test_a_missing_value_breaks_the_line_and_has_no_point(bare, page):
+    curve = Curve()
+    curve.set_series("tp", [1024, 2048, 4096, 8192], [1.0, np.nan, 3.0, 4.0])
+    bare("curve", curve)
+    assert page.locator(".ml-line").get_attribute("d").count("M") == 2
+    assert page.locator(".ml-point").count() == 3
+
+
+def test_a_log_scale_leaves_out_what_it_cannot_show(bare, page):
+    curve = Curve(y_scale="log")
+    curve.set_series("tp", [1024, 2048, 4096], [0.0, 0.5, 50.0])
+    bare("curve", curve)
+    assert page.locator(".ml-point").count() == 2
+    assert {"0.1", "1", "10", "100"} <= set(texts(page, ".ml-scale text"))
+
+
+def test_a_linear_scale_begins_at_zero_in_round_steps(bare, page):
+    bare("curve", filled(1))
+    numbers = [text for text in texts(page, ".ml-scale text") if text.lstrip("-").isdecimal()]
+    assert numbers == ["0", "100", "200", "300"]
+
+
+def test_an_empty_curve_says_so_and_keeps_its_height(bare, page):
+    curve = Curve(x_range=(1024, 2**26))
+    shown = bare("curve", curve)
+    height = page.locator(".meshlab-curve").bounding_box()["height"]
+    assert "no points yet" in page.locator(".ml-stage").text_content()
+    curve.set_series("tp", SIZES, rates(300))
+    shown.receive(curve, "_lines", "_points")
+    assert page.locator(".meshlab-curve").bounding_box()["height"] == height
+
+
+def test_a_kept_range_does_not_move_while_points_come(bare, page):
+    curve = Curve(x_range=(1024, 2**26))
+    curve.append("tp", 1024, 1.0)
+    shown = bare("curve", curve)
+    before = texts(page, ".ml-scale text")
+    curve.append("tp", 2048, 1.0)
+    shown.receive(curve, "_lines", "_points")
+    assert texts(page, ".ml-scale text") == before
+
+
+def test_names_are_text_and_never_markup(bare, page):
+    curve = Curve(title="<b>title</b>", references={"<i>link</i>": 2.0})
+    curve.set_series("<img src=x>", [1024], [1.0])
+    bare("curve", curve)
+    assert page.locator(".meshlab-curve img, .ml-title b, .ml-level i").count() == 0
+    assert "<img src=x>" in texts(page, ".ml-ends text")
+
+
+def test_several_messages_between_two_frames_are_painted_once(bare, page):
+    shown = bare("curve", filled(1))
+    count = page.evaluate(
+        "async () => { frames.length = 0;"
+        "for (let i = 0; i < 50; i++) model.set('title', `${i}`); await painted(); return frames.length; }"
+    )
+    assert count == 1
+    assert shown.page.locator(".ml-title").inner_text() == "49"
+
+
+def test_live_updates_cost_little_on_both_sides(bare, say):
+    curve = Curve(x_range=(1024, 2**26))
+    shown = bare("curve", curve)
+    python, browser = [], []
+    for index, size in enumerate(SIZES):
+        start = time.perf_counter()
+        for line in range(5):
+            curve.append(f"tp_{line}", size, rates(300)[index], rates(290)[index], rates(310)[index])
+        python.append((time.perf_counter() - start) / 5 * 1e3)
+        browser.append(shown.receive(curve, "_lines", "_points"))
+    say(f"one appended point: {np.median(python):.2f} ms of Python, {np.median(browser):.1f} ms of work in a frame")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("count", [1, 5, 8])
+def test_nothing_overlaps_or_scrolls_sideways(bare, page, count, theme):
+    curve = filled(count, references={"NVLink 450 GB/s": 450.0, "InfiniBand 50 GB/s": 50.0})
+    shown = bare("curve", curve, theme=theme)
+    for width in (600, 1400):
+        page.set_viewport_size({"width": width, "height": 900})
+        shown.settle()
+        shown.settle()
+        assert overlapping_texts(page, ".meshlab-curve") == []
+        assert not scrolls_sideways(page, ".meshlab-curve")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(bare, serious_faults, theme):
+    bare("curve", filled(6), theme=theme)
+    assert serious_faults("#host") == []
+
+
+def test_a_change_while_the_page_hides_the_widget_for_an_instant_is_not_lost(bare, page):
+    curve = filled(1)
+    shown = bare("curve", curve)
+    curve.title = "another"
+    change = state_of(curve, "title")
+    page.evaluate(HIDDEN_FOR_AN_INSTANT, change)
+    shown.settle()
+    shown.settle()
+    assert page.locator(".ml-title").inner_text() == "another"
+
+
+def test_cleaning_up_leaves_no_listener_and_no_element(bare, page):
+    bare("curve", filled(2))
+    page.evaluate("() => cleanup()")
+    assert page.evaluate("() => model.handlers.length") == 0
+    assert page.evaluate("() => document.querySelector('#host').children.length") == 0

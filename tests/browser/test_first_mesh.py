@@ -1,0 +1,187 @@
+"""The first notebook in a real JupyterLab, as a person would go through it, on the oldest and the newest ipykernel."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.browser.lab import Lab, Notebook, lab_server
+from tests.browser.pages import overlapping_texts, scrolls_sideways
+
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "01_first_mesh.ipynb"
+LIVE = ".meshlab-live"
+DESIGNER = ".meshlab-designer"
+
+# A run that lasts, so that there is something to cancel.
+LONG_RUN = (
+    'run = ml.bench(engines, mesh, axis="tp", sizes="1K:16M", sampling=ml.Sampling(max_s=0.4, precision=1e-9))\nrun'
+)
+
+
+@pytest.fixture(scope="module", params=["6.30.1", "newest"])
+def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[Lab]:
+    root = tmp_path_factory.mktemp("lab")
+    extra = None
+    if request.param != "newest":
+        extra = root / "old"
+        command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(extra)]
+        done = subprocess.run([*command, f"ipykernel=={request.param}"], capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"ipykernel {request.param} cannot be fetched: {done.stderr.strip()[-200:]}")
+    with lab_server(root, first_on_path=extra) as server:
+        yield server
+
+
+@pytest.fixture
+def wide(page: Any) -> Any:
+    page.set_viewport_size({"width": 1400, "height": 1100})
+    page.set_default_timeout(30_000)
+    return page
+
+
+def cell_with(page: Any, text: str) -> Any:
+    """The cell whose code contains a text, scrolled into view: JupyterLab draws only what is near."""
+    cell = page.locator(".jp-CodeCell", has_text=text).first
+    cell.scroll_into_view_if_needed()
+    return cell
+
+
+def run_cell(page: Any, code: str) -> None:
+    """Write code into the last, empty cell and run it."""
+    page.keyboard.press("Escape")
+    page.locator(".jp-Notebook-cell").last.click()
+    page.keyboard.press("Escape")
+    page.keyboard.press("b")
+    page.keyboard.press("Enter")
+    page.keyboard.insert_text(code)
+    page.keyboard.press("Shift+Enter")
+
+
+def wait_until(page: Any, condition: Callable[[], bool], limit_s: float = 20) -> None:
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        page.wait_for_timeout(50)
+
+
+def marked(run_id: str) -> list[int]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("MESHLAB_RUN") == run_id:
+                found.append(process.pid)
+        except psutil.Error:
+            continue
+    return found
+
+
+def save(page: Any) -> None:
+    page.keyboard.press("Escape")
+    page.keyboard.press("Control+s")
+
+
+def test_a_person_goes_through_the_first_notebook(lab: Lab, wide: Any, say: Callable[[str], None]) -> None:
+    page = wide
+    lab.copy_notebook(NOTEBOOK)
+    began = time.monotonic()
+    notebook: Notebook = lab.open(page, NOTEBOOK.name)
+    # The engines stay open for what follows.
+    lab_version = notebook.ask("__import__('ipykernel').__version__")
+    notebook.run_all()
+    say(f"ipykernel {lab_version}: all cells of the first notebook ran in {time.monotonic() - began:.1f} s")
+    assert notebook.ask("engines.state") == "'closed'"
+
+    # A size is changed by keyboard: the grid and Python follow.
+    cell_with(page, "ml.Designer").wait_for()
+    page.locator(f"{DESIGNER} input[type=number]").first.focus()
+    page.keyboard.press("Control+a")
+    page.keyboard.type("4")
+    page.keyboard.press("Enter")
+    notebook.wait_for("designer.mesh", "DeviceMesh('dp=4, tp=4')")
+    page.wait_for_function("() => document.querySelector('.ml-caption').textContent.startsWith('16 ranks')")
+
+    # Hover tells who a rank is; a lasso selects, and the kernel reads it.
+    stage = page.locator(f"{DESIGNER} .ml-stage")
+    stage.scroll_into_view_if_needed()
+    page.wait_for_timeout(300)  # until JupyterLab has stopped moving cells
+    box = stage.bounding_box()
+    page.mouse.move(box["x"] + 48, box["y"] + 20)
+    page.wait_for_function("() => document.querySelector('.meshlab-designer .ml-tip')?.textContent.includes('rank 0')")
+    page.mouse.move(box["x"] + 2, box["y"] + 2)
+    page.mouse.down()
+    for x, y in ((box["width"] - 2, 2), (box["width"] - 2, box["height"] - 2), (2, box["height"] - 2), (3, 3)):
+        page.mouse.move(box["x"] + x, box["y"] + y, steps=5)
+    page.mouse.up()
+    notebook.wait_for("len(designer.selected)", "16")
+
+    # A run is started and cancelled while it measures; its rows stay.
+    run_cell(page, "engines = ml.launch(4)")
+    notebook.wait_for("engines.state", "'ready'")
+    run_id = notebook.ask("engines._ranks._id").strip("'")
+    assert len(marked(run_id)) >= 8
+    run_cell(page, LONG_RUN)
+    button = page.locator(f"{LIVE} button", has_text="Cancel")
+    button.wait_for()
+    page.locator(f"{LIVE} svg path").first.wait_for(state="attached")
+    wait_until(page, lambda: int(notebook.ask("run.progress.done")) >= 3)
+    assert overlapping_texts(page, LIVE) == []
+    button.click()
+    notebook.wait_for("run.state", "'cancelled'", limit_s=15)
+    assert notebook.ask("3 <= run.progress.done < 15 and (run.results['status'] == 'ok').all()") == "True"
+    # The widget gives way to a picture and the table.
+    page.locator(LIVE).wait_for(state="detached")
+    card = page.locator(".jp-OutputArea .ml-card", has_text="cancelled").last
+    card.wait_for()
+    assert card.locator("svg").count() == 1
+    assert notebook.ask("engines.state") == "'ready'"
+
+    # The saved notebook has pictures when it is opened again; the kernel's restart leaves nothing behind.
+    save(page)
+    wait_until(page, lambda: "cancelled" in (lab.root / "notebooks" / NOTEBOOK.name).read_text())
+    notebook.restart_kernel()
+    wait_until(page, lambda: not marked(run_id), limit_s=6)
+    page.reload(wait_until="domcontentloaded")
+    page.wait_for_selector(".jp-Notebook")
+    card = page.locator(".jp-OutputArea .ml-card", has_text="cancelled").last
+    card.scroll_into_view_if_needed()
+    card.locator("svg").wait_for()
+    cell_with(page, "plot_membership").locator("xpath=following::img").first.wait_for(state="attached")
+
+
+@pytest.mark.parametrize("theme", ["Light", "Dark"])
+def test_a_live_run_is_readable(
+    lab: Lab, wide: Any, serious_faults: Callable[[str], list[str]], theme: str, tmp_path: Path
+) -> None:
+    page = wide
+    lab.theme(theme)  # type: ignore[arg-type]
+    start = 'import meshlab as ml\nmesh = ml.DeviceMesh("dp=2, tp=2")\nengines = ml.launch(4, backend="threads")'
+    names = '["all_reduce", "all_gather"]'
+    lab.write_notebook(f"live{theme}.ipynb", [start, LONG_RUN.replace("mesh, axis", f"mesh, {names}, axis")])
+    notebook = lab.open(page, f"live{theme}.ipynb")
+    notebook.run_all()
+    page.locator(f"{LIVE} svg path").first.wait_for(state="attached")
+    wait_until(page, lambda: int(notebook.ask("run.progress.done")) >= 20, limit_s=30)
+    assert serious_faults(LIVE) == []
+    pictures = os.environ.get("MESHLAB_PICTURES")
+    page.keyboard.press("Control+b")
+    for width in (600, 1400):
+        page.set_viewport_size({"width": width, "height": 1000})
+        page.wait_for_timeout(400)
+        assert overlapping_texts(page, LIVE) == []
+        assert not scrolls_sideways(page, LIVE)
+        if pictures:
+            page.screenshot(path=f"{pictures}/live-{theme}-{width}.png")
+    notebook.ask("run.cancel()")
+    notebook.wait_for("run.state", "'cancelled'")
+    page.locator(".jp-OutputArea .ml-card", has_text="cancelled").last.wait_for()
+    if pictures:
+        page.screenshot(path=f"{pictures}/over-{theme}.png", full_page=True)
+    notebook.ask("engines.close()")

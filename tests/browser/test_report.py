@@ -1,0 +1,119 @@
+"""The report in a real browser: it fits, loads nothing, and no two texts of a picture touch."""
+
+from __future__ import annotations
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from meshlab.mesh import DeviceMesh
+from meshlab.report import Report
+
+pytestmark = pytest.mark.browser
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking", "--no-first-run"]
+
+OVERLAPS = """() => {
+  const touching = [];
+  for (const svg of document.querySelectorAll("svg")) {
+    const texts = [...svg.querySelectorAll("text")].map((text) => [text.textContent, text.getBoundingClientRect()]);
+    texts.forEach(([a, p], i) => texts.slice(0, i).forEach(([b, q]) => {
+      const width = Math.min(p.right, q.right) - Math.max(p.left, q.left);
+      const height = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
+      // Boxes hold the whole line height, so lines that do not touch may share up to a third of it.
+      if (width > 1 && height > Math.min(p.height, q.height) / 3) touching.push([a, b]);
+    }));
+  }
+  return touching;
+}"""
+
+OUTSIDE = """() => [...document.querySelectorAll("svg text")].filter((text) => {
+  const box = text.getBoundingClientRect(), frame = text.ownerSVGElement.getBoundingClientRect();
+  return box.left < frame.left - 1 || box.right > frame.right + 1
+    || box.top < frame.top - 1 || box.bottom > frame.bottom + 1;
+}).map((text) => text.textContent)"""
+
+SMALLEST = """() => Math.min(...[...document.querySelectorAll("p, li, td, th, h1, h2, h3, svg text")].map((node) => {
+  const svg = node.ownerSVGElement;
+  const scale = svg ? svg.getBoundingClientRect().width / svg.viewBox.baseVal.width : 1;
+  return parseFloat(getComputedStyle(node).fontSize) * scale;
+}))"""
+
+CONTRAST = """() => {
+  const light = (color) => {
+    const [r, g, b] = color.match(/[\\d.]+/g).map((c) => c / 255)
+      .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b + 0.05;
+  };
+  const paper = light(getComputedStyle(document.documentElement).backgroundColor);
+  return Math.min(...[...document.querySelectorAll("p, li, td, th, h1, h2, h3")].map((node) => {
+    const ink = light(getComputedStyle(node).color);
+    return Math.max(ink, paper) / Math.min(ink, paper);
+  }));
+}"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("chromium is not installed")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+def good(make_results):
+    return SimpleNamespace(results=make_results(), mesh=DeviceMesh("dp=2, tp=2"), log=["done"] * 300)
+
+
+def bad(make_results):
+    results = make_results()
+    results.loc[results.index[[3, 50, 51]], ["status", "n_wrong"]] = ["wrong", 12]
+    results.loc[results.index[120:124], "status"] = "failed"
+    long = {"host": {"cpu": "x" * 400, "a key that is rather long for its column": "y"}}
+    return SimpleNamespace(results=results, mesh=DeviceMesh("dp=2, tp=2"), state="cancelled", environment=long)
+
+
+def large(make_results):
+    results = make_results(
+        "pp=2, dp=8, tp=8", axes=("tp", "pp", "dp"), exponents=range(10, 33), source="nccl", where=""
+    )
+    return SimpleNamespace(results=results, mesh=DeviceMesh("pp=2, dp=8, tp=8"))
+
+
+@pytest.mark.parametrize("make_run", [good, bad, large])
+def test_the_page_fits_and_is_readable_and_loads_nothing(browser, tmp_path, make_results, make_run):
+    path = Report(make_run(make_results)).save(tmp_path / "report.html")
+    for width, scheme in [(600, "light"), (600, "dark"), (1400, "light"), (1400, "dark")]:
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        requests, complaints = [], []
+        page.on("request", lambda request, requests=requests: requests.append(request.url))
+        page.on("console", lambda message, complaints=complaints: complaints.append(message.text))
+        page.on("pageerror", lambda error, complaints=complaints: complaints.append(str(error)))
+        page.goto(path.as_uri())
+        assert [url for url in requests if not url.startswith("data:")] == [path.as_uri()]
+        assert complaints == []
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert page.evaluate(OVERLAPS) == []
+        assert page.evaluate(OUTSIDE) == []
+        assert page.evaluate(SMALLEST) >= 11.9  # 9 pt are 12 px
+        assert page.evaluate(CONTRAST) >= 4.5
+        page.close()
+
+
+def test_the_measures_see_what_they_should(browser):
+    page = browser.new_page()
+    page.set_content(
+        '<p style="color: #aaa">pale</p><svg viewBox="0 0 200 50" width="100"><text y="30">one</text>'
+        '<text x="5" y="30">two</text><text x="190" y="30">outside</text></svg>'
+    )
+    page.add_style_tag(content="html { background: #fff }")
+    assert page.evaluate(OVERLAPS) == [["two", "one"]]
+    assert page.evaluate(OUTSIDE) == ["outside"]
+    assert page.evaluate(SMALLEST) == 8
+    assert page.evaluate(CONTRAST) < 3
+    page.close()

@@ -1,0 +1,106 @@
+"""Fixtures that several parts of the tests share: running engines, and results made from a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import meshlab as ml
+from meshlab.benchmark.frame import RESULTS, bandwidth, conform
+
+MakeResults = Callable[..., pd.DataFrame]
+
+
+@pytest.fixture(scope="session")
+def mpi_engines() -> Iterator[ml.Engines]:
+    with ml.launch(4, backend="mpi") as engines:
+        yield engines
+
+
+@pytest.fixture
+def thread_engines() -> Iterator[ml.Engines]:
+    with ml.launch(4, backend="threads") as engines:
+        yield engines
+
+
+@pytest.fixture(params=["threads", "mpi"])
+def engines(request: pytest.FixtureRequest) -> ml.Engines:
+    return request.getfixturevalue("thread_engines" if request.param == "threads" else "mpi_engines")
+
+
+@pytest.fixture(scope="session")
+def make_results() -> MakeResults:
+    """Makes results such as a run would: times from latency and bandwidth, with intervals, for all groups."""
+    return model_results
+
+
+def model_results(
+    mesh: str = "dp=2, tp=2",
+    *,
+    collectives: Sequence[str] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast"),
+    axes: Sequence[str] = ("tp", "dp"),
+    exponents: Sequence[int] = tuple(range(10, 25)),
+    source: str = "mpi",
+    where: str = "4 ranks · MPI on this CPU",
+    seed: int = 0,
+    **columns: Any,
+) -> pd.DataFrame:
+    random = np.random.default_rng(seed)
+    layout = ml.DeviceMesh(mesh)
+    rows = []
+    for axis_number, axis in enumerate(axes):
+        groups = layout.group_set(axis)
+        for collective_number, collective in enumerate(collectives):
+            latency = 6.0 + 2.5 * collective_number + 1.5 * axis_number
+            rate = (4.2 - 0.7 * collective_number) / (1 + 0.55 * axis_number)  # GB/s
+            for exponent in exponents:
+                for number, group in enumerate(groups.names):
+                    size = 1 << exponent
+                    time = (latency + size / rate / 1e3 * (1 + 0.04 * number)) * random.lognormal(0, 0.03)
+                    spread = time * random.uniform(0.01, 0.04)
+                    n_samples = int(random.integers(30, 200))
+                    rows.append(
+                        {
+                            "run_id": "r1",
+                            "launch": 0,
+                            "step": len(rows) // len(groups),
+                            "source": source,
+                            "collective": collective,
+                            "op": "sum" if "reduce" in collective else None,
+                            "dtype": "float32",
+                            "root": 0 if collective == "broadcast" else None,
+                            "in_place": False,
+                            "mode": "pipelined",
+                            "axis": axis,
+                            "group": group,
+                            "n_ranks": groups.size,
+                            "count": size // 4,
+                            "size_bytes": size,
+                            "n_samples": n_samples,
+                            "calls": 32,
+                            "time_us": time,
+                            "time_us_lo": time - spread,
+                            "time_us_hi": time + 1.3 * spread,
+                            "p95_us": time * 1.12,
+                            "p99_us": time * 1.3 if n_samples >= 100 else None,
+                            "min_us": time * 0.93,
+                            "max_us": time * 1.6,
+                            "skew_us": time * 0.02,
+                            "n_wrong": 0,
+                            "status": "ok",
+                            "stop_reason": "precise",
+                            "mesh_fingerprint": layout.fingerprint,
+                        }
+                        | columns
+                    )
+    frame = pd.DataFrame(rows)
+    frame["algbw_gbs"], frame["busbw_gbs"] = bandwidth(
+        frame["collective"].tolist(), frame["size_bytes"], frame["n_ranks"], frame["time_us"]
+    )
+    results = conform(frame, RESULTS)
+    results.attrs["where"] = where
+    return results

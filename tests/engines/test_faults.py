@@ -1,0 +1,175 @@
+"""What happens when a rank dies, raises, or never calls: known in time, the rank named, and a fresh set at hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import meshlab as ml
+from meshlab.benchmark import Sampling
+from meshlab.errors import EngineError
+
+MESH = ml.DeviceMesh("dp=2, tp=2")
+
+
+@pytest.fixture(scope="module")
+def mpi_set() -> Iterator[ml.Engines]:
+    with ml.launch(4, backend="mpi") as engines:
+        yield engines
+
+
+@pytest.fixture(params=["threads", "mpi"])
+def fragile(request: pytest.FixtureRequest) -> Iterator[ml.Engines]:
+    if request.param == "threads":
+        with ml.launch(4, backend="threads") as engines:
+            yield engines
+    else:
+        engines = request.getfixturevalue("mpi_set")
+        if engines.state != "ready":
+            engines.restart()
+        yield engines
+
+
+def assert_works(engines: ml.Engines) -> None:
+    assert engines.state == "ready"
+    assert engines.verify(MESH)["is_right"].all()
+
+
+def test_one_rank_raising_is_named_and_the_set_comes_back(fragile: ml.Engines) -> None:
+    def raise_on_two(comm: Any) -> None:
+        comm.barrier()
+        if comm.world_rank == 2:
+            raise KeyError("lost")
+        comm.barrier()
+
+    client = fragile.client
+    with pytest.raises(EngineError, match=r"rank 2 raised KeyError: 'lost' while running raise_on_two") as caught:
+        fragile.run(raise_on_two)
+    assert caught.value.rank == 2
+    assert "raise_on_two" in caught.value.log
+    assert fragile.state == "broken"
+    with pytest.raises(EngineError, match=r"cannot be used: rank 2 raised .*; engines.restart\(\) gives a fresh set"):
+        fragile.run(lambda comm: 1)
+    fragile.restart()
+    assert fragile.client is client
+    assert_works(fragile)
+
+
+@pytest.mark.parametrize("answers", [True, False], ids=["returns early", "sleeps"])
+def test_one_rank_that_never_calls_is_named_at_the_deadline(fragile: ml.Engines, answers: bool) -> None:
+    def stay_away(comm: Any) -> None:
+        comm.barrier()
+        if comm.world_rank == 1:
+            for _ in range(0 if answers else 200):
+                time.sleep(0.05)
+            if answers:
+                return
+        comm.barrier()
+
+    began = time.monotonic()
+    with pytest.raises(EngineError, match=r"rank 1 made \d+ collective calls where others made \d+") as caught:
+        fragile.run(stay_away, deadline_s=1.0)
+    assert caught.value.rank == 1
+    assert "within 1.0" in str(caught.value)
+    assert time.monotonic() - began < 4
+    fragile.restart()
+    assert_works(fragile)
+
+
+def test_ranks_that_all_hang_are_named_together(thread_engines: ml.Engines) -> None:
+    gate = threading.Event()
+    with pytest.raises(EngineError, match=r"ranks 0, 1, 2, 3 did not answer within 0\.2"):
+        thread_engines.run(lambda comm: gate.wait(5), deadline_s=0.2)
+    gate.set()
+
+
+@pytest.mark.parametrize(("number", "how"), [(signal.SIGKILL, "killed by signal 9"), (signal.SIGSEGV, "signal 11")])
+def test_a_killed_rank_is_named(mpi_set: ml.Engines, number: int, how: str) -> None:
+    if mpi_set.state != "ready":
+        mpi_set.restart()
+
+    def die(comm: Any) -> None:
+        comm.barrier()
+        if comm.world_rank == 2:
+            os.kill(os.getpid(), number)
+        comm.barrier()
+
+    pid = mpi_set.facts[2].pid
+    began = time.monotonic()
+    with pytest.raises(EngineError, match=rf"rank 2 \(process {pid} on .*\) was .*{how}") as caught:
+        mpi_set.run(die)
+    assert caught.value.rank == 2
+    assert time.monotonic() - began < 4
+    mpi_set.restart()
+    assert len(mpi_set.client.ids) == 4
+    assert_works(mpi_set)
+
+
+def test_a_rank_that_dies_while_idle_is_found_at_the_next_call(mpi_set: ml.Engines) -> None:
+    if mpi_set.state != "ready":
+        mpi_set.restart()
+    os.kill(mpi_set.facts[3].pid, signal.SIGKILL)
+    time.sleep(0.3)
+    with pytest.raises(EngineError, match=r"rank 3 \(process .*\) was killed by signal 9"):
+        mpi_set.run(lambda comm: comm.barrier())
+    mpi_set.restart()
+    assert_works(mpi_set)
+
+
+def test_a_rank_killed_in_a_sweep_leaves_the_finished_rows(mpi_set: ml.Engines) -> None:
+    if mpi_set.state != "ready":
+        mpi_set.restart()
+    run = ml.bench(mpi_set, MESH, ["all_reduce", "broadcast"], sizes="1K:16M", sampling=Sampling(max_s=0.1))
+    while run.progress.done < 5:
+        time.sleep(0.01)
+    os.kill(mpi_set.facts[1].pid, signal.SIGKILL)
+    with pytest.raises(EngineError, match=r"rank 1 .* was killed by signal 9 while step \d+ of \d+: \w+ ") as caught:
+        run.wait(20)
+    assert caught.value.rank == 1
+    assert run.state == "failed"
+    results = run.results
+    assert (results["status"] == "ok").sum() >= 10
+    assert results.loc[results["status"] == "failed", "stop_reason"].str.contains("rank 1").all()
+    assert results["time_us"].notna().sum() == (results["status"] == "ok").sum()
+    began = time.monotonic()
+    mpi_set.restart()
+    print(f"restart took {time.monotonic() - began:.2f} s")
+    assert_works(mpi_set)
+    assert ml.bench(mpi_set, MESH, "all_reduce", axis="tp", sizes="1K").wait(20)["status"].tolist() == ["ok"] * 2
+
+
+def test_interrupt_frees_ranks_that_compute(fragile: ml.Engines) -> None:
+    def spin(comm: Any) -> None:
+        while True:
+            time.sleep(0.01)
+
+    threading.Timer(0.3, fragile.interrupt).start()
+    frame = fragile.run(spin, deadline_s=10)
+    assert frame["error"].tolist() == ["interrupted"] * 4
+    assert_works(fragile)
+
+
+def test_closing_frees_a_caller_that_waits() -> None:
+    engines = ml.launch(2, backend="threads")
+    gate = threading.Event()
+    threading.Timer(0.2, engines.close).start()
+    with pytest.raises(EngineError, match="the engines were closed while running"):
+        engines.run(lambda comm: gate.wait(5), deadline_s=10)
+    gate.set()
+
+
+def test_a_start_that_fails_says_why_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    program = tmp_path / "mpiexec"
+    program.write_text("#!/bin/sh\necho no ranks today\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("MESHLAB_MPIEXEC", str(program))
+    with pytest.raises(EngineError, match="the 2 engines ended while they started\nno ranks today"):
+        ml.launch(2, timeout_s=20)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["mpiexec"]

@@ -1,0 +1,47 @@
+"""Every notebook runs from top to bottom, and is committed without outputs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import nbformat
+import pytest
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+
+
+def test_there_are_notebooks() -> None:
+    assert NOTEBOOKS
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_committed_without_outputs(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            assert cell.outputs == []
+            assert cell.execution_count is None
+    assert "widgets" not in notebook.metadata
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nbclient import NotebookClient
+
+    root = str(path.parents[1])
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])))
+    notebook = nbformat.read(path, as_version=4)
+    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    assert [output.text for output in outputs if output.output_type == "stream" and output.name == "stderr"] == []
+    shown = [output.data for output in outputs if "data" in output]
+    assert any("image/png" in data for data in shown)
+    if path.stem == "01_first_mesh":
+        (live,) = [data for data in shown if "Run " in data.get("text/html", "")]
+        # The picture has taken the widget's place, so that the saved notebook is not blank.
+        assert "application/vnd.jupyter.widget-view+json" not in live
+        assert "<svg" in live["text/html"]
+        assert "done · 26 of 26 steps" in live["text/html"]
+        assert (tmp_path / "first-report.html").stat().st_size > 10_000

@@ -1,0 +1,193 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib import pyplot as plt
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from meshlab.benchmark.frame import empty_results
+from meshlab.errors import BenchError
+from meshlab.plots.curves import curve_box, plot_bandwidth, plot_latency, spread_labels
+from meshlab.plots.figures import figure_png
+from meshlab.plots.palette import PREVIOUS, WRONG
+from meshlab.units import THIN
+
+PLOTS = (plot_bandwidth, plot_latency)
+
+
+def new_axes():
+    return Figure((7.2, 4.2)).add_axes(curve_box((7.2, 4.2)))
+
+
+def only(results, **columns):
+    for name, value in columns.items():
+        results = results[results[name] == value]
+    return results.copy()
+
+
+def labels(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+def no_text_overlaps(ax):
+    ax.figure.draw_without_rendering()
+    # Text's own method: an annotation's counts its leading line too.
+    boxes = [Text.get_window_extent(text) for text in [*ax.texts, *ax.get_xticklabels(), ax.xaxis.label]]
+    return not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_up_to_five_lines_are_named_at_their_ends(make_results, plot):
+    ax = plot(only(make_results(), axis="tp"), ax=new_axes())
+    assert labels(ax) == ["all_reduce", "all_gather", "reduce_scatter", "broadcast"]
+    assert ax.get_legend() is None
+    assert no_text_overlaps(ax)
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_more_lines_have_a_legend(make_results, plot):
+    ax = plot(make_results(), ax=new_axes())
+    assert labels(ax) == []
+    assert [text.get_text() for text in ax.get_legend().get_texts()][:2] == ["all_reduce · tp", "all_gather · tp"]
+
+
+def test_lines_that_end_at_the_same_height_have_labels_apart(make_results):
+    results = make_results(collectives=["all_reduce"])
+    results["time_us"] = results["size_bytes"] / 1e3
+    results["busbw_gbs"] = 1.0
+    ax = plot_bandwidth(results, ax=new_axes())
+    assert labels(ax) == ["tp", "dp"]
+    assert no_text_overlaps(ax)
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_the_title_says_what_where_and_how(make_results, plot):
+    ax = plot(only(make_results(), axis="tp", collective="all_reduce"), ax=new_axes())
+    title = ax.get_title(loc="left")
+    assert title == "all_reduce · tp (2 groups of 2) · 4 ranks · MPI on this CPU · pipelined"
+
+
+def test_a_long_title_breaks_between_its_parts_and_stays_inside_the_figure(make_results):
+    where = "1,024 × NVIDIA H200 in 128 nodes · 8 × 400 Gb/s InfiniBand · NCCL 2.32.3 with NVLS · MPI on this CPU"
+    ax = plot_bandwidth(make_results(axes=["tp"], where=where))
+    ax.figure.draw_without_rendering()
+    box = ax.get_children()[ax.get_children().index(ax.title) + 1].get_window_extent()
+    assert ax.get_title(loc="left").count("\n") == 1
+    assert box.y1 <= ax.figure.bbox.y1
+    assert box.x1 <= ax.figure.bbox.x1
+    plt.close(ax.figure)
+
+
+def test_sizes_are_ticked_in_binary_units_and_never_beyond_the_data(make_results):
+    ax = plot_bandwidth(only(make_results(), axis="tp"), ax=new_axes())
+    ticks = [text.get_text() for text in ax.get_xticklabels()]
+    assert ticks[0] == f"1{THIN}KiB"
+    assert ax.get_xticks().max() <= 1 << 24
+    assert no_text_overlaps(ax)
+
+
+def test_bandwidth_starts_at_zero_and_latency_is_logarithmic(make_results):
+    assert plot_bandwidth(make_results(), ax=new_axes()).get_ylim()[0] == 0
+    assert plot_latency(make_results(), ax=new_axes()).get_yscale() == "log"
+
+
+def test_algbw_can_be_drawn_instead_and_other_columns_cannot(make_results):
+    ax = plot_bandwidth(make_results(), ax=new_axes(), y="algbw_gbs")
+    assert ax.get_ylabel() == "algorithm bandwidth (GB/s)"
+    with pytest.raises(BenchError, match="y='time_us' is no bandwidth"):
+        plot_bandwidth(make_results(), ax=new_axes(), y="time_us")
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_wrong_rows_are_red_crosses_and_the_legend_counts_them(make_results, plot):
+    results = only(make_results(), axis="tp", collective="all_reduce")
+    results.loc[results.index[[4, 5, 9]], ["status", "n_wrong"]] = ["wrong", 2]
+    ax = plot(results, ax=new_axes())
+    (cross,) = [line for line in ax.lines if line.get_color() == WRONG]
+    assert cross.get_marker() == "x"
+    assert sorted(cross.get_xdata()) == [1 << 12, 1 << 12, 1 << 14]
+    assert 1 << 12 not in ax.lines[0].get_xdata()
+    assert ax.get_legend().get_texts()[0].get_text() == "wrong result: 3 rows, not in the line"
+
+
+def test_red_is_absent_when_nothing_is_wrong(make_results):
+    ax = plot_bandwidth(make_results(), ax=new_axes())
+    assert WRONG not in {to_hex(line.get_color()) for line in ax.lines}
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_a_previous_run_is_grey_and_both_are_named(make_results, plot):
+    results = only(make_results(), axis="tp", collective="all_reduce")
+    before = only(make_results(seed=1), axis="tp", collective="all_reduce")
+    ax = plot(results, ax=new_axes(), previous=before)
+    assert ax.lines[0].get_color() == PREVIOUS
+    assert labels(ax) == ["previous", "this run"]
+    assert no_text_overlaps(ax)
+
+
+def test_references_are_dashed_lines_with_their_rate_at_them(make_results):
+    references = {"link": 4.5, "memory copy": 4.6}
+    ax = plot_bandwidth(only(make_results(), axis="tp"), ax=new_axes(), references=references)
+    dashed = [line for line in ax.lines if line.get_linestyle() == "--"]
+    assert [line.get_ydata()[0] for line in dashed] == [4.5, 4.6]
+    assert labels(ax)[:2] == [f"link 4.50{THIN}GB/s", f"memory copy 4.60{THIN}GB/s"]
+    assert ax.get_ylim()[1] > 4.6
+    assert no_text_overlaps(ax)
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+@pytest.mark.parametrize("rows", ["none", "all failed", "one size"])
+def test_poor_results_are_drawn_too(make_results, plot, rows):
+    results = {
+        "none": empty_results(),
+        "all failed": make_results(status="failed"),
+        "one size": make_results(exponents=[20]),
+    }[rows]
+    ax = plot(results, ax=new_axes())
+    assert (labels(ax) == ["nothing to draw"]) == (rows != "one size")
+    assert figure_png(ax.figure).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("style", ["default", "dark_background"])
+def test_texts_take_the_styles_colour(make_results, style):
+    with plt.style.context(style):
+        ax = plot_bandwidth(only(make_results(), axis="tp"), ax=new_axes(), references={"link": 4.5})
+        texts = [*ax.texts, ax.xaxis.label, *ax.get_xticklabels(), ax.get_children()[-1]]
+        assert {to_hex(text.get_color()) for text in texts if hasattr(text, "get_color")} == {
+            to_hex(plt.rcParams["text.color"])
+        }
+
+
+def test_names_with_dollars_and_underscores_are_no_markup(make_results):
+    results = make_results(axes=["tp"], collectives=["all_reduce", "all_gather"], where="$10 a \\frac hour")
+    results["collective"] = results["collective"].replace({"all_reduce": "_$x", "all_gather": "$\\nothing$"})
+    figure_png(plot_bandwidth(results, ax=new_axes()).figure)
+
+
+def test_without_axes_a_figure_is_made_and_with_axes_none_is(make_results):
+    before = plt.get_fignums()
+    plot_bandwidth(make_results(), ax=new_axes())
+    assert plt.get_fignums() == before
+    ax = plot_latency(make_results())
+    assert len(plt.get_fignums()) == len(before) + 1
+    plt.close(ax.figure)
+
+
+@given(wanted=st.lists(st.floats(0, 1), min_size=1, max_size=6), seed=st.integers(0, 1000))
+@settings(deadline=None, max_examples=60)
+def test_spread_labels_keep_their_distance_and_move_least(wanted, seed):
+    gap = 0.1
+    places = spread_labels(wanted, gap, -10, 10)
+    order = np.argsort(wanted, kind="stable")
+    assert np.diff(places[order]).min(initial=gap) >= gap - 1e-9
+    # No other arrangement that keeps the distance has moved less.
+    steps = gap + np.random.default_rng(seed).exponential(0.1, len(wanted) - 1)
+    other = np.concatenate([[0], np.cumsum(steps)])
+    other += np.mean(np.array(wanted)[order] - other)
+    assert ((places - wanted) ** 2).sum() <= ((other - np.array(wanted)[order]) ** 2).sum() + 1e-9
+
+
+def test_spread_labels_stay_between_their_bounds():
+    assert spread_labels([0.99, 1.0, 0.98], 0.1, 0.0, 1.0) == pytest.approx([0.9, 1.0, 0.8])

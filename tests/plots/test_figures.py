@@ -1,0 +1,84 @@
+import re
+import threading
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from meshlab.mesh import DeviceMesh
+from meshlab.plots.figures import figure_png, figure_svg, wrap_parts
+from meshlab.plots.membership import Grid, plot_membership
+
+
+def membership(mesh="dp=2, tp=2", axis="tp"):
+    figsize, rect = Grid.of(DeviceMesh(mesh)).figure_box()
+    figure = Figure(figsize)
+    plot_membership(DeviceMesh(mesh), axis, ax=figure.add_axes(rect))
+    return figure
+
+
+def test_the_same_figure_gives_the_same_svg_with_no_date_in_it():
+    svg = figure_svg(membership())
+    assert svg == figure_svg(membership())
+    assert not re.search(r"metadata|<!--|<\?xml|DOCTYPE|20\d\d-|matplotlib", svg)
+
+
+def test_an_svg_is_well_formed_and_says_what_it_shows():
+    root = ElementTree.fromstring(figure_svg(membership(), label='"tp" & <dp>'))
+    assert root.attrib["role"] == "img"
+    assert root.attrib["aria-label"] == '"tp" & <dp>'
+
+
+def test_ids_of_two_figures_never_meet():
+    ids = [set(re.findall(r' id="([^"]+)"', figure_svg(membership(axis=axis)))) for axis in ("tp", "dp")]
+    assert ids[0]
+    assert ids[1]
+    assert not ids[0] & ids[1]
+
+
+def test_every_reference_has_its_target():
+    svg = figure_svg(membership("dp=2, tp=8"))
+    assert set(re.findall(r'(?:url\(#|href="#)([^")]+)', svg)) == set(re.findall(r' id="([^"]+)"', svg))
+
+
+def test_an_svg_has_no_style_that_would_leak_into_its_page():
+    assert "<style" not in figure_svg(membership())
+
+
+def test_the_figures_own_black_and_white_follow_the_page_and_cell_texts_do_not():
+    for style in ("default", "dark_background"):
+        with plt.style.context(style):
+            svg = figure_svg(membership())
+        assert "#000000" not in svg
+        assert "#ffffff" not in svg
+        assert "currentColor" in svg
+        assert "var(--ml-paper" in svg
+        assert "#fdfdfd" in svg  # the text on blue
+
+
+def test_text_stays_text_in_the_systems_sans():
+    svg = figure_svg(membership())
+    assert ">rank 3</text>" in svg
+    assert "DejaVu" not in svg
+
+
+def test_settings_are_as_they_were_after_many_threads_have_rendered():
+    before = dict(mpl.rcParams)
+    threads = [threading.Thread(target=figure_svg, args=(membership(),)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert dict(mpl.rcParams) == before
+
+
+def test_a_png_has_the_pixels_asked_for_and_no_software_name():
+    png = figure_png(Figure((2, 1)), dpi=50)
+    assert (int.from_bytes(png[16:20]), int.from_bytes(png[20:24])) == (100, 50)
+    assert b"matplotlib" not in png.lower()
+
+
+def test_titles_break_between_their_parts_only():
+    assert wrap_parts(["aaaa", "bbbb", "cccc"], 70, 10).split("\n") == ["aaaa · bbbb", "cccc"]
+    assert wrap_parts([], 100, 10) == ""

@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+
+from meshlab.errors import MeshError
+from meshlab.mesh import DeviceMesh
+from meshlab.plots.figures import figure_png
+from meshlab.plots.membership import Grid, plot_membership
+from meshlab.plots.palette import group_colors
+
+sizes = st.lists(st.integers(1, 5), min_size=1, max_size=3)
+
+
+def drawn(mesh, axis, **options):
+    figsize, rect = Grid.of(mesh).figure_box()
+    return plot_membership(mesh, axis, ax=Figure(figsize).add_axes(rect), **options)
+
+
+def texts(ax):
+    return [text.get_text() for text in ax.texts]
+
+
+@given(sizes=sizes, data=st.data())
+@settings(deadline=None, max_examples=25)
+def test_the_cell_of_every_rank_has_the_colour_of_its_group(sizes, data):
+    mesh = DeviceMesh([(f"a{index}", size) for index, size in enumerate(sizes)])
+    axis = data.draw(st.sampled_from(mesh.axis_names))
+    pixels = np.asarray(drawn(mesh, axis).images[0].get_array()).reshape(-1, 4)
+    for number, group in enumerate(mesh.groups(axis)):
+        for rank in group:
+            assert pixels[rank, :3] / 255 == pytest.approx(group_colors(number + 1)[number])
+
+
+@given(sizes=sizes)
+@settings(deadline=None, max_examples=25)
+def test_rows_are_named_by_the_coordinates_of_their_ranks(sizes):
+    mesh = DeviceMesh([(f"a{index}", size) for index, size in enumerate(sizes)])
+    grid = Grid.of(mesh)
+    assert grid.columns * grid.rows == mesh.world_size
+    for row, name in enumerate(grid.row_names(range(grid.rows))):
+        ranks = range(row * grid.columns, (row + 1) * grid.columns)
+        told = [part.split(" ") for part in name.split(" · ") if part and not part.startswith("rank")]
+        for axis, span in told:
+            first, _, last = span.partition("–")
+            found = {mesh.coordinates(rank)[axis] for rank in ranks}
+            assert (min(found), max(found)) == (int(first), int(last or first))
+
+
+def test_the_title_says_axis_groups_and_sizes():
+    mesh = DeviceMesh("dp=8, tp=4")
+    assert drawn(mesh, "tp").get_title(loc="left") == "tp: 8 groups of 4 ranks"
+    assert drawn(mesh, ("dp", "tp")).get_title(loc="left") == "dp-tp: 1 group of 32 ranks"
+    assert drawn(mesh, "tp_3").get_title(loc="left") == "tp_3: 1 group of 4 ranks · 28 ranks in no group"
+
+
+def test_small_meshes_say_group_and_rank_in_every_cell():
+    ax = drawn(DeviceMesh("dp=2, tp=4"), "tp")
+    assert texts(ax) == [text for rank in range(8) for text in (str(rank // 4), f"rank {rank}")]
+
+
+def test_1024_ranks_carry_each_groups_number_at_least_once():
+    mesh = DeviceMesh("pp=4, dp=32, tp=8")
+    for axis in mesh.axis_names:
+        assert {int(text) for text in texts(drawn(mesh, axis))} == set(range(len(mesh.groups(axis))))
+
+
+def test_16384_ranks_are_one_image_and_a_handful_of_artists():
+    ax = drawn(DeviceMesh("pp=8, dp=256, tp=8"), "dp")
+    assert len(ax.images) == 1
+    assert len(ax.get_children()) < 30
+
+
+def test_neighbours_of_different_groups_are_parted_by_lines_and_others_are_not():
+    segments = drawn(DeviceMesh("dp=64, tp=32"), "tp", columns=32).collections[-1].get_segments()
+    assert [segment.tolist() for segment in segments] == [[[-0.5, y + 0.5], [31.5, y + 0.5]] for y in range(63)]
+
+
+def test_ranks_in_no_group_are_hatched_and_keep_their_numbers():
+    ax = drawn(DeviceMesh("dp=2, tp=2").with_group("pair", [3, 0]), "pair")
+    assert [patch.get_hatch() for patch in ax.patches] == ["////"]
+    assert texts(ax) == ["0", "rank 0", "rank 1", "rank 2", "0", "rank 3"]
+    assert "hatched: in no group" in ax.get_xlabel()
+
+
+def test_the_note_says_when_colours_repeat():
+    assert "colours repeat" in drawn(DeviceMesh("dp=9, tp=2"), "tp").get_xlabel()
+    assert "colours repeat" not in drawn(DeviceMesh("dp=8, tp=2"), "tp").get_xlabel()
+
+
+def test_nothing_is_written_below_nine_points():
+    ax = drawn(DeviceMesh("pp=4, dp=32, tp=8"), "pp")
+    ticks = [*ax.get_xticklabels(), *ax.get_yticklabels()]
+    assert min(text.get_fontsize() for text in [*ax.texts, *ticks, ax.title, ax.xaxis.label]) >= 9
+
+
+def test_columns_may_be_chosen_where_they_cut_the_mesh_evenly():
+    mesh = DeviceMesh("dp=6, tp=4")
+    assert np.asarray(drawn(mesh, "tp", columns=12).images[0].get_array()).shape == (2, 12, 4)
+    with pytest.raises(MeshError, match="5 ranks a row cut dp=6, tp=4"):
+        drawn(mesh, "tp", columns=5)
+
+
+def test_an_unknown_axis_is_told_with_those_there_are():
+    with pytest.raises(MeshError, match="dp, tp"):
+        drawn(DeviceMesh("dp=2, tp=4"), "cp")
+
+
+def test_without_axes_a_figure_is_made_and_with_axes_none_is():
+    before = plt.get_fignums()
+    drawn(DeviceMesh("dp=2, tp=4"), "tp")
+    assert plt.get_fignums() == before
+    ax = plot_membership(DeviceMesh("dp=2, tp=4"), "tp")
+    assert len(plt.get_fignums()) == len(before) + 1
+    plt.close(ax.figure)
+
+
+@pytest.mark.parametrize("style", ["default", "dark_background"])
+def test_texts_outside_cells_take_the_styles_colour(style):
+    with plt.style.context(style):
+        ax = drawn(DeviceMesh("dp=2, tp=2").with_group("pair", [3, 0]), "pair")
+        colours = {ax.texts[2].get_color(), ax.get_yticklabels()[0].get_color(), ax.xaxis.label.get_color()}
+        assert colours == {plt.rcParams["text.color"]}
+        assert figure_png(ax.figure).startswith(b"\x89PNG")

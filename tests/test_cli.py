@@ -1,0 +1,230 @@
+"""The command line, run in this process as a user would call it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import meshlab as ml
+from meshlab.cli import main
+
+
+def words(text: str) -> list[str]:
+    import shlex
+
+    return shlex.split(text)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("show 'dp=2, tp=x'", "the size of 'tp' must be a whole number, not 'x'"),
+        (
+            "show 'dp=2, tp=3' --ranks 8",
+            "dp=2 × tp=3 is 6 ranks, but 8 were given; tp=3 does not divide 8; nearest: dp=2, tp=4",
+        ),
+        ("show 'dp=-1, tp=8' --ranks 12", "12 ranks cannot be divided by tp=8"),
+        ("show 'dp=2, dp=2'", "the axis 'dp' stands 2 times"),
+        ("show 'dp=2' --axis tp", "there is no axis or group 'tp'; there are the axes dp"),
+        ("bench --mesh 'tp=2' --axis ep", "there is no axis or group 'ep'"),
+        ("bench all_reduced --mesh 'tp=2'", "there is no collective 'all_reduced'; there are all_reduce"),
+        ("bench --mesh 'tp=2' --dtype float33", "there is no dtype 'float33'; there are float32"),
+        ("bench --mesh 'tp=2' --op xor", "there is no reduce operation 'xor'; there are sum"),
+        ("bench --mesh 'tp=2' --mode fast", "there is no mode 'fast'; there are isolated, pipelined"),
+        ("bench --mesh 'tp=2' --sizes 12Q", "'12Q' is not a size"),
+        ("bench --mesh 'tp=4' --ranks 2", "tp=4 is 4 ranks, but there are 2 engines; start 4"),
+        ("bench --mesh 'tp=2' --seconds 0", "max_s and max_calls must be above zero"),
+        ("demo --mesh 'dp=2 tp'", "'tp' is not an axis; write name=size"),
+        ("report no-such-folder", "no-such-folder holds no run"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(words(command)) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("meshlab: ")
+    assert message in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["demo", "bench all_reduce --mesh tp=2"])
+def test_a_folder_that_cannot_be_written_is_known_before_anything_starts(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert main([*words(command), "--out", str(tmp_path / "file" / "out")]) == 2
+    out, err = capsys.readouterr()
+    assert "cannot be written" in err
+    assert "ready in" not in out
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    "command", ["", "--help", "demo --help", "bench --help", "show --help", "report --help", "lab --help"]
+)
+def test_help_teaches(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(words(command))
+    out, err = capsys.readouterr()
+    assert stop.value.code == (2 if command == "" else 0)
+    text = out + err
+    assert "usage: meshlab" in text
+    if command == "--help":
+        assert "examples:" in text
+        assert "exit codes:" in text
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"meshlab {ml.__version__}\n"
+
+
+def test_show_prints_axes_groups_and_grid(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "dp=2, tp=4", "--axis", "dp"]) == 0
+    out = capsys.readouterr().out
+    assert "dp  4 groups of 2   dp_0 [0, 4]" in out
+    assert "dp=1   4:0  5:1  6:2  7:3" in out
+
+
+def test_show_stays_short_for_a_large_mesh(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "pp=16, dp=128, tp=8"]) == 0
+    out = capsys.readouterr().out
+    assert len(out) < 4000
+    assert "and 2,040 more" in out
+
+
+def test_doctor_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    for word in ("python", "numpy", "ipyparallel", "mpi ", "mpiexec", "shared memory", "cupy"):
+        assert word in out
+    assert "broken" not in out
+
+
+def test_doctor_names_what_is_broken_and_the_cure(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MESHLAB_MPIEXEC", "/no/such/mpiexec")
+    assert main(["doctor"]) == 1
+    out = capsys.readouterr().out
+    assert "/no/such/mpiexec does not exist" in out
+    assert "→ correct or unset MESHLAB_MPIEXEC" in out
+
+
+FILES = {"report.html", "report.md", "results.parquet", "results.csv", "samples.parquet", "samples.csv", "run.json"}
+
+
+def test_bench_prints_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    command = "bench all_reduce broadcast --mesh dp=2,tp=2 --axis tp --sizes 1K:4K --backend threads --seconds 0.02"
+    assert main([*words(command), "--out", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert "6 groups verified" not in out
+    assert "5 groups verified: each contains exactly the ranks it should" in out
+    assert "tp · 2 groups of 2, the slowest shown" in out
+    assert f"report: {tmp_path / 'run' / 'report.html'}" in out
+    written = {file.name for file in (tmp_path / "run").iterdir()}
+    assert written >= FILES
+    assert {"membership-tp.png", "bandwidth-tp.png", "latency-tp.png"} <= written
+    assert len(ml.Run.load(tmp_path / "run").results) == 2 * 3 * 2
+
+    (tmp_path / "run" / "report.html").unlink()
+    assert main(["report", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "short.md")]) == 0
+    assert (tmp_path / "short.md").read_text().startswith("# ")
+
+
+def test_the_demo_goes_the_whole_way_over_mpi(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["demo", "--sizes", "1K:16K*4", "--out", str(tmp_path / "demo")]) == 0
+    out = capsys.readouterr().out
+    assert "4 ranks · MPI on this CPU" in out
+    run = ml.Run.load(tmp_path / "demo")
+    assert set(run.results["collective"]) == {"all_reduce", "all_gather", "reduce_scatter", "broadcast"}
+    assert set(run.results["axis"]) == {"dp", "tp"}
+    assert (run.results["n_wrong"] == 0).all()
+    assert "MPI on this CPU" in (tmp_path / "demo" / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_ctrl_c_keeps_the_rows_and_writes_them(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "meshlab", "bench", "--mesh", "tp=2", "--sizes", "1K:64M", "--seconds", "0.3"]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "MESHLAB_PROGRESS": "0"},
+    )
+    with process:
+        assert process.stdout is not None
+        while "groups verified" not in process.stdout.readline():
+            assert process.poll() is None
+        time.sleep(1.5)
+        process.send_signal(signal.SIGINT)
+        err = process.communicate(timeout=30)[1]
+    assert process.returncode == 130, err
+    assert "interrupted; the rows measured so far are kept" in err
+    run = ml.Run.load(tmp_path / "run")
+    assert run.state == "cancelled"
+    assert (run.results["status"] == "ok").any()
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+@pytest.mark.slow
+def test_lab_opens_the_first_notebook(tmp_path: Path) -> None:
+    import socket
+    import urllib.request
+
+    pytest.importorskip("jupyterlab")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folders = {name: str(tmp_path / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_RUNTIME_DIR", "IPYTHONDIR")}
+    (tmp_path / "work").mkdir()
+    server = [f"--port={port}", "--ServerApp.port_retries=0", "--IdentityProvider.token=secret", "--ip=127.0.0.1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "meshlab", "lab", str(tmp_path / "work"), "--", "--no-browser", "--allow-root", *server],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, **folders},
+        start_new_session=True,
+    )
+    with process:
+        try:
+            deadline = time.monotonic() + 60
+            while True:
+                try:
+                    request = urllib.request.Request(
+                        f"http://127.0.0.1:{port}/api/contents", headers={"Authorization": "token secret"}
+                    )
+                    with urllib.request.urlopen(request, timeout=5) as answer:
+                        assert "01_first_mesh.ipynb" in answer.read().decode()
+                    break
+                except OSError:
+                    assert process.poll() is None, process.stderr.read() if process.stderr else ""
+                    assert time.monotonic() < deadline
+                    time.sleep(0.2)
+        finally:
+            os.killpg(process.pid, signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert (tmp_path / "work" / "01_first_mesh.ipynb").stat().st_size > 1000
+
+
+def test_lab_does_not_overwrite_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "01_first_mesh.ipynb").write_text("mine")
+    called: list[list[str]] = []
+    monkeypatch.setattr("meshlab.cli.subprocess.call", lambda command: called.append(command) or 0)
+    assert main(["lab", str(tmp_path)]) == 0
+    assert (tmp_path / "01_first_mesh.ipynb").read_text() == "mine"
+    assert called[0][-1] == str(tmp_path / "01_first_mesh.ipynb")
+    assert main(["lab", str(tmp_path / "missing")]) == 2

@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pytest
+
+from meshlab.errors import MeshError
+from meshlab.mesh import DeviceMesh
+from meshlab.widgets import Designer
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a designer reads of a cluster."""
+
+    devices_of_node: tuple[int, ...]
+
+    @property
+    def n_devices(self) -> int:
+        return sum(self.devices_of_node)
+
+    @cached_property
+    def node_of(self) -> np.ndarray:
+        return np.repeat(np.arange(len(self.devices_of_node), dtype=np.int32), self.devices_of_node)
+
+    @cached_property
+    def local_of(self) -> np.ndarray:
+        return np.concatenate([np.arange(count, dtype=np.int32) for count in self.devices_of_node])
+
+
+def rows(designer: Designer) -> list[tuple[str, int]]:
+    return list(designer._rows.pairs)
+
+
+def press(designer: Designer, text: str, index: int = 0) -> None:
+    """Click a button the way the front end does."""
+    found: list = []
+
+    def search(widget) -> None:
+        if getattr(widget, "description", None) == text and hasattr(widget, "click"):
+            found.append(widget)
+        for child in getattr(widget, "children", ()):
+            search(child)
+
+    search(designer)
+    assert not found[index].disabled
+    found[index].click()
+
+
+def type_size(designer: Designer, axis: int, size: int) -> None:
+    designer._rows._rows[axis].size.value = size
+
+
+def type_name(designer: Designer, axis: int, name: str) -> None:
+    designer._rows._rows[axis].name.value = name
+
+
+def sentence(designer: Designer) -> str:
+    return designer._sentence.value
+
+
+def test_it_works_without_a_cluster():
+    designer = Designer()
+    assert designer.mesh == DeviceMesh("dp=2, tp=4")
+    assert designer.grid.mesh == designer.mesh
+    assert "2 × 4 = 8 ranks; tp is the fastest axis" in sentence(designer)
+
+
+def test_a_size_that_is_typed_becomes_the_mesh_and_is_heard():
+    designer = Designer(mesh="dp=2, tp=4")
+    heard = []
+    designer.observe(lambda change: heard.append(change.new), "mesh")
+    type_size(designer, 0, 4)
+    assert designer.mesh == designer.grid.mesh == DeviceMesh("dp=4, tp=4")
+    assert heard == [DeviceMesh("dp=4, tp=4")]
+
+
+def test_sizes_that_do_not_fit_keep_the_last_mesh_and_say_how_to_mend_it():
+    designer = Designer(mesh="dp=2, tp=4", world_size=8)
+    type_size(designer, 1, 3)
+    assert designer.mesh == designer.grid.mesh == DeviceMesh("dp=2, tp=4")
+    assert rows(designer) == [("dp", 2), ("tp", 3)]
+    assert "dp=2 × tp=3 is 6 ranks, but 8 were given; tp=3 does not divide 8; nearest: dp=2, tp=4" in sentence(designer)
+    assert "The grid still shows dp=2, tp=4" in sentence(designer)
+    press(designer, "Use dp=4, tp=2")
+    assert designer.mesh == DeviceMesh("dp=4, tp=2")
+    assert "Not possible" not in sentence(designer)
+    assert designer._suggestions.children == ()
+
+
+@pytest.mark.parametrize(
+    ("edit", "message"),
+    [
+        (lambda d: type_size(d, 0, 0), "dp=0 is not possible"),
+        (lambda d: type_name(d, 0, "tp"), "stands 2 times"),
+        (lambda d: type_name(d, 0, "<b>"), "&#x27;&lt;b&gt;&#x27; cannot name an axis"),
+        (lambda d: type_name(d, 0, ""), "cannot name an axis"),
+        (lambda d: type_size(d, 0, 1 << 30), "more than the 16,777,216 ranks"),
+    ],
+)
+def test_what_no_mesh_can_have_is_a_sentence_and_never_an_exception(edit, message):
+    designer = Designer(mesh="dp=2, tp=4")
+    edit(designer)
+    assert message in sentence(designer)
+    assert designer.mesh == DeviceMesh("dp=2, tp=4")
+
+
+def test_a_size_of_minus_one_is_filled():
+    designer = Designer(mesh="dp=2, tp=4", world_size=8)
+    type_size(designer, 1, 3)
+    type_size(designer, 1, 2)
+    type_size(designer, 0, -1)
+    assert designer.mesh == DeviceMesh("dp=4, tp=2")
+    assert rows(designer) == [("dp", 4), ("tp", 2)]
+
+
+def test_axes_move_up_and_down_come_and_go():
+    designer = Designer(mesh="pp=2, dp=3, tp=4")
+    press(designer, "Down", 0)
+    assert str(designer.mesh) == "dp=3, pp=2, tp=4"
+    press(designer, "Up", 2)
+    assert str(designer.mesh) == "dp=3, tp=4, pp=2"
+    press(designer, "Remove", 1)
+    assert str(designer.mesh) == "dp=3, pp=2"
+    press(designer, "Add axis")
+    assert str(designer.mesh) == "dp=3, pp=2, dp_replicate=1"
+    type_name(designer, 2, "rows")
+    assert str(designer.mesh) == "dp=3, pp=2, rows=1"
+    assert rows(designer) == [("dp", 3), ("pp", 2), ("rows", 1)]
+
+
+def test_the_last_axis_cannot_go_and_the_ends_cannot_move_out():
+    designer = Designer(mesh="dp=3")
+    (row,) = designer._rows._rows
+    assert row.up.disabled
+    assert row.down.disabled
+    assert row.remove.disabled
+    press(designer, "Add axis")
+    assert [r.up.disabled for r in designer._rows._rows] == [True, False]
+    assert [r.down.disabled for r in designer._rows._rows] == [False, True]
+    assert not row.remove.disabled
+
+
+def test_undo_and_redo_walk_through_every_mesh():
+    designer = Designer(mesh="dp=2")
+    for size in (3, 4):
+        type_size(designer, 0, size)
+    designer.mesh = "tp=8"
+    seen = []
+    for _ in range(4):
+        press(designer, "Undo") if not designer._undo.disabled else None
+        seen.append(str(designer.mesh))
+    assert seen == ["dp=4", "dp=3", "dp=2", "dp=2"]
+    assert designer._undo.disabled
+    press(designer, "Redo")
+    press(designer, "Redo")
+    assert str(designer.mesh) == "dp=4"
+    assert rows(designer) == [("dp", 4)]
+    type_size(designer, 0, 5)
+    assert designer._redo.disabled
+    designer.redo()
+    assert str(designer.mesh) == "dp=5"
+
+
+def test_undo_takes_back_what_is_not_possible_before_it_takes_back_a_mesh():
+    designer = Designer(mesh="dp=2, tp=4", world_size=8)
+    designer.mesh = "dp=4, tp=2"
+    type_size(designer, 0, 3)
+    designer.undo()
+    assert rows(designer) == [("dp", 4), ("tp", 2)]
+    assert "Not possible" not in sentence(designer)
+    designer.undo()
+    assert str(designer.mesh) == "dp=2, tp=4"
+
+
+def test_code_sets_meshes_and_is_refused_what_does_not_fit():
+    designer = Designer(mesh="dp=2, tp=4", world_size=8)
+    designer.mesh = DeviceMesh("pp=2, tp=4")
+    assert rows(designer) == [("pp", 2), ("tp", 4)]
+    for wrong, message in ((DeviceMesh(dp=4), "but 8 were given"), ("dp=3", "but 8 were given"), (8, "not int")):
+        with pytest.raises(MeshError, match=message):
+            designer.mesh = wrong
+    assert designer.mesh == DeviceMesh("pp=2, tp=4")
+    with pytest.raises(MeshError, match="but 8 were given"):
+        Designer(mesh="dp=3", world_size=8)
+
+
+def test_the_colour_stays_on_its_axis_while_there_is_one():
+    designer = Designer(mesh="pp=2, dp=3, tp=4")
+    designer.axis = "dp"
+    assert designer.grid.axis == "dp"
+    press(designer, "Down", 0)
+    assert designer.axis == "dp"
+    designer.mesh = "pp=2, tp=4"
+    assert designer.axis == "tp"
+    with pytest.raises(MeshError, match="'dp' cannot colour the grid; there are pp, tp"):
+        designer.axis = "dp"
+
+
+def test_groups_made_by_hand_stay_while_their_ranks_exist_and_can_colour_the_grid():
+    designer = Designer(mesh=DeviceMesh("dp=2, tp=4").with_group("pair", [6, 1]))
+    assert designer._colour_by.options == ("dp", "tp", "pair")
+    designer.axis = "pair"
+    press(designer, "Down", 0)
+    assert designer.mesh.group("pair").ranks == (6, 1)
+    assert designer.axis == "pair"
+    assert eval(designer.code, {"DeviceMesh": DeviceMesh}) == designer.mesh
+    type_size(designer, 0, 1)
+    assert designer.mesh == DeviceMesh("tp=1, dp=2")
+
+
+def test_the_selection_is_one_with_that_of_the_grid():
+    designer = Designer(mesh="dp=2, tp=4")
+    designer.selected = [6, 1]
+    assert designer.grid.selected == (1, 6)
+    designer.grid.set_state({"selected": np.array([2, 7], dtype="<i4").tobytes()})
+    assert designer.selected == (2, 7)
+    type_size(designer, 0, 1)
+    assert designer.selected == designer.grid.selected == (2,)
+    with pytest.raises(MeshError, match="rank 4 cannot be selected"):
+        designer.selected = [4]
+
+
+def test_the_code_is_shown_on_demand_and_cannot_be_changed():
+    designer = Designer(mesh="dp=2, tp=4")
+    assert designer._code.layout.display == "none"
+    press(designer, "Copy as code")
+    assert designer._code.layout.display is None
+    assert designer._code.value == 'DeviceMesh("dp=2, tp=4")'
+    designer._code.value = "something else"
+    assert designer._code.value == 'DeviceMesh("dp=2, tp=4")'
+    type_size(designer, 0, 4)
+    assert designer._code.value == 'DeviceMesh("dp=4, tp=4")'
+    press(designer, "Hide code")
+    assert designer._code.layout.display == "none"
+
+
+def test_a_cluster_says_how_many_ranks_there_are_and_where_they_sit():
+    designer = Designer(Machine((8, 8)))
+    assert designer.mesh == DeviceMesh("dp=2, tp=8")
+    assert "2 × 8 = 16 of 16 devices" in sentence(designer)
+    shape = designer.grid._shape
+    assert shape["fields"] == ["dp", "tp", "node", "device"]
+    assert (shape["columns"], shape["block"]) == (8, 8)
+    sent = np.frombuffer(designer.grid._coordinates, dtype=np.uint8).reshape(4, 16)
+    assert sent[2].tolist() == [0] * 8 + [1] * 8
+    assert sent[3].tolist() == [*range(8), *range(8)]
+    type_size(designer, 0, 4)
+    assert "but 16 were given" in sentence(designer)
+
+
+def test_a_cluster_may_have_idle_devices_unequal_nodes_or_none_at_all():
+    partly = Designer(Machine((8, 8)), world_size=12)
+    assert "12 of 16 devices" in sentence(partly)
+    assert Designer(Machine((4, 8))).grid._shape["block"] == 0
+    assert Designer(Machine((0,))).mesh == DeviceMesh("dp=2, tp=4")
+    with pytest.raises(MeshError, match="more than the 16 devices"):
+        Designer(Machine((8, 8)), world_size=17)
+
+
+def test_an_exported_notebook_keeps_the_grid_as_a_picture():
+    data = Designer(mesh="dp=2, tp=4")._repr_mimebundle_()
+    assert "application/vnd.jupyter.widget-view+json" in data
+    assert "coloured by tp: 2 groups of 4" in data["text/html"]
+    assert data["text/plain"] == "Designer(DeviceMesh('dp=2, tp=4'))"
+
+
+def test_every_control_has_a_visible_name():
+    designer = Designer(mesh="dp=2, tp=4", world_size=8)
+    type_size(designer, 0, 3)
+    controls: list = []
+
+    def search(widget) -> None:
+        children = getattr(widget, "children", ())
+        for child in children:
+            search(child)
+        if not children and hasattr(widget, "description") and widget is not designer._sentence:
+            controls.append(widget)
+
+    search(designer)
+    assert len(controls) > 15
+    assert all(control.description for control in controls)
+
+
+def test_edits_lassos_and_code_from_several_threads_end_in_one_consistent_state():
+    designer = Designer(mesh="dp=4, tp=4")
+    faults: list[BaseException] = []
+
+    def work(act) -> None:
+        try:
+            for turn in range(15):
+                act(turn)
+        except BaseException as fault:
+            faults.append(fault)
+
+    lasso = np.arange(8, dtype="<i4").tobytes()
+    acts = [
+        lambda turn: setattr(designer, "mesh", f"dp={turn % 3 + 4}, tp=4"),
+        lambda turn: type_size(designer, 0, turn % 5 + 3),
+        lambda turn: designer.grid.set_state({"selected": lasso}),
+        lambda turn: (designer.undo(), designer.redo()),
+        lambda turn: setattr(designer, "axis", ("dp", "tp")[turn % 2]),
+    ]
+    threads = [threading.Thread(target=work, args=(act,)) for act in acts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert not faults
+    designer.undo()
+    assert designer.grid.mesh == designer.mesh
+    assert rows(designer) == [(axis.name, axis.size) for axis in designer.mesh.axes]
+    assert designer.selected == designer.grid.selected
+
+
+def test_importing_the_widgets_does_not_import_pyplot_or_pandas():
+    heavy = ("matplotlib.pyplot", "matplotlib", "pandas")
+    code = f"import sys, meshlab.widgets; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
