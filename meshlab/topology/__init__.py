@@ -1,9 +1,10 @@
 """The physical side: hosts, devices and links, and what a mesh crosses when it is laid on them."""
 
 from meshlab.topology.cluster import Cluster
+from meshlab.topology.diagnosis import health
 from meshlab.topology.findings import Finding, Findings
 from meshlab.topology.hardware import Device, Link, Nic, Node, Numa
-from meshlab.topology.health import health
+from meshlab.topology.hosts import cluster_from_hosts, probe
 from meshlab.topology.levels import Level
 from meshlab.topology.nccl_graph import NcclGraph, NcclGraphs, read_nccl_graph
 from meshlab.topology.nccl_xml import read_nccl_topology
@@ -11,7 +12,6 @@ from meshlab.topology.nvidia_smi import read_nvidia_smi
 from meshlab.topology.nvml import read_host
 from meshlab.topology.placement import Placement, place
 from meshlab.topology.presets import PRESETS, preset
-from meshlab.topology.probe import cluster_from_hosts, probe
 from meshlab.topology.read import read_topology
 from meshlab.topology.slurm import read_slurm_topology
 from meshlab.topology.text import topology_text
