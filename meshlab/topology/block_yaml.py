@@ -13,7 +13,7 @@ from meshlab.errors import ParseError
 __all__ = ["read_block_yaml"]
 
 _LINE = re.compile(r"( *)((?:- +|-$)*)(?:([A-Za-z_][\w.-]*)[ \t]*:(?:[ \t]+|$))?(.*)")
-_PLAIN = re.compile(r"( *)(- )?([A-Za-z_][\w.-]*): ([A-Za-z0-9](?:[^\s#:,]|,(?! ))*)")
+_PLAIN = re.compile(r"( *)(- )?([A-Za-z_][\w.-]*): ([A-Za-z0-9][^\s#:]*)")
 _DEEPEST = 32
 
 

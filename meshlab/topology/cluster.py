@@ -129,7 +129,8 @@ class Cluster:
         domains = np.empty(len(nodes), dtype=np.int32)
         for index, node in enumerate(nodes):
             if id(node) not in seen:
-                key = replace(node, name="", devices=tuple(replace(d, node=None) for d in node.devices))
+                devices = tuple(d if d.node is None else replace(d, node=None) for d in node.devices)
+                key = replace(node, name="", devices=devices)
                 if key not in numbers:
                     numbers[key] = len(templates)
                     templates.append(replace(key, name=node.name))
@@ -319,22 +320,37 @@ class Cluster:
         >>> preset("dgx-a100").link_words()[0, :3].tolist()
         ['X', 'NV12', 'NV12']
         """
+        words, codes = self.link_codes(node)
+        return np.array(words, dtype=np.str_)[codes]
+
+    def link_codes(self, node: int | str | None = None) -> tuple[list[str], npt.NDArray[np.int16]]:
+        """`link_words` as the different words, and the number of the word of every pair."""
+        numbers: dict[str, int] = {}
         if node is not None or self.n_nodes == 1:
-            template = self.templates[self.kinds[self.node_index(0 if node is None else node)]]
-            size = len(template.devices)
-            return np.array([row[:size] for row in template.words[:size]], dtype=np.str_).reshape(size, size)
+            kind = int(self.kinds[self.node_index(0 if node is None else node)])
+            codes = self._template_codes(kind, numbers)
+            return list(numbers), codes
         if self.n_devices > _MOST_WORDS:
             raise TopologyError(
                 f"{self.n_devices:,} devices make too large a matrix; name a node: link_words({self.names[0]!r})"
             )
-        words = np.full((self.n_devices, self.n_devices), UNKNOWN, dtype="<U16")
-        for name, domain in zip(reversed(self.level_names[3:]), reversed(self.domains[3:]), strict=True):
-            words[domain[:, None] == domain] = name
-        words[self.domains[1][:, None] == self.domains[1]] = "nvlink"
+        names = [*reversed(self.level_names[3:]), "nvlink"]
+        rows = [*reversed(self.domains[3:]), self.domains[1]]
+        codes = np.zeros((self.n_devices, self.n_devices), dtype=np.int16)
+        for number, domain in enumerate(rows):
+            np.copyto(codes, number, where=domain[:, None] == domain)
+        numbers = {name: number for number, name in enumerate(names)}
+        inside = [self._template_codes(kind, numbers) for kind in range(len(self.templates))]
         for index in range(self.n_nodes):
             start, stop = self.first_device[index : index + 2]
-            words[start:stop, start:stop] = self.link_words(index)
-        return words
+            codes[start:stop, start:stop] = inside[self.kinds[index]]
+        return list(numbers), codes
+
+    def _template_codes(self, kind: int, numbers: dict[str, int]) -> npt.NDArray[np.int16]:
+        template = self.templates[kind]
+        size = len(template.devices)
+        rows = [[numbers.setdefault(word, len(numbers)) for word in row[:size]] for row in template.words[:size]]
+        return np.array(rows, dtype=np.int16).reshape(size, size)
 
     # -- tables and looks ----------------------------------------------------------------------------------------------
 

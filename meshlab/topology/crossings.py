@@ -17,7 +17,7 @@ from meshlab.topology.cluster import Cluster
 from meshlab.topology.levels import INNER_LEVELS, Ints
 from meshlab.topology.links import Distance
 
-__all__ = ["Crossings", "Ground", "cross"]
+__all__ = ["Crossings", "Ground", "cross", "ring_hops"]
 
 Floats = npt.NDArray[np.float64]
 _HOST = INNER_LEVELS.index("host")
@@ -231,6 +231,32 @@ def cross(ground: Ground, groups: Ints) -> Crossings:
         ring_gbs=ring,
         groups_per_node=per_node,
     )
+
+
+def ring_hops(ground: Ground, ranks: Ints) -> tuple[Ints, npt.NDArray[np.int8], npt.NDArray[np.int8], Floats]:
+    """The ring of one group, hop by hop.
+
+    Parameters
+    ----------
+    ground : Ground
+    ranks : numpy.ndarray
+        int32 of shape (size,): the ranks of the group, in order.
+
+    Returns
+    -------
+    tuple of numpy.ndarray
+        Each of shape (size,): the ranks in the order of the ring, and for the hop from each to the next its level, its
+        `Distance` inside a host (UNKNOWN outside), and GB/s, for hops over the network those of the NICs in reach.
+    """
+    members = np.ascontiguousarray(_by_host(ground, ranks[None]).T)
+    _, level = _levels(ground, members)
+    if len(ranks) > 1:
+        _align_rails(ground, members, level)
+    distance, gbs = _inside(ground, members, np.roll(members, -1, axis=0), level)
+    one = members[:, 0]
+    reach = ground.set_gbs[ground.nic_set[one]]
+    outside = level[:, 0] > _HOST
+    return one, level[:, 0], np.where(outside, Distance.UNKNOWN, distance[:, 0]), np.where(outside, reach, gbs[:, 0])
 
 
 def _by_host(ground: Ground, groups: Ints) -> Ints:

@@ -136,11 +136,8 @@ def _node(name: str, cpus: Sequence[Element], trouble: str | None) -> Node:
         notes.append("NVLinks lead from a GPU to itself: the virtual machine hides the other ends")
     ends = [*gpus, *ports]
     words = [[_pci_word(one, other) for other in ends] for one in ends]
-    for i in range(len(devices)):
-        for j in range(len(devices)):
-            count = _nvlinks(devices[i], devices[j]) if i != j else 0
-            if count:
-                words[i][j] = f"NV{count}"
+    for i, j, count in _nvlinks(devices):
+        words[i][j] = f"NV{count}"
     known = any(device.nvlink_remotes for device in devices)
     if devices and not known:
         notes.append("the file lists no NVLink; NCCL asks the driver for it")
@@ -182,9 +179,7 @@ def _ordered(ends: list[_End]) -> list[_End]:
 
 def _device(number: int, end: _End, cpu: Element) -> Device:
     pci = end.pci if end.pci is not None else end.element
-    sm, dev = end.element.whole("sm"), end.element.whole("dev")
-    product = product_of_pci(pci.get("vendor"), pci.get("device"))
-    known = product.device(number) if product is not None else Device(id=number)
+    sm, dev, numa = end.element.whole("sm"), end.element.whole("dev"), _numa(cpu)
     links = [child for child in end.element.children if child.tag == "nvlink"]
     remotes = tuple(
         (
@@ -194,18 +189,22 @@ def _device(number: int, end: _End, cpu: Element) -> Device:
         )
         for link in links
     )
-    generation = _generation(pci)
-    return replace(
-        known,
+    product = product_of_pci(pci.get("vendor"), pci.get("device"))
+    return Device(
         id=number if dev is None else dev,
+        name="GPU" if product is None else product.name,
+        memory_bytes=None if product is None else product.memory_gib * 2**30,
+        sm_count=None if product is None else product.sm_count,
         bus_id=end.bus_id,
-        compute_capability=(sm // 10, sm % 10) if sm else known.compute_capability,
+        compute_capability=(sm // 10, sm % 10) if sm else None if product is None else product.compute_capability,
         nvlink_count=sum(count for _, _, count in remotes) if links else None,
         nvlink_remotes=remotes,
-        numa=None if _numa(cpu) is None else str(_numa(cpu)),
+        numa=None if numa is None else str(numa),
         cpus=cpus_of_mask(cpu.get("affinity")) or None,
-        pcie_generation=generation,
+        pcie_generation=_generation(pci),
         pcie_width=pci.whole("link_width") or None,
+        pcie_generation_max=None if product is None else product.pcie_generation,
+        pcie_width_max=None if product is None else 16,
     )
 
 
@@ -222,8 +221,8 @@ def _nic(number: int, end: _End, cpu: Element) -> Nic:
 
 
 def _generation(pci: Element) -> int | None:
-    match = re.match(r"([\d.]+)", pci.get("link_speed"))
-    return _SPEEDS.get(f"{float(match[1]):g}") if match and match[1].count(".") <= 1 and match[1] != "." else None
+    match = re.match(r"(\d+(?:\.\d+)?)", pci.get("link_speed"))
+    return _SPEEDS.get(f"{float(match[1]):g}") if match is not None else None
 
 
 def _numa(cpu: Element) -> int | None:
@@ -252,6 +251,16 @@ def _switch_links(device: Device) -> int:
     return sum(count for kind, _, count in device.nvlink_remotes if kind == "switch")
 
 
-def _nvlinks(one: Device, other: Device) -> int:
-    direct = sum(count for _, target, count in one.nvlink_remotes if target == other.bus_id)
-    return direct or min(_switch_links(one), _switch_links(other))
+def _nvlinks(devices: Sequence[Device]) -> Iterator[tuple[int, int, int]]:
+    """Pairs that NVLink joins, and how many links: those that lead to the other one, else those to the switches."""
+    switched = [_switch_links(device) for device in devices]
+    for i, device in enumerate(devices):
+        direct: dict[str | None, int] = {}
+        for kind, target, count in device.nvlink_remotes:
+            if kind != "switch":
+                direct[target] = direct.get(target, 0) + count
+        for j, other in enumerate(devices):
+            count = direct.get(other.bus_id, 0) if direct else 0
+            count = count or min(switched[i], switched[j])
+            if i != j and count:
+                yield i, j, count

@@ -139,7 +139,7 @@ def read_nvidia_smi(text: str, *, machine: int | str | None = None, device: str 
         machines = machines[index : index + 1]
     if len(machines) == 1:
         p2p = next((peer for peer in peers if _n_gpus(peer) == _n_gpus(machines[0])), None)
-        return _cluster([_node("node0", machines[0], p2p, dict(_LEGEND.findall(clean)), product)], clean)
+        return _cluster([_node("node0", machines[0], p2p, _legend(clean), product)], clean)
     made: dict[tuple[object, ...], Node] = {}
     nodes: list[Node] = []
     for matrix in machines:
@@ -148,6 +148,10 @@ def read_nvidia_smi(text: str, *, machine: int | str | None = None, device: str 
             made[key] = _node(f"node{len(nodes)}", matrix, None, {}, product)
         nodes.append(made[key])
     return _cluster(nodes, clean)
+
+
+def _legend(text: str) -> dict[str, str]:
+    return dict(_LEGEND.findall(text)) if "NIC" in text else {}
 
 
 def _cluster(nodes: Sequence[Node], text: str) -> Cluster:

@@ -146,6 +146,13 @@ class Placement:
         ]
         return [words[k] for k in number.ravel().tolist()]
 
+    def word_between(self, one: int, other: int) -> str:
+        """The word of the link between two ranks: of nvidia-smi inside a host, else the level that joins them."""
+        if self.ground.node[one] == self.ground.node[other]:
+            return self._word(int(self.ground.kind[one]), int(self.ground.local[one]), int(self.ground.local[other]))
+        joined = self.ground.domains[:, one] == self.ground.domains[:, other]
+        return self.cluster.level_names[int(joined.argmax())]
+
     def _word(self, kind: int, i: int, j: int) -> str:
         words = self.cluster.templates[kind].words
         return words[i][j] if words[i][j] != "?" else words[j][i]

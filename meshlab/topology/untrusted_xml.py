@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
 from xml.sax import SAXParseException
 from xml.sax.handler import ContentHandler
+from xml.sax.xmlreader import AttributesImpl
 
 from meshlab.errors import ParseError, TopologyError
 
@@ -23,7 +23,7 @@ class Element:
     """One element: its tag, attributes and children."""
 
     tag: str
-    attributes: dict[str, str]
+    attributes: AttributesImpl
     children: list[Element] = field(default_factory=list)
 
     def get(self, name: str, default: str = "") -> str:
@@ -33,6 +33,8 @@ class Element:
     def whole(self, name: str) -> int | None:
         """An attribute as a whole number, decimal or ``0x…``; None when it is none."""
         text = self.get(name)
+        if text.isdecimal():
+            return int(text)
         try:
             return int(text, 16) if text.lower().startswith("0x") else int(float(text))
         except (ValueError, OverflowError):
@@ -50,13 +52,13 @@ class _Builder(ContentHandler):
         self.open: list[Element] = []
         self.count = 0
 
-    def startElement(self, name: str, attrs: Any) -> None:  # noqa: N802
+    def startElement(self, name: str, attrs: AttributesImpl) -> None:  # noqa: N802
         self.count += 1
         if len(self.open) >= _DEEPEST:
             raise _TooMuchError(f"elements are nested more than {_DEEPEST} deep")
         if self.count > _MOST:
             raise _TooMuchError(f"there are more than {_MOST:,} elements")
-        element = Element(name, dict(attrs.items()))
+        element = Element(name, attrs)
         if self.open:
             self.open[-1].children.append(element)
         elif self.root is None:
