@@ -231,7 +231,8 @@ def _draw_nvlink(sheet: _Sheet, host: Node, gpu_x: dict[int, float]) -> None:
     if count == 1:
         return
     if not links.any():
-        label = "no NVLink" if host.nvlink_known else "NVLink: the source does not say"
+        known = host.nvlink_known and not (host.distance[:count, :count] == Distance.UNKNOWN).any()
+        label = "no NVLink" if known else "NVLink: the source does not say"
         sheet.text(min(gpu_x.values()) - _BOX / 2, _NVLINK_Y - 0.3, label, va="center")
         return
     on = [gpu for gpu in range(count) if links[gpu].any()]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.mesh import DeviceMesh
-from meshlab.plots.figures import axes_size, room_right, set_title, text_width, wrap_parts
+from meshlab.plots.figures import SEPARATOR, axes_size, room_right, set_title, text_width, wrap_parts
 from meshlab.plots.palette import PALETTE, rank_colors, text_colors
 from meshlab.topology.cluster import Cluster
 from meshlab.topology.levels import Ints
@@ -112,7 +112,7 @@ def plot_topology(
     >>> mesh, cluster = DeviceMesh("dp=2, tp=8"), preset("dgx-h100", nodes=2)
     >>> ax = plot_topology(mesh, cluster, axis="dp", ax=Figure((12, 4)).add_subplot())
     >>> ax.get_title(loc="left")
-    'dp (8 groups of 2) · 2 nodes, 16 × H100 80GB, NVLink domains of 8'
+    'dp (8 groups of 2) · 2 nodes · 16 × H100 80GB · NVLink domains of 8'
     """
     view = make_view(mesh, cluster, axis, devices)
     if ax is None:
@@ -218,9 +218,9 @@ def _draw(view: View, grid: _Grid, ax: Axes) -> None:
     elif _numbers_blocks(view, grid):
         _write_block_numbers(view, grid, colors, ax)
     _write_blocks(view, grid, ax)
-    set_title(ax, [view.title])
+    set_title(ax, view.title.replace(", ", SEPARATOR).split(SEPARATOR))
     pad = _write_legend(view, ax) if _has_legend(view, grid) else 0.0
-    note = wrap_parts(_meaning(view, grid).split(" · "), room_right(ax), _POINTS)
+    note = wrap_parts(_meaning(view, grid).split(SEPARATOR), room_right(ax), _POINTS)
     ax.set_xlabel(note, fontsize=_POINTS, loc="left", labelpad=4 + pad)
 
 
