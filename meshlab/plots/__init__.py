@@ -2,8 +2,11 @@
 
 from meshlab.plots.curves import plot_bandwidth, plot_latency
 from meshlab.plots.figures import figure_png, figure_svg
+from meshlab.plots.host import plot_host
+from meshlab.plots.links import plot_links
 from meshlab.plots.membership import plot_membership
 from meshlab.plots.palette import group_colors
+from meshlab.plots.ring import plot_ring
 from meshlab.plots.topology import plot_topology
 
 __all__ = [
@@ -11,7 +14,10 @@ __all__ = [
     "figure_svg",
     "group_colors",
     "plot_bandwidth",
+    "plot_host",
     "plot_latency",
+    "plot_links",
     "plot_membership",
+    "plot_ring",
     "plot_topology",
 ]

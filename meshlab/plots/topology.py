@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.mesh import DeviceMesh
-from meshlab.topology.cluster import Cluster, Ints
+from meshlab.plots.figures import SEPARATOR, axes_size, room_right, set_title, text_width, wrap_parts
+from meshlab.plots.palette import PALETTE, rank_colors, text_colors
+from meshlab.topology.cluster import Cluster
+from meshlab.topology.levels import Ints
 from meshlab.topology.view import View, make_view
 
 if TYPE_CHECKING:
@@ -22,13 +24,7 @@ __all__ = ["plot_topology"]
 
 Pixels = npt.NDArray[np.uint8]
 
-# To be replaced by plots/palette.py: Okabe–Ito without black.
-_COLORS = np.array(
-    [[230, 159, 0], [86, 180, 233], [0, 158, 115], [240, 228, 66], [0, 114, 178], [213, 94, 0], [204, 121, 167]],
-    dtype=np.uint8,
-)
-_IDLE = np.array([150, 150, 150], dtype=np.uint8)
-
+_IDLE = (128, 128, 128, 60)  # a device without a rank: pale on white and on black
 _GAP = 0.36  # between blocks, in cells
 _WIDTH, _HEIGHT = 10.0, 6.4  # inches for the blocks of a figure of our own
 _LARGEST_CELL = 0.8  # inches
@@ -36,7 +32,6 @@ _SEAM = 0.025  # inches
 _POINTS = 9.0  # the smallest text
 _LINE = _POINTS * 1.35 / 72  # inches that a line of it takes
 _CHAR = _POINTS * 0.64 / 72  # inches that a digit or letter of it takes
-_TITLE_CHAR = 0.107  # the same of the title
 _MOST_TEXTS = 1300
 _COLUMNS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
 
@@ -82,7 +77,7 @@ def plot_topology(
 ) -> Axes:
     """Draw hosts and their devices, coloured by the groups of one axis.
 
-    Neighbours of one group grow together; a seam divides groups. Colours repeat beyond seven groups, so the number
+    Neighbours of one group grow together; a seam divides groups. Colours repeat beyond eight groups, so the number
     stands in the cell where there is room.
 
     Parameters
@@ -117,15 +112,14 @@ def plot_topology(
     >>> mesh, cluster = DeviceMesh("dp=2, tp=8"), preset("dgx-h100", nodes=2)
     >>> ax = plot_topology(mesh, cluster, axis="dp", ax=Figure((12, 4)).add_subplot())
     >>> ax.get_title(loc="left")
-    'dp (8 groups of 2) · 2 nodes, 16 × H100 80GB, NVLink domains of 8'
+    'dp (8 groups of 2) · 2 nodes · 16 × H100 80GB · NVLink domains of 8'
     """
     view = make_view(mesh, cluster, axis, devices)
     if ax is None:
         ax, grid = _new_axes(view)
     else:
-        box = ax.get_window_extent()
-        dpi = ax.get_figure(root=True).dpi  # type: ignore[union-attr]
-        grid = _fit(view, box.width / dpi, box.height / dpi)
+        width, height = axes_size(ax)
+        grid = _fit(view, width / 72, height / 72)
     _draw(view, grid, ax)
     return ax
 
@@ -135,10 +129,9 @@ def _new_axes(view: View) -> tuple[Axes, _Grid]:
 
     grid = _fit(view, _WIDTH, _HEIGHT)
     high, wide = (side * grid.inch for side in grid.shape)
-    left = 0.3 if grid.label else 0.4 + max(len(name) for name in view.blocks) * _CHAR
-    top, bottom = 0.75, 0.5 if _has_legend(view, grid) else 0.2
-    width = max(left + wide + 0.3, 0.2 + left + max(len(view.title) * _TITLE_CHAR, len(_meaning(view, grid)) * _CHAR))
-    height = top + high + bottom
+    left = 0.3 if grid.label else 0.3 + text_width(max(view.blocks, key=len), _POINTS) / 72
+    top, bottom = 0.55, 0.5 + 0.25 * _has_legend(view, grid)
+    width, height = max(left + wide + 0.2, 5.5), top + high + bottom
     figure = plt.figure(figsize=(width, height))
     return figure.add_axes((left / width, bottom / height, wide / width, high / height)), grid
 
@@ -201,8 +194,9 @@ def _numbers_blocks(view: View, grid: _Grid) -> bool:
 def _meaning(view: View, grid: _Grid) -> str:
     """What colour and number say."""
     numbered = " and number" if _numbers_cells(view, grid) or _numbers_blocks(view, grid) else ""
-    repeats = f", repeating after {len(_COLORS)}" if view.n_groups > len(_COLORS) else ""
-    return f"{view.subtitle} · colour{numbered}: {view.word}{repeats}"
+    repeats = f", repeating after {len(PALETTE)}" if view.n_groups > len(PALETTE) else ""
+    idle = " · pale: no rank" if (view.group_of < 0).any() else ""
+    return f"{view.subtitle} · colour{numbered}: {view.word}{repeats}{idle}"
 
 
 def _has_legend(view: View, grid: _Grid) -> bool:
@@ -211,30 +205,23 @@ def _has_legend(view: View, grid: _Grid) -> bool:
 
 
 def _draw(view: View, grid: _Grid, ax: Axes) -> None:
-    from matplotlib import rcParams
-
     high, wide = grid.shape
     column, row = _corners(view, grid)
-    colors = np.where(view.group_of[:, None] < 0, _IDLE, _COLORS[view.group_of % len(_COLORS)])
+    colors = (rank_colors(view.group_of) * 255).round().astype(np.uint8)
+    colors[view.group_of < 0] = _IDLE
     ax.imshow(_paint(view, grid, colors), interpolation="antialiased", extent=(0, wide, high, 0), aspect="equal")
     ax.set(xlim=(0, wide), ylim=(high, 0), xticks=[], yticks=[], anchor="NW")
     ax.spines[:].set_visible(False)
     ax.patch.set_visible(False)
-    ink: Any = rcParams["text.color"]
     if _numbers_cells(view, grid):
         _write_cells(view, grid, colors, column, row, ax)
     elif _numbers_blocks(view, grid):
         _write_block_numbers(view, grid, colors, ax)
-    inches = ax.get_window_extent().width / ax.figure.dpi
-    meaning = textwrap.fill(_meaning(view, grid), max(20, int(inches / _CHAR)))
-    title = textwrap.fill(view.title, max(20, int(inches / _TITLE_CHAR)))
-    pad = 10 + 14 * (1 + meaning.count("\n"))
-    ax.set_title(title, loc="left", fontsize=12, fontweight="bold", color=ink, pad=pad)
-    where: Any = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    ax.annotate(meaning, (0, 1), xytext=(0, 9), fontsize=_POINTS + 0.5, color=ink, alpha=0.8, **where)
     _write_blocks(view, grid, ax)
-    if _has_legend(view, grid):
-        _write_legend(view, ax, inches)
+    set_title(ax, view.title.replace(", ", SEPARATOR).split(SEPARATOR))
+    pad = _write_legend(view, ax) if _has_legend(view, grid) else 0.0
+    note = wrap_parts(_meaning(view, grid).split(SEPARATOR), room_right(ax), _POINTS)
+    ax.set_xlabel(note, fontsize=_POINTS, loc="left", labelpad=4 + pad)
 
 
 def _corners(view: View, grid: _Grid) -> tuple[Ints, Ints]:
@@ -255,8 +242,7 @@ def _paint(view: View, grid: _Grid, colors: Pixels) -> Pixels:
     group = np.full((down_cells, across_cells), -2, dtype=np.int64)
     group[dense_row, dense_column] = view.group_of
     color = np.zeros((down_cells, across_cells, 4), dtype=np.uint8)
-    color[dense_row, dense_column, :3] = colors
-    color[dense_row, dense_column, 3] = 255
+    color[dense_row, dense_column] = colors
 
     same_right = np.zeros_like(group, dtype=bool)
     same_right[:, :-1] = group[:, :-1] == group[:, 1:]
@@ -284,10 +270,13 @@ def _paint(view: View, grid: _Grid, colors: Pixels) -> Pixels:
     return image
 
 
-def _is_light(colors: Pixels) -> npt.NDArray[np.bool_]:
-    """Whether dark text is easier to read on a colour, by the luma of ITU-R BT.601."""
-    light: npt.NDArray[np.bool_] = colors @ np.array([0.299, 0.587, 0.114]) > 130
-    return light
+def _inks(view: View, colors: Pixels) -> list[str]:
+    """The colour of the text in every cell; a pale cell takes the figure's own."""
+    from matplotlib import rcParams
+
+    inks = text_colors(colors / 255).astype(object)
+    inks[view.group_of < 0] = rcParams["text.color"]
+    return inks.tolist()  # type: ignore[no-any-return]
 
 
 def _write_cells(view: View, grid: _Grid, colors: Pixels, column: Ints, row: Ints, ax: Axes) -> None:
@@ -296,26 +285,25 @@ def _write_cells(view: View, grid: _Grid, colors: Pixels, column: Ints, row: Int
     worded = grid.cell >= max(longest * _CHAR, 2 * _LINE)
     middle = (grid.side - 1) / 2
     places = zip((column + middle).tolist(), (row + middle).tolist(), strict=True)
-    facts = zip(view.group_of.tolist(), view.rank_of.tolist(), _is_light(colors).tolist(), strict=True)
-    for (x, y), (group, rank, light) in zip(places, facts, strict=True):
+    facts = zip(view.group_of.tolist(), view.rank_of.tolist(), _inks(view, colors), strict=True)
+    for (x, y), (group, rank, ink) in zip(places, facts, strict=True):
         text = "–" if group < 0 else str(group)
         if worded:
             head = f"rank {rank}\n" if rank >= 0 else ""
             text = f"{head}{view.word} {text}" if group >= 0 else f"{head}idle" if rank < 0 else f"{head}–"
-        ax.text(x, y, text, ha="center", va="center", fontsize=_POINTS, color="#111111" if light else "white")
+        ax.text(x, y, text, ha="center", va="center", fontsize=_POINTS, color=ink)
 
 
 def _write_block_numbers(view: View, grid: _Grid, colors: Pixels, ax: Axes) -> None:
     """Write the number of the group across every block; all cells of a block are of one group."""
     across, down = grid.block_size
     _, first = np.unique(view.block_of, return_index=True)
-    for block, group, light in zip(
-        view.block_of[first].tolist(), view.group_of[first].tolist(), _is_light(colors[first]).tolist(), strict=True
-    ):
+    inks = np.array(_inks(view, colors), dtype=object)[first].tolist()
+    for block, group, ink in zip(view.block_of[first].tolist(), view.group_of[first].tolist(), inks, strict=True):
         x = block % grid.columns * across + grid.wide * grid.side / 2
         y = block // grid.columns * down + grid.label + grid.high * grid.side / 2
         text = "–" if group < 0 else str(group)
-        ax.text(x, y, text, ha="center", va="center", fontsize=_POINTS, color="#111111" if light else "white")
+        ax.text(x, y, text, ha="center", va="center", fontsize=_POINTS, color=ink)
 
 
 def _write_blocks(view: View, grid: _Grid, ax: Axes) -> None:
@@ -332,12 +320,16 @@ def _write_blocks(view: View, grid: _Grid, ax: Axes) -> None:
         ax.text(-0.06 / grid.inch, y, view.blocks[line * grid.columns], fontsize=_POINTS, ha="right", va="center")
 
 
-def _write_legend(view: View, ax: Axes, inches: float) -> None:
+def _write_legend(view: View, ax: Axes) -> float:
+    """Name the colours below the picture; returns the points that it takes."""
     from matplotlib.patches import Patch
 
     handles = [
-        Patch(color=_COLORS[index % len(_COLORS)] / 255, label=name) for index, name in enumerate(view.group_names)
+        Patch(color=color, label=name)
+        for color, name in zip(rank_colors(np.arange(view.n_groups)), view.group_names, strict=True)
     ]
-    columns = max(1, int(inches / ((max(map(len, view.group_names)) + 6) * _CHAR)))
+    each = max(text_width(name, _POINTS) for name in view.group_names) + 5 * _POINTS
+    columns = max(1, min(len(handles), int(room_right(ax) / each)))
     corner: Any = {"loc": "upper left", "bbox_to_anchor": (0, 0), "borderpad": 0, "frameon": False}
-    ax.legend(handles=handles, ncols=min(columns, len(handles)), fontsize=_POINTS, **corner)
+    ax.legend(handles=handles, ncols=columns, fontsize=_POINTS, **corner)
+    return 1.6 * _POINTS * math.ceil(len(handles) / columns)

@@ -1,24 +1,52 @@
 """The physical side: hosts, devices and links, and what a mesh crosses when it is laid on them."""
 
-from meshlab.topology.cluster import Cluster, Level
+from meshlab.topology.cluster import Cluster
+from meshlab.topology.diagnosis import health
+from meshlab.topology.findings import Finding, Findings
 from meshlab.topology.hardware import Device, Link, Nic, Node, Numa
+from meshlab.topology.hosts import cluster_from_hosts, probe
+from meshlab.topology.levels import Level
+from meshlab.topology.nccl_graph import NcclGraph, NcclGraphs, read_nccl_graph
+from meshlab.topology.nccl_xml import read_nccl_topology
+from meshlab.topology.nvidia_smi import read_nvidia_smi
 from meshlab.topology.nvml import read_host
+from meshlab.topology.placement import Placement, place
 from meshlab.topology.presets import PRESETS, preset
-from meshlab.topology.probe import cluster_from_hosts, probe
+from meshlab.topology.read import read_topology
+from meshlab.topology.slurm import read_slurm_topology
 from meshlab.topology.text import topology_text
+from meshlab.topology.whatif import add_nodes, drop_device, drop_link, drop_nic, set_nvlink_domain, set_taper
 
 __all__ = [
     "PRESETS",
     "Cluster",
     "Device",
+    "Finding",
+    "Findings",
     "Level",
     "Link",
+    "NcclGraph",
+    "NcclGraphs",
     "Nic",
     "Node",
     "Numa",
+    "Placement",
+    "add_nodes",
     "cluster_from_hosts",
+    "drop_device",
+    "drop_link",
+    "drop_nic",
+    "health",
+    "place",
     "preset",
     "probe",
     "read_host",
+    "read_nccl_graph",
+    "read_nccl_topology",
+    "read_nvidia_smi",
+    "read_slurm_topology",
+    "read_topology",
+    "set_nvlink_domain",
+    "set_taper",
     "topology_text",
 ]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,79 +14,15 @@ import numpy.typing as npt
 from meshlab import markup
 from meshlab.errors import TopologyError
 from meshlab.topology.hardware import Device, Node
+from meshlab.topology.levels import INNER_LEVELS, Ints, Lazy, Level
 from meshlab.topology.links import UNKNOWN
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["INNER_LEVELS", "Cluster", "Ints", "Lazy", "Level"]
-
-Ints = npt.NDArray[np.int32]
-Item = TypeVar("Item")
-
-INNER_LEVELS = ("device", "nvlink", "host")
-"""The levels that every cluster has, from the inside out; the network's levels follow."""
+__all__ = ["Cluster"]
 
 _MOST_WORDS = 2048
-
-
-class Lazy(Sequence[Item], Generic[Item]):
-    """A sequence whose items are made when they are asked for.
-
-    Examples
-    --------
-    >>> squares = Lazy(4, lambda i: i * i)
-    >>> len(squares), squares[-1], list(squares)
-    (4, 9, [0, 1, 4, 9])
-    """
-
-    def __init__(self, length: int, make: Callable[[int], Item]) -> None:
-        self._length = length
-        self._make = make
-
-    def __len__(self) -> int:
-        return self._length
-
-    @overload
-    def __getitem__(self, index: int) -> Item: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Item]: ...
-    def __getitem__(self, index: int | slice) -> Item | list[Item]:
-        if isinstance(index, slice):
-            return [self._make(i) for i in range(*index.indices(self._length))]
-        number = index + self._length if index < 0 else index
-        if not 0 <= number < self._length:
-            raise IndexError(f"there are {self._length}, not {index}")
-        return self._make(number)
-
-    def __repr__(self) -> str:
-        shown = ", ".join(repr(item) for item in self[:3])
-        return f"[{shown}{', …' if self._length > 3 else ''}] ({self._length:,})"
-
-
-@dataclass(frozen=True, eq=False)
-class Level:
-    """One level of the network: which hosts are inside one domain, and what crossing it costs.
-
-    Parameters
-    ----------
-    name : str
-        Such as ``"leaf"`` or ``"pod"``.
-    of_node : numpy.ndarray
-        int32 of shape (nodes,): the domain of every host.
-    rails : int, default 1
-        More than 1 when device k of every host hangs on its own switch: a domain then splits into one per rail.
-    latency_us : float, optional
-        What one hop at this level adds, in µs.
-    taper : float, default 1
-        How much less bandwidth crosses here than the NICs below could send: 7 is written 1:7.
-    """
-
-    name: str
-    of_node: Ints
-    rails: int = 1
-    latency_us: float | None = None
-    taper: float = 1.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -164,6 +100,7 @@ class Cluster:
         cls,
         nodes: Sequence[Node],
         *,
+        names: Sequence[str] | None = None,
         levels: tuple[Level, ...] = (),
         title: str = "",
         source: str = "",
@@ -171,29 +108,41 @@ class Cluster:
     ) -> Cluster:
         """Join hosts; equal ones become one template, and those with a common NVLink fabric one domain.
 
+        Parameters
+        ----------
+        nodes : sequence of Node
+        names : sequence of str, optional
+            Their names, where one object stands for several hosts.
+        levels, title, source, notes
+            As in `Cluster`.
+
         Examples
         --------
         >>> Cluster.from_nodes([Node("a"), Node("b")]).templates
         (Node('a', no GPU),)
         """
         numbers: dict[Node, int] = {}
+        seen: dict[int, int] = {}
         templates: list[Node] = []
         kinds = np.empty(len(nodes), dtype=np.int32)
         fabrics: dict[str, int] = {}
         domains = np.empty(len(nodes), dtype=np.int32)
         for index, node in enumerate(nodes):
-            key = replace(node, name="", devices=tuple(replace(d, node=None) for d in node.devices))
-            if key not in numbers:
-                numbers[key] = len(templates)
-                templates.append(replace(key, name=node.name))
-            kinds[index] = numbers[key]
+            if id(node) not in seen:
+                devices = tuple(d if d.node is None else replace(d, node=None) for d in node.devices)
+                key = replace(node, name="", devices=devices)
+                if key not in numbers:
+                    numbers[key] = len(templates)
+                    templates.append(replace(key, name=node.name))
+                seen[id(node)] = numbers[key]
+            kinds[index] = seen[id(node)]
             fabric = next((device.fabric for device in node.devices if device.fabric), f"\0{index}")
             domains[index] = fabrics.setdefault(fabric, len(fabrics))
         shared = len(fabrics) < len(nodes)
         return cls(
             tuple(templates),
             kinds,
-            tuple(node.name for node in nodes),
+            tuple(node.name for node in nodes) if names is None else tuple(names),
             levels=levels,
             nvlink_of_node=domains if shared else None,
             title=title,
@@ -371,22 +320,37 @@ class Cluster:
         >>> preset("dgx-a100").link_words()[0, :3].tolist()
         ['X', 'NV12', 'NV12']
         """
+        words, codes = self.link_codes(node)
+        return np.array(words, dtype=np.str_)[codes]
+
+    def link_codes(self, node: int | str | None = None) -> tuple[list[str], npt.NDArray[np.int16]]:
+        """`link_words` as the different words, and the number of the word of every pair."""
+        numbers: dict[str, int] = {}
         if node is not None or self.n_nodes == 1:
-            template = self.templates[self.kinds[self.node_index(0 if node is None else node)]]
-            size = len(template.devices)
-            return np.array([row[:size] for row in template.words[:size]], dtype=np.str_).reshape(size, size)
+            kind = int(self.kinds[self.node_index(0 if node is None else node)])
+            codes = self._template_codes(kind, numbers)
+            return list(numbers), codes
         if self.n_devices > _MOST_WORDS:
             raise TopologyError(
                 f"{self.n_devices:,} devices make too large a matrix; name a node: link_words({self.names[0]!r})"
             )
-        words = np.full((self.n_devices, self.n_devices), UNKNOWN, dtype="<U16")
-        for name, domain in zip(reversed(self.level_names[3:]), reversed(self.domains[3:]), strict=True):
-            words[domain[:, None] == domain] = name
-        words[self.domains[1][:, None] == self.domains[1]] = "nvlink"
+        names = [*reversed(self.level_names[3:]), "nvlink"]
+        rows = [*reversed(self.domains[3:]), self.domains[1]]
+        codes = np.zeros((self.n_devices, self.n_devices), dtype=np.int16)
+        for number, domain in enumerate(rows):
+            np.copyto(codes, number, where=domain[:, None] == domain)
+        numbers = {name: number for number, name in enumerate(names)}
+        inside = [self._template_codes(kind, numbers) for kind in range(len(self.templates))]
         for index in range(self.n_nodes):
             start, stop = self.first_device[index : index + 2]
-            words[start:stop, start:stop] = self.link_words(index)
-        return words
+            codes[start:stop, start:stop] = inside[self.kinds[index]]
+        return list(numbers), codes
+
+    def _template_codes(self, kind: int, numbers: dict[str, int]) -> npt.NDArray[np.int16]:
+        template = self.templates[kind]
+        size = len(template.devices)
+        rows = [[numbers.setdefault(word, len(numbers)) for word in row[:size]] for row in template.words[:size]]
+        return np.array(rows, dtype=np.int16).reshape(size, size)
 
     # -- tables and looks ----------------------------------------------------------------------------------------------
 

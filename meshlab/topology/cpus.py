@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 __all__ = ["count_cpus", "cpus_of_mask", "format_cpus", "parse_cpus"]
 
@@ -56,6 +57,7 @@ def format_cpus(cpus: tuple[int, ...]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
+@lru_cache(maxsize=512)
 def cpus_of_mask(text: str) -> str:
     """Turn a mask in words of 32 bits, highest first, into a list; empty when the text is none.
 
@@ -72,4 +74,4 @@ def cpus_of_mask(text: str) -> str:
     ):
         return ""
     mask = int("".join(word.zfill(8) for word in words), 16)
-    return format_cpus(tuple(bit for bit in range(mask.bit_length()) if mask >> bit & 1))
+    return format_cpus(tuple(bit for bit, digit in enumerate(reversed(f"{mask:b}")) if digit == "1"))

@@ -229,6 +229,8 @@ class Node:
         The host's own processors and memory.
     nvlink_known : bool, default True
         False when the source does not list NVLink at all, so that PCIe words say nothing against it.
+    complete : bool, default True
+        False when the source was cut off before its end.
     notes : tuple of str
         What could not be read, and why.
 
@@ -256,6 +258,7 @@ class Node:
     sockets: int | None = None
     memory_bytes: int | None = None
     nvlink_known: bool = True
+    complete: bool = True
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -280,16 +283,14 @@ class Node:
     @cached_property
     def distance(self) -> npt.NDArray[np.int8]:
         """The `Distance` between all ends; where one direction was not read, the other one counts."""
-        ends = len(self.words)
-        read = distances(self.words).reshape(ends, ends)
+        read = distances(self.words)
         return np.where(read == Distance.UNKNOWN, read.T, read)
 
     @cached_property
     def nvlinks(self) -> npt.NDArray[np.int16]:
         """NVLinks between all ends; where one direction was not read, the other one counts."""
-        ends = len(self.words)
-        read = nvlink_counts(self.words).reshape(ends, ends)
-        return np.where(distances(self.words).reshape(ends, ends) == Distance.UNKNOWN, read.T, read)
+        read = nvlink_counts(self.words)
+        return np.where(distances(self.words) == Distance.UNKNOWN, read.T, read)
 
     @cached_property
     def gbs(self) -> npt.NDArray[np.float64]:

@@ -104,13 +104,17 @@ def distances(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int8]:
         for row in words
         for word in set(row)
     }
-    return np.array([[known[word] for word in row] for row in words], dtype=np.int8).reshape(len(words), -1)
+    return np.array([[known[word] for word in row] for row in words], dtype=np.int8).reshape(
+        len(words), len(words[0]) if words else 0
+    )
 
 
 def nvlink_counts(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int16]:
     """How many NVLinks every word stands for, 0 for the others; int16 of the same shape."""
     known = {word: int(word[2:]) if word.startswith("NV") else 0 for row in words for word in set(row)}
-    return np.array([[known[word] for word in row] for row in words], dtype=np.int16).reshape(len(words), -1)
+    return np.array([[known[word] for word in row] for row in words], dtype=np.int16).reshape(
+        len(words), len(words[0]) if words else 0
+    )
 
 
 def nvlink_gbs(compute_capability: tuple[int, int] | None) -> float:

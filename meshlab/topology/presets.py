@@ -9,9 +9,10 @@ from types import MappingProxyType
 import numpy as np
 
 from meshlab.errors import TopologyError
-from meshlab.topology.cluster import Cluster, Level
+from meshlab.topology.cluster import Cluster
 from meshlab.topology.cpus import count_cpus
 from meshlab.topology.hardware import Nic, Node, Numa
+from meshlab.topology.levels import Level
 from meshlab.topology.products import find_product
 
 __all__ = ["PRESETS", "Fabric", "Machine", "preset"]

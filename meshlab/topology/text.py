@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from meshlab.mesh import DeviceMesh
-from meshlab.topology.cluster import Cluster, Ints
+from meshlab.topology.cluster import Cluster
+from meshlab.topology.levels import Ints
 from meshlab.topology.view import View, make_view
 
 __all__ = ["topology_text"]

@@ -9,7 +9,8 @@ import numpy as np
 
 from meshlab.errors import TopologyError
 from meshlab.mesh import DeviceMesh
-from meshlab.topology.cluster import Cluster, Ints
+from meshlab.topology.cluster import Cluster
+from meshlab.topology.levels import Ints
 
 __all__ = ["View", "devices_of_ranks", "make_view"]
 

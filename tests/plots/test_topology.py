@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations
 
 import matplotlib as mpl
@@ -14,8 +14,12 @@ from matplotlib.figure import Figure
 
 from meshlab.errors import TopologyError
 from meshlab.mesh import DeviceMesh
+from meshlab.plots.host import plot_host
+from meshlab.plots.links import plot_links
+from meshlab.plots.ring import plot_ring
 from meshlab.plots.topology import plot_topology
-from meshlab.topology import Cluster, Node, preset
+from meshlab.topology import Cluster, Device, Node, drop_device, drop_link, place, preset, read_nvidia_smi
+from meshlab.units import THIN
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +37,9 @@ def overlaps(ax: Axes) -> list[tuple[str, str]]:
     assert figure is not None
     figure.draw_without_rendering()
     legend = ax.get_legend()
-    texts = [ax.title, ax._left_title, *ax.texts, *(legend.get_texts() if legend else [])]  # type: ignore[attr-defined]
+    ticks = [*ax.get_xticklabels(), *ax.get_yticklabels()] if ax.axison else []
+    texts = [ax._left_title, ax.xaxis.label, *ticks, *ax.texts]  # type: ignore[attr-defined]
+    texts += legend.get_texts() if legend else []
     shown = [text for text in texts if text.get_text() and text.get_visible()]
     boxes = np.array([text.get_window_extent().extents for text in shown])
     low, high = boxes[:, :2] + 0.5, boxes[:, 2:] - 0.5
@@ -104,7 +110,7 @@ def test_numbers_say_what_repeated_colours_cannot() -> None:
     ax = plot_topology(DeviceMesh("dp=64, tp=2"), preset("dgx-h100", nodes=16))
     written = {text.get_text().split("tp ")[-1] for text in ax.texts}
     assert {"0", "63"} <= written
-    assert any("repeating after 7" in text.get_text() for text in ax.texts)
+    assert "repeating after 8" in ax.get_xlabel()
 
 
 def test_idle_devices_are_grey_and_named() -> None:
@@ -136,3 +142,138 @@ def test_the_text_follows_the_style_in_force() -> None:
     with plt.style.context("dark_background"):
         ax = plot_topology(DeviceMesh("tp=8"), preset("dgx-h100"))
         assert ax._left_title.get_color() == "white"  # type: ignore[attr-defined]
+
+
+def hosts() -> list[pytest.param]:
+    def cube_word(i: int, j: int) -> str:
+        return "X" if i == j else {1: "NV1", 2: "NV1", 4: "NV2"}.get(i ^ j, "PHB")
+
+    words = tuple(tuple(cube_word(i, j) for j in range(8)) for i in range(8))
+    cube = Node("cube", tuple(Device(id=i, numa="0-1") for i in range(8)), words=words)
+    sixteen = Node("sixteen", tuple(Device(id=i, numa=str(i // 8)) for i in range(16)), preset("dgx-h100").node(0).nics)
+    return [
+        pytest.param(preset("dgx-h100"), id="8"),
+        pytest.param(preset("dgx-a100"), id="pairs"),
+        pytest.param(preset("aws-p5"), id="32 NICs"),
+        pytest.param(preset("pcie-l40s"), id="no NVLink"),
+        pytest.param(preset("gb200-nvl72"), id="tray"),
+        pytest.param(drop_link(preset("dgx-h100"), 2), id="broken"),
+        pytest.param(drop_device(preset("dgx-h100"), 7), id="7"),
+        pytest.param(Cluster.from_nodes([cube]), id="cube mesh"),
+        pytest.param(Cluster.from_nodes([sixteen]), id="16, nothing known"),
+        pytest.param(Cluster.from_nodes([Node("one", (Device(id=0),))]), id="1"),
+    ]
+
+
+@pytest.mark.parametrize("cluster", hosts())
+def test_no_text_overlaps_inside_a_host_or_its_matrix(cluster: Cluster) -> None:
+    for ax in (plot_host(cluster), plot_links(cluster)):
+        assert overlaps(ax) == []
+
+
+def texts(ax: Axes) -> list[str]:
+    return [text.get_text() for text in ax.texts]
+
+
+def test_a_host_shows_its_parts_and_marks_the_gpu_without_nvlink() -> None:
+    whole = texts(plot_host(preset("dgx-h100", nodes=2), "node1"))
+    assert sum(text.startswith("GPU") for text in whole) == 8
+    assert "NIC7\n400G" in whole
+    assert "NUMA 1\nCPUs 56-111,168-223" in whole
+    assert f"SYS · 22.0{THIN}GB/s" in whole
+    assert f"NVLink · NV18 between all · 371{THIN}GB/s each" in whole
+    broken = texts(plot_host(drop_link(preset("dgx-h100"), 2)))
+    assert broken.count("no NVLink") == 1
+    assert any("between 7 of 8" in text for text in broken)
+
+
+def test_nics_of_one_switch_share_a_box() -> None:
+    assert "NIC28–31\n4 × 100G" in texts(plot_host(preset("aws-p5")))
+
+
+def test_what_the_source_hides_is_not_drawn_as_missing() -> None:
+    peers = read_nvidia_smi("\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n")
+    assert "NVLink: the source does not say" in texts(plot_host(peers))
+
+
+def test_hosts_that_cannot_be_drawn_are_refused() -> None:
+    with pytest.raises(TopologyError, match="no device to draw"):
+        plot_host(Cluster.from_nodes([Node("laptop")]))
+    with pytest.raises(TopologyError, match="take plot_links"):
+        plot_host(Cluster.from_nodes([Node("a", tuple(Device(id=i) for i in range(65)))]))
+    with pytest.raises(TopologyError, match="nothing to draw"):
+        plot_links(Cluster.from_nodes([Node("laptop")]))
+    with pytest.raises(TopologyError, match="name a node"):
+        plot_links(preset("dgx-h100", nodes=1024))
+
+
+def test_the_matrix_has_the_words_in_the_cells_and_near_is_lighter_than_far() -> None:
+    ax = plot_links(preset("dgx-a100"))
+    assert texts(ax).count("NV12") == 56
+    pixels = image(ax)[..., :3].astype(int).sum(axis=-1)
+    assert pixels[0, 1] > pixels[0, 8] > pixels[0, 15]  # NV12, PXB, SYS
+    assert image(ax)[0, 0, 3] == 0
+
+
+def test_the_matrix_of_a_cluster_shows_levels_between_hosts() -> None:
+    ax = plot_links(preset("dgx-h100", nodes=64))
+    legend = ax.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "NV18: 18 NVLinks",
+        "leaf: one leaf switch",
+        "pod: inside one pod",
+        "cluster: across the cluster",
+    ]
+    assert overlaps(ax) == []
+    assert image(ax).shape[:2] == (512, 512)
+
+
+RINGS = [
+    ("dgx-h100", 1, "tp=8", "tp_0"),
+    ("dgx-h100", 2, "tp=16", "tp_0"),
+    ("gb200-nvl72", 18, "tp=72", "world"),
+    ("tapered-h100", 768, "pp=8, dp=96, tp=8", "pp_3"),
+    ("tapered-h100", 768, "pp=8, dp=96, tp=8", "dp_3"),
+    ("dgx-h100", 128, "dp=1024", "dp_0"),
+    ("pcie-l40s", 1, "tp=2, dp=4", "tp_1"),
+]
+
+
+@pytest.mark.parametrize(("machine", "nodes", "shape", "group"), RINGS, ids=[f"{r[0]} {r[2]}" for r in RINGS])
+def test_no_text_overlaps_on_a_ring(machine: str, nodes: int, shape: str, group: str) -> None:
+    ax = plot_ring(place(DeviceMesh(shape), preset(machine, nodes)), group)
+    assert overlaps(ax) == []
+
+
+def test_a_ring_counts_its_hops_per_link_and_names_the_taper() -> None:
+    placement = place(DeviceMesh("pp=8, dp=96, tp=8"), preset("tapered-h100", nodes=768))
+    legend = plot_ring(placement, "pp_3").get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == [
+        f"6 hops over pod · 48.0{THIN}GB/s",
+        f"2 hops over cluster · 48.0{THIN}GB/s, behind a 1:7 taper",
+    ]
+
+
+def test_a_ring_visits_every_host_once_whatever_the_order_of_ranks() -> None:
+    devices = [device for pair in zip(range(8), range(8, 16), strict=True) for device in pair]
+    ax = plot_ring(place(DeviceMesh("tp=16"), preset("dgx-h100", nodes=2), devices), "tp_0")
+    numbers = [text for text in texts(ax) if text.isdecimal()]
+    assert numbers == [*map(str, range(0, 16, 2)), *map(str, range(1, 16, 2))]
+
+
+def test_rings_that_cannot_be_drawn_are_refused() -> None:
+    placement = place(DeviceMesh("dp=1, tp=8"), preset("dgx-h100"))
+    with pytest.raises(TopologyError, match="one rank"):
+        plot_ring(placement, "dp_0")
+    with pytest.raises(TopologyError, match="more than 4,096"):
+        plot_ring(place(DeviceMesh("dp=8192"), preset("dgx-h100", nodes=1024)), "world")
+
+
+@pytest.mark.parametrize("draw", [plot_host, plot_links])
+def test_pictures_of_hosts_draw_where_they_are_told(draw: Callable[..., Axes]) -> None:
+    before = plt.get_fignums()
+    ax = Figure((9, 5)).add_subplot()
+    assert draw(preset("dgx-a100"), ax=ax) is ax
+    assert plt.get_fignums() == before

@@ -1,0 +1,97 @@
+"""Read a description of hardware without saying which kind it is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from meshlab.errors import ParseError
+from meshlab.topology.cluster import Cluster
+from meshlab.topology.nccl_graph import NcclGraphs, read_nccl_graph
+from meshlab.topology.nccl_xml import read_nccl_topology
+from meshlab.topology.nvidia_smi import looks_like_nvidia_smi, read_nvidia_smi
+from meshlab.topology.slurm import looks_like_slurm, read_slurm_topology
+
+__all__ = ["read_topology"]
+
+_LARGEST_FILE = 256 << 20
+_ROOT = re.compile(r"<(?!\?|!)([A-Za-z_][\w.:-]*)")
+
+
+def read_topology(source: str | bytes | Path, *, machine: int | None = None) -> Cluster | NcclGraphs:
+    """Find out what a text or file is, and read it.
+
+    Parameters
+    ----------
+    source : str, bytes or pathlib.Path
+        The text itself, or the path of a file. A text of one line that names an existing file counts as its path.
+    machine : int, optional
+        Which machine, when there are several in it.
+
+    Returns
+    -------
+    Cluster or NcclGraphs
+        Graphs for a file of NCCL_GRAPH_DUMP_FILE; a cluster for ``nvidia-smi topo``, NCCL's topology XML, and Slurm's
+        ``topology.conf`` and ``topology.yaml``.
+
+    Raises
+    ------
+    ParseError
+        If it is none of these; the message says what was seen.
+    TopologyError
+        If there are several machines and `machine` does not say which.
+
+    Examples
+    --------
+    >>> read_topology("SwitchName=s1 Nodes=n[1-4]").names
+    ('n1', 'n2', 'n3', 'n4')
+    """
+    text, file = _text(source)
+    try:
+        return _read(text, machine)
+    except ParseError as error:
+        if file is None or error.file is not None:
+            raise
+        raise ParseError(error.message, text=error.excerpt, column=error.column, file=file, line=error.line) from None
+
+
+def _text(source: str | bytes | Path) -> tuple[str, str | None]:
+    if isinstance(source, bytes):
+        return source.decode(errors="replace"), None
+    if isinstance(source, str):
+        if "\n" in source or len(source) > 4096 or "<" in source or "\0" in source or not Path(source).is_file():
+            return source, None
+        source = Path(source)
+    if source.stat().st_size > _LARGEST_FILE:
+        raise ParseError(f"the file is larger than {_LARGEST_FILE >> 20} MiB; no topology is", file=str(source))
+    return source.read_text(errors="replace"), str(source)
+
+
+def _read(text: str, machine: int | None) -> Cluster | NcclGraphs:
+    roots = set(_ROOT.findall(text[:1_000_000])) if "<" in text else set()
+    if "system" in roots:
+        return read_nccl_topology(text, machine=machine)
+    if "graphs" in roots:
+        return read_nccl_graph(text, machine=machine)
+    if looks_like_nvidia_smi(text):
+        return read_nvidia_smi(text, machine=machine)
+    if looks_like_slurm(text):
+        return read_slurm_topology(text)
+    raise ParseError(
+        f"{_seen(text)}; that is none of what can be read: nvidia-smi topo -m or -p2p, NCCL topology or graph XML, "
+        "Slurm topology.conf or topology.yaml"
+    )
+
+
+def _seen(text: str) -> str:
+    first = next((line.strip() for line in text.splitlines() if line.strip()), None)
+    if first is None:
+        return "the text is empty"
+    if "\0" in text[:4096]:
+        return "the file is binary"
+    root = _ROOT.search(text[:100_000]) if first.startswith("<") else None
+    if root is not None:
+        return f"the text is XML that begins with <{root[1]}>"
+    if first[0] in "{[":
+        return "the text looks like JSON"
+    return f"the text begins with {first[:60]!r}"

@@ -1,0 +1,187 @@
+"""Every rule finds its fault, and a sound machine has none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from meshlab.topology import PRESETS, Cluster, Device, Nic, Node, Numa, health, preset, read_nvidia_smi
+
+H100 = preset("dgx-h100").node(0)
+
+
+def cluster(*nodes: Node) -> Cluster:
+    return Cluster.from_nodes([replace(node, name=f"n{i}") for i, node in enumerate(nodes)])
+
+
+def changed(node: Node, **fields: Any) -> Node:
+    """The node with other facts on its first device."""
+    return replace(node, devices=(replace(node.devices[0], **fields), *node.devices[1:]))
+
+
+def worded(node: Node, words: dict[tuple[int, int], str], both: bool = True) -> Node:
+    matrix = [list(row) for row in node.words]
+    for (i, j), word in words.items():
+        matrix[i][j] = word
+        if both:
+            matrix[j][i] = word
+    return replace(node, words=tuple(map(tuple, matrix)))
+
+
+def plain(count: int, word: str, nics: Sequence[tuple[int, ...]] = (), **facts: Any) -> Node:
+    """GPUs of no known product, and NICs that are PIX to the GPUs named."""
+    ends = count + len(nics)
+    words = [["X" if i == j else word for j in range(ends)] for i in range(ends)]
+    for k, near in enumerate(nics):
+        for gpu in near:
+            words[gpu][count + k] = words[count + k][gpu] = "PIX"
+    devices = tuple(Device(id=i, **facts) for i in range(count))
+    return Node("a", devices, tuple(Nic(name=f"mlx5_{k}") for k in range(len(nics))), words=tuple(map(tuple, words)))
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name != "pcie-l40s"])
+def test_a_sound_machine_has_no_findings(name: str) -> None:
+    found = health(preset(name, nodes=3))
+    assert found.codes == ()
+    assert "nothing looks wrong" in found.summary
+
+
+NO_NVLINK = {(2, j): "NODE" for j in range(8) if j != 2}
+CASES = [
+    ("off-fabric", "error", worded(H100, NO_NVLINK), "GPU2 has no NVLink while the others have NV18"),
+    ("fewer-nvlinks", "error", worded(H100, {(2, j): "NV12" for j in range(8) if j != 2}), "GPU2 has NV12, the others"),
+    ("asymmetric", "error", worded(H100, {(0, 1): "SYS"}, both=False), "GPU1 to GPU0 is NV18, back it is SYS"),
+    (
+        "all-pcie",
+        "error",
+        worded(
+            replace(H100, devices=tuple(replace(d, nvlink_count=None) for d in H100.devices)),
+            {(i, j): "SYS" for i in range(8) for j in range(i)},
+        ),
+        "these GPUs have NVLink, but all pairs are SYS",
+    ),
+    (
+        "nvlink-unused",
+        "error",
+        plain(4, "SYS", nvlink_count=18, nvlink_remotes=(("switch", "b", 18),)),
+        "every GPU has NVLinks that are up",
+    ),
+    (
+        "maybe-mp",
+        "warning",
+        plain(4, "PHB", [(0,), (1,), (2,), (3,)]),
+        "4 GPUs, each beside a NIC of its own, and no NVLink",
+    ),
+    ("no-near-nic", "warning", plain(3, "NODE", [(0,), (1,)]), "GPU2 has no NIC nearer than NODE"),
+    (
+        "nic-crowded",
+        "warning",
+        plain(3, "NODE", [(0, 1), (2,), ()]),
+        "GPU0, GPU1 are nearest to mlx5_0 alone, while mlx5_2",
+    ),
+    (
+        "nic-down",
+        "warning",
+        replace(H100, nics=(replace(H100.nics[0], state="DOWN"), *H100.nics[1:])),
+        "NIC0 is not active",
+    ),
+    ("affinity-spans", "warning", plain(8, "PHB", numa="0-1"), "affinity of 8 GPUs spans NUMA nodes 0-1"),
+    (
+        "one-affinity",
+        "note",
+        replace(plain(8, "PHB", numa="0", cpus="0-7"), numa=(Numa(0, "0-7"), Numa(1, "8-15"))),
+        "all 8 GPUs have the affinity of NUMA node 0",
+    ),
+    (
+        "numa-without-cpus",
+        "note",
+        replace(plain(1, "SYS", numa="2"), numa=(Numa(0, "0-71"), Numa(2, ""))),
+        "NUMA node 2 of GPU0 has no CPUs",
+    ),
+    ("pcie-width", "error", changed(H100, pcie_width=8), "GPU0 runs on 8 of 16 PCIe lanes"),
+    (
+        "pcie-generation",
+        "warning",
+        changed(H100, pcie_generation=3, utilisation_percent=90.0),
+        "GPU0 is busy, but its PCIe link runs at generation 3 of 5",
+    ),
+    ("mig", "warning", changed(H100, mig="7 × 1g.10gb"), "MIG cuts GPU0"),
+    ("mixed-gpus", "warning", changed(H100, name="H200"), "one host has H100 80GB and H200"),
+    ("ecc", "error", changed(H100, ecc_uncorrected=2), "GPU0 has memory errors"),
+    ("lost", "error", changed(H100, unknown={"name": "GPU is lost"}), "GPU0 did not answer: GPU is lost"),
+    (
+        "fabric-not-ready",
+        "error",
+        changed(H100, unknown={"fabric": "the NVLink fabric is in progress"}),
+        "GPU0: the NVLink fabric is in progress",
+    ),
+    (
+        "no-peer-access",
+        "warning",
+        replace(plain(2, "NODE"), p2p=(("X", "NS"), ("NS", "X"))),
+        "GPU0 and GPU1 cannot reach each other's memory",
+    ),
+    ("no-gpu", "note", Node("a", notes=("no GPU was seen: no driver",)), "no GPU was seen"),
+    ("incomplete", "note", replace(H100, complete=False), "the description was cut"),
+]
+
+
+@pytest.mark.parametrize(("code", "severity", "node", "message"), CASES, ids=[case[0] for case in CASES])
+def test_every_rule_finds_its_fault_alone_and_gives_a_cure(code: str, severity: str, node: Node, message: str) -> None:
+    found = health(cluster(node))
+    assert found.codes == (code,)
+    assert found[0].severity == severity
+    assert message in found[0].message
+    assert len(found[0].cure) > 10
+
+
+@pytest.mark.parametrize(
+    ("code", "nodes", "message"),
+    [
+        ("mixed-hosts", [H100, H100, preset("dgx-h200").node(0)], "GPUs here is H200, on most hosts it is H100 80GB"),
+        (
+            "mixed-drivers",
+            [H100, H100, replace(H100, devices=tuple(replace(d, driver_version="550") for d in H100.devices))],
+            "",
+        ),
+        ("uneven-hosts", [plain(4, "PHB"), plain(4, "PHB"), plain(3, "PHB")], "number of GPUs here is 3"),
+    ],
+)
+def test_hosts_that_differ_are_named(code: str, nodes: list[Node], message: str) -> None:
+    if code == "mixed-drivers":
+        first = replace(H100, devices=tuple(replace(d, driver_version="570") for d in H100.devices))
+        nodes = [first, first, nodes[2]]
+    found = health(cluster(*nodes))
+    assert found.codes == (code,)
+    assert found[0].nodes == ("n2",)
+    assert message in found[0].message
+
+
+def test_like_hosts_are_one_finding_and_the_worst_comes_first() -> None:
+    bad = worded(H100, NO_NVLINK)
+    found = health(cluster(changed(H100, mig="on"), *[bad] * 5))
+    assert found.codes == ("off-fabric", "mig")
+    assert found[0].where == "n1, n2 and 3 more"
+    assert found.summary == "1 error, 1 warning for 48 devices in 6 nodes"
+
+
+def test_idle_gpus_may_lower_their_pcie_link() -> None:
+    assert health(cluster(changed(H100, pcie_generation=1, utilisation_percent=0.0))).codes == ()
+    assert health(cluster(changed(H100, pcie_generation=1))).codes == ()
+
+
+def test_a_gpu_behind_a_fabric_that_is_cut_off_in_the_paste_is_not_accused() -> None:
+    text = "\tGPU0\tGPU1\tGPU2\tGPU3\nGPU0\t X \tNV18\tNV18\tNV18\nGPU1\tNV18\t X \tNV18\tNV18\nGPU2\tNV18"
+    assert health(read_nvidia_smi(text)).codes == ("incomplete",)
+
+
+def test_findings_print_tabulate_and_show_themselves() -> None:
+    found = health(cluster(worded(H100, NO_NVLINK)))
+    assert str(found).splitlines()[1].startswith("error: n0: GPU2 has no NVLink")
+    assert found.frame()["code"].tolist() == ["off-fabric"]
+    assert "fabric manager" in found._repr_html_()
+    assert repr(found) == "<Findings: 1 error for 8 devices in 1 node>"
+    assert next(iter(found)) is found[0]

@@ -1,0 +1,190 @@
+"""Pastes of nvidia-smi topo, whole and mangled."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshlab.errors import MeshlabError, ParseError, TopologyError
+from meshlab.topology import read_nvidia_smi
+
+FOUR = """\
+\tGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tNV12\tPIX\tSYS\t0-15\t0\t\tN/A
+GPU1\tNV12\t X \tSYS\tPIX\t16-31\t1\t\tN/A
+NIC0\tPIX\tSYS\t X \tSYS\t\t\t
+NIC1\tSYS\tPIX\tSYS\t X \t\t\t
+
+Legend:
+
+  X    = Self
+  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)
+  NODE = Connection traversing PCIe as well as the interconnect between PCIe Host Bridges within a NUMA node
+
+NIC Legend:
+
+  NIC0: mlx5_0
+  NIC1: mlx5_3
+"""
+WORDS = (
+    ("X", "NV12", "PIX", "SYS"),
+    ("NV12", "X", "SYS", "PIX"),
+    ("PIX", "SYS", "X", "SYS"),
+    ("SYS", "PIX", "SYS", "X"),
+)
+
+
+def spaced(text: str) -> str:
+    """The same table after a paste that made spaces of tabs."""
+    rows = [[cell.strip() for cell in line.split("\t")] for line in text.splitlines()[:5]]
+    return "\n".join("".join(f"{cell:<16}" for cell in row).rstrip() for row in rows)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FOUR,
+        spaced(FOUR),
+        FOUR.replace("\tGPU0\tGPU1", "\t\x1b[4mGPU0\tGPU1").replace("GPU NUMA ID", "GPU NUMA ID\x1b[0m"),
+        FOUR.replace("\n", "\r\n"),
+        "\n".join(f"    {line}" for line in FOUR.splitlines()),
+        "$ nvidia-smi topo -m\n" + FOUR + "$ exit\n",
+        "\n".join(f"| {line} |" for line in FOUR.splitlines()),
+        FOUR.replace("NIC1\tCPU Affinity", "NIC1CPU Affinity").replace("NIC0\tNIC1CPU", "NIC0NIC1CPU"),
+    ],
+    ids=["tabs", "spaces", "ansi", "crlf", "indented", "shell", "table", "glued"],
+)
+def test_a_whole_paste_reads_the_same_whatever_happened_to_its_white_space(text: str) -> None:
+    cluster = read_nvidia_smi(text)
+    node = cluster.node(0)
+    assert node.words == WORDS
+    assert [device.cpus for device in node.devices] == ["0-15", "16-31"]
+    assert [device.numa for device in node.devices] == ["0", "1"]
+    assert node.complete
+    assert cluster.notes == ()
+
+
+def test_nics_take_their_names_from_the_legend() -> None:
+    assert [nic.name for nic in read_nvidia_smi(FOUR).node(0).nics] == ["mlx5_0", "mlx5_3"]
+
+
+def test_old_drivers_name_nics_in_the_header_and_sockets_soc() -> None:
+    text = "\tGPU0\tGPU1\tmlx5_0\tCPU Affinity\nGPU0\t X \tSOC\tPIX\t0-7\nGPU1\tSOC\t X \tSOC\t8-15\n"
+    text += "mlx5_0\tPIX\tSOC\t X \t\n"
+    node = read_nvidia_smi(text).node(0)
+    assert node.words[0] == ("X", "SYS", "PIX")
+    assert node.nics[0].name == "mlx5_0"
+    assert node.complete
+    assert [device.numa for device in node.devices] == [None, None]
+
+
+def test_empty_cells_keep_the_columns_apart() -> None:
+    tabs = read_nvidia_smi("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t\t3\t\tN/A\n").device(0)
+    assert (tabs.cpus, tabs.numa) == (None, "3")
+    spaces = read_nvidia_smi("      GPU0  CPU Affinity  NUMA Affinity\nGPU0   X                  3\n").device(0)
+    assert (spaces.cpus, spaces.numa) == (None, "3")
+
+
+def test_a_paste_without_header_finds_its_columns_in_the_rows() -> None:
+    with_nics = "\n".join(FOUR.splitlines()[1:5])
+    assert read_nvidia_smi(with_nics).node(0).words == WORDS
+    without_nic_rows = read_nvidia_smi("\n".join(FOUR.splitlines()[1:3])).node(0)
+    assert (len(without_nic_rows.devices), len(without_nic_rows.nics)) == (2, 2)
+
+
+def test_wrapped_headers_and_rows_are_joined() -> None:
+    lines = FOUR.splitlines()
+    head = lines[0].replace("\tNIC0", "\n\tNIC0")
+    rows = [line.replace("\tSYS\t0-15", "\n\tSYS\t0-15") for line in lines[1:5]]
+    node = read_nvidia_smi("\n".join([head, *rows])).node(0)
+    assert node.words == WORDS
+    assert node.devices[0].cpus == "0-15"
+
+
+def test_a_number_at_the_cut_is_not_trusted() -> None:
+    text = "\n".join(FOUR.splitlines()[:2]) + "\nGPU1\tNV1"
+    node = read_nvidia_smi(text).node(0)
+    assert node.words[1] == ("?", "X", "?", "?")
+    assert node.nvlinks[1, 0] == 12  # from the other direction
+    assert not node.complete
+    assert node.notes == ("the text is cut: missing NIC0, NIC1, incomplete GPU1",)
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.integers(0, len(FOUR.partition("Legend")[0])))
+def test_every_prefix_is_read_as_far_as_it_goes(length: int) -> None:
+    text = FOUR[:length]
+    try:
+        node = read_nvidia_smi(text).node(0)
+    except ParseError:
+        assert "GPU0\t X" not in text
+        return
+    assert len(node.devices) in (1, 2)
+    for i, row in enumerate(node.words[: len(node.devices)]):
+        for j, word in enumerate(row[: len(node.devices)]):
+            assert word in (WORDS[i][j], "?")
+    if length < text.find("NIC1\tSYS\tPIX\tSYS\t X") or length < 60:
+        assert not node.complete
+
+
+def test_more_nics_than_are_shown_is_noted() -> None:
+    cluster = read_nvidia_smi("Note: 76 NICs found, the first 2 are displayed\n" + FOUR)
+    assert cluster.notes == ("nvidia-smi found 76 NICs and shows 2",)
+
+
+def test_a_matrix_of_peer_access_may_follow_or_stand_alone() -> None:
+    peers = "\tGPU0\tGPU1\nGPU0\tX\tNS\nGPU1\tCNS\tX\n"
+    both = read_nvidia_smi(FOUR + peers).node(0)
+    assert both.p2p == (("X", "NS"), ("CNS", "X"))
+    alone = read_nvidia_smi(peers)
+    assert alone.node(0).p2p == both.p2p
+    assert not alone.node(0).nvlink_known
+    assert "only peer access was given" in alone.notes[0]
+
+
+def test_two_machines_are_asked_about() -> None:
+    with pytest.raises(TopologyError, match=r"holds 2 machines \(0: line 1, 2 GPUs, 1: line 17, 2 GPUs\); say which"):
+        read_nvidia_smi(FOUR + FOUR)
+    assert read_nvidia_smi(FOUR + FOUR.replace("NV12", "NV4"), machine=1).link_words()[0, 1] == "NV4"
+    both = read_nvidia_smi(FOUR + FOUR, machine="all")
+    assert (both.n_nodes, len(both.templates), both.names) == (2, 1, ("node0", "node1"))
+    with pytest.raises(TopologyError, match="no machine 2"):
+        read_nvidia_smi(FOUR + FOUR, machine=2)
+    with pytest.raises(TopologyError, match="'both' is not possible"):
+        read_nvidia_smi(FOUR, machine="both")
+
+
+def test_the_product_gives_bandwidth_and_without_it_none_is_claimed() -> None:
+    assert read_nvidia_smi(FOUR, device="A100").node(0).gbs[0, 1] == 240
+    assert str(read_nvidia_smi(FOUR).node(0).gbs[0, 1]) == "nan"
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", "hello", "X = Self", "GPU0 is fast", "SYS NODE PIX"])
+def test_what_is_no_matrix_is_refused_with_what_was_seen(text: str) -> None:
+    with pytest.raises(
+        ParseError, match=r"no matrix of nvidia-smi topo -m was found; .*but the text (begins|is empty)"
+    ):
+        read_nvidia_smi(text)
+
+
+def test_a_row_of_a_million_words_is_refused() -> None:
+    with pytest.raises(ParseError, match=r"at most 4,096"):
+        read_nvidia_smi("GPU0 " + "NV18 " * 1_000_000)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(
+        st.sampled_from(
+            ["GPU0", "GPU1", "NIC0", " X ", "NV18", "SYS", "OK", "\t", "\n", "  ", "0-15", "N/A", "CPU Affinity"]
+        )
+    )
+)
+def test_any_mixture_of_pieces_gives_a_cluster_or_an_error_of_ours(pieces: list[str]) -> None:
+    try:
+        cluster = read_nvidia_smi(" ".join(pieces))
+    except MeshlabError:
+        return
+    node = cluster.node(0)
+    assert len(node.words) == len(node.devices) + len(node.nics)

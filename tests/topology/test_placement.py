@@ -1,0 +1,323 @@
+"""Placement against a slow oracle, against machines whose answer is known, and in words."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshlab.errors import MeshError, TopologyError
+from meshlab.mesh import DeviceMesh
+from meshlab.topology import Cluster, Device, Node, Placement, drop_nic, place, preset, read_nccl_topology
+from meshlab.units import THIN
+
+
+def plain(text: str) -> str:
+    """Without the thin spaces before units."""
+    return text.replace(THIN, " ")
+
+
+def ring(placement: Placement, ranks: list[int]) -> list[tuple[int, int]]:
+    """The hops of a ring that visits every host once, in the order of its first rank."""
+    hosts: dict[int, list[int]] = defaultdict(list)
+    for rank in ranks:
+        hosts[int(placement.cluster.node_of[placement.devices[rank]])].append(rank)
+    order = [rank for host in hosts.values() for rank in host]
+    return list(zip(order, order[1:] + order[:1], strict=True)) if len(order) > 1 else []
+
+
+def oracle(placement: Placement, axis: str) -> list[dict[str, Any]]:
+    """What `Crossings` says, one rank at a time."""
+    cluster, devices = placement.cluster, placement.devices
+    domains = cluster.domains[:, devices]
+    groups = [list(group) for group in placement.mesh.group_set(axis)]
+    network = 3
+
+    def joined(i: int, one: int, other: int, ranks: list[int]) -> bool:
+        if domains[i][one] == domains[i][other]:
+            return True
+        if i < network or cluster.levels[i - network].rails == 1:
+            return False
+        # A rail that the group has on both hosts will do.
+        node = cluster.node_of[devices]
+        ends = [{int(domains[i][r]) for r in ranks if node[r] == node[end]} for end in (one, other)]
+        return bool(ends[0] & ends[1])
+
+    def level(ranks: list[int], one: int, other: int) -> int:
+        return next(i for i in range(len(domains)) if joined(i, one, other, ranks))
+
+    def nics(rank: int) -> tuple[int, tuple[int, ...]]:
+        node = int(cluster.node_of[devices[rank]])
+        template = cluster.templates[cluster.kinds[node]]
+        return node, tuple(np.flatnonzero(template.near_nics[cluster.local_of[devices[rank]]]).tolist())
+
+    leaving = [max((level(ranks, *hop) for hop in ring(placement, ranks)), default=0) >= network for ranks in groups]
+    users: dict[tuple[int, tuple[int, ...]], set[int]] = defaultdict(set)
+    for number, ranks in enumerate(groups):
+        if leaving[number]:
+            for rank in ranks:
+                users[nics(rank)].add(number)
+    load: dict[tuple[int, int], float] = defaultdict(float)
+    for (node, near), groups_there in users.items():
+        for nic in near:
+            load[node, nic] += len(groups_there) / len(near)
+    rows = []
+    for number, ranks in enumerate(groups):
+        hops = ring(placement, ranks)
+        per_node: dict[int, set[tuple[int, tuple[int, ...]]]] = defaultdict(set)
+        counts: dict[int, int] = defaultdict(int)
+        for rank in ranks:
+            per_node[nics(rank)[0]].add(nics(rank))
+            counts[nics(rank)[0]] += 1
+        uses = leaving[number]
+        known = uses and all(near for sets in per_node.values() for _, near in sets)
+        rows.append(
+            {
+                "domains": [len(set(domain[ranks].tolist())) for domain in domains],
+                "hops": [sum(level(ranks, *hop) == i for hop in hops) for i in range(len(domains))],
+                "ranks_per_node": [min(counts.values()), max(counts.values())],
+                "worst_level": max((level(ranks, *hop) for hop in hops), default=0),
+                "nics": min(sum(len(s[1]) for s in sets) for sets in per_node.values()) if uses else 0,
+                "groups_per_nic": max(
+                    load[node, nic] for sets in per_node.values() for node, near in sets for nic in near
+                )
+                if known
+                else math.nan,
+            }
+        )
+    return rows
+
+
+MACHINES = ["dgx-a100", "gb200-nvl72", "pcie-l40s", "gcp-a3-high", "tapered-h100", "aws-p5"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(MACHINES),
+    st.sampled_from(["dp=2, tp=8", "pp=3, dp=2, tp=4", "dp=24", "pp=2, dp=2, cp=2, tp=2"]),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(["in order", "shuffled", "spread"]),
+)
+def test_arrays_agree_with_one_rank_at_a_time(name: str, shape: str, seed: int, order: str) -> None:
+    mesh = DeviceMesh(shape)
+    cluster = preset(
+        name, nodes=7, nodes_per_leaf=2, nodes_per_pod=4, nodes_per_rack=3 if name == "gb200-nvl72" else None
+    )
+    rng = np.random.default_rng(seed)
+    devices = {
+        "in order": np.arange(mesh.world_size),
+        "shuffled": rng.permutation(cluster.n_devices)[: mesh.world_size],
+        "spread": np.sort(rng.permutation(cluster.n_devices)[: mesh.world_size]),
+    }[order]
+    for _ in range(seed % 3):
+        cluster = drop_nic(cluster, int(rng.integers(7)), 0)
+    placement = place(mesh, cluster, devices)
+    for axis in (*mesh.axis_names, "world"):
+        answer = placement.of(axis)
+        expected = oracle(placement, axis)
+        assert answer.domains.T.tolist() == [row["domains"] for row in expected]
+        assert answer.hops.T.tolist() == [row["hops"] for row in expected]
+        assert answer.ranks_per_node.T.tolist() == [row["ranks_per_node"] for row in expected]
+        assert answer.worst_level.tolist() == [row["worst_level"] for row in expected]
+        assert answer.nics.tolist() == [row["nics"] for row in expected]
+        np.testing.assert_allclose(answer.groups_per_nic, [row["groups_per_nic"] for row in expected])
+
+
+@pytest.mark.parametrize(
+    ("machine", "nodes", "shape", "axis", "sentence"),
+    [
+        ("dgx-h100", 2, "dp=2, tp=8", "tp", "tp stays inside NVLink: NV18, 371 GB/s"),
+        ("dgx-h100", 2, "tp=16, dp=1", "dp", "dp has one rank per group: nothing crosses a link"),
+        (
+            "dgx-h100",
+            2,
+            "dp=2, tp=8",
+            "dp",
+            "dp leaves the host: 8 groups share 8 NICs, one each, 48.0 GB/s a group; it stays inside one leaf switch",
+        ),
+        (
+            "dgx-h100",
+            2,
+            "tp=16",
+            "tp",
+            "tp leaves the host: it has the host's 8 NICs for itself, 384 GB/s; every hop stays on its rail",
+        ),
+        (
+            "pcie-l40s",
+            2,
+            "dp=2, tp=8",
+            "dp",
+            "dp leaves the host: 8 groups share 2 NICs, 4 to a NIC, 6.00 GB/s a group; it stays inside one leaf switch",
+        ),
+        ("pcie-l40s", 1, "tp=8", "tp", "tp stays inside the host: its worst link is SYS, 22.0 GB/s"),
+        ("gb200-nvl72", 18, "tp=72", "tp", "tp stays inside NVLink across 18 hosts: NV18, 722 GB/s"),
+        (
+            "aws-p5",
+            2,
+            "dp=2, tp=8",
+            "dp",
+            "dp leaves the host: 8 groups share 32 NICs, 4 each, 48.0 GB/s a group; it stays inside the cluster",
+        ),
+        (
+            "tapered-h100",
+            2048,
+            "pp=16, dp=128, tp=8",
+            "pp",
+            "pp leaves the host: 8 groups share 8 NICs, one each, 48.0 GB/s a group; it crosses 6 pods and pays the",
+        ),
+        (
+            "tapered-h100",
+            2048,
+            "pp=16, dp=128, tp=8",
+            "dp",
+            "dp leaves the host: 8 groups share 8 NICs, one each, 48.0 GB/s a group; it crosses 64 leaf switches",
+        ),
+    ],
+)
+def test_sentences_of_known_machines(machine: str, nodes: int, shape: str, axis: str, sentence: str) -> None:
+    assert plain(place(DeviceMesh(shape), preset(machine, nodes)).explain(axis)).startswith(sentence)
+
+
+def test_a_group_that_reaches_past_nvlink_is_told_apart_from_a_host_without_it() -> None:
+    words = (("X", "NV18", "SYS"), ("NV18", "X", "SYS"), ("SYS", "SYS", "X"))
+    devices = tuple(Device(id=i) for i in range(3))
+    broken = place(DeviceMesh("tp=3"), Cluster.from_nodes([Node("a", devices, words=words)]))
+    assert broken.explain("tp") == "tp stays inside the host but leaves NVLink: its worst link is SYS"
+    hint = '<pci busid="1" class="0x0302"/><pci busid="2" class="0x0302"/>'
+    unknown = place(DeviceMesh("tp=2"), read_nccl_topology(f'<system version="1"><cpu>{hint}</cpu></system>'))
+    assert "the source does not say whether NVLink joins it" in unknown.explain("tp")
+
+
+def test_a_laptop_places_ranks_on_its_cpu() -> None:
+    laptop = Cluster.from_nodes([Node("laptop", cpu_model="Ryzen", cpu_count=8)])
+    placement = place(DeviceMesh("dp=2, tp=2"), laptop)
+    assert placement.explain("tp") == "tp stays inside the host, on CPUs: its worst link is NODE"
+    assert placement.totals("tp")["backends"].tolist() == ["cpu"] * 3
+
+
+def test_several_ranks_on_one_device_are_seen() -> None:
+    placement = place(DeviceMesh("dp=2, tp=4"), preset("dgx-h100"), devices=[0, 0, 0, 0, 1, 2, 3, 4])
+    assert placement.of("tp").hops[:, 0].tolist() == [4, 0, 0]
+    assert placement.frame("tp")["device_domains"].tolist() == [1, 4]
+    one = place(DeviceMesh("tp=4"), preset("dgx-h100"), devices=[0] * 4)
+    assert one.explain("tp") == "tp stays on one device: 4 ranks share it"
+    assert one.totals("tp")["devices"].tolist() == [1, 1]
+
+
+def test_the_taper_is_shared_by_every_flow_that_crosses() -> None:
+    # 2 pods of 2 hosts; all 16 dp groups send one flow out of each pod; 16 NICs of 48 GB/s behind 1:7.
+    cluster = preset("tapered-h100", nodes=4, nodes_per_pod=2)
+    answer = place(DeviceMesh("dp=2, tp=16"), cluster).of("dp")
+    assert answer.taper.tolist() == [7.0] * 16
+    np.testing.assert_allclose(answer.ring_gbs, 16 * 48 / 7 / 16)
+    np.testing.assert_allclose(answer.node_gbs, 48)
+    assert place(DeviceMesh("dp=4, tp=8"), cluster).of("tp").taper.tolist() == [1.0] * 4
+
+
+def test_the_other_order_of_axes_pays_on_another_axis() -> None:
+    cluster = preset("tapered-h100", nodes=768)
+    good, bad = (place(DeviceMesh(shape), cluster) for shape in ("pp=8, dp=96, tp=8", "dp=96, pp=8, tp=8"))
+    assert (good.of("dp").taper.max(), good.of("pp").taper.max()) == (1, 7)
+    assert (bad.of("dp").taper.max(), bad.of("pp").taper.max()) == (7, 1)
+
+
+def test_a_hybrid_cube_mesh_shows_its_worst_pair_as_a_link_of_the_host() -> None:
+    words = [["X"] * 4 for _ in range(4)]
+    for i in range(4):
+        for j in range(4):
+            if i != j:
+                words[i][j] = "PHB" if {i, j} == {1, 2} else "NV1"
+    devices = tuple(Device(id=i, compute_capability=(7, 0)) for i in range(4))
+    cluster = Cluster.from_nodes([Node("a", devices, words=tuple(map(tuple, words)))])
+    frame = place(DeviceMesh("tp=4"), cluster).frame()
+    assert frame["worst_link"].tolist() == ["PHB"]
+    assert frame["ring_gbs"].tolist() == [12.0]
+
+
+def test_the_frame_has_a_row_per_group_and_custom_groups_too() -> None:
+    mesh = DeviceMesh("dp=2, tp=8").with_group("rail", [0, 8])
+    frame = place(mesh, preset("dgx-h100", nodes=2)).frame()
+    assert frame["group"].tolist() == ["tp_0", "tp_1", *[f"dp_{i}" for i in range(8)], "rail"]
+    assert frame.set_index("group").loc["rail", "leaf_hops"] == 2
+    assert frame.columns[:6].tolist() == [
+        "axis",
+        "group",
+        "n_ranks",
+        "nodes",
+        "ranks_per_node_min",
+        "ranks_per_node_max",
+    ]
+
+
+def test_groups_over_two_axes_and_the_world_are_answered_too() -> None:
+    placement = place(DeviceMesh("pp=2, dp=2, tp=4"), preset("dgx-h100", nodes=2))
+    assert placement.frame("dp-tp", "world")["nodes"].tolist() == [1, 1, 2]
+    with pytest.raises(MeshError, match="no axis or group"):
+        placement.of("ep")
+
+
+def test_measurements_stand_beside_their_links() -> None:
+    placement = place(DeviceMesh("dp=2, tp=8"), preset("dgx-h100", nodes=2))
+    results = pd.DataFrame(
+        {
+            "axis": pd.array(["tp", "dp", "dp", "other"], dtype="string"),
+            "group": pd.array(["tp_1", "dp_7", "dp_0", "other_0"], dtype="string"),
+            "n_ranks": [8, 2, 2, 2],
+            "busbw_gbs": [185.4, 24.0, 48.0, 1.0],
+        },
+        index=[10, 20, 30, 40],
+    )
+    joined = placement.join(results)
+    assert joined.index.tolist() == [10, 20, 30, 40]
+    assert joined["group"].tolist() == results["group"].tolist()
+    assert joined["worst_link"].tolist()[:3] == ["NV18", "leaf", "leaf"]
+    np.testing.assert_allclose(joined["of_ring"], [0.5, 0.5, 1.0, np.nan])
+    assert joined["n_ranks"].tolist() == [8, 2, 2, 2]
+    with pytest.raises(TopologyError, match="group is missing"):
+        placement.join(results.drop(columns="group"))
+    assert placement.join(results.iloc[3:])["worst_link"].isna().all()
+
+
+def test_unlike_devices_are_reported_and_not_added_up() -> None:
+    old, new = preset("dgx-a100").node(0), preset("dgx-h100").node(0)
+    cluster = Cluster.from_nodes([replace(old, name="old"), replace(new, name="new")])
+    totals = place(DeviceMesh("dp=2, tp=8"), cluster).totals("dp")
+    assert totals["mixed"].all()
+    assert totals["models"].tolist()[0] == "1 × A100 80GB, 1 × H100 80GB"
+    assert totals["memory_gib"].isna().all()
+    assert totals["memory_gib_min"].tolist() == [80.0] * 9
+    tp = place(DeviceMesh("dp=2, tp=8"), cluster).totals("tp")
+    assert tp["mixed"].tolist() == [False, False, True]
+    assert tp["sm_count"].tolist()[:2] == [864, 1056]
+
+
+def test_ranks_carry_their_coordinates_and_devices() -> None:
+    ranks = place(DeviceMesh("dp=2, tp=2"), preset("dgx-h100"), devices=[4, 5, 6, 7]).ranks()
+    assert ranks["local_id"].tolist() == [4, 5, 6, 7]
+    assert ranks["dp"].tolist() == [0, 0, 1, 1]
+    assert set(ranks["backend"]) == {"cuda"}
+
+
+def test_a_cluster_of_unequal_hosts_with_missing_nics_still_places() -> None:
+    bare = Node("bare", tuple(Device(id=i) for i in range(3)))
+    cluster = Cluster.from_nodes([bare, preset("dgx-h100").node(0)])
+    placement = place(DeviceMesh("tp=11"), cluster)
+    answer = placement.of("tp")
+    assert answer.ranks_per_node[:, 0].tolist() == [3, 8]
+    assert answer.nics.tolist() == [0]
+    assert np.isnan(answer.ring_gbs).all()
+    assert "NICs, which are not known" in placement.explain("tp")
+
+
+def test_html_tells_the_story_and_is_escaped() -> None:
+    cluster = replace(preset("dgx-h100", nodes=2), title="<b>")
+    page = place(DeviceMesh("dp=2, tp=8"), cluster)._repr_html_()
+    assert "tp stays inside NVLink" in page
+    assert "<b>" not in page
