@@ -49,7 +49,7 @@ def level_table(cluster: Cluster) -> pd.DataFrame:
 
     nics = min((_nic_share(template) for template in cluster.templates), default=float("nan"))
     inner = [float("nan"), *(min((t.inner_gbs(k) for t in cluster.templates), default=np.nan) for k in (True, False))]
-    rows = []
+    rows: list[tuple[object, ...]] = []
     taper = 1.0
     for index, (name, domain) in enumerate(zip(cluster.level_names, cluster.domains, strict=True)):
         sizes = np.bincount(domain)
