@@ -14,7 +14,7 @@ from meshlab.topology.placement import Placement, place
 from meshlab.topology.presets import PRESETS, preset
 from meshlab.topology.read import read_topology
 from meshlab.topology.slurm import read_slurm_topology
-from meshlab.topology.text import topology_text
+from meshlab.topology.text import links_text, topology_text
 from meshlab.topology.whatif import add_nodes, drop_device, drop_link, drop_nic, set_nvlink_domain, set_taper
 
 __all__ = [
@@ -37,6 +37,7 @@ __all__ = [
     "drop_link",
     "drop_nic",
     "health",
+    "links_text",
     "place",
     "preset",
     "probe",

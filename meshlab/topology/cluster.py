@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab import markup
 from meshlab.errors import TopologyError
 from meshlab.topology.hardware import Device, Node
 from meshlab.topology.levels import INNER_LEVELS, Ints, Lazy, Level
 from meshlab.topology.links import UNKNOWN
+from meshlab.topology.tables import cluster_card, device_table, level_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -363,24 +363,25 @@ class Cluster:
         >>> preset("dgx-h100", nodes=2).frame().loc[9, ["node", "name", "compute_capability"]].tolist()
         ['node1', 'H100 80GB', (9, 0)]
         """
-        import pandas as pd
+        return device_table(self)
 
-        fields = [name for name in Device.__slots__ if name not in ("id", "node", "unknown", "nvlink_remotes")]
-        rows = [
-            {name: getattr(device, name) for name in (*fields, "supports_fp16", "supports_int8")}
-            for template in self.templates
-            for device in template.devices
-        ]
-        starts = np.cumsum([0, *(len(template.devices) for template in self.templates[:-1])])
-        frame = pd.DataFrame(rows, columns=[*fields, "supports_fp16", "supports_int8"])
-        if self.n_devices:
-            frame = frame.iloc[starts[self.kinds[self.node_of]] + self.local_of].reset_index(drop=True)
-        frame.insert(0, "device", np.arange(self.n_devices))
-        frame.insert(1, "node", np.array(self.names, dtype=object)[self.node_of])
-        frame.insert(2, "local_id", self.local_of)
-        for name, domain in zip(self.level_names[1:], self.domains[1:], strict=True):
-            frame[name] = domain
-        return frame
+    def level_frame(self) -> pd.DataFrame:
+        """One row per level, from the inside out: how many domains, how large, and what crossing it costs.
+
+        Returns
+        -------
+        pandas.DataFrame
+            ``level``, ``domains``, ``devices_min`` and ``devices_max`` per domain, ``gbs`` (what one device can send
+            one way there while all do, in GB/s; the slowest host counts), ``latency_us`` (what one hop adds to a ring,
+            NCCL's figures) and ``taper``. Missing where it is not known.
+
+        Examples
+        --------
+        >>> from meshlab.topology import preset
+        >>> preset("tapered-h100", nodes=768).level_frame()[["level", "domains", "gbs", "taper"]].values.tolist()[-3:]
+        [['leaf', 384, 48.0, 1.0], ['pod', 2, 48.0, 1.0], ['cluster', 1, 6.857142857142857, 7.0]]
+        """
+        return level_table(self)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -430,25 +431,7 @@ class Cluster:
         return f"<Cluster {self.title or self.names[0]}: {self.summary}{levels}>"
 
     def _repr_html_(self) -> str:
-        hosts = np.bincount(self.kinds, minlength=len(self.templates))
-        kinds = [
-            [int(count), template.model or "host", template.summary, template.cpu_model or "unknown"]
-            for template, count in zip(self.templates, hosts, strict=True)
-        ]
-        levels: list[Sequence[object]] = [
-            [name, len(np.unique(domain)), "" if name in INNER_LEVELS else f"1:{self._level(name).taper:g}"]
-            for name, domain in zip(self.level_names, self.domains, strict=True)
-        ]
-        return markup.card(
-            f"Cluster · {self.title or self.names[0]}",
-            self.summary,
-            markup.table(["hosts", "machine", "holds", "CPU"], kinds, most=12),
-            markup.table(["level", "domains", "taper"], levels),
-            "".join(f'<div class="ml-sub">{markup.escape(note)}</div>' for note in (*self.notes, self.source) if note),
-        )
-
-    def _level(self, name: str) -> Level:
-        return next(level for level in self.levels if level.name == name)
+        return cluster_card(self)
 
 
 def _with_slots(node: Node, slots: int) -> Node:

@@ -11,6 +11,7 @@ from meshlab.topology.cpus import parse_cpus
 from meshlab.topology.findings import SEVERITIES, Finding, Findings
 from meshlab.topology.hardware import Device, Node
 from meshlab.topology.links import UNKNOWN, Distance
+from meshlab.topology.nvidia_smi import HIDES_NVLINK
 from meshlab.topology.products import find_product
 
 __all__ = ["health"]
@@ -138,6 +139,8 @@ def _no_nvlink(node: Node) -> Report:
     """A machine whose GPUs have NVLink, and a matrix without: another command, or a fabric that is down."""
     count = len(node.devices)
     links = node.nvlinks[:count, :count]
+    if HIDES_NVLINK in node.notes:
+        yield "note", "mp", "nvidia-smi topo -mp leaves NVLink out, so the matrix says nothing of it", "take topo -m"
     if count < 2 or not node.nvlink_known or links.any() or not node.complete:
         return
     if (node.distance[:count, :count] == Distance.UNKNOWN).any():

@@ -333,6 +333,14 @@ class Node:
         order[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
         return order[number.ravel()]
 
+    def inner_gbs(self, nvlink: bool) -> float:
+        """GB/s of the slowest NVLink, or of the slowest other link, between two devices; NaN where there is none."""
+        count = len(self.devices)
+        linked = self.distance[:count, :count] == Distance.NVLINK
+        chosen = linked if nvlink else ~linked & ~np.eye(count, dtype=bool)
+        known = self.gbs[:count, :count][chosen]
+        return float(np.fmin.reduce(known, initial=np.nan)) if known.size else float("nan")
+
     def links(self) -> Iterator[Link]:
         """Every pair of ends once."""
         ends = self.ends

@@ -63,9 +63,19 @@ def cluster_from_hosts(hosts: Sequence[Mapping[str, Any]]) -> Cluster:
     return Cluster.from_nodes(tuple(nodes.values()), source="the NVIDIA driver and Linux", notes=notes)
 
 
+def _device(fields: Mapping[str, Any]) -> Device:
+    """A device from its fields; an answer that came through JSON has lists where Python had tuples."""
+    capability, remotes = fields.get("compute_capability"), fields.get("nvlink_remotes", ())
+    tuples = {
+        "compute_capability": None if capability is None else tuple(capability),
+        "nvlink_remotes": tuple(tuple(remote) for remote in remotes),
+    }
+    return Device(**{**fields, **tuples})
+
+
 def _node(host: Mapping[str, Any]) -> Node:
     try:
-        devices = tuple(Device(**fields) for fields in host["devices"])
+        devices = tuple(_device(fields) for fields in host["devices"])
         nics = tuple(Nic(**fields) for fields in host["nics"])
         facts = {name: host[name] for name in ("cpu_model", "cpu_count", "sockets", "memory_bytes")}
         return Node(

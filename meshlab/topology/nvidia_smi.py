@@ -17,7 +17,7 @@ from meshlab.topology.hardware import Device, Nic, Node
 from meshlab.topology.links import UNKNOWN
 from meshlab.topology.products import Product, find_product
 
-__all__ = ["looks_like_nvidia_smi", "read_nvidia_smi"]
+__all__ = ["HIDES_NVLINK", "looks_like_nvidia_smi", "read_nvidia_smi"]
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\r")
 _LINKS = r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC"
@@ -32,6 +32,9 @@ _COLUMN = re.compile(r"GPU\d+|NIC\d+|mlx\d+_(?:bond_)?\d+|[^\s|]+")
 _AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _LEGEND = re.compile(r"\b(NIC\d+)\s*:\s*([\w.:-]+)")
 _HIDDEN = re.compile(r"NICs?\s+(?:were\s+|are\s+)?(?:found|detected|present)")
+HIDES_NVLINK = "this is nvidia-smi topo -mp, which leaves NVLink out; topo -m has it"
+"""The note of a node that was read from ``topo -mp``."""
+
 _LARGEST = 4096
 _ASKED = 8  # machines that are counted before asking which is meant
 _LONGEST = 1 << 17  # characters of a line; 4,096 columns fit
@@ -139,7 +142,10 @@ def read_nvidia_smi(text: str, *, machine: int | str | None = None, device: str 
         machines = machines[index : index + 1]
     if len(machines) == 1:
         p2p = next((peer for peer in peers if _n_gpus(peer) == _n_gpus(machines[0])), None)
-        return _cluster([_node("node0", machines[0], p2p, _legend(clean), product)], clean)
+        node = _node("node0", machines[0], p2p, _legend(clean), product)
+        if _legend_hides_nvlink(clean) and not node.nvlinks.any():
+            node = replace(node, nvlink_known=False, notes=(*node.notes, HIDES_NVLINK))
+        return _cluster([node], clean)
     made: dict[tuple[object, ...], Node] = {}
     nodes: list[Node] = []
     for matrix in machines:
@@ -148,6 +154,11 @@ def read_nvidia_smi(text: str, *, machine: int | str | None = None, device: str 
             made[key] = _node(f"node{len(nodes)}", matrix, None, {}, product)
         nodes.append(made[key])
     return _cluster(nodes, clean)
+
+
+def _legend_hides_nvlink(text: str) -> bool:
+    """``topo -m`` explains NV# below its matrix even without any; ``topo -mp`` never does."""
+    return "PIX  = " in text and "PXB  = " in text and "NV#  = " not in text
 
 
 def _legend(text: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from meshlab.topology.cluster import Cluster
 from meshlab.topology.levels import Ints
 from meshlab.topology.view import View, make_view
 
-__all__ = ["topology_text"]
+__all__ = ["links_text", "topology_text"]
 
 _IDLE = "–"
 
@@ -99,3 +100,34 @@ def _wrap(head: str, groups: list[str], digits: int, width: int) -> list[str]:
         cells = " ".join(group.rjust(digits) for group in groups[start : start + room])
         lines.append((head if start == 0 else " " * len(head)) + cells)
     return lines
+
+
+def links_text(cluster: Cluster, node: int | str = 0) -> str:
+    r"""Write what joins every two ends of a host, as ``nvidia-smi topo -m`` does; `read_nvidia_smi` reads it back.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    node : int or str, default 0
+        The host, by number or name.
+
+    Returns
+    -------
+    str
+        Cells with tabs between, the names of the NICs below.
+
+    Examples
+    --------
+    >>> from meshlab.topology import preset
+    >>> links_text(preset("gb200-nvl72")).splitlines()[1].split("\t")
+    ['GPU0', ' X ', 'NV18', 'NV18', 'NV18', 'PHB', 'NODE', 'SYS', 'SYS', '0-71', '0']
+    """
+    host = cluster.node(node)
+    nics = [f"NIC{number}" for number in range(len(host.nics))]
+    names = [*host.ends[: len(host.devices)], *nics]
+    lines = ["\t".join(["", *names, "CPU Affinity", "NUMA Affinity"])]
+    for name, row, device in zip_longest(names, host.words, host.devices):
+        affinity = ["", ""] if device is None else [device.cpus or "N/A", device.numa or "N/A"]
+        lines.append("\t".join([name, *(" X " if word == "X" else word for word in row), *affinity]))
+    legend = [f"  {name}: {nic.name}" for name, nic in zip(nics, host.nics, strict=True)]
+    return "\n".join([*lines, *(["", "NIC Legend:", "", *legend] if legend else []), ""])

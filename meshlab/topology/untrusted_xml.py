@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from xml.sax import SAXParseException
-from xml.sax.handler import ContentHandler
-from xml.sax.xmlreader import AttributesImpl
 
 from meshlab.errors import ParseError, TopologyError
 
@@ -23,7 +21,7 @@ class Element:
     """One element: its tag, attributes and children."""
 
     tag: str
-    attributes: AttributesImpl
+    attributes: dict[str, str]
     children: list[Element] = field(default_factory=list)
 
     def get(self, name: str, default: str = "") -> str:
@@ -45,27 +43,26 @@ class _TooMuchError(Exception):
     """The document is larger or deeper than any machine."""
 
 
-class _Builder(ContentHandler):
+class _Builder:
     def __init__(self) -> None:
-        super().__init__()
         self.root: Element | None = None
         self.open: list[Element] = []
         self.count = 0
 
-    def startElement(self, name: str, attrs: AttributesImpl) -> None:  # noqa: N802
+    def start(self, name: str, attributes: dict[str, str]) -> None:
         self.count += 1
         if len(self.open) >= _DEEPEST:
             raise _TooMuchError(f"elements are nested more than {_DEEPEST} deep")
         if self.count > _MOST:
             raise _TooMuchError(f"there are more than {_MOST:,} elements")
-        element = Element(name, attrs)
+        element = Element(name, attributes)
         if self.open:
             self.open[-1].children.append(element)
         elif self.root is None:
             self.root = element
         self.open.append(element)
 
-    def endElement(self, name: str) -> None:  # noqa: N802
+    def end(self, name: str) -> None:
         self.open.pop()
 
 
@@ -127,7 +124,8 @@ def _parse(text: str, lines_before: int) -> tuple[Element, str | None]:
 
     builder = _Builder()
     parser = create_parser(forbid_dtd=True)
-    parser.setContentHandler(builder)
+    # Straight from expat: a content handler in between would wrap every attribute dict once more.
+    vars(parser).update(start_element=builder.start, end_element=builder.end)
     trouble = None
     try:
         parser.feed(text)

@@ -126,6 +126,17 @@ def test_the_frame_has_a_row_per_device_with_its_domains() -> None:
     assert set(frame["supports_int8"]) == {True}
 
 
+def test_the_levels_say_how_large_they_are_and_what_a_device_gets_there() -> None:
+    levels = preset("gb200-nvl72", nodes=36).level_frame().set_index("level")
+    assert levels["devices_max"].tolist() == [1, 72, 4, 36, 144]
+    assert levels.loc["nvlink", "gbs"] == pytest.approx(721.8)
+    assert levels.loc["leaf", "latency_us"] == 2.7
+    tapered = preset("tapered-h100", nodes=768).level_frame().set_index("level")
+    assert tapered.loc["cluster", "gbs"] == pytest.approx(48 / 7)
+    assert preset("pcie-l40s").level_frame().set_index("level").loc["host", "gbs"] == 22.0
+    assert Cluster.from_nodes([Node("laptop")]).level_frame()["domains"].tolist() == [0, 0, 0]
+
+
 def test_the_fingerprint_sees_links_and_network_but_not_the_temperature() -> None:
     warm, cold = (Cluster.from_nodes([host("a", 2, temperature_c=t)]) for t in (30.0, 80.0))
     assert warm == cold

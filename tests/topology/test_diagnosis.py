@@ -178,6 +178,26 @@ def test_a_gpu_behind_a_fabric_that_is_cut_off_in_the_paste_is_not_accused() -> 
     assert health(read_nvidia_smi(text)).codes == ("incomplete",)
 
 
+MP = """\
+\t\x1b[4mGPU0\tGPU1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m
+GPU0\t X \tPHB\t0-31\t0\t\tN/A
+GPU1\tPHB\t X \t0-31\t0\t\tN/A
+
+Legend:
+
+  X    = Self
+  PHB  = Connection traversing PCIe as well as a PCIe Host Bridge (typically the CPU)
+  PXB  = Connection traversing multiple PCIe bridges (without traversing the PCIe Host Bridge)
+  PIX  = Connection traversing at most a single PCIe bridge
+"""
+
+
+def test_topo_mp_is_told_from_a_fault_by_its_legend() -> None:
+    assert health(read_nvidia_smi(MP, device="H200")).codes == ("mp",)
+    with_legend = MP + "  NV#  = Connection traversing a bonded set of # NVLinks\n"
+    assert health(read_nvidia_smi(with_legend, device="H200")).codes == ("all-pcie",)
+
+
 def test_findings_print_tabulate_and_show_themselves() -> None:
     found = health(cluster(worded(H100, NO_NVLINK)))
     assert str(found).splitlines()[1].startswith("error: n0: GPU2 has no NVLink")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -293,6 +294,12 @@ def test_a_host_without_gpus_says_why_and_what_it_has() -> None:
 def test_what_a_host_says_is_plain_data() -> None:
     host = read_host()
     assert pickle.loads(pickle.dumps(host)) == host
+
+
+def test_answers_survive_json() -> None:
+    devices, words, p2p = seen(Driver())
+    host = read_host() | {"devices": devices, "nics": [], "words": words, "p2p": p2p}
+    assert cluster_from_hosts([json.loads(json.dumps(host))]).device(1) == cluster_from_hosts([host]).device(1)
 
 
 def test_answers_that_are_none_are_refused() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.errors import MeshlabError, ParseError, TopologyError
-from meshlab.topology import read_nvidia_smi
+from meshlab.topology import Cluster, Device, Nic, Node, links_text, read_nvidia_smi
 
 FOUR = """\
 \tGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
@@ -134,7 +134,7 @@ def test_more_nics_than_are_shown_is_noted() -> None:
 
 
 def test_a_matrix_of_peer_access_may_follow_or_stand_alone() -> None:
-    peers = "\tGPU0\tGPU1\nGPU0\tX\tNS\nGPU1\tCNS\tX\n"
+    peers = " \t\x1b[4mGPU0\tGPU1\t\x1b[0m\n GPU0\tX\tNS\t\n GPU1\tCNS\tX\t\n\nLegend:\n\n  OK   = Status Ok\n"
     both = read_nvidia_smi(FOUR + peers).node(0)
     assert both.p2p == (("X", "NS"), ("CNS", "X"))
     alone = read_nvidia_smi(peers)
@@ -158,6 +158,20 @@ def test_two_machines_are_asked_about() -> None:
 def test_the_product_gives_bandwidth_and_without_it_none_is_claimed() -> None:
     assert read_nvidia_smi(FOUR, device="A100").node(0).gbs[0, 1] == 240
     assert str(read_nvidia_smi(FOUR).node(0).gbs[0, 1]) == "nan"
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 5), st.integers(0, 4), st.data())
+def test_whatever_is_written_as_nvidia_smi_writes_it_is_read_back(gpus: int, nics: int, data: st.DataObject) -> None:
+    words = st.sampled_from(["NV1", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS"])
+    ends = gpus + nics
+    matrix = [["X" if i == j else data.draw(words) for j in range(ends)] for i in range(ends)]
+    affinity = st.sampled_from([None, "0-55,112-167", "3"])
+    devices = tuple(Device(id=i, numa=data.draw(affinity), cpus=data.draw(affinity)) for i in range(gpus))
+    ports = tuple(Nic(name=f"mlx5_{7 * k}") for k in range(nics))
+    node = Node("node0", devices, ports, words=tuple(map(tuple, matrix)))
+    written = links_text(Cluster.from_nodes([node]))
+    assert read_nvidia_smi(written).node(0) == node
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "hello", "X = Self", "GPU0 is fast", "SYS NODE PIX"])
