@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from types import SimpleNamespace
 
 import pytest
 
 from meshlab.mesh import DeviceMesh
 from meshlab.report import Report
-
-pytestmark = pytest.mark.browser
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-background-networking", "--no-first-run"]
 
 OVERLAPS = """() => {
   const touching = [];
@@ -55,17 +49,6 @@ CONTRAST = """() => {
 }"""
 
 
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("chromium is not installed")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
-
-
 def good(make_results):
     return SimpleNamespace(results=make_results(), mesh=DeviceMesh("dp=2, tp=2"), log=["done"] * 300)
 
@@ -86,10 +69,10 @@ def large(make_results):
 
 
 @pytest.mark.parametrize("make_run", [good, bad, large])
-def test_the_page_fits_and_is_readable_and_loads_nothing(browser, tmp_path, make_results, make_run):
+def test_the_page_fits_and_is_readable_and_loads_nothing(chromium, tmp_path, make_results, make_run):
     path = Report(make_run(make_results)).save(tmp_path / "report.html")
     for width, scheme in [(600, "light"), (600, "dark"), (1400, "light"), (1400, "dark")]:
-        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
         requests, complaints = [], []
         page.on("request", lambda request, requests=requests: requests.append(request.url))
         page.on("console", lambda message, complaints=complaints: complaints.append(message.text))
@@ -105,8 +88,8 @@ def test_the_page_fits_and_is_readable_and_loads_nothing(browser, tmp_path, make
         page.close()
 
 
-def test_the_measures_see_what_they_should(browser):
-    page = browser.new_page()
+def test_the_measures_see_what_they_should(chromium):
+    page = chromium.new_page()
     page.set_content(
         '<p style="color: #aaa">pale</p><svg viewBox="0 0 200 50" width="100"><text y="30">one</text>'
         '<text x="5" y="30">two</text><text x="190" y="30">outside</text></svg>'
