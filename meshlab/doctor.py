@@ -66,6 +66,7 @@ def examine() -> list[Finding]:
         _mpi(),
         _mpiexec(),
         _shared_memory(),
+        *_gpus(),
         *_gpu_packages(),
     ]
 
@@ -141,6 +142,17 @@ def _shared_memory() -> Finding:
             "in a container, start it with --shm-size=1g",
         )
     return Finding("shared memory", "ok", text)
+
+
+def _gpus() -> list[Finding]:
+    from meshlab.topology import health, probe
+
+    cluster = probe()
+    if not cluster.n_devices:
+        why = cluster.notes[0].split(": ", 1)[-1] if cluster.notes else "no GPU was seen"
+        return [Finding("GPUs", "absent", f"{why}; collectives run over MPI")]
+    found = [Finding("GPUs", "ok", cluster.summary)]
+    return found + [Finding("GPUs", "warning", str(finding)) for finding in health(cluster)]
 
 
 def _gpu_packages() -> list[Finding]:

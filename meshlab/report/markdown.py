@@ -21,6 +21,8 @@ def document(content: dict[str, Any], groups: Sequence[Groups]) -> str:
     if groups:
         rows = [[group.name, f"{len(group):,}", f"{group.size:,}", repr(group[0])] for group in groups]
         lines += ["## Groups", "", *_table(["axis", "groups", "ranks each", "first group"], rows, numbers=False), ""]
+    if content["machine"]:
+        lines += ["## Machine", "", *(f"- {_escape(sentence)}" for sentence in content["machine"]), ""]
     if content["tables"]:
         lines += ["## Results", ""]
     for table in content["tables"]:

@@ -20,7 +20,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["WIDTH", "Picture", "curve_pictures", "membership_pictures", "pictures_by_axis", "save_pictures"]
+    from meshlab.topology import Cluster
+
+__all__ = [
+    "WIDTH",
+    "Picture",
+    "curve_pictures",
+    "membership_pictures",
+    "pictures_by_axis",
+    "save_pictures",
+    "topology_pictures",
+]
+
 
 WIDTH = 5.75
 """Inches, 552 CSS pixels: a 600 px window shows it without shrinking its text."""
@@ -74,6 +85,25 @@ def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[Picture]:
         groups = mesh.group_set(axis)
         text = f"{', '.join(membership_title(groups))}. The first is {groups[0]!r}."
         pictures.append(Picture(f"membership-{axis}", figure, text))
+    return pictures
+
+
+def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> list[Picture]:
+    """The groups of every axis on the machine; none when the mesh does not fit on it."""
+    from matplotlib.figure import Figure
+
+    from meshlab.plots.topology import plot_topology
+    from meshlab.topology import place
+
+    if cluster.n_devices < mesh.world_size:
+        return []
+    placement = place(mesh, cluster)
+    pictures = []
+    for axis in axes:
+        figure = Figure((WIDTH, 2.5), layout="constrained")
+        plot_topology(mesh, cluster, axis=axis, ax=figure.add_subplot())
+        text = placement.explain(axis) if axis in mesh.axis_names else f"{axis} on {cluster.summary}"
+        pictures.append(Picture(f"topology-{axis}", figure, text))
     return pictures
 
 

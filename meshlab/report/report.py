@@ -14,6 +14,8 @@ from meshlab.mesh import DeviceMesh
 if TYPE_CHECKING:
     import pandas as pd
 
+    from meshlab.topology import Cluster
+
 __all__ = ["Report", "read_report"]
 
 _MOST_LOG_LINES = 200
@@ -41,8 +43,8 @@ class Report:
         values), ``plan``, ``state``, ``samples`` and ``log`` are used where they exist.
     mesh : DeviceMesh, optional
         The mesh whose groups are shown; the run's own without it.
-    cluster : object, optional
-        The hardware, shown by its ``repr``.
+    cluster : Cluster, optional
+        The machine: what every group crosses on it, in pictures and sentences.
     title : str, optional
         The headline.
 
@@ -63,7 +65,7 @@ class Report:
         run: Measured | pd.DataFrame,
         *,
         mesh: DeviceMesh | None = None,
-        cluster: object = None,
+        cluster: Cluster | None = None,
         title: str | None = None,
     ) -> None:
         import pandas as pd
@@ -75,6 +77,7 @@ class Report:
             raise BenchError(f"a report needs a run or a results frame, not {type(run).__name__}")
         self.results = conform(results.reset_index(drop=True), RESULTS)
         self.mesh = mesh if mesh is not None else getattr(run, "mesh", None)
+        self.cluster = cluster
         self.title = title or (f"Collectives on {self.mesh}" if self.mesh is not None else "Collectives")
         self.state = str(getattr(run, "state", None) or "")
         log = [str(line) for line in getattr(run, "log", None) or []]
@@ -98,6 +101,7 @@ class Report:
             "verdict": verdict,
             "is_bad": content.has_failed(self.results),
             "warnings": content.warnings_of(self.results, state=self.state, fingerprint=fingerprint),
+            "machine": self._machine(),
             "tables": shown,
             "more_tables": more,
             "method": [*content.method(self.results), *self._facts[0]],
@@ -105,6 +109,17 @@ class Report:
             "log": self.log,
             "more_log": self.more_log,
         }
+
+    def _machine(self) -> list[str]:
+        """What the machine is, what every axis crosses on it, and what looks wrong with it."""
+        from meshlab.topology import health, place
+
+        if self.cluster is None:
+            return []
+        told = [self.cluster.summary]
+        if self.mesh is not None and self.cluster.n_devices >= self.mesh.world_size:
+            told += place(self.mesh, self.cluster).explain().splitlines()
+        return told + [str(finding) for finding in health(self.cluster)]
 
     def _shown_axes(self) -> list[str]:
         """The axes whose groups are shown: those of the mesh that part it, then other sets that were measured."""
@@ -125,7 +140,7 @@ class Report:
         """The report as one HTML page that loads nothing from elsewhere."""
         from meshlab.report.html import page
 
-        return page(self._content(), self.results, self.mesh, self._shown_axes())
+        return page(self._content(), self.results, self.mesh, self.cluster, self._shown_axes())
 
     def markdown(self) -> str:
         """The report as Markdown with GitHub's tables, without pictures."""
@@ -169,7 +184,7 @@ class Report:
 
 
 def _facts(
-    run: object, mesh: DeviceMesh | None, cluster: object
+    run: object, mesh: DeviceMesh | None, cluster: Cluster | None
 ) -> tuple[list[tuple[str, str]], list[tuple[str, list[tuple[str, str]]]]]:
     """What the run says about itself: pairs for the method, and the sections of the environment."""
     method: list[tuple[str, str]] = []
@@ -179,7 +194,7 @@ def _facts(
     if mesh is not None:
         method.append(("Mesh", f"{mesh!r}, {mesh.world_size:,} ranks, fingerprint {mesh.fingerprint}"))
     if cluster is not None:
-        method.append(("Hardware", repr(cluster)))
+        method.append(("Machine", cluster.summary))
     if samples is not None and len(samples):
         warm = int(samples["is_warmup"].fillna(False).sum())
         method.append(("Samples", f"{len(samples):,}, of which {warm:,} are warm-up"))

@@ -13,20 +13,42 @@ from meshlab.topology.nvml import read_host
 __all__ = ["cluster_from_hosts", "probe"]
 
 
-def probe() -> Cluster:
-    """Look at this host.
+def probe(engines: Any = None) -> Cluster:
+    """Look at this host, or at every host that engines run on.
+
+    Parameters
+    ----------
+    engines : Engines, optional
+        Running ranks; each host is looked at once, by its first rank.
 
     Returns
     -------
     Cluster
-        One node. Without GPUs it has no devices, and its notes say why none was seen.
+        One node per host. Without GPUs it has no devices, and its notes say why none was seen.
+
+    Raises
+    ------
+    TopologyError
+        If no rank could look.
 
     Examples
     --------
     >>> probe().n_nodes
     1
     """
-    return cluster_from_hosts([read_host()])
+    if engines is None:
+        return cluster_from_hosts([read_host()])
+    first_of_host = {fact.host: fact.rank for fact in reversed(engines.facts)}
+    answers = engines.run(_read_host_on, arguments=(sorted(first_of_host.values()),)).set_index("rank")
+    failed = answers["error"].dropna()
+    if len(failed):
+        raise TopologyError(f"rank {failed.index[0]} could not look at its host: {failed.iloc[0]}")
+    return cluster_from_hosts([answers["value"][rank] for rank in sorted(first_of_host.values())])
+
+
+def _read_host_on(comm: Any, ranks: Sequence[int]) -> dict[str, Any] | None:
+    """Runs on every rank: one per host answers."""
+    return read_host() if comm.world_rank in ranks else None
 
 
 def cluster_from_hosts(hosts: Sequence[Mapping[str, Any]]) -> Cluster:

@@ -9,6 +9,7 @@ from meshlab.benchmark.frame import empty_results
 from meshlab.errors import BenchError, ParseError
 from meshlab.mesh import DeviceMesh
 from meshlab.report import Report, read_report
+from meshlab.topology import preset
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 NASTY = "</script><script>alert(1)</script>|<!-- & \"'"
@@ -62,7 +63,7 @@ def run(make_results):
 
 @pytest.fixture(scope="module")
 def html(make_results):
-    return Report(new_run(make_results), cluster="8 × H200").html()
+    return Report(new_run(make_results), cluster=preset("dgx-h200")).html()
 
 
 @pytest.fixture
@@ -157,7 +158,7 @@ def test_what_comes_from_outside_is_escaped_everywhere(run, make_results):
         results[column] = NASTY
     run.results, run.state, run.plan, run.log = results, NASTY, NASTY, [NASTY]
     run.environment = {NASTY: {NASTY: NASTY}, f"{NASTY}2": NASTY}
-    page = Page(Report(run, title=NASTY, cluster=NASTY).html())
+    page = Page(Report(run, title=NASTY).html())
     assert len(page.all("script")) == 1
     assert NASTY in page.texts
     assert "<script>" not in Report(run, title=NASTY)._repr_html_()
