@@ -1,0 +1,454 @@
+"""What an nccl-tests log says, as values: sections with their rows, and the frames of a whole log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.bench.nccl_devices import Device
+from meshlab.bench.nccl_info import NO_FACTS, NcclFacts, merge_facts
+from meshlab.markup import card, table
+from meshlab.units import format_size
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "Footer",
+    "IterationTimes",
+    "NcclTestsLog",
+    "Note",
+    "Preamble",
+    "Row",
+    "Section",
+    "Status",
+    "Table",
+    "Timing",
+    "average_matches",
+]
+
+Status = Literal["complete", "incomplete", "failed", "no_table"]
+"""complete: rows and an average were read. failed: the tool printed a failure and no average. incomplete: a table was
+begun and has no usable average. no_table: the run never reached a table."""
+
+_WORST_FIRST: tuple[Status, ...] = ("failed", "incomplete", "no_table", "complete")
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something the reader wants to say about one line; `line` counts from 1, or is None for the whole section."""
+
+    line: int | None
+    text: str
+
+    def __str__(self) -> str:
+        return self.text if self.line is None else f"line {self.line}: {self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Preamble:
+    """The settings that the tool prints first; None where the log does not say.
+
+    `program` is the name that the log itself gives to the test, `blocking` the sentence about ``-z``.
+    """
+
+    program: str | None = None
+    tool: str | None = None
+    tool_version: str | None = None
+    library_version: str | None = None
+    threads: int | None = None
+    gpus: int | None = None
+    min_bytes: int | None = None
+    max_bytes: int | None = None
+    step: int | None = None
+    step_kind: str | None = None
+    warmup_iters: int | None = None
+    iters: int | None = None
+    agg_iters: int | None = None
+    validation: int | None = None
+    graph: int | None = None
+    unalign: int | None = None
+    blocking: str | None = None
+    skipped_iters: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What stands below the table.
+
+    `out_of_bounds` counts failed checks (rows × placements × ranks), not elements; `fast_enough` is the verdict of
+    ``NCCL_TESTS_MIN_BW`` where that was set.
+    """
+
+    out_of_bounds: int | None = None
+    correct: bool | None = None
+    average_busbw_gbs: float | None = None
+    fast_enough: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One placement of one row, as printed.
+
+    `n_wrong` is None when the result was not checked. `error` is the largest relative error of the old layout, which
+    is not a count. The last four exist only with per-iteration timing (``-I``).
+    """
+
+    time_us: float
+    algbw_gbs: float
+    busbw_gbs: float
+    n_wrong: int | None = None
+    error: float | None = None
+    min_us: float | None = None
+    max_us: float | None = None
+    p99_us: float | None = None
+    cv_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table; a placement that the line does not have is None."""
+
+    line: int | None
+    size_bytes: int
+    count: int
+    type: str
+    op: str | None
+    root: int | None
+    out_of_place: Timing | None
+    in_place: Timing | None
+    timestamp: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IterationTimes:
+    """Times of the single iterations of one row and placement (JSON since version 2).
+
+    Parameters
+    ----------
+    row : int
+        The row in the section, from 0.
+    in_place : bool
+        Which placement.
+    skipped : int
+        How many leading iterations the tool's own summary leaves out.
+    times_us : numpy.ndarray
+        One time per iteration: the slowest process.
+    per_process_us : numpy.ndarray or None
+        Shape (processes, iterations): the slowest GPU of each process.
+    """
+
+    row: int
+    in_place: bool
+    skipped: int
+    times_us: Floats
+    per_process_us: Floats | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows of a section as columns; placement 0 is out of place, 1 is in place.
+
+    Parameters
+    ----------
+    line, size_bytes, count, root : numpy.ndarray
+        One whole number per row; line 0 and root -1 mean that there is none.
+    type, op, timestamp : sequence of str
+        One text per row; an empty text means that there is none. `timestamp` is empty where rows have none.
+    values : numpy.ndarray
+        Shape (rows, 2, 4): time, algbw, busbw and the last column (wrong elements or error).
+    iteration : numpy.ndarray or None
+        Shape (rows, 2, 4): fastest, slowest, 99th percentile in µs and coefficient of variation in percent.
+    present : numpy.ndarray
+        Shape (rows, 2): whether the placement was printed.
+    counted : bool
+        True when the last column counts wrong elements, False when it is the old layout's error.
+    op_column : bool
+        Whether there is a column for the reduce operation; the old layout has one only in some tests.
+    cpu_time : bool
+        True when the time is the host's (``-C``), so that it does not belong to the bandwidths beside it.
+    """
+
+    line: npt.NDArray[np.int64]
+    size_bytes: npt.NDArray[np.int64]
+    count: npt.NDArray[np.int64]
+    root: npt.NDArray[np.int64]
+    type: Sequence[str]
+    op: Sequence[str]
+    timestamp: Sequence[str]
+    values: Floats
+    iteration: Floats | None
+    present: npt.NDArray[np.bool_]
+    counted: bool = True
+    op_column: bool = True
+    cpu_time: bool = False
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Table:
+        """Only these rows."""
+        indices = rows.tolist()
+        return replace(
+            self,
+            line=self.line[rows],
+            size_bytes=self.size_bytes[rows],
+            count=self.count[rows],
+            root=self.root[rows],
+            type=[self.type[index] for index in indices],
+            op=[self.op[index] for index in indices],
+            timestamp=[self.timestamp[index] for index in indices] if self.timestamp else (),
+            values=self.values[rows],
+            iteration=None if self.iteration is None else self.iteration[rows],
+            present=self.present[rows],
+        )
+
+    def mean_busbw_gbs(self) -> float | None:
+        """The mean of all printed bus bandwidths, which the tool calls average."""
+        values = [value for half in self.values[..., 2].tolist() for value in half if value == value]
+        return sum(values) / len(values) if values else None
+
+    def timing(self, row: int, placement: int) -> Timing | None:
+        """One placement of one row."""
+        if not self.present[row, placement]:
+            return None
+        time, algbw, busbw, last = self.values[row, placement].tolist()
+        known = last == last
+        extra: tuple[float | None, ...] = (None,) * 4
+        if self.iteration is not None:
+            extra = tuple(value if value == value else None for value in self.iteration[row, placement].tolist())
+        return Timing(
+            time,
+            algbw,
+            busbw,
+            round(last) if known and self.counted else None,
+            last if known and not self.counted else None,
+            *extra,
+        )
+
+    def row(self, row: int) -> Row:
+        """One row."""
+        return Row(
+            int(self.line[row]) or None,
+            int(self.size_bytes[row]),
+            int(self.count[row]),
+            self.type[row],
+            self.op[row] or None,
+            int(self.root[row]) if self.root[row] >= 0 else None,
+            self.timing(row, 0),
+            self.timing(row, 1),
+            self.timestamp[row] if self.timestamp else None,
+        )
+
+
+@dataclass(frozen=True)
+class Section:
+    """One run of one test.
+
+    Parameters
+    ----------
+    number : int
+        Its place in the file, from 1.
+    line : int
+        Where it starts, from 1.
+    collective : str or None
+        The collective by meshlab's name; None when the text cannot tell.
+    n_ranks : int or None
+        How many ranks took part in one communicator; None when the text cannot tell.
+    status : {"complete", "incomplete", "failed", "no_table"}
+        How far the run came. Wrong results are a separate matter: see `footer` and the rows.
+    preamble, devices, table, footer
+        The parts, as printed.
+    unparsable_rows : int
+        Lines that start or end like a row and cannot be completed.
+    failures : tuple of Note
+        The tool's own failure lines, at most 1,000 of them; `failure_lines` counts all.
+    warnings : tuple of Note
+        What a reader of the numbers should know.
+    nccl : NcclFacts
+        What NCCL itself printed during the run.
+    iterations : tuple of IterationTimes
+        Times of single iterations, where the log has them.
+    """
+
+    number: int
+    line: int
+    collective: str | None
+    n_ranks: int | None
+    status: Status
+    preamble: Preamble
+    devices: Sequence[Device]
+    table: Table = field(repr=False, compare=False)
+    footer: Footer
+    unparsable_rows: int
+    failure_lines: int
+    failures: tuple[Note, ...]
+    warnings: tuple[Note, ...]
+    nccl: NcclFacts = field(repr=False)
+    iterations: tuple[IterationTimes, ...] = field(default=(), repr=False, compare=False)
+
+    @cached_property
+    def rows(self) -> tuple[Row, ...]:
+        """The complete rows, as printed."""
+        return tuple(self.table.row(index) for index in range(len(self.table)))
+
+    @property
+    def type(self) -> str | None:
+        """The element type as printed; None without rows or when it changes."""
+        types = set(self.table.type)
+        return types.pop() if len(types) == 1 else None
+
+    @property
+    def gpu(self) -> str | None:
+        """The GPU's name; None when no device is listed."""
+        names = [device.name for device in self.devices if device.name]
+        return max(set(names), key=names.count) if names else None
+
+    @property
+    def library(self) -> str | None:
+        """The library with its version, such as ``"NCCL 2.29.2"``."""
+        version = self.nccl.version or self.preamble.library_version
+        if version is None:
+            return None
+        name = "RCCL" if self.preamble.tool == "rccl-tests" else "NCCL"
+        return f"{name} {version.partition('+')[0]}"
+
+    @property
+    def ranks_per_node(self) -> int | None:
+        """Ranks per host; None when the hosts differ or nothing says it."""
+        if self.nccl.ranks_per_node is not None:
+            return self.nccl.ranks_per_node
+        if self.n_ranks is None or len(self.devices) != self.n_ranks:
+            return None
+        hosts = [device.host for device in self.devices]
+        counts = {hosts.count(host) for host in set(hosts)}
+        return counts.pop() if len(counts) == 1 else None
+
+    @property
+    def mode(self) -> str | None:
+        """How the calls were timed, isolated, pipelined or graph; None when the preamble does not say."""
+        if self.preamble.graph:
+            return "graph"
+        if self.preamble.blocking is not None:
+            return "isolated"
+        return "pipelined" if self.preamble.graph == 0 else None
+
+    @property
+    def average_matches_rows(self) -> bool | None:
+        """Whether the printed average is the mean of the rows read; None when one of them is missing."""
+        return average_matches(self.table, self.footer)
+
+
+def average_matches(table: Table, footer: Footer) -> bool | None:
+    """Whether the printed average is the mean of the rows read; None when one of them is missing."""
+    mean, average = table.mean_busbw_gbs(), footer.average_busbw_gbs
+    if mean is None or average is None:
+        return None
+    return abs(mean - average) <= 0.006 + 0.001 * abs(average)
+
+
+@dataclass(frozen=True)
+class NcclTestsLog:
+    """A whole log: its sections, and all of them as frames.
+
+    Parameters
+    ----------
+    name : str
+        The file's name, or a name made from the text.
+    sections : tuple of Section
+        One per run of a test, in the file's order; empty when the text holds only NCCL's own messages.
+    prelude : NcclFacts
+        What NCCL printed before the first run began.
+    """
+
+    name: str
+    sections: tuple[Section, ...]
+    prelude: NcclFacts = field(default=NO_FACTS, repr=False)
+
+    @property
+    def status(self) -> Status:
+        """The worst status of the sections: failed, incomplete, no_table, complete."""
+        found = {section.status for section in self.sections}
+        return next((status for status in _WORST_FIRST if status in found), "no_table")
+
+    @property
+    def warnings(self) -> tuple[Note, ...]:
+        """The warnings of all sections."""
+        return tuple(note for section in self.sections for note in section.warnings)
+
+    @property
+    def nccl(self) -> NcclFacts:
+        """What NCCL printed, over all sections; each section has its own as `Section.nccl`."""
+        return merge_facts([self.prelude, *(section.nccl for section in self.sections)])
+
+    @property
+    def results(self) -> pd.DataFrame:
+        """One row per printed row and placement, in the schema of results; see `meshlab.bench.frame.RESULTS`.
+
+        ``run_id`` is the name and the section's number, and ``step // 2`` is the row in that section. Bandwidths are
+        computed from the time; a busbw whose collective or rank count is unknown is the printed one.
+        """
+        return self._frames[0].copy()
+
+    @property
+    def samples(self) -> pd.DataFrame:
+        """One row per iteration, where the log has iterations (JSON since version 2); else an empty frame."""
+        return self._frames[1].copy()
+
+    @cached_property
+    def _frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        from meshlab.bench.nccl_frames import results_frame, samples_frame
+
+        return results_frame(self), samples_frame(self)
+
+    def _summary(self) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
+        for section in self.sections:
+            sizes = section.table.size_bytes
+            peak = section.table.values[..., 2][section.table.present]
+            rows.append(
+                (
+                    section.number,
+                    section.collective or "unknown",
+                    "unknown" if section.n_ranks is None else section.n_ranks,
+                    section.gpu or "unknown",
+                    section.type or "–",
+                    len(sizes),
+                    f"{format_size(sizes.min())} – {format_size(sizes.max())}" if len(sizes) else "–",
+                    f"{peak.max():.1f}" if peak.size and section.n_ranks != 1 else "–",
+                    section.status,
+                )
+            )
+        return rows
+
+    def __repr__(self) -> str:
+        lines = [f"<NcclTestsLog {self.name}: {self.status}, {_plural(len(self.sections), 'section')}>"]
+        for number, collective, n_ranks, gpu, dtype, rows, sizes, peak, status in self._summary()[:20]:
+            lines.append(
+                f"  {number}. {collective}, {n_ranks} ranks, {gpu}, {dtype}, {_plural(rows, 'row')}, {sizes}, "
+                f"peak busbw {peak} GB/s, {status}"
+            )
+        if len(self.sections) > 20:
+            lines.append(f"  … {len(self.sections) - 20} more")
+        lines += [f"  {note}" for note in self.warnings[:5]]
+        if len(self.warnings) > 5:
+            lines.append(f"  … {len(self.warnings) - 5} more warnings")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head = ["", "collective", "ranks", "GPU", "type", "rows", "sizes", "peak busbw (GB/s)", "status"]
+        parts = [table(head, self._summary())]
+        if self.warnings:
+            parts.append(table(["line", "warning"], [(note.line or "–", note.text) for note in self.warnings], most=10))
+        return card(f"{self.name}: {self.status}", f"{_plural(len(self.sections), 'section')} of nccl-tests", *parts)
+
+
+def _plural(n: int, word: str) -> str:
+    return f"{n} {word}" if n == 1 else f"{n} {word}s"
