@@ -19,7 +19,7 @@ class Device(NamedTuple):
     group: int | None
     pid: int
     host: str
-    index: int
+    device: int
     bus_id: str
     name: str
 

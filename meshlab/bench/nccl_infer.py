@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from heapq import nlargest
 from operator import itemgetter
 
-import numpy as np
-
-from meshlab.bench.nccl_log import Table
 from meshlab.bench.nccl_rows import ranks_in_size
+from meshlab.bench.nccl_table import Table
 
-__all__ = ["COLLECTIVE_OF_PROGRAM", "find_program", "Looks", "implied_ranks", "infer_collective", "look_at"]
+__all__ = ["COLLECTIVE_OF_PROGRAM", "Looks", "find_program", "implied_ranks", "infer_collective", "look_at"]
 
 COLLECTIVE_OF_PROGRAM = {
     "all_gather": "all_gather",
@@ -90,7 +88,7 @@ def find_program(line: str) -> str | None:
 
 
 def infer_collective(
-    looks: Looks, program: str | None, operations: frozenset[str], n_ranks: int | None
+    looks: Looks, program: str | None, command: str | None, operations: frozenset[str], n_ranks: int | None
 ) -> str | None:
     """The collective by meshlab's name.
 
@@ -99,7 +97,9 @@ def infer_collective(
     looks : Looks
         What the rows show.
     program : str or None
-        The test's name where the text has one.
+        The name that the log itself gives to the test; it is taken as it is.
+    command : str or None
+        The name in a command line, which may belong to another run.
     operations : frozenset of str
         Calls that NCCL itself reported.
     n_ranks : int or None
@@ -111,7 +111,9 @@ def infer_collective(
         None when names and columns leave several, or contradict each other. An alltoallv with even sizes that does not
         name itself counts as all_to_all.
     """
-    named = COLLECTIVE_OF_PROGRAM.get(program or "")
+    if program in COLLECTIVE_OF_PROGRAM:
+        return COLLECTIVE_OF_PROGRAM[program]
+    named = COLLECTIVE_OF_PROGRAM.get(command or "")
     if named is None and len(operations) == 1:
         named = _OPERATIONS.get(next(iter(operations)))
     if named == "all_to_all_v" or not looks.has_sizes:
@@ -190,7 +192,7 @@ def _fits(looks: Looks, n_ranks: int | None, name: str, kind: _Kind) -> bool:
     if high == 0:
         return True
     if name == "all_reduce":
-        return 1 <= high and low < 2
+        return high >= 1 and low < 2
     expected = (times - 1) / times if kind.size_per_rank and name != "hypercube" else 1.0
     return low <= expected <= high
 

@@ -1,4 +1,4 @@
-"""What NCCL prints about itself (``NCCL_DEBUG=INFO``): version, ranks, channels, rings, trees, transports, variables."""
+"""What NCCL prints about itself (``NCCL_DEBUG=INFO``): version, ranks, channels, rings, trees, transports."""
 
 from __future__ import annotations
 

@@ -12,9 +12,10 @@ import numpy as np
 
 from meshlab.bench.nccl_devices import Device
 from meshlab.bench.nccl_info import FactCollector, version_from_code
-from meshlab.bench.nccl_log import Footer, IterationTimes, Note, Preamble, Section, Table
+from meshlab.bench.nccl_log import Footer, Note, Preamble, Section
 from meshlab.bench.nccl_rows import OPS, hold_together
 from meshlab.bench.nccl_section import make_section
+from meshlab.bench.nccl_table import IterationTimes, Table
 from meshlab.errors import ParseError
 
 __all__ = ["MOST_JSON", "looks_like_json", "read_json_sections"]
@@ -204,9 +205,7 @@ def _iterations(results: list[dict[str, Any]]) -> Iterator[IterationTimes]:
             processes = None
             if rows and all(isinstance(row, list) and len(row) == times.size for row in rows):
                 processes = np.array([[_float(value) for value in row] for row in rows], dtype=np.float64)
-            yield IterationTimes(
-                index, bool(in_place), _int(summary.get("skipped_iterations")) or 0, times, processes
-            )
+            yield IterationTimes(index, bool(in_place), _int(summary.get("skipped_iterations")) or 0, times, processes)
 
 
 def _timing(part: Any) -> list[float] | None:
@@ -264,4 +263,6 @@ def _int(value: Any) -> int | None:
 
 
 def _bool(value: Any) -> bool | None:
-    return {"true": True, "false": False, True: True, False: False}.get(value) if isinstance(value, (str, bool)) else None
+    return (
+        {"true": True, "false": False, True: True, False: False}.get(value) if isinstance(value, (str, bool)) else None
+    )

@@ -17,7 +17,7 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.bench.nccl_log import Table
+from meshlab.bench.nccl_table import Table
 
 __all__ = ["DTYPE_OF_TYPE", "ITEMSIZE", "OPS", "RowBuffer", "Shape", "hold_together", "ranks_in_size", "read_header"]
 
@@ -139,7 +139,7 @@ class RowBuffer:
     def __len__(self) -> int:
         return len(self._line)
 
-    def add(self, tokens: list[str], text: str, line: int, *, strict: bool = False) -> bool:
+    def add(self, tokens: list[str], text: str, line: int, *, strict: bool = False, halves: bool = True) -> bool:
         """Take one line.
 
         Parameters
@@ -152,6 +152,8 @@ class RowBuffer:
             Its number.
         strict : bool, default False
             Refuse a line that is not exactly as the tool prints it.
+        halves : bool, default True
+            Whether one placement may be absent.
 
         Returns
         -------
@@ -175,7 +177,7 @@ class RowBuffer:
         right = stop - start - (1 if shape.root else 0)
         present = 3 if shape.placements == (0, 1) else 2
         if right != width * len(shape.placements):
-            if right != width:
+            if right != width or not halves:
                 return False
             present = 2 if _SKIPPED_HALF.search(text) else 1
         try:
@@ -319,7 +321,9 @@ def _numbers(tokens: list[str], width: int) -> list[float]:
         return list(map(float, tokens))
     except ValueError:
         return [
-            _NAN if index % width > 3 and token[:1].isalpha() else float("nan" if token == "N/A" and index % width == 3 else token)
+            _NAN
+            if index % width > 3 and token[:1].isalpha()
+            else float("nan" if token == "N/A" and index % width == 3 else token)
             for index, token in enumerate(tokens)
         ]
 

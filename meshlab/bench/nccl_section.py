@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshlab.bench.nccl_infer import COLLECTIVE_OF_PROGRAM, implied_ranks, infer_collective, look_at
 from meshlab.bench.nccl_devices import Device
+from meshlab.bench.nccl_infer import COLLECTIVE_OF_PROGRAM, implied_ranks, infer_collective, look_at
 from meshlab.bench.nccl_info import NcclFacts
-from meshlab.bench.nccl_log import Footer, IterationTimes, Note, Preamble, Section, Status, Table, average_matches
+from meshlab.bench.nccl_log import Footer, Note, Preamble, Section, Status, average_matches
+from meshlab.bench.nccl_table import IterationTimes, Table
 
 __all__ = ["make_section"]
 
@@ -48,11 +49,10 @@ def make_section(
     The other parameters are those of `Section`.
     """
     notes = list(notes)
-    program = preamble.program or command
     looks = look_at(table)
-    collective = infer_collective(looks, program, nccl.operations, listed_ranks)
-    if program in COLLECTIVE_OF_PROGRAM and collective is None:
-        notes.append(Note(None, f"the text names {program}, but the rows are not those of {program}"))
+    collective = infer_collective(looks, preamble.program, command, nccl.operations, listed_ranks)
+    if collective is None and command in COLLECTIVE_OF_PROGRAM:
+        notes.append(Note(None, f"the command starts {command}, but the rows are not those of {command}"))
     n_ranks = _n_ranks(listed_ranks, nccl.n_ranks, implied_ranks(looks, collective), notes)
     notes += _broken_rows(broken)
     status = _status(len(table), began_table, footer, failure_lines)
@@ -94,7 +94,7 @@ def _status(rows: int, began_table: bool, footer: Footer, failure_lines: int) ->
 def _n_ranks(
     listed: int | None, reported: int | None, implied: tuple[int, int | None] | None, notes: list[Note]
 ) -> int | None:
-    """The number of ranks: what is listed, then what NCCL reports, as far as the rows allow it, then what they imply."""
+    """What is listed, then what NCCL reports, as far as the rows allow it; then what the rows imply."""
     least, most = implied or (1, None)
     for said in (listed, reported):
         if said is not None and least <= said and (most is None or said <= most):
