@@ -128,10 +128,12 @@ def _summary(times: IterationTimes) -> dict[str, float]:
 
 
 def _with_attrs(frame: pd.DataFrame, log: NcclTestsLog) -> pd.DataFrame:
+    gpu, library = (_joined(getattr(section, name) for section in log.sections) for name in ("gpu", "library"))
     attrs = {
         "file": log.name,
-        "gpu": _joined(section.gpu for section in log.sections),
-        "library": _joined(section.library for section in log.sections),
+        "where": " · ".join(text for text in (gpu, library, "nccl-tests") if text),
+        "gpu": gpu,
+        "library": library,
         "environment": dict(log.nccl.environment),
     }
     frame.attrs = {name: value for name, value in attrs.items() if value}

@@ -93,6 +93,9 @@ class LogReader:
             raw = _ANSI.sub("", raw)
         if "NCCL" in raw and self._take_nccl(raw):
             return
+        if raw[:1] == "[" and raw.count(tag := raw[: raw.find("]") + 1]) > 1:
+            # Some launchers put the rank before every write, not only before every line.
+            raw = raw.replace(f"{tag} ", "").replace(tag, "")
         tokens = raw.split()
         if not tokens:
             return
