@@ -141,7 +141,7 @@ class Comparison:
                         format_time_us(row["after_us"]),
                         "–" if math.isnan(row["ratio"]) else f"{row['ratio']:.3g}×",
                         _interval(row) or "–",
-                        row["note"] or row["basis"],
+                        row["note"] or {"single": "single values"}.get(row["basis"], row["basis"]),
                     )
                     for _, row in _by_interest(self.frame).iterrows()
                 ],

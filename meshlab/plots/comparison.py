@@ -29,7 +29,12 @@ _MARKERS: dict[str, dict[str, Any]] = {
 _VARIES = ("collective", "op", "dtype", "mode", "axis", "group", "n_ranks", "in_place")
 _DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 2, 1.5, 2)), (0, (8, 2)))
 _FONT = 9.0
-_RATIOS = (0.02, 0.05, 0.1, 0.2, 0.5, 0.67, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.25, 1.5, 2, 5, 10, 20, 50)
+_RATIOS = (
+    (1.7, (0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.3)),
+    (8.0, (0.25, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4)),
+    (float("inf"), tuple(digit * 10.0**power for power in range(-4, 5) for digit in (1, 2, 5))),
+)
+"""Ticks for ratios, by how far the smallest and the largest are apart."""
 
 
 def plot_comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
@@ -127,9 +132,7 @@ def _scale(ax: Axes, frame: pd.DataFrame, effect: float) -> None:
     room = (high / low) ** 0.08
     ax.set_yscale("log")
     ax.set_ylim(low / room, high * room)
-    wide = high / low > 4
-    ticks = [ratio for ratio in _RATIOS if low / room <= ratio <= high * room]
-    ticks = [ratio for ratio in ticks if ratio in (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)] if wide else ticks
+    ticks = next(ticks for most, ticks in _RATIOS if high / low <= most)
     ax.yaxis.set_major_locator(FixedLocator(ticks))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}×"))
     ax.yaxis.set_minor_locator(NullLocator())
