@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from heapq import nlargest
-from operator import itemgetter
 
 from meshlab.bench.nccl_rows import ranks_in_size
 from meshlab.bench.nccl_table import Table
@@ -43,7 +41,7 @@ _OPERATIONS = {
     "Reduce": "reduce",
 }
 _ROUNDING = 0.00501
-_SHARPEST = 16
+_FEW = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +157,7 @@ def look_at(table: Table) -> Looks:
     checked = [any(half[placement] == half[placement] for half in last) for placement in (0, 1)]
     both = checked[0] and bool(table.present[:, 1].any())
     # Rows that hold together agree, so a few tell.
-    few = used[-_SHARPEST:]
+    few = used[-_FEW:]
     times = {ranks_in_size(sizes[index], int(table.count[index]), table.type[index]) for index in few} - {0}
     return Looks(
         bool(used),
@@ -198,10 +196,10 @@ def _fits(looks: Looks, n_ranks: int | None, name: str, kind: _Kind) -> bool:
 
 
 def _factor(table: Table) -> tuple[float, float]:
-    rates: list[list[float]] = table.values[..., 1:3][table.present].tolist()
     low, high = 0.0, math.inf
-    # The fastest rows have the most digits.
-    for algbw, busbw in nlargest(_SHARPEST, rates, key=itemgetter(1)):
+    # The last rows are the largest, whose rates have the most digits.
+    rates: list[list[float]] = table.values[-_FEW:, :, 1:3].reshape(-1, 2).tolist()
+    for algbw, busbw in rates:
         if algbw >= 0.05 and busbw > 0:
             room_algbw = _ROUNDING if algbw < 1e3 else 10 * _ROUNDING if algbw < 1e4 else 100 * _ROUNDING
             room_busbw = _ROUNDING if busbw < 1e3 else 10 * _ROUNDING if busbw < 1e4 else 100 * _ROUNDING

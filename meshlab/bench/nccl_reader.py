@@ -19,6 +19,7 @@ from meshlab.bench.nccl_run import Run, Stage
 __all__ = ["LogReader"]
 
 _MOST_FAILURES = 1000
+_HASH = ["#"]
 
 _TYPES = frozenset(DTYPE_OF_TYPE)
 _CELL = rf"{'|'.join(OPS)}|N/A|-?\d+(?:\.\d+)?(?:e[-+]\d+)?"
@@ -49,7 +50,6 @@ _TESTS_VERSION = re.compile(r"nccl-tests version +(\S+)")
 _CODES = re.compile(r"nccl-headers=(\d+) nccl-library=(\d+)")
 _PROGRAM = re.compile(r"Collective test (starting|concluded): *(?:\S*/)?(\w+?)_perf(?:_\w+)?\s*$")
 _EXPORT = re.compile(r"\+ (?:export )?'?(NCCL_[A-Z0-9_]+)='?([^']*)'?\s*$")
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class LogReader:
@@ -57,8 +57,6 @@ class LogReader:
 
     def __init__(self) -> None:
         self.line = 0
-        self.first_line = ""
-        self.has_nul = False
         self.prelude = FactCollector()
         self._facts = self.prelude
         self._done: list[Section] = []
@@ -66,52 +64,28 @@ class LogReader:
         self._commands: set[str] = set()
         self._in_place_only = False
 
-    def seen(self) -> str:
-        """What the text looks like, for someone who gave the wrong file."""
-        start = self.first_line.lower()
-        if self.has_nul:
-            return "it holds binary data"
-        if start.startswith(("<!doctype html", "<html")):
-            return "it looks like HTML"
-        if not start:
-            return "the text is empty"
-        lines = "1 line" if self.line == 1 else f"{self.line:,} lines"
-        return f"{lines}, the first is {self.first_line[:80]!r}"
-
     def finish(self) -> tuple[Section, ...]:
         """The sections read."""
         self._close()
         return tuple(self._done)
 
-    def take(self, raw: str) -> None:
-        """Take one line."""
-        self.line += 1
-        if "\r" in raw:
-            # A terminal shows what follows the last carriage return.
-            raw = raw.rstrip("\r").rpartition("\r")[2]
-        if "\x1b" in raw:
-            raw = _ANSI.sub("", raw)
-        if "NCCL" in raw and self._take_nccl(raw):
-            return
-        if raw[:1] == "[" and raw.count(tag := raw[: raw.find("]") + 1]) > 1:
-            # Some launchers put the rank before every write, not only before every line.
-            raw = raw.replace(f"{tag} ", "").replace(tag, "")
-        tokens = raw.split()
-        if not tokens:
-            return
-        if not self.first_line:
-            self.first_line = raw.strip()[:200]
-        if not self.has_nul and "\0" in raw:
-            self.has_nul = True
-        if len(tokens) > 2:
-            if tokens[2] in _TYPES and tokens[0].isdigit() and tokens[1].isdigit():
-                self._take_row(tokens, raw.strip())
-                return
-            if not _TYPES.isdisjoint(tokens[2:9]) and self._take_prefixed_row(tokens, raw):
-                return
-        elif tokens == ["#"]:
-            return
-        self._take_words(raw, tokens)
+    def take(self, lines: list[str]) -> None:
+        """Take the next lines."""
+        for raw in lines:
+            self.line += 1
+            if ("NCCL" in raw and self._take_nccl(raw)) or (" device " in raw and self._take_device(raw)):
+                continue
+            if raw[:1] == "[" and raw.count(tag := raw[: raw.find("]") + 1]) > 1:
+                # Some launchers put the rank before every write, not only before every line.
+                raw = raw.replace(f"{tag} ", "").replace(tag, "")
+            tokens = raw.split()
+            if len(tokens) > 2:
+                if tokens[2] in _TYPES and tokens[0].isdigit() and tokens[1].isdigit():
+                    self._take_row(tokens, raw.strip())
+                elif _TYPES.isdisjoint(tokens[2:9]) or not self._take_prefixed_row(tokens, raw):
+                    self._take_words(raw, tokens)
+            elif tokens and tokens != _HASH:
+                self._take_words(raw, tokens)
 
     # NCCL's own messages
 
@@ -133,7 +107,8 @@ class LogReader:
             if match is not None:
                 self._facts.take_variable(match[1], match[2])
             return False
-        if self._run is not None and self._run.stage == Stage.TABLE:
+        # A row has wide gaps, what NCCL puts before its messages has none.
+        if raw.find("  ", 0, at) >= 0 and self._run is not None and self._run.stage == Stage.TABLE:
             self._take_interrupted_row(self._run, raw)
         return True
 
@@ -208,9 +183,7 @@ class LogReader:
     # Everything else
 
     def _take_words(self, raw: str, tokens: list[str]) -> None:
-        if "Rank " in raw or " device " in raw:
-            self._take_device(raw)
-        elif "algbw" in raw and "busbw" in raw:
+        if "algbw" in raw and "busbw" in raw:
             self._take_header(tokens)
         elif "minBytes" in raw:
             self._take_settings(raw)
@@ -238,6 +211,8 @@ class LogReader:
         elif "summary skips first" in raw:
             skipped = re.search(r"skips first (\d+) iter", raw)
             run.settings["skipped_iters"] = int(skipped[1]) if skipped is not None else None
+        elif run.stage == Stage.LISTED and ("Rank " in raw or " device " in raw):
+            run.device_lost = True
         elif "in-place" in raw:
             self._in_place_only = "out-of-place" not in raw
         elif tokens[-1] == "..." and len(tokens) <= 2:
@@ -299,26 +274,25 @@ class LogReader:
             if name == "step" and kind:
                 run.settings["step_kind"] = kind
 
-    def _take_device(self, raw: str) -> None:
+    def _take_device(self, raw: str) -> bool:
+        """Take a line of the device list; False when it is none, or a part of one."""
         match = DEVICE_LINE.search(raw)
         run = self._run
         if match is None:
-            if run is not None:
-                run.device_lost = True
-            return
+            return False
         if run is None or run.stage != Stage.LISTED:
             run = self._at(Stage.LISTED, run is None or run.stage > Stage.LISTED)
-        rank = int(match[1])
-        if rank not in run.devices:
-            run.devices[rank] = match[0]
-            run.groups[match[2]] += 1
+        rank, group = match.group(1, 2)
+        run.devices.setdefault(int(rank), match[0])
+        run.groups[group] += 1
+        return True
 
     def _take_header(self, tokens: list[str]) -> None:
         run = self._run
         run = self._at(Stage.TABLE, run is None or run.stage == Stage.CLOSED or run.has_header or len(run.rows) > 0)
         run.has_header = run.began_table = True
         start = next((index for index, token in enumerate(tokens) if token == "size"), 0)
-        shape = read_header(tokens[start:], self._in_place_only)
+        shape = read_header(tuple(tokens[start:]), self._in_place_only)
         if shape is not None:
             run.rows = RowBuffer(shape)
 

@@ -12,7 +12,8 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from functools import lru_cache
+from itertools import cycle, product
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +57,7 @@ _STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _SKIPPED_HALF = re.compile(r"\S {30,}\S")
 _PLACEMENT_BITS = np.array([1, 2], dtype=np.uint8)
 _INTERNED = {name: name for name in DTYPE_OF_TYPE}
+_WIDTHS = {"algbw": 6, "busbw": 6}
 _NAN = float("nan")
 
 Ints = npt.NDArray[np.int64]
@@ -91,13 +93,14 @@ class Shape:
     cpu_time: bool = False
 
 
-def read_header(tokens: list[str], in_place_only: bool) -> Shape | None:
+@lru_cache(maxsize=256)
+def read_header(tokens: tuple[str, ...], in_place_only: bool) -> Shape | None:
     """Read the line of column names; None when it is cut or not one.
 
     Examples
     --------
     >>> names = "size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
-    >>> read_header(names.split(), in_place_only=False).placements
+    >>> read_header(tuple(names.split()), in_place_only=False).placements
     (0, 1)
     """
     times = [index for index, token in enumerate(tokens) if token in ("time", "cputime")]
@@ -108,7 +111,7 @@ def read_header(tokens: list[str], in_place_only: bool) -> Shape | None:
     right = right[:-1] if stamp else right
     width = len(right) // len(times)
     halves = [right[start : start + width] for start in range(0, len(right), width)]
-    if any(half != halves[0] for half in halves) or halves[0][3:4] not in (["#wrong"], ["error"]):
+    if any(half != halves[0] for half in halves) or halves[0][3:4] not in (("#wrong",), ("error",)):
         return None
     if len(halves) != 2 and not (in_place_only and len(halves) == 1):
         return None
@@ -133,7 +136,7 @@ class RowBuffer:
         self._type: list[str] = []
         self._op: list[str] = []
         self._stamp: list[str] = []
-        self._present, self._exact, self._follows = bytearray(), bytearray(), bytearray()
+        self._flags = bytearray()
         self._full_length = -1
 
     def __len__(self) -> int:
@@ -184,7 +187,11 @@ class RowBuffer:
             size, count = int(tokens[0]), int(tokens[1])
             if shape.root:
                 root, start = int(tokens[start]), start + 1
-            numbers = _numbers(tokens[start:stop], width)
+            cells = tokens[start:stop]
+            try:
+                numbers = list(map(float, cells))
+            except ValueError:
+                numbers = _numbers(cells, width)
         except ValueError:
             return False
         if present != 3:
@@ -203,9 +210,7 @@ class RowBuffer:
         self._root.append(root)
         self._type.append(_INTERNED.get(tokens[2], tokens[2]))
         self._op.append(op)
-        self._present.append(present)
-        self._exact.append(exact)
-        self._follows.append(_follows(size, numbers, width))
+        self._flags.append(present | exact << 2 | _follows(size, numbers, width) << 3)
         self._values.extend(numbers)
         if shape.stamp:
             self._stamp.append(stamp)
@@ -234,7 +239,8 @@ class RowBuffer:
             for column in (self._line, self._size, self._count, self._root)
         )
         values = (np.frombuffer(self._values, dtype=np.float64) if n else np.zeros(0)).reshape(n, 2, width)
-        present = np.frombuffer(bytes(self._present), dtype=np.uint8)[:, None] & _PLACEMENT_BITS > 0
+        flags = bytes(self._flags)
+        present = np.frombuffer(flags, dtype=np.uint8)[:, None] & _PLACEMENT_BITS > 0
         table = Table(
             line,
             size,
@@ -250,12 +256,13 @@ class RowBuffer:
             bool(shape.op),
             shape.cpu_time,
         )
-        whole = hold_together(table, self._follows)
+        whole = hold_together(table, [flag & 8 for flag in flags])
+        exact = sum(flag & 4 > 0 for flag in flags)
         # Where most lines are not as printed, someone took the columns apart (awk, a spreadsheet): widths say nothing.
-        if not all(self._exact) and (2 * sum(self._exact) >= n or n <= 2):
-            whole = [good and bool(exact) for good, exact in zip(whole, self._exact, strict=True)]
-        if shape.placements == (0, 1) and 3 in self._present:
-            whole = [good and bits == 3 for good, bits in zip(whole, self._present, strict=True)]
+        if exact < n and (2 * exact >= n or n <= 2):
+            whole = [good and flag & 4 > 0 for good, flag in zip(whole, flags, strict=True)]
+        if shape.placements == (0, 1) and any(flag & 3 == 3 for flag in flags):
+            whole = [good and flag & 3 == 3 for good, flag in zip(whole, flags, strict=True)]
         if all(whole):
             return table, []
         keep = np.array(whole, dtype=bool)
@@ -298,9 +305,10 @@ def hold_together(table: Table, follows: Sequence[int] | None = None) -> list[bo
     sizes = table.size_bytes.tolist()
     times = list(map(ranks_in_size, sizes, table.count.tolist(), table.type))
     known = [value for value in times if value]
-    usual, how_many = next(iter(Counter(value for value in known if value > 0).most_common(1)), (0, 0))
-    if 2 * how_many >= len(known):
-        whole = [value in (0, usual) for value in times]
+    if len(set(known)) < 2 and -1 not in known:
+        whole = [True] * len(times)
+    elif 2 * (how := Counter(value for value in known if value > 0).most_common(1) or [(0, 0)])[0][1] >= len(known):
+        whole = [value in (0, how[0][0]) for value in times]
     else:
         whole = [value >= 0 or (len(known) > 2 and bool(size)) for value, size in zip(times, sizes, strict=True)]
     if follows is None:
@@ -317,15 +325,12 @@ def hold_together(table: Table, follows: Sequence[int] | None = None) -> list[bo
 
 def _numbers(tokens: list[str], width: int) -> list[float]:
     """Numbers of a row; N/A may stand for the wrong elements, and other tools add words behind them."""
-    try:
-        return list(map(float, tokens))
-    except ValueError:
-        return [
-            _NAN
-            if index % width > 3 and token[:1].isalpha()
-            else float("nan" if token == "N/A" and index % width == 3 else token)
-            for index, token in enumerate(tokens)
-        ]
+    if tokens.count("N/A") == tokens[3::width].count("N/A") and width == 4:
+        return [_NAN if token == "N/A" else float(token) for token in tokens]
+    return [
+        _NAN if (index % width == 3 and token == "N/A") or (index % width > 3 and token[:1].isalpha()) else float(token)
+        for index, token in enumerate(tokens)
+    ]
 
 
 def _is_as_printed(tokens: list[str], text: str, shape: Shape, start: int, present: int) -> bool:
@@ -335,21 +340,22 @@ def _is_as_printed(tokens: list[str], text: str, shape: Shape, start: int, prese
     (but N/A always 5).
     """
     stop = len(tokens) - 2 * shape.stamp
-    middle = "".join(f"  {token:>6}" for token in tokens[3:start])
+    middle = "".join([f"  {token:>6}" for token in tokens[3:start]])
     blank_ops = [""]
     if shape.op is not False and (start == 3 or tokens[3] not in OPS):
         blank_ops = [" " * 8] if shape.op else ["", " " * 8]
     end = f"{' '.join(tokens[stop:]):>21}" if shape.stamp else ""
-    width = len(shape.columns)
     blanks = " " * 32 if present == 2 and len(shape.placements) == 2 else ""
-    for type_width, wrong_width, blank in product((8, 6), (5, 6), blank_ops):
-        widths = {"algbw": 6, "busbw": 6, "wrong": wrong_width}
+    for wrong_width in (5, 6):
         numbers = "".join(
-            f"  {token:>{5 if token == 'N/A' else widths.get(shape.columns[index % width], 7)}}"
-            for index, token in enumerate(tokens[start:stop])
+            [
+                f"  {token:>{5 if token == 'N/A' else wrong_width if column == 'wrong' else _WIDTHS.get(column, 7)}}"
+                for token, column in zip(tokens[start:stop], cycle(shape.columns), strict=False)
+            ]
         )
-        if text == f"{tokens[0]}  {tokens[1]:>12}  {tokens[2]:>{type_width}}{blank}{middle}{blanks}{numbers}{end}":
-            return True
+        for type_width, blank in product((8, 6), blank_ops):
+            if text == f"{tokens[0]}  {tokens[1]:>12}  {tokens[2]:>{type_width}}{blank}{middle}{blanks}{numbers}{end}":
+                return True
     return False
 
 

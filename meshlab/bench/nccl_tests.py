@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import codecs
+import gc
 import hashlib
 import os
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from meshlab.bench.nccl_info import NO_FACTS
@@ -18,6 +21,8 @@ __all__ = ["read_nccl_tests"]
 
 _BLOCK = 1 << 20
 _LONGEST_LINE = 1 << 16
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_OVERWRITTEN = re.compile(r"(?m)^[^\n]*\r")
 
 
 def read_nccl_tests(source: str | os.PathLike[str]) -> NcclTestsLog:
@@ -89,34 +94,71 @@ def _encoding(start: bytes) -> str:
 
 def _read_text(name: str, blocks: Iterator[str]) -> NcclTestsLog:
     reader = LogReader()
-    for line in _lines(blocks):
-        reader.take(line)
-    sections = reader.finish()
+    start = ""
+    with _collector_paused():
+        for lines in _lines(blocks):
+            start = start or next((line.strip()[:200] for line in lines if line.strip()), "")
+            reader.take(lines)
+        sections = reader.finish()
     prelude = reader.prelude.facts()
     if not sections and prelude == NO_FACTS:
         raise ParseError(
-            f"no nccl-tests output found: {reader.seen()}; a log has lines such as '# nThread 1 nGpus 8 minBytes …' "
-            "and a table of size, count, type, time, algbw and busbw",
-            text=reader.first_line,
+            f"no nccl-tests output found: {_what_it_is(start, reader.line)}; a log has lines such as "
+            "'# nThread 1 nGpus 8 minBytes …' and a table of size, count, type, time, algbw and busbw",
+            text=start,
             file=name,
         )
     return NcclTestsLog(name, sections, prelude)
 
 
-def _lines(blocks: Iterator[str]) -> Iterator[str]:
-    """Lines of bounded length: of a longer one only the start is kept, so that memory stays bounded too."""
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """A long log makes many values and no cycles; the collector would walk them over and over, a tenth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _what_it_is(start: str, lines: int) -> str:
+    """What a text looks like, for someone who gave the wrong file."""
+    if not start:
+        return "the text is empty"
+    if "\0" in start or start.count("\N{REPLACEMENT CHARACTER}") > 3:
+        return "it holds binary data"
+    if start.lower().startswith(("<!doctype html", "<html")):
+        return "it looks like HTML"
+    return f"{lines:,} {'line' if lines == 1 else 'lines'}, the first is {start[:80]!r}"
+
+
+def _lines(blocks: Iterator[str]) -> Iterator[list[str]]:
+    """Lines of bounded length, by blocks: of a longer one only the start is kept, so that memory stays bounded too."""
     tail, skipping = "", False
     for block in blocks:
         if skipping:
             _, found, block = block.partition("\n")
             if not found:
                 continue
-            yield tail
+            yield [_clean(tail)]
             tail, skipping = "", False
-        pieces = (tail + block).split("\n")
-        tail = pieces.pop()
-        yield from pieces
+        text = tail + block
+        end = text.rfind("\n") + 1
+        if end:
+            yield _clean(text[: end - 1]).split("\n")
+        tail = text[end:]
         if len(tail) > _LONGEST_LINE:
             tail, skipping = tail[:_LONGEST_LINE], True
     if tail:
-        yield tail
+        yield [_clean(tail)]
+
+
+def _clean(text: str) -> str:
+    """What a terminal shows: no control sequences, and of each line what follows its last carriage return."""
+    if "\x1b" in text:
+        text = _CONTROL.sub("", text)
+    if "\r" in text:
+        text = _OVERWRITTEN.sub("", text.replace("\r\n", "\n").rstrip("\r"))
+    return text
