@@ -209,7 +209,7 @@ def conform(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
 def _cast(values: Any, dtype: str) -> Any:
     import pandas as pd
 
-    if values.dtype == dtype:
+    if str(values.dtype) == dtype:
         return values
     if dtype == "float64":
         return pd.to_numeric(values).astype("Float64").astype("float64")

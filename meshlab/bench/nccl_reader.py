@@ -23,7 +23,8 @@ _HASH = ["#"]
 
 _TYPES = frozenset(DTYPE_OF_TYPE)
 _CELL = rf"{'|'.join(OPS)}|N/A|-?\d+(?:\.\d+)?(?:e[-+]\d+)?"
-_ROW_START = re.compile(rf"(?<![\w.,/-])\d+\s+\d+\s+(?:{'|'.join(DTYPE_OF_TYPE)})(?!\w)(?:\s+(?:{_CELL}))*")
+_TYPE = "|".join(sorted(DTYPE_OF_TYPE, key=len, reverse=True))
+_ROW_START = re.compile(rf"(?<![\w.,/-])\d+\s+\d+\s+(?:{_TYPE})(?:\s+(?:{_CELL}))*")
 _SIZE_AT_END = re.compile(r"(?<=[:>\])|])\d+$")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?|N/A")
 _SETTING = re.compile(
@@ -99,7 +100,7 @@ class LogReader:
         elif "Test NCCL failure" in raw:
             self._take_failure(raw)
             return True
-        elif "NCCL version" in raw or "RCCL version" in raw:
+        elif "NCCL version" in raw:
             self._facts.take_version(raw)
             return True
         else:
@@ -195,6 +196,10 @@ class LogReader:
             self._take_name(raw)
         elif "Test CUDA failure" in raw or "Test timeout" in raw or "Test HIP failure" in raw:
             self._take_failure(raw)
+        elif "in-place" in raw:
+            self._in_place_only = "out-of-place" not in raw
+        elif "RCCL version" in raw:
+            self._facts.take_version(raw)
         elif "_perf" in raw or "test" in raw:
             program = find_program(" " + raw if raw[:1] in "$#>" else raw)
             if program is not None:
@@ -213,8 +218,6 @@ class LogReader:
             run.settings["skipped_iters"] = int(skipped[1]) if skipped is not None else None
         elif run.stage == Stage.LISTED and ("Rank " in raw or " device " in raw):
             run.device_lost = True
-        elif "in-place" in raw:
-            self._in_place_only = "out-of-place" not in raw
         elif tokens[-1] == "..." and len(tokens) <= 2:
             run.notes.append(Note(self.line, "lines were cut out here"))
         elif run.stage == Stage.TABLE:

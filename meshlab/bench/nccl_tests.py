@@ -127,7 +127,7 @@ def _what_it_is(start: str, lines: int) -> str:
     """What a text looks like, for someone who gave the wrong file."""
     if not start:
         return "the text is empty"
-    if "\0" in start or start.count("\N{REPLACEMENT CHARACTER}") > 3:
+    if "\0" in start or "\N{REPLACEMENT CHARACTER}" in start:
         return "it holds binary data"
     if start.lower().startswith(("<!doctype html", "<html")):
         return "it looks like HTML"

@@ -37,8 +37,9 @@ def to_nccl_tests(results: pd.DataFrame) -> str:
     """Write a frame of results as an nccl-tests log, one table per run, collective and group.
 
     The text carries less than the frame: times and rates have two decimals, intervals and percentiles are lost, and
-    settings that meshlab does not know are 0. Both placements of a size share a line; a placement that was not measured
-    stays blank. Rows without a time, or of a collective that nccl-tests does not have, become comments.
+    settings that meshlab does not know are 0. Both placements of a size share a line; sizes with one placement stand in
+    a table of their own, where the other stays blank. Rows without a time, or of a collective that nccl-tests does not
+    have, become comments.
 
     Parameters
     ----------
@@ -69,15 +70,21 @@ def to_nccl_tests(results: pd.DataFrame) -> str:
     timed = usable & (results["time_us"] > 0)
     if not timed.any():
         raise BenchError("no row has a time and a collective of nccl-tests; there is nothing to write")
+    gpu = str(results.attrs.get("gpu") or "unknown")
     lines: list[str] = []
-    for _, table in results.groupby(_ONE_TABLE, dropna=False, sort=False):
-        good = table[timed.loc[table.index]]
-        if len(good):
-            lines += _section(good, table[~timed.loc[table.index]], str(results.attrs.get("gpu") or ""))
+    for _, table in results[timed].groupby(_ONE_TABLE, dropna=False, sort=False):
+        repeat = table.groupby([*_ONE_LINE, "in_place"], dropna=False).cumcount()
+        line = [table[name] for name in _ONE_LINE] + [repeat]
+        placements = (table["in_place"].astype("int64") + 1).groupby(line, dropna=False).transform("sum")
+        for _, part in table.groupby(placements, sort=False):
+            lines += _section(part, gpu)
+    for row in results[~timed].itertuples():
+        reason = row.status if _missing(row.stop_reason) else row.stop_reason
+        lines.append(f"# error: {row.collective!s} of {row.size_bytes!s} bytes is left out: {reason!s}")
     return "\n".join(lines) + "\n"
 
 
-def _section(rows: pd.DataFrame, others: pd.DataFrame, gpu: str) -> Iterator[str]:
+def _section(rows: pd.DataFrame, gpu: str) -> Iterator[str]:
     first: dict[str, Any] = {
         str(name): None if _missing(value) else value for name, value in zip(rows.columns, rows.iloc[0], strict=True)
     }
@@ -94,7 +101,7 @@ def _section(rows: pd.DataFrame, others: pd.DataFrame, gpu: str) -> Iterator[str
     yield "# Using devices"
     if first["n_ranks"] is not None and first["n_ranks"] <= _MOST_DEVICES:
         for rank in range(first["n_ranks"]):
-            yield f"#  Rank {rank:2d} Group  0 Pid {0:6d} on {'unknown':>10} device {0:2d} [0x00] {gpu or 'unknown'}"
+            yield f"#  Rank {rank:2d} Group  0 Pid {0:6d} on {'unknown':>10} device {0:2d} [0x00] {gpu}"
     yield from _HEADER
     for (size, count, dtype, op, root, _), line in _lines(rows):
         halves = {bool(row.in_place): row for row in line.itertuples()}
@@ -102,9 +109,6 @@ def _section(rows: pd.DataFrame, others: pd.DataFrame, gpu: str) -> Iterator[str
             f"{size:12d}  {count:12d}  {_TYPES[dtype]:>8}  {_operation(op, program):>6}  "
             f"{-1 if _missing(root) else root:6d}{_half(halves.get(False))}{_half(halves.get(True))}"
         ).rstrip()
-    for row in others.itertuples():
-        reason = row.status if _missing(row.stop_reason) else row.stop_reason
-        yield f"# error: no time for {row.size_bytes!s} bytes: {reason!s}"
     wrong = int((rows["n_wrong"].fillna(0) > 0).sum())
     busbw = rows["busbw_gbs"].fillna(0.0).mean()
     yield f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
