@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.bench.comparison import CLEAR_WITHOUT_INTERVAL, NEWLY_WRONG, WRONG_BEFORE, Comparison
-from meshlab.bench.comparison_data import Side, differences, load_side, matching_keys, plain
+from meshlab.bench.comparison_data import Side, differences, load_side, matching_keys
 from meshlab.bench.resampling import Estimate, estimate, log_ratio, student_quantile
 from meshlab.errors import BenchError, ParseError
 
@@ -33,7 +33,8 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
     ``time_us_lo`` and ``time_us_hi``, else from at least three repeats of a row. Where there is none of these, only a
     ratio beyond 1.25 gets a verdict. The verdicts:
 
-    - SLOWER, FASTER: the ratio is beyond `effect`, and chance is excluded at 5 % over all rows together (Holm).
+    - SLOWER, FASTER: the ratio is beyond `effect`, and chance is excluded: among all rows that get these verdicts, one
+      in twenty may be wrong, however many rows there are (Benjamini and Hochberg).
     - SAME: the ratio is within `effect`, and twice of `effect` lies outside the interval.
     - UNCLEAR: anything else; measure more.
 
@@ -88,54 +89,36 @@ def _match(before: Side, after: Side, keys: list[str], seed: int) -> tuple[pd.Da
     """One row per key that both sides have, and how many keys only one side has."""
     import pandas as pd
 
-    groups = [
-        {
-            tuple(plain(value) for value in key): part
-            for key, part in side.results.groupby(keys, dropna=False, sort=False)
-        }
-        for side in (before, after)
-    ]
+    old, new = before.groups(keys), after.groups(keys)
     rng = np.random.default_rng(seed)
     rows = []
-    for key, old in groups[0].items():
-        new = groups[1].get(key)
-        if new is None:
-            continue
-        first, second = _estimate(before, old, rng), _estimate(after, new, rng)
-        if first is None and second is None:
-            continue
-        rows.append({**dict(zip(keys, key, strict=True)), **_ratio_of(first, second), "note": _note(old, new)})
-    common = len(groups[0].keys() & groups[1].keys())
+    for key in [key for key in old if key in new]:
+        first, second = _estimate(before, old[key], rng), _estimate(after, new[key], rng)
+        were, are = before.is_wrong[old[key]].any(), after.is_wrong[new[key]].any()
+        if first is not None or second is not None:
+            note = WRONG_BEFORE if were else NEWLY_WRONG if are else ""
+            rows.append({**dict(zip(keys, key, strict=True)), **_ratio_of(first, second), "note": note})
+    common = len(old.keys() & new.keys())
     frame = pd.DataFrame(rows)
     if len(frame):
         order = [name for name in ("collective", "axis", "group", "in_place", "size_bytes") if name in keys]
         frame = frame.sort_values(order, kind="stable", na_position="first", ignore_index=True)
-    return frame, (len(groups[0]) - common, len(groups[1]) - common)
+    return frame, (len(old) - common, len(new) - common)
 
 
-def _note(old: pd.DataFrame, new: pd.DataFrame) -> str:
-    were, are = ((part["status"] == "wrong").any() for part in (old, new))
-    return WRONG_BEFORE if were else NEWLY_WRONG if are else ""
-
-
-def _estimate(side: Side, rows: pd.DataFrame, rng: np.random.Generator) -> Estimate | None:
+def _estimate(side: Side, rows: list[int], rng: np.random.Generator) -> Estimate | None:
     """What a side says about one key; None without a usable time."""
-    rows = rows[(rows["time_us"] > 0) & ~rows["status"].isin(["wrong", "failed"])]
-    if not len(rows):
+    usable = [row for row in rows if side.time_us[row] > 0]
+    if not usable:
         return None
-    launches: dict[tuple[Any, Any], list[Any]] = {}
-    for row in rows.itertuples():
-        series = side.series(row)
-        if series is not None:
-            launches.setdefault((plain(row.run_id), plain(row.launch)), []).append(series)
+    launches = side.launches(usable)
     if launches:
-        return estimate([np.concatenate(parts) for parts in launches.values()], rng)
-    time = rows["time_us"].to_numpy(dtype=np.float64)
-    log_time, n = math.log(time.mean()), len(time)
-    reach = 2 * student_quantile(_CONFIDENCE, math.inf)
-    low, high = (rows[name].to_numpy(dtype=np.float64) for name in ("time_us_lo", "time_us_hi"))
+        return estimate(launches, rng)
+    time, (low, high), n = side.time_us[usable], side.intervals_us[usable].T, len(usable)
+    log_time = math.log(time.mean())
     spread = float(np.log(time).std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
     if (low > 0).all() and (high >= low).all():
+        reach = 2 * student_quantile(_CONFIDENCE, math.inf)
         within = float(np.sqrt(np.mean((np.log(high / low) / reach) ** 2) / n))
         return Estimate(log_time, max(spread, within, 1e-6), n - 1 if n > 1 else math.inf, n, "intervals", n)
     if n >= _FEWEST_REPEATS:
@@ -178,7 +161,7 @@ def _basis(first: Estimate, second: Estimate) -> str:
 
 def _judge(frame: pd.DataFrame, effect: float) -> pd.DataFrame:
     """Add the verdicts; probabilities are corrected for the number of rows."""
-    p = _holm(frame["p"].to_numpy(dtype=np.float64))
+    p = _correct(frame["p"].to_numpy(dtype=np.float64))
     ratio, low, high = (frame[name].to_numpy(dtype=np.float64) for name in ("ratio", "ratio_lo", "ratio_hi"))
     with np.errstate(invalid="ignore"):
         unknown = np.isnan(low)
@@ -192,13 +175,13 @@ def _judge(frame: pd.DataFrame, effect: float) -> pd.DataFrame:
     return frame.assign(p=p, verdict=verdict)
 
 
-def _holm(p: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Holm's correction: the i-th smallest of m probabilities times m - i, never below an earlier one."""
+def _correct(p: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Benjamini and Hochberg: the i-th smallest of m probabilities times m / i, never above a later one."""
     adjusted = p.copy()
     known = np.flatnonzero(~np.isnan(p))
     order = known[np.argsort(p[known])]
-    factors = np.arange(len(order), 0, -1)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * factors))
+    scaled = p[order] * len(order) / np.arange(1, len(order) + 1)
+    adjusted[order] = np.minimum.accumulate(scaled[::-1])[::-1]
     return adjusted
 
 

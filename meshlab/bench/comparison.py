@@ -39,7 +39,7 @@ class Comparison:
 
         - before_us, after_us: the times; ratio: after / before, above 1 is slower; ratio_lo, ratio_hi: its 95 %
           interval, missing when nothing is known about the noise;
-        - p: probability of such a ratio by chance, corrected for the number of rows (Holm);
+        - p: probability of such a ratio by chance, corrected for the number of rows (Benjamini and Hochberg);
         - verdict: SAME, FASTER, SLOWER or UNCLEAR; basis: what the interval rests on;
         - note: why there is no ratio.
     differences : tuple of Difference

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,10 +74,42 @@ class Side:
     batches: dict[tuple[Any, ...], Floats]
     label: str
 
-    def series(self, row: Any) -> Floats | None:
-        """The times of the batches behind a row, in order: the slowest rank of each."""
-        series = self.batches.get(tuple(plain(getattr(row, name)) for name in _STEP))
-        return series if series is not None and series.size >= _FEWEST_BATCHES else None
+    @cached_property
+    def time_us(self) -> Floats:
+        """Times that may be compared; NaN where there is none, and where the run failed or the result was wrong."""
+        usable = ~self.results["status"].isin(["wrong", "failed"]) & (self.results["time_us"] > 0)
+        return self.results["time_us"].where(usable).to_numpy(dtype=np.float64)
+
+    @cached_property
+    def intervals_us(self) -> Floats:
+        """Shape (rows, 2): both ends of the interval, NaN where there is none."""
+        return self.results[["time_us_lo", "time_us_hi"]].to_numpy(dtype=np.float64)
+
+    @cached_property
+    def is_wrong(self) -> npt.NDArray[np.bool_]:
+        """Whether the result of a row was wrong."""
+        return (self.results["status"] == "wrong").fillna(value=False).to_numpy(dtype=bool)
+
+    @cached_property
+    def steps(self) -> list[tuple[Any, ...]]:
+        """For each row, run, launch, step, axis and group."""
+        return _tuples(self.results, _STEP)
+
+    def groups(self, keys: Sequence[str]) -> dict[tuple[Any, ...], list[int]]:
+        """The rows that share a key."""
+        rows: dict[tuple[Any, ...], list[int]] = {}
+        for index, key in enumerate(_tuples(self.results, keys)):
+            rows.setdefault(key, []).append(index)
+        return rows
+
+    def launches(self, rows: Sequence[int]) -> list[Floats]:
+        """The times of the batches behind these rows, in order, the slowest rank of each: one series per launch."""
+        found: dict[tuple[Any, ...], list[Floats]] = {}
+        for row in rows:
+            series = self.batches.get(self.steps[row])
+            if series is not None and series.size >= _FEWEST_BATCHES and self.time_us[row] > 0:
+                found.setdefault(self.steps[row][:2], []).append(series)
+        return [np.concatenate(parts) for parts in found.values()]
 
 
 def plain(value: Any) -> Any:
@@ -84,6 +117,11 @@ def plain(value: Any) -> Any:
     import pandas as pd
 
     return None if value is pd.NA or value is None or value != value else value
+
+
+def _tuples(frame: pd.DataFrame, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """The rows as tuples of these columns, None for anything missing."""
+    return list(zip(*([plain(value) for value in frame[name].tolist()] for name in names), strict=True))
 
 
 def load_side(source: Any, label: str) -> Side:
@@ -159,10 +197,10 @@ def _batches(samples: pd.DataFrame) -> dict[tuple[Any, ...], Floats]:
         .max()
         .reset_index()
     )
-    return {
-        tuple(plain(value) for value in key): part["time_us"].to_numpy(dtype=np.float64)
-        for key, part in slowest.groupby(list(_STEP), dropna=False, sort=False)
-    }
+    number = slowest.groupby(list(_STEP), dropna=False, sort=False).ngroup().to_numpy()
+    starts = np.flatnonzero(np.diff(number, prepend=-1))
+    series = np.split(slowest["time_us"].to_numpy(dtype=np.float64), starts[1:])
+    return dict(zip(_tuples(slowest.iloc[starts], _STEP), series, strict=True))
 
 
 def differences(before: Side, after: Side) -> tuple[Difference, ...]:

@@ -15,13 +15,14 @@ from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
+from numpy.lib.stride_tricks import sliding_window_view
 
 __all__ = ["Estimate", "block_length", "estimate", "log_ratio", "student_p", "student_quantile"]
 
 Floats = npt.NDArray[np.float64]
 
 _DRAWS = 500
-_MOST_PER_DRAW = 2_000_000
+_MOST_AT_ONCE = 2_000_000
 _TINY = 1e-6
 
 
@@ -128,14 +129,18 @@ def _resampled_medians(series: Floats, rng: np.random.Generator) -> Floats:
     """Medians of circular block resamples."""
     n = series.size
     length = block_length(series)
-    blocks = math.ceil(n / length)
+    ordered = np.sort(series)
+    # Small whole numbers sort many times faster than floats, and the median of ranks is the rank of the median.
+    ranks = np.argsort(np.argsort(series)).astype(np.uint16 if n <= 1 << 16 else np.uint32)
+    windows = sliding_window_view(np.concatenate([ranks, ranks[: length - 1]]), length)
     medians = np.empty(_DRAWS)
-    step = max(1, _MOST_PER_DRAW // max(n, 1))
+    step = max(1, _MOST_AT_ONCE // n)
     for start in range(0, _DRAWS, step):
-        count = min(step, _DRAWS - start)
-        first = rng.integers(n, size=(count, blocks, 1))
-        index = ((first + np.arange(length)) % n).reshape(count, -1)[:, :n]
-        medians[start : start + count] = np.median(series[index], axis=1)
+        first = rng.integers(n, size=(min(step, _DRAWS - start), math.ceil(n / length)))
+        resamples = windows[first].reshape(len(first), -1)[:, :n]
+        resamples.sort(axis=1)
+        middle = ordered[resamples[:, [(n - 1) // 2, n // 2]]]
+        medians[start : start + len(first)] = middle.mean(axis=1)
     return medians
 
 
@@ -160,7 +165,8 @@ def log_ratio(first: Estimate, second: Estimate, confidence: float) -> tuple[flo
     reach = student_quantile(confidence, freedom) * error
     low, high, p = value - reach, value + reach, student_p(value / error, freedom)
     if first.draws is not None and second.draws is not None:
-        differences = np.subtract.outer(second.draws, first.draws)
+        # A quarter of the draws of each side makes 15,625 pairs, which is plenty.
+        differences = np.subtract.outer(second.draws[::4], first.draws[::4])
         tail = 50 * (1 - confidence)
         ends = np.percentile(differences, [tail, 100 - tail])
         low, high = min(low, float(ends[0])), max(high, float(ends[1]))
