@@ -201,7 +201,7 @@ class LogReader:
         elif "RCCL version" in raw:
             self._facts.take_version(raw)
         elif "_perf" in raw or "test" in raw:
-            program = find_program(" " + raw if raw[:1] in "$#>" else raw)
+            program = find_program(raw)
             if program is not None:
                 self._commands.add(program)
         elif self._run is not None:

@@ -81,11 +81,10 @@ def reference_lines(results: pd.DataFrame, *, system: str | None = None) -> dict
     >>> results = pd.DataFrame({"collective": ["all_reduce"], "n_ranks": [8]})
     >>> results.attrs["gpu"] = "NVIDIA H200"
     >>> reference_lines(results)
-    {'8 × H200 SXM, all_reduce (published 2024-11)': 475.0}
+    {'8 × H200 SXM all_reduce, 2024-11': 475.0}
     """
+    rows = matching_references(results, system=system).to_dict("records")
     return {
-        f"{row['n_ranks']} × {row['system']}, {row['collective']} (published {row['date'][:7]})": float(
-            row["busbw_gbs"]
-        )
-        for row in matching_references(results, system=system).to_dict("records")
+        f"{row['n_ranks']} × {row['system']} {row['collective']}, {row['date'][:7]}": float(row["busbw_gbs"])
+        for row in rows
     }

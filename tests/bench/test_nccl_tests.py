@@ -458,3 +458,19 @@ def test_a_log_shows_itself_safely(make_log):
     assert "all_reduce, 8 ranks" in repr(log)
     assert "<script>alert" not in log._repr_html_()
     assert "&lt;script&gt;" in log._repr_html_()
+
+
+def test_a_row_that_ends_after_its_first_half_is_no_row_where_others_are_whole(make_log):
+    maker = make_log("2.13")
+    text = maker.text().replace(maker.half(3, True), "")
+    (section,) = read_nccl_tests(text).sections
+    assert [row.size_bytes for row in section.rows] == [size for size in maker.sizes if size != maker.sizes[3]]
+    assert section.unparsable_rows == 1
+
+
+def test_a_setting_that_may_have_been_cut_is_unknown(make_log):
+    text = make_log("2.13").text()
+    preamble = (
+        read_nccl_tests(text.replace("iters: 20 agg iters: 1 validation: 1 graph: 0", "iters: 2")).sections[0].preamble
+    )
+    assert (preamble.max_bytes, preamble.warmup_iters, preamble.iters) == (1 << 26, 5, None)
