@@ -44,7 +44,7 @@ tables = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(tables, st.sampled_from(["graph", "pipelined", "isolated", None]), st.sampled_from([2, 8, 1000]))
 def test_what_is_written_reads_back(cells, mode, n_ranks):
     frame = results(
