@@ -1,4 +1,4 @@
-"""The command line: `meshlab demo | doctor | show | bench | report | lab`."""
+"""The command line: `meshlab demo | doctor | show | bench | compare | report | lab`."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ examples:
   meshlab show "pp=2, dp=2, tp=4" --axis dp   who is in which group; starts nothing
   meshlab bench all_reduce --mesh "dp=2, tp=2" --axis tp --sizes 1K:16M --out run1
   meshlab report run1 --out run1.md           the report of a run that was saved
+  meshlab compare run1 run2                   what became slower; also takes logs of nccl-tests
   meshlab doctor                              what is installed, and what to do about what is missing
 
-exit codes: 0 good · 1 a benchmark failed or gave wrong results · 2 bad arguments · 130 interrupted
+exit codes: 0 good · 1 a benchmark failed, was wrong, or became slower · 2 bad arguments · 130 interrupted
 """
 
 
@@ -140,6 +141,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     report.add_argument("folder", help="the run's folder")
     report.add_argument("--out", metavar="FILE", help="the report, .html or .md (default: report.html in the folder)")
+
+    compare = add(
+        "compare",
+        _compare,
+        "compare two runs row by row",
+        "Takes folders of runs, results as Parquet, CSV or JSON, and logs of nccl-tests. Says first what differs\n"
+        "between the two, and refuses what cannot be compared. Exits with 1 when a row became slower than the\n"
+        "threshold.",
+    )
+    compare.add_argument("before", help="the run, frame or log to compare with")
+    compare.add_argument("after", help="the run, frame or log to judge")
+    compare.add_argument("--threshold", type=float, default=0.05, help="0.05 means 5 %% slower (default: %(default)s)")
+    compare.add_argument("--anyway", action="store_true", help="compare although the machines or settings differ")
 
     lab = add(
         "lab",
@@ -272,6 +286,12 @@ def _report(options: argparse.Namespace) -> int:
     Report(Run.load(options.folder)).save(path)
     _say(path)
     return _GOOD
+
+
+def _compare(options: argparse.Namespace) -> int:
+    from meshlab.benchmark.comparing import print_comparison
+
+    return print_comparison(options.before, options.after, threshold=options.threshold, anyway=options.anyway)
 
 
 def _show(options: argparse.Namespace) -> int:

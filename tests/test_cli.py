@@ -155,6 +155,29 @@ def test_the_demo_goes_the_whole_way_over_mpi(capsys: pytest.CaptureFixture[str]
     assert "MPI on this CPU" in (tmp_path / "demo" / "report.html").read_text()
 
 
+def test_compare_tells_a_regression_by_its_exit_code(
+    thread_engines: ml.Engines, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from meshlab.benchmark.store import save_run
+
+    run = ml.bench(thread_engines, ml.DeviceMesh("tp=4"), sizes="64K, 256K", sampling=ml.Sampling(max_s=0.3))
+    run.wait(30)
+    run.save(tmp_path / "before")
+    assert main(["compare", str(tmp_path / "before"), str(tmp_path / "before")]) == 0
+    slower = ml.Run.load(tmp_path / "before")
+    for frame in ("results", "samples"):
+        n_done, table = slower._frames[frame]
+        times = [name for name in table.columns if name.endswith("_us") and name != "start_offset_us"]
+        slower._frames[frame] = (n_done, table.assign(**{name: table[name] * 2 for name in times}))
+    (tmp_path / "after").mkdir()
+    save_run(slower, tmp_path / "after")
+    assert main(["compare", str(tmp_path / "before"), str(tmp_path / "after")]) == 1
+    assert "2 regressions beyond 5%" in capsys.readouterr().out
+    (tmp_path / "log.txt").write_text(run.to_nccl_tests())
+    assert main(["compare", str(tmp_path / "log.txt"), str(tmp_path / "log.txt")]) == 0
+    assert main(["compare", str(tmp_path / "nothing"), str(tmp_path / "log.txt")]) == 2
+
+
 @pytest.mark.slow
 def test_ctrl_c_keeps_the_rows_and_writes_them(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "meshlab", "bench", "--mesh", "tp=2", "--sizes", "1K:64M", "--seconds", "0.3"]

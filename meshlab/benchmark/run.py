@@ -375,6 +375,12 @@ class Run:
             save_run(self, stage)
         return Path(folder)
 
+    def to_nccl_tests(self) -> str:
+        """The results as text in the layout of nccl-tests, for tools that read that."""
+        from meshlab.benchmark.nccl_tests import to_nccl_tests
+
+        return to_nccl_tests(self.results)
+
     @classmethod
     def load(cls, folder: str | Path) -> Run:
         """Read a run that `save` wrote. It has no engines any more, but everything else.

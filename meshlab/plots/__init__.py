@@ -1,5 +1,6 @@
 """Pictures: functions from meshes and frames to matplotlib axes. They take ``ax=``, return it and show nothing."""
 
+from meshlab.plots.comparison import plot_comparison
 from meshlab.plots.curves import plot_bandwidth, plot_latency
 from meshlab.plots.figures import figure_png, figure_svg
 from meshlab.plots.host import plot_host
@@ -14,6 +15,7 @@ __all__ = [
     "figure_svg",
     "group_colors",
     "plot_bandwidth",
+    "plot_comparison",
     "plot_host",
     "plot_latency",
     "plot_links",

@@ -1,0 +1,252 @@
+"""What NCCL prints about itself (``NCCL_DEBUG=INFO``): version, ranks, channels, rings, trees, transports."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+__all__ = ["NO_FACTS", "FactCollector", "NcclFacts", "merge_facts", "version_from_code"]
+
+_T = TypeVar("_T")
+_MOST_PROBLEMS = 20
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+_CHANNEL = re.compile(r"Channel (\d+)/(\d+) : +(\d+(?: +\d+)*) *$")
+_VIA = re.compile(r"(?:P2P|SHM|NET|CollNet|COLLNET|NVLS)(?:/[\w .+-]+)*")
+_LAST_VIA = frozenset(
+    ("CUMEM", "IPC", "MNNVL", "FABRIC", "read", "direct pointer", "direct", "CE", "GDRDMA", "PCI", "Shared", "Flush")
+)
+_TREE = re.compile(r"\[(\d+)\] -?\d+/-?\d+/-?\d+->(\d+)->(-?\d+)(?![\d/])")
+_RANKS = re.compile(r"\bn[rR]anks (\d+)(?: nNodes (\d+) localRanks (\d+))?\b")
+_COUNTS = re.compile(r"(\d+) (coll|collnet|nvls|p2p) channels(?! per)")
+_VARIABLE = re.compile(r"(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.*)")
+_VERSION = re.compile(r"[NR]CCL version *:? *(\d+\.\d+\.\d+\S*)")
+
+
+@dataclass(frozen=True, slots=True)
+class NcclFacts:
+    """What the library said about itself; None or empty where it said nothing.
+
+    Parameters
+    ----------
+    version : str or None
+        Such as ``"2.20.3+cuda12.2"``.
+    n_ranks, n_nodes, ranks_per_node : int or None
+        Of the communicator; None as well when communicators of several sizes were made.
+    channels : mapping
+        Channels by kind: coll, collnet, nvls, p2p.
+    rings : mapping
+        Channel to the order of the ranks on its ring.
+    trees : mapping
+        Channel to rank to its parent, -1 for the root.
+    transports : mapping
+        Connections by kind, such as ``"P2P/CUMEM"`` or ``"NET/IB/GDRDMA"``; device numbers are left out.
+    network : str or None
+        The network in use.
+    nvls : bool or None
+        Whether NVLink multicast is available.
+    environment : mapping
+        NCCL's variables that it found set; the first value wins, and `problems` names those that differ.
+    operations : frozenset of str
+        Calls seen with ``NCCL_DEBUG_SUBSYS=COLL``.
+    problems : tuple of str
+        The library's warnings, each once, at most 20.
+    """
+
+    version: str | None = None
+    n_ranks: int | None = None
+    n_nodes: int | None = None
+    ranks_per_node: int | None = None
+    channels: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
+    rings: Mapping[int, tuple[int, ...]] = field(default_factory=lambda: _NOTHING)
+    trees: Mapping[int, Mapping[int, int]] = field(default_factory=lambda: _NOTHING)
+    transports: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
+    network: str | None = None
+    nvls: bool | None = None
+    environment: Mapping[str, str] = field(default_factory=lambda: _NOTHING)
+    operations: frozenset[str] = frozenset()
+    problems: tuple[str, ...] = ()
+
+
+NO_FACTS = NcclFacts()
+"""Nothing was said."""
+
+
+def version_from_code(code: int) -> str | None:
+    """Write NCCL's version number as a version.
+
+    The rule is NCCL_VERSION in nccl.h: three digits for major and minor before 2.9, four since.
+
+    Examples
+    --------
+    >>> version_from_code(22902), version_from_code(2804), version_from_code(0)
+    ('2.29.2', '2.8.4', None)
+    """
+    if code <= 0:
+        return None
+    major, rest = divmod(code, 10000 if code >= 10000 else 1000)
+    return f"{major}.{rest // 100}.{rest % 100}"
+
+
+class FactCollector:
+    """Takes messages one by one and gives `NcclFacts` at the end."""
+
+    def __init__(self) -> None:
+        self.version: str | None = None
+        self._empty = True
+        self._sizes: set[tuple[int, int | None, int | None]] = set()
+        self._channels: dict[str, int] = {}
+        self._rings: dict[int, tuple[int, ...]] = {}
+        self._trees: dict[int, dict[int, int]] = {}
+        self._vias: Counter[str] = Counter()
+        self._network: str | None = None
+        self._nvls: bool | None = None
+        self._environment: dict[str, str] = {}
+        self._operations: set[str] = set()
+        self._problems: dict[str, None] = {}
+
+    def take_version(self, line: str) -> None:
+        """Read a line that holds ``NCCL version`` or ``RCCL version``."""
+        self._empty = False
+        match = _VERSION.search(line)
+        if match is not None and self.version is None:
+            self.version = match[1]
+
+    def take_variable(self, name: str, value: str) -> None:
+        """Note a variable that was set."""
+        self._empty = False
+        value = value.strip()
+        if value.endswith(".") and value[:-1].lstrip("-").isdigit():
+            value = value[:-1]
+        if self._environment.setdefault(name, value) != value:
+            self.take_problem(f"{name} is {self._environment[name]!r} and {value!r}")
+
+    def take_problem(self, text: str) -> None:
+        """Note a warning of the library."""
+        self._empty = False
+        if len(self._problems) < _MOST_PROBLEMS:
+            self._problems.setdefault(text.strip())
+
+    def take_info(self, message: str) -> None:
+        """Read what follows ``NCCL INFO``; most messages are told apart by their first letters."""
+        self._empty = False
+        first = message[:1]
+        if first == "C":
+            if message.startswith("Channel "):
+                self._take_channel(message)
+        elif first == "T":
+            if message.startswith("Trees "):
+                for channel, rank, parent in _TREE.findall(message):
+                    self._trees.setdefault(int(channel), {})[int(rank)] = int(parent)
+        elif first == "N":
+            if message.startswith("NCCL_"):
+                match = _VARIABLE.match(message)
+                if match is not None:
+                    self.take_variable(match[1], match[2])
+            elif message.startswith("NVLS multicast support is "):
+                self._nvls = " not available" not in message
+            elif message.startswith("NCCL version"):
+                self.take_version(message)
+        elif message.startswith("Using network "):
+            self._network = self._network or message[14:].strip()
+        elif "opCount" in message:
+            name, colon, _ = message.partition(":")
+            if colon and name.isalpha():
+                self._operations.add(name)
+        elif "anks " in message:
+            match = _RANKS.search(message)
+            if match is not None:
+                nodes, local = match[2], match[3]
+                self._sizes.add((int(match[1]), int(nodes) if nodes else None, int(local) if local else None))
+        elif " coll channels" in message:
+            for count, kind in _COUNTS.findall(message):
+                self._channels.setdefault(kind, int(count))
+
+    def _take_channel(self, message: str) -> None:
+        head, via, how = message.partition(" via ")
+        if via:
+            kind = _transport(how.rstrip())
+            if kind:
+                self._vias[kind] += 1
+            return
+        match = _CHANNEL.match(head)
+        if match is not None:
+            self._rings.setdefault(int(match[1]), tuple(map(int, match[3].split())))
+
+    def facts(self) -> NcclFacts:
+        """What was found; rings that are not a whole round of the ranks are left out."""
+        if self._empty:
+            return NO_FACTS
+        n_ranks = _only({n for n, _, _ in self._sizes})
+        rings = {
+            channel: ring
+            for channel, ring in sorted(self._rings.items())
+            if sorted(ring) == list(range(n_ranks or len(ring)))
+        }
+        return NcclFacts(
+            self.version,
+            n_ranks,
+            _only({nodes for _, nodes, _ in self._sizes if nodes is not None}),
+            _only({local for _, _, local in self._sizes if local is not None}),
+            MappingProxyType(self._channels),
+            MappingProxyType(rings),
+            MappingProxyType({channel: MappingProxyType(tree) for channel, tree in sorted(self._trees.items())}),
+            MappingProxyType(dict(self._vias.most_common())),
+            self._network,
+            self._nvls,
+            MappingProxyType(self._environment),
+            frozenset(self._operations),
+            tuple(self._problems),
+        )
+
+
+@functools.lru_cache(1024)
+def _transport(how: str) -> str:
+    """The kind of a connection without device numbers; empty when the text is cut or mixed with another line."""
+    if _VIA.fullmatch(how) is None:
+        return ""
+    parts = [part for part in how.split("/") if not part.isdigit()]
+    if parts[0] == "NET":
+        return "/".join(parts) if all(part in _LAST_VIA for part in parts[2:]) else ""
+    return "/".join(parts) if all(part in _LAST_VIA for part in parts[1:]) else ""
+
+
+def _only(values: set[_T]) -> _T | None:
+    return next(iter(values)) if len(values) == 1 else None
+
+
+def merge_facts(facts: Sequence[NcclFacts]) -> NcclFacts:
+    """Several as one: the first that says something wins, transports are added, sizes must agree."""
+
+    def first(name: str) -> str | None:
+        return next((getattr(fact, name) for fact in facts if getattr(fact, name) is not None), None)
+
+    def agreed(name: str) -> int | None:
+        return _only({getattr(fact, name) for fact in facts if getattr(fact, name) is not None})
+
+    def joined(name: str) -> Mapping[str, int]:
+        return MappingProxyType({key: value for fact in reversed(facts) for key, value in getattr(fact, name).items()})
+
+    vias: Counter[str] = Counter()
+    for fact in facts:
+        vias.update(fact.transports)
+    return NcclFacts(
+        first("version"),
+        agreed("n_ranks"),
+        agreed("n_nodes"),
+        agreed("ranks_per_node"),
+        joined("channels"),
+        MappingProxyType({key: value for fact in reversed(facts) for key, value in fact.rings.items()}),
+        MappingProxyType({key: value for fact in reversed(facts) for key, value in fact.trees.items()}),
+        MappingProxyType(dict(vias.most_common())),
+        first("network"),
+        next((fact.nvls for fact in facts if fact.nvls is not None), None),
+        MappingProxyType({key: value for fact in reversed(facts) for key, value in fact.environment.items()}),
+        frozenset().union(*(fact.operations for fact in facts)),
+        tuple(dict.fromkeys(problem for fact in facts for problem in fact.problems)),
+    )
