@@ -91,24 +91,23 @@ def count_mistakes(got: Array, answer: Answer) -> int:
 def encode(member: int, index: Index, dtype: np.dtype[Any], op: ReduceOp | None = None) -> Array:
     """The value that global rank `member` puts at each place of its input: rank-coded, small, exact in every dtype.
 
-    The period is prime (61, less where the type holds few whole numbers), so chunks that land at the wrong place
-    (offsets are powers of two) do not match. For products the values are powers of two, or 1, 2 and 3 for integers.
+    The period 61 is prime, so chunks that land at the wrong place (offsets are powers of two) do not match. Types that
+    hold few whole numbers get few values. For products these are powers of two, or 1, 2 and 3 for integers.
 
     Examples
     --------
     >>> encode(3, np.arange(4), np.dtype("float32"))
     array([51., 52., 53., 54.], dtype=float32)
     """
+    code = (index + 17 * member) % 61
     if op is not None and op.name == "prod":
-        power = _POWERS[(index + 17 * member) % 61]
-        return (power + 2 if is_whole(dtype) else np.ldexp(1.0, power)).astype(dtype)
-    return ((index + 17 * member) % _period(dtype)).astype(dtype)
+        return (_POWERS[code] + 2 if is_whole(dtype) else np.ldexp(1.0, _POWERS[code])).astype(dtype)
+    return (code % _values(dtype)).astype(dtype)
 
 
-def _period(dtype: np.dtype[Any]) -> int:
-    if is_whole(dtype):
-        return 61
-    exact = 1 << (float_facts(dtype).nmant + 1)  # whole numbers up to here are exact
+def _values(dtype: np.dtype[Any]) -> int:
+    """How many different values to use, so that sums over four ranks are exact."""
+    exact = 256 if is_whole(dtype) else 1 << (float_facts(dtype).nmant + 1)  # whole numbers up to here are exact
     return next(prime for prime in (61, 13, 5, 3) if exact >= 4 * (prime - 1))
 
 

@@ -93,6 +93,10 @@ class Rules:
             self.refuse(row, f"it has no root, so root={root!r} has no meaning; leave it out")
         if row.peers or dest is not None or source is not None:
             dest, source = self._peers(row, dest, source)
+        if send is not None and row.sends == "nothing":
+            self.refuse(row, "it sends nothing; leave the input out")
+        if out is not None and row.receives == "nothing":
+            self.refuse(row, "it receives nothing; leave out= out")
         if row.sends == row.receives == "nothing":
             return Call(row, None, None, 0, None, None, None, False)
 
@@ -195,8 +199,10 @@ class Rules:
             )
 
     def _refuse_no_output(self, row: Collective, makes_output: bool) -> NoReturn:
-        if makes_output:
+        if row.only_root == "sends" and makes_output:
             self.refuse(row, "this rank needs out=, or an input of the root's shape, to know how much it will get")
+        if makes_output:
+            self.refuse(row, "it needs out=, where what comes can go")
         self.refuse(row, "prepare() needs out=, because the call is made again and again on the same arrays")
 
     def _dtype(self, row: Collective, send: Any, out: Any, asked: Any) -> np.dtype[Any]:

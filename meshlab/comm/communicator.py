@@ -23,7 +23,7 @@ __all__ = ["Communicator", "PreparedCall"]
 class PreparedCall:
     """A call, or a batch of calls, that was checked once and can be made many times.
 
-    It works on the arrays it was prepared with. Every rank of the group must make it the same number of times.
+    It works on the arrays it was prepared with. Every rank of the group must prepare it, and make it as often.
     """
 
     def __init__(self, communicator: Communicator, calls: Sequence[Call], prepared: Prepared) -> None:

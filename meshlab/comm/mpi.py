@@ -6,8 +6,8 @@ What MPI itself has not, in front of it or behind it (`MpiBackend.capabilities` 
   buffer of its own, and sums that.
 - A library that cannot reduce float16 or bfloat16 gets a user-defined MPI operation, which adds in numpy.
 - MPI looks at sizes only when a message is too long for its buffer, and then it may end all processes. So the ranks of
-  a collective compare what they call the first time they make it (one more MPI_Allreduce of 16 bytes, outside all
-  timing), and a receive compares size and type with what came.
+  a collective compare what they call before they first make it: every time a method is called, once for a prepared
+  call, never in a timed loop (one more MPI_Allreduce, of 16 bytes). A receive compares size and type with what came.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -66,16 +66,17 @@ class MpiBackend:
         self.comm = comm
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
-        self._binder = _binder()
-        self._numbers = np.empty(2, np.int64)
+        self.binder = _binder()
+        self.mpi_error: type[Exception] = self.binder.mpi.Exception
+        self.agreement = _Agreement(comm, self.binder.mpi)
 
     def prepare(self, call: Call) -> _MpiCalls:
         """Bind a checked call to MPI's buffers and operations."""
-        return _MpiCalls(self, (call,), self._binder.bind(call, self).blocking(self.comm))
+        return _MpiCalls(self, (call,), self.binder.bind(call, self).blocking(self.comm))
 
     def prepare_batch(self, calls: Sequence[Call]) -> _MpiCalls:
         """Bind several checked calls, to be started together and waited for together."""
-        return _MpiCalls(self, calls, self._binder.together(calls, self))
+        return _MpiCalls(self, calls, self.binder.together(calls, self))
 
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
@@ -89,7 +90,8 @@ class MpiBackend:
 
     def split(self, color: int | None, key: int) -> Backend | None:
         """Make one communicator per color."""
-        mpi = self._binder.mpi
+        self.agreement.check("split")
+        mpi = self.binder.mpi
         comm = self.comm.Split(mpi.UNDEFINED if color is None else color, key)
         return None if comm == mpi.COMM_NULL else MpiBackend(comm)
 
@@ -99,41 +101,53 @@ class MpiBackend:
 
     def close(self) -> None:
         """Free the communicator."""
+        self.agreement.close()
         self.comm.Free()
 
-    def check_agreement(self, calls: Sequence[Call]) -> None:
-        """Compare with the other ranks what is about to be called.
 
-        Raises
-        ------
-        CommunicatorError
-            If ranks call different things; on all of them.
-        """
-        mine = signature(calls)
-        if not self._is_same(zlib.crc32(mine.encode())):
-            for other, theirs in enumerate(self.comm.allgather(mine)):
-                if theirs != mine:
-                    raise disagreement(self.rank, mine, other, theirs)
+class _Agreement:
+    """Lets the ranks of a group compare what they are about to do, on a communicator of its own.
+
+    So ranks that compare never meet ranks that move data: they wait, which the deadline ends, and nothing is mixed up.
+    """
+
+    def __init__(self, comm: Any, mpi: Any) -> None:
+        self._parent = comm
+        self._mpi = mpi
+        self._comm: Any = None
+        self._numbers = np.empty(2, np.int64)
+
+    def check(self, mine: str, calls: Sequence[Call] = ()) -> None:
+        """Raise on all ranks if not all come with the same text, or if parts of unequal size do not match."""
+        if self._parent.Get_size() == 1:
+            return
+        if self._comm is None:
+            self._comm = self._parent.Dup()
+        number = zlib.crc32(mine.encode())
+        self._numbers[:] = number, -number
+        self._comm.Allreduce(self._mpi.IN_PLACE, self._numbers, self._mpi.MIN)
+        if self._numbers[0] != -self._numbers[1]:
+            texts = self._comm.allgather(mine)
+            rank, other = next((rank, other) for rank, other in enumerate(texts) if other != texts[0])
+            raise disagreement(0, texts[0], rank, other)
         for call in calls:
             if call.send_counts is not None and call.recv_counts is not None:
                 self._check_counts(call.send_counts, call.recv_counts)
 
     def _check_counts(self, send_counts: tuple[int, ...], recv_counts: tuple[int, ...]) -> None:
-        coming = self.comm.alltoall(list(send_counts))
-        wrong = [rank for rank in range(self.size) if coming[rank] != recv_counts[rank]]
-        told = self.comm.allgather((wrong[0], coming[wrong[0]], recv_counts[wrong[0]]) if wrong else None)
-        for rank, what in enumerate(told):
-            if what is not None:
+        wanted = zip(self._comm.alltoall(list(send_counts)), recv_counts, strict=True)
+        wrong = [(rank, sent, expected) for rank, (sent, expected) in enumerate(wanted) if sent != expected]
+        for receiver, told in enumerate(self._comm.allgather(wrong[:1])):
+            for sender, sent, expected in told:
                 raise CommunicatorError(
-                    f"ranks disagree: rank {what[0]} of the group sends {what[1]} elements to rank {rank}, "
-                    f"which expects {what[2]}"
+                    f"ranks disagree: rank {sender} of the group sends {sent} elements to rank {receiver}, "
+                    f"which expects {expected}"
                 )
 
-    def _is_same(self, number: int) -> bool:
-        mpi, values = self._binder.mpi, self._numbers
-        values[:] = number, -number
-        self.comm.Allreduce(mpi.IN_PLACE, values, mpi.MIN)
-        return bool(values[0] == -values[1])
+    def close(self) -> None:
+        """Give the communicator back."""
+        if self._comm is not None:
+            self._comm.Free()
 
 
 class _MpiCalls:
@@ -141,37 +155,34 @@ class _MpiCalls:
         self._backend = backend
         self._calls = calls
         self._work = work
-        self._is_agreed = backend.size == 1 or all(call.collective.peers for call in calls)
+        self._is_agreed = all(call.collective.peers for call in calls)
 
     def __call__(self) -> None:
+        if not self._is_agreed:
+            self._agree()
         try:
-            if not self._is_agreed:
-                self._agree()
             self._work()
-        except CommunicatorError:
-            raise
-        except Exception as error:
-            raise _explain(error, self._calls) from error
+        except self._backend.mpi_error as error:
+            self._explain(error)
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
+        if not self._is_agreed:
+            self._agree()
         try:
-            if not self._is_agreed:
-                self._agree()
             return measure_blocking(self._work, self._backend.comm.Barrier, mode, calls, batches)
-        except CommunicatorError:
-            raise
-        except Exception as error:
-            raise _explain(error, self._calls) from error
+        except self._backend.mpi_error as error:
+            self._explain(error)
 
     def _agree(self) -> None:
-        self._backend.check_agreement(self._calls)
+        self._backend.agreement.check(signature(self._calls), self._calls)
         self._is_agreed = True
 
-
-def _explain(error: Exception, calls: Sequence[Call]) -> CommunicatorError:
-    code = error.Get_error_code() if hasattr(error, "Get_error_code") else None
-    name = calls[0].collective.name if len(calls) == 1 else "a batch"
-    return CommunicatorError(f"MPI refused {name}: {error}", collective=name, code=code)
+    def _explain(self, error: Exception) -> NoReturn:
+        call, code = self._calls[0], error.Get_error_code()  # type: ignore[attr-defined]
+        if len(self._calls) == 1:
+            self._backend.binder.explain(error, code, call)
+        name = call.collective.name if len(self._calls) == 1 else "a batch"
+        raise CommunicatorError(f"MPI refused {name}: {error}", collective=name, code=code) from error
 
 
 @cache

@@ -124,7 +124,8 @@ class Binder:
     def together(self, calls: Sequence[Call], place: Place) -> Callable[[], object]:
         """A callable that starts all calls, and then waits for all."""
         mpi, comm = self.mpi, place.comm
-        bindings = [self.bind(single, place) for call in calls for single in _one_way(call)]
+        singles = [single for call in calls for single in _one_way(call)]
+        bindings = [self.bind(single, place) for single in singles]
         befores = [binding.before for binding in bindings if binding.before is not None]
         afters = [binding.after for binding in bindings if binding.after is not None]
         statuses = [mpi.Status() if binding.status is None else binding.status for binding in bindings]
@@ -132,11 +133,27 @@ class Binder:
         def work() -> None:
             for before in befores:
                 before()
-            mpi.Request.Waitall([binding.start(comm) for binding in bindings], statuses)
+            requests = [binding.start(comm) for binding in bindings]
+            try:
+                mpi.Request.Waitall(requests, statuses)
+            except mpi.Exception as error:
+                for single, status in zip(singles, statuses, strict=True):
+                    self.explain(error, status.Get_error(), single)
+                raise
             for after in afters:
                 after()
 
         return work
+
+    def explain(self, error: Exception, code: int, call: Call) -> None:
+        """Raise an error that says more than MPI does, where the code tells of a message longer than its buffer."""
+        if call.source is not None and self.mpi.Get_error_class(code) == self.mpi.ERR_TRUNCATE:
+            raise CommunicatorError(
+                f"ranks disagree: what rank {call.source} of the group sends is longer than the {call.count} of "
+                f"{call.dtype} that this rank receives",
+                collective=call.collective.name,
+                code=code,
+            ) from error
 
     def bind(self, call: Call, place: Place) -> Binding:
         """Say one call in MPI's words."""

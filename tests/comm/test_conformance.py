@@ -45,7 +45,9 @@ class Given(NamedTuple):
 
 def counts_of(n: int, size: int) -> np.ndarray:
     """How many elements each rank sends to each, in all_to_all_v: unequal, and none at all here and there."""
-    return np.array([[(size * (1 + sender + 2 * receiver)) % (size + 3) for receiver in range(n)] for sender in range(n)])
+    return np.array(
+        [[(size * (1 + sender + 2 * receiver)) % (size + 3) for receiver in range(n)] for sender in range(n)]
+    )
 
 
 # -- what numpy gives: the inputs of all ranks in, the outputs of all ranks out ----------------------------------------
