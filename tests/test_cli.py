@@ -34,7 +34,7 @@ def words(text: str) -> list[str]:
         ("show 'dp=2' --axis tp", "there is no axis or group 'tp'; there are the axes dp"),
         ("bench --mesh 'tp=2' --axis ep", "there is no axis or group 'ep'"),
         ("bench all_reduced --mesh 'tp=2'", "there is no collective 'all_reduced'; there are all_reduce"),
-        ("bench --mesh 'tp=2' --dtype float33", "there is no dtype 'float33'; there are float32"),
+        ("bench --mesh 'tp=2' --dtype float33", "there is no dtype 'float33'; there are float"),
         ("bench --mesh 'tp=2' --op xor", "there is no reduce operation 'xor'; there are sum"),
         ("bench --mesh 'tp=2' --mode fast", "there is no mode 'fast'; there are isolated, pipelined"),
         ("bench --mesh 'tp=2' --sizes 12Q", "'12Q' is not a size"),
@@ -166,9 +166,9 @@ def test_compare_tells_a_regression_by_its_exit_code(
     assert main(["compare", str(tmp_path / "before"), str(tmp_path / "before")]) == 0
     slower = ml.Run.load(tmp_path / "before")
     for frame in ("results", "samples"):
-        n_done, table = slower._frames[frame]
+        n_done, table = slower._record._frames[frame]
         times = [name for name in table.columns if name.endswith("_us") and name != "start_offset_us"]
-        slower._frames[frame] = (n_done, table.assign(**{name: table[name] * 2 for name in times}))
+        slower._record._frames[frame] = (n_done, table.assign(**{name: table[name] * 2 for name in times}))
     (tmp_path / "after").mkdir()
     save_run(slower, tmp_path / "after")
     assert main(["compare", str(tmp_path / "before"), str(tmp_path / "after")]) == 1

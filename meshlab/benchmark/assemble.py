@@ -11,32 +11,43 @@ import numpy as np
 from meshlab.benchmark.frame import RESULTS, SAMPLES, bandwidth, conform, empty_results, empty_samples
 from meshlab.benchmark.statistics import summarise
 from meshlab.benchmark.timing import Measured
-from meshlab.mesh import Groups
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.benchmark.plan import Step
+    from meshlab.benchmark.steps import Party, Step
 
-__all__ = ["results_frame", "rows_of_failed_step", "rows_of_step", "samples_frame", "samples_of_step"]
+__all__ = [
+    "Columns",
+    "Row",
+    "columns_of_samples",
+    "results_frame",
+    "rows_of_results",
+    "rows_of_step",
+    "rows_without_times",
+    "samples_frame",
+    "samples_of_step",
+]
 
 Row = dict[str, Any]
 Columns = dict[str, Any]
 
 
-def rows_of_step(step: Step, groups: Groups, measured: Mapping[int, Measured], *, same_host: bool) -> list[Row]:
-    """One results row per group.
+def rows_of_step(
+    step: Step, parties: Sequence[Party], measured: Mapping[int, Measured], hosts: Sequence[str]
+) -> list[Row]:
+    """One results row per group or pair.
 
     Parameters
     ----------
     step : Step
         What was measured.
-    groups : Groups
-        The groups it was measured on.
+    parties : sequence of Party
+        Who it was measured on.
     measured : mapping of int to Measured
         By global rank.
-    same_host : bool
-        Whether the ranks' clocks can be compared.
+    hosts : sequence of str
+        The host of every rank: only the clocks of one host can be compared.
 
     Returns
     -------
@@ -44,18 +55,20 @@ def rows_of_step(step: Step, groups: Groups, measured: Mapping[int, Measured], *
         Columns of the results that this step knows.
     """
     rows = []
-    for group in groups:
-        parts = [measured[rank] for rank in group]
-        used = ~parts[0].is_warmup
-        times = np.stack([part.time_us for part in parts])[:, used]
+    for name, ranks in parties:
+        parts = [measured[rank] for rank in ranks]
+        batches = [part.batches for part in parts]
+        used = ~batches[0].is_warmup
+        times = np.stack([one.time_us for one in batches])[:, used]
         summary = summarise(times.max(axis=0))
         wrong = [part.n_wrong for part in parts]
         n_wrong = None if None in wrong else sum(count or 0 for count in wrong)
+        starts = _on_one_clock([one.start_us for one in batches], ranks, hosts)
         rows.append(
-            _fixed_columns(step, group.name)
+            _fixed_columns(step, name)
             | {
                 "n_samples": summary.n,
-                "calls": parts[0].calls,
+                "calls": int(batches[0].calls[-1]),
                 "time_us": summary.median,
                 "time_us_lo": summary.lo,
                 "time_us_hi": summary.hi,
@@ -64,18 +77,18 @@ def rows_of_step(step: Step, groups: Groups, measured: Mapping[int, Measured], *
                 "min_us": summary.least,
                 "max_us": summary.most,
                 "skew_us": float(np.median(np.ptp(times, axis=0))),
-                "alignment_us": _alignment_us(parts, used) if same_host else math.nan,
+                "alignment_us": math.nan if starts is None else float(np.median(np.ptp(starts[:, used], axis=0))),
                 "n_wrong": n_wrong,
                 "status": "wrong" if n_wrong else "ok",
-                "stop_reason": parts[0].stop_reason,
+                "stop_reason": batches[0].stop_reason,
             }
         )
     return rows
 
 
-def rows_of_failed_step(step: Step, groups: Groups, status: str, reason: str) -> list[Row]:
-    """One results row per group of a step that gave no times."""
-    return [_fixed_columns(step, name) | {"status": status, "stop_reason": reason} for name in groups.names]
+def rows_without_times(step: Step, parties: Sequence[Party], status: str, reason: str) -> list[Row]:
+    """One results row per group or pair of a step that gave no times: failed, cancelled or skipped."""
+    return [_fixed_columns(step, name) | {"status": status, "stop_reason": reason} for name, _ in parties]
 
 
 def _fixed_columns(step: Step, group: str) -> Row:
@@ -95,34 +108,44 @@ def _fixed_columns(step: Step, group: str) -> Row:
     }
 
 
-def _alignment_us(parts: Sequence[Measured], used: Any) -> float:
-    starts = [part.start_us for part in parts if part.start_us is not None]
-    if len(starts) < len(parts):
-        return math.nan
-    return float(np.median(np.ptp(np.stack(starts)[:, used], axis=0)))
+def _on_one_clock(starts: Sequence[Any], ranks: Sequence[int], hosts: Sequence[str]) -> Any:
+    """Starts of several ranks as one array, if they can be compared."""
+    if any(start is None for start in starts) or len({hosts[rank] for rank in ranks}) > 1:
+        return None
+    return np.stack(starts)
 
 
-def samples_of_step(step: Step, groups: Groups, measured: Mapping[int, Measured], *, same_host: bool) -> list[Columns]:
-    """The samples of one step, as columns per rank."""
+def samples_of_step(
+    step: Step, parties: Sequence[Party], measured: Mapping[int, Measured], hosts: Sequence[str]
+) -> list[Columns]:
+    """The samples of one step, as columns per rank.
+
+    Parameters
+    ----------
+    step, parties, measured, hosts
+        As in `rows_of_step`.
+    """
     columns = []
-    for group in groups:
-        starts = [measured[rank].start_us for rank in group]
-        first = None if not same_host or any(start is None for start in starts) else np.min(np.stack(starts), axis=0)  # type: ignore[arg-type]
-        for rank, start in zip(group, starts, strict=True):
-            part = measured[rank]
-            n = len(part.time_us)
+    for name, ranks in parties:
+        parts = [measured[rank] for rank in ranks]
+        came = [part.batches.start_us if part.arrive_us is None else part.arrive_us for part in parts]
+        starts = _on_one_clock(came, ranks, hosts)
+        offsets = np.full((len(ranks), len(parts[0].batches.time_us)), np.nan) if starts is None else starts
+        for rank, part, offset in zip(ranks, parts, offsets - offsets.min(axis=0), strict=True):
+            batches = part.batches
+            n = len(batches.time_us)
             columns.append(
                 {
                     "step": np.full(n, step.index),
                     "axis": np.full(n, step.axis, dtype=object),
-                    "group": np.full(n, group.name, dtype=object),
+                    "group": np.full(n, name, dtype=object),
                     "rank": np.full(n, rank),
                     "batch": np.arange(n),
-                    "calls": np.full(n, part.calls),
-                    "time_us": part.time_us,
-                    "host_us": part.host_us,
-                    "start_offset_us": np.full(n, np.nan) if first is None or start is None else start - first,
-                    "is_warmup": part.is_warmup,
+                    "calls": batches.calls,
+                    "time_us": batches.time_us,
+                    "host_us": batches.host_us,
+                    "start_offset_us": offset,
+                    "is_warmup": batches.is_warmup,
                     "status": np.full(n, "wrong" if part.n_wrong else "ok", dtype=object),
                 }
             )
@@ -154,3 +177,19 @@ def samples_frame(parts: Sequence[Columns], *, fixed: Mapping[str, Any], attrs: 
         )
     frame.attrs.update(attrs)
     return frame
+
+
+def rows_of_results(results: pd.DataFrame) -> list[Row]:
+    """The rows of a results frame as `rows_of_step` gives them: the way back from a run that was read from disk."""
+    known = results.astype(object).where(results.notna(), None)
+    return [dict(zip(known.columns, values, strict=True)) for values in known.itertuples(index=False)]
+
+
+def columns_of_samples(samples: pd.DataFrame) -> Columns:
+    """The columns of a samples frame as `samples_of_step` gives them, with ``launch``."""
+    kinds = {"Int64": np.int64, "float64": np.float64, "boolean": np.bool_, "string": object}
+    return {
+        column.name: samples[column.name].to_numpy(dtype=kinds[column.dtype])
+        for column in SAMPLES
+        if column.name != "run_id"
+    }

@@ -30,16 +30,19 @@ def run_card(run: Run) -> str:
         parts.append(f"<div>{markup.escape(now.step)}</div>")
     if run.error is not None:
         parts.append(f'<div class="ml-bad">{markup.escape(str(run.error).splitlines()[0])}</div>')
+    if run.alert:
+        parts.append(f'<div class="ml-bad">{markup.escape(run.alert)}</div>')
     parts += [PICTURE, _results_table(run.results)]
-    return markup.card(f"Run {run.run_id} · {run._where}", says, *parts)
+    return markup.card(f"Run {run.run_id} · {run.where}", says, *parts)
 
 
 def _results_table(results: pd.DataFrame) -> str:
     names = ["collective", "axis", "group", "size_bytes", "time_us", "algbw_gbs", "busbw_gbs", "n_wrong", "status"]
     shown = results[names].copy()
     shown["n_wrong"] = shown["n_wrong"].astype(object).where(shown["n_wrong"].notna(), "–")
+    shown["size_bytes"] = shown["size_bytes"].astype(object).where(shown["size_bytes"].notna(), None)
     for name, write in (
-        ("size_bytes", format_size),
+        ("size_bytes", lambda size: "–" if size is None else format_size(size)),
         ("time_us", format_time_us),
         ("algbw_gbs", format_bandwidth),
         ("busbw_gbs", format_bandwidth),

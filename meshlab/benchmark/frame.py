@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RESULTS",
     "SAMPLES",
+    "STEP",
     "Column",
     "bandwidth",
     "conform",
@@ -35,6 +36,7 @@ __all__ = [
     "frame_to_csv",
     "frame_to_json",
     "frame_to_parquet",
+    "told_steps",
 ]
 
 
@@ -65,7 +67,7 @@ SAMPLES = _columns(
     ("run_id", "string", "Which run; unique."),
     ("launch", "Int64", "Which repeat with fresh communicators, from 0."),
     ("step", "Int64", "Which step of the plan, from 0."),
-    ("axis", "string", "The axis or group set that was measured."),
+    ("axis", "string", "The axis or group set that was measured, as in the results."),
     ("group", "string", "The group's name."),
     ("rank", "Int64", "The global rank."),
     ("batch", "Int64", "Which batch, from 0; warm-up counts too."),
@@ -75,7 +77,8 @@ SAMPLES = _columns(
     (
         "start_offset_us",
         "float64",
-        "How long after the first rank of the group this rank began, in µs; missing unless aligned.",
+        "How long after the first rank of the group this rank began (a function: came to its first collective), in µs; "
+        "missing unless aligned.",
     ),
     ("is_warmup", "boolean", "True for batches that no statistic uses."),
     ("status", "string", "ok, or what went wrong."),
@@ -87,17 +90,26 @@ RESULTS = _columns(
     ("launch", "Int64", "Which repeat with fresh communicators, from 0."),
     ("step", "Int64", "Which step of the plan, from 0."),
     ("source", "string", "What measured: a backend of meshlab (nccl, mpi, threads) or another tool (nccl-tests)."),
-    ("collective", "string", "The collective, in snake case."),
+    ("collective", "string", "The collective, in snake case; or the name of a function of the user's own."),
     ("op", "string", "The reduce operation; missing where nothing is reduced."),
     ("dtype", "string", "The element type, by numpy's name."),
     ("root", "Int64", "The root, as a rank of the group; missing where there is none."),
     ("in_place", "boolean", "True when input and output share memory."),
     ("mode", "string", "isolated, pipelined or graph."),
-    ("axis", "string", "The axis or group set that was measured."),
-    ("group", "string", "The group's name."),
+    (
+        "axis",
+        "string",
+        "The axis or group set that was measured; tp alone: one group at a time; tp pairs: two ranks at a time; tp+dp: "
+        "along tp while dp is busy.",
+    ),
+    ("group", "string", "The group's name; of pairs, 0→1 for a message and 0↔1 for one each way."),
     ("n_ranks", "Int64", "How many ranks the group has."),
     ("count", "Int64", "The count argument of the call, in elements: per rank for gather-like collectives."),
-    ("size_bytes", "Int64", "S of nccl-tests: the total for all_gather, reduce_scatter and all_to_all."),
+    (
+        "size_bytes",
+        "Int64",
+        "S of nccl-tests: the total for all_gather, reduce_scatter and all_to_all; missing for a function.",
+    ),
     ("n_samples", "Int64", "How many batches the statistics use."),
     ("calls", "Int64", "Calls per batch."),
     ("time_us", "float64", "Median over batches of the slowest rank's time per call, in µs."),
@@ -112,11 +124,14 @@ RESULTS = _columns(
     ("algbw_gbs", "float64", "size_bytes / time_us, in GB/s."),
     ("busbw_gbs", "float64", "algbw_gbs times the collective's factor, in GB/s; missing for one rank."),
     ("n_wrong", "Int64", "Elements that differ from the right answer, summed over ranks; missing when unchecked."),
-    ("status", "string", "ok, wrong, failed or cancelled."),
+    ("status", "string", "ok, wrong, failed, cancelled, or skipped because its buffers do not fit into memory."),
     ("stop_reason", "string", "Why sampling stopped: precise, time, batches, or an error's sentence."),
     ("mesh_fingerprint", "string", "The fingerprint of the mesh."),
 )
 """Columns of the results: one row per step and group."""
+
+STEP = ("run_id", "launch", "step", "axis", "group")
+"""What a row of the results and its samples have in common."""
 
 
 def describe(columns: Sequence[Column] = RESULTS) -> pd.DataFrame:
@@ -234,6 +249,14 @@ def _empty(columns: Sequence[Column]) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame({column.name: pd.Series([], dtype=column.dtype) for column in columns})
+
+
+def told_steps(frame: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
+    """Put what was measured before the columns of a frame that only says which step and group it is about."""
+    told = results[[*STEP, "collective", "op", "dtype", "mode", "n_ranks", "size_bytes"]]
+    told.attrs = {}
+    found = told.merge(frame.astype({"launch": "Int64", "step": "Int64"}), on=list(STEP), how="right")
+    return found.drop(columns="run_id")
 
 
 def frame_to_parquet(frame: pd.DataFrame, path: str | Path) -> None:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import itertools
 import operator
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from meshlab.benchmark.steps import GROUPINGS, PAIRED, Grouping, Step, lay_steps
 from meshlab.comm.backend import MODES, Mode
-from meshlab.comm.catalog import find_collective, find_dtype, find_op
+from meshlab.comm.catalog import CATALOG, find_collective, find_dtype, find_op
 from meshlab.comm.ops import ReduceOp
 from meshlab.errors import BenchError
 from meshlab.mesh import DeviceMesh
 from meshlab.units import format_size, parse_sizes
 
-__all__ = ["Plan", "Sampling", "Step"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshlab.benchmark.estimate import Estimate
+
+__all__ = ["Function", "Plan", "Sampling", "Step"]
+
+Function = Callable[[Any], Any]
+"""Something of the user's own to time: it takes the rank's `Communicator`, and may return what is to be timed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +34,8 @@ class Sampling:
     """How many batches to take, and when to stop.
 
     Sampling stops when the 95 % interval of the median is narrow enough, or time or batches run out. The decision is
-    made from times that all ranks share, so all ranks decide alike.
+    made from times that all ranks share, so all ranks decide alike. To stop when an interval is narrow is a little
+    optimistic; `min_batches` keeps that small.
 
     Parameters
     ----------
@@ -38,11 +50,11 @@ class Sampling:
     max_s : float, default 0.5
         How long a step may take, apart from one batch that is under way.
     warmup_batches : int, default 2
-        Batches that are kept and marked, but not used.
+        Batches that are kept and marked, but not used. Slow batches right behind them are marked too.
     """
 
     precision: float = 0.05
-    min_batches: int = 20
+    min_batches: int = 30
     max_batches: int = 200
     batch_us: float = 1000.0
     max_calls: int = 1000
@@ -60,55 +72,21 @@ class Sampling:
             raise BenchError(f"warmup_batches={self.warmup_batches} must not be negative")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One point of a plan: one call, on all groups of one axis, in one mode.
-
-    Parameters
-    ----------
-    index : int
-        Its place in the plan, from 0.
-    collective, op, dtype, root, in_place, mode, axis
-        What is called and how; `op` and `root` are None where they have no meaning.
-    n_ranks : int
-        How many ranks each group has.
-    count : int
-        The call's count argument, in elements.
-    size_bytes : int
-        S of nccl-tests for that count.
-    """
-
-    index: int
-    collective: str
-    op: str | None
-    dtype: str
-    root: int | None
-    in_place: bool
-    mode: Mode
-    axis: str
-    n_ranks: int
-    count: int
-    size_bytes: int
-
-    def __str__(self) -> str:
-        place = " in place" if self.in_place else ""
-        return f"{self.collective} {format_size(self.size_bytes)} {self.dtype}{place} along {self.axis}, {self.mode}"
-
-
 @dataclass(frozen=True, init=False)
 class Plan:
     """What to measure.
 
-    Every field takes one value or several; the plan is their product.
+    Every field in the first five lines takes one value or several; the plan is their product.
 
     Parameters
     ----------
-    collective : str or sequence of str
-        Such as ``"all_reduce"``.
+    collective : str, callable, or sequence of these
+        Such as ``"all_reduce"``, or a function of your own that takes a `Communicator`.
     axis : str or sequence of str
         Axes of the mesh, or group sets by name: ``"tp"``, ``"dp-cp"``, ``"world"``, a group added by hand.
     sizes : str, int or sequence
-        Anything `meshlab.units.parse_sizes` reads, such as ``"1K:64M"``: the total for gather-like collectives.
+        Anything `meshlab.units.parse_sizes` reads, such as ``"1K:64M"``, or a list of buckets ``"1M, 25M, 40M"``: the
+        total for gather-like collectives.
     dtype, op, mode : str or sequence of str
         Element types, reduce operations (``"pre_mul_sum(0.5)"`` too), and modes of `meshlab.comm.MODES`.
     in_place : bool or sequence of bool
@@ -119,6 +97,20 @@ class Plan:
         How many batches to take.
     check : bool, default True
         Whether to compare each step's result with the right answer, outside the timed part.
+    groups : str or sequence of str, default "together"
+        Which ranks work at the same time: ``"together"`` (all groups of an axis), ``"alone"`` (one group after the
+        other), ``"pairs"`` (every two ranks of a group, with ``"send"`` or ``"send_recv"``).
+    beside : mapping of str to str, optional
+        What other axes do at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size and mode. Each of
+        the two is also measured by itself.
+    launches : int, default 1
+        How often the whole plan is measured, each time with fresh communicators.
+    shuffle : bool, default False
+        Whether to take the steps in random order, which keeps a drift of clocks out of the curves.
+    seed : int, default 0
+        Of that order.
+    functions : mapping of str to callable, optional
+        Functions among `collective`, by name; they are found there by themselves.
 
     Raises
     ------
@@ -143,10 +135,16 @@ class Plan:
     root: int
     sampling: Sampling
     check: bool
+    groups: tuple[Grouping, ...]
+    beside: tuple[tuple[str, str], ...]
+    launches: int
+    shuffle: bool
+    seed: int
+    functions: Mapping[str, Function | None] = field(compare=False, repr=False)
 
     def __init__(
         self,
-        collective: str | Sequence[str],
+        collective: str | Function | Sequence[str | Function],
         axis: str | Sequence[str],
         sizes: str | int | Sequence[int | str] = "1K:16M",
         dtype: str | Sequence[str] = "float32",
@@ -156,86 +154,157 @@ class Plan:
         root: int = 0,
         sampling: Sampling | None = None,
         check: bool = True,
+        groups: str | Sequence[str] = "together",
+        beside: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        launches: int = 1,
+        shuffle: bool = False,
+        seed: int = 0,
+        functions: Mapping[str, Function | None] | None = None,
     ) -> None:
+        named = dict(functions or {})
         choices: dict[str, tuple[object, ...]] = {
-            "collective": _several(collective),
+            "collective": tuple(_name(one, named) for one in _several(collective)),
             "axis": _several(axis),
             "sizes": parse_sizes(sizes if isinstance(sizes, (str, int)) else list(sizes)),
             "dtype": tuple(find_dtype(name).name for name in _several(dtype)),
-            "op": tuple(str(find_op(name)) for name in _several(str(op) if isinstance(op, ReduceOp) else op)),
+            "op": tuple(str(find_op(name)) for name in _several(op)),
             "mode": _several(mode),
-            "in_place": (in_place,) if isinstance(in_place, bool) else tuple(in_place),
+            "in_place": _several(in_place),
+            "groups": _several(groups),
         }
         for name, values in choices.items():
             if not values:
                 raise BenchError(f"the plan has no {name}; give at least one")
             object.__setattr__(self, name, tuple(dict.fromkeys(values)))
-        object.__setattr__(self, "root", operator.index(root))
-        object.__setattr__(self, "sampling", Sampling() if sampling is None else sampling)
-        object.__setattr__(self, "check", check)
-        for name in self.collective:
-            row = find_collective(name)
-            if row.peers and not row.is_measurable:
-                raise BenchError(f"{name} is one side of a message; measure send_recv, which goes round in a ring")
-            if not row.is_measurable:
-                raise BenchError(f"{name} moves no data, so it has no sizes to measure; leave it out")
-            if not row.in_place and False not in self.in_place:
-                raise BenchError(f"{name} cannot work in place; give in_place=False, or both")
-        for mode_name in self.mode:
-            if mode_name not in MODES:
-                raise BenchError(f"there is no mode {mode_name!r}; there are {', '.join(MODES)}")
+        pairs = beside.items() if isinstance(beside, Mapping) else beside
+        put = object.__setattr__
+        put(self, "root", operator.index(root))
+        put(self, "sampling", Sampling() if sampling is None else sampling)
+        put(self, "check", check)
+        put(self, "beside", tuple((str(axis), str(name)) for axis, name in pairs))
+        put(self, "launches", operator.index(launches))
+        put(self, "shuffle", bool(shuffle))
+        put(self, "seed", operator.index(seed))
+        put(self, "functions", MappingProxyType({name: named[name] for name in self.collective if name in named}))
+        self._check()
+
+    def _check(self) -> None:
+        _check_known("mode", self.mode, MODES)
+        _check_known("way to group", self.groups, GROUPINGS)
+        if self.launches < 1:
+            raise BenchError(f"launches={self.launches} must be at least 1")
+        for name in (*self.collective, *(name for _, name in self.beside)):
+            if name not in self.functions:
+                self._check_collective(name)
+        if self.beside and ("together" not in self.groups or self.functions):
+            raise BenchError("beside= goes with collectives and groups='together'; leave the others to another run")
+
+    def _check_collective(self, name: str) -> None:
+        row = find_collective(name)
+        if name == "send" and "pairs" in self.groups:
+            return
+        if row.peers and not row.is_measurable:
+            raise BenchError(
+                f"{name} is one side of a message; measure send_recv, which goes round in a ring, or send with "
+                "groups='pairs'"
+            )
+        if not row.is_measurable:
+            raise BenchError(f"{name} moves no data, so it has no sizes to measure; leave it out")
+        if not row.in_place and False not in self.in_place:
+            raise BenchError(f"{name} cannot work in place; give in_place=False, or both")
+        if self.groups == ("pairs",) and name not in PAIRED:
+            raise BenchError(f"two ranks by themselves do {' or '.join(PAIRED)}, not {name}; choose one of these")
 
     def steps(self, mesh: DeviceMesh) -> tuple[Step, ...]:
         """Lay the plan over a mesh.
 
-        Sizes that round to the same count on the mesh's groups become one step.
+        Sizes that round to the same count on the mesh's groups become one step. Every round of pairs is a step.
 
         Raises
         ------
         MeshError
             If the mesh has no such axis or group.
         BenchError
-            If the root is outside a group.
+            If the root is outside a group, or a group has no pairs.
         """
-        steps: dict[tuple[Any, ...], Step] = {}
-        choices = itertools.product(
-            self.axis, self.collective, self.dtype, self.op, self.mode, self.in_place, self.sizes
-        )
-        for axis, name, dtype, op, mode, in_place, size in choices:
-            row, n = find_collective(name), mesh.group_set(axis).size
-            if in_place and not row.in_place:
-                continue
-            if row.rooted and not 0 <= self.root < n:
-                raise BenchError(f"root {self.root} is outside the groups of {axis}, whose ranks are 0 to {n - 1}")
-            itemsize = find_dtype(dtype).itemsize
-            count = row.count_for(size, itemsize, n)
-            key = (axis, name, dtype, op if row.reduces else None, mode, in_place, count)
-            if key not in steps:
-                steps[key] = Step(
-                    index=len(steps),
-                    collective=name,
-                    op=key[3],
-                    dtype=dtype,
-                    root=self.root if row.rooted else None,
-                    in_place=in_place,
-                    mode=mode,
-                    axis=axis,
-                    n_ranks=n,
-                    count=count,
-                    size_bytes=row.size_bytes(count, itemsize, n),
-                )
-        return tuple(steps.values())
+        return lay_steps(self, mesh)
+
+    def order(self, n: int, launch: int) -> list[int]:
+        """In which order a launch takes the `n` steps of the plan: a new one for every launch when shuffled.
+
+        Examples
+        --------
+        >>> Plan("all_reduce", "tp").order(3, launch=0)
+        [0, 1, 2]
+        """
+        if not self.shuffle:
+            return list(range(n))
+        order: list[int] = np.random.default_rng([self.seed, launch]).permutation(n).tolist()
+        return order
+
+    def estimate(self, mesh: DeviceMesh, *, backend: str = "mpi", results: pd.DataFrame | None = None) -> Estimate:
+        """Say how long the plan may take on a mesh, and how much memory, before anything starts.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh
+            Where it is measured.
+        backend : {"nccl", "mpi", "threads"}
+            Whose latency and bandwidth to assume.
+        results : pandas.DataFrame, optional
+            Results of an earlier run; times found there count more than the assumption.
+
+        Returns
+        -------
+        Estimate
+
+        Examples
+        --------
+        >>> estimate = Plan("all_reduce", "tp", sizes="1M").estimate(DeviceMesh("tp=2"))
+        >>> estimate.n_steps, estimate.memory_bytes
+        (1, 2097152)
+        """
+        from meshlab.benchmark.estimate import estimate_plan
+
+        return estimate_plan(self, mesh, backend=backend, results=results)
 
     def __str__(self) -> str:
         sizes = self.sizes
         span = format_size(sizes[0]) + (f" to {format_size(sizes[-1])}" if len(sizes) > 1 else "")
-        return (
-            f"{', '.join(self.collective)} along {', '.join(self.axis)}, {span} ({len(sizes)} sizes), "
-            f"{', '.join(self.dtype)}, {', '.join(self.mode)}"
-        )
+        text = f"{', '.join(self.collective)} along {', '.join(self.axis)}, "
+        if len(self.functions) < len(self.collective):
+            text += f"{span} ({len(sizes)} sizes), {', '.join(self.dtype)}, "
+        text += ", ".join(self.mode)
+        if self.groups != ("together",):
+            text += f", groups {' and '.join(self.groups)}"
+        text += "".join(f", while {name} runs along {axis}" for axis, name in self.beside)
+        return text + (f", {self.launches} launches" if self.launches > 1 else "")
 
 
-def _several(value: str | Sequence[Any]) -> tuple[Any, ...]:
+def _check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise BenchError(f"there is no {what} {name!r}; there are {', '.join(known)}")
+
+
+def _several(value: Any) -> tuple[Any, ...]:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
+    if isinstance(value, (bool, ReduceOp)) or callable(value):
+        return (value,)
     return tuple(value)
+
+
+def _name(one: str | Function, named: dict[str, Function | None]) -> str:
+    """The name of a collective or of a function, which is noted in `named`."""
+    if isinstance(one, str):
+        return one
+    if not callable(one):
+        raise BenchError(f"{one!r} is neither the name of a collective nor a function of a communicator")
+    name = str(getattr(one, "__name__", type(one).__name__))
+    if name in CATALOG:
+        raise BenchError(f"the function {name!r} is called like a collective; rename it, or its rows look alike")
+    if named.get(name) not in (None, one):
+        raise BenchError(f"two functions are called {name!r}; rename one, or their rows look alike")
+    named[name] = one
+    return name

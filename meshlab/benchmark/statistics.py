@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Summary", "median_interval", "summarise"]
+__all__ = ["Summary", "leading_warmup", "median_interval", "spike_limit", "summarise"]
 
 FEWEST_FOR_INTERVAL, FEWEST_FOR_P95, FEWEST_FOR_P99 = 6, 20, 100
+_SPIKE_MADS, _QUIET = 5.0, 0.01
 
 Floats = npt.NDArray[np.float64]
 
@@ -105,3 +106,52 @@ def is_precise(values: npt.NDArray[Any], precision: float) -> bool:
     """Whether half the width of the median's interval is at most `precision` times the median."""
     lo, hi = median_interval(values)
     return bool((hi - lo) / 2 <= precision * float(np.median(values)))  # False when there is no interval
+
+
+def spike_limit(values: npt.NDArray[Any]) -> float:
+    """The time above which a batch is a spike: the median and five times the median absolute deviation.
+
+    Where times are very even, one percent of the median stands for that deviation.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        The samples, shape (n,).
+
+    Returns
+    -------
+    float
+        NaN without samples.
+
+    Examples
+    --------
+    >>> spike_limit(np.array([9.0, 10.0, 11.0, 10.0, 30.0])), round(spike_limit(np.full(9, 10.0)), 3)
+    (15.0, 10.5)
+    """
+    if not len(values):
+        return math.nan
+    median = float(np.median(values))
+    deviation = float(np.median(np.abs(values - median)))
+    return median + _SPIKE_MADS * max(deviation, _QUIET * median)
+
+
+def leading_warmup(values: npt.NDArray[Any]) -> int:
+    """How many batches at the beginning are still slow, measured by the later half: at most a quarter of all.
+
+    Only batches without a gap count, so nothing is trimmed but a start that had not settled.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        The samples in order, shape (n,).
+
+    Examples
+    --------
+    >>> leading_warmup(np.array([50.0, 30.0] + 10 * [10.0])), leading_warmup(np.array(12 * [10.0]))
+    (2, 0)
+    """
+    n = len(values)
+    if n < 2 * FEWEST_FOR_INTERVAL:
+        return 0
+    slow = values[: n // 4] > spike_limit(values[n // 2 :])
+    return int(np.argmin(np.append(slow, False)))

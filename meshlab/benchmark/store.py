@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,9 @@ from meshlab.mesh import DeviceMesh
 if TYPE_CHECKING:
     from meshlab.benchmark.run import Run
 
-__all__ = ["SCHEMA", "load_run", "save_run"]
+__all__ = ["SCHEMA", "document_of", "load_run", "save_run"]
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of the folder's layout; it rises when an older reader could not read it any more."""
 
 
@@ -26,7 +26,13 @@ def save_run(run: Run, folder: Path) -> None:
     for name, frame in (("results", run.results), ("samples", run.samples)):
         frame_to_parquet(frame, folder / f"{name}.parquet")
         frame_to_csv(frame, folder / f"{name}.csv")
-    document = {
+    text = json.dumps(document_of(run), indent=1, ensure_ascii=False)
+    (folder / "run.json").write_text(text + "\n", encoding="utf-8")
+
+
+def document_of(run: Run) -> dict[str, Any]:
+    """Everything about a run but its frames, as plain data."""
+    return {
         "schema": SCHEMA,
         "run_id": run.run_id,
         "state": run.state,
@@ -34,13 +40,15 @@ def save_run(run: Run, folder: Path) -> None:
         "started_at": run.started_at,
         "elapsed_s": run.progress.elapsed_s,
         "n_done": run.progress.done,
-        "plan": asdict(run.plan),
+        "source": run._record.source,
+        "where": run.where,
+        "hosts": list(run._record.hosts),
+        "devices": run._record.devices,
+        "plan": _plan_to_json(run.plan),
         "mesh": _mesh_to_json(run.mesh),
         "environment": run.environment,
         "log": run.log,
     }
-    text = json.dumps(document, indent=1, ensure_ascii=False)
-    (folder / "run.json").write_text(text + "\n", encoding="utf-8")
 
 
 def load_run(cls: type[Run], folder: str | Path) -> Run:
@@ -60,12 +68,22 @@ def load_run(cls: type[Run], folder: str | Path) -> Run:
         )
     try:
         mesh = _mesh_from_json(document["mesh"])
-        plan = Plan(**{**document["plan"], "sampling": Sampling(**document["plan"]["sampling"])})
+        plan = _plan_from_json(document["plan"])
         results = frame_from_parquet(folder / "results.parquet", RESULTS)
         samples = frame_from_parquet(folder / "samples.parquet", SAMPLES)
         return cls._from_record(mesh, plan, document, results, samples)
     except (KeyError, TypeError, OSError) as error:
         raise ParseError(f"the run is not whole: {type(error).__name__}: {error}", file=str(path)) from error
+
+
+def _plan_to_json(plan: Plan) -> dict[str, Any]:
+    """A plan as plain data; of functions of the user's own only the names."""
+    told = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    return told | {"sampling": asdict(plan.sampling), "functions": dict.fromkeys(plan.functions)}
+
+
+def _plan_from_json(told: dict[str, Any]) -> Plan:
+    return Plan(**{**told, "sampling": Sampling(**told["sampling"])})
 
 
 def _mesh_to_json(mesh: DeviceMesh) -> dict[str, Any]:

@@ -31,15 +31,21 @@ def results_text(results: pd.DataFrame) -> str:
     tables = []
     where = results.attrs.get("where") or results["source"].iloc[0]
     keys = ["axis", "mode", "dtype", "op", "in_place"]
-    shown = results.assign(
-        op=results["op"].fillna(results["op"].dropna().iloc[0] if results["op"].notna().any() else "")
-    )
+    is_function = results["size_bytes"].isna()
+    sized = results[~is_function]
+    shown = sized.assign(op=sized["op"].fillna(sized["op"].dropna().iloc[0] if sized["op"].notna().any() else ""))
     for (axis, mode, dtype, op, in_place), rows in shown.groupby(keys, sort=False):
-        n_groups, n_ranks = rows["group"].nunique(), rows["n_ranks"].iloc[0]
-        groups = f"{n_groups} groups of {n_ranks}, the slowest shown" if n_groups > 1 else f"1 group of {n_ranks}"
         place = ", in place" if in_place else ""
-        tables.append(f"{axis} · {groups} · {where} · {mode} · {dtype}, {op}{place}\n{_table(rows)}")
+        tables.append(f"{axis} · {_groups(rows)} · {where} · {mode} · {dtype}, {op}{place}\n{_table(rows)}")
+    for (axis, mode), rows in results[is_function].groupby(["axis", "mode"], sort=False):
+        lines = [f"{name}  {_time(part)}" for name, part in rows.groupby("collective", sort=False)]
+        tables.append("\n".join([f"{axis} · {_groups(rows)} · {where} · {mode}", *lines]))
     return "\n\n".join(tables)
+
+
+def _groups(rows: pd.DataFrame) -> str:
+    n_groups, n_ranks = rows["group"].nunique(), rows["n_ranks"].iloc[0]
+    return f"{n_groups} groups of {n_ranks}, the slowest shown" if n_groups > 1 else f"1 group of {n_ranks}"
 
 
 def _table(rows: pd.DataFrame) -> str:
@@ -54,6 +60,11 @@ def _table(rows: pd.DataFrame) -> str:
     return "\n".join(
         "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
     )
+
+
+def _time(part: pd.DataFrame) -> str:
+    bad = part[part["status"] != "ok"]
+    return str(bad["status"].iloc[0]) if len(bad) else f"{_short(float(part['time_us'].max()))} µs"
 
 
 def _cell(part: pd.DataFrame) -> str:

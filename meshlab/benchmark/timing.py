@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.statistics import FEWEST_FOR_INTERVAL, is_precise
+from meshlab.benchmark.batches import Batches, Floats, share_pairs, share_slowest, take_batches
+from meshlab.benchmark.steps import pairs_of_round
 from meshlab.comm.answers import Case, count_mistakes, encode
+from meshlab.comm.backend import Mode, Timings
 from meshlab.comm.catalog import CATALOG, find_op
 from meshlab.comm.dtypes import carrier, find_dtype
 
 if TYPE_CHECKING:
-    from meshlab.benchmark.plan import Sampling, Step
+    from meshlab.benchmark.plan import Sampling
+    from meshlab.benchmark.steps import Step
     from meshlab.comm import Communicator, PreparedCall
 
-__all__ = ["Measured", "buffers", "count_wrong", "measure_step", "prepare_step"]
+__all__ = ["Measured", "buffers", "count_wrong", "measure_pair", "measure_step", "prepare_step", "ready_step"]
 
 _CHUNK = 1 << 18  # elements checked at once, to bound the memory of the right answer
 
@@ -29,38 +32,23 @@ class Measured:
 
     Parameters
     ----------
-    group : str
-        The group it is in.
-    calls : int
-        Calls per batch.
-    time_us, host_us : numpy.ndarray
-        Per call, one value per batch, in µs.
-    start_us : numpy.ndarray or None
-        When each batch began on the host's clock; None unless starts were aligned.
-    is_warmup : numpy.ndarray
-        True for batches to leave out.
+    batches : Batches
+        The times.
     n_wrong : int or None
         Wrong elements on this rank; None when unchecked.
-    stop_reason : str
-        Why sampling stopped.
+    arrive_us : numpy.ndarray or None
+        When this rank came to the first collective of each batch of a function; None where that is its beginning.
     """
 
-    group: str
-    calls: int
-    time_us: npt.NDArray[np.float64]
-    host_us: npt.NDArray[np.float64]
-    start_us: npt.NDArray[np.float64] | None
-    is_warmup: npt.NDArray[np.bool_]
+    batches: Batches
     n_wrong: int | None
-    stop_reason: str
+    arrive_us: Floats | None = None
 
 
 def measure_step(comm: Communicator, step: Step, sampling: Sampling, check: bool) -> Measured:
     """Time one step on this rank. Every rank of the group calls it.
 
-    The result is checked first, which also lets the library connect; then a few calls say how long a batch should be;
-    then batches follow until the times are precise enough. Whatever the ranks must agree on, such as when to stop, they
-    work out from the slowest rank's times, which all of them share.
+    The result is checked first, which also lets the library connect.
 
     Parameters
     ----------
@@ -77,54 +65,53 @@ def measure_step(comm: Communicator, step: Step, sampling: Sampling, check: bool
     -------
     Measured
     """
-    began = time.perf_counter()
+    call, n_wrong = ready_step(comm, step, check)
+    return Measured(take_batches(call.measure, share_slowest(comm), step.mode, sampling), n_wrong)
+
+
+def ready_step(comm: Communicator, step: Step, check: bool) -> tuple[PreparedCall, int | None]:
+    """Make buffers and call of a step, and check its result; the buffers hold zeros afterwards."""
     send, out = buffers(comm, step)
     call = prepare_step(comm, step, send, out)
     n_wrong = count_wrong(comm, step, call, send, out) if check else None
     send[...] = 0  # zeros stay zeros, however often a reduction in place is repeated
     out[...] = 0
-
-    first = call.measure(step.mode, 1, 3)
-    slowest = _slowest(comm, [float(np.median(first.time_us))])
-    calls = 1
-    if step.mode != "isolated":
-        calls = int(min(max(1.0, sampling.batch_us / max(slowest[0], 1e-3)), sampling.max_calls))
-    parts = [call.measure(step.mode, calls, sampling.warmup_batches)] if sampling.warmup_batches else []
-    n_warmup = sampling.warmup_batches
-    times: npt.NDArray[np.float64] = np.empty(0)
-    reason = ""
-    while not reason:
-        chunk = min(max(FEWEST_FOR_INTERVAL, sampling.min_batches // 2), sampling.max_batches - len(times))
-        part = call.measure(step.mode, calls, chunk)
-        parts.append(part)
-        shared = _slowest(comm, [*part.time_us, time.perf_counter() - began])
-        times = np.concatenate([times, shared[:-1]])
-        reason = _why_stop(times, float(shared[-1]), sampling)
-    starts = [part.start_us for part in parts if part.start_us is not None]
-    n = sum(len(part.time_us) for part in parts)
-    return Measured(
-        group=comm.name,
-        calls=calls,
-        time_us=np.concatenate([part.time_us for part in parts]),
-        host_us=np.concatenate([part.host_us for part in parts]),
-        start_us=np.concatenate(starts) if starts else None,
-        is_warmup=np.arange(n) < n_warmup,
-        n_wrong=n_wrong,
-        stop_reason=reason,
-    )
+    return call, n_wrong
 
 
-def _why_stop(times: npt.NDArray[np.float64], elapsed_s: float, sampling: Sampling) -> str:
-    if len(times) >= sampling.min_batches and is_precise(times, sampling.precision):
-        return "precise"
-    if elapsed_s >= sampling.max_s and len(times) >= FEWEST_FOR_INTERVAL:
-        return "time"
-    return "batches" if len(times) >= sampling.max_batches else ""
+def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool) -> Measured | None:
+    """Time a message with this rank's partner of the round, while the other pairs do the same.
+
+    Returns
+    -------
+    Measured or None
+        None for a rank without a partner.
+    """
+    pairs = pairs_of_round(comm.size, step.number)
+    mine = next((pair for pair in pairs if comm.rank in pair), None)
+    work: Callable[[], object] = _nothing
+    n_wrong = None
+    if mine is not None:
+        other = mine[mine[0] == comm.rank]
+        send, out = buffers(comm, step)
+        if step.collective == "send_recv":
+            work = comm.prepare("send_recv", send, out, dest=other, source=other, dtype=step.dtype)
+        elif comm.rank == mine[0]:
+            work = comm.prepare("send", send, dest=other, dtype=step.dtype)
+        else:
+            work = comm.prepare("recv", out=out, source=other, dtype=step.dtype)
+        n_wrong = count_wrong(comm, step, work, send, out, source=other) if check else None
+    barrier = comm.prepare("barrier")
+
+    def measure(mode: Mode, calls: int, batches: int) -> Timings:
+        return comm.backend.measure(work, barrier, mode, calls, batches)
+
+    batches = take_batches(measure, share_pairs(comm, pairs), step.mode, sampling)
+    return None if mine is None else Measured(batches, n_wrong)
 
 
-def _slowest(comm: Communicator, values: list[Any]) -> npt.NDArray[np.float64]:
-    shared = comm.all_reduce(comm.xp.asarray(values, dtype="float64"), op="max")
-    return np.asarray(shared.get() if hasattr(shared, "get") else shared, dtype=np.float64)
+def _nothing() -> None:
+    return None
 
 
 def buffers(comm: Communicator, step: Step) -> tuple[Any, Any]:
@@ -132,9 +119,13 @@ def buffers(comm: Communicator, step: Step) -> tuple[Any, Any]:
 
     In place, the smaller one is this rank's part of the larger one, where NCCL wants it.
     """
+    if step.count is None or step.dtype is None:
+        raise TypeError("a function of the user's own has no buffers here")
     row, dtype = CATALOG[step.collective], carrier(find_dtype(step.dtype))
     n_send = row.elements("sends", step.count, comm.size)
     n_out = row.elements("receives", step.count, comm.size)
+    if step.collective == "send":
+        n_out = n_send  # on the other side
     if not step.in_place:
         return comm.xp.empty(n_send, dtype), comm.xp.empty(n_out, dtype)
     whole = comm.xp.empty(max(n_send, n_out), dtype)
@@ -153,9 +144,30 @@ def prepare_step(comm: Communicator, step: Step, send: Any, out: Any) -> Prepare
     return comm.prepare(step.collective, send, out, **arguments)
 
 
-def count_wrong(comm: Communicator, step: Step, call: PreparedCall, send: Any, out: Any) -> int:
-    """Make the call once on rank-coded data and count the elements of this rank's output that are not right."""
+def count_wrong(
+    comm: Communicator,
+    step: Step,
+    call: Callable[[], object],
+    send: Any,
+    out: Any,
+    *,
+    source: int | None = None,
+) -> int:
+    """Make the call once on rank-coded data and count the elements of this rank's output that are not right.
+
+    Parameters
+    ----------
+    comm, step, call, send, out
+        The group, the step, its prepared call and the buffers of that.
+    source : int, optional
+        From whom a message comes, as a rank of the group; the neighbour in the ring when left out.
+    """
+    if step.dtype is None or step.count is None:
+        raise TypeError("a function of the user's own has no right answer")
     row, dtype, op = CATALOG[step.collective], find_dtype(step.dtype), find_op(step.op) if step.op else None
+    receives = row.has("receives", step.root in (None, comm.rank))
+    if step.collective == "send":  # what comes is checked where it comes to
+        row, receives = CATALOG["recv"], source is not None and _is_receiver(comm, step)
 
     def value(member: int, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         return encode(comm.ranks[member], index, dtype, op)
@@ -166,7 +178,7 @@ def count_wrong(comm: Communicator, step: Step, call: PreparedCall, send: Any, o
         index = np.arange(first, min(first + _CHUNK, send.size))
         send[first : first + len(index)] = comm.xp.asarray(value(comm.rank, index).view(send.dtype))
     call()
-    if row.answer is None or not row.has("receives", step.root in (None, comm.rank)):
+    if row.answer is None or not receives:
         return 0
     case = Case(
         value=value,
@@ -176,7 +188,7 @@ def count_wrong(comm: Communicator, step: Step, call: PreparedCall, send: Any, o
         dtype=dtype,
         op=op,
         root=step.root or 0,
-        source=(comm.rank - 1) % comm.size,
+        source=(comm.rank - 1) % comm.size if source is None else source,
     )
     wrong = 0
     for first in range(0, out.size, _CHUNK):
@@ -185,3 +197,7 @@ def count_wrong(comm: Communicator, step: Step, call: PreparedCall, send: Any, o
         got = np.asarray(part.get() if hasattr(part, "get") else part).view(dtype)
         wrong += count_mistakes(got, row.answer(case, index))
     return wrong
+
+
+def _is_receiver(comm: Communicator, step: Step) -> bool:
+    return any(comm.rank == receiver for _, receiver in pairs_of_round(comm.size, step.number))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -351,13 +351,13 @@ class Engines:
             ) from None
         if any(reply.error is not None for reply in replies):
             # What the ranks left unfinished in their communicators is unknown: make them anew.
-            self._forget_group_sets()
+            self._forget_group_sets("after an error")
         return replies
 
-    def _forget_group_sets(self) -> None:
+    def _forget_group_sets(self, why: str) -> None:
         names, self._group_sets = list(self._group_sets), OrderedDict()
         if names:
-            self._round("drop", [(names,)] * self.world_size, doing="closing communicators after an error")
+            self._round("drop", [(names,)] * self.world_size, doing=f"closing communicators {why}")
 
     def _cure(self) -> str:
         if self._ranks.is_attached:
@@ -401,14 +401,34 @@ class Lease:
         axis: str | Sequence[str] = WORLD,
         arguments: tuple[Any, ...] = (),
         *,
+        also: Sequence[str] = (),
+        ranks: Collection[int] | None = None,
         deadline_s: float | None = None,
     ) -> list[Reply]:
-        """Call ``function(communicator, *arguments)`` on every rank that is in a group along `axis`."""
+        """Call ``function(communicator, *arguments)`` on every rank that is in a group along `axis`.
+
+        Parameters
+        ----------
+        function, mesh, axis, arguments, deadline_s
+            As in `Engines.run`.
+        also : sequence of str, default ()
+            More group sets; their communicators are handed over behind the first. Only ranks that are in all take part.
+        ranks : collection of int, optional
+            Only these take part; the others stay idle.
+        """
         engines = self.engines
-        name, members = engines._make_group_set(mesh, axis)
+        names, members = [], set(range(engines.world_size) if ranks is None else ranks)
+        for one in (axis, *also):
+            name, inside = engines._make_group_set(mesh, one)
+            names.append(name)
+            members &= set(inside)
         shipped = function if engines.backend == "threads" else _pickled(function)
-        given = [(name, shipped, arguments)] * len(members)
-        return engines._round("run", given, ranks=members, doing=self.doing, deadline_s=deadline_s)
+        given = [(tuple(names), shipped, arguments)] * len(members)
+        return engines._round("run", given, ranks=sorted(members), doing=self.doing, deadline_s=deadline_s)
+
+    def renew(self) -> None:
+        """Close all communicators, so that fresh ones are made."""
+        self.engines._forget_group_sets("to make fresh ones")
 
 
 def _pickled(function: Callable[..., Any]) -> bytes:

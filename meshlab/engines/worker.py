@@ -110,13 +110,13 @@ class Worker:
         """The view that this rank has of a mesh, as a hash."""
         return mesh.fingerprint
 
-    def run(self, name: str, function: bytes | Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-        """Call ``function(communicator, *arguments)``.
+    def run(self, names: Sequence[str], function: bytes | Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+        """Call ``function(communicator, …, *arguments)``.
 
         Parameters
         ----------
-        name : str
-            The group set whose communicator to hand over.
+        names : sequence of str
+            The group sets whose communicators to hand over.
         function : bytes or callable
             Pickled where it crosses a process.
         arguments : tuple
@@ -127,10 +127,11 @@ class Worker:
         EngineError
             If the client has not made that group set here.
         """
-        if name not in self._communicators:
-            raise EngineError(f"rank {self.rank} has no communicator for {name!r}", rank=self.rank)
+        for name in names:
+            if name not in self._communicators:
+                raise EngineError(f"rank {self.rank} has no communicator for {name!r}", rank=self.rank)
         call = pickle.loads(function) if isinstance(function, bytes) else function
-        return call(self._communicators[name], *arguments)
+        return call(*(self._communicators[name] for name in names), *arguments)
 
     def status(self) -> dict[str, Any]:
         """Say how this rank is: collectives entered, communicators held, memory in bytes."""

@@ -24,6 +24,17 @@ _P2P_WORDS = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS"}
 _P2P_READ = 0  # pynvml 13 defines NVML_P2P_CAPS_INDEX_READ as a tuple by mistake.
 _REMOTES = {0: "gpu", 1: "npu", 2: "switch"}
 _MASK_WORDS = 64  # 64 bits each: room for 4,096 CPUs
+_NVLINK_COUNTERS = 4  # replays, recoveries, and both kinds of checksum errors
+_THROTTLES = {
+    0x02: "application clocks",
+    0x04: "power cap",
+    0x08: "hardware slowdown",
+    0x10: "sync boost",
+    0x20: "heat, by the driver",
+    0x40: "heat, by the hardware",
+    0x80: "power brake",
+    0x100: "display clocks",
+}  # bit 1, idle, holds nothing down
 _MEGAHERTZ = {"sm": "NVML_CLOCK_SM", "memory": "NVML_CLOCK_MEM"}
 
 
@@ -114,7 +125,10 @@ def read_host(root: str = "/") -> dict[str, Any]:
 
 
 def sample() -> list[dict[str, Any]]:
-    """The readings that change: utilisation, memory, temperature, power, clocks; one dict per GPU, none without GPUs.
+    """The readings that change, one dict per GPU; none without GPUs.
+
+    Utilisation, memory, temperature, power and clocks; under ``throttle`` what holds the clocks down, in words; and the
+    counters ``ecc_corrected``, ``ecc_uncorrected`` and ``nvlink_errors``, since the driver came.
 
     Examples
     --------
@@ -131,6 +145,7 @@ def sample() -> list[dict[str, Any]]:
             handle = answers.ask("handle", "nvmlDeviceGetHandleByIndex", index)
             if handle is not None:
                 _read_live(answers, handle)
+                _read_counters(answers, handle)
             readings.append({"id": index, **answers.fields})
         return readings
     finally:
@@ -222,6 +237,27 @@ def _read_live(answers: _Answers, handle: Any) -> None:
     answers.set("power_w", "nvmlDeviceGetPowerUsage", handle, then=lambda milliwatts: milliwatts / 1000)
     for name, constant in _MEGAHERTZ.items():
         answers.set(f"clock_{name}_mhz", "nvmlDeviceGetClockInfo", handle, getattr(answers.nvml, constant))
+
+
+def _read_counters(answers: _Answers, handle: Any) -> None:
+    answers.set("throttle", "nvmlDeviceGetCurrentClocksThrottleReasons", handle, then=_throttle_text)
+    answers.set("ecc_corrected", "nvmlDeviceGetTotalEccErrors", handle, 0, 0)
+    answers.set("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", handle, 1, 0)
+    counts = []
+    for link in range(getattr(answers.nvml, "NVML_NVLINK_MAX_LINKS", 18)):
+        for counter in range(_NVLINK_COUNTERS):
+            count = answers.ask("nvlink_errors", "nvmlDeviceGetNvLinkErrorCounter", handle, link, counter)
+            if count is None:
+                break
+            counts.append(int(count))
+        if count is None:
+            break
+    if counts:
+        answers.fields["nvlink_errors"] = sum(counts)
+
+
+def _throttle_text(bits: int) -> str:
+    return ", ".join(word for bit, word in _THROTTLES.items() if bits & bit)
 
 
 def _read_mig(answers: _Answers, handle: Any) -> None:

@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from meshlab.benchmark import Run
-    from meshlab.benchmark.run import Row
+    from meshlab.benchmark.assemble import Row
 
 __all__ = ["LiveView", "show", "static_bundle"]
 
 _TICK_S = 0.5
+_TELLING = ("collective", "axis", "dtype", "op", "mode", "in_place")
 _BAD = "color:var(--jp-error-color1,#c62828)"
 _PRESSES = (
     ("Cancel", "Stop after this step; the rows stay"),
@@ -60,7 +61,7 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
             layout={"width": "auto", "align_self": "flex-start", "margin": "0 0 8px"},
         )
         self._button.on_click(lambda _: threading.Thread(target=self._press, daemon=True).start())
-        sizes = [float(step.size_bytes) for step in run.steps]
+        sizes = [float(step.size_bytes) for step in run.steps if step.size_bytes is not None] or [1.0]
         self.curve = Curve(
             title=_title(run), x_range=(min(sizes), max(sizes)) if min(sizes) < max(sizes) else None, height=320
         )
@@ -173,27 +174,35 @@ def _title(run: Run) -> str:
     return " · ".join([*constant, run.where])
 
 
-def _line_name(run: Run, row: Row) -> str:
-    """What tells the lines of a run apart: whatever its plan has several of."""
-    plan = run.plan
-    several = [name for name in ("collective", "axis", "dtype", "op", "mode") if len(getattr(plan, name)) > 1]
-    parts = [str(row[name]) for name in several if row[name] is not None]
-    if len(plan.in_place) > 1:
+def _several(run: Run) -> list[str]:
+    """What a run has several of."""
+    parts = [part for step in run.steps for part in step.parts]
+    return [name for name in _TELLING if len({getattr(part, name) for part in parts} - {None}) > 1]
+
+
+def _line_name(several: list[str], n_launches: int, row: Row) -> str:
+    """What tells the lines of a run apart: whatever it has several of."""
+    parts = [str(row[name]) for name in several if name != "in_place" and row[name] is not None]
+    if "in_place" in several:
         parts.append("in place" if row["in_place"] else "out of place")
+    if n_launches > 1:
+        parts.append(f"launch {row['launch']}")
     return " · ".join(parts) or str(row["collective"])
 
 
 def _line_names(run: Run) -> set[str]:
-    names = ("collective", "axis", "dtype", "op", "mode", "in_place")
-    return {_line_name(run, {name: getattr(step, name) for name in names}) for step in run.steps}
+    several, n = _several(run), run.plan.launches
+    rows = [{name: getattr(part, name) for name in _TELLING} for step in run.steps for part in step.parts]
+    return {_line_name(several, n, row | {"launch": launch}) for row in rows for launch in range(n)}
 
 
 def _points(run: Run, rows: list[Row]) -> list[tuple[str, float, float, float, float]]:
     """One point per step that was measured: name, size, bus bandwidth of the slowest group and its interval."""
-    steps: dict[int, list[Row]] = {}
+    several, n_launches = _several(run), run.plan.launches
+    steps: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        if row["status"] == "ok":
-            steps.setdefault(row["step"], []).append(row)
+        if row["status"] == "ok" and row["size_bytes"] is not None:
+            steps.setdefault((row["launch"], row["step"], row["axis"]), []).append(row)
     points: list[tuple[str, float, float, float, float]] = []
     for group_rows in steps.values():
         first = group_rows[0]
@@ -206,7 +215,7 @@ def _points(run: Run, rows: list[Row]) -> list[tuple[str, float, float, float, f
         _, busbw = bandwidth([name] * 3, [size] * 3, [n] * 3, times)
         if np.isfinite(busbw[0]):
             value, low, high = (float(part) for part in busbw)
-            points.append((_line_name(run, first), float(size), value, low, high))
+            points.append((_line_name(several, n_launches, first), float(size), value, low, high))
     return points
 
 
@@ -221,4 +230,6 @@ def _status(run: Run) -> str:
     if run.error is not None:
         sentence = markup.escape(str(run.error).splitlines()[0])
         step = f'<div role="alert" style="line-height:1.45"><b style="{_BAD}">Failed:</b> {sentence}</div>'
+    if run.alert:
+        step += f'<div role="alert" style="line-height:1.45"><b style="{_BAD}">{markup.escape(run.alert)}</b></div>'
     return f"<div><b>{markup.escape(text)}</b></div>{markup.bar(now.done / max(now.total, 1), says)}{step}"

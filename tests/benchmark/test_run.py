@@ -240,8 +240,8 @@ def test_a_saved_run_comes_back_whole(thread_engines: ml.Engines, tmp_path: Path
     [
         (None, "holds no run"),
         ("{", "this is not JSON"),
-        ('{"schema": 99}', "the run has schema 99, this meshlab reads 1"),
-        ('{"schema": 1}', "the run is not whole: KeyError"),
+        ('{"schema": 99}', "the run has schema 99, this meshlab reads 2"),
+        ('{"schema": 2}', "the run is not whole: KeyError"),
     ],
 )
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, text: str | None, message: str) -> None:

@@ -1,0 +1,133 @@
+"""Compares settings of the environment: fresh engines for each, in turn, so that a drift of clocks hits all alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from meshlab import markup
+from meshlab.benchmark.comparing import compare
+from meshlab.benchmark.comparison import Comparison
+from meshlab.benchmark.run import Run
+from meshlab.benchmark.start import bench
+from meshlab.engines.start import launch
+from meshlab.errors import BenchError
+from meshlab.mesh import DeviceMesh
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["EnvComparison", "compare_env"]
+
+
+@dataclass(frozen=True, slots=True)
+class EnvComparison:
+    """What came out for each setting, and how each compares with the first.
+
+    Parameters
+    ----------
+    runs : mapping of str to tuple of Run
+        By the setting's name, one run per round.
+    comparisons : mapping of str to Comparison
+        By the setting's name, for all but the first, which stands "before" in each.
+    """
+
+    runs: Mapping[str, tuple[Run, ...]]
+    comparisons: Mapping[str, Comparison]
+
+    @property
+    def results(self) -> pd.DataFrame:
+        """The rows of all runs, with the setting's name in the first column, ``setting``."""
+        import pandas as pd
+
+        frames = []
+        for name, runs in self.runs.items():
+            for number, run in enumerate(runs):
+                frame = run.results
+                frame.attrs = {}
+                frame["launch"] = number
+                frame.insert(0, "setting", name)
+                frames.append(frame)
+        return pd.concat(frames, ignore_index=True)
+
+    @property
+    def headlines(self) -> dict[str, str]:
+        """For every setting but the first, the comparison in a sentence."""
+        first = next(iter(self.runs))
+        return {name: f"{name} against {first}: {found.headline}" for name, found in self.comparisons.items()}
+
+    def __str__(self) -> str:
+        return "\n".join(self.headlines.values())
+
+    def _repr_html_(self) -> str:
+        cards = "".join(
+            f"<div><b>{markup.escape(self.headlines[name])}</b></div>{found._repr_html_()}"
+            for name, found in self.comparisons.items()
+        )
+        return markup.card(f"Settings: {', '.join(self.runs)}", f"{len(next(iter(self.runs.values())))} rounds", cards)
+
+
+def compare_env(
+    mesh: DeviceMesh,
+    settings: Mapping[str, Mapping[str, str]],
+    collective: Any = "all_reduce",
+    *,
+    rounds: int = 3,
+    backend: str = "auto",
+    devices: Sequence[int] | None = None,
+    effect: float = 0.05,
+    **arguments: Any,
+) -> EnvComparison:
+    """Compare settings of the environment, such as NCCL's, on fresh engines each time.
+
+    Libraries read their environment when they start, so every setting needs processes of its own. They take turns, and
+    every second round goes backwards. Waits until all is measured.
+
+    Parameters
+    ----------
+    mesh : DeviceMesh
+        Where; as many engines are started as it has ranks.
+    settings : mapping of str to mapping
+        Environment variables by the setting's name; the first is what the others are compared with.
+    collective, **arguments
+        As in `bench`.
+    rounds : int, default 3
+        How often each setting is measured; below 3 there is little to say about chance.
+    backend, devices
+        As in `launch`; threads share one environment and cannot be compared.
+    effect : float, default 0.05
+        The relative difference that matters, as in `compare`.
+
+    Returns
+    -------
+    EnvComparison
+
+    Raises
+    ------
+    BenchError
+        If there are fewer than two settings, or fewer than one round.
+    EngineError
+        If engines do not start, or a run fails; the message names the setting.
+
+    Examples
+    --------
+    >>> mesh = DeviceMesh("tp=2")
+    >>> compare_env(mesh, {"ring": {"NCCL_ALGO": "Ring"}}, "all_reduce")
+    Traceback (most recent call last):
+    meshlab.errors.BenchError: compare_env() needs at least two settings, not ring
+    """
+    if len(settings) < 2:
+        raise BenchError(f"compare_env() needs at least two settings, not {', '.join(settings) or 'none'}")
+    if rounds < 1:
+        raise BenchError(f"rounds={rounds} must be at least 1")
+    runs: dict[str, list[Run]] = {name: [] for name in settings}
+    for number in range(rounds):
+        for name in list(settings)[:: -1 if number % 2 else 1]:
+            with launch(mesh.world_size, backend=backend, devices=devices, env=settings[name]) as engines:
+                run = bench(engines, mesh, collective, **arguments)
+                run.wait()
+            runs[name].append(run)
+    first, *others = runs
+    comparisons = {name: compare(runs[first], runs[name], effect=effect) for name in others}
+    return EnvComparison({name: tuple(found) for name, found in runs.items()}, comparisons)
