@@ -59,8 +59,10 @@ class Batches:
 def take_batches(measure: Measure, share: Share, mode: Mode, sampling: Sampling) -> Batches:
     """Time a call until its times are precise enough. All ranks that `share` joins call it together.
 
-    A few single calls say how long a batch should be, then come the batches for warm-up; both are kept and marked. What
-    the ranks must agree on, such as when to stop, they work out from the times that all of them share.
+    A few single calls say how long a batch should be, then come the batches for warm-up. Then batches are taken some at
+    a time; what the ranks must agree on, such as when to stop, they work out from the times that all of them share. The
+    batch behind such a talk finds cold caches, and in the batch before it some ranks are already talking. All of these
+    are kept, and marked as warm-up.
 
     Parameters
     ----------
@@ -78,25 +80,27 @@ def take_batches(measure: Measure, share: Share, mode: Mode, sampling: Sampling)
     calls = calls_per_batch(float(share([np.median(parts[0].time_us)]).max()), mode, sampling)
     if sampling.warmup_batches:
         parts.append(measure(mode, calls, sampling.warmup_batches))
-    n_marked = sum(len(part.time_us) for part in parts)
+    marks = [np.ones(len(part.time_us), dtype=bool) for part in parts]
     series: Floats | None = None
     reason, lead = "", 0
     while not reason:
         n = 0 if series is None else series.shape[1]
         chunk = min(max(FEWEST_FOR_INTERVAL, sampling.min_batches // 2), sampling.max_batches - n)
-        parts.append(measure(mode, calls, chunk))
-        shared = share([*parts[-1].time_us, time.perf_counter() - began])
+        parts.append(measure(mode, calls, chunk + 2))
+        marks.append(np.isin(np.arange(chunk + 2), (0, chunk + 1)))
+        shared = share([*parts[-1].time_us[1:-1], time.perf_counter() - began])
         series = shared[:, :-1] if series is None else np.concatenate([series, shared[:, :-1]], axis=1)
         lead = max(leading_warmup(one) for one in series)
         reason = _why_stop(series, lead, float(shared[:, -1].max()), sampling)
-    counts = [_PROBES] + [len(part.time_us) for part in parts[1:]]
+    is_warmup = np.concatenate(marks)
+    is_warmup[np.flatnonzero(~is_warmup)[:lead]] = True
     starts = [part.start_us for part in parts if part.start_us is not None]
     return Batches(
-        calls=np.repeat([1] + [calls] * (len(parts) - 1), counts),
+        calls=np.where(np.arange(len(is_warmup)) < _PROBES, 1, calls),
         time_us=np.concatenate([part.time_us for part in parts]),
         host_us=np.concatenate([part.host_us for part in parts]),
         start_us=np.concatenate(starts) if starts else None,
-        is_warmup=np.arange(sum(counts)) < n_marked + lead,
+        is_warmup=is_warmup,
         stop_reason=reason,
     )
 

@@ -22,7 +22,7 @@ def find_stragglers(samples: pd.DataFrame, results: pd.DataFrame) -> pd.DataFram
     A rank's lateness in a batch is its start minus the median start of the other ranks of its group; for a function of
     the user's own, "start" is its first collective. How exact this can be is the floor: the largest of
 
-    - twice how far the *other* ranks' starts are apart, the median over batches,
+    - three times how far the starts of the earlier half of the ranks are apart, the median over batches,
     - for a collective, the group's fastest time in isolated mode, because ranks leave a barrier as far apart as a small
       collective takes,
     - for a function, twice the measured alignment of its beginnings.
@@ -61,19 +61,20 @@ def find_stragglers(samples: pd.DataFrame, results: pd.DataFrame) -> pd.DataFram
         if len(ranks) < 2:
             continue
         step: dict[str, Any] = dict(zip(STEP, key, strict=True))
+        earlier = np.sort(offsets, axis=1)[:, : (len(ranks) + 1) // 2]
+        apart = 3 * float(np.median(np.ptp(earlier, axis=1)))
         floor = 2 * alignment.get(key, np.nan) if step["step"] in functions else fastest.get(str(step["group"]), 0.0)
         for place, rank in enumerate(ranks):
             others = np.delete(offsets, place, axis=1)
             late = float(np.median(offsets[:, place] - np.median(others, axis=1)))
-            apart = 2 * float(np.median(np.ptp(others, axis=1)))
             last = float((offsets.argmax(axis=1) == place).mean())
-            limit = np.fmax(floor, apart)
+            limit = float(np.fmax(floor, apart))
             rows.append(
                 step
                 | {
                     "rank": int(rank),
                     "late_us": late,
-                    "floor_us": float(limit),
+                    "floor_us": limit,
                     "last_share": last,
                     "time_us": float(np.median(times[:, place])),
                     "shortest_share": float((times.argmin(axis=1) == place).mean()),
