@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshlab.errors import MeshlabError
+from meshlab.engines.here import launched_as
+from meshlab.errors import BenchError, MeshlabError
 from meshlab.version import __version__
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ examples:
   meshlab demo --out first-report             four ranks, from a mesh to a report, in half a minute
   meshlab show "pp=2, dp=2, tp=4" --axis dp   who is in which group; starts nothing
   meshlab bench all_reduce --mesh "dp=2, tp=2" --axis tp --sizes 1K:16M --out run1
+  mpiexec -n 4 meshlab bench --mesh tp=4      on ranks that a launcher started; srun works too
   meshlab report run1 --out run1.md           the report of a run that was saved
   meshlab compare run1 run2                   what became slower; also takes logs of nccl-tests
   meshlab doctor                              what is installed, and what to do about what is missing
@@ -59,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return command(options)
     except MeshlabError as error:
-        print(f"meshlab: {error}", file=sys.stderr)
+        place = launched_as()
+        if place is None or place[0] == 0:  # of several processes, one speaks
+            print(f"meshlab: {error}", file=sys.stderr)
         return _BAD_INPUT
     except KeyboardInterrupt:
         print("meshlab: interrupted", file=sys.stderr)
@@ -114,12 +118,13 @@ def _parser() -> argparse.ArgumentParser:
         _bench,
         "measure collectives along axes of a mesh",
         "All groups of an axis run at once. Prints a table; with --out, writes the run's frames (Parquet and CSV),\n"
-        "its report and its pictures. Rows that were measured are written even when the run fails or is interrupted.",
+        "its report and its pictures. Rows that were measured are written even when the run fails or is interrupted.\n"
+        "Started by mpiexec or srun as several processes, it starts no ranks: the processes are the ranks.",
     )
     bench.add_argument(
         "collectives", nargs="*", default=["all_reduce"], metavar="COLLECTIVE", help="default: all_reduce"
     )
-    bench.add_argument("--mesh", required=True, help='such as "dp=2, tp=2"; the last axis is the fastest')
+    bench.add_argument("--mesh", help='such as "dp=2, tp=2"; the last axis is the fastest')
     bench.add_argument("--ranks", type=int, metavar="N", help="how many ranks to start (default: as the mesh has)")
     bench.add_argument(
         "--axis", action="append", metavar="AXIS", help="along which axis; may be repeated (default: all)"
@@ -127,7 +132,23 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--sizes", default="1K:16M", help='such as 1K:16M, 8:1G*4 or "1K, 1M" (default: %(default)s)')
     bench.add_argument("--dtype", default="float32", help="element types, with commas between (default: %(default)s)")
     bench.add_argument("--op", default="sum", help="reduce operations, with commas between (default: %(default)s)")
-    bench.add_argument("--mode", default="pipelined", help="isolated or pipelined, or both with a comma between")
+    bench.add_argument(
+        "--mode", default="pipelined", help="isolated, pipelined, graph, with commas between (default: %(default)s)"
+    )
+    bench.add_argument(
+        "--groups",
+        default="together",
+        help="together, alone (one group at a time), pairs (of ranks, with send and send_recv); with commas between",
+    )
+    bench.add_argument(
+        "--beside", action="append", default=[], metavar="AXIS=COLLECTIVE", help="what another axis does meanwhile"
+    )
+    bench.add_argument("--launches", type=int, default=1, metavar="N", help="repeat so often, with fresh communicators")
+    bench.add_argument("--shuffle", action="store_true", help="take the steps in random order")
+    bench.add_argument("--seed", type=int, default=0, help="of that order (default: %(default)s)")
+    bench.add_argument("--resume", metavar="DIR", help="go on with a run that stopped; its plan and mesh count")
+    bench.add_argument("--redact", action="store_true", help="write hashes for the names of hosts and users")
+    bench.add_argument("--here", action="store_true", help="this process is a rank, though no launcher is recognised")
     bench.add_argument("--in-place", action="store_true", help="let input and output share memory")
     bench.add_argument("--seconds", type=float, default=0.5, help="at most so long per step (default: %(default)s)")
     bench.add_argument("--out", metavar="DIR", help="where to write the run and its report")
@@ -141,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     report.add_argument("folder", help="the run's folder")
     report.add_argument("--out", metavar="FILE", help="the report, .html or .md (default: report.html in the folder)")
+    report.add_argument("--redact", action="store_true", help="write hashes for the names of hosts and users")
 
     compare = add(
         "compare",
@@ -170,9 +192,9 @@ def _parser() -> argparse.ArgumentParser:
 def _add_backend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backend",
-        choices=["auto", "mpi", "threads"],
+        choices=["auto", "nccl", "mpi", "threads"],
         default="auto",
-        help="mpi: real processes; threads: in this process, to try things out (default: %(default)s)",
+        help="nccl: a GPU per rank; mpi: processes; threads: in this process, to try things out (default: %(default)s)",
     )
 
 
@@ -201,11 +223,35 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    from meshlab.benchmark import Plan, Sampling
+    from meshlab.benchmark import Run
     from meshlab.mesh import DeviceMesh
 
-    mesh = DeviceMesh(options.mesh, world_size=options.ranks if "-1" in options.mesh else None)
-    plan = Plan(
+    place = launched_as()
+    earlier = Run.load(options.resume) if options.resume else None
+    if earlier is not None:
+        mesh, plan = earlier.mesh, earlier.plan
+    elif options.mesh is not None:
+        n_known = place[1] if place is not None else options.ranks
+        mesh = DeviceMesh(options.mesh, world_size=n_known if "-1" in options.mesh else None)
+        plan = _plan(options, mesh)
+    else:
+        raise BenchError("say on which mesh, such as --mesh 'dp=2, tp=2', or --resume a run")
+    n = mesh.world_size if options.ranks is None else options.ranks
+    out = Path(options.out) if options.out else None
+    is_here = options.here or place is not None
+    return _measure(mesh, n, plan, options.backend, out, is_here=is_here, resume=earlier, redact=options.redact)
+
+
+def _plan(options: argparse.Namespace, mesh: DeviceMesh) -> Plan:
+    from meshlab.benchmark import Plan, Sampling
+
+    beside = {}
+    for text in options.beside:
+        axis, equals, collective = (part.strip() for part in text.partition("="))
+        if not equals:
+            raise BenchError(f"{text!r} does not say what an axis does; write AXIS=COLLECTIVE: dp=reduce_scatter")
+        beside[axis] = collective
+    return Plan(
         options.collectives,
         options.axis or mesh.axis_names,
         sizes=options.sizes,
@@ -213,38 +259,59 @@ def _bench(options: argparse.Namespace) -> int:
         op=options.op,
         mode=options.mode,
         in_place=options.in_place,
+        groups=options.groups,
+        beside=beside,
+        launches=options.launches,
+        shuffle=options.shuffle,
+        seed=options.seed,
         sampling=Sampling(max_s=options.seconds),
     )
-    n = mesh.world_size if options.ranks is None else options.ranks
-    return _measure(mesh, n, plan, options.backend, Path(options.out) if options.out else None)
 
 
-def _measure(mesh: DeviceMesh, n: int, plan: Plan, backend: str, out: Path | None) -> int:
-    """Start ranks, prove the mesh, measure, print, and write what there is."""
+def _measure(
+    mesh: DeviceMesh,
+    n: int,
+    plan: Plan,
+    backend: str,
+    out: Path | None,
+    *,
+    is_here: bool = False,
+    resume: Run | None = None,
+    redact: bool = False,
+) -> int:
+    """Start ranks, or be one; prove the mesh, measure, print, and write what there is."""
     from contextlib import ExitStack
 
     from meshlab.benchmark import bench
     from meshlab.benchmark.text import results_text
-    from meshlab.engines import launch
+    from meshlab.engines import join, launch
     from meshlab.engines.engines import check_mesh_size
     from meshlab.files import staged_folder
     from meshlab.units import format_seconds
 
     check_mesh_size(mesh, n)
     plan.steps(mesh)
+    began = time.monotonic()
+    joined = join(backend=backend) if is_here else None
+    if is_here and joined is None:
+        return _GOOD  # this rank has served
     with ExitStack() as stack:
+        if joined is not None:  # the others wait for it, so it is closed whatever happens
+            stack.enter_context(joined)
         stage = stack.enter_context(staged_folder(out)) if out is not None else None
-        began = time.monotonic()
-        engines = stack.enter_context(launch(n, backend=backend))
+        engines = joined or stack.enter_context(launch(n, backend=backend))
         library = engines.facts[0].capabilities.library
         _say(f"{engines.where}, {library}: ready in {format_seconds(time.monotonic() - began)}")
         proof = engines.verify(mesh)
         _say(f"{len(proof)} groups verified: each contains exactly the ranks it should")
-        run = bench(engines, mesh, plan)
+        run = bench(engines, mesh, plan, resume=resume)
+        _say(run.estimate)
         code = _wait(run)
         _say(f"\n{results_text(run.results)}\n")
+        if run.alert:
+            print(f"meshlab: {run.alert}", file=sys.stderr)
         if stage is not None:
-            _write(run, stage)
+            _write(run.redacted() if redact else run, stage)
     if out is not None:
         _say(f"report: {out / 'report.html'}")
     return code
@@ -263,7 +330,7 @@ def _wait(run: Run) -> int:
     except MeshlabError as error:
         print(f"meshlab: {error}", file=sys.stderr)
         return _WRONG
-    return _GOOD if (results["status"] == "ok").all() else _WRONG
+    return _GOOD if results["status"].isin(["ok", "skipped"]).all() else _WRONG
 
 
 def _write(run: Run, folder: Path) -> None:
@@ -283,7 +350,8 @@ def _report(options: argparse.Namespace) -> int:
     from meshlab.report import Report
 
     path = Path(options.out) if options.out else Path(options.folder) / "report.html"
-    Report(Run.load(options.folder)).save(path)
+    run = Run.load(options.folder)
+    Report(run.redacted() if options.redact else run).save(path)
     _say(path)
     return _GOOD
 

@@ -194,7 +194,11 @@ class Conductor:
         capabilities = facts[0].capabilities
         self._hosts = [fact.host for fact in facts]
         record.hosts = tuple(dict.fromkeys([*record.hosts, *self._hosts, environment.describe_host()["name"]]))
-        told = [reply.value or {} for reply in self._ask(lease, machine.describe_rank)]
+        replies = self._ask(lease, machine.describe_rank)
+        for reply in replies:
+            if reply.error is not None:
+                record.note(f"rank {reply.rank} could not say where it is: {reply.error}")
+        told = [reply.value or {} for reply in replies]
         settings = [one.get("settings", {}) for one in told]
         self._limits = self._shares([one.get("free", (False, np.iinfo(np.int64).max)) for one in told])
         firsts = [one for one in told if "host" in one]

@@ -9,6 +9,7 @@ from typing import Any
 from meshlab.benchmark.plan import Function, Plan, Sampling
 from meshlab.benchmark.resume import Earlier
 from meshlab.benchmark.run import Run
+from meshlab.comm.catalog import find_collective
 from meshlab.engines.engines import Engines
 from meshlab.errors import BenchError
 from meshlab.mesh import WORLD, DeviceMesh
@@ -191,6 +192,13 @@ def _check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
         for name in wanted:
             if name not in known:
                 raise BenchError(f"{can.backend} has no {what} {name!r}; it has {', '.join(known)}")
+    can_reduce = can.dtypes if can.reduce_dtypes is None else can.reduce_dtypes
+    if any(find_collective(name).reduces for name in collectives):
+        for name in plan.dtype:
+            if name not in can_reduce:
+                raise BenchError(f"{can.backend} cannot reduce {name!r}; it reduces {', '.join(can_reduce)}")
+    if plan.beside and can.backend == "nccl":
+        raise BenchError("nccl has one stream per rank here, so two axes would take turns; leave beside= out")
     for name, function in plan.functions.items():
         if function is None:
             raise BenchError(f"the function {name!r} does not come back from disk; give it again as collective")

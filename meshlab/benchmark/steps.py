@@ -16,7 +16,7 @@ from meshlab.units import format_size
 if TYPE_CHECKING:
     from meshlab.benchmark.plan import Plan
 
-__all__ = ["GROUPINGS", "PAIRED", "Grouping", "Party", "Step", "lay_steps", "n_rounds", "pairs_of_round"]
+__all__ = ["GROUPINGS", "PAIRED", "Grouping", "Party", "Step", "along", "lay_steps", "n_rounds", "pairs_of_round"]
 
 Grouping = Literal["together", "alone", "pairs"]
 
@@ -118,6 +118,17 @@ class Step:
         if self.beside is not None:
             text += f" while {self.beside.collective} along {self.beside.along}"
         return f"{text}, {self.mode}"
+
+
+def along(axis: str) -> str:
+    """The group set of the mesh that the column ``axis`` of a frame is about.
+
+    Examples
+    --------
+    >>> along("tp"), along("tp alone"), along("dp-cp+tp")
+    ('tp', 'tp', 'dp-cp')
+    """
+    return axis.partition(" ")[0].partition("+")[0]
 
 
 def n_rounds(n: int) -> int:

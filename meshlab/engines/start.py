@@ -9,7 +9,7 @@ from meshlab.engines.engines import Engines
 from meshlab.engines.rankset import RankSet
 from meshlab.errors import EngineError
 
-__all__ = ["attach", "launch"]
+__all__ = ["attach", "count_gpus", "launch"]
 
 _DEADLINE_S = 30.0
 
@@ -65,7 +65,7 @@ def launch(
     if devices is not None and len(devices) != n:
         raise EngineError(f"{len(devices)} devices were given for {n} ranks; give one for each")
     if backend == "auto":
-        backend = "nccl" if _count_gpus() >= n else "mpi"
+        backend = "nccl" if count_gpus() >= n else "mpi"
     chosen: RankSet
     if backend == "threads":
         if env:
@@ -80,7 +80,7 @@ def launch(
     return Engines(chosen, deadline_s=deadline_s, timeout_s=timeout_s)
 
 
-def _count_gpus() -> int:
+def count_gpus() -> int:
     """How many GPUs can be used: none where CuPy or NCCL's binding is missing."""
     from importlib.util import find_spec
 

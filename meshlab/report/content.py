@@ -62,6 +62,8 @@ def correctness(results: pd.DataFrame) -> str:
     wrong = results[is_wrong(results)]
     failed = int(results["status"].isin(["failed", "cancelled"]).sum())
     checked = int(results["n_wrong"].notna().sum())
+    skipped = int(results["status"].eq("skipped").sum())
+    left_out = failed + skipped
     if len(wrong):
         named = [
             f"{row.collective} on {row.group} at {_size(row.size_bytes)}"
@@ -73,11 +75,12 @@ def correctness(results: pd.DataFrame) -> str:
         text += f" and {more:,} more." if more else "."
     elif not checked:
         text = f"No answer was checked in {_rows(total)}."
-    elif checked < total - failed:
-        text = f"All {checked:,} checked rows are right; {total - failed - checked:,} were not checked."
+    elif checked < total - left_out:
+        text = f"All {checked:,} checked rows are right; {total - left_out - checked:,} were not checked."
     else:
         text = f"All {checked:,} rows are right." if checked > 1 else "The one row is right."
-    return text + (f" {_rows(failed)} did not finish." if failed else "")
+    text += f" {_rows(failed)} did not finish." if failed else ""
+    return text + (f" {_rows(skipped)} did not fit into memory." if skipped else "")
 
 
 def has_failed(results: pd.DataFrame) -> bool:
@@ -220,6 +223,8 @@ def _wrong_cell(row: Any) -> Cell:
     status = "" if _missing(row.status) else str(row.status)
     if status in ("failed", "cancelled"):
         return Cell(f"✕ {status}", is_bad=True)
+    if status == "skipped":
+        return Cell("skipped")
     if _missing(row.n_wrong):
         return Cell("✕ wrong", is_bad=True) if status == "wrong" else Cell("unchecked")
     if row.n_wrong > 0 or status == "wrong":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meshlab.benchmark.steps import along
 from meshlab.files import write_file
 from meshlab.mesh import DeviceMesh
 from meshlab.plots.curves import curve_box, plot_bandwidth, plot_latency
@@ -65,7 +66,7 @@ class Picture:
 
 def save_pictures(results: pd.DataFrame, mesh: DeviceMesh, folder: Path) -> list[Path]:
     """Write the pictures of a run as PNG files: membership, bandwidth and latency of every axis that was measured."""
-    axes = [str(axis) for axis in results["axis"].dropna().unique()]
+    axes = list(dict.fromkeys(along(str(axis)) for axis in results["axis"].dropna().unique()))
     curves = [picture for _, pictures in pictures_by_axis(results) for picture in pictures]
     return [
         write_file(folder / f"{picture.name}.png", figure_png(picture.figure))
@@ -126,7 +127,8 @@ def curve_pictures(results: pd.DataFrame) -> list[Picture]:
             kind, extreme = ("Bus bandwidth", "highest") if quantity == "busbw_gbs" else ("Time per call", "lowest")
             text = f"{kind} over message size; {extreme}: {', '.join(told)}."
             name = "bandwidth" if quantity == "busbw_gbs" else "latency"
-            pictures.append(Picture(f"{name}-{results['axis'].iloc[0]}", figure, text))
+            axis = str(results["axis"].iloc[0]).replace(" ", "-")
+            pictures.append(Picture(f"{name}-{axis}", figure, text))
     return pictures
 
 

@@ -123,6 +123,7 @@ class Report:
 
     def _shown_axes(self) -> list[str]:
         """The axes whose groups are shown: those of the mesh that part it, then other sets that were measured."""
+        from meshlab.benchmark.steps import along
         from meshlab.errors import MeshError
 
         if self.mesh is None:
@@ -130,10 +131,10 @@ class Report:
         axes = [axis.name for axis in self.mesh.axes if axis.size > 1]
         for axis in self.results["axis"].dropna().unique():
             try:
-                self.mesh.group_set(str(axis))
+                self.mesh.group_set(along(str(axis)))
             except MeshError:  # measured on another mesh; a warning says so
                 continue
-            axes.append(str(axis))
+            axes.append(along(str(axis)))
         return list(dict.fromkeys(axes))[:_MOST_PICTURES]
 
     def html(self) -> str:
