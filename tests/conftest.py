@@ -1,4 +1,4 @@
-"""Fixtures that several parts of the tests share: running engines, and results made from a model."""
+"""Fixtures that several parts of the tests share: running engines, results made from a model, samples made by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark.frame import RESULTS, bandwidth, conform
+from meshlab.benchmark.frame import RESULTS, SAMPLES, bandwidth, conform
 
 MakeResults = Callable[..., pd.DataFrame]
 
@@ -104,3 +104,51 @@ def model_results(
     results = conform(frame, RESULTS)
     results.attrs["where"] = where
     return results
+
+
+def planted_samples(
+    *, times: np.ndarray, starts: np.ndarray | None = None, warmup: int = 0
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Samples and results of one step on one group, from times (and starts) in µs of shape (ranks, batches)."""
+    step = {"run_id": "r1", "launch": 0, "step": 0, "axis": "tp", "group": "tp_0"}
+    offsets = np.full(times.shape, np.nan) if starts is None else starts - starts.min(axis=0)
+    samples = [
+        step
+        | {
+            "rank": rank,
+            "batch": batch,
+            "calls": 1,
+            "time_us": times[rank, batch],
+            "host_us": times[rank, batch],
+            "start_offset_us": offsets[rank, batch],
+            "is_warmup": batch < warmup,
+            "status": "ok",
+        }
+        for rank in range(len(times))
+        for batch in range(times.shape[1])
+    ]
+    used = slice(warmup, None)
+    result = step | {
+        "source": "mpi",
+        "collective": "all_reduce",
+        "op": "sum",
+        "dtype": "float32",
+        "mode": "pipelined" if starts is None else "isolated",
+        "n_ranks": len(times),
+        "count": 256,
+        "size_bytes": 1024,
+        "time_us": float(np.median(times[:, used].max(axis=0))),
+        "alignment_us": float(np.median(np.ptp(offsets[:, used], axis=0))),
+        "n_wrong": 0,
+        "status": "ok",
+    }
+    frames = conform(pd.DataFrame(samples), SAMPLES), conform(pd.DataFrame([result]), RESULTS)
+    for frame in frames:
+        frame.attrs["where"] = f"{len(times)} ranks · MPI on this CPU"
+    return frames
+
+
+@pytest.fixture(scope="session")
+def make_samples() -> Callable[..., tuple[pd.DataFrame, pd.DataFrame]]:
+    """Makes samples and results of one step from times and starts."""
+    return planted_samples

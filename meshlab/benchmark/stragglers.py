@@ -23,8 +23,8 @@ def find_stragglers(samples: pd.DataFrame, results: pd.DataFrame) -> pd.DataFram
     the user's own, "start" is its first collective. How exact this can be is the floor: the largest of
 
     - three times how far the starts of the earlier half of the ranks are apart, the median over batches,
-    - for a collective, the group's fastest time in isolated mode, because ranks leave a barrier as far apart as a small
-      collective takes,
+    - for a collective, the time of the group's fastest collective in isolated mode, because ranks leave a barrier as
+      far apart as a small collective takes; it is that of the rank that waits least,
     - for a function, twice the measured alignment of its beginnings.
 
     A rank is a straggler when it comes last in more than half of the batches, and its median lateness is above the
@@ -51,9 +51,10 @@ def find_stragglers(samples: pd.DataFrame, results: pd.DataFrame) -> pd.DataFram
     import pandas as pd
 
     rows: list[dict[str, Any]] = []
-    fastest, alignment = _fastest(results), results.set_index(list(STEP))["alignment_us"]
+    alignment = results.set_index(list(STEP))["alignment_us"]
     used = samples[~samples["is_warmup"].fillna(value=False).astype(bool) & samples["start_offset_us"].notna()]
     functions = set(results.loc[results["size_bytes"].isna(), "step"].dropna())
+    fastest = _fastest(used[~used["step"].isin(functions)])
     for key, part in used.groupby(list(STEP), sort=False, dropna=False):
         starts = part.pivot(index="batch", columns="rank", values="start_offset_us")
         times = part.pivot(index="batch", columns="rank", values="time_us").to_numpy()
@@ -86,8 +87,8 @@ def find_stragglers(samples: pd.DataFrame, results: pd.DataFrame) -> pd.DataFram
     return frame.sort_values("late_us", ascending=False, kind="stable", ignore_index=True)
 
 
-def _fastest(results: pd.DataFrame) -> dict[str, float]:
-    """The fastest isolated collective of each group, in µs."""
-    isolated = results[(results["mode"] == "isolated") & results["size_bytes"].notna()]
-    best = isolated.groupby("group")["time_us"].min().dropna()
+def _fastest(samples: pd.DataFrame) -> dict[str, float]:
+    """The time of each group's fastest collective on the rank that waits least, in µs."""
+    waiting_least = samples.groupby([*STEP, "batch"])["time_us"].min()
+    best = waiting_least.groupby(list(STEP)).median().groupby("group").min()
     return {str(group): float(time) for group, time in best.items()}

@@ -47,6 +47,8 @@ class Report:
         The machine: what every group crosses on it, in pictures and sentences.
     title : str, optional
         The headline.
+    redact : bool, default False
+        Whether to write hashes for the names of hosts and users, for addresses and for the UUIDs of GPUs; for a `Run`.
 
     Raises
     ------
@@ -67,11 +69,16 @@ class Report:
         mesh: DeviceMesh | None = None,
         cluster: Cluster | None = None,
         title: str | None = None,
+        redact: bool = False,
     ) -> None:
         import pandas as pd
 
         from meshlab.benchmark.frame import RESULTS, conform
 
+        if redact:
+            if not hasattr(run, "redacted"):
+                raise BenchError(f"redact=True needs a Run, not {type(run).__name__}: only a run knows its hosts")
+            run = run.redacted()
         results = run if isinstance(run, pd.DataFrame) else getattr(run, "results", None)
         if not isinstance(results, pd.DataFrame):
             raise BenchError(f"a report needs a run or a results frame, not {type(run).__name__}")

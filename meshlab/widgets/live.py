@@ -223,8 +223,8 @@ def _status(run: Run) -> str:
     now = run.progress
     says = f"{run.state} · step {min(now.done + 1, now.total)} of {now.total}" if run.state == "running" else run.state
     parts = [f"{format_seconds(now.elapsed_s)} elapsed"]
-    if run.state == "running" and now.left_s == now.left_s:
-        parts.append(f"about {format_seconds(now.left_s)} left")
+    if run.state == "running":
+        parts.append(f"about {format_seconds(now.left_s)} left" if now.done else str(run.estimate))
     text = " · ".join([says, *parts])
     step = f'<div style="min-height:1.5em">{markup.escape(now.step)}</div>'
     if run.error is not None:

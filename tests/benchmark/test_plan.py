@@ -76,6 +76,63 @@ def test_an_impossible_plan_is_refused(arguments: dict[str, object], error: type
         Plan(**given).steps(MESH)  # type: ignore[arg-type]
 
 
+def a_step_of_mine(comm: object) -> None:
+    """Stands for a user's own function."""
+
+
+def test_a_function_is_known_by_its_name_and_has_no_size() -> None:
+    plan = Plan([a_step_of_mine, "all_reduce"], "tp", sizes="1K, 4K", mode="isolated, pipelined")
+    own = [step for step in plan.steps(MESH) if step.collective == "a_step_of_mine"]
+    assert [(step.mode, step.size_bytes, step.dtype, step.op) for step in own] == [
+        ("isolated", None, None, None),
+        ("pipelined", None, None, None),
+    ]
+    assert len(plan.steps(MESH)) == 2 + 4
+    assert plan.functions == {"a_step_of_mine": a_step_of_mine}
+    assert plan == Plan(
+        ["a_step_of_mine", "all_reduce"], "tp", "1K, 4K", mode="isolated, pipelined", functions={"a_step_of_mine": None}
+    )
+    assert str(Plan(a_step_of_mine, "tp")) == "a_step_of_mine along tp, pipelined"
+
+
+def test_bucket_lists_are_sizes() -> None:
+    assert Plan("all_reduce", "tp", sizes="1M, 25M, 25M, 40M").sizes == (1 << 20, 25 << 20, 40 << 20)
+
+
+def test_a_shuffled_order_is_new_for_every_launch_and_repeatable() -> None:
+    plan = Plan("all_reduce", "tp", shuffle=True, seed=7)
+    first, second = plan.order(50, 0), plan.order(50, 1)
+    assert sorted(first) == sorted(second) == list(range(50))
+    assert first != list(range(50))
+    assert first != second
+    assert plan.order(50, 0) == first
+    assert Plan("all_reduce", "tp", shuffle=True, seed=8).order(50, 0) != first
+
+
+def all_reduce(comm: object) -> None:
+    """Has the name of a collective."""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"groups": "some"}, "no way to group 'some'; there are together, alone, pairs"),
+        ({"groups": "pairs"}, "two ranks by themselves do send or send_recv, not all_reduce"),
+        ({"collective": "send"}, "or send with groups='pairs'"),
+        ({"launches": 0}, "launches=0 must be at least 1"),
+        ({"beside": {"dp": "all_reduced"}}, "no collective 'all_reduced'"),
+        ({"beside": {"dp": "all_reduce"}, "groups": "alone"}, "beside= goes with collectives and groups='together'"),
+        ({"collective": all_reduce}, "the function 'all_reduce' is called like a collective"),
+        ({"collective": [lambda comm: 1, lambda comm: 2]}, "two functions are called '<lambda>'"),
+        ({"collective": [3]}, "3 is neither the name of a collective nor a function"),
+    ],
+)
+def test_what_cannot_be_measured_together_is_refused(arguments: dict[str, object], message: str) -> None:
+    given: dict[str, object] = {"collective": "all_reduce", "axis": "tp", **arguments}
+    with pytest.raises((BenchError, CommunicatorError), match=message):
+        Plan(**given).steps(MESH)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -1,0 +1,185 @@
+"""What a run shows about ranks: functions of the user's own, stragglers by name, spikes by number, warm-up."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import meshlab as ml
+from meshlab.benchmark import Sampling, find_spikes, find_stragglers
+from meshlab.benchmark.statistics import leading_warmup, spike_limit
+from meshlab.comm.threads import ThreadBackend
+
+MESH = ml.DeviceMesh("dp=2, tp=2")
+SHORT = Sampling(max_s=0.3, min_batches=12, max_batches=40)
+
+
+def slow_on_rank_2(comm: Any) -> Any:
+    """Works before its collective, and rank 2 needs longer for that."""
+    x = comm.xp.zeros(256, "float32")
+
+    def step() -> None:
+        if comm.world_rank == 2:
+            time.sleep(0.004)
+        comm.all_reduce(x, x)
+
+    return step
+
+
+def test_a_function_is_timed_like_a_collective(engines: ml.Engines) -> None:
+    calls = []
+
+    def sum_up(comm: Any) -> None:
+        calls.append(comm.rank)
+        comm.all_reduce(comm.xp.ones(8))
+
+    run = ml.bench(engines, MESH, [sum_up, "all_reduce"], axis="tp", sizes="1K", sampling=SHORT)
+    results = run.wait(30)
+    own = results[results["collective"] == "sum_up"]
+    assert own["group"].tolist() == ["tp_0", "tp_1"]
+    assert own[["size_bytes", "count", "dtype", "op", "n_wrong", "busbw_gbs"]].isna().all().all()
+    assert (own["status"] == "ok").all()
+    assert (own["time_us"] > 0).all()
+    assert (own["n_samples"] >= 6).all()
+    assert set(run.samples.loc[run.samples["step"] == own["step"].iloc[0], "rank"]) == {0, 1, 2, 3}
+    run._repr_html_()
+    assert "sum_up" in ml.Report(run).markdown()
+    assert "sum_up  " in __import__("meshlab.benchmark.text", fromlist=["x"]).results_text(results)
+
+
+def test_what_a_function_returns_is_timed_when_it_can_be_called(thread_engines: ml.Engines) -> None:
+    made = []
+
+    def prepare(comm: Any) -> Any:
+        made.append(comm.rank)
+        return comm.prepare("barrier")
+
+    ml.bench(thread_engines, MESH, prepare, axis="tp", mode="isolated", sampling=SHORT).wait(30)
+    assert sorted(made) == [0, 0, 1, 1]
+
+
+def test_a_function_that_raises_on_all_ranks_is_a_failed_row(thread_engines: ml.Engines) -> None:
+    def broken(comm: Any) -> None:
+        raise RuntimeError("not today")
+
+    results = ml.bench(thread_engines, MESH, [broken, "all_reduce"], axis="tp", sizes="1K", sampling=SHORT).wait(30)
+    assert results["status"].tolist() == ["failed", "failed", "ok", "ok"]
+    assert results["stop_reason"].iloc[0].endswith("RuntimeError: not today")
+
+
+def test_a_planted_slow_rank_is_found_by_name(engines: ml.Engines) -> None:
+    run = ml.bench(engines, MESH, slow_on_rank_2, axis=["world", "tp"], mode="isolated", sampling=SHORT)
+    run.wait(30)
+    found = run.stragglers()
+    late = found[found["is_straggler"] & (found["late_us"] > 1000)]
+    assert sorted(zip(late["group"], late["rank"], strict=True)) == [("tp_1", 2), ("world", 2)]
+    assert (late["last_share"] > 0.9).all()
+    assert late["late_us"].between(2000, 100_000).all()
+    # It waits for nobody: the time inside the collective is the smallest there, though the whole takes as long for all.
+    assert found["rank"].iloc[0] == 2
+
+
+def test_no_rank_is_named_below_the_floor(make_samples: Any) -> None:
+    """Starts that are apart as far as a barrier leaves them are no news."""
+    random = np.random.default_rng(1)
+    even = np.array([0.0, 1.0, 2.0, 3.0])[:, None] + random.normal(0, 0.1, (4, 60))
+    samples, results = make_samples(starts=even, times=20 - even)
+    found = find_stragglers(samples, results)
+    assert not found["is_straggler"].any()
+    assert (found["floor_us"] > 16).all()  # as long as the collective takes on the rank that waits least
+    late = even.copy()
+    late[1] += 50
+    samples, results = make_samples(starts=late, times=70 - late)
+    found = find_stragglers(samples, results)
+    assert found.loc[found["is_straggler"], "rank"].tolist() == [1]
+    assert found.loc[found["rank"] == 1, "shortest_share"].item() == 1.0  # the late rank shows the smallest time
+    assert found["late_us"].iloc[0] == pytest.approx(50, abs=2)
+
+
+def test_planted_spikes_are_counted(make_samples: Any) -> None:
+    random = np.random.default_rng(2)
+    times = 100 + random.normal(0, 1, (4, 90))
+    planted = [7, 27, 47, 67, 87]
+    times[3, planted] = 160
+    samples, results = make_samples(times=times)
+    (row,) = find_spikes(samples, results).to_dict("records")
+    assert row["batches"] == tuple(planted)
+    assert (row["n_spikes"], row["worst_rank"], row["worst_us"]) == (5, 3, 160.0)
+    slowest = times.max(axis=0)
+    assert row["spike_share"] == pytest.approx(5 * 160 / slowest.sum())
+    assert row["collective"] == "all_reduce"
+
+
+def test_a_hiccup_planted_in_a_backend_is_a_spike(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = ThreadBackend.prepare
+
+    def hiccup(self: Any, call: Any) -> Any:
+        prepared = honest(self, call)
+        work, count = type(prepared).__call__, [0]
+
+        class Hiccup(type(prepared)):  # type: ignore[misc]
+            def __call__(self) -> None:
+                count[0] += 1
+                if call.count == 4096 and self._backend.rank == 1 and count[0] % 12 == 0:
+                    time.sleep(0.02)
+                work(self)
+
+        prepared.__class__ = Hiccup
+        return prepared
+
+    monkeypatch.setattr(ThreadBackend, "prepare", hiccup)
+    sampling = Sampling(max_s=2, precision=1e-9, max_batches=60, min_batches=60)
+    run = ml.bench(thread_engines, ml.DeviceMesh("x=4"), sizes="16K", mode="isolated", sampling=sampling)
+    run.wait(30)
+    spikes = run.spikes().iloc[0]
+    times = run.samples.pivot(index="batch", columns="rank", values="time_us").max(axis=1)
+    used = run.samples.groupby("batch")["is_warmup"].first()
+    planted = set(times.index[(times > 18_000) & ~used.astype(bool)])
+    assert len(planted) >= 3
+    assert planted <= set(spikes["batches"])
+
+
+def test_even_times_have_no_spikes_and_no_warmup() -> None:
+    even = np.full(40, 10.0)
+    assert spike_limit(even) > 10.0
+    assert leading_warmup(even) == 0
+    cold = np.concatenate([[90.0, 40.0, 22.0], even])
+    assert leading_warmup(cold) == 3
+    late_burst = np.concatenate([even, [90.0, 40.0]])
+    assert leading_warmup(late_burst) == 0  # only a start that had not settled counts
+    always_slow_first_half = np.concatenate([np.full(20, 20.0), even])
+    assert leading_warmup(always_slow_first_half) == 15  # never more than a quarter
+
+
+def test_launches_have_fresh_communicators_and_rows_of_their_own(thread_engines: ml.Engines) -> None:
+    seen = []
+
+    def remember(comm: Any) -> None:
+        seen.append(comm)
+
+    run = ml.bench(thread_engines, MESH, remember, axis="tp", launches=3, sampling=SHORT)
+    results = run.wait(30)
+    assert results["launch"].tolist() == [0, 0, 1, 1, 2, 2]
+    assert len({id(comm) for comm in seen}) == 3 * 4
+    assert sorted(run.samples["launch"].unique()) == [0, 1, 2]
+
+
+def test_a_wrong_row_turns_the_run_red(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    from meshlab.benchmark import timing
+    from meshlab.widgets.live import LiveView
+
+    monkeypatch.setattr(timing, "count_wrong", lambda comm, *rest, **more: 3 if comm.world_rank == 2 else 0)
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=SHORT)
+    view = LiveView(run)
+    run.wait(30)
+    assert run.alert == "1 of 2 rows is WRONG: all_reduce on tp_1 (3 elements)"
+    assert 'class="ml-bad">1 of 2 rows is WRONG' in run._repr_html_()
+    assert "with WRONG results" in repr(run)
+    deadline = time.monotonic() + 5
+    while "WRONG" not in view._status.value and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert 'role="alert"' in view._status.value
+    assert "1 of 2 rows is WRONG" in view._status.value

@@ -1,0 +1,100 @@
+"""What a plan will cost: the estimate before it starts, and what a run learns on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import meshlab as ml
+from meshlab.benchmark import Plan, Sampling
+from meshlab.benchmark.memory import host_free_bytes
+from meshlab.benchmark.progress import Clock
+
+MESH = ml.DeviceMesh("dp=2, tp=2")
+
+
+def test_an_estimate_counts_steps_memory_and_time() -> None:
+    plan = Plan("all_reduce", ["tp", "dp"], sizes="1K:64K")
+    estimate = plan.estimate(MESH)
+    assert (estimate.n_steps, estimate.memory_bytes) == (14, 128 << 10)
+    assert 0.1 < estimate.seconds < estimate.most_seconds < 14 * 1.0
+    assert "14 steps, about" in str(estimate)
+    assert "128\u2009KiB per rank" in str(estimate)
+
+
+def test_more_of_everything_takes_longer() -> None:
+    def seconds(**arguments: Any) -> float:
+        return Plan(**{"collective": "all_reduce", "axis": "tp", "sizes": "1M", **arguments}).estimate(MESH).seconds
+
+    base = seconds()
+    assert seconds(launches=3) == pytest.approx(3 * base)
+    assert seconds(groups="alone") == pytest.approx(2 * base)
+    assert seconds(sizes="1M, 64M") > 2 * base
+    assert seconds(beside={"dp": "reduce_scatter"}) > 3 * base
+    assert seconds(check=False) < base
+
+
+def test_times_that_were_measured_count_more_than_the_assumption(make_results: Any) -> None:
+    plan = Plan("all_reduce", "tp", sizes="16M", mode="pipelined", sampling=Sampling(max_s=1e3), check=False)
+    results = make_results(collectives=["all_reduce"], axes=["tp"])
+    slower = results.assign(time_us=results["time_us"] * 10)
+    assert plan.estimate(MESH, results=slower).seconds > 5 * plan.estimate(MESH, results=results).seconds
+
+
+def test_what_is_left_begins_with_the_estimate_and_learns() -> None:
+    clock = Clock(np.array([1.0, 1.0, 2.0]), launches=2)
+    assert clock.read("").left_s == pytest.approx(8.0)
+    clock.start_step()
+    clock.count(0)  # it took no time at all
+    assert clock.read("").left_s < 0.1
+    clock.skip(1)
+    clock.stop()
+    now = clock.read("")
+    assert (now.done, now.total, now.left_s) == (2, 6, 0.0)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"memory.max": "5000000", "memory.current": "4000000", "memory.stat": "anon 1\ninactive_file 500000"},
+        {
+            "memory/memory.limit_in_bytes": "5000000",
+            "memory/memory.usage_in_bytes": "4000000",
+            "memory/memory.stat": "cache 9\ntotal_inactive_file 500000",
+        },
+    ],
+)
+def test_a_container_may_take_less_than_its_host_has(tmp_path: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        path = tmp_path / "sys/fs/cgroup" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    assert host_free_bytes(str(tmp_path)) == 1_500_000
+
+
+def test_a_container_without_a_limit_has_what_its_host_has(tmp_path: Path) -> None:
+    folder = tmp_path / "sys/fs/cgroup"
+    folder.mkdir(parents=True)
+    (folder / "memory.max").write_text("max\n")
+    assert host_free_bytes(str(tmp_path)) > 100 << 20
+
+
+def test_sizes_that_do_not_fit_are_left_out_and_named(
+    thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from meshlab.benchmark import memory
+
+    monkeypatch.setattr(memory, "host_free_bytes", lambda: 4 * 100 * 1024)  # for four ranks
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 32K, 64K", sampling=Sampling(max_s=0.02))
+    results = run.wait(30)
+    assert run.state == "done"
+    assert results["status"].tolist() == ["ok", "ok", "ok", "ok", "skipped", "skipped"]
+    assert results["stop_reason"].iloc[-1] == (
+        "its buffers take 128\u2009KiB per rank, but rank 0 may use 80\u2009KiB of its memory"
+    )
+    assert any("skipped all_reduce 64\u2009KiB" in line for line in run.log)
+    report = ml.Report(run).markdown()
+    assert "All 4 rows are right. 2 rows did not fit into memory." in report

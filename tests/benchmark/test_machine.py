@@ -1,0 +1,150 @@
+"""The machine around a run: GPUs before and after, settings that differ, and names taken out."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+import meshlab as ml
+from meshlab.benchmark import Sampling
+from meshlab.benchmark.machine import DEVICES, device_lines, device_rows, devices_frame, differing_settings
+from meshlab.benchmark.redact import Redactor
+from meshlab.errors import BenchError
+from meshlab.topology import nvml
+
+MESH = ml.DeviceMesh("dp=2, tp=2")
+QUICK = Sampling(max_s=0.02, min_batches=6)
+
+
+class Driver:
+    """A driver in the shape of pynvml with one warm GPU; it knows no NVLink counters beyond link 1."""
+
+    NVMLError = pynvml.NVMLError
+    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_NVLINK_MAX_LINKS = 1, 2, 18
+
+    def nvmlInit(self) -> None: ...  # noqa: N802
+    def nvmlShutdown(self) -> None: ...  # noqa: N802
+
+    def __getattr__(self, name: str) -> Any:
+        answers = {
+            "nvmlDeviceGetCount": lambda: 1,
+            "nvmlDeviceGetHandleByIndex": lambda index: index,
+            "nvmlDeviceGetMemoryInfo": lambda handle: SimpleNamespace(total=1 << 37, used=1 << 30),
+            "nvmlDeviceGetTemperature": lambda handle, sensor: 61,
+            "nvmlDeviceGetPowerUsage": lambda handle: 412_300,
+            "nvmlDeviceGetClockInfo": lambda handle, clock: 1980 if clock == 1 else 3201,
+            "nvmlDeviceGetCurrentClocksThrottleReasons": lambda handle: 0x1 | 0x4 | 0x40,
+            "nvmlDeviceGetTotalEccErrors": lambda handle, kind, counter: 7 if kind == 0 else 0,
+            "nvmlDeviceGetNvLinkErrorCounter": self._nvlink_errors,
+        }
+        if name not in answers:
+            raise AttributeError(name)
+        return answers[name]
+
+    @staticmethod
+    def _nvlink_errors(handle: int, link: int, counter: int) -> int:
+        if link > 1:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return 1 + counter
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "_start", lambda: (Driver(), ""))
+    monkeypatch.setattr(nvml, "read_devices", lambda driver: ([], [], []))
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_sample_tells_what_holds_clocks_down_and_counts_errors() -> None:
+    (reading,) = nvml.sample()
+    assert reading["throttle"] == "power cap, heat, by the hardware"
+    assert (reading["ecc_corrected"], reading["ecc_uncorrected"], reading["nvlink_errors"]) == (
+        7,
+        0,
+        2 * (1 + 2 + 3 + 4),
+    )
+    (row,) = device_rows("before", "node1", [reading])
+    assert device_lines([row], with_host=False) == {
+        "GPU 0": "1980 MHz · 61 °C · 412 W · held down by power cap, heat, by the hardware · 7 ECC errors corrected · "
+        "20 NVLink errors"
+    }
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_run_notes_its_gpus_before_and_after_and_keeps_them(thread_engines: ml.Engines, tmp_path: Path) -> None:
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
+    run.wait(30)
+    devices = run.devices
+    assert devices["when"].tolist() == ["before", "after"]
+    assert {name: str(dtype) for name, dtype in devices.dtypes.items()} == {c.name: c.dtype for c in DEVICES}
+    assert devices["temperature_c"].tolist() == [61.0, 61.0]
+    assert devices["utilisation_percent"].isna().all()  # the driver did not say
+    assert "1980 MHz" in run.environment["GPUs before"]["GPU 0"]
+    assert "1980 MHz" in run.environment["GPUs after"]["GPU 0"]
+    again = ml.Run.load(run.save(tmp_path / "run"))
+    assert again.devices.equals(devices)
+    assert "GPUs after" in ml.Report(run).markdown()
+
+
+def test_without_gpus_the_frame_is_empty(thread_engines: ml.Engines) -> None:
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
+    run.wait(30)
+    assert len(run.devices) == 0
+    assert devices_frame([]).dtypes.equals(run.devices.dtypes)
+    assert "1 host" in run.environment["Host"]["machine"] or run.environment["Host"]["machine"]
+
+
+def test_settings_that_differ_between_ranks_are_told() -> None:
+    same = [{"NCCL_ALGO": "Ring"}] * 3
+    assert differing_settings(same) == {}
+    assert differing_settings([*same, {"NCCL_ALGO": "Tree"}]) == {"NCCL_ALGO": "Ring on ranks 0, 1, 2; Tree on rank 3"}
+
+
+def test_redaction_takes_out_hosts_uuids_addresses_and_users_everywhere(
+    thread_engines: ml.Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from meshlab.benchmark import timing
+
+    host, uuid = platform.node(), "GPU-01234567-89ab-cdef-0123-456789abcdef"
+
+    def fail(comm: Any, step: Any) -> Any:
+        raise OSError(f"{uuid} on {host} (10.1.2.3:4567), see /home/ada/log")
+
+    monkeypatch.setattr(timing, "buffers", fail)
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
+    run.wait(30)
+    run.save(tmp_path / "run", redact=True)
+    texts = "".join(path.read_text() for path in (tmp_path / "run").iterdir() if path.suffix != ".parquet")
+    texts += str(ml.Run.load(tmp_path / "run").results["stop_reason"].tolist())
+    texts += ml.Report(run, redact=True).markdown() + ml.Report(run, redact=True).html()
+    for secret in (host, uuid, "10.1.2.3", "ada"):
+        assert secret not in texts, secret
+    assert host in json.dumps(run.environment)  # the run itself still knows
+    loaded = ml.Run.load(tmp_path / "run")
+    reason = loaded.results["stop_reason"].iloc[0]
+    assert reason.startswith("rank 0: OSError: GPU-")
+    assert "on host-" in reason
+    assert "/home/user/log" in reason
+    hashed = loaded.environment["Host"]["name"]
+    assert hashed in reason  # one name, one hash
+    with pytest.raises(BenchError, match="redact=True needs a Run, not DataFrame"):
+        ml.Report(run.results, redact=True)
+
+
+def test_a_hash_tells_names_apart_and_is_new_every_time() -> None:
+    redactor = Redactor(["node1.cluster.example", "node12"], ["ada"])
+    text = redactor.text("node1 node12 node1.cluster.example node123 nodes ada adapter")
+    first, second, full, *rest = text.split()
+    assert len({first, second, full}) == 3
+    assert all(word.startswith("host-") for word in (first, second, full))
+    assert rest[:2] == ["node123", "nodes"]
+    assert rest[2].startswith("user-")
+    assert rest[3] == "adapter"
+    assert Redactor(["node1"]).text("node1") != Redactor(["node1"]).text("node1")
+    assert Redactor([]).text("node1") == "node1"

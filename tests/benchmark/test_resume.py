@@ -1,0 +1,132 @@
+"""Going on with a run that stopped: nothing is measured twice, nothing is mixed."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import meshlab as ml
+from meshlab.benchmark import Plan, Sampling
+from meshlab.errors import BenchError, EngineError
+
+MESH = ml.DeviceMesh("dp=2, tp=2")
+QUICK = Sampling(max_s=0.02, min_batches=6)
+
+
+def cancelled(engines: ml.Engines, **arguments: Any) -> ml.Run:
+    """A run that was cancelled somewhere in the middle."""
+    run = ml.bench(engines, MESH, sampling=Sampling(max_s=0.05, precision=1e-9), sizes="1K:64K", **arguments)
+    while run.progress.done < 3:
+        time.sleep(0.002)
+    run.cancel()
+    run.wait(30)
+    assert run.state == "cancelled"
+    return run
+
+
+@pytest.mark.parametrize("from_disk", [False, True])
+def test_a_cancelled_run_goes_on_and_keeps_its_rows(
+    thread_engines: ml.Engines, tmp_path: Path, from_disk: bool
+) -> None:
+    first = cancelled(thread_engines, launches=2, shuffle=True)
+    n_done = first.progress.done
+    old = ml.Run.load(first.save(tmp_path / "run")) if from_disk else first
+    run = ml.bench(thread_engines, resume=old)
+    assert run.run_id == first.run_id
+    results = run.wait(60)
+    assert run.state == "done"
+    assert (run.progress.done, run.progress.total) == (28, 28)
+    assert not results.duplicated(["launch", "step", "group"]).any()
+    assert len(results) == 28 * 2
+    kept = results.head(len(first.results))
+    pd.testing.assert_frame_equal(kept, first.results, check_like=True)
+    samples = run.samples
+    pd.testing.assert_frame_equal(samples.head(len(first.samples)), first.samples)
+    assert set(samples.groupby(["launch", "step"]).groups) == {
+        (launch, step) for launch in (0, 1) for step in range(14)
+    }
+    assert any(f"resumed with {n_done} of 28 steps" in line for line in run.log)
+    assert run.started_at == first.started_at
+
+
+def test_what_failed_is_tried_again_after_a_restart(
+    thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from meshlab.benchmark import timing
+
+    honest = timing.buffers
+
+    def stuck(comm: Any, step: Any) -> Any:
+        if step.size_bytes == 4096 and comm.world_rank == 1:
+            raise ValueError("a bad cable")
+        return honest(comm, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(timing, "buffers", stuck)
+        first = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 4K, 16K", sampling=QUICK)
+        with pytest.raises(EngineError, match="rank 1 raised ValueError: a bad cable"):
+            first.wait(30)
+    assert first.results["status"].tolist() == ["ok", "ok", "failed", "failed"]
+    thread_engines.restart()
+    run = ml.bench(thread_engines, resume=first)
+    results = run.wait(30)
+    assert results["status"].tolist() == ["ok"] * 6
+    assert results["size_bytes"].tolist() == [1024, 1024, 4096, 4096, 16384, 16384]
+    assert results["time_us"].iloc[0] == first.results["time_us"].iloc[0]
+
+
+def test_a_larger_plan_takes_over_what_it_has_in_common(thread_engines: ml.Engines) -> None:
+    first = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 4K", sampling=QUICK)
+    first.wait(30)
+    plan = Plan(["broadcast", "all_reduce"], ["dp", "tp"], sizes="1K, 4K, 8K", sampling=QUICK)
+    run = ml.bench(thread_engines, MESH, plan, resume=first)
+    results = run.wait(30)
+    assert run.progress.total == 12
+    assert len(results) == 24
+    where = {"collective": "all_reduce", "axis": "tp", "group": "tp_1", "size_bytes": 4096}
+    same = [
+        frame.loc[(frame[list(where)] == pd.Series(where)).all(axis=1)].iloc[0] for frame in (first.results, results)
+    ]
+    assert same[0]["time_us"] == same[1]["time_us"]
+    assert same[1]["step"] == plan.steps(MESH).index(
+        next(s for s in run.steps if (s.collective, s.axis, s.size_bytes) == ("all_reduce", "tp", 4096))
+    )
+    taken = run.samples[run.samples["step"] == same[1]["step"]]
+    assert sorted(taken["time_us"]) == sorted(first.samples.loc[first.samples["step"] == same[0]["step"], "time_us"])
+
+
+def own_step(comm: Any) -> None:
+    comm.barrier()
+
+
+def test_functions_must_be_given_again_when_they_come_from_disk(thread_engines: ml.Engines, tmp_path: Path) -> None:
+    first = ml.bench(thread_engines, MESH, [own_step, "all_reduce"], axis="tp", sizes="1K", sampling=QUICK)
+    first.wait(30)
+    old = ml.Run.load(first.save(tmp_path / "run"))
+    assert old.plan == first.plan
+    with pytest.raises(BenchError, match="the function 'own_step' does not come back from disk; give it again"):
+        ml.bench(thread_engines, resume=old)
+    run = ml.bench(thread_engines, MESH, own_step, resume=old)
+    assert len(run.wait(30)) == 4
+    with pytest.raises(BenchError, match="with resume=, give nothing else, a Plan, or the functions of the run again"):
+        ml.bench(thread_engines, MESH, "all_reduce", resume=old)
+
+
+def test_what_would_mix_two_kinds_of_numbers_is_refused(thread_engines: ml.Engines) -> None:
+    first = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
+    first.wait(30)
+    with pytest.raises(BenchError, match="the run cannot go on with another mesh"):
+        ml.bench(thread_engines, ml.DeviceMesh("tp=2, dp=2"), resume=first)
+    with pytest.raises(BenchError, match="the run cannot go on with another sampling"):
+        ml.bench(thread_engines, MESH, Plan("all_reduce", "tp"), resume=first)
+    going = ml.bench(thread_engines, MESH, sizes="1K:64K", sampling=Sampling(max_s=0.1, precision=1e-9))
+    with pytest.raises(BenchError, match="the run has not ended"):
+        ml.bench(thread_engines, resume=going)
+    going.cancel()
+    going.wait(30)
+    with ml.launch(2, backend="threads") as fewer, pytest.raises(ml.MeshError, match="4 ranks, but there are 2"):
+        ml.bench(fewer, resume=first)

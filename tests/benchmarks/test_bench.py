@@ -1,0 +1,127 @@
+"""Whether the benchmark can be trusted: beside a plain mpi4py loop in the same ranks, in turns; and what it costs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+import meshlab as ml
+from meshlab.benchmark import Sampling
+from meshlab.widgets.live import LiveView
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+MESH = ml.DeviceMesh("tp=2")
+REPEATS = 5
+
+
+@pytest.fixture(scope="module")
+def two_ranks() -> Iterator[ml.Engines]:
+    with ml.launch(2, backend="mpi") as engines:
+        yield engines
+
+
+@pytest.mark.parametrize("size", [1024, 65536, 1 << 20])
+def test_isolated_calls_beside_an_osu_style_loop(benchmark: Any, two_ranks: ml.Engines, size: int) -> None:
+    """OSU's way: a barrier, then one timed call, again and again; here summarised as meshlab does."""
+    sampling = Sampling(min_batches=200, max_batches=200, precision=1e9, max_s=30)
+    _compare(benchmark, two_ranks, "isolated", size, sampling, _osu_loop)
+
+
+@pytest.mark.parametrize("size", [1024, 65536, 1 << 20])
+def test_pipelined_calls_beside_a_plain_loop(benchmark: Any, two_ranks: ml.Engines, size: int) -> None:
+    """The way of nccl-tests: calls back to back, the time of all of them divided by their number."""
+    sampling = Sampling(min_batches=60, max_batches=60, precision=1e9, max_s=30)
+    _compare(benchmark, two_ranks, "pipelined", size, sampling, _back_to_back)
+
+
+def _compare(benchmark: Any, engines: ml.Engines, mode: str, size: int, sampling: Sampling, loop: Any) -> None:
+    loops, ours = [], []
+    for _ in range(REPEATS):
+        per_rank = np.stack(engines.run(loop, MESH, axis="tp", arguments=(size,))["value"].tolist())
+        loops.append(float(np.median(per_rank.max(axis=0))))
+        run = ml.bench(engines, MESH, axis="tp", sizes=size, mode=mode, sampling=sampling, check=False)
+        ours.append(float(run.wait(60)["time_us"].iloc[0]))
+    spread, apart = max(loops) / min(loops) - 1, np.median(ours) / np.median(loops) - 1
+    verdict = "no more" if abs(apart) <= spread else "MORE"
+    print(
+        f"\n    {mode} all_reduce of {size:,} B, median of {REPEATS}: plain loop {np.median(loops):.2f} µs "
+        f"({min(loops):.2f} to {max(loops):.2f}), meshlab {np.median(ours):.2f} µs ({min(ours):.2f} to "
+        f"{max(ours):.2f}): apart by {apart:+.1%}, the loop from itself by {spread:.1%}: {verdict}"
+    )
+    benchmark.extra_info |= {"loop_us": loops, "meshlab_us": ours, "apart": apart, "spread": spread}
+    benchmark(lambda: None)
+
+
+def _osu_loop(comm: Any, size: int) -> Any:
+    from mpi4py import MPI
+
+    mpi = comm.backend.comm
+    send, out = np.zeros(size // 4, "float32"), np.zeros(size // 4, "float32")
+    arguments = [send, MPI.FLOAT], [out, MPI.FLOAT], MPI.SUM
+    for _ in range(20):
+        mpi.Allreduce(*arguments)
+    times = np.empty(200)
+    for index in range(200):
+        mpi.Barrier()
+        begin = time.perf_counter_ns()
+        mpi.Allreduce(*arguments)
+        times[index] = (time.perf_counter_ns() - begin) / 1e3
+    return times
+
+
+def _back_to_back(comm: Any, size: int) -> Any:
+    from mpi4py import MPI
+
+    mpi = comm.backend.comm
+    send, out = np.zeros(size // 4, "float32"), np.zeros(size // 4, "float32")
+    arguments = [send, MPI.FLOAT], [out, MPI.FLOAT], MPI.SUM
+    for _ in range(20):
+        mpi.Allreduce(*arguments)
+    calls = max(1, min(100, (1 << 22) // size))
+    times = np.empty(60)
+    for index in range(60):
+        mpi.Barrier()
+        begin = time.perf_counter_ns()
+        for _ in range(calls):
+            mpi.Allreduce(*arguments)
+        times[index] = (time.perf_counter_ns() - begin) / 1e3 / calls
+    return times
+
+
+def test_a_step_through_two_ranks_apart_from_the_calls(benchmark: Any, two_ranks: ml.Engines) -> None:
+    """What a run costs beside its calls: the round, the samples back, the rows."""
+    sampling = Sampling(min_batches=6, max_batches=6, warmup_batches=0, batch_us=1, precision=1e9)
+
+    def eight_steps() -> None:
+        ml.bench(two_ranks, MESH, axis="tp", sizes="1K:128K", mode="isolated", sampling=sampling).wait(60)
+
+    benchmark.pedantic(eight_steps, rounds=3)
+
+
+def test_one_update_of_the_live_view(benchmark: Any, thread_engines: ml.Engines) -> None:
+    """On the kernel's side; it should stay far under 5 ms."""
+    mesh = ml.DeviceMesh("dp=2, tp=2")
+    run = ml.bench(thread_engines, mesh, sizes="1K:1M", sampling=Sampling(max_s=0.01, min_batches=6))
+    view = LiveView(run)
+    run.wait(60)
+
+    def update() -> None:
+        view._rows_shown = max(0, view._rows_shown - 2)
+        view._update(run)
+
+    benchmark(update)
+
+
+def test_results_of_a_thousand_steps(benchmark: Any, make_results: Any) -> None:
+    from meshlab.benchmark.assemble import results_frame, rows_of_results
+
+    rows = 4 * rows_of_results(make_results())
+    benchmark.extra_info["rows"] = len(rows)
+    benchmark(lambda: results_frame(rows, fixed={}, attrs={}))

@@ -1,0 +1,108 @@
+"""Ranks that mpiexec started without a controller, with the real mpiexec."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import meshlab as ml
+from meshlab.benchmark.frame import RESULTS, SAMPLES
+from meshlab.engines.here import launched_as
+from meshlab.engines.launched import find_mpiexec
+
+ROOT = Path(__file__).parents[2]
+
+
+def mpiexec(n: int, *command: str, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [find_mpiexec(), "-n", str(n), sys.executable, *command],
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+        cwd=ROOT,
+    )
+
+
+@pytest.mark.parametrize(
+    ("environ", "place"),
+    [
+        ({}, None),
+        ({"PMI_RANK": "3", "PMI_SIZE": "8"}, (3, 8)),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, (0, 2)),
+        ({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "16", "SLURM_NTASKS": "16"}, (5, 16)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "16"}, None),  # a batch script, not a step of its own
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
+        ({"PMI_RANK": "x", "PMI_SIZE": "4"}, None),
+    ],
+)
+def test_launchers_are_known_by_what_they_set(environ: dict[str, str], place: tuple[int, int] | None) -> None:
+    assert launched_as(environ) == place
+
+
+def test_mpiexec_gives_the_same_frames(tmp_path: Path) -> None:
+    command = ["bench", "all_reduce", "broadcast", "--mesh", "dp=-1, tp=2", "--axis", "tp", "--sizes", "1K, 4K"]
+    options = ["--mode", "isolated", "--groups", "together, alone", "--seconds", "0.02", "--out", str(tmp_path / "run")]
+    done = mpiexec(4, "-m", "meshlab", *command, *options)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("ready in") == 1  # one rank speaks
+    assert "4 groups verified" in done.stdout or "5 groups verified" in done.stdout
+    assert "8 steps, about" in done.stdout
+    run = ml.Run.load(tmp_path / "run")
+    results, samples = run.results, run.samples
+    assert list(results.columns) == [column.name for column in RESULTS]
+    assert list(samples.columns) == [column.name for column in SAMPLES]
+    assert len(results) == 2 * 2 * 2 * 2
+    assert (results["status"] == "ok").all()
+    assert (results["n_wrong"] == 0).all()
+    assert results["alignment_us"].notna().all()
+    assert set(samples["rank"]) == {0, 1, 2, 3}
+    assert (run.where, run.state) == ("4 ranks · MPI on this CPU", "done")
+    assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_mesh_that_does_not_fit_is_told_once_and_nobody_waits() -> None:
+    done = mpiexec(2, "-m", "meshlab", "bench", "--mesh", "tp=4", "--sizes", "1K")
+    assert done.returncode != 0
+    assert done.stderr.count("tp=4 is 4 ranks, but there are 2 engines") == 1
+
+
+def test_an_error_of_the_client_lets_the_other_ranks_go() -> None:
+    code = """
+import meshlab as ml
+engines = ml.join(backend="mpi")
+if engines is not None:
+    with engines:
+        print("values", engines.run(lambda comm: comm.all_reduce(comm.xp.ones(1)).item())["value"].tolist())
+        raise SystemExit(3)
+"""
+    done = mpiexec(3, "-c", code)
+    assert "values [3.0, 3.0, 3.0]" in done.stdout
+    assert done.returncode == 3
+
+
+def test_ranks_that_are_stuck_are_ended_and_the_rows_stay(tmp_path: Path) -> None:
+    code = f"""
+import time
+import meshlab as ml
+def stuck(comm):
+    if comm.rank == 1:
+        time.sleep(600)
+    comm.barrier()
+engines = ml.join(backend="mpi", deadline_s=1.0)
+if engines is not None:
+    with engines:
+        run = ml.bench(engines, ml.DeviceMesh("tp=2"), ["all_reduce", stuck], sizes="1K")
+        try:
+            run.wait(30)
+        except ml.EngineError as error:
+            print("error", error)
+        run.save({str(tmp_path / "run")!r})
+"""
+    done = mpiexec(2, "-c", code)
+    assert "did not answer within 1.0" in done.stdout
+    assert done.returncode != 0
+    assert ml.Run.load(tmp_path / "run").results["status"].tolist() == ["ok", "failed"]

@@ -1,0 +1,76 @@
+"""Pairs as a heat map: slow links stand out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from meshlab.errors import BenchError
+from meshlab.plots import plot_matrix
+from meshlab.plots.palette import WRONG
+
+
+@pytest.fixture
+def ax() -> Axes:
+    return Figure(figsize=(6, 5), layout="constrained").subplots()
+
+
+def matrix(n: int = 8, slow: tuple[tuple[int, int], ...] = (), **attrs: object) -> pd.DataFrame:
+    values = np.full((n, n), 40.0)
+    np.fill_diagonal(values, np.nan)
+    for a, b in slow:
+        values[a, b] = values[b, a] = 12.0
+    frame = pd.DataFrame(values)
+    frame.attrs = {"collective": "send_recv", "size_bytes": 1 << 26, "axis": "world", "where": "8 × H200", **attrs}
+    return frame
+
+
+def frames(ax: Axes) -> list[tuple[float, float]]:
+    return [(round(patch.get_y() + 0.44), round(patch.get_x() + 0.44)) for patch in ax.patches]
+
+
+def test_a_slow_pair_has_a_frame_and_stands_in_the_title(ax: Axes) -> None:
+    assert plot_matrix(matrix(slow=((2, 5),)), ax=ax) is ax
+    assert sorted(frames(ax)) == [(2, 5), (5, 2)]
+    assert all(patch.get_edgecolor()[:3] == pytest.approx((0.898, 0.224, 0.208), abs=0.01) for patch in ax.patches)
+    assert WRONG == "#e53935"
+    first, second = ax.get_title(loc="left").splitlines()[:2]
+    assert first == "Slow: 2↔5 12.0\u2009GB/s (median 40.0\u2009GB/s)"
+    assert second.startswith("send_recv 64\u2009MiB · both ways · world · 8 × H200")
+    ax.get_figure().draw_without_rendering()
+
+
+def test_a_rank_that_is_slow_with_all_is_named_once(ax: Axes) -> None:
+    plot_matrix(matrix(slow=tuple((3, other) for other in range(8) if other != 3)), ax=ax)
+    assert ax.get_title(loc="left").startswith("Slow: 7 pairs, all with rank 3, 12.0\u2009GB/s")
+
+
+def test_an_even_matrix_has_no_frames(ax: Axes) -> None:
+    plot_matrix(matrix(), ax=ax)
+    assert frames(ax) == []
+    assert ax.get_title(loc="left").startswith("No slow pair: 40.0")
+
+
+def test_of_times_the_large_ones_are_slow(ax: Axes) -> None:
+    times = matrix(slow=((0, 1),), value="time_us", collective="send")
+    plot_matrix(times.replace(12.0, 90.0), ax=ax)
+    assert (0, 1) in frames(ax)
+    assert "90.0\u2009µs" in ax.get_title(loc="left")
+
+
+def test_numbers_stand_in_the_cells_only_where_they_have_room(ax: Axes) -> None:
+    plot_matrix(matrix(), ax=ax)
+    assert sum(text.get_text() == "40" for text in ax.texts) == 8 * 7
+    other = Figure(figsize=(6, 5)).subplots()
+    plot_matrix(matrix(64), ax=other)
+    assert not other.texts
+
+
+def test_what_is_no_matrix_is_refused(ax: Axes) -> None:
+    with pytest.raises(BenchError, match=r"not shape \(2, 3\)"):
+        plot_matrix(pd.DataFrame(np.ones((2, 3))), ax=ax)
+    with pytest.raises(BenchError, match="some numbers"):
+        plot_matrix(pd.DataFrame(np.full((2, 2), np.nan)), ax=ax)
