@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -76,9 +76,10 @@ class Report:
         from meshlab.benchmark.frame import RESULTS, conform
 
         if redact:
-            if not hasattr(run, "redacted"):
+            redacted: Callable[[], Measured] | None = getattr(run, "redacted", None)
+            if redacted is None:
                 raise BenchError(f"redact=True needs a Run, not {type(run).__name__}: only a run knows its hosts")
-            run = run.redacted()
+            run = redacted()
         results = run if isinstance(run, pd.DataFrame) else getattr(run, "results", None)
         if not isinstance(results, pd.DataFrame):
             raise BenchError(f"a report needs a run or a results frame, not {type(run).__name__}")
