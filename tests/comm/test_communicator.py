@@ -35,7 +35,7 @@ def comm() -> Communicator:
         (lambda c: c.all_reduce(np.ones(2), np.ones(2, "float32")), r"out is float32, but the input is float64"),
         (
             lambda c: c.all_reduce(np.ones(2, "complex64")),
-            r"there is no dtype .*; there are float16, float32, float64, int8",
+            r"there is no dtype .*; there are float32, float64, float16, int8",
         ),
         (lambda c: c.all_reduce(np.ones(2), op="xor"), r"there is no reduce operation 'xor'; there are sum, prod"),
         (
