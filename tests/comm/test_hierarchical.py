@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any
 
 import cloudpickle
@@ -13,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.comm import DTYPES, OPS, Hierarchical
+from meshlab.comm import DTYPES, OPS, Communicator, Hierarchical
+from meshlab.comm.threads import ThreadWorld
 from meshlab.errors import CommunicatorError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -295,3 +297,30 @@ def test_errors_name_the_group(thread_engines: ml.Engines) -> None:
                 return error.group, error.rank
 
     assert thread_engines.run(wrong)["value"].tolist() == [("world", rank) for rank in range(4)]
+
+
+def threads_in_processes(comm: Any) -> Any:
+    """Two threads in each process: they meet in the process's memory, and each across processes through MPI."""
+    world = ThreadWorld(2)
+    across = [comm.split(0) for _ in range(2)]
+    results: dict[int, Any] = {}
+
+    def work(place: int) -> None:
+        with Hierarchical.join(Communicator(world.backend(place)), across[place]) as levels:
+            rank = np.array([float(levels.rank)])
+            results[place] = levels.all_reduce(rank).item(), levels.all_gather(rank).tolist(), levels.ranks
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return results
+
+
+def test_two_backends_make_one_communicator(mpi_engines: ml.Engines) -> None:
+    if mpi_engines.facts[0].capabilities.facts["thread level"] != "3":
+        pytest.skip("this MPI lets one thread call it only")
+    ranks = tuple(range(8))
+    for value in mpi_engines.run(threads_in_processes)["value"]:
+        assert value == {place: (28.0, [float(rank) for rank in ranks], ranks) for place in (0, 1)}
