@@ -10,6 +10,7 @@ from typing import Any
 
 from meshlab.comm.backend import MODES, Mode
 from meshlab.comm.catalog import find_collective, find_dtype, find_op
+from meshlab.comm.ops import ReduceOp
 from meshlab.errors import BenchError
 from meshlab.mesh import DeviceMesh
 from meshlab.units import format_size, parse_sizes
@@ -109,9 +110,9 @@ class Plan:
     sizes : str, int or sequence
         Anything `meshlab.units.parse_sizes` reads, such as ``"1K:64M"``: the total for gather-like collectives.
     dtype, op, mode : str or sequence of str
-        Element types, reduce operations, and modes of `meshlab.comm.MODES`.
+        Element types, reduce operations (``"pre_mul_sum(0.5)"`` too), and modes of `meshlab.comm.MODES`.
     in_place : bool or sequence of bool
-        Whether input and output share memory.
+        Whether input and output share memory. Where both are given, a collective that cannot stands once.
     root : int, default 0
         A rank of the group, for collectives that have a root.
     sampling : Sampling
@@ -149,7 +150,7 @@ class Plan:
         axis: str | Sequence[str],
         sizes: str | int | Sequence[int | str] = "1K:16M",
         dtype: str | Sequence[str] = "float32",
-        op: str | Sequence[str] = "sum",
+        op: str | ReduceOp | Sequence[str | ReduceOp] = "sum",
         mode: str | Sequence[str] = "pipelined",
         in_place: bool | Sequence[bool] = False,
         root: int = 0,
@@ -161,7 +162,7 @@ class Plan:
             "axis": _several(axis),
             "sizes": parse_sizes(sizes if isinstance(sizes, (str, int)) else list(sizes)),
             "dtype": tuple(find_dtype(name).name for name in _several(dtype)),
-            "op": tuple(find_op(name).name for name in _several(op)),
+            "op": tuple(str(find_op(name)) for name in _several(str(op) if isinstance(op, ReduceOp) else op)),
             "mode": _several(mode),
             "in_place": (in_place,) if isinstance(in_place, bool) else tuple(in_place),
         }
@@ -173,8 +174,13 @@ class Plan:
         object.__setattr__(self, "sampling", Sampling() if sampling is None else sampling)
         object.__setattr__(self, "check", check)
         for name in self.collective:
-            if find_collective(name).sends == "nothing":
+            row = find_collective(name)
+            if row.peers and not row.is_measurable:
+                raise BenchError(f"{name} is one side of a message; measure send_recv, which goes round in a ring")
+            if not row.is_measurable:
                 raise BenchError(f"{name} moves no data, so it has no sizes to measure; leave it out")
+            if not row.in_place and False not in self.in_place:
+                raise BenchError(f"{name} cannot work in place; give in_place=False, or both")
         for mode_name in self.mode:
             if mode_name not in MODES:
                 raise BenchError(f"there is no mode {mode_name!r}; there are {', '.join(MODES)}")
@@ -197,6 +203,8 @@ class Plan:
         )
         for axis, name, dtype, op, mode, in_place, size in choices:
             row, n = find_collective(name), mesh.group_set(axis).size
+            if in_place and not row.in_place:
+                continue
             if row.rooted and not 0 <= self.root < n:
                 raise BenchError(f"root {self.root} is outside the groups of {axis}, whose ranks are 0 to {n - 1}")
             itemsize = find_dtype(dtype).itemsize
@@ -227,7 +235,7 @@ class Plan:
         )
 
 
-def _several(value: str | Sequence[str]) -> tuple[str, ...]:
+def _several(value: str | Sequence[Any]) -> tuple[Any, ...]:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     return tuple(value)

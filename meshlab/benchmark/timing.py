@@ -10,15 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.benchmark.statistics import FEWEST_FOR_INTERVAL, is_precise
-from meshlab.comm.catalog import CATALOG, OPS, encode, find_dtype
+from meshlab.comm.answers import Case, count_mistakes, encode
+from meshlab.comm.catalog import CATALOG, find_op
+from meshlab.comm.dtypes import carrier, find_dtype
 
 if TYPE_CHECKING:
     from meshlab.benchmark.plan import Sampling, Step
     from meshlab.comm import Communicator, PreparedCall
 
-__all__ = ["Measured", "buffers", "count_wrong", "measure_step"]
+__all__ = ["Measured", "buffers", "count_wrong", "measure_step", "prepare_step"]
 
-_CHUNK = 1 << 20  # elements checked at once, to bound the memory of the right answer
+_CHUNK = 1 << 18  # elements checked at once, to bound the memory of the right answer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +79,7 @@ def measure_step(comm: Communicator, step: Step, sampling: Sampling, check: bool
     """
     began = time.perf_counter()
     send, out = buffers(comm, step)
-    call = comm.prepare(step.collective, send, out, op=step.op, root=step.root)
+    call = prepare_step(comm, step, send, out)
     n_wrong = count_wrong(comm, step, call, send, out) if check else None
     send[...] = 0  # zeros stay zeros, however often a reduction in place is repeated
     out[...] = 0
@@ -130,7 +132,7 @@ def buffers(comm: Communicator, step: Step) -> tuple[Any, Any]:
 
     In place, the smaller one is this rank's part of the larger one, where NCCL wants it.
     """
-    row, dtype = CATALOG[step.collective], find_dtype(step.dtype)
+    row, dtype = CATALOG[step.collective], carrier(find_dtype(step.dtype))
     n_send = row.elements("sends", step.count, comm.size)
     n_out = row.elements("receives", step.count, comm.size)
     if not step.in_place:
@@ -140,25 +142,46 @@ def buffers(comm: Communicator, step: Step) -> tuple[Any, Any]:
     return (own if n_send < n_out else whole), (own if n_out < n_send else whole)
 
 
+def prepare_step(comm: Communicator, step: Step, send: Any, out: Any) -> PreparedCall:
+    """The call of a step: messages go round in a ring, as in nccl-tests, and parts of unequal size are equal."""
+    row, n = CATALOG[step.collective], comm.size
+    arguments: dict[str, Any] = {"op": step.op, "root": step.root, "dtype": step.dtype}
+    if row.peers:
+        arguments |= {"dest": (comm.rank + 1) % n, "source": (comm.rank - 1) % n}
+    if row.counted:
+        arguments |= {"send_counts": [step.count] * n, "recv_counts": [step.count] * n}
+    return comm.prepare(step.collective, send, out, **arguments)
+
+
 def count_wrong(comm: Communicator, step: Step, call: PreparedCall, send: Any, out: Any) -> int:
     """Make the call once on rank-coded data and count the elements of this rank's output that are not right."""
-    row, dtype = CATALOG[step.collective], find_dtype(step.dtype)
-    combine = OPS[step.op].combine if step.op else None
+    row, dtype, op = CATALOG[step.collective], find_dtype(step.dtype), find_op(step.op) if step.op else None
 
     def value(member: int, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        return encode(comm.ranks[member], index, dtype)
+        return encode(comm.ranks[member], index, dtype, op)
 
-    for first in range(0, send.size, _CHUNK):
-        index = np.arange(first, min(first + _CHUNK, send.size))
-        send[first : first + len(index)] = comm.xp.asarray(value(comm.rank, index))
     if not step.in_place:
         out[...] = 125  # no rank-coded value and no sum of few of them
+    for first in range(0, send.size, _CHUNK):
+        index = np.arange(first, min(first + _CHUNK, send.size))
+        send[first : first + len(index)] = comm.xp.asarray(value(comm.rank, index).view(send.dtype))
     call()
-    wrong = 0
-    if row.answer is None:
+    if row.answer is None or not row.has("receives", step.root in (None, comm.rank)):
         return 0
+    case = Case(
+        value=value,
+        n=comm.size,
+        member=comm.rank,
+        count=step.count,
+        dtype=dtype,
+        op=op,
+        root=step.root or 0,
+        source=(comm.rank - 1) % comm.size,
+    )
+    wrong = 0
     for first in range(0, out.size, _CHUNK):
         index = np.arange(first, min(first + _CHUNK, out.size))
-        right = row.answer(value, comm.size, comm.rank, step.count, index, combine, step.root or 0)
-        wrong += int((out[first : first + len(index)] != comm.xp.asarray(right)).sum())
+        part = out[first : first + len(index)]
+        got = np.asarray(part.get() if hasattr(part, "get") else part).view(dtype)
+        wrong += count_mistakes(got, row.answer(case, index))
     return wrong

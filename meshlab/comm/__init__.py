@@ -1,19 +1,26 @@
 """Communicators: one face for every library that moves data between ranks."""
 
 from meshlab.comm.backend import MODES, Call, Capabilities, Mode, Timings
+from meshlab.comm.batch import Batch
 from meshlab.comm.catalog import CATALOG, DTYPES, OPS, Collective
 from meshlab.comm.communicator import Communicator, PreparedCall
+from meshlab.comm.hierarchical import Hierarchical
+from meshlab.comm.ops import ReduceOp, pre_mul_sum
 
 __all__ = [
     "CATALOG",
     "DTYPES",
     "MODES",
     "OPS",
+    "Batch",
     "Call",
     "Capabilities",
     "Collective",
     "Communicator",
+    "Hierarchical",
     "Mode",
     "PreparedCall",
+    "ReduceOp",
     "Timings",
+    "pre_mul_sum",
 ]

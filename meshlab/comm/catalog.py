@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
+from meshlab.comm import answers
+from meshlab.comm.answers import Answer, Case, Index, encode
+from meshlab.comm.dtypes import DTYPES, find_dtype
+from meshlab.comm.ops import OPS, ReduceOp, find_op
 from meshlab.errors import CommunicatorError
 
 __all__ = [
@@ -22,45 +23,18 @@ __all__ = [
     "OPS",
     "Collective",
     "ReduceOp",
+    "Side",
     "encode",
     "find_collective",
     "find_dtype",
     "find_op",
 ]
 
-Array = npt.NDArray[Any]
-Value = Callable[[int, npt.NDArray[np.int64]], Array]
-"""``value(member, index)``: what the group's member put at those places of its input."""
+Side = Literal["sends", "receives"]
+Elements = Literal["count", "count x n", "nothing"]
 
 
-@dataclass(frozen=True, slots=True)
-class ReduceOp:
-    """How values of several ranks become one.
-
-    Parameters
-    ----------
-    name : str
-        The name in a call.
-    combine : callable
-        Two arrays in, one array out, elementwise.
-    """
-
-    name: str
-    combine: Callable[[Array, Array], Array]
-
-
-OPS: Mapping[str, ReduceOp] = MappingProxyType(
-    {op.name: op for op in (ReduceOp("sum", np.add), ReduceOp("min", np.minimum), ReduceOp("max", np.maximum))}
-)
-"""The reduce operations, by name."""
-
-DTYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
-    {name: np.dtype(name) for name in ("float32", "float64", "int32", "int64")}
-)
-"""The element types, by name."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
     """What one collective does.
 
@@ -69,29 +43,51 @@ class Collective:
     name : str
         In snake case.
     sends, receives : {"count", "count x n", "nothing"}
-        How many elements the input and the output of every rank have, in terms of the call's count.
+        How many elements the input and the output have, in terms of the call's count.
+    only_root : {"sends", "receives"}, optional
+        The side that the root alone has.
     reduces : bool
         True when it takes a reduce operation.
     rooted : bool
         True when it takes a root.
+    peers : tuple of str
+        Which ranks it names beside itself: ``"dest"``, ``"source"``. Such calls concern those ranks alone.
+    counted : bool
+        True when every part has a count of its own; ``sends`` and ``receives`` then hold for equal counts.
+    in_place : bool
+        True when input and output may share memory: the smaller one is the rank's own part of the larger one.
     bus_factor : callable
         busbw / algbw for n ranks, from nccl-tests' PERFORMANCE.md.
-    answer : callable
-        ``answer(value, n, member, count, index, combine, root)``: the right output of one member at the places `index`.
+    answer : callable or None
+        ``answer(case, index)``: the right output of one member at the places `index`.
     text : str
         One sentence.
     """
 
     name: str
-    sends: Literal["count", "count x n", "nothing"]
-    receives: Literal["count", "count x n", "nothing"]
-    reduces: bool
-    rooted: bool
+    sends: Elements
+    receives: Elements
+    only_root: Side | None = None
+    reduces: bool = False
+    rooted: bool = False
+    peers: tuple[str, ...] = ()
+    counted: bool = False
+    in_place: bool = False
     bus_factor: Callable[[int], float]
-    answer: Callable[..., Array] | None
+    answer: Callable[[Case, Index], Answer] | None
     text: str
 
-    def elements(self, side: Literal["sends", "receives"], count: int, n: int) -> int:
+    @property
+    def is_measurable(self) -> bool:
+        """True when one call alone moves data in and out, so that it has sizes and a bandwidth."""
+        return self.sends != "nothing" and self.receives != "nothing"
+
+    def has(self, side: Side, is_root: bool = True) -> bool:
+        """Whether a rank has an input or an output at all."""
+        kind = self.sends if side == "sends" else self.receives
+        return kind != "nothing" and (is_root or side != self.only_root)
+
+    def elements(self, side: Side, count: int, n: int) -> int:
         """How many elements the input or the output of one rank has."""
         kind = self.sends if side == "sends" else self.receives
         return {"count": count, "count x n": count * n, "nothing": 0}[kind]
@@ -116,40 +112,16 @@ class Collective:
         return n if "count x n" in (self.sends, self.receives) else 1
 
 
-def _reduce(value: Value, n: int, index: npt.NDArray[np.int64], combine: Callable[[Array, Array], Array]) -> Array:
-    total = value(0, index)
-    for other in range(1, n):
-        total = combine(total, value(other, index))
-    return total
+def _others(n: int) -> float:
+    return (n - 1) / n
 
 
-def _all_reduce_answer(
-    value: Value, n: int, member: int, count: int, index: npt.NDArray[np.int64], combine: Any, root: int
-) -> Array:
-    return _reduce(value, n, index, combine)
+def _one(n: int) -> float:
+    return 1.0
 
 
-def _all_gather_answer(
-    value: Value, n: int, member: int, count: int, index: npt.NDArray[np.int64], combine: Any, root: int
-) -> Array:
-    parts = []
-    for source in range(n):
-        places = index[(index >= source * count) & (index < (source + 1) * count)]
-        if places.size:
-            parts.append(value(source, places - source * count))
-    return np.concatenate(parts)
-
-
-def _reduce_scatter_answer(
-    value: Value, n: int, member: int, count: int, index: npt.NDArray[np.int64], combine: Any, root: int
-) -> Array:
-    return _reduce(value, n, index + member * count, combine)
-
-
-def _broadcast_answer(
-    value: Value, n: int, member: int, count: int, index: npt.NDArray[np.int64], combine: Any, root: int
-) -> Array:
-    return value(root, index)
+def _none(n: int) -> float:
+    return float("nan")
 
 
 CATALOG: Mapping[str, Collective] = MappingProxyType(
@@ -157,52 +129,127 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
         collective.name: collective
         for collective in (
             Collective(
-                "all_reduce",
-                "count",
-                "count",
+                name="all_reduce",
+                sends="count",
+                receives="count",
                 reduces=True,
-                rooted=False,
+                in_place=True,
                 bus_factor=lambda n: 2 * (n - 1) / n,
-                answer=_all_reduce_answer,
+                answer=answers.reduced,
                 text="Every rank gets the reduction of all inputs.",
             ),
             Collective(
-                "all_gather",
-                "count",
-                "count x n",
-                reduces=False,
-                rooted=False,
-                bus_factor=lambda n: (n - 1) / n,
-                answer=_all_gather_answer,
+                name="all_gather",
+                sends="count",
+                receives="count x n",
+                in_place=True,
+                bus_factor=_others,
+                answer=answers.gathered,
                 text="Every rank gets all inputs, one behind the other.",
             ),
             Collective(
-                "reduce_scatter",
-                "count x n",
-                "count",
+                name="reduce_scatter",
+                sends="count x n",
+                receives="count",
                 reduces=True,
-                rooted=False,
-                bus_factor=lambda n: (n - 1) / n,
-                answer=_reduce_scatter_answer,
+                in_place=True,
+                bus_factor=_others,
+                answer=answers.reduced_part,
                 text="Every rank gets its own part of the reduction of all inputs.",
             ),
             Collective(
-                "broadcast",
-                "count",
-                "count",
-                reduces=False,
+                name="all_to_all",
+                sends="count x n",
+                receives="count x n",
+                bus_factor=_others,
+                answer=answers.exchanged,
+                text="Every rank gets its own part of every input, one behind the other.",
+            ),
+            Collective(
+                name="all_to_all_v",
+                sends="count x n",
+                receives="count x n",
+                counted=True,
+                bus_factor=_others,  # of the busiest rank's bytes
+                answer=answers.exchanged_by_counts,
+                text="As all_to_all, but every part has a size of its own.",
+            ),
+            Collective(
+                name="broadcast",
+                sends="count",
+                receives="count",
                 rooted=True,
-                bus_factor=lambda n: 1.0,
-                answer=_broadcast_answer,
+                in_place=True,
+                bus_factor=_one,
+                answer=answers.roots_input,
                 text="Every rank gets the root's input.",
             ),
             Collective(
-                "barrier",
-                "nothing",
-                "nothing",
-                reduces=False,
-                rooted=False,
-                bus_factor=lambda n: float("nan"),
+                name="reduce",
+                sends="count",
+                receives="count",
+                only_root="receives",
+                reduces=True,
+                rooted=True,
+                in_place=True,
+                bus_factor=_one,
+                answer=answers.reduced,
+                text="The root gets the reduction of all inputs.",
+            ),
+            Collective(
+                name="gather",
+                sends="count",
+                receives="count x n",
+                only_root="receives",
+                rooted=True,
+                in_place=True,
+                bus_factor=_others,
+                answer=answers.gathered,
+                text="The root gets all inputs, one behind the other.",
+            ),
+            Collective(
+                name="scatter",
+                sends="count x n",
+                receives="count",
+                only_root="sends",
+                rooted=True,
+                in_place=True,
+                bus_factor=_others,
+                answer=answers.roots_part,
+                text="Every rank gets its own part of the root's input.",
+            ),
+            Collective(
+                name="send",
+                sends="count",
+                receives="nothing",
+                peers=("dest",),
+                bus_factor=_one,
+                answer=None,
+                text="One rank gives its input to another, which receives it.",
+            ),
+            Collective(
+                name="recv",
+                sends="nothing",
+                receives="count",
+                peers=("source",),
+                bus_factor=_one,
+                answer=answers.sources_input,
+                text="One rank gets the input of another, which sends it.",
+            ),
+            Collective(
+                name="send_recv",
+                sends="count",
+                receives="count",
+                peers=("dest", "source"),
+                bus_factor=_one,
+                answer=answers.sources_input,
+                text="A rank gives its input to one rank, and gets the input of another.",
+            ),
+            Collective(
+                name="barrier",
+                sends="nothing",
+                receives="nothing",
+                bus_factor=_none,
                 answer=None,
                 text="No rank leaves before every rank has come.",
             ),
@@ -210,19 +257,6 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
     }
 )
 """The collectives, by name."""
-
-
-def encode(member: int, index: npt.NDArray[np.int64], dtype: np.dtype[Any]) -> Array:
-    """The value that global rank `member` puts at each place of its input: rank-coded, small, exact in every dtype.
-
-    The period 61 is prime, so chunks that land at the wrong place (offsets are powers of two) do not match.
-
-    Examples
-    --------
-    >>> encode(3, np.arange(4), np.dtype("float32"))
-    array([51., 52., 53., 54.], dtype=float32)
-    """
-    return ((index + 17 * member) % 61).astype(dtype)
 
 
 def find_collective(name: str) -> Collective:
@@ -237,32 +271,3 @@ def find_collective(name: str) -> Collective:
         return CATALOG[name]
     except (KeyError, TypeError):
         raise CommunicatorError(f"there is no collective {name!r}; there are {', '.join(CATALOG)}") from None
-
-
-def find_dtype(name: Any) -> np.dtype[Any]:
-    """Look an element type up by its name or its numpy dtype.
-
-    Raises
-    ------
-    CommunicatorError
-        If collectives do not carry it; the message lists what they carry.
-    """
-    try:
-        key = name if isinstance(name, str) else np.dtype(name).name
-        return DTYPES[key]
-    except (KeyError, TypeError):
-        raise CommunicatorError(f"there is no dtype {name!r}; there are {', '.join(DTYPES)}") from None
-
-
-def find_op(name: str) -> ReduceOp:
-    """Look a reduce operation up by name.
-
-    Raises
-    ------
-    CommunicatorError
-        If there is none; the message lists what there is.
-    """
-    try:
-        return OPS[name]
-    except (KeyError, TypeError):
-        raise CommunicatorError(f"there is no reduce operation {name!r}; there are {', '.join(OPS)}") from None

@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Prepared, Timings
-from meshlab.comm.catalog import CATALOG, Collective, find_collective, find_dtype, find_op
+from meshlab.comm.batch import Batch
+from meshlab.comm.calls import Calls
+from meshlab.comm.catalog import Collective, find_collective
+from meshlab.comm.checks import Rules
+from meshlab.comm.ops import ReduceOp
 from meshlab.errors import CommunicatorError
 
 __all__ = ["Communicator", "PreparedCall"]
 
 
 class PreparedCall:
-    """A call that was checked once and can be made many times.
+    """A call, or a batch of calls, that was checked once and can be made many times.
 
-    It works on the arrays it was prepared with. Every rank of the group must make it the same number of times.
+    It works on the arrays it was prepared with. Every rank of the group must prepare it, and make it as often.
     """
 
-    def __init__(self, communicator: Communicator, call: Call, prepared: Prepared) -> None:
+    def __init__(self, communicator: Communicator, calls: Sequence[Call], prepared: Prepared) -> None:
         self._communicator = communicator
         self._prepared = prepared
-        self.call = call
+        self._is_collective = any(not call.collective.peers for call in calls)
+        self.calls = tuple(calls)
 
     def __call__(self) -> None:
         """Make the call."""
-        self._communicator._enter()
+        self._communicator._enter(self._is_collective)
         self._prepared()
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
@@ -50,18 +56,27 @@ class PreparedCall:
         self._communicator._enter()
         return self._prepared.measure(mode, calls, batches)
 
+    def estimate_us(self) -> float:
+        """How long the library's own model thinks that the call takes, in µs; nothing is carried out. NCCL has one.
+
+        Raises
+        ------
+        CommunicatorError
+            If the backend has no such model, or this is a batch.
+        """
+        if len(self.calls) != 1:
+            raise CommunicatorError("a batch cannot be estimated; estimate its calls one by one")
+        simulate = self._communicator._optional("simulate_us", "estimate a call")
+        return float(simulate(self.calls[0]))
+
     def __repr__(self) -> str:
-        call = self.call
-        details = [f"count={call.count}"] + [
-            f"{name}={value}" for name in ("dtype", "op", "root") if (value := getattr(call, name)) is not None
-        ]
-        return f"<{call.collective.name} {' '.join(details)} on {self._communicator.name}>"
+        return f"<{', '.join(str(call) for call in self.calls)} on {self._communicator.name}>"
 
 
-class Communicator:
+class Communicator(Calls):
     """A group of ranks that can talk: collectives on arrays in the backend's own memory (`xp`).
 
-    Roots are ranks of the group. Every rank of the group must make the same calls in the same order.
+    Roots and peers are ranks of the group. Every rank of the group must make the same calls in the same order.
 
     Parameters
     ----------
@@ -72,7 +87,7 @@ class Communicator:
     ranks : sequence of int, optional
         The global ranks of the group, in order; 0, 1, … by default.
     on_enter : callable, optional
-        Called before every collective; engines count calls with it.
+        Called before everything that the whole group does together; engines count calls with it.
 
     Examples
     --------
@@ -91,9 +106,9 @@ class Communicator:
         ranks: Sequence[int] | None = None,
         on_enter: Callable[[], None] | None = None,
     ) -> None:
-        self._backend = backend
         self._on_enter = on_enter
         self._is_closed = False
+        self.backend = backend
         self.name = name
         self.rank = backend.rank
         self.size = backend.size
@@ -107,7 +122,7 @@ class Communicator:
     @property
     def xp(self) -> Any:
         """The array module of the backend: numpy, or cupy on a GPU."""
-        return self._backend.xp
+        return self.backend.xp
 
     @property
     def world_rank(self) -> int:
@@ -116,111 +131,46 @@ class Communicator:
 
     def capabilities(self) -> Capabilities:
         """What the backend and its library can do."""
-        return self._backend.capabilities()
+        return self.backend.capabilities()
 
-    # -- collectives ---------------------------------------------------------------------------------------------------
+    # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def all_reduce(self, send: Any, out: Any = None, *, op: str = "sum") -> Any:
-        """Reduce over all ranks; every rank gets the result.
-
-        Parameters
-        ----------
-        send : array
-            The input, of the same shape on every rank.
-        out : array, optional
-            Where the result goes; `send` itself to work in place. A new array by default.
-        op : {"sum", "min", "max"}
-            How values become one.
+    def batch(self) -> Batch:
+        """Start a batch: several calls, written down one by one and made at once.
 
         Returns
         -------
-        array
-            `out`, of the shape of `send`.
+        Batch
+            A context manager that makes its calls at the end of the block.
 
-        Raises
-        ------
-        CommunicatorError
-            If an array, a dtype or the operation does not fit; the call is not started then.
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> def ring(comm):
+        ...     with comm.batch() as batch:
+        ...         batch.send(np.array([comm.rank]), dest=(comm.rank + 1) % comm.size)
+        ...         got = batch.recv(np.empty(1, int), source=(comm.rank - 1) % comm.size)
+        ...     return got.item()
+        >>> with ml.launch(3, backend="threads") as engines:
+        ...     engines.run(ring)["value"].tolist()
+        [2, 0, 1]
         """
-        return self._call("all_reduce", send, out, op=op)
-
-    def all_gather(self, send: Any, out: Any = None) -> Any:
-        """Put the inputs of all ranks one behind the other; every rank gets the whole.
-
-        Parameters
-        ----------
-        send : array
-            The input, of the same shape on every rank.
-        out : array, optional
-            Where the result goes, `size` times as many elements. To work in place, `send` is this rank's part of `out`.
-
-        Returns
-        -------
-        array
-            `out`; a new one joins along the first dimension.
-
-        Raises
-        ------
-        CommunicatorError
-            If an array or a dtype does not fit; the call is not started then.
-        """
-        return self._call("all_gather", send, out)
-
-    def reduce_scatter(self, send: Any, out: Any = None, *, op: str = "sum") -> Any:
-        """Reduce over all ranks; every rank gets its own part of the result.
-
-        Parameters
-        ----------
-        send : array
-            The input; its first dimension (or `out`) must divide by the number of ranks.
-        out : array, optional
-            Where this rank's part goes. To work in place, it is this rank's part of `send`; the rest of `send` is
-            undefined afterwards.
-        op : {"sum", "min", "max"}
-            How values become one.
-
-        Returns
-        -------
-        array
-            `out`, with `size` times fewer elements than `send`.
-
-        Raises
-        ------
-        CommunicatorError
-            If an array, a dtype or the operation does not fit; the call is not started then.
-        """
-        return self._call("reduce_scatter", send, out, op=op)
-
-    def broadcast(self, send: Any, out: Any = None, *, root: int = 0) -> Any:
-        """Give every rank the root's input.
-
-        Parameters
-        ----------
-        send : array
-            The input on the root; elsewhere only its shape and dtype count.
-        out : array, optional
-            Where the result goes; `send` itself to work in place. A new array by default.
-        root : int, default 0
-            A rank of the group.
-
-        Returns
-        -------
-        array
-            `out`, of the shape of `send`.
-
-        Raises
-        ------
-        CommunicatorError
-            If an array, a dtype or the root does not fit; the call is not started then.
-        """
-        return self._call("broadcast", send, out, root=root)
-
-    def barrier(self) -> None:
-        """Wait until every rank of the group is here."""
-        self._call("barrier", None, None)
+        self._check_open()
+        return Batch(self)
 
     def prepare(
-        self, collective: str, send: Any = None, out: Any = None, *, op: str | None = None, root: int | None = None
+        self,
+        collective: str,
+        send: Any = None,
+        out: Any = None,
+        *,
+        op: str | ReduceOp | None = None,
+        root: int | None = None,
+        dest: int | None = None,
+        source: int | None = None,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+        dtype: Any = None,
     ) -> PreparedCall:
         """Check a call once, to make it many times.
 
@@ -229,11 +179,13 @@ class Communicator:
         collective : str
             Its name, such as ``"all_reduce"``.
         send, out : array
-            As in the collective's own method; both are needed, but for a barrier.
-        op : str, optional
+            As in the collective's own method; both are needed where this rank sends and receives.
+        op : str or ReduceOp, optional
             The reduce operation, ``"sum"`` where one is needed and none is given.
         root : int, optional
             The root, 0 where one is needed and none is given.
+        dest, source, send_counts, recv_counts, dtype : optional
+            As in the collective's own method.
 
         Returns
         -------
@@ -244,132 +196,113 @@ class Communicator:
         CommunicatorError
             If something does not fit.
         """
-        row = find_collective(collective)
-        if row.sends != "nothing" and out is None:
-            raise self._error(row, "prepare() needs out=, because the call is made again and again on the same arrays")
-        return self._prepare(row, send, out, op=op, root=root)
-
-    def _call(self, collective: str, send: Any, out: Any, *, op: str | None = None, root: int | None = None) -> Any:
-        row = CATALOG[collective]
-        if row.sends != "nothing" and out is None:
-            out = self._new_output(row, self._check_array(row, "the input", send))
-        self._prepare(row, send, out, op=op, root=root)()
-        return out
-
-    def _prepare(
-        self, row: Collective, send: Any, out: Any, *, op: str | None = None, root: int | None = None
-    ) -> PreparedCall:
-        call = self._check(row, send, out, op, root)
-        return PreparedCall(self, call, self._backend.prepare(call))
-
-    # -- checks --------------------------------------------------------------------------------------------------------
-
-    def _check(self, row: Collective, send: Any, out: Any, op: str | None, root: int | None) -> Call:
         self._check_open()
-        if row.sends == "nothing":
-            return Call(row, None, None, 0, None, None, None, False)
-        self._check_array(row, "the input", send)
-        self._check_array(row, "out", out)
-        if send.dtype != out.dtype:
-            raise self._error(row, f"out is {out.dtype}, but the input is {send.dtype}; give both the same dtype")
-        dtype = find_dtype(send.dtype)
-        if not getattr(out.flags, "writeable", True):  # CuPy has no read-only arrays
-            raise self._error(row, "out is read-only; give an array that can be written")
-        count = self._check_counts(row, send, out)
-        if row.reduces:
-            op = find_op("sum" if op is None else op).name
-        elif op is not None:
-            raise self._error(row, f"it reduces nothing, so op={op!r} has no meaning; leave it out")
-        if row.rooted:
-            root = self._check_root(row, 0 if root is None else root)
-        elif root is not None:
-            raise self._error(row, f"it has no root, so root={root!r} has no meaning; leave it out")
-        return Call(row, send, out, count, dtype, op, root, self._check_overlap(row, send, out, count))
-
-    def _check_array(self, row: Collective, name: str, array: Any) -> Any:
-        kind = self.xp.ndarray
-        if not isinstance(array, kind):
-            module = self.xp.__name__
-            raise self._error(
-                row, f"{name} must be a {module} array, not {type(array).__name__}; {module}.asarray() makes one"
-            )
-        if not array.flags.c_contiguous:
-            raise self._error(
-                row, f"{name} is not contiguous (shape {array.shape}, strides {array.strides}); copy it first"
-            )
-        return array
-
-    def _check_counts(self, row: Collective, send: Any, out: Any) -> int:
-        if row.sends == "count x n":
-            count: int = out.size
-            wanted, given = count * self.size, send.size
-            name, other = "the input", "out"
-        else:
-            count = send.size
-            wanted, given = row.elements("receives", count, self.size), out.size
-            name, other = "out", "the input"
-        if wanted != given:
-            raise self._error(
-                row,
-                f"{name} has {given} elements, but {other} with {count} on {self.size} ranks needs {wanted}",
-            )
-        return count
-
-    def _check_root(self, row: Collective, root: int) -> int:
-        try:
-            number = operator.index(root)
-        except TypeError:
-            raise self._error(row, f"the root must be a whole number, not {root!r}") from None
-        if not 0 <= number < self.size:
-            raise self._error(
-                row, f"root {number} does not exist; roots are ranks of the group, 0 to {self.size - 1} in {self.name}"
-            )
-        return number
-
-    def _check_overlap(self, row: Collective, send: Any, out: Any, count: int) -> bool:
-        if self.xp is np and not np.may_share_memory(send, out):
-            return False
-        start, end = _pointer(send), _pointer(out)
-        if end + out.nbytes <= start or start + send.nbytes <= end:
-            return False
-        own = self.rank * count * send.dtype.itemsize
-        expected = {"count": {"count": 0, "count x n": -own}, "count x n": {"count": own}}[row.sends][row.receives]
-        if end - start != expected:
-            raise self._error(
-                row,
-                "the input and out overlap, but not at the place that in-place calls have"
-                + (f" (byte {abs(expected)}, given {abs(end - start)})" if expected or end - start else "")
-                + "; give arrays that do not overlap",
-            )
-        return True
-
-    def _new_output(self, row: Collective, send: Any) -> Any:
-        if row.sends == "count x n":
-            first = send.shape[0] if send.ndim else 0
-            if not send.ndim or first % self.size:
-                raise self._error(
-                    row,
-                    f"the input's first dimension is {first}, which does not divide by the {self.size} ranks of "
-                    f"{self.name}; pad it, or give out=",
-                )
-            return self.xp.empty((first // self.size, *send.shape[1:]), send.dtype)
-        if row.receives == "count x n":
-            first, *rest = send.shape or (1,)
-            return self.xp.empty((first * self.size, *rest), send.dtype)
-        return self.xp.empty_like(send)
-
-    def _error(self, row: Collective, message: str) -> CommunicatorError:
-        return CommunicatorError(
-            f"{row.name} on {self.name}: {message}", collective=row.name, group=self.name, rank=self.world_rank
+        call = self._rules.check(
+            find_collective(collective),
+            send,
+            out,
+            op=op,
+            root=root,
+            dest=dest,
+            source=source,
+            send_counts=send_counts,
+            recv_counts=recv_counts,
+            dtype=dtype,
         )
+        self._check_own_messages(call)
+        return PreparedCall(self, (call,), self.backend.prepare(call))
+
+    def configured(
+        self, *, algorithm: str | None = None, min_ctas: int | None = None, max_ctas: int | None = None
+    ) -> Communicator:
+        """The same communicator, with calls carried out as one chooses; NCCL 2.31 and newer can.
+
+        Parameters
+        ----------
+        algorithm : str, optional
+            Which algorithms NCCL may use, such as ``"ring"``, ``"tree"`` or ``"tree,ring"``.
+        min_ctas, max_ctas : int, optional
+            How many thread blocks, which also means how many channels.
+
+        Returns
+        -------
+        Communicator
+            All ranks must choose alike. Closing it leaves this one open.
+
+        Raises
+        ------
+        CommunicatorError
+            If the backend or the loaded library cannot choose per call.
+        """
+        from meshlab.comm.backend import CallConfig
+
+        configure = self._optional("configured", "choose how a call is carried out")
+        return Communicator(
+            configure(CallConfig(algorithm, min_ctas, max_ctas)),
+            name=self.name,
+            ranks=self.ranks,
+            on_enter=self._on_enter,
+        )
+
+    def registered(self, array: Any) -> AbstractContextManager[None]:
+        """Let the library know a buffer while a block lasts, so that it can move it without a copy; NCCL can.
+
+        Raises
+        ------
+        CommunicatorError
+            If the backend has no registered buffers.
+        """
+        register: Callable[[Any], AbstractContextManager[None]] = self._optional("registered", "register buffers")
+        return register(array)
+
+    def memory_bytes(self) -> int | None:
+        """The GPU memory that the communicator holds; None where nothing is known of it."""
+        ask = getattr(self.backend, "memory_bytes", None)
+        return None if ask is None else ask()
+
+    def _optional(self, name: str, what: str) -> Any:
+        method = getattr(self.backend, name, None)
+        if method is None:
+            raise CommunicatorError(f"{self.capabilities().backend} cannot {what}; nccl can", group=self.name)
+        return method
+
+    def _call(self, row: Collective, send: Any, out: Any, **arguments: Any) -> Any:
+        self._check_open()
+        if row.counted and arguments["recv_counts"] is None:
+            arguments["recv_counts"] = self._tell_counts(row, send, arguments["send_counts"])
+        call = self._rules.check(row, send, out, makes_output=True, **arguments)
+        self._check_own_messages(call)
+        prepared = self.backend.prepare(call)
+        self._enter(not row.peers)
+        prepared()
+        return call.recv
+
+    def _tell_counts(self, row: Collective, send: Any, send_counts: Any) -> Any:
+        mine = self._rules.check_send_counts(row, send, send_counts)
+        return self.all_to_all(self.xp.asarray(mine, dtype=np.int64))
+
+    def _prepare_batch(self, calls: Sequence[Call]) -> PreparedCall:
+        self._check_open()
+        if not calls:
+            raise CommunicatorError(f"the batch on {self.name} has no calls; add some", group=self.name)
+        self._rules.check_batch(calls)
+        return PreparedCall(self, calls, self.backend.prepare_batch(tuple(calls)))
+
+    def _check_own_messages(self, call: Call) -> None:
+        if call.dest == self.rank or call.source == self.rank:
+            self._rules.check_batch((call,))
+
+    @cached_property
+    def _rules(self) -> Rules:
+        return Rules(self.backend, self.name, self.world_rank)
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise CommunicatorError(f"the communicator of {self.name} is closed; make a new one", group=self.name)
 
-    def _enter(self) -> None:
+    def _enter(self, is_collective: bool = True) -> None:
         self._check_open()
-        if self._on_enter is not None:
+        if is_collective and self._on_enter is not None:
             self._on_enter()
 
     # -- life ----------------------------------------------------------------------------------------------------------
@@ -390,27 +323,35 @@ class Communicator:
         -------
         Communicator or None
             None for a rank without a color.
+
+        Raises
+        ------
+        CommunicatorError
+            If color or key is not a whole number, or a color is negative.
         """
+        for what, number in (("color", color), ("key", key)):
+            if number is not None and (not isinstance(number, (int, np.integer)) or (what == "color" and number < 0)):
+                raise CommunicatorError(f"split of {self.name}: {what} must be a whole number, not {number!r}")
         self._enter()
-        backend = self._backend.split(color, self.rank if key is None else key)
+        backend = self.backend.split(None if color is None else int(color), self.rank if key is None else int(key))
         if backend is None:
             return None
-        child = Communicator(backend, name=name or f"{self.name}/{color}", on_enter=self._on_enter)
+        name = name or f"{self.name}/{color}"
         mine = self.xp.asarray([self.world_rank], dtype=np.int64)
-        child.ranks = tuple(int(rank) for rank in child.all_gather(mine))
-        return child
+        everyone = Communicator(backend, name=name, on_enter=self._on_enter).all_gather(mine)
+        return Communicator(backend, name=name, ranks=[int(rank) for rank in everyone], on_enter=self._on_enter)
 
     def close(self) -> None:
         """Give the communicator back; all ranks must call it. A second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
-            self._backend.close()
+            self.backend.close()
 
     def abort(self) -> None:
         """End the communicator although other ranks do not answer any more; where the library cannot, forget it."""
         if not self._is_closed:
             self._is_closed = True
-            abort = getattr(self._backend, "abort", None)
+            abort = getattr(self.backend, "abort", None)
             if abort is not None:
                 abort()
 
@@ -425,7 +366,3 @@ class Communicator:
     def __repr__(self) -> str:
         state = ", closed" if self._is_closed else ""
         return f"Communicator({self.name!r}, rank {self.rank} of {self.size}{state})"
-
-
-def _pointer(array: Any) -> int:
-    return int(array.__array_interface__["data"][0]) if isinstance(array, np.ndarray) else int(array.data.ptr)

@@ -1,14 +1,31 @@
-"""The `mpi` backend: mpi4py over whatever MPI library it finds. The only module that imports mpi4py."""
+"""The `mpi` backend: mpi4py over whatever MPI library it finds. The only module that imports mpi4py.
+
+What MPI itself has not, in front of it or behind it (`MpiBackend.capabilities` says so too):
+
+- ``avg`` is MPI_SUM, and then each rank that gets the result divides it. ``pre_mul_sum`` multiplies the input into a
+  buffer of its own, and sums that.
+- A library that cannot reduce float16 or bfloat16 gets a user-defined MPI operation, which adds in numpy.
+- MPI looks at sizes only when a message is too long for its buffer, and then it may end all processes. So the ranks of
+  a collective compare what they call before they first make it: every time a method is called, once for a prepared
+  call, never in a timed loop (one more MPI_Allreduce, of 16 bytes). A receive compares size and type with what came.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Any, NoReturn
 
 import numpy as np
 
+from meshlab.comm.agreement import disagreement, signature
 from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Timings, measure_blocking
-from meshlab.comm.catalog import CATALOG, DTYPES, OPS
+from meshlab.comm.catalog import CATALOG
+from meshlab.comm.dtypes import DTYPES, carrier
+from meshlab.comm.mpi_binding import Binder
+from meshlab.comm.ops import OPS
 from meshlab.errors import CommunicatorError
 
 __all__ = ["MpiBackend", "world"]
@@ -43,120 +60,163 @@ class MpiBackend:
     """
 
     xp = np
+    device = None
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
         self.rank: int = comm.Get_rank()
         self.size: int = comm.Get_size()
+        self.binder = _binder()
+        self.mpi_error: type[Exception] = self.binder.mpi.Exception
+        self.agreement = _Agreement(comm, self.binder.mpi)
 
-    def prepare(self, call: Call) -> _MpiCall:
+    def prepare(self, call: Call) -> _MpiCalls:
         """Bind a checked call to MPI's buffers and operations."""
-        return _MpiCall(self.comm, call)
+        return _MpiCalls(self, (call,), self.binder.bind(call, self).blocking(self.comm))
+
+    def prepare_batch(self, calls: Sequence[Call]) -> _MpiCalls:
+        """Bind several checked calls, to be started together and waited for together."""
+        return _MpiCalls(self, calls, self.binder.together(calls, self))
+
+    def measure(
+        self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
+    ) -> Timings:
+        """Time calls on the host's clock."""
+        return measure_blocking(work, barrier, mode, calls, batches)
+
+    def local(self) -> AbstractContextManager[Any]:
+        """Array operations are done when they return."""
+        return nullcontext()
 
     def split(self, color: int | None, key: int) -> Backend | None:
         """Make one communicator per color."""
-        from mpi4py import MPI
-
-        comm = self.comm.Split(MPI.UNDEFINED if color is None else color, key)
-        return None if comm == MPI.COMM_NULL else MpiBackend(comm)
+        self.agreement.check("split")
+        mpi = self.binder.mpi
+        comm = self.comm.Split(mpi.UNDEFINED if color is None else color, key)
+        return None if comm == mpi.COMM_NULL else MpiBackend(comm)
 
     def capabilities(self) -> Capabilities:
-        """Say what can be done."""
-        from mpi4py import MPI
-
-        library = MPI.Get_library_version().strip("\0\n ").splitlines()
-        name = " ".join(library[0].replace("Version:", "").split()) if library else "MPI"
-        return Capabilities(
-            backend="mpi",
-            library=name,
-            path=_library_path(),
-            where="MPI on this CPU",
-            collectives=tuple(CATALOG),
-            dtypes=tuple(DTYPES),
-            ops=tuple(OPS),
-            modes=("isolated", "pipelined"),
-            abort=False,
-            facts={
-                "MPI standard": ".".join(str(part) for part in MPI.Get_version()),
-                "mpi4py": _version("mpi4py"),
-                "thread level": str(MPI.Query_thread()),
-            },
-        )
+        """Say what can be done: everything in the catalog, but for the 8-bit floats, which are NCCL's."""
+        return _capabilities()
 
     def close(self) -> None:
         """Free the communicator."""
+        self.agreement.close()
         self.comm.Free()
 
 
-class _MpiCall:
-    def __init__(self, comm: Any, call: Call) -> None:
-        self._comm = comm
-        self._call = call
-        self._work = _bind(comm, call)
+class _Agreement:
+    """Lets the ranks of a group compare what they are about to do, on a communicator of its own.
+
+    So ranks that compare never meet ranks that move data: they wait, which the deadline ends, and nothing is mixed up.
+    """
+
+    def __init__(self, comm: Any, mpi: Any) -> None:
+        self._parent = comm
+        self._mpi = mpi
+        self._comm: Any = None
+        self._numbers = np.empty(2, np.int64)
+
+    def check(self, mine: str, calls: Sequence[Call] = ()) -> None:
+        """Raise on all ranks if not all come with the same text, or if parts of unequal size do not match."""
+        if self._parent.Get_size() == 1:
+            return
+        if self._comm is None:
+            self._comm = self._parent.Dup()
+        number = zlib.crc32(mine.encode())
+        self._numbers[:] = number, -number
+        self._comm.Allreduce(self._mpi.IN_PLACE, self._numbers, self._mpi.MIN)
+        if self._numbers[0] != -self._numbers[1]:
+            texts = self._comm.allgather(mine)
+            rank, other = next((rank, other) for rank, other in enumerate(texts) if other != texts[0])
+            raise disagreement(0, texts[0], rank, other)
+        for call in calls:
+            if call.send_counts is not None and call.recv_counts is not None:
+                self._check_counts(call.send_counts, call.recv_counts)
+
+    def _check_counts(self, send_counts: tuple[int, ...], recv_counts: tuple[int, ...]) -> None:
+        wanted = zip(self._comm.alltoall(list(send_counts)), recv_counts, strict=True)
+        wrong = [(rank, sent, expected) for rank, (sent, expected) in enumerate(wanted) if sent != expected]
+        for receiver, told in enumerate(self._comm.allgather(wrong[:1])):
+            for sender, sent, expected in told:
+                raise CommunicatorError(
+                    f"ranks disagree: rank {sender} of the group sends {sent} elements to rank {receiver}, "
+                    f"which expects {expected}"
+                )
+
+    def close(self) -> None:
+        """Give the communicator back."""
+        if self._comm is not None:
+            self._comm.Free()
+
+
+class _MpiCalls:
+    def __init__(self, backend: MpiBackend, calls: Sequence[Call], work: Callable[[], object]) -> None:
+        self._backend = backend
+        self._calls = calls
+        self._work = work
+        self._is_agreed = all(call.collective.peers for call in calls)
 
     def __call__(self) -> None:
+        if not self._is_agreed:
+            self._agree()
         try:
             self._work()
-        except Exception as error:
-            raise _explain(error, self._call) from error
+        except self._backend.mpi_error as error:
+            self._explain(error)
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
+        if not self._is_agreed:
+            self._agree()
         try:
-            return measure_blocking(self._work, self._comm.Barrier, mode, calls, batches)
-        except CommunicatorError:
-            raise
-        except Exception as error:
-            raise _explain(error, self._call) from error
+            return measure_blocking(self._work, self._backend.comm.Barrier, mode, calls, batches)
+        except self._backend.mpi_error as error:
+            self._explain(error)
+
+    def _agree(self) -> None:
+        self._backend.agreement.check(signature(self._calls), self._calls)
+        self._is_agreed = True
+
+    def _explain(self, error: Exception) -> NoReturn:
+        call, code = self._calls[0], error.Get_error_code()  # type: ignore[attr-defined]
+        if len(self._calls) == 1:
+            self._backend.binder.explain(error, code, call)
+        name = call.collective.name if len(self._calls) == 1 else "a batch"
+        raise CommunicatorError(f"MPI refused {name}: {error}", collective=name, code=code) from error
 
 
-def _explain(error: Exception, call: Call) -> CommunicatorError:
-    code = error.Get_error_code() if hasattr(error, "Get_error_code") else None
-    return CommunicatorError(f"MPI refused {call.collective.name}: {error}", collective=call.collective.name, code=code)
-
-
-def _bind(comm: Any, call: Call) -> Callable[[], object]:
-    """The shortest callable that carries the call out."""
+@cache
+def _binder() -> Binder:
     from mpi4py import MPI
 
-    name = call.collective.name
-    if name == "barrier":
-        return comm.Barrier  # type: ignore[no-any-return]
-    datatype = MPI._typedict[call.dtype.char] if call.dtype is not None else None
-    op = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}.get(call.op or "")
-    send = [call.send.reshape(-1), datatype]
-    recv = [call.recv.reshape(-1), datatype]
-    if name == "all_reduce":
-        source = MPI.IN_PLACE if call.in_place else send
-        return lambda: comm.Allreduce(source, recv, op)
-    if name == "all_gather":
-        source = MPI.IN_PLACE if call.in_place else send
-        return lambda: comm.Allgather(source, recv)
-    if name == "reduce_scatter":
-        if not call.in_place:
-            return lambda: comm.Reduce_scatter_block(send, recv, op)
-        own = call.recv.reshape(-1)
-        front = call.send.reshape(-1)[: call.count]
-        offset = comm.Get_rank() * call.count
+    return Binder(MPI)
 
-        def scatter_in_place() -> None:
-            # MPI leaves the result at the front of the buffer, NCCL's convention wants it at the rank's own place.
-            comm.Reduce_scatter_block(MPI.IN_PLACE, send, op)
-            if offset:
-                own[:] = front
 
-        return scatter_in_place
-    if name == "broadcast":
-        if call.in_place:
-            return lambda: comm.Bcast(recv, call.root)
-        if comm.Get_rank() != call.root:
-            return lambda: comm.Bcast(recv, call.root)
-
-        def send_from_root() -> None:
-            comm.Bcast(send, call.root)
-            recv[0][:] = send[0]
-
-        return send_from_root
-    raise CommunicatorError(f"MPI has no {name}", collective=name)
+@cache
+def _capabilities() -> Capabilities:
+    binder = _binder()
+    mpi = binder.mpi
+    library = mpi.Get_library_version().strip("\0\n ").splitlines()
+    name = " ".join(library[0].replace("Version:", "").split()) if library else "MPI"
+    return Capabilities(
+        backend="mpi",
+        library=name,
+        path=_library_path(),
+        where="MPI on this CPU",
+        collectives=tuple(CATALOG),
+        dtypes=tuple(name for name, dtype in DTYPES.items() if carrier(dtype) == dtype),
+        ops=tuple(OPS),
+        modes=("isolated", "pipelined"),
+        abort=False,
+        facts={
+            "MPI standard": ".".join(str(part) for part in mpi.Get_version()),
+            "mpi4py": _version("mpi4py"),
+            "thread level": str(mpi.Query_thread()),
+            "avg": "MPI_SUM, then each rank divides",
+            "pre_mul_sum": "each rank multiplies, then MPI_SUM",
+            **{f"{half} reductions": how for half, how in binder.halves.items()},
+        },
+    )
 
 
 def _library_path() -> str:

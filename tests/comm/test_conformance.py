@@ -1,76 +1,301 @@
-"""One suite for every backend: each collective, dtype, operation and size, against numpy.
+"""One suite for every backend: each collective, dtype, operation, size and place, against numpy.
 
-The loops run inside one call on the ranks, so that a whole world is checked in one go.
+The loops run inside one call on the ranks, so that a whole group is checked in one go, and all that is wrong is told at
+once. What a backend cannot do, it says in its capabilities; another test sees that it refuses the rest.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import cloudpickle
+import ml_dtypes
 import numpy as np
 import pytest
 
 import meshlab as ml
+from meshlab.comm import CATALOG, DTYPES, OPS, pre_mul_sum
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-OPS = {"sum": np.sum, "min": np.min, "max": np.max}
-DTYPES = ["float32", "float64", "int32", "int64"]
-SIZES = [0, 1, 7, 4096]
+Arrays = list[np.ndarray]
+SIZES = {"float32": [0, 1, 7, 64], "bfloat16": [0, 1, 64], "int8": [0, 7]}
+OTHER_SIZES = [7]
+LARGE = (1 << 20) // 4 + 3
+SCALAR = 3  # every dtype holds it
 
 
-def inputs_of(ranks: tuple[int, ...], size: int, dtype: str) -> list[np.ndarray]:
-    """What each rank puts in, known to all: small whole numbers, so that sums are exact."""
-    return [np.random.default_rng([rank, size]).integers(-50, 50, size).astype(dtype) for rank in ranks]
+class Given(NamedTuple):
+    """Arguments of one call, beside its arrays."""
+
+    op: str | None = None
+    root: int | None = None
+    shift: int | None = None
+    dtype: str | None = None
+
+    def arguments(self, comm: Any) -> dict[str, Any]:
+        wanted: dict[str, Any] = {"op": self.op, "root": self.root, "dtype": self.dtype}
+        if self.shift is not None:
+            wanted["dest"] = (comm.rank + self.shift) % comm.size
+            wanted["source"] = (comm.rank - self.shift) % comm.size
+        return {name: value for name, value in wanted.items() if value is not None}
+
+
+def counts_of(n: int, size: int) -> np.ndarray:
+    """How many elements each rank sends to each, in all_to_all_v: unequal, and none at all here and there."""
+    return np.array(
+        [[(size * (1 + sender + 2 * receiver)) % (size + 3) for receiver in range(n)] for sender in range(n)]
+    )
+
+
+# -- what numpy gives: the inputs of all ranks in, the outputs of all ranks out ----------------------------------------
+
+
+def reduce_all(inputs: Arrays, given: Given) -> np.ndarray:
+    """The reduction: exact in float64 for floating point, wrapped as the type wraps for integers."""
+    dtype = inputs[0].dtype
+    whole = dtype.kind in "iu"
+    terms = np.array(inputs) if whole else np.array([data.astype(np.float64) for data in inputs])
+    op = given.op or "sum"
+    if op.startswith("pre_mul_sum"):
+        terms, op = terms * terms.dtype.type(SCALAR), "sum"
+    kept = {"dtype": terms.dtype} if op in ("sum", "prod", "avg") else {}
+    reduce = {"sum": np.sum, "avg": np.sum, "prod": np.prod, "min": np.min, "max": np.max}[op]
+    total = reduce(terms, axis=0, **kept)
+    if op == "avg":
+        n = len(inputs)
+        exact = [abs(int(t)) // n * (-1 if t < 0 else 1) for t in total] if whole else []  # of any size
+        total = np.array(exact, object) if whole else total / n
+    return total.astype(dtype) if whole else total
+
+
+def right_outputs(name: str, inputs: Arrays, given: Given) -> list[np.ndarray | None]:
+    n, root = len(inputs), given.root or 0
+    if name == "all_reduce":
+        return [reduce_all(inputs, given)] * n
+    if name == "reduce":
+        return [reduce_all(inputs, given) if rank == root else None for rank in range(n)]
+    if name == "reduce_scatter":
+        return list(np.split(reduce_all(inputs, given), n))
+    if name == "all_gather":
+        return [np.concatenate(inputs)] * n
+    if name == "gather":
+        return [np.concatenate(inputs) if rank == root else None for rank in range(n)]
+    if name == "scatter":
+        return list(np.split(inputs[root], n))
+    if name == "broadcast":
+        return [inputs[root]] * n
+    if name == "all_to_all":
+        return [np.concatenate([np.split(data, n)[rank] for data in inputs]) for rank in range(n)]
+    if name == "send_recv":
+        return [inputs[(rank - (given.shift or 0)) % n] for rank in range(n)]
+    raise NotImplementedError(name)
+
+
+def magnitude(name: str, inputs: Arrays, given: Given, me: int) -> np.ndarray:
+    """The sum of magnitudes behind every element of a reduction; of the products, for a product."""
+    positive = [np.abs(data) for data in inputs]
+    return np.asarray(right_outputs(name, positive, given)[me])
+
+
+# -- what the ranks do -------------------------------------------------------------------------------------------------
+
+
+def inputs_of(ranks: Sequence[int], size: int, dtype: np.dtype[Any], op: str | None) -> Arrays:
+    """What each rank puts in, known to all."""
+    inputs = []
+    for rank in ranks:
+        random = np.random.default_rng([rank, size])
+        if dtype.kind in "iu":
+            data = random.integers(-100, 100, size) if op != "prod" else random.integers(-3, 4, size)
+        else:
+            data = random.normal(size=size) if op != "prod" else random.uniform(0.5, 1.5, size)
+        inputs.append(data.astype(dtype))
+    return inputs
+
+
+def cases(comm: Any, dtype: str) -> Iterator[tuple[str, Given]]:
+    """Every call that the backend can do with a dtype, in the same order on all ranks."""
+    can = comm.capabilities()
+    carried = dtype if dtype.startswith("float8") else None
+    for name, row in CATALOG.items():
+        if name not in can.collectives or not row.is_measurable or row.counted:
+            continue
+        ops = [f"pre_mul_sum({SCALAR})" if op == "pre_mul_sum" else op for op in can.ops] if row.reduces else [None]
+        if row.reduces and dtype not in (can.reduce_dtypes or can.dtypes):
+            continue
+        roots = sorted({0, comm.size - 1} if dtype == "float32" else {comm.size - 1}) if row.rooted else [None]
+        shifts = sorted({0, 1, comm.size - 1}) if row.peers else [None]
+        for op in ops:
+            for root in roots:
+                for shift in shifts:
+                    yield name, Given(op, root, shift, carried)
+
+
+class Checker:
+    """Makes calls on one rank and notes those whose result is wrong."""
+
+    def __init__(self, comm: Any) -> None:
+        self.comm = comm
+        self.wrong: list[str] = []
+
+    def put(self, data: np.ndarray) -> Any:
+        array = self.comm.xp.asarray(data.view(np.uint8) if data.dtype.name.startswith("float8") else data)
+        return array.copy()
+
+    def expect(self, what: str, got: Any, right: np.ndarray | None, dtype: np.dtype[Any], slack: Any = 0.0) -> None:
+        if (got is None) != (right is None):
+            self.wrong.append(f"{what}: {got} is not {right}")
+        elif got is not None and right is not None:
+            host = np.asarray(got.get() if hasattr(got, "get") else got).view(dtype)
+            away = np.abs(host.astype(right.dtype) - right) if dtype.kind not in "iu" else host != right
+            if host.shape != right.shape or not np.all(away <= slack):
+                self.wrong.append(f"{what} on {self.comm.name}: {host[:8]} is not {right[:8]}")
+
+    def check(self, name: str, given: Given, size: int, dtype: np.dtype[Any]) -> None:
+        comm, row = self.comm, CATALOG[name]
+        n, me = comm.size, comm.rank
+        inputs = inputs_of(comm.ranks, row.elements("sends", size, n), dtype, given.op)
+        right = right_outputs(name, inputs, given)[me]
+        slack: Any = 0.0
+        if row.reduces and right is not None and dtype.kind not in "iu" and given.op not in ("min", "max"):
+            roundings = (n + 1) * float(ml_dtypes.finfo(dtype).eps) / 2
+            slack = roundings / (1 - roundings) * magnitude(name, inputs, given, me)
+        is_root = given.root in (None, me)
+        what = f"{name} {given} {dtype} {size}"
+
+        send, method = self.put(inputs[me]), getattr(comm, name)
+        self.expect(what, method(send, **given.arguments(comm)), right, dtype, slack)
+        self.expect(f"{what} left its input alone", send, inputs[me].astype(_wide(dtype)), dtype)
+        if not row.in_place:
+            return
+        n_send, n_recv = row.elements("sends", size, n), row.elements("receives", size, n)
+        whole = comm.xp.zeros(max(n_send, n_recv), send.dtype)
+        own = whole[me * size :][:size]
+        send = own if n_send < n_recv else whole
+        out = own if n_recv < n_send else whole
+        send[...] = self.put(inputs[me])
+        got = method(send, out if is_root or row.only_root != "receives" else None, **given.arguments(comm))
+        self.expect(f"{what} in place", got, right, dtype, slack)
+
+    def check_unequal_parts(self, size: int, dtype: np.dtype[Any], given: Given) -> None:
+        comm = self.comm
+        n, me = comm.size, comm.rank
+        counts = counts_of(n, size)
+        inputs = [
+            inputs_of([rank], int(counts[number].sum()), dtype, None)[0] for number, rank in enumerate(comm.ranks)
+        ]
+        parts = [np.split(data, np.cumsum(counts[number])[:-1]) for number, data in enumerate(inputs)]
+        right = np.concatenate([mine[me] for mine in parts])
+        send, given_counts = self.put(inputs[me]), {"send_counts": counts[me].tolist()}
+        arguments = given.arguments(comm)
+        for known in ({}, {"recv_counts": counts[:, me].tolist()}):
+            got = comm.all_to_all_v(send, **given_counts, **known, **arguments)
+            self.expect(f"all_to_all_v {known} {dtype} {size}", got, right.astype(_wide(dtype)), dtype)
+
+    def check_messages(self, size: int, dtype: np.dtype[Any], given: Given) -> None:
+        """Every rank sends to the next, even ranks first; then all to all in one batch, and a reduction with them."""
+        comm = self.comm
+        n, me = comm.size, comm.rank
+        inputs = inputs_of(comm.ranks, size, dtype, None)
+        arguments = given.arguments(comm)
+        send, out = self.put(inputs[me]), self.put(inputs[me])
+        left = (me - 1) % n
+        if n % 2 == 0:
+            for turn in (0, 1):
+                if me % 2 == turn:
+                    comm.send(send, (me + 1) % n, **arguments)
+                else:
+                    comm.recv(out, left, **arguments)
+            self.expect(f"send and recv {dtype} {size}", out, inputs[left].astype(_wide(dtype)), dtype)
+        with comm.batch() as batch:
+            outs = [batch.recv(self.put(inputs[me]), source, **arguments) for source in range(n)]
+            gathered = batch.all_gather(send, **arguments)
+            for dest in range(n):
+                batch.send(send, dest, **arguments)
+            shifted = batch.send_recv(send, dest=(me + 1) % n, source=left, **arguments)
+            parts = batch.gather(send, root=n - 1, **arguments)
+        for source in range(n):
+            self.expect(f"batch {dtype} {size}", outs[source], inputs[source].astype(_wide(dtype)), dtype)
+        everything = np.concatenate(inputs).astype(_wide(dtype))
+        self.expect(f"all_gather in a batch {dtype} {size}", gathered, everything, dtype)
+        self.expect(f"gather in a batch {dtype} {size}", parts, everything if me == n - 1 else None, dtype)
+        self.expect(f"send_recv in a batch {dtype} {size}", shifted, inputs[left].astype(_wide(dtype)), dtype)
+
+
+def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return dtype if dtype.kind in "iu" else np.dtype(np.float64)
 
 
 def check_all(comm: Any) -> list[str]:
     """Runs on every rank; gives the calls whose result was wrong."""
-    wrong = []
-    n, me = comm.size, comm.rank
-
-    def expect(what: str, got: np.ndarray, right: np.ndarray) -> None:
-        if got.dtype != right.dtype or got.shape != right.shape or not np.array_equal(got, right):
-            wrong.append(f"{what} on {comm.name}: {got[:8]} is not {right[:8]}")
-
-    for dtype in DTYPES:
-        for size in SIZES:
-            data = inputs_of(comm.ranks, size, dtype)
-            wide = inputs_of(comm.ranks, size * n, dtype)
-            for op, reduce in OPS.items():
-                total, wide_total = reduce(data, axis=0).astype(dtype), reduce(wide, axis=0).astype(dtype)
-                mine = wide_total[me * size : (me + 1) * size]
-                expect(f"all_reduce {op} {dtype} {size}", comm.all_reduce(data[me], op=op), total)
-                buffer = data[me].copy()
-                expect(f"all_reduce in place {op} {dtype} {size}", comm.all_reduce(buffer, buffer, op=op), total)
-                expect(f"reduce_scatter {op} {dtype} {size}", comm.reduce_scatter(wide[me], op=op), mine)
-                buffer = wide[me].copy()
-                part = buffer[me * size : (me + 1) * size]
-                expect(f"reduce_scatter in place {op} {dtype} {size}", comm.reduce_scatter(buffer, part, op=op), mine)
-            gathered = np.concatenate(data)
-            expect(f"all_gather {dtype} {size}", comm.all_gather(data[me]), gathered)
-            buffer = np.zeros(size * n, dtype)
-            part = buffer[me * size : (me + 1) * size]
-            part[:] = data[me]
-            expect(f"all_gather in place {dtype} {size}", comm.all_gather(part, buffer), gathered)
-            for root in range(n):
-                sent = data[me].copy()
-                expect(f"broadcast {root} {dtype} {size}", comm.broadcast(sent, root=root), data[root])
-                expect(f"broadcast left its input alone {root} {dtype} {size}", sent, data[me])
-                expect(f"broadcast in place {root} {dtype} {size}", comm.broadcast(sent, sent, root=root), data[root])
-            comm.barrier()
-    return wrong
+    checker = Checker(comm)
+    for name in comm.capabilities().dtypes:
+        dtype = DTYPES[name]
+        plain = Given(dtype=name if name.startswith("float8") else None)
+        for size in SIZES.get(name, OTHER_SIZES):
+            for collective, given in cases(comm, name):
+                checker.check(collective, given, size, dtype)
+            checker.check_unequal_parts(size, dtype, plain)
+            checker.check_messages(size, dtype, plain)
+    comm.barrier()
+    return checker.wrong
 
 
-@pytest.mark.parametrize("axis", ["world", "dp", "tp", "one", "three"])
-def test_every_collective_gives_what_numpy_gives(engines: ml.Engines, axis: str) -> None:
+def check_large(comm: Any) -> list[str]:
+    checker = Checker(comm)
+    for name in ("float32", "bfloat16"):
+        for collective, given in cases(comm, name):
+            if given.op in (None, "sum", "avg") and not given.root:
+                checker.check(collective, given, LARGE // comm.size, DTYPES[name])
+    checker.check_messages(LARGE, DTYPES["float32"], Given())
+    checker.check_unequal_parts(LARGE // comm.size, DTYPES["float32"], Given())
+    return checker.wrong
+
+
+def run_on(engines: ml.Engines, check: Callable[[Any], list[str]], axis: str) -> None:
+    if engines.world_size < 4:
+        pytest.skip(f"groups of four ranks need four ranks, there are {engines.world_size}")
     mesh = ml.DeviceMesh("dp=2, tp=2, one=1").with_group("three", [3, 0, 1])
-    frame = engines.run(check_all, mesh, axis=axis)
+    frame = engines.run(check, mesh, axis=axis)
     assert frame["error"].isna().all(), frame["error"].dropna().tolist()
-    assert [wrong for value in frame["value"] for wrong in value] == []
+    wrong = [wrong for value in frame["value"] for wrong in value]
+    assert not wrong, f"{len(wrong)} calls are wrong:\n" + "\n".join(wrong[:40])
     assert len(frame) == (3 if axis == "three" else 4)
+
+
+@pytest.mark.parametrize("axis", ["world", "dp", "one", "three"])
+def test_every_collective_gives_what_numpy_gives(engines: ml.Engines, axis: str) -> None:
+    run_on(engines, check_all, axis)
+
+
+@pytest.mark.parametrize("axis", ["world", "tp"])
+def test_about_a_mebibyte_arrives_whole(engines: ml.Engines, axis: str) -> None:
+    run_on(engines, check_large, axis)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_dtype_is_carried_or_refused(engines: ml.Engines, dtype: str) -> None:
+    can = engines.facts[0].capabilities
+
+    def call(comm: Any) -> None:
+        comm.all_gather(comm.xp.zeros(4, "uint8" if dtype.startswith("float8") else DTYPES[dtype]), dtype=dtype)
+
+    errors = engines.run(call)["error"]
+    if dtype in can.dtypes:
+        assert errors.isna().all()
+    else:
+        assert errors.str.contains(f"{can.backend} does not carry {dtype}; it does bfloat16, float16").all()
+
+
+def test_everything_that_is_missing_is_said(engines: ml.Engines) -> None:
+    can = engines.facts[0].capabilities
+    missing = [name for name in CATALOG if name not in can.collectives]
+    missing += [name for name in OPS if name not in can.ops]
+    if missing:
+        pytest.skip(f"{can.backend} has no {', '.join(missing)}")
 
 
 def split_by_parity(comm: Any) -> tuple[Any, ...]:
@@ -78,7 +303,7 @@ def split_by_parity(comm: Any) -> tuple[Any, ...]:
     if child is None:
         return ("outside",)
     with child:
-        return child.rank, child.ranks, child.all_gather(np.array([comm.rank])).tolist()
+        return child.rank, child.ranks, child.all_gather(comm.xp.array([comm.rank])).tolist()
 
 
 def test_split_orders_by_key_and_leaves_out_ranks_without_a_color(engines: ml.Engines) -> None:
@@ -87,33 +312,80 @@ def test_split_orders_by_key_and_leaves_out_ranks_without_a_color(engines: ml.En
 
 
 def shapes(comm: Any) -> dict[str, Any]:
-    x = np.ones((4, 3))
+    x = comm.xp.ones((4, 3))
+    gathered = comm.gather(x, root=1)
     return {
         "all_reduce": comm.all_reduce(x).shape,
         "all_gather": comm.all_gather(x).shape,
+        "gather": None if gathered is None else gathered.shape,
         "reduce_scatter": comm.reduce_scatter(x).shape,
-        "scalar": comm.all_gather(np.ones(())).shape,
-        "into": comm.all_gather(np.ones(3), np.empty((4, 3))).shape,
+        "scatter": comm.scatter(x).shape,
+        "all_to_all": comm.all_to_all(x).shape,
+        "all_to_all_v": comm.all_to_all_v(x, send_counts=[3, 3, 3, 3]).shape,
+        "send_recv": comm.send_recv(x, dest=comm.rank, source=comm.rank).shape,
+        "scalar": comm.all_gather(comm.xp.ones(())).shape,
+        "into": comm.all_gather(comm.xp.ones(3), comm.xp.empty((4, 3))).shape,
     }
 
 
 def test_shapes_of_new_outputs(engines: ml.Engines) -> None:
-    for value in engines.run(shapes)["value"]:
+    for rank, value in enumerate(engines.run(shapes)["value"]):
         assert value == {
             "all_reduce": (4, 3),
             "all_gather": (16, 3),
+            "gather": (16, 3) if rank == 1 else None,
             "reduce_scatter": (1, 3),
+            "scatter": (1, 3),
+            "all_to_all": (4, 3),
+            "all_to_all_v": (12,),
+            "send_recv": (4, 3),
             "scalar": (4,),
             "into": (4, 3),
         }
 
 
+def only_the_root_gives_and_gets(comm: Any) -> list[Any]:
+    n, me = comm.size, comm.rank
+    x = np.arange(2.0 * n)
+    out = np.full(2, -1.0)
+    comm.scatter(x if me == 2 else None, out, root=2)
+    untouched = [np.full(2 * n, -1.0), np.full(2, -1.0)]
+    comm.gather(out, untouched[0], root=2)
+    comm.reduce(out, untouched[1], root=2)
+    return [out.tolist(), untouched[0].tolist(), untouched[1].tolist()]
+
+
+def test_what_only_the_root_has_may_be_left_out_or_stays_as_it_is(engines: ml.Engines) -> None:
+    for rank, (part, gathered, total) in enumerate(engines.run(only_the_root_gives_and_gets)["value"]):
+        assert part == [2.0 * rank, 2.0 * rank + 1]
+        assert gathered == (list(range(8)) if rank == 2 else [-1] * 8)
+        assert total == ([12, 16] if rank == 2 else [-1, -1])
+
+
+def weighted(comm: Any) -> list[float]:
+    return comm.all_reduce(comm.xp.ones(2), op=pre_mul_sum(comm.rank)).tolist()
+
+
+def test_every_rank_may_give_its_own_scalar(engines: ml.Engines) -> None:
+    assert engines.run(weighted)["value"].tolist() == [[6.0, 6.0]] * 4
+
+
 def measure(comm: Any) -> list[Any]:
-    x = np.zeros(1024)
+    x = comm.xp.zeros(1024)
     call = comm.prepare("all_reduce", x, x)
     isolated, pipelined = call.measure("isolated", 1, 5), call.measure("pipelined", 10, 3)
-    return [isolated.time_us.shape, isolated.start_us is not None, pipelined.time_us.shape, pipelined.start_us is None]
+    with comm.batch() as batch:
+        batch.send_recv(x, comm.xp.zeros(1024), dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)
+        batch.all_gather(x)
+        several = batch.prepare().measure("pipelined", 2, 4)
+    return [
+        isolated.time_us.shape,
+        isolated.start_us is not None,
+        pipelined.time_us.shape,
+        pipelined.start_us is None,
+        several.time_us.shape,
+    ]
 
 
 def test_measuring_gives_one_time_per_batch(engines: ml.Engines) -> None:
-    assert engines.run(measure)["value"].tolist() == [[(5,), True, (3,), True]] * 4
+    assert engines.run(measure)["value"].tolist() == [[(5,), True, (3,), True, (4,)]] * 4

@@ -1,0 +1,133 @@
+"""What MPI does not tell, the backend does: calls that do not match end in an error before data moves."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+import meshlab as ml
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture(autouse=True)
+def the_engines_go_on_afterwards(mpi_engines: ml.Engines) -> Any:
+    yield
+    total = mpi_engines.run(lambda c: c.all_reduce(np.array([1.0 + c.rank])).item())
+    assert total["value"].tolist() == [10.0] * 4
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [
+        (lambda c: c.all_reduce(np.ones(4 + 3 * (c.rank % 2))), "rank 0 of the group calls all_reduce count=4 "),
+        (lambda c: c.all_gather(np.ones(4 + 3 * (c.rank % 2))), "rank 1 calls all_gather count=7 dtype=float64"),
+        (lambda c: c.scatter(np.ones(4 * (1 + c.rank % 2))), "rank 1 calls scatter count=2 dtype=float64 root=0"),
+        (lambda c: c.all_to_all(np.ones(4 * (1 + c.rank % 2))), "rank 1 calls all_to_all count=2"),
+        (
+            lambda c: c.all_reduce(np.ones(2, ["float64", "int64"][c.rank // 2])),
+            "rank 2 calls all_reduce count=2 dtype=i",
+        ),
+        (lambda c: c.all_reduce(np.ones(2), op=["sum", "max"][c.rank // 3]), "rank 3 calls .* op=max"),
+        (lambda c: c.broadcast(np.ones(2), root=c.rank), "rank 1 calls broadcast count=2 dtype=float64 root=1"),
+        (lambda c: c.barrier() if c.rank else c.all_reduce(np.ones(2)), "calls all_reduce .* rank 1 calls barrier"),
+        (lambda c: c.split(0) if c.rank else c.all_reduce(np.ones(2)), "calls all_reduce .* rank 1 calls split"),
+        (
+            lambda c: c.all_to_all_v(
+                np.ones(4), np.ones(4), send_counts=[1] * 4, recv_counts=[1] * 4 if c.rank != 2 else [2, 0, 1, 1]
+            ),
+            "rank 0 of the group sends 1 elements to rank 2, which expects 2",
+        ),
+        (
+            lambda c: c.prepare("reduce", np.ones(2 + c.rank), np.ones(2 + c.rank)).measure("pipelined", 10, 10),
+            "rank 1 calls reduce count=3",
+        ),
+    ],
+)
+def test_ranks_that_disagree_are_told(mpi_engines: ml.Engines, function: Any, told: str) -> None:
+    errors = mpi_engines.run(function)["error"]
+    assert errors.str.contains("ranks disagree: rank 0 of the group").all(), errors.tolist()
+    assert errors.str.contains(told).all(), errors.tolist()
+
+
+def batches_that_differ(comm: Any) -> None:
+    with comm.batch() as batch:
+        batch.all_gather(np.ones(2))
+        if comm.rank:
+            batch.barrier()
+
+
+def test_batches_that_differ_are_told(mpi_engines: ml.Engines) -> None:
+    errors = mpi_engines.run(batches_that_differ)["error"]
+    assert errors.str.contains("rank 1 calls all_gather count=2 dtype=float64, barrier").all()
+
+
+@pytest.mark.parametrize("in_batch", [False, True])
+@pytest.mark.parametrize(
+    ("sent", "received", "told"),
+    [
+        (
+            np.ones(2),
+            np.ones(3),
+            "rank 0 of the group sends 2 elements of float64, but this rank receives 3 of float64",
+        ),
+        (
+            np.ones(0),
+            np.ones(3),
+            "rank 0 of the group sends 0 elements of float64, but this rank receives 3 of float64",
+        ),
+        (np.ones(2), np.ones(2, "int64"), "sends 2 elements of float64, but this rank receives 2 of int64"),
+        (np.ones(4, "int8"), np.ones(1, "float32"), "of int8, but this rank receives 1 of float32"),
+        (
+            np.ones(3),
+            np.ones(2),
+            "what rank 0 of the group sends is longer than the 2 of float64 that this rank receives",
+        ),
+    ],
+)
+def test_messages_that_do_not_match_are_told(
+    mpi_engines: ml.Engines, sent: Any, received: Any, told: str, in_batch: bool
+) -> None:
+    def exchange(comm: Any) -> None:
+        if comm.rank == 0:
+            comm.send(sent, 1)
+        if comm.rank == 1:
+            if not in_batch:
+                comm.recv(received, 0)
+            else:
+                with comm.batch() as batch:
+                    batch.recv(received, 0)
+
+    errors = mpi_engines.run(exchange)["error"]
+    assert errors.drop(1).isna().all(), errors.tolist()
+    assert errors.str.contains(told)[1], errors[1]
+
+
+def test_a_prepared_call_is_compared_once(mpi_engines: ml.Engines) -> None:
+    def count_comparisons(comm: Any) -> list[int]:
+        compared = []
+        check = comm.backend.agreement.check
+        comm.backend.agreement.check = lambda *given: (compared.append(len(given)), check(*given))
+        call = comm.prepare("all_reduce", np.ones(1), np.empty(1))
+        seen = [len(compared)]
+        for _ in range(3):
+            call()
+            call.measure("pipelined", 2, 2)
+        seen.append(len(compared))
+        comm.all_reduce(np.ones(1))
+        comm.all_reduce(np.ones(1))
+        comm.backend.agreement.check = check
+        return [*seen, len(compared)]
+
+    assert mpi_engines.run(count_comparisons)["value"].tolist() == [[0, 1, 3]] * 4
+
+
+def test_capabilities_say_what_is_not_mpi_itself(mpi_engines: ml.Engines) -> None:
+    facts = mpi_engines.facts[0].capabilities.facts
+    assert facts["avg"] == "MPI_SUM, then each rank divides"
+    assert facts["pre_mul_sum"] == "each rank multiplies, then MPI_SUM"
+    assert facts["bfloat16 reductions"] in ("MPI's own", "a user-defined MPI operation, in numpy")
