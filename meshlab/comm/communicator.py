@@ -38,6 +38,15 @@ class PreparedCall:
         self._communicator._enter(self._is_collective)
         self._prepared()
 
+    def enqueue(self) -> None:
+        """Make the call without putting it in order with other streams.
+
+        On a GPU it then runs on ``communicator.backend.stream`` as soon as what was enqueued there before is done; use
+        events to order it, for overlap and graphs. Where calls block it is the call itself.
+        """
+        self._communicator._enter(self._is_collective)
+        getattr(self._prepared, "enqueue", self._prepared)()
+
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
         """Time batches of calls.
 

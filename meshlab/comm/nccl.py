@@ -356,13 +356,13 @@ class _NcclCalls:
         self._backend = backend
         self._gpu = backend.gpu
         self._calls = calls  # keeps the arrays alive
-        self._enqueue = enqueue
+        self.enqueue = enqueue
         self._is_barrier = all(call.collective.name == "barrier" for call in calls)
 
     def __call__(self) -> None:
         user = self._gpu.follow_user()
         try:
-            self._enqueue()
+            self.enqueue()
         except RuntimeError as error:
             raise self._backend.binder.explain(error, self._calls) from error
         self._gpu.lead_user(user)
@@ -371,7 +371,7 @@ class _NcclCalls:
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
         try:
-            return self._backend.measure(self._enqueue, self._backend.binder.barrier, mode, calls, batches)
+            return self._backend.measure(self.enqueue, self._backend.binder.barrier, mode, calls, batches)
         except RuntimeError as error:
             raise self._backend.binder.explain(error, self._calls) from error
 

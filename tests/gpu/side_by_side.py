@@ -1,0 +1,131 @@
+"""Measure beside nccl-tests, in one go on the same machine: launches of both alternate, and one frame holds all.
+
+    python tests/gpu/side_by_side.py --build NCCL_TESTS/build --out side_by_side.csv
+
+Both time the same placement (in place) of one process or thread per GPU: nccl-tests with ``-n 20 -G 20``, and twenty calls
+captured in a graph that is replayed twenty times. The eager part compares ``-n 20`` with pipelined batches of twenty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import meshlab as ml
+
+PROGRAMS = {
+    "all_reduce": "all_reduce_perf",
+    "all_gather": "all_gather_perf",
+    "reduce_scatter": "reduce_scatter_perf",
+    "broadcast": "broadcast_perf",
+    "reduce": "reduce_perf",
+    "all_to_all": "alltoall_perf",
+    "send_recv": "sendrecv_perf",
+}
+IN_PLACE = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"}
+FIXED = {"precision": 1e-9, "min_batches": 20, "max_batches": 20, "warmup_batches": 2, "max_s": 1e6}
+
+
+def theirs(program: Path, n: int, sizes: str, mode: str) -> pd.DataFrame:
+    first, last, factor = sizes.replace("*", ":").split(":")
+    command = [str(program), "-b", first, "-e", last, "-f", factor, "-t", str(n), "-g", "1", "-n", "20", "-w", "5"]
+    command += ["-c", "0", *(["-G", "20"] if mode == "graph" else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    return ml.read_nccl_tests(done.stdout).results
+
+
+def ours(engines: ml.Engines, mesh: ml.DeviceMesh, name: str, sizes: str, mode: str) -> pd.DataFrame:
+    plan = ml.Plan(
+        name,
+        "tp",
+        sizes=sizes,
+        mode=mode,
+        in_place=name in IN_PLACE,
+        sampling=ml.Sampling(batch_us=1e9, max_calls=20, **FIXED),
+        check=False,
+    )
+    return ml.bench(engines, mesh, plan, deadline_s=120).wait(300, progress=False)
+
+
+def rows(frame: pd.DataFrame, who: str, name: str, mode: str, launch: int) -> pd.DataFrame:
+    frame = frame[frame["in_place"].fillna(False).astype(bool) == (name in IN_PLACE)]
+    picked = frame[["size_bytes", "time_us"]].assign(who=who, collective=name, mode=mode, launch=launch)
+    return picked.drop_duplicates(["size_bytes"])
+
+
+def measure(build: Path, n: int, sizes: str, launches: int, names: list[str], modes: list[str]) -> pd.DataFrame:
+    parts = []
+    mesh = ml.DeviceMesh(tp=n)
+    for launch in range(launches):
+        begin = time.monotonic()
+        with ml.launch(n, backend="nccl") as engines:
+            for name in names:
+                for mode in modes:
+                    parts.append(rows(ours(engines, mesh, name, sizes, mode), "meshlab", name, mode, launch))
+        middle = time.monotonic()
+        for name in names:
+            for mode in modes:
+                parts.append(rows(theirs(build / PROGRAMS[name], n, sizes, mode), "nccl-tests", name, mode, launch))
+        print(
+            f"launch {launch}: meshlab {middle - begin:.0f} s, nccl-tests {time.monotonic() - middle:.0f} s",
+            flush=True,
+        )
+    return pd.concat(parts, ignore_index=True)
+
+
+def judge(frame: pd.DataFrame) -> pd.DataFrame:
+    """Per collective, mode and size: the ratio of the medians with an interval, and nccl-tests against itself."""
+    told: list[dict[str, Any]] = []
+    random = np.random.default_rng(0)
+    for (mode, name, size), part in frame.groupby(["mode", "collective", "size_bytes"]):
+        a, b = (part.loc[part["who"] == who, "time_us"].to_numpy(float) for who in ("meshlab", "nccl-tests"))
+        if len(a) < 2 or len(b) < 2:
+            continue
+        draws = np.median(random.choice(a, (2000, len(a))), 1) / np.median(random.choice(b, (2000, len(b))), 1)
+        itself = np.median(random.choice(b, (2000, len(b))), 1) / np.median(random.choice(b, (2000, len(b))), 1)
+        told.append(
+            {
+                "mode": mode,
+                "collective": name,
+                "size_bytes": int(size),
+                "meshlab_us": np.median(a),
+                "nccl_tests_us": np.median(b),
+                "ratio": np.median(a) / np.median(b),
+                "ratio_hi": np.quantile(draws, 0.975),
+                "itself_hi": np.quantile(itself, 0.975),
+            }
+        )
+    return pd.DataFrame(told)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, required=True, help="the build folder of nccl-tests")
+    parser.add_argument("--out", type=Path, required=True, help="where the frame goes, as CSV")
+    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--launches", type=int, default=5)
+    parser.add_argument("--sizes", default="8:1G*2")
+    parser.add_argument("--collectives", nargs="*", default=list(PROGRAMS))
+    parser.add_argument("--modes", nargs="*", default=["graph", "pipelined"])
+    options = parser.parse_args()
+    frame = measure(options.build, options.gpus, options.sizes, options.launches, options.collectives, options.modes)
+    frame.to_csv(options.out, index=False)
+    table = judge(frame)
+    table.to_csv(options.out.with_suffix(".judged.csv"), index=False)
+    print(table.round(3).to_string())
+    mean = table.groupby(["mode", "collective"])["ratio"].apply(lambda ratio: float(np.exp(np.log(ratio).mean())))
+    print(mean.round(4).to_string())
+    worse = table[table["ratio_hi"] > np.maximum(1.05, table["itself_hi"])]
+    print(f"{len(worse)} of {len(table)} sizes beyond 1.05 and beyond nccl-tests against itself")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
