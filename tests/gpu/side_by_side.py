@@ -2,8 +2,8 @@
 
     python tests/gpu/side_by_side.py --build NCCL_TESTS/build --out side_by_side.csv
 
-Both time the same placement (in place) of one process or thread per GPU: nccl-tests with ``-n 20 -G 20``, and twenty calls
-captured in a graph that is replayed twenty times. The eager part compares ``-n 20`` with pipelined batches of twenty.
+Both time the same placement (in place) with one process or thread per GPU: nccl-tests with ``-n 20 -G 20``, and twenty
+calls captured in a graph that is replayed twenty times. The eager part compares ``-n 20`` with batches of twenty.
 """
 
 from __future__ import annotations
@@ -65,14 +65,16 @@ def measure(build: Path, n: int, sizes: str, launches: int, names: list[str], mo
     mesh = ml.DeviceMesh(tp=n)
     for launch in range(launches):
         begin = time.monotonic()
+        choices = [(name, mode) for name in names for mode in modes]
         with ml.launch(n, backend="nccl") as engines:
-            for name in names:
-                for mode in modes:
-                    parts.append(rows(ours(engines, mesh, name, sizes, mode), "meshlab", name, mode, launch))
+            parts += [
+                rows(ours(engines, mesh, name, sizes, mode), "meshlab", name, mode, launch) for name, mode in choices
+            ]
         middle = time.monotonic()
-        for name in names:
-            for mode in modes:
-                parts.append(rows(theirs(build / PROGRAMS[name], n, sizes, mode), "nccl-tests", name, mode, launch))
+        parts += [
+            rows(theirs(build / PROGRAMS[name], n, sizes, mode), "nccl-tests", name, mode, launch)
+            for name, mode in choices
+        ]
         print(
             f"launch {launch}: meshlab {middle - begin:.0f} s, nccl-tests {time.monotonic() - middle:.0f} s",
             flush=True,
