@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from meshlab.benchmark.plan import Plan, Sampling
 from meshlab.benchmark.run import Run
+from meshlab.comm.ops import ReduceOp, find_op
 from meshlab.engines.engines import Engines
 from meshlab.errors import BenchError
 from meshlab.mesh import DeviceMesh
@@ -21,7 +22,7 @@ def bench(
     axis: str | Sequence[str] | None = None,
     sizes: str | int | Sequence[int | str] = "1K:16M",
     dtype: str | Sequence[str] = "float32",
-    op: str | Sequence[str] = "sum",
+    op: str | ReduceOp | Sequence[str | ReduceOp] = "sum",
     mode: str | Sequence[str] = "pipelined",
     in_place: bool | Sequence[bool] = False,
     root: int = 0,
@@ -95,7 +96,7 @@ def _check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
     for what, wanted, known in (
         ("collective", plan.collective, can.collectives),
         ("dtype", plan.dtype, can.dtypes),
-        ("op", plan.op, can.ops),
+        ("op", [find_op(name).name for name in plan.op], can.ops),
         ("mode", plan.mode, can.modes),
     ):
         for name in wanted:

@@ -13,7 +13,7 @@ import numpy as np
 from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Prepared, Timings
 from meshlab.comm.batch import Batch
 from meshlab.comm.calls import Calls
-from meshlab.comm.catalog import Collective, find_collective
+from meshlab.comm.catalog import CATALOG, Collective, find_collective
 from meshlab.comm.checks import Rules
 from meshlab.comm.ops import ReduceOp
 from meshlab.errors import CommunicatorError
@@ -287,8 +287,14 @@ class Communicator(Calls):
         return call.recv
 
     def _tell_counts(self, row: Collective, send: Any, send_counts: Any) -> Any:
-        mine = self._rules.check_send_counts(row, send, send_counts)
-        return self.all_to_all(self.xp.asarray(mine, dtype=np.int64))
+        return self._share("all_to_all", self._rules.check_send_counts(row, send, send_counts))
+
+    def _share(self, collective: str, numbers: Sequence[int], **arguments: Any) -> list[int]:
+        """A small collective of whole numbers, from the host's memory and back."""
+        with self.backend.local():
+            send = self.xp.asarray(numbers, dtype=np.int64)
+            got = self._call(CATALOG[collective], send, None, **arguments)
+            return [int(number) for number in (got.get() if hasattr(got, "get") else got)]
 
     def _prepare_batch(self, calls: Sequence[Call]) -> PreparedCall:
         self._check_open()
@@ -346,9 +352,8 @@ class Communicator(Calls):
         if backend is None:
             return None
         name = name or f"{self.name}/{color}"
-        mine = self.xp.asarray([self.world_rank], dtype=np.int64)
-        everyone = Communicator(backend, name=name, on_enter=self._on_enter).all_gather(mine)
-        return Communicator(backend, name=name, ranks=[int(rank) for rank in everyone], on_enter=self._on_enter)
+        ranks = Communicator(backend, name=name, on_enter=self._on_enter)._share("all_gather", [self.world_rank])
+        return Communicator(backend, name=name, ranks=ranks, on_enter=self._on_enter)
 
     def close(self) -> None:
         """Give the communicator back; all ranks must call it. A second call does nothing."""

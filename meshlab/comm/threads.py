@@ -279,7 +279,7 @@ class ThreadWorld:
 
 
 def _text(entry: Call | tuple[int | None, int]) -> str:
-    return signature([entry]) if isinstance(entry, Call) else "split"
+    return signature([entry] if isinstance(entry, Call) else [])
 
 
 class ThreadBackend:
