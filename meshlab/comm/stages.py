@@ -136,7 +136,7 @@ class HierarchicalBackend:
         ops = [op for op in inner.ops if op in outer.ops and op not in ("avg", "pre_mul_sum")]
         if "sum" in outer.ops and "pre_mul_sum" in inner.ops:
             ops += ["avg", "pre_mul_sum"]
-        reduced = [set(can.reduce_dtypes or can.dtypes) for can in (inner, outer)]
+        reduced = [set(can.dtypes if can.reduce_dtypes is None else can.reduce_dtypes) for can in (inner, outer)]
         dtypes = tuple(name for name in inner.dtypes if name in outer.dtypes)
         return Capabilities(
             backend="hierarchical",
