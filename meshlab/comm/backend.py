@@ -196,6 +196,9 @@ class Backend(Protocol):
     def device(self) -> int | None:
         """The GPU that arrays must be on; None where they are in the host's memory."""
 
+    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
+        """Make an uninitialised array in the memory that the library moves fastest."""
+
     def prepare(self, call: Call) -> Prepared:
         """Resolve a checked call."""
 

@@ -19,6 +19,7 @@ from functools import cache
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from meshlab.comm.agreement import disagreement, fingerprint, signature
 from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Timings, measure_blocking
@@ -69,6 +70,10 @@ class MpiBackend:
         self.binder = _binder()
         self.mpi_error: type[Exception] = self.binder.mpi.Exception
         self.agreement = _Agreement(comm, self.binder.mpi)
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        """Make an array with numpy."""
+        return np.empty(shape, dtype)
 
     def prepare(self, call: Call) -> _MpiCalls:
         """Bind a checked call to MPI's buffers and operations."""

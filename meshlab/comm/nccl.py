@@ -6,9 +6,11 @@ that were resolved once, because the high-level one costs three times as much a 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -27,6 +29,7 @@ _SPIN_S = 0.0005  # how long to ask an event without a pause; small collectives 
 _PAUSE_S = 0.00005
 _CHECK_S = 0.1  # how often to ask NCCL for an error of another rank
 _GRAPH_WARMUP, _EAGER_WARMUP = 2, 1
+_GRAPH_CALLS = 20  # in one graph at most: `-G` of nccl-tests with its default `-n 20`
 
 
 def unique_id() -> bytes:
@@ -143,6 +146,16 @@ class NcclBackend:
     def stream(self) -> Any:
         """The communication stream."""
         return self.gpu.stream
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
+        """Make an uninitialised array in NCCL's own memory, which its kernels in other GPUs can map."""
+        cupy, dtype = load().cupy, np.dtype(dtype)
+        n_bytes = math.prod(shape if isinstance(shape, tuple) else (shape,)) * dtype.itemsize
+        if n_bytes == 0:
+            return cupy.empty(shape, dtype)
+        block = _NcclMemory(n_bytes)
+        memory = cupy.cuda.UnownedMemory(block.pointer, n_bytes, block, self.gpu.device)
+        return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
 
     def prepare(self, call: Call) -> _NcclCalls:
         """Bind a checked call to pointers, counts and handles."""
@@ -294,15 +307,28 @@ class NcclBackend:
         return self._measure_back_to_back(batch, barrier, calls, batches, _EAGER_WARMUP)
 
     def _captured(self, work: Callable[[], object], calls: int) -> Callable[[], None]:
-        stream = self.gpu.stream
+        """Calls in graphs of `_GRAPH_CALLS`, replayed as often as it takes, as nccl-tests does."""
         work()  # connects, which must not happen while a graph is captured
         self.wait_idle()
+        replays, rest = divmod(calls, _GRAPH_CALLS)
+        graphs = [self._graph(work, _GRAPH_CALLS)] * replays if replays else []
+        if rest:
+            graphs.append(self._graph(work, rest))
+        launches = [partial(graph.launch, self.gpu.stream) for graph in graphs]
+
+        def replay() -> None:
+            for launch in launches:
+                launch()
+
+        return replay
+
+    def _graph(self, work: Callable[[], object], calls: int) -> Any:
+        stream = self.gpu.stream
         with stream:
             stream.begin_capture()
             for _ in range(calls):
                 work()
-            graph = stream.end_capture()
-        return lambda: graph.launch(stream)
+            return stream.end_capture()
 
     def _measure_back_to_back(
         self,
@@ -349,6 +375,28 @@ class NcclBackend:
             times[index] = cuda.get_elapsed_time(before, after) * 1e3
             host[index], starts[index] = (end - begin) / 1e3, begin / 1e3
         return Timings(times, host, starts)
+
+
+class _NcclMemory:
+    """A block of NCCL's memory on the current device."""
+
+    def __init__(self, n_bytes: int) -> None:
+        cupy, _, binding = load()
+        try:
+            self.pointer: int = binding.mem_alloc(n_bytes)
+        except RuntimeError as error:
+            free, total = cupy.cuda.runtime.memGetInfo()
+            raise CommunicatorError(
+                f"NCCL could not allocate {n_bytes:,} bytes on the GPU ({error}); {free:,} of {total:,} are free"
+            ) from error
+        self._device = cupy.cuda.Device()
+        self._free = binding.mem_free
+
+    def __del__(self) -> None:
+        if hasattr(self, "_free"):
+            with self._device:
+                self._device.synchronize()  # unlike CuPy's own memory, this one is not freed in order with the streams
+                self._free(self.pointer)
 
 
 class _NcclCalls:

@@ -90,6 +90,7 @@ class HierarchicalBackend:
         self.rank = rank
         self.size = len(layout.node)
         self.xp = inner.xp
+        self.empty = inner.empty
         self.device = inner.backend.device
 
     def prepare(self, call: Call) -> _Staged:

@@ -58,6 +58,32 @@ def test_calls_come_in_order_with_the_users_own_stream(gpu_engines: ml.Engines, 
     assert set(values(gpu_engines, fill_and_reduce, mesh)) == {0}
 
 
+def reuse_memory(comm: Any) -> list[str]:
+    """Arrays in NCCL's memory, given back while calls on them may still be under way."""
+    xp, wrong = comm.xp, []
+    for shape, dtype in [((), "int64"), (0, "float32"), (7, "uint8"), ((3, 5), "float64"), (1 << 24, "float32")]:
+        x = comm.empty(shape, dtype)
+        if not (isinstance(x, xp.ndarray) and x.dtype == dtype and x.shape == xp.empty(shape, dtype).shape):
+            wrong.append(f"{shape} {dtype} is {x.shape} {x.dtype}")
+        x[...] = comm.rank + 1
+        total = comm.all_reduce(x)
+        del x
+        if not bool((total == sum(range(1, comm.size + 1))).all()):
+            wrong.append(f"{shape} {dtype} sums up wrongly")
+    try:
+        comm.empty(1 << 50, "uint8")
+    except Exception as error:
+        if "are free" not in str(error):
+            wrong.append(str(error))
+    else:
+        wrong.append("a petabyte was given")
+    return wrong
+
+
+def test_memory_of_nccl_is_safe_to_give_back(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    assert [told for value in values(gpu_engines, reuse_memory, mesh) for told in value] == []
+
+
 def refusals(comm: Any) -> list[str]:
     xp, told = comm.xp, []
     calls: list[Any] = [
