@@ -64,7 +64,7 @@ def open_world(
     CommunicatorError
         If a library or the GPU is missing, or NCCL refuses.
     """
-    cupy, nccl, _ = load()
+    cupy, nccl, *_ = load()
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except Exception as error:
@@ -213,7 +213,7 @@ class NcclBackend:
 
     def capabilities(self) -> Capabilities:
         """Say what can be done; what the loaded library does not tell is absent or unknown."""
-        cupy, nccl, _ = load()
+        cupy, nccl, *_ = load()
         library = nccl.get_version().libnccl
         properties = cupy.cuda.runtime.getDeviceProperties(self.gpu.device)
         name = properties["name"].decode()
@@ -381,10 +381,10 @@ class _NcclMemory:
     """A block of NCCL's memory on the current device."""
 
     def __init__(self, n_bytes: int) -> None:
-        cupy, _, binding = load()
+        cupy, _, binding, errors = load()
         try:
             self.pointer: int = binding.mem_alloc(n_bytes)
-        except RuntimeError as error:
+        except errors as error:
             free, total = cupy.cuda.runtime.memGetInfo()
             raise CommunicatorError(
                 f"NCCL could not allocate {n_bytes:,} bytes on the GPU ({error}); {free:,} of {total:,} are free"
@@ -411,7 +411,7 @@ class _NcclCalls:
         user = self._gpu.follow_user()
         try:
             self.enqueue()
-        except RuntimeError as error:
+        except load().errors as error:
             raise self._backend.binder.explain(error, self._calls) from error
         self._gpu.lead_user(user)
         if self._is_barrier:
@@ -420,7 +420,7 @@ class _NcclCalls:
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
         try:
             return self._backend.measure(self.enqueue, self._backend.binder.barrier, mode, calls, batches)
-        except RuntimeError as error:
+        except load().errors as error:
             raise self._backend.binder.explain(error, self._calls) from error
 
 

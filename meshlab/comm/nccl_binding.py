@@ -22,11 +22,12 @@ Work = Callable[[], object]
 
 
 class Libraries(NamedTuple):
-    """CuPy, nccl4py, and nccl4py's low-level binding."""
+    """CuPy, nccl4py, nccl4py's low-level binding, and the errors that its calls raise."""
 
     cupy: ModuleType
     nccl: ModuleType
     binding: ModuleType
+    errors: tuple[type[Exception], ...]
 
 
 @cache
@@ -43,15 +44,16 @@ def load() -> Libraries:
         import nccl.core as nccl
     except ImportError as error:
         raise CommunicatorError(f"nccl4py cannot be loaded ({error}); {_INSTALL}") from error
+    errors = (RuntimeError, binding.NCCLError)  # a function that the library lacks, and what NCCL says
     try:
         binding.get_version()
-    except RuntimeError as error:
+    except errors as error:
         raise CommunicatorError(f"libnccl cannot be loaded ({error}); {_INSTALL}") from error
     try:
         import cupy
     except ImportError as error:
         raise CommunicatorError(f"CuPy cannot be loaded ({error}); {_INSTALL}") from error
-    return Libraries(cupy, nccl, binding)
+    return Libraries(cupy, nccl, binding, errors)
 
 
 class Binder:
@@ -197,7 +199,7 @@ class Binder:
         """The GPU memory that the communicator holds; None where the library does not tell."""
         try:
             return int(self._binding.comm_mem_stats(self._comm, int(self._binding.CommMemStat.GpuMemTotal)))
-        except RuntimeError:
+        except load().errors:
             return None
 
     def facts(self) -> dict[str, str]:
@@ -210,7 +212,7 @@ class Binder:
         }
         try:
             properties = self._owner.properties
-        except RuntimeError:
+        except load().errors:
             return facts | {"properties": "absent", "NVLS multicast": "unknown"}
         return facts | {
             "properties": "yes",
@@ -232,7 +234,7 @@ class Binder:
 
 
 def _destroy_op(binding: ModuleType, comm: Any, op: int) -> None:
-    with contextlib.suppress(RuntimeError):  # the communicator is gone, and its operations with it
+    with contextlib.suppress(*load().errors):  # the communicator is gone, and its operations with it
         binding.red_op_destroy(op, comm)
 
 

@@ -61,12 +61,15 @@ def ours(engines: ml.Engines, mesh: ml.DeviceMesh, name: str, sizes: str, mode: 
 
 def rows(frame: pd.DataFrame, who: str, name: str, mode: str, launch: int) -> pd.DataFrame:
     frame = frame[frame["in_place"].fillna(False).astype(bool) == (name in IN_PLACE)]
-    picked = frame[["size_bytes", "time_us"]].assign(who=who, collective=name, mode=mode, launch=launch)
+    picked = frame.loc[frame["size_bytes"] > 0, ["size_bytes", "time_us"]]
+    picked = picked.assign(who=who, collective=name, mode=mode, launch=launch)
     return picked.drop_duplicates(["size_bytes"])
 
 
-def measure(build: Path, n: int, sizes: str, launches: int, names: list[str], modes: list[str]) -> pd.DataFrame:
-    parts = []
+def measure(
+    build: Path, out: Path, n: int, sizes: str, launches: int, names: list[str], modes: list[str]
+) -> pd.DataFrame:
+    parts: list[pd.DataFrame] = []
     mesh = ml.DeviceMesh(tp=n)
     for launch in range(launches):
         begin = time.monotonic()
@@ -84,6 +87,7 @@ def measure(build: Path, n: int, sizes: str, launches: int, names: list[str], mo
             f"launch {launch}: meshlab {middle - begin:.0f} s, nccl-tests {time.monotonic() - middle:.0f} s",
             flush=True,
         )
+        pd.concat(parts, ignore_index=True).to_csv(out, index=False)
     return pd.concat(parts, ignore_index=True)
 
 
@@ -122,8 +126,9 @@ def main() -> int:
     parser.add_argument("--collectives", nargs="*", default=list(PROGRAMS))
     parser.add_argument("--modes", nargs="*", default=["graph", "pipelined"])
     options = parser.parse_args()
-    frame = measure(options.build, options.gpus, options.sizes, options.launches, options.collectives, options.modes)
-    frame.to_csv(options.out, index=False)
+    frame = measure(
+        options.build, options.out, options.gpus, options.sizes, options.launches, options.collectives, options.modes
+    )
     table = judge(frame)
     table.to_csv(options.out.with_suffix(".judged.csv"), index=False)
     print(table.round(3).to_string())
