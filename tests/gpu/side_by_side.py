@@ -71,36 +71,43 @@ def measure(
 ) -> pd.DataFrame:
     parts: list[pd.DataFrame] = []
     mesh = ml.DeviceMesh(tp=n)
+    choices = [(name, mode) for name in names for mode in modes]
     for launch in range(launches):
         begin = time.monotonic()
-        choices = [(name, mode) for name in names for mode in modes]
         with ml.launch(n, backend="nccl") as engines:
-            parts += [
-                rows(ours(engines, mesh, name, sizes, mode), "meshlab", name, mode, launch) for name, mode in choices
-            ]
+            for name, mode in choices:
+                parts.append(rows(ours(engines, mesh, name, sizes, mode), "meshlab", name, mode, launch))
         middle = time.monotonic()
-        parts += [
-            rows(theirs(build / PROGRAMS[name], n, sizes, mode), "nccl-tests", name, mode, launch)
-            for name, mode in choices
-        ]
-        print(
-            f"launch {launch}: meshlab {middle - begin:.0f} s, nccl-tests {time.monotonic() - middle:.0f} s",
-            flush=True,
-        )
-        pd.concat(parts, ignore_index=True).to_csv(out, index=False)
-    return pd.concat(parts, ignore_index=True)
+        for name, mode in choices:
+            parts.append(rows(theirs(build / PROGRAMS[name], n, sizes, mode), "nccl-tests", name, mode, launch))
+        took = f"meshlab {middle - begin:.0f} s, nccl-tests {time.monotonic() - middle:.0f} s"
+        print(f"launch {launch}: {took}", flush=True)
+        widen(pd.concat(parts)).to_csv(out, index=False)  # now, so that a run that is cut short loses little
+    return widen(pd.concat(parts))
+
+
+def widen(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per tool and size, one column per launch; only what both tools measured."""
+    index = ["mode", "collective", "size_bytes", "who"]
+    wide = frame.pivot_table(index=index, columns="launch", values="time_us").round(2)
+    wide.columns = [f"launch_{launch}" for launch in wide.columns]
+    wide = wide.reset_index()
+    return wide[wide.groupby(index[:3])["who"].transform("size") == 2]
 
 
 def judge(frame: pd.DataFrame) -> pd.DataFrame:
     """Per collective, mode and size: the ratio of the medians with an interval, and nccl-tests against itself."""
     told: list[dict[str, Any]] = []
     random = np.random.default_rng(0)
-    for (mode, name, size), part in frame.groupby(["mode", "collective", "size_bytes"]):
-        a, b = (part.loc[part["who"] == who, "time_us"].to_numpy(float) for who in ("meshlab", "nccl-tests"))
+    times = frame.set_index("who").filter(regex="^launch_")
+    for (mode, name, size), at in (
+        frame.reset_index(drop=True).groupby(["mode", "collective", "size_bytes"]).groups.items()
+    ):
+        part = times.iloc[list(at)]
+        a, b = (part.loc[who].dropna().to_numpy(float) for who in ("meshlab", "nccl-tests"))
         if len(a) < 2 or len(b) < 2:
             continue
-        draws = np.median(random.choice(a, (2000, len(a))), 1) / np.median(random.choice(b, (2000, len(b))), 1)
-        itself = np.median(random.choice(b, (2000, len(b))), 1) / np.median(random.choice(b, (2000, len(b))), 1)
+        drawn_a, drawn_b, again_b = (np.median(random.choice(x, (2000, len(x))), axis=1) for x in (a, b, b))
         told.append(
             {
                 "mode": mode,
@@ -109,11 +116,16 @@ def judge(frame: pd.DataFrame) -> pd.DataFrame:
                 "meshlab_us": np.median(a),
                 "nccl_tests_us": np.median(b),
                 "ratio": np.median(a) / np.median(b),
-                "ratio_hi": np.quantile(draws, 0.975),
-                "itself_hi": np.quantile(itself, 0.975),
+                "ratio_hi": np.quantile(drawn_a / drawn_b, 0.975),
+                "itself_hi": np.quantile(drawn_b / again_b, 0.975),
             }
         )
     return pd.DataFrame(told)
+
+
+def geometric_means(judged: pd.DataFrame) -> pd.Series:
+    """The ratio of each collective over all its sizes, per mode."""
+    return np.exp(np.log(judged["ratio"]).groupby([judged["mode"], judged["collective"]]).mean())
 
 
 def main() -> int:
@@ -132,8 +144,7 @@ def main() -> int:
     table = judge(frame)
     table.to_csv(options.out.with_suffix(".judged.csv"), index=False)
     print(table.round(3).to_string())
-    mean = table.groupby(["mode", "collective"])["ratio"].apply(lambda ratio: float(np.exp(np.log(ratio).mean())))
-    print(mean.round(4).to_string())
+    print(geometric_means(table).round(4).to_string())
     worse = table[table["ratio_hi"] > np.maximum(1.05, table["itself_hi"])]
     print(f"{len(worse)} of {len(table)} sizes beyond 1.05 and beyond nccl-tests against itself")
     return 0
