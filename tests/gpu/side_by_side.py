@@ -100,10 +100,9 @@ def judge(frame: pd.DataFrame) -> pd.DataFrame:
     told: list[dict[str, Any]] = []
     random = np.random.default_rng(0)
     times = frame.set_index("who").filter(regex="^launch_")
-    for (mode, name, size), at in (
-        frame.reset_index(drop=True).groupby(["mode", "collective", "size_bytes"]).groups.items()
-    ):
-        part = times.iloc[list(at)]
+    points = frame.reset_index(drop=True).groupby(["mode", "collective", "size_bytes"]).indices
+    for (mode, name, size), at in points.items():
+        part = times.iloc[at]
         a, b = (part.loc[who].dropna().to_numpy(float) for who in ("meshlab", "nccl-tests"))
         if len(a) < 2 or len(b) < 2:
             continue

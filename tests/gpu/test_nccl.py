@@ -203,6 +203,18 @@ def test_what_nccl_tells_is_kept_by_rank(n_gpus: int) -> None:
         assert ml.read_nccl_tests.__module__  # the same text is read by the reader of logs
 
 
+def test_eight_ranks_share_the_gpus_in_a_cube(gpu_engines: ml.Engines, n_gpus: int) -> None:
+    if nccl_version(gpu_engines) < (2, 30):
+        pytest.skip("several ranks on one GPU need NCCL 2.30")
+    cube = ml.DeviceMesh("pp=2, dp=2, tp=2")
+    gpus = [rank * n_gpus // 8 for rank in range(8)]
+    with ml.launch(8, backend="nccl", devices=gpus, env={"NCCL_MULTI_RANK_GPU_ENABLE": "1"}) as engines:
+        assert engines.verify(cube)["is_right"].all()
+        for axis in ("world", *cube.axis_names):
+            wrong = [told for value in values(engines, suite.check_all, cube, axis, deadline_s=120) for told in value]
+            assert wrong == [], axis
+
+
 # -- faults ------------------------------------------------------------------------------------------------------------
 
 
