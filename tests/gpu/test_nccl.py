@@ -203,6 +203,40 @@ def test_what_nccl_tells_is_kept_by_rank(n_gpus: int) -> None:
         assert ml.read_nccl_tests.__module__  # the same text is read by the reader of logs
 
 
+def in_two_levels(comm: Any, nodes: Any) -> list[str]:
+    """The calls that differ from the flat ones, and the modes that could not be measured."""
+    xp, wrong, n, me = comm.xp, [], comm.size, comm.rank
+    with ml.comm.Hierarchical.cut(comm, nodes) as levels:
+        for dtype in ("float32", "int32"):
+            for count in (0, 1, 7, 4096, 100_003):
+                whole = xp.arange(n * count).astype(dtype) % 64 + me
+                part = whole[:count].copy()
+                pairs = [
+                    (f"{op} {dtype}", levels.all_reduce(part, op=op), comm.all_reduce(part, op=op))
+                    for op in ("sum", "avg", "max")
+                ]
+                pairs.append(("reduce_scatter", levels.reduce_scatter(whole), comm.reduce_scatter(whole)))
+                pairs.append(("all_gather", levels.all_gather(part), comm.all_gather(part)))
+                pairs += [
+                    (f"broadcast {root}", levels.broadcast(part, root=root), comm.broadcast(part, root=root))
+                    for root in range(n)
+                ]
+                wrong += [f"{what} {dtype} {count}" for what, got, right in pairs if not xp.allclose(got, right)]
+        x = comm.empty(1 << 20, "float32")
+        x[...] = 0
+        call = levels.prepare("all_reduce", x, x)
+        for mode in levels.capabilities().modes:
+            time_us = call.measure(mode, 1 if mode == "isolated" else 5, 6).time_us
+            wrong += [] if (time_us > 1).all() else [f"{mode} took {time_us}"]
+    return wrong
+
+
+def test_two_levels_give_what_one_gives(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    for nodes in (1, gpu_engines.world_size // 2, gpu_engines.world_size):
+        told = values(gpu_engines, in_two_levels, mesh, "world", arguments=(nodes,), deadline_s=60)
+        assert [wrong for value in told for wrong in value] == [], nodes
+
+
 def test_eight_ranks_share_the_gpus_in_a_cube(gpu_engines: ml.Engines, n_gpus: int) -> None:
     if nccl_version(gpu_engines) < (2, 30):
         pytest.skip("several ranks on one GPU need NCCL 2.30")
@@ -213,6 +247,8 @@ def test_eight_ranks_share_the_gpus_in_a_cube(gpu_engines: ml.Engines, n_gpus: i
         for axis in ("world", *cube.axis_names):
             wrong = [told for value in values(engines, suite.check_all, cube, axis, deadline_s=120) for told in value]
             assert wrong == [], axis
+        told = values(engines, in_two_levels, cube, "world", arguments=(8 // n_gpus,), deadline_s=120)
+        assert [wrong for value in told for wrong in value] == []
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------
