@@ -35,8 +35,8 @@ AMONG_EACH_OTHER = [HEIGHTS[0], HEIGHTS[-1]]  # the plain helpers, and the comma
 
 ONLY_IN = {
     "mpi4py": {"meshlab/comm/mpi.py"},
-    "cupy": {"meshlab/comm/nccl.py"},
-    "nccl": {"meshlab/comm/nccl.py"},
+    "cupy": {"meshlab/comm/nccl.py", "meshlab/comm/nccl_binding.py"},
+    "nccl": {"meshlab/comm/nccl.py", "meshlab/comm/nccl_binding.py"},
     "torch": {"meshlab/comm/gloo.py"},
     "pynvml": {"meshlab/topology/nvml.py"},
     "ipyparallel": {"meshlab/engines/processes.py"},

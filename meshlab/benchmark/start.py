@@ -10,6 +10,7 @@ from meshlab.benchmark.plan import Function, Plan, Sampling
 from meshlab.benchmark.resume import Earlier
 from meshlab.benchmark.run import Run
 from meshlab.comm.catalog import find_collective
+from meshlab.comm.ops import ReduceOp, find_op
 from meshlab.engines.engines import Engines
 from meshlab.errors import BenchError
 from meshlab.mesh import WORLD, DeviceMesh
@@ -25,7 +26,7 @@ def bench(
     axis: str | Sequence[str] | None = None,
     sizes: str | int | Sequence[int | str] = "1K:16M",
     dtype: str | Sequence[str] = "float32",
-    op: str | Sequence[str] = "sum",
+    op: str | ReduceOp | Sequence[str | ReduceOp] = "sum",
     mode: str | Sequence[str] = "pipelined",
     in_place: bool | Sequence[bool] = False,
     root: int = 0,
@@ -181,12 +182,11 @@ def _resumed_plan(run: Run, given: Any) -> Plan:
 def _check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
     engines.check_mesh(mesh)
     can = engines.facts[0].capabilities
-    ops = [name.partition("(")[0] for name in plan.op]
     collectives = [name for name in plan.collective if name not in plan.functions] + [name for _, name in plan.beside]
     for what, wanted, known in (
         ("collective", collectives, can.collectives),
         ("dtype", plan.dtype, can.dtypes),
-        ("op", ops, can.ops),
+        ("op", [find_op(name).name for name in plan.op], can.ops),
         ("mode", plan.mode, can.modes),
     ):
         for name in wanted:

@@ -127,8 +127,8 @@ def buffers(comm: Communicator, step: Step) -> tuple[Any, Any]:
     if step.collective == "send":
         n_out = n_send  # on the other side
     if not step.in_place:
-        return comm.xp.empty(n_send, dtype), comm.xp.empty(n_out, dtype)
-    whole = comm.xp.empty(max(n_send, n_out), dtype)
+        return comm.empty(n_send, dtype), comm.empty(n_out, dtype)
+    whole = comm.empty(max(n_send, n_out), dtype)
     own = whole[comm.rank * step.count :][: step.count]
     return (own if n_send < n_out else whole), (own if n_out < n_send else whole)
 

@@ -4,6 +4,7 @@ from meshlab.comm.backend import MODES, Call, Capabilities, Mode, Timings
 from meshlab.comm.batch import Batch
 from meshlab.comm.catalog import CATALOG, DTYPES, OPS, Collective
 from meshlab.comm.communicator import Communicator, PreparedCall
+from meshlab.comm.hierarchical import Hierarchical
 from meshlab.comm.ops import ReduceOp, pre_mul_sum
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Capabilities",
     "Collective",
     "Communicator",
+    "Hierarchical",
     "Mode",
     "PreparedCall",
     "ReduceOp",

@@ -102,16 +102,13 @@ def encode(member: int, index: Index, dtype: np.dtype[Any], op: ReduceOp | None 
     code = (index + 17 * member) % 61
     if op is not None and op.name == "prod":
         return (_POWERS[code] + 2 if is_whole(dtype) else np.ldexp(1.0, _POWERS[code])).astype(dtype)
-    return (code % _values(dtype)).astype(dtype)
-
-
-def _values(dtype: np.dtype[Any]) -> int:
-    """How many different values to use, so that sums over four ranks are exact."""
     exact = 256 if is_whole(dtype) else 1 << (float_facts(dtype).nmant + 1)  # whole numbers up to here are exact
-    return next(prime for prime in (61, 13, 5, 3) if exact >= 4 * (prime - 1))
+    values = next(prime for prime in (61, 13, 5, 3) if 4 * (prime - 1) <= exact)  # so that four ranks' sums are exact
+    return (code if values == 61 else _SHUFFLED[code] % values).astype(dtype)
 
 
-# The Legendre symbol of 61 is -1, 0 or 1, and resembles no shift of itself.
+# The powers of 2 modulo 61, and the Legendre symbol of 61 (-1, 0 or 1), resemble no shift of themselves.
+_SHUFFLED = np.array([pow(2, number, 61) for number in range(61)])
 _POWERS = np.array([{0: 0, 1: 1, 60: -1}[pow(number, 30, 61)] for number in range(61)])
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "MODES",
     "Backend",
     "Call",
+    "CallConfig",
     "Capabilities",
     "Mode",
     "Prepared",
@@ -164,6 +165,23 @@ class Capabilities:
     reduce_dtypes: tuple[str, ...] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class CallConfig:
+    """How NCCL should carry out a call; None leaves it to NCCL.
+
+    Parameters
+    ----------
+    algorithm : str, optional
+        Which algorithms it may use: ``"ring"``, ``"tree"``, ``"tree,ring"``, ``"^symk"`` for all but one.
+    min_ctas, max_ctas : int, optional
+        How many thread blocks, which also means how many channels.
+    """
+
+    algorithm: str | None = None
+    min_ctas: int | None = None
+    max_ctas: int | None = None
+
+
 class Backend(Protocol):
     """One rank's end of a communicator inside a library."""
 
@@ -177,6 +195,9 @@ class Backend(Protocol):
     @property
     def device(self) -> int | None:
         """The GPU that arrays must be on; None where they are in the host's memory."""
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
+        """Make an uninitialised array in the memory that the library moves fastest."""
 
     def prepare(self, call: Call) -> Prepared:
         """Resolve a checked call."""

@@ -90,7 +90,7 @@ class Collective:
     def elements(self, side: Side, count: int, n: int) -> int:
         """How many elements the input or the output of one rank has."""
         kind = self.sends if side == "sends" else self.receives
-        return {"count": count, "count x n": count * n, "nothing": 0}[kind]
+        return count if kind == "count" else count * n if kind == "count x n" else 0
 
     def count_for(self, size_bytes: int, itemsize: int, n: int) -> int:
         """The call's count for a wanted size S, rounded down to whole elements, at least 1.

@@ -43,7 +43,8 @@ class Rules:
         self._device = backend.device
         self._collectives = frozenset(can.collectives)
         self._dtypes = {find_dtype(name) for name in can.dtypes}
-        self._reducible = self._dtypes & {find_dtype(name) for name in can.reduce_dtypes or can.dtypes}
+        reducible = can.dtypes if can.reduce_dtypes is None else can.reduce_dtypes
+        self._reducible = {find_dtype(name) for name in reducible}
         self._plain_ops = {name: OPS[name] for name in can.ops if name != "pre_mul_sum"}
 
     def check(
@@ -93,6 +94,10 @@ class Rules:
             self.refuse(row, f"it has no root, so root={root!r} has no meaning; leave it out")
         if row.peers or dest is not None or source is not None:
             dest, source = self._peers(row, dest, source)
+        if op is not None and not row.reduces:
+            self.refuse(row, f"it reduces nothing, so op={op!r} has no meaning; leave it out")
+        if not row.counted and not (send_counts is None and recv_counts is None):
+            self.refuse(row, "all parts have the same size; leave send_counts and recv_counts out")
         if send is not None and row.sends == "nothing":
             self.refuse(row, "it sends nothing; leave the input out")
         if out is not None and row.receives == "nothing":
@@ -110,8 +115,6 @@ class Rules:
             self._refuse_no_output(row, makes_output)
         element = self._dtype(row, send, out, dtype)
         counts = self._counts(row, send, send_counts, recv_counts) if row.counted else (None, None)
-        if not row.counted and not (send_counts is None and recv_counts is None):
-            self.refuse(row, "all parts have the same size; leave send_counts and recv_counts out")
         if out is None and has_recv:
             out = self._new_output(row, send, counts[1])
         count = self._count(row, send, out, counts)
@@ -320,8 +323,6 @@ class Rules:
         self, row: Collective, op: str | ReduceOp | None, dtype: np.dtype[Any]
     ) -> tuple[str | None, npt.NDArray[Any] | None]:
         if not row.reduces:
-            if op is not None:
-                self.refuse(row, f"it reduces nothing, so op={op!r} has no meaning; leave it out")
             return None, None
         if op is None:
             op = "sum"

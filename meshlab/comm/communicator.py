@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cached_property
 from types import TracebackType
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Prepared, Timings
 from meshlab.comm.batch import Batch
 from meshlab.comm.calls import Calls
-from meshlab.comm.catalog import Collective, find_collective
+from meshlab.comm.catalog import CATALOG, Collective, find_collective
 from meshlab.comm.checks import Rules
 from meshlab.comm.ops import ReduceOp
 from meshlab.errors import CommunicatorError
@@ -37,6 +38,15 @@ class PreparedCall:
         self._communicator._enter(self._is_collective)
         self._prepared()
 
+    def enqueue(self) -> None:
+        """Make the call without putting it in order with other streams.
+
+        On a GPU it then runs on ``communicator.backend.stream`` as soon as what was enqueued there before is done; use
+        events to order it, for overlap and graphs. Where calls block it is the call itself.
+        """
+        self._communicator._enter(self._is_collective)
+        getattr(self._prepared, "enqueue", self._prepared)()
+
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
         """Time batches of calls.
 
@@ -54,6 +64,19 @@ class PreparedCall:
         """
         self._communicator._enter()
         return self._prepared.measure(mode, calls, batches)
+
+    def estimate_us(self) -> float:
+        """How long the library's own model thinks that the call takes, in µs; nothing is carried out. NCCL has one.
+
+        Raises
+        ------
+        CommunicatorError
+            If the backend has no such model, or this is a batch.
+        """
+        if len(self.calls) != 1:
+            raise CommunicatorError("a batch cannot be estimated; estimate its calls one by one")
+        simulate = self._communicator._optional("simulate_us", "estimate a call")
+        return float(simulate(self.calls[0]))
 
     def __repr__(self) -> str:
         return f"<{', '.join(str(call) for call in self.calls)} on {self._communicator.name}>"
@@ -114,6 +137,38 @@ class Communicator(Calls):
     def world_rank(self) -> int:
         """The number of this rank in the world."""
         return self.ranks[self.rank]
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
+        """Make an uninitialised array in the memory that the library moves fastest.
+
+        On GPUs that is NCCL's own memory, which other GPUs may map: a captured call can then work on the peer's buffer
+        instead of copying through NCCL's. Any other array of `xp` is right too, and slower where that matters. An
+        array of this kind takes a multiple of 2 MiB, and giving it back waits for the GPU: make it once.
+
+        Parameters
+        ----------
+        shape : int or tuple of int
+            Its shape.
+        dtype : numpy.dtype or str
+            Its element type.
+
+        Returns
+        -------
+        numpy.ndarray or cupy.ndarray
+            The array.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> def double(comm):
+        ...     x = comm.empty(4, "float32")
+        ...     x[:] = comm.rank + 1
+        ...     return float(comm.all_reduce(x)[0])
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     engines.run(double)["value"].tolist()
+        [3.0, 3.0]
+        """
+        return self.backend.empty(shape, dtype)
 
     def capabilities(self) -> Capabilities:
         """What the backend and its library can do."""
@@ -198,6 +253,60 @@ class Communicator(Calls):
         self._check_own_messages(call)
         return PreparedCall(self, (call,), self.backend.prepare(call))
 
+    def configured(
+        self, *, algorithm: str | None = None, min_ctas: int | None = None, max_ctas: int | None = None
+    ) -> Communicator:
+        """The same communicator, with calls carried out as one chooses; NCCL 2.31 and newer can.
+
+        Parameters
+        ----------
+        algorithm : str, optional
+            Which algorithms NCCL may use, such as ``"ring"``, ``"tree"`` or ``"tree,ring"``.
+        min_ctas, max_ctas : int, optional
+            How many thread blocks, which also means how many channels.
+
+        Returns
+        -------
+        Communicator
+            All ranks must choose alike. Closing it leaves this one open.
+
+        Raises
+        ------
+        CommunicatorError
+            If the backend or the loaded library cannot choose per call.
+        """
+        from meshlab.comm.backend import CallConfig
+
+        configure = self._optional("configured", "choose how a call is carried out")
+        return Communicator(
+            configure(CallConfig(algorithm, min_ctas, max_ctas)),
+            name=self.name,
+            ranks=self.ranks,
+            on_enter=self._on_enter,
+        )
+
+    def registered(self, array: Any) -> AbstractContextManager[None]:
+        """Let the library know a buffer while a block lasts, so that it can move it without a copy; NCCL can.
+
+        Raises
+        ------
+        CommunicatorError
+            If the backend has no registered buffers.
+        """
+        register: Callable[[Any], AbstractContextManager[None]] = self._optional("registered", "register buffers")
+        return register(array)
+
+    def memory_bytes(self) -> int | None:
+        """The GPU memory that the communicator holds; None where nothing is known of it."""
+        ask = getattr(self.backend, "memory_bytes", None)
+        return None if ask is None else ask()
+
+    def _optional(self, name: str, what: str) -> Any:
+        method = getattr(self.backend, name, None)
+        if method is None:
+            raise CommunicatorError(f"{self.capabilities().backend} cannot {what}; nccl can", group=self.name)
+        return method
+
     def _call(self, row: Collective, send: Any, out: Any, **arguments: Any) -> Any:
         self._check_open()
         if row.counted and arguments["recv_counts"] is None:
@@ -210,8 +319,14 @@ class Communicator(Calls):
         return call.recv
 
     def _tell_counts(self, row: Collective, send: Any, send_counts: Any) -> Any:
-        mine = self._rules.check_send_counts(row, send, send_counts)
-        return self.all_to_all(self.xp.asarray(mine, dtype=np.int64))
+        return self._share("all_to_all", self._rules.check_send_counts(row, send, send_counts))
+
+    def _share(self, collective: str, numbers: Sequence[int], **arguments: Any) -> list[int]:
+        """A small collective of whole numbers, from the host's memory and back."""
+        with self.backend.local():
+            send = self.xp.asarray(numbers, dtype=np.int64)
+            got = self._call(CATALOG[collective], send, None, **arguments)
+            return [int(number) for number in (got.get() if hasattr(got, "get") else got)]
 
     def _prepare_batch(self, calls: Sequence[Call]) -> PreparedCall:
         self._check_open()
@@ -269,9 +384,8 @@ class Communicator(Calls):
         if backend is None:
             return None
         name = name or f"{self.name}/{color}"
-        mine = self.xp.asarray([self.world_rank], dtype=np.int64)
-        everyone = Communicator(backend, name=name, on_enter=self._on_enter).all_gather(mine)
-        return Communicator(backend, name=name, ranks=[int(rank) for rank in everyone], on_enter=self._on_enter)
+        ranks = Communicator(backend, name=name, on_enter=self._on_enter)._share("all_gather", [self.world_rank])
+        return Communicator(backend, name=name, ranks=ranks, on_enter=self._on_enter)
 
     def close(self) -> None:
         """Give the communicator back; all ranks must call it. A second call does nothing."""

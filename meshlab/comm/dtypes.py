@@ -16,7 +16,7 @@ __all__ = ["DTYPES", "Array", "carrier", "find_dtype", "flat_elements", "float_f
 
 Array = npt.NDArray[Any]
 
-_PLAIN = ("float16", "float32", "float64", "int8", "uint8", "int32", "uint32", "int64", "uint64")
+_PLAIN = ("float32", "float64", "float16", "int8", "uint8", "int32", "uint32", "int64", "uint64")
 _EXTENDED = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 DTYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(

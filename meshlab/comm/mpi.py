@@ -12,15 +12,16 @@ What MPI itself has not, in front of it or behind it (`MpiBackend.capabilities` 
 
 from __future__ import annotations
 
-import zlib
+from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
-from meshlab.comm.agreement import disagreement, signature
+from meshlab.comm.agreement import disagreement, fingerprint, signature
 from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Timings, measure_blocking
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.dtypes import DTYPES, carrier
@@ -70,13 +71,18 @@ class MpiBackend:
         self.mpi_error: type[Exception] = self.binder.mpi.Exception
         self.agreement = _Agreement(comm, self.binder.mpi)
 
+    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        """Make an array with numpy."""
+        return np.empty(shape, dtype)
+
     def prepare(self, call: Call) -> _MpiCalls:
         """Bind a checked call to MPI's buffers and operations."""
-        return _MpiCalls(self, (call,), self.binder.bind(call, self).blocking(self.comm))
+        return _MpiCalls(self, (call,), self.binder.bind(call, self).blocking(self.comm), not call.collective.peers)
 
     def prepare_batch(self, calls: Sequence[Call]) -> _MpiCalls:
         """Bind several checked calls, to be started together and waited for together."""
-        return _MpiCalls(self, calls, self.binder.together(calls, self))
+        is_shared = any(not call.collective.peers for call in calls)
+        return _MpiCalls(self, calls, self.binder.together(calls, self), is_shared)
 
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
@@ -90,7 +96,8 @@ class MpiBackend:
 
     def split(self, color: int | None, key: int) -> Backend | None:
         """Make one communicator per color."""
-        self.agreement.check("split")
+        if self.size > 1:
+            self.agreement.check(())
         mpi = self.binder.mpi
         comm = self.comm.Split(mpi.UNDEFINED if color is None else color, key)
         return None if comm == mpi.COMM_NULL else MpiBackend(comm)
@@ -113,26 +120,25 @@ class _Agreement:
 
     def __init__(self, comm: Any, mpi: Any) -> None:
         self._parent = comm
-        self._mpi = mpi
         self._comm: Any = None
-        self._numbers = np.empty(2, np.int64)
+        self._numbers = array("q", (0, 0))
+        self._arguments = mpi.IN_PLACE, [self._numbers, mpi.INT64_T], mpi.MIN
 
-    def check(self, mine: str, calls: Sequence[Call] = ()) -> None:
-        """Raise on all ranks if not all come with the same text, or if parts of unequal size do not match."""
-        if self._parent.Get_size() == 1:
-            return
+    def check(self, calls: Sequence[Call]) -> None:
+        """Raise on all ranks if not all come with the same calls, or none for a split."""
         if self._comm is None:
             self._comm = self._parent.Dup()
-        number = zlib.crc32(mine.encode())
-        self._numbers[:] = number, -number
-        self._comm.Allreduce(self._mpi.IN_PLACE, self._numbers, self._mpi.MIN)
-        if self._numbers[0] != -self._numbers[1]:
-            texts = self._comm.allgather(mine)
+        numbers = self._numbers
+        numbers[0] = number = fingerprint(calls)
+        numbers[1] = -number
+        self._comm.Allreduce(*self._arguments)
+        if numbers[0] != -numbers[1]:
+            texts = self._comm.allgather(signature(calls))
             rank, other = next((rank, other) for rank, other in enumerate(texts) if other != texts[0])
             raise disagreement(0, texts[0], rank, other)
         for call in calls:
-            if call.send_counts is not None and call.recv_counts is not None:
-                self._check_counts(call.send_counts, call.recv_counts)
+            if call.collective.counted:
+                self._check_counts(call.send_counts or (), call.recv_counts or ())
 
     def _check_counts(self, send_counts: tuple[int, ...], recv_counts: tuple[int, ...]) -> None:
         wanted = zip(self._comm.alltoall(list(send_counts)), recv_counts, strict=True)
@@ -151,11 +157,11 @@ class _Agreement:
 
 
 class _MpiCalls:
-    def __init__(self, backend: MpiBackend, calls: Sequence[Call], work: Callable[[], object]) -> None:
+    def __init__(self, backend: MpiBackend, calls: Sequence[Call], work: Callable[[], object], is_shared: bool) -> None:
         self._backend = backend
         self._calls = calls
         self._work = work
-        self._is_agreed = all(call.collective.peers for call in calls)
+        self._is_agreed = not is_shared or backend.size == 1
 
     def __call__(self) -> None:
         if not self._is_agreed:
@@ -174,7 +180,7 @@ class _MpiCalls:
             self._explain(error)
 
     def _agree(self) -> None:
-        self._backend.agreement.check(signature(self._calls), self._calls)
+        self._backend.agreement.check(self._calls)
         self._is_agreed = True
 
     def _explain(self, error: Exception) -> NoReturn:

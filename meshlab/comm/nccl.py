@@ -1,4 +1,4 @@
-"""The `nccl` backend: NVIDIA's own binding and CuPy. The only module that imports cupy and nccl.
+"""The `nccl` backend: NVIDIA's own binding and CuPy. With `nccl_binding`, the only module that imports cupy and nccl.
 
 One process has one GPU and one communication stream. The low-level binding is called with pointers, counts and handles
 that were resolved once, because the high-level one costs three times as much a call.
@@ -6,17 +6,21 @@ that were resolved once, because the high-level one costs three times as much a 
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Timings
-from meshlab.comm.catalog import CATALOG, DTYPES, OPS
+from meshlab.comm.backend import Backend, Call, CallConfig, Capabilities, Mode, Timings
+from meshlab.comm.catalog import CATALOG
+from meshlab.comm.dtypes import DTYPES
+from meshlab.comm.nccl_binding import Binder, load
+from meshlab.comm.ops import OPS
 from meshlab.errors import CommunicatorError
 
 __all__ = ["NcclBackend", "open_world", "unique_id"]
@@ -24,6 +28,8 @@ __all__ = ["NcclBackend", "open_world", "unique_id"]
 _SPIN_S = 0.0005  # how long to ask an event without a pause; small collectives are over by then
 _PAUSE_S = 0.00005
 _CHECK_S = 0.1  # how often to ask NCCL for an error of another rank
+_GRAPH_WARMUP, _EAGER_WARMUP = 2, 1
+_GRAPH_CALLS = 20  # in one graph at most: `-G` of nccl-tests with its default `-n 20`
 
 
 def unique_id() -> bytes:
@@ -34,8 +40,7 @@ def unique_id() -> bytes:
     CommunicatorError
         If CuPy, nccl4py or libnccl is missing.
     """
-    _, nccl, _ = _load()
-    return bytes(nccl.get_unique_id())
+    return bytes(load().nccl.get_unique_id())
 
 
 def open_world(
@@ -59,8 +64,11 @@ def open_world(
     CommunicatorError
         If a library or the GPU is missing, or NCCL refuses.
     """
-    cupy, nccl, _ = _load()
-    count = cupy.cuda.runtime.getDeviceCount()
+    cupy, nccl, *_ = load()
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:
+        raise CommunicatorError(f"CUDA does not start ({error}); look at meshlab doctor", rank=rank) from error
     if device >= count:
         raise CommunicatorError(f"GPU {device} does not exist; there are {count}, 0 to {count - 1}", rank=rank)
     cupy.cuda.Device(device).use()
@@ -72,27 +80,6 @@ def open_world(
     return NcclBackend(comm, _Gpu(device, is_over or (lambda: False)))
 
 
-def _load() -> tuple[ModuleType, ModuleType, ModuleType]:
-    """CuPy, nccl4py and its low-level binding; nccl4py first, so that both use the libnccl that it finds."""
-    try:
-        import nccl.bindings.nccl as binding
-        import nccl.core as nccl
-    except ImportError as error:
-        raise CommunicatorError(f"nccl4py cannot be loaded ({error}); {_INSTALL}") from error
-    try:
-        binding.get_version()
-    except RuntimeError as error:
-        raise CommunicatorError(f"libnccl cannot be loaded ({error}); {_INSTALL}") from error
-    try:
-        import cupy
-    except ImportError as error:
-        raise CommunicatorError(f"CuPy cannot be loaded ({error}); {_INSTALL}") from error
-    return cupy, nccl, binding
-
-
-_INSTALL = "install the GPU parts with: pip install '.[cuda12]' or '.[cuda13]', whichever the driver supports"
-
-
 class _Gpu:
     """What all communicators of one process share: the device, the stream, and a scratch cell for barriers."""
 
@@ -102,10 +89,23 @@ class _Gpu:
         self.device = device
         self.is_over = is_over
         self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.current_stream = cupy.cuda.get_current_stream
         self.before = cupy.cuda.Event(disable_timing=True)
         self.after = cupy.cuda.Event(disable_timing=True)
         self.scratch = cupy.zeros(1, dtype=cupy.int32)
         cupy.cuda.Device(device).synchronize()
+
+    def follow_user(self) -> Any:
+        """Let the communication stream wait for what the user's current stream has been given so far."""
+        user = self.current_stream()
+        self.before.record(user)
+        self.stream.wait_event(self.before)
+        return user
+
+    def lead_user(self, user: Any) -> None:
+        """Let the user's stream wait for what the communication stream has been given so far."""
+        self.after.record(self.stream)
+        user.wait_event(self.after)
 
 
 class NcclBackend:
@@ -120,86 +120,142 @@ class NcclBackend:
         The communicator. It belongs to this object from now on.
     gpu : _Gpu
         What this process shares among its communicators.
+    config : CallConfig, optional
+        How NCCL should carry out the calls, where it lets one choose.
     """
 
-    def __init__(self, comm: Any, gpu: _Gpu) -> None:
+    def __init__(self, comm: Any, gpu: _Gpu, config: CallConfig | None = None) -> None:
         self.comm = comm
+        self._is_view = config is not None  # of a communicator that belongs to another backend
         self.gpu = gpu
         self.rank: int = comm.rank
         self.size: int = comm.nranks
+        self.binder = Binder(comm, gpu.stream.ptr, gpu.scratch.data.ptr, self.size, config)
 
     @property
     def xp(self) -> Any:
         """CuPy."""
-        import cupy
+        return load().cupy
 
-        return cupy
+    @property
+    def device(self) -> int:
+        """The GPU that arrays must be on."""
+        return self.gpu.device
 
     @property
     def stream(self) -> Any:
         """The communication stream."""
         return self.gpu.stream
 
-    def prepare(self, call: Call) -> _NcclCall:
+    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
+        """Make an uninitialised array in NCCL's own memory, which its kernels in other GPUs can map."""
+        cupy, dtype = load().cupy, np.dtype(dtype)
+        n_bytes = math.prod(shape if isinstance(shape, tuple) else (shape,)) * dtype.itemsize
+        if n_bytes == 0:
+            return cupy.empty(shape, dtype)
+        block = _NcclMemory(n_bytes)
+        memory = cupy.cuda.UnownedMemory(block.pointer, n_bytes, block, self.gpu.device)
+        return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
+
+    def prepare(self, call: Call) -> _NcclCalls:
         """Bind a checked call to pointers, counts and handles."""
-        device = None if call.send is None else call.send.device.id
-        if device is not None and device != self.gpu.device:
-            raise CommunicatorError(
-                f"{call.collective.name}: the array lies on GPU {device}, this rank uses GPU {self.gpu.device}; "
-                f"make it under cupy.cuda.Device({self.gpu.device})",
-                collective=call.collective.name,
-            )
-        return _NcclCall(self, call)
+        return _NcclCalls(self, (call,), self.binder.bind(call))
+
+    def prepare_batch(self, calls: Sequence[Call]) -> _NcclCalls:
+        """Bind several checked calls to one NCCL group."""
+        return _NcclCalls(self, calls, self.binder.together([self.binder.bind(call) for call in calls]))
+
+    def configured(self, config: CallConfig) -> NcclBackend:
+        """The same communicator, whose calls NCCL carries out as `config` says.
+
+        Raises
+        ------
+        CommunicatorError
+            If the loaded library cannot choose per call (before NCCL 2.31).
+        """
+        return NcclBackend(self.comm, self.gpu, config)
+
+    @contextmanager
+    def local(self) -> Iterator[None]:
+        """Array operations of CuPy in here come in order with the calls made before and after."""
+        user = self.gpu.follow_user()
+        with self.gpu.stream:
+            yield
+        self.gpu.lead_user(user)
+
+    @contextmanager
+    def registered(self, array: Any) -> Iterator[None]:
+        """Let NCCL know a buffer, so that it can move it without a copy."""
+        binding = load().binding
+        handle = binding.comm_register(self.comm._comm, array.data.ptr, array.nbytes)
+        try:
+            yield
+        finally:
+            self.wait_idle()
+            binding.comm_deregister(self.comm._comm, handle)
+
+    def simulate_us(self, call: Call) -> float:
+        """How long NCCL's own model thinks that a call takes, in µs; nothing is carried out."""
+        return self.binder.simulate_us(self.binder.bind(call))
+
+    def memory_bytes(self) -> int | None:
+        """The GPU memory that the communicator holds; None where the library does not tell (before NCCL 2.30)."""
+        return self.binder.memory_bytes()
 
     def split(self, color: int | None, key: int) -> Backend | None:
         """Make one communicator per color."""
         self.wait_idle()
-        comm = self.comm.split(color, key)
+        try:
+            comm = self.comm.split(color, key)
+        except Exception as error:
+            raise CommunicatorError(f"NCCL could not split the communicator: {error}") from error
         return NcclBackend(comm, self.gpu) if color is not None else None
 
     def capabilities(self) -> Capabilities:
-        """Say what can be done; what the loaded library does not tell is unknown."""
-        import cupy
-
-        _, nccl, _ = _load()
+        """Say what can be done; what the loaded library does not tell is absent or unknown."""
+        cupy, nccl, *_ = load()
         library = nccl.get_version().libnccl
         properties = cupy.cuda.runtime.getDeviceProperties(self.gpu.device)
-        name = properties["name"].decode().removeprefix("NVIDIA ").split()[0]
+        name = properties["name"].decode()
+        capability = (properties["major"], properties["minor"])
+        # 8-bit floats can be moved anywhere since NCCL 2.28, and reduced from Hopper on.
+        halves = [dtype for dtype in DTYPES if not dtype.startswith("float8")]
         facts = {
-            "device": properties["name"].decode(),
-            "compute capability": f"{properties['major']}.{properties['minor']}",
+            "device": name,
+            "compute capability": ".".join(map(str, capability)),
             "cupy": cupy.__version__,
             "CUDA runtime": _cuda_version(cupy.cuda.runtime.runtimeGetVersion()),
             "CUDA driver": _cuda_version(cupy.cuda.runtime.driverGetVersion()),
-            **_properties(self.comm),
+            **self.binder.facts(),
         }
         return Capabilities(
             backend="nccl",
             library=f"NCCL {library.version}",
             path=str(library.path),
-            where=f"{name} · NCCL {library.version}",
+            where=f"{name.removeprefix('NVIDIA ').split()[0]} · NCCL {library.version}",
             collectives=tuple(CATALOG),
             dtypes=tuple(DTYPES),
             ops=tuple(OPS),
             modes=("isolated", "pipelined", "graph"),
             abort=True,
             facts=facts,
+            reduce_dtypes=tuple(DTYPES) if capability >= (9, 0) else tuple(halves),
         )
 
     def close(self) -> None:
         """Give the communicator back."""
         self.wait_idle()
-        self.comm.destroy()
+        if not self._is_view:
+            self.comm.destroy()
 
     def abort(self) -> None:
         """End the communicator although other ranks do not answer any more."""
-        self.comm.abort()
+        if not self._is_view and self.comm.is_valid:
+            self.comm.abort()
 
     def wait_idle(self) -> None:
         """Wait until everything on the communication stream is done."""
-        import cupy
-
-        event = cupy.cuda.Event(disable_timing=True)
+        event = load().cupy.cuda.Event(disable_timing=True)
         event.record(self.gpu.stream)
         self.wait(event)
 
@@ -231,67 +287,65 @@ class NcclBackend:
             self.abort()
             raise CommunicatorError("the client ended the run, because another rank does not answer any more")
 
+    # -- time ----------------------------------------------------------------------------------------------------------
 
-class _NcclCall:
-    def __init__(self, backend: NcclBackend, call: Call) -> None:
-        self._backend = backend
-        self._gpu = backend.gpu
-        self._call = call  # keeps the arrays alive
-        self._enqueue = _bind(backend, call)
-
-    def __call__(self) -> None:
-        import cupy
-
-        gpu = self._gpu
-        user = cupy.cuda.get_current_stream()
-        gpu.before.record(user)
-        gpu.stream.wait_event(gpu.before)
-        self._enqueue()
-        gpu.after.record(gpu.stream)
-        user.wait_event(gpu.after)
-        if self._call.collective.name == "barrier":
-            self._backend.wait(gpu.after)
-
-    def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
-        self._backend.wait_idle()
-        gpu = self._gpu
-        import cupy
-
-        gpu.before.record(cupy.cuda.get_current_stream())
-        gpu.stream.wait_event(gpu.before)
+    def measure(
+        self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
+    ) -> Timings:
+        """Time anything that enqueues calls on the communication stream, on the GPU's own clock."""
+        self.wait_idle()
+        self.gpu.follow_user()
         if mode == "isolated":
-            return self._measure_isolated(batches)
+            return self._measure_isolated(work, barrier, batches)
         if mode == "graph":
-            return self._measure_back_to_back(self._captured(calls), calls, batches, untimed=2)
-        enqueue = self._enqueue
+            return self._measure_back_to_back(self._captured(work, calls), barrier, calls, batches, _GRAPH_WARMUP)
 
         def batch() -> None:
             for _ in range(calls):
-                enqueue()
+                work()
 
-        return self._measure_back_to_back(batch, calls, batches, untimed=1)
+        return self._measure_back_to_back(batch, barrier, calls, batches, _EAGER_WARMUP)
 
-    def _captured(self, calls: int) -> Callable[[], None]:
-        stream = self._gpu.stream
+    def _captured(self, work: Callable[[], object], calls: int) -> Callable[[], None]:
+        """Calls in graphs of `_GRAPH_CALLS`, replayed as often as it takes, as nccl-tests does."""
+        work()  # connects, which must not happen while a graph is captured
+        self.wait_idle()
+        replays, rest = divmod(calls, _GRAPH_CALLS)
+        graphs = [self._graph(work, _GRAPH_CALLS)] * replays if replays else []
+        if rest:
+            graphs.append(self._graph(work, rest))
+        launches = [partial(graph.launch, self.gpu.stream) for graph in graphs]
+
+        def replay() -> None:
+            for launch in launches:
+                launch()
+
+        return replay
+
+    def _graph(self, work: Callable[[], object], calls: int) -> Any:
+        stream = self.gpu.stream
         with stream:
             stream.begin_capture()
             for _ in range(calls):
-                self._enqueue()
-            graph = stream.end_capture()
-        return lambda: graph.launch(stream)
+                work()
+            return stream.end_capture()
 
-    def _measure_back_to_back(self, batch: Callable[[], None], calls: int, batches: int, *, untimed: int) -> Timings:
+    def _measure_back_to_back(
+        self,
+        batch: Callable[[], None],
+        barrier: Callable[[], object],
+        calls: int,
+        batches: int,
+        warmup: int,
+    ) -> Timings:
         """Batches that follow each other without a gap; one event between two of them."""
-        import cupy
-
-        stream, clock = self._gpu.stream, time.perf_counter_ns
-        barrier = _bind_barrier(self._backend)
-        events = [cupy.cuda.Event() for _ in range(batches + 1)]
+        cuda, stream, clock = load().cupy.cuda, self.gpu.stream, time.perf_counter_ns
+        events = [cuda.Event() for _ in range(batches + 1)]
         host = np.empty(batches + 1, dtype=np.int64)
-        for _ in range(untimed):
+        for _ in range(warmup):
             batch()
         barrier()
-        self._backend.wait_idle()
+        self.wait_idle()
         barrier()  # still under way when the first batch is enqueued, so that the batches do not wait for the host
         events[0].record(stream)
         host[0] = clock()
@@ -299,81 +353,76 @@ class _NcclCall:
             batch()
             events[index + 1].record(stream)
             host[index + 1] = clock()
-        self._backend.wait(events[-1])
-        times = [cupy.cuda.get_elapsed_time(a, b) for a, b in pairwise(events)]
+        self.wait(events[-1])
+        times = [cuda.get_elapsed_time(first, second) for first, second in pairwise(events)]
         return Timings(np.array(times) * 1e3 / calls, np.diff(host) / (1e3 * calls), None)
 
-    def _measure_isolated(self, batches: int) -> Timings:
+    def _measure_isolated(self, work: Callable[[], object], barrier: Callable[[], object], batches: int) -> Timings:
         """One call at a time: the ranks meet, then each notes when it starts and how long its GPU takes."""
-        import cupy
-
-        stream, clock = self._gpu.stream, time.perf_counter_ns
-        barrier = _bind_barrier(self._backend)
-        before, after = cupy.cuda.Event(), cupy.cuda.Event()
+        cuda, stream, clock = load().cupy.cuda, self.gpu.stream, time.perf_counter_ns
+        before, after = cuda.Event(), cuda.Event()
         times, host, starts = np.empty(batches), np.empty(batches), np.empty(batches)
         for index in range(batches):
             barrier()
             before.record(stream)
-            self._backend.wait(before)
+            self.wait(before)
             begin = clock()
             before.record(stream)
-            self._enqueue()
+            work()
             end = clock()
             after.record(stream)
-            self._backend.wait(after)
-            times[index] = cupy.cuda.get_elapsed_time(before, after) * 1e3
+            self.wait(after)
+            times[index] = cuda.get_elapsed_time(before, after) * 1e3
             host[index], starts[index] = (end - begin) / 1e3, begin / 1e3
         return Timings(times, host, starts)
 
 
-def _bind(backend: NcclBackend, call: Call) -> Callable[[], object]:
-    """The shortest callable that enqueues the call."""
-    name = call.collective.name
-    if name == "barrier":
-        return _bind_barrier(backend)
-    _, _, binding = _load()
-    comm, stream = backend.comm._comm, backend.gpu.stream.ptr
-    send, recv, count = call.send.data.ptr, call.recv.data.ptr, call.count
-    dtype = _dtype_code(binding, call.dtype)
-    op = int(getattr(binding.RedOp, call.op.capitalize())) if call.op else 0
-    root = call.root
-    # partial() and not lambda: it calls C from C, and an enqueue is only about ten microseconds long.
-    calls: dict[str, Callable[[], object]] = {
-        "all_reduce": partial(binding.all_reduce, send, recv, count, dtype, op, comm, stream),
-        "all_gather": partial(binding.all_gather, send, recv, count, dtype, comm, stream),
-        "reduce_scatter": partial(binding.reduce_scatter, send, recv, count, dtype, op, comm, stream),
-        "broadcast": partial(binding.broadcast, send, recv, count, dtype, root, comm, stream),
-    }
-    if name not in calls:
-        raise CommunicatorError(f"NCCL has no {name}", collective=name)
-    return calls[name]
+class _NcclMemory:
+    """A block of NCCL's memory on the current device."""
+
+    def __init__(self, n_bytes: int) -> None:
+        cupy, _, binding, errors = load()
+        try:
+            self.pointer: int = binding.mem_alloc(n_bytes)
+        except errors as error:
+            free, total = cupy.cuda.runtime.memGetInfo()
+            raise CommunicatorError(
+                f"NCCL could not allocate {n_bytes:,} bytes on the GPU ({error}); {free:,} of {total:,} are free"
+            ) from error
+        self._device = cupy.cuda.Device()
+        self._free = binding.mem_free
+
+    def __del__(self) -> None:
+        if hasattr(self, "_free"):
+            with self._device:
+                self._device.synchronize()  # unlike CuPy's own memory, this one is not freed in order with the streams
+                self._free(self.pointer)
 
 
-def _bind_barrier(backend: NcclBackend) -> Callable[[], object]:
-    """NCCL has no barrier: one number is reduced instead."""
-    _, _, binding = _load()
-    cell, stream, comm = backend.gpu.scratch.data.ptr, backend.gpu.stream.ptr, backend.comm._comm
-    int32, total = int(binding.DataType.Int32), int(binding.RedOp.Sum)
-    return partial(binding.all_reduce, cell, cell, 1, int32, total, comm, stream)
+class _NcclCalls:
+    def __init__(self, backend: NcclBackend, calls: Sequence[Call], enqueue: Callable[[], object]) -> None:
+        self._backend = backend
+        self._gpu = backend.gpu
+        self._calls = calls  # keeps the arrays alive
+        self.enqueue = enqueue
+        self._is_barrier = all(call.collective.name == "barrier" for call in calls)
 
+    def __call__(self) -> None:
+        user = self._gpu.follow_user()
+        try:
+            self.enqueue()
+        except load().errors as error:
+            raise self._backend.binder.explain(error, self._calls) from error
+        self._gpu.lead_user(user)
+        if self._is_barrier:
+            self._backend.wait(self._gpu.after)
 
-def _dtype_code(binding: ModuleType, dtype: np.dtype[Any] | None) -> int:
-    name = "" if dtype is None else dtype.name
-    return int(getattr(binding.DataType, name.capitalize()))
+    def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
+        try:
+            return self._backend.measure(self.enqueue, self._backend.binder.barrier, mode, calls, batches)
+        except load().errors as error:
+            raise self._backend.binder.explain(error, self._calls) from error
 
 
 def _cuda_version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
-
-
-def _properties(comm: Any) -> dict[str, str]:
-    """What the communicator says of itself; older libraries do not."""
-    try:
-        properties = comm.properties
-    except Exception as error:
-        return {"properties": f"absent ({type(error).__name__})"}
-    return {
-        "NVLS multicast": "yes" if properties.multimem_support else "no",
-        "device API": "yes" if properties.device_api_support else "no",
-        "NVLink teams": str(properties.n_lsa_teams),
-    }

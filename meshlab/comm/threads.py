@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from meshlab.comm.agreement import disagreement, signature
 from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Timings, measure_blocking
@@ -279,7 +280,7 @@ class ThreadWorld:
 
 
 def _text(entry: Call | tuple[int | None, int]) -> str:
-    return signature([entry]) if isinstance(entry, Call) else "split"
+    return signature([entry] if isinstance(entry, Call) else [])
 
 
 class ThreadBackend:
@@ -292,6 +293,10 @@ class ThreadBackend:
         self.world = world
         self.rank = rank
         self.size = world.size
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        """Make an array with numpy."""
+        return np.empty(shape, dtype)
 
     def prepare(self, call: Call) -> _ThreadCalls:
         """Bind a checked call to this rank."""

@@ -103,6 +103,11 @@ class Engines:
         whole = dict.fromkeys(("calls", "communicators", "memory_bytes"), "Int64")
         return pd.DataFrame(rows).astype(whole)
 
+    def library_logs(self) -> list[str]:
+        """What NCCL tells about itself, one text per rank: start the engines with ``env={"NCCL_DEBUG": "INFO"}``."""
+        ask = getattr(self._ranks, "library_logs", None)
+        return [""] * self.world_size if ask is None else ask()
+
     # -- use -----------------------------------------------------------------------------------------------------------
 
     @contextmanager

@@ -163,6 +163,7 @@ class LaunchedSet(ProcessSet):
                 _SET: self._set_name,
                 "MESHLAB_DEATHS": str(self._deaths_file),
                 "MESHLAB_LOG": str(self._log_file),
+                **self._debug_file(),
             },
             **options,
         )
@@ -259,6 +260,21 @@ class LaunchedSet(ProcessSet):
     @property
     def _log_file(self) -> Path:
         return self._folder / f"log-{self._set_count}"
+
+    def _debug_file(self) -> dict[str, str]:
+        """What NCCL tells about itself when asked goes to one file per process, not between the ranks' own output."""
+        asked = "NCCL_DEBUG" in self._env and "NCCL_DEBUG_FILE" not in self._env
+        return {"NCCL_DEBUG_FILE": str(self._folder / "nccl-%p.log")} if asked else {}
+
+    def library_logs(self) -> list[str]:
+        """What NCCL has told about itself, by rank; empty texts when it was not asked."""
+        logs = []
+        for facts in self._facts:
+            try:
+                logs.append((self._folder / f"nccl-{facts.pid}.log").read_text(errors="replace"))
+            except OSError:
+                logs.append("")
+        return logs
 
     def log_tail(self) -> str:
         """The last lines that the ranks or mpiexec printed, without ipyparallel's own."""

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshlab.benchmark import Plan, Sampling
+from meshlab.comm import pre_mul_sum
 from meshlab.comm.catalog import CATALOG
 from meshlab.errors import BenchError, CommunicatorError, MeshError, ParseError
 from meshlab.mesh import DeviceMesh
@@ -51,6 +52,22 @@ def test_a_plan_reads_names_with_commas_and_pastes_back() -> None:
     assert str(plan).startswith("all_reduce, broadcast along dp, tp, 1")
 
 
+def test_what_cannot_work_in_place_stands_once() -> None:
+    steps = Plan(["all_reduce", "send_recv"], "tp", sizes="1K", in_place=[False, True]).steps(MESH)
+    assert [(step.collective, step.in_place) for step in steps] == [
+        ("all_reduce", False),
+        ("all_reduce", True),
+        ("send_recv", False),
+    ]
+
+
+def test_an_operation_with_a_scalar_keeps_it() -> None:
+    plan = Plan("all_reduce", "tp", sizes="1K", op=["sum", pre_mul_sum(0.5)])
+    assert plan == Plan("all_reduce", "tp", sizes="1K", op="sum, pre_mul_sum(0.5)")
+    assert [step.op for step in plan.steps(MESH)] == ["sum", "pre_mul_sum(0.5)"]
+    assert Plan("all_reduce", "tp", op=pre_mul_sum(2)).op == ("pre_mul_sum(2)",)
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -63,6 +80,10 @@ def test_a_plan_reads_names_with_commas_and_pastes_back() -> None:
         ({"axis": ()}, BenchError, "the plan has no axis"),
         ({"collective": ""}, BenchError, "the plan has no collective"),
         ({"collective": "barrier"}, BenchError, "barrier moves no data"),
+        ({"collective": "send"}, BenchError, "send is one side of a message; measure send_recv"),
+        ({"collective": "recv"}, BenchError, "recv is one side of a message; measure send_recv"),
+        ({"collective": "all_to_all", "in_place": True}, BenchError, "all_to_all cannot work in place"),
+        ({"op": "pre_mul_sum"}, CommunicatorError, r"needs its scalar; give op=pre_mul_sum\(0.5\)"),
         (
             {"collective": "broadcast", "root": 4},
             BenchError,

@@ -152,7 +152,7 @@ def test_what_is_not_a_number_is_a_mistake() -> None:
     ("find", "name", "message"),
     [
         (find_collective, "sum", "no collective 'sum'; there are all_reduce, all_gather"),
-        (find_dtype, "float33", "no dtype 'float33'; there are float16, float32"),
+        (find_dtype, "float33", "no dtype 'float33'; there are float32, float64"),
         (find_dtype, np.dtype(">f4"), r"no dtype dtype\('>f4'\)"),
         (find_dtype, bool, "no dtype <class 'bool'>"),
         (find_op, "xor", "no reduce operation 'xor'; there are sum, prod, min, max, avg, pre_mul_sum"),

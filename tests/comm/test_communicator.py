@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from meshlab.comm import Communicator, pre_mul_sum
-from meshlab.comm.threads import ThreadWorld
+from meshlab.comm.backend import Capabilities
+from meshlab.comm.threads import ThreadBackend, ThreadWorld
 from meshlab.errors import CommunicatorError
 
 
@@ -35,7 +37,7 @@ def comm() -> Communicator:
         (lambda c: c.all_reduce(np.ones(2), np.ones(2, "float32")), r"out is float32, but the input is float64"),
         (
             lambda c: c.all_reduce(np.ones(2, "complex64")),
-            r"there is no dtype .*; there are float16, float32, float64, int8",
+            r"there is no dtype .*; there are float32, float64, float16, int8",
         ),
         (lambda c: c.all_reduce(np.ones(2), op="xor"), r"there is no reduce operation 'xor'; there are sum, prod"),
         (
@@ -73,6 +75,7 @@ def comm() -> Communicator:
         (lambda c: c.prepare("recv", np.ones(2), np.ones(2), source=0), r"it sends nothing"),
         (lambda c: c.prepare("send", np.ones(2), np.ones(2), dest=0), r"it receives nothing"),
         (lambda c: c.prepare("barrier", np.ones(2)), r"it sends nothing"),
+        (lambda c: c.prepare("barrier", op="sum"), r"it reduces nothing"),
         (
             lambda c: c.prepare("send", np.ones(2), dest=0, source=0),
             r"send on tp_0: it has no source, so source=0 has no meaning; leave it out",
@@ -207,3 +210,32 @@ def test_capabilities_say_what_there_is(engines: Any) -> None:
     assert can.path
     assert "all_reduce" in can.collectives
     assert can.modes == ("isolated", "pipelined")
+
+
+class Limited(ThreadBackend):
+    def capabilities(self) -> Capabilities:
+        return replace(
+            super().capabilities(),
+            backend="limited",
+            collectives=("all_reduce", "all_gather", "broadcast"),
+            dtypes=("float32", "int8"),
+            ops=("sum", "max"),
+            reduce_dtypes=("float32",),
+        )
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda c: c.all_to_all(np.ones(1)), "limited has no all_to_all; it has all_reduce, all_gather, broadcast"),
+        (lambda c: c.all_gather(np.ones(1)), "limited does not carry float64; it does float32, int8"),
+        (lambda c: c.all_reduce(np.ones(1, "int8")), "limited does not reduce int8; it does float32"),
+        (lambda c: c.all_reduce(np.ones(1, "float32"), op="avg"), "limited has no avg; it has sum, max"),
+        (lambda c: c.all_reduce(np.ones(1, "float32"), op=pre_mul_sum(2)), "limited has no pre_mul_sum; it has sum"),
+    ],
+)
+def test_what_the_library_lacks_is_refused_and_nothing_is_put_in_its_place(call: Any, message: str) -> None:
+    comm = Communicator(Limited(ThreadWorld(1), 0))
+    with pytest.raises(CommunicatorError, match=message):
+        call(comm)
+    assert comm.all_gather(np.ones(1, "int8")).tolist() == [1]

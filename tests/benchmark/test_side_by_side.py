@@ -1,0 +1,39 @@
+"""What was measured beside nccl-tests on two H200 GPUs, worked out from the frame that came back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tests.gpu.side_by_side import PROGRAMS, geometric_means, judge
+
+MEASURED = Path(__file__).parents[1] / "gpu" / "side_by_side_2xH200.csv"
+
+
+@pytest.fixture(scope="module")
+def judged() -> pd.DataFrame:
+    return judge(pd.read_csv(MEASURED))
+
+
+def test_a_captured_call_takes_as_long_as_in_nccl_tests(judged: pd.DataFrame) -> None:
+    means = geometric_means(judged[judged["mode"] == "graph"])["graph"]
+    assert set(means.index) == set(PROGRAMS)
+    assert (means <= 1.01).sum() >= 6
+    assert means["send_recv"] == means.max() == pytest.approx(1.012, abs=0.001)
+
+
+def test_most_sizes_are_within_five_percent(judged: pd.DataFrame) -> None:
+    graph = judged[judged["mode"] == "graph"]
+    beyond = graph[graph["ratio_hi"] > np.maximum(1.05, graph["itself_hi"])]
+    assert len(graph) > 175
+    assert len(beyond) / len(graph) < 0.07
+    assert beyond["ratio_hi"].max() < 1.06
+
+
+def test_large_pipelined_calls_take_as_long_as_in_nccl_tests(judged: pd.DataFrame) -> None:
+    large = judged[(judged["mode"] == "pipelined") & (judged["size_bytes"] >= 1 << 20)]
+    assert len(large) == 4 * 11
+    assert (geometric_means(large)["pipelined"] <= 1.03).all()

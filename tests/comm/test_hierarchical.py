@@ -1,0 +1,326 @@
+"""Two levels give what one gives: against the flat call, on even and uneven nodes, for every operation."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import cloudpickle
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import meshlab as ml
+from meshlab.comm import DTYPES, OPS, Communicator, Hierarchical
+from meshlab.comm.threads import ThreadWorld
+from meshlab.errors import CommunicatorError
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+OPS_TO_TRY = ["pre_mul_sum(3)" if name == "pre_mul_sum" else name for name in OPS]
+
+
+def compare(comm: Any, nodes: Any, counts: list[int], dtypes: list[str], ops: list[str]) -> list[str]:
+    """Runs on every rank; gives the calls that differ from the flat ones."""
+    wrong = []
+    n, me = comm.size, comm.rank
+    random = np.random.default_rng([me, len(counts)])
+
+    def expect(what: str, got: Any, right: Any, roundings: float = 0.0, scale: Any = 0.0) -> None:
+        away = np.abs(np.asarray(got, np.float64) - np.asarray(right, np.float64))
+        if got.shape != right.shape or not (away <= roundings * scale).all():
+            wrong.append(f"{what}: {got[:6]} is not {right[:6]}")
+
+    with Hierarchical.cut(comm, nodes) as levels:
+        for name in dtypes:
+            dtype = DTYPES[name]
+            unit = 0.0 if dtype.kind in "iu" else 4 * n * float(ml_dtypes.finfo(dtype).eps)
+            for count in counts:
+                data = (random.integers(-40, 40, n * count) / (1 if dtype.kind in "iu" else 16)).astype(dtype)
+                short = data[:count]
+                for op in ops:
+                    what = f"{op} {name} {count} on {nodes}"
+                    right = comm.all_reduce(short, op=op)
+                    scale = bound(comm.all_reduce, short, op, right)
+                    expect(f"all_reduce {what}", levels.all_reduce(short, op=op), right, unit, scale)
+                    own = short.copy()
+                    expect(f"all_reduce in place {what}", levels.all_reduce(own, own, op=op), right, unit, scale)
+                    if "reduce_scatter" in levels.capabilities().collectives:
+                        right = comm.reduce_scatter(data, op=op)
+                        scale = bound(comm.reduce_scatter, data, op, right)
+                        expect(f"reduce_scatter {what}", levels.reduce_scatter(data, op=op), right, unit, scale)
+                        whole = data.copy()
+                        own = whole[me * count :][:count]
+                        got = levels.reduce_scatter(whole, own, op=op)
+                        expect(f"reduce_scatter in place {what}", got, right, unit, scale)
+                if "all_gather" in levels.capabilities().collectives:
+                    right = comm.all_gather(short)
+                    expect(f"all_gather {name} {count} on {nodes}", levels.all_gather(short), right)
+                    whole = np.zeros(n * count, dtype)
+                    own = whole[me * count :][:count]
+                    own[...] = short
+                    expect(f"all_gather in place {name} {count}", levels.all_gather(own, whole), right)
+                for root in range(n):
+                    right = comm.broadcast(short, root=root)
+                    expect(f"broadcast {root} {name} {count} on {nodes}", levels.broadcast(short, root=root), right)
+                    own = short.copy()
+                    expect(f"broadcast in place {root} {count}", levels.broadcast(own, own, root=root), right)
+                levels.barrier()
+    return wrong
+
+
+def bound(reduce: Any, data: np.ndarray, op: str, right: np.ndarray) -> np.ndarray:
+    """What a rounding is relative to: the result of a product, else the sum of all magnitudes."""
+    if op == "prod":
+        return np.abs(right.astype(np.float64)) + 1e-3
+    return 3 * reduce(np.abs(data).astype(np.float64))
+
+
+def run(engines: ml.Engines, *arguments: Any) -> None:
+    frame = engines.run(compare, arguments=arguments)
+    assert frame["error"].isna().all(), frame["error"].dropna().tolist()
+    assert [wrong for value in frame["value"] for wrong in value] == []
+
+
+@pytest.mark.parametrize("nodes", [[0, 0, 1, 1], [0, 1, 0, 1], [5, 5, 5, 2], ["a", "b", "c", "d"], [0] * 4])
+def test_two_levels_give_what_one_gives(engines: ml.Engines, nodes: list[Any]) -> None:
+    run(engines, nodes, [0, 1, 7, 64], ["float32", "int32"], OPS_TO_TRY)
+
+
+@pytest.fixture(scope="module")
+def many_threads() -> Any:
+    with ml.launch(6, backend="threads") as engines:
+        yield engines
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=25)
+def test_any_ranks_on_any_nodes_with_any_count(many_threads: ml.Engines, data: st.DataObject) -> None:
+    nodes = data.draw(st.lists(st.integers(0, 3), min_size=6, max_size=6), "nodes")
+    counts = data.draw(st.lists(st.integers(0, 30), min_size=1, max_size=2), "counts")
+    dtype = data.draw(st.sampled_from(["float64", "float16", "bfloat16", "int8", "uint32"]), "dtype")
+    run(many_threads, nodes, counts, [dtype], [data.draw(st.sampled_from(OPS_TO_TRY), "op")])
+
+
+@given(st.permutations([0, 0, 1, 1, 2, 2]), st.integers(0, 20))
+@settings(deadline=None, max_examples=15)
+def test_even_nodes_in_any_order(many_threads: ml.Engines, nodes: list[int], count: int) -> None:
+    run(many_threads, nodes, [count], ["float32"], ["sum"])
+
+
+def averages(comm: Any, nodes: Any) -> list[float]:
+    values = np.array([float(1 << comm.rank), 1.0, comm.rank])
+    whole = np.array([10 * comm.rank, -7], dtype="int32")
+    with Hierarchical.cut(comm, nodes) as levels:
+        return [*levels.all_reduce(values, op="avg"), *levels.all_reduce(whole, op="avg")]
+
+
+@pytest.mark.parametrize("nodes", [[0, 0, 0, 1], [0, 1, 1, 1], [0, 0, 1, 1]])
+def test_the_average_counts_every_rank_once_however_many_a_node_has(engines: ml.Engines, nodes: list[int]) -> None:
+    for value in engines.run(averages, arguments=(nodes,))["value"]:
+        assert value == [3.75, 1.0, 1.5, 15, -7]
+
+
+def on_the_axis(comm: Any, hierarchy: Any) -> Any:
+    with Hierarchical.cut(comm, hierarchy) as levels:
+        total = levels.all_reduce(np.array([10.0**comm.world_rank])).item()
+        assert levels.outer is not None
+        return levels.ranks, levels.inner.ranks, levels.outer.ranks, levels.name, total
+
+
+def test_an_axis_of_a_mesh_is_cut_by_its_hierarchy(engines: ml.Engines) -> None:
+    mesh = ml.DeviceMesh("dp=4", ranks=[3, 2, 0, 1])
+    values = engines.run(on_the_axis, mesh, axis="dp", arguments=(mesh.hierarchy("dp", nodes=2),))["value"]
+    ring = (3, 2, 0, 1)
+    assert values[3] == (ring, (3, 2), (3, 0), "dp_0", 1111.0)
+    assert values[1] == (ring, (0, 1), (2, 1), "dp_0", 1111.0)
+
+
+def test_ranks_per_node_are_counted_in_the_world(engines: ml.Engines) -> None:
+    mesh = ml.DeviceMesh("dp=2, tp=2")
+    assert engines.run(inner_ranks, mesh, axis="dp", arguments=(2,))["value"].tolist() == [(0,), (1,), (2,), (3,)]
+    assert engines.run(inner_ranks, mesh, axis="tp", arguments=(2,))["value"].tolist() == [(0, 1)] * 2 + [(2, 3)] * 2
+
+
+def inner_ranks(comm: Any, nodes: int) -> tuple[int, ...]:
+    with Hierarchical.cut(comm, nodes) as levels:
+        return levels.inner.ranks
+
+
+def joined(comm: Any) -> Any:
+    inner = comm.split(comm.rank // 2)
+    outer = comm.split(comm.rank % 2)
+    with Hierarchical.join(inner, outer, name="both") as levels:
+        gathered = levels.all_gather(np.array([comm.rank]))
+        return levels.rank, levels.ranks, gathered.tolist(), levels.all_reduce(np.ones(3), op="sum").tolist()
+
+
+def test_any_two_communicators_that_make_a_grid_are_joined(engines: ml.Engines) -> None:
+    for rank, value in enumerate(engines.run(joined)["value"]):
+        assert value == (rank, (0, 1, 2, 3), [0, 1, 2, 3], [4.0] * 3)
+
+
+def three_levels(comm: Any) -> Any:
+    pair = comm.split(comm.rank // 2)
+    across = comm.split(comm.rank % 2)
+    halves = Hierarchical.join(pair.split(pair.rank), pair)  # one rank a node, and two of them
+    with Hierarchical.join(halves, across) as levels:
+        part = levels.reduce_scatter(np.arange(8.0))
+        return part.tolist(), levels.all_reduce(np.array([comm.rank])).item(), levels.capabilities().collectives
+
+
+def test_levels_nest(engines: ml.Engines) -> None:
+    for rank, value in enumerate(engines.run(three_levels)["value"]):
+        assert value == ([8.0 * rank, 8.0 * rank + 4], 6, ("all_reduce", "all_gather", "reduce_scatter", "barrier"))
+
+
+@pytest.mark.parametrize("nodes", [[0, 0, 1, 1], [0, 1, 1, 1]])
+def test_the_bytes_of_each_level_are_those_of_the_calls_that_are_made(
+    thread_engines: ml.Engines, nodes: list[int]
+) -> None:
+    for collective in ("all_reduce", "broadcast", "reduce_scatter", "all_gather"):
+        if len(set(map(nodes.count, nodes))) > 1 and collective in ("reduce_scatter", "all_gather"):
+            continue
+        for told, made in thread_engines.run(told_and_made, arguments=(nodes, collective))["value"]:
+            assert told == made
+            assert told
+
+
+def told_and_made(comm: Any, nodes: list[int], collective: str) -> Any:
+    with Hierarchical.cut(comm, nodes) as levels:
+        row = ml.comm.CATALOG[collective]
+        send, out = (np.zeros(row.elements(side, 10, 4), "float32") for side in ("sends", "receives"))
+        prepared = levels.prepare(collective, send, out, root=1 if row.rooted else None)
+        made = []
+        for stage in prepared._prepared.stages:
+            for call in getattr(stage, "calls", ()):
+                n = stage._communicator.size
+                size = call.collective.size_bytes(call.count, 4, n)
+                made.append(
+                    (call.collective.name, n, size, round(size * call.collective.bus_factor(n)) if n > 1 else 0)
+                )
+        frame = levels.traffic(collective, 10, root=1)
+        told = frame[["collective", "n_ranks", "size_bytes", "bus_bytes"]].itertuples(index=False, name=None)
+        return list(told), made
+
+
+def test_only_a_part_of_the_data_crosses() -> None:
+    def traffic(comm: Any) -> Any:
+        with Hierarchical.cut(comm, 4) as levels:
+            return levels.traffic("all_reduce", 1 << 20).groupby("level", sort=False)["bus_bytes"].sum().to_dict()
+
+    with ml.launch(8, backend="threads") as engines:
+        # S = 4 MiB: each rank moves 3/4 of S twice inside, and 2 · 1/2 of S/4 across; the flat call 7/4 of S.
+        assert engines.run(traffic)["value"][0] == {"inner": 2 * 3 << 20, "outer": 1 << 20}
+
+
+def measured(comm: Any) -> Any:
+    with Hierarchical.cut(comm, 2) as levels:
+        x = np.zeros(1000)
+        call = levels.prepare("all_reduce", x, x)
+        return [call.measure(mode, 1, 4).time_us.shape for mode in levels.capabilities().modes]
+
+
+def test_calls_in_stages_are_measured(engines: ml.Engines) -> None:
+    assert engines.run(measured)["value"].tolist() == [[(4,), (4,)]] * 4
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda c: Hierarchical.cut(c, 0), "a node of world has at least one rank, not 0"),
+        (lambda c: Hierarchical.cut(c, [0, 1]), "nodes has 2 entries, but world has 4 ranks; give one for each"),
+        (lambda c: Hierarchical.cut(c, [c.rank // 2, 0, 0, 1]), "the ranks of world give different nodes"),
+        (
+            lambda c: Hierarchical.cut(c, ml.DeviceMesh("dp=2, tp=2").hierarchy("dp", nodes=1)),
+            None,
+        ),
+        (
+            lambda c: Hierarchical.cut(c.split(c.rank % 2), ml.DeviceMesh("a=4").hierarchy("a", nodes=4)),
+            "the hierarchy a_inner does not cut the ranks of world/[01]; take the axis of its group",
+        ),
+        (lambda c: Hierarchical.join(c.split(int(c.rank > 0)), c), "do not make a grid"),
+        (
+            lambda c: Hierarchical.cut(c, [0, 0, 0, 1]).reduce_scatter(np.ones(4)),
+            "hierarchical has no reduce_scatter; it has all_reduce, broadcast, barrier",
+        ),
+        (lambda c: Hierarchical.cut(c, 2).all_to_all(np.ones(4)), "hierarchical has no all_to_all"),
+        (lambda c: Hierarchical.cut(c, 2).split(0), "cannot be split; split the one that it was cut from"),
+        (lambda c: batch_of(Hierarchical.cut(c, 2)), "makes its calls in stages; it has no batches"),
+        (
+            lambda c: Hierarchical.cut(c, [0, 1, 1, 1]).traffic("all_gather", 4),
+            r"on nodes of unlike size \(1, 3 ranks\)",
+        ),
+        (lambda c: closed(Hierarchical.cut(c, 2)).barrier(), "the communicator of world is closed"),
+    ],
+)
+def test_what_does_not_fit_is_refused(thread_engines: ml.Engines, use: Any, message: str | None) -> None:
+    errors = thread_engines.run(lambda c: (use(c), None)[1])["error"]
+    if message is None:
+        assert errors.isna().all()
+    else:
+        assert errors.str.contains(message).all(), errors.tolist()
+
+
+def batch_of(levels: Hierarchical) -> None:
+    with levels.batch() as batch:
+        batch.all_reduce(np.ones(2))
+
+
+def closed(levels: Hierarchical) -> Hierarchical:
+    levels.close()
+    return levels
+
+
+def test_levels_in_different_memory_are_refused() -> None:
+    def join(comm: Any) -> None:
+        class Elsewhere(type(comm.backend)):  # type: ignore[misc]
+            xp = np.linalg
+
+        other = comm.split(0)
+        other.backend.__class__ = Elsewhere
+        Hierarchical.join(comm, other)
+
+    with ml.launch(1, backend="threads") as engines:
+        assert "both levels need the same memory" in engines.run(join)["error"][0]
+
+
+def test_errors_name_the_group(thread_engines: ml.Engines) -> None:
+    def wrong(comm: Any) -> Any:
+        with Hierarchical.cut(comm, 2) as levels:
+            try:
+                levels.broadcast(np.ones(2), root=4)
+            except CommunicatorError as error:
+                return error.group, error.rank
+
+    assert thread_engines.run(wrong)["value"].tolist() == [("world", rank) for rank in range(4)]
+
+
+def threads_in_processes(comm: Any) -> Any:
+    """Two threads in each process: they meet in the process's memory, and each across processes through MPI."""
+    world = ThreadWorld(2)
+    across = [comm.split(0) for _ in range(2)]
+    results: dict[int, Any] = {}
+
+    def work(place: int) -> None:
+        with Hierarchical.join(Communicator(world.backend(place)), across[place]) as levels:
+            rank = np.array([float(levels.rank)])
+            results[place] = levels.all_reduce(rank).item(), levels.all_gather(rank).tolist(), levels.ranks
+
+    threads = [threading.Thread(target=work, args=(place,)) for place in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return results
+
+
+def test_two_backends_make_one_communicator(mpi_engines: ml.Engines) -> None:
+    if mpi_engines.facts[0].capabilities.facts["thread level"] != "3":
+        pytest.skip("this MPI lets one thread call it only")
+    ranks = tuple(range(8))
+    for value in mpi_engines.run(threads_in_processes)["value"]:
+        assert value == {place: (28.0, [float(rank) for rank in ranks], ranks) for place in (0, 1)}

@@ -1,0 +1,153 @@
+"""Measure beside nccl-tests, in one go on the same machine: launches of both alternate, and one frame holds all.
+
+    python tests/gpu/side_by_side.py --build NCCL_TESTS/build --out side_by_side.csv
+
+Both time the same placement (in place) with one process or thread per GPU: nccl-tests with ``-n 20 -G 20``, and twenty
+calls captured in a graph that is replayed twenty times. The eager part compares ``-n 20`` with batches of twenty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import meshlab as ml
+from meshlab.units import parse_sizes
+
+PROGRAMS = {
+    "all_reduce": "all_reduce_perf",
+    "all_gather": "all_gather_perf",
+    "reduce_scatter": "reduce_scatter_perf",
+    "broadcast": "broadcast_perf",
+    "reduce": "reduce_perf",
+    "all_to_all": "alltoall_perf",
+    "send_recv": "sendrecv_perf",
+}
+IN_PLACE = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"}
+CALLS = 20  # of -n, and of -G
+SMALL = 1 << 20  # bytes
+
+
+def theirs(program: Path, n: int, sizes: str, mode: str) -> pd.DataFrame:
+    first, last, factor = sizes.replace("*", ":").split(":")
+    command = [str(program), "-b", first, "-e", last, "-f", factor, "-t", str(n), "-g", "1", "-n", "20", "-w", "5"]
+    command += ["-c", "0", *(["-G", "20"] if mode == "graph" else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    return ml.read_nccl_tests(done.stdout).results
+
+
+def ours(engines: ml.Engines, mesh: ml.DeviceMesh, name: str, sizes: str, mode: str) -> pd.DataFrame:
+    # nccl-tests takes one time for all that it replays; where a gap between replays counts, a batch is as much.
+    every = parse_sizes(sizes)
+    small = [size for size in every if size <= SMALL and mode == "graph"]
+    frames = []
+    for part, calls, batches in (
+        (small, CALLS * CALLS, 6),
+        ([size for size in every if size not in small], CALLS, 20),
+    ):
+        if part:
+            sampling = ml.Sampling(1e-9, batches, batches, batch_us=1e9, max_calls=calls, max_s=1e6, warmup_batches=1)
+            plan = ml.Plan(name, "tp", sizes=part, mode=mode, in_place=name in IN_PLACE, sampling=sampling, check=False)
+            frames.append(ml.bench(engines, mesh, plan, deadline_s=120).wait(300, progress=False))
+    return pd.concat(frames, ignore_index=True)
+
+
+def rows(frame: pd.DataFrame, who: str, name: str, mode: str, launch: int) -> pd.DataFrame:
+    frame = frame[frame["in_place"].fillna(False).astype(bool) == (name in IN_PLACE)]
+    picked = frame.loc[frame["size_bytes"] > 0, ["size_bytes", "time_us"]]
+    picked = picked.assign(who=who, collective=name, mode=mode, launch=launch)
+    return picked.drop_duplicates(["size_bytes"])
+
+
+def measure(
+    build: Path, out: Path, n: int, sizes: str, launches: int, names: list[str], modes: list[str]
+) -> pd.DataFrame:
+    parts: list[pd.DataFrame] = []
+    mesh = ml.DeviceMesh(tp=n)
+    choices = [(name, mode) for name in names for mode in modes]
+    for launch in range(launches):
+        begin = time.monotonic()
+        with ml.launch(n, backend="nccl") as engines:
+            for name, mode in choices:
+                parts.append(rows(ours(engines, mesh, name, sizes, mode), "meshlab", name, mode, launch))
+        middle = time.monotonic()
+        for name, mode in choices:
+            parts.append(rows(theirs(build / PROGRAMS[name], n, sizes, mode), "nccl-tests", name, mode, launch))
+        took = f"meshlab {middle - begin:.0f} s, nccl-tests {time.monotonic() - middle:.0f} s"
+        print(f"launch {launch}: {took}", flush=True)
+        widen(pd.concat(parts)).to_csv(out, index=False)  # now, so that a run that is cut short loses little
+    return widen(pd.concat(parts))
+
+
+def widen(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per tool and size, one column per launch; only what both tools measured."""
+    index = ["mode", "collective", "size_bytes", "who"]
+    wide = frame.pivot_table(index=index, columns="launch", values="time_us").round(2)
+    wide.columns = [f"launch_{launch}" for launch in wide.columns]
+    wide = wide.reset_index()
+    return wide[wide.groupby(index[:3])["who"].transform("size") == 2]
+
+
+def judge(frame: pd.DataFrame) -> pd.DataFrame:
+    """Per collective, mode and size: the ratio of the medians with an interval, and nccl-tests against itself."""
+    told: list[dict[str, Any]] = []
+    random = np.random.default_rng(0)
+    times = frame.set_index("who").filter(regex="^launch_")
+    points = frame.reset_index(drop=True).groupby(["mode", "collective", "size_bytes"]).indices
+    for (mode, name, size), at in points.items():
+        part = times.iloc[at]
+        a, b = (part.loc[who].dropna().to_numpy(float) for who in ("meshlab", "nccl-tests"))
+        if len(a) < 2 or len(b) < 2:
+            continue
+        drawn_a, drawn_b, again_b = (np.median(random.choice(x, (2000, len(x))), axis=1) for x in (a, b, b))
+        told.append(
+            {
+                "mode": mode,
+                "collective": name,
+                "size_bytes": int(size),
+                "meshlab_us": np.median(a),
+                "nccl_tests_us": np.median(b),
+                "ratio": np.median(a) / np.median(b),
+                "ratio_hi": np.quantile(drawn_a / drawn_b, 0.975),
+                "itself_hi": np.quantile(drawn_b / again_b, 0.975),
+            }
+        )
+    return pd.DataFrame(told)
+
+
+def geometric_means(judged: pd.DataFrame) -> pd.Series:
+    """The ratio of each collective over all its sizes, per mode."""
+    return np.exp(np.log(judged["ratio"]).groupby([judged["mode"], judged["collective"]]).mean())
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=Path, required=True, help="the build folder of nccl-tests")
+    parser.add_argument("--out", type=Path, required=True, help="where the frame goes, as CSV")
+    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--launches", type=int, default=5)
+    parser.add_argument("--sizes", default="8:1G*2")
+    parser.add_argument("--collectives", nargs="*", default=list(PROGRAMS))
+    parser.add_argument("--modes", nargs="*", default=["graph", "pipelined"])
+    options = parser.parse_args()
+    frame = measure(
+        options.build, options.out, options.gpus, options.sizes, options.launches, options.collectives, options.modes
+    )
+    table = judge(frame)
+    table.to_csv(options.out.with_suffix(".judged.csv"), index=False)
+    print(table.round(3).to_string())
+    print(geometric_means(table).round(4).to_string())
+    worse = table[table["ratio_hi"] > np.maximum(1.05, table["itself_hi"])]
+    print(f"{len(worse)} of {len(table)} sizes beyond 1.05 and beyond nccl-tests against itself")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,309 @@
+"""NCCL on real GPUs: the suite of all backends, what only NCCL has, and what happens when a rank is lost."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+import time
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+import meshlab as ml
+from meshlab.benchmark.overlap import measure_overlap
+from meshlab.errors import EngineError
+from tests.comm import test_conformance as suite
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+cloudpickle.register_pickle_by_value(suite)
+
+
+def nccl_version(engines: ml.Engines) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", engines.facts[0].capabilities.library))
+
+
+def values(engines: ml.Engines, function: Any, mesh: ml.DeviceMesh, axis: str = "tp", **arguments: Any) -> list[Any]:
+    frame = engines.run(function, mesh, axis=axis, **arguments)
+    assert frame["error"].isna().all(), frame["error"].tolist()
+    return list(frame["value"])
+
+
+@pytest.mark.parametrize("check", [suite.check_all, suite.check_large])
+def test_every_collective_gives_what_numpy_gives(gpu_engines: ml.Engines, mesh: ml.DeviceMesh, check: Any) -> None:
+    for axis in dict.fromkeys(["world", *mesh.axis_names]):
+        wrong = [told for value in values(gpu_engines, check, mesh, axis, deadline_s=300) for told in value]
+        assert wrong == [], axis
+
+
+def test_groups_are_proved(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    assert gpu_engines.verify(mesh)["is_right"].all()
+
+
+def fill_and_reduce(comm: Any) -> int:
+    """On CuPy's default stream: wrong in an instant if the call did not wait for it, or it for the call."""
+    xp, wrong = comm.xp, 0
+    for round_number in range(200):
+        x = xp.full(1 << 20, comm.rank + round_number, dtype=xp.float32)
+        total = comm.all_reduce(x)
+        expected = sum(rank + round_number for rank in range(comm.size))
+        wrong += int((total + 0 != expected).sum())
+    return wrong
+
+
+def test_calls_come_in_order_with_the_users_own_stream(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    assert set(values(gpu_engines, fill_and_reduce, mesh)) == {0}
+
+
+def reuse_memory(comm: Any) -> list[str]:
+    """Arrays in NCCL's memory, given back while calls on them may still be under way."""
+    xp, wrong = comm.xp, []
+    for shape, dtype in [((), "int64"), (0, "float32"), (7, "uint8"), ((3, 5), "float64"), (1 << 24, "float32")]:
+        x = comm.empty(shape, dtype)
+        if not (isinstance(x, xp.ndarray) and x.dtype == dtype and x.shape == xp.empty(shape, dtype).shape):
+            wrong.append(f"{shape} {dtype} is {x.shape} {x.dtype}")
+        x[...] = comm.rank + 1
+        total = comm.all_reduce(x)
+        del x
+        if not bool((total == sum(range(1, comm.size + 1))).all()):
+            wrong.append(f"{shape} {dtype} sums up wrongly")
+    try:
+        comm.empty(1 << 50, "uint8")
+    except Exception as error:
+        if "are free" not in str(error):
+            wrong.append(str(error))
+    else:
+        wrong.append("a petabyte was given")
+    return wrong
+
+
+def test_memory_of_nccl_is_safe_to_give_back(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    assert [told for value in values(gpu_engines, reuse_memory, mesh) for told in value] == []
+
+
+def refusals(comm: Any) -> list[str]:
+    xp, told = comm.xp, []
+    calls: list[Any] = [
+        lambda: comm.all_reduce(xp.ones((4, 4))[:, ::2]),
+        lambda: comm.all_reduce(np.ones(4)),
+        lambda: comm.broadcast(xp.ones(4), root=comm.size),
+    ]
+    if xp.cuda.runtime.getDeviceCount() > 1:
+        with xp.cuda.Device((comm.world_rank + 1) % xp.cuda.runtime.getDeviceCount()):
+            elsewhere = xp.ones(4)
+        calls.append(lambda: comm.all_reduce(elsewhere))
+    for call in calls:
+        try:
+            call()
+        except Exception as error:
+            told.append(str(error))
+    return told
+
+
+def test_wrong_arrays_never_reach_nccl(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    for told in values(gpu_engines, refusals, mesh):
+        assert len(told) == 4
+        for text, wanted in zip(told, ["not contiguous", "must be a cupy array", "root", "GPU"], strict=True):
+            assert wanted in text
+
+
+def extras(comm: Any) -> dict[str, Any]:
+    xp = comm.xp
+    x = xp.ones(1 << 18, xp.float32)
+    call = comm.prepare("all_reduce", x, x, op="max")
+    with comm.registered(x):
+        call()
+    found: dict[str, Any] = {
+        "registered": float(x.sum()),
+        "estimate_us": call.estimate_us(),
+        "memory": comm.memory_bytes(),
+        "facts": comm.capabilities().facts,
+    }
+    times = {}
+    for algorithm in ("ring", "tree"):
+        try:
+            chosen = comm.configured(algorithm=algorithm)
+        except Exception as error:
+            found["no choice"] = str(error)
+            break
+        for size in (1 << 20, 256 << 20):
+            y = xp.zeros(size // 4, xp.float32)
+            times[algorithm, size] = float(
+                np.median(chosen.prepare("all_reduce", y, y).measure("pipelined", 5, 10).time_us)
+            )
+    return found | {"times": times}
+
+
+def test_what_only_nccl_has(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    found = values(gpu_engines, extras, mesh)[0]
+    print(found)
+    assert found["registered"] == 1 << 18
+    assert 1 < found["estimate_us"] < 1000
+    if nccl_version(gpu_engines) < (2, 31):
+        assert "cannot choose an algorithm per call" in found["no choice"]
+        assert found["facts"]["algorithm choice per call"] == "absent"
+        assert found["facts"]["properties"] == "absent"
+        assert found["memory"] is None
+    else:
+        times = found["times"]
+        for size in (1 << 20, 256 << 20):
+            ring, tree = times["ring", size], times["tree", size]
+            assert max(ring, tree) / min(ring, tree) > 1.1, times
+        assert found["facts"]["properties"] == "yes"
+        assert found["memory"] > 0
+
+
+def held_by_split(comm: Any) -> float:
+    before = comm.xp.cuda.runtime.memGetInfo()[0]
+    with comm.split(0) as child:
+        child.all_reduce(comm.xp.ones(1 << 20))
+        comm.xp.cuda.runtime.deviceSynchronize()
+        return (before - comm.xp.cuda.runtime.memGetInfo()[0]) / 2**20
+
+
+def test_the_memory_of_a_split_is_told(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    print("MiB held by a split:", values(gpu_engines, held_by_split, mesh))
+
+
+def test_a_benchmark_in_all_modes_is_right(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    names = [row.name for row in ml.comm.CATALOG.values() if row.is_measurable]
+    run = ml.bench(
+        gpu_engines,
+        mesh,
+        names,
+        sizes="8, 1M, 64M",
+        mode="graph, pipelined, isolated",
+        sampling=ml.Sampling(max_s=0.1),
+        deadline_s=60,
+    )
+    results = run.wait(300)
+    assert (results["status"] == "ok").all(), results.loc[results["status"] != "ok", ["collective", "stop_reason"]]
+    assert (results["n_wrong"] == 0).all()
+    small = results[(results["size_bytes"] == 8) & (results["collective"] == "all_reduce")].set_index("mode")
+    assert small["time_us"].groupby("mode").median()["graph"] < 20
+    assert "NCCL" in results.attrs["where"]
+
+
+def test_overlap_is_measured(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    frame = measure_overlap(gpu_engines, mesh, axis="tp", sizes="64M, 256M", matrix=8192)
+    print(frame.round(2).to_string())
+    assert (frame["both_us"] < frame["compute_us"] + frame["communication_us"]).all()
+    assert (frame["overlap"] > 0.2).all()
+
+
+def test_what_nccl_tells_is_kept_by_rank(n_gpus: int) -> None:
+    with ml.launch(2, backend="nccl", env={"NCCL_DEBUG": "INFO"}) as engines:
+        engines.run(lambda comm: comm.barrier())
+        logs = engines.library_logs()
+    for log in logs:
+        assert "NCCL INFO" in log
+        assert ml.read_nccl_tests.__module__  # the same text is read by the reader of logs
+
+
+def in_two_levels(comm: Any, nodes: Any) -> list[str]:
+    """The calls that differ from the flat ones, and the modes that could not be measured."""
+    xp, wrong, n, me = comm.xp, [], comm.size, comm.rank
+    with ml.comm.Hierarchical.cut(comm, nodes) as levels:
+        for dtype in ("float32", "int32"):
+            for count in (0, 1, 7, 4096, 100_003):
+                whole = xp.arange(n * count).astype(dtype) % 64 + me
+                part = whole[:count].copy()
+                pairs = [
+                    (f"{op} {dtype}", levels.all_reduce(part, op=op), comm.all_reduce(part, op=op))
+                    for op in ("sum", "avg", "max")
+                ]
+                pairs.append(("reduce_scatter", levels.reduce_scatter(whole), comm.reduce_scatter(whole)))
+                pairs.append(("all_gather", levels.all_gather(part), comm.all_gather(part)))
+                pairs += [
+                    (f"broadcast {root}", levels.broadcast(part, root=root), comm.broadcast(part, root=root))
+                    for root in range(n)
+                ]
+                wrong += [f"{what} {dtype} {count}" for what, got, right in pairs if not xp.allclose(got, right)]
+        x = comm.empty(1 << 20, "float32")
+        x[...] = 0
+        call = levels.prepare("all_reduce", x, x)
+        for mode in levels.capabilities().modes:
+            time_us = call.measure(mode, 1 if mode == "isolated" else 5, 6).time_us
+            wrong += [] if (time_us > 1).all() else [f"{mode} took {time_us}"]
+    return wrong
+
+
+def test_two_levels_give_what_one_gives(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    for nodes in (1, gpu_engines.world_size // 2, gpu_engines.world_size):
+        told = values(gpu_engines, in_two_levels, mesh, "world", arguments=(nodes,), deadline_s=60)
+        assert [wrong for value in told for wrong in value] == [], nodes
+
+
+def test_eight_ranks_share_the_gpus_in_a_cube(gpu_engines: ml.Engines, n_gpus: int) -> None:
+    if nccl_version(gpu_engines) < (2, 30):
+        pytest.skip("several ranks on one GPU need NCCL 2.30")
+    cube = ml.DeviceMesh("pp=2, dp=2, tp=2")
+    gpus = [rank * n_gpus // 8 for rank in range(8)]
+    with ml.launch(8, backend="nccl", devices=gpus, env={"NCCL_MULTI_RANK_GPU_ENABLE": "1"}) as engines:
+        assert engines.verify(cube)["is_right"].all()
+        for axis in ("world", *cube.axis_names):
+            wrong = [told for value in values(engines, suite.check_all, cube, axis, deadline_s=120) for told in value]
+            assert wrong == [], axis
+        told = values(engines, in_two_levels, cube, "world", arguments=(8 // n_gpus,), deadline_s=120)
+        assert [wrong for value in told for wrong in value] == []
+
+
+# -- faults ------------------------------------------------------------------------------------------------------------
+
+
+def die_in_a_collective(comm: Any) -> None:
+    x = comm.xp.ones(1 << 20)
+    for round_number in range(100_000):
+        comm.all_reduce(x, x, op="max")
+        if round_number == 200 and comm.world_rank == comm.size - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if round_number % 50 == 0:
+            comm.barrier()
+
+
+def never_call(comm: Any) -> None:
+    comm.barrier()
+    if comm.world_rank == 0:
+        time.sleep(60)
+    comm.barrier()
+
+
+def raise_on_last(comm: Any) -> None:
+    if comm.rank == comm.size - 1:
+        raise ValueError("a bad cable")
+    comm.barrier()
+
+
+def unequal(comm: Any) -> None:
+    comm.all_reduce(comm.xp.ones(1 << (20 + comm.rank)))
+    comm.barrier()
+
+
+@pytest.mark.parametrize(
+    ("function", "told", "lost"),
+    [
+        (die_in_a_collective, r"rank \d+ \(process .*\) was killed by signal 9", 1),
+        (never_call, r"rank 0 made \d+ collective calls where others made \d+", 1),
+        (raise_on_last, r"raised ValueError: a bad cable", 0),
+    ],
+)
+def test_a_lost_rank_is_named_and_replaced_and_the_others_live(
+    gpu_engines: ml.Engines, mesh: ml.DeviceMesh, function: Any, told: str, lost: int, capsys: Any
+) -> None:
+    before = {fact.rank: fact.pid for fact in gpu_engines.facts}
+    begin = time.monotonic()
+    with pytest.raises(EngineError, match=told):
+        gpu_engines.run(function, deadline_s=3)
+    known = time.monotonic() - begin
+    begin = time.monotonic()
+    gpu_engines.restart()
+    again = time.monotonic() - begin
+    with capsys.disabled():
+        print(f"\n    {function.__name__}: known after {known:.1f} s, restart {again:.1f} s")
+    after = {fact.rank: fact.pid for fact in gpu_engines.facts}
+    assert sum(before[rank] != after[rank] for rank in before) == lost
+    assert known + again < 15
+    assert gpu_engines.verify(mesh)["is_right"].all()
