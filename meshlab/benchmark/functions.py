@@ -48,7 +48,7 @@ def measure_function(
     """
     made = function(comm)
     watch = _Arrivals(comm, made if callable(made) else lambda: function(comm))
-    barrier = comm.prepare("barrier")
+    barrier = comm.prepare("barrier").enqueue
     arrivals: list[float] = []
 
     def measure(mode: Mode, calls: int, batches: int) -> Timings:
@@ -59,7 +59,8 @@ def measure_function(
         arrivals.extend(times[-batches:])  # those before were the backend's own warm-up
         return timings
 
-    batches = take_batches(measure, share_slowest(comm), step.mode, sampling)
+    with comm.backend.local():  # on a GPU, the function's own kernels are timed too
+        batches = take_batches(measure, share_slowest(comm), step.mode, sampling)
     return Measured(batches, None, np.array(arrivals) if arrivals else None)
 
 

@@ -30,7 +30,7 @@ def free_bytes(comm: Any) -> tuple[bool, int]:
     if not hasattr(comm.xp, "cuda"):
         return True, host_free_bytes()
     free, _ = comm.xp.cuda.runtime.memGetInfo()
-    return False, int(free + comm.xp.get_default_memory_pool().free_bytes())
+    return False, int(free)
 
 
 def host_free_bytes(root: str = "/") -> int:

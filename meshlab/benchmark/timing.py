@@ -95,13 +95,14 @@ def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool
         other = mine[mine[0] == comm.rank]
         send, out = buffers(comm, step)
         if step.collective == "send_recv":
-            work = comm.prepare("send_recv", send, out, dest=other, source=other, dtype=step.dtype)
+            call = comm.prepare("send_recv", send, out, dest=other, source=other, dtype=step.dtype)
         elif comm.rank == mine[0]:
-            work = comm.prepare("send", send, dest=other, dtype=step.dtype)
+            call = comm.prepare("send", send, dest=other, dtype=step.dtype)
         else:
-            work = comm.prepare("recv", out=out, source=other, dtype=step.dtype)
-        n_wrong = count_wrong(comm, step, work, send, out, source=other) if check else None
-    barrier = comm.prepare("barrier")
+            call = comm.prepare("recv", out=out, source=other, dtype=step.dtype)
+        n_wrong = count_wrong(comm, step, call, send, out, source=other) if check else None
+        work = call.enqueue
+    barrier = comm.prepare("barrier").enqueue
 
     def measure(mode: Mode, calls: int, batches: int) -> Timings:
         return comm.backend.measure(work, barrier, mode, calls, batches)

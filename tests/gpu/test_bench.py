@@ -1,0 +1,95 @@
+"""The benchmark on real GPUs: what only they can show."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+import meshlab as ml
+from meshlab.benchmark import Sampling
+from meshlab.errors import BenchError
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+QUICK = Sampling(max_s=0.1)
+
+
+def multiply_and_reduce(comm: Any) -> Any:
+    """A product of two matrices, and the sum of the results over all ranks."""
+    a = comm.xp.ones((2048, 2048), "float32")
+    product = comm.xp.empty_like(a)
+
+    def step() -> None:
+        comm.xp.matmul(a, a, out=product)
+        comm.all_reduce(product, product)
+
+    return step
+
+
+def only_multiply(comm: Any) -> Any:
+    """The product alone."""
+    a = comm.xp.ones((2048, 2048), "float32")
+    product = comm.xp.empty_like(a)
+    return lambda: comm.xp.matmul(a, a, out=product)
+
+
+def test_all_modes_are_measured_and_graphs_are_fastest_for_small_messages(
+    gpu_engines: ml.Engines, mesh: ml.DeviceMesh
+) -> None:
+    run = ml.bench(gpu_engines, mesh, axis="tp", sizes="8, 64M", mode="isolated, pipelined, graph", sampling=QUICK)
+    results = run.wait(120)
+    assert (results["status"] == "ok").all()
+    small = results[results["size_bytes"] == 8].groupby("mode")["time_us"].max()
+    assert small["graph"] < small["pipelined"] < 2 * small["isolated"]
+    assert (results.loc[results["mode"] == "isolated", "alignment_us"] < 100).all()
+
+
+def test_a_function_is_timed_with_its_own_kernels(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    run = ml.bench(
+        gpu_engines, mesh, [multiply_and_reduce, only_multiply, "all_reduce"], axis="tp", sizes=2048 * 2048 * 4,
+        mode="isolated, pipelined", sampling=QUICK,
+    )  # fmt: skip
+    results = run.wait(120)
+    assert (results["status"] == "ok").all()
+    for mode in ("isolated", "pipelined"):
+        times = results[results["mode"] == mode].groupby("collective")["time_us"].max()
+        assert times["multiply_and_reduce"] > 0.8 * (times["only_multiply"] + times["all_reduce"])
+
+
+def test_pairs_and_groups_alone(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    run = ml.bench_pairs(gpu_engines, mesh, sizes="64M", sampling=QUICK)
+    results = run.wait(180)
+    assert (results["status"] == "ok").all()
+    assert (results["n_wrong"] == 0).all()
+    assert run.matrix().max().max() > 5
+    alone = ml.bench(gpu_engines, mesh, axis="tp", sizes="64M", groups=["together", "alone"], sampling=QUICK)
+    assert (alone.wait(120)["status"] == "ok").all()
+    assert (alone.contention()["ratio"] > 0.5).all()
+
+
+def test_gpus_are_noted_before_and_after(gpu_engines: ml.Engines, mesh: ml.DeviceMesh, tmp_path: Path) -> None:
+    run = ml.bench(gpu_engines, mesh, axis="tp", sizes="64M", sampling=QUICK)
+    run.wait(60)
+    devices = run.devices
+    assert set(devices["when"]) == {"before", "after"}
+    assert (devices["clock_sm_mhz"] > 100).all()
+    assert devices["temperature_c"].between(10, 110).all()
+    text = "".join(
+        path.read_text() for path in run.save(tmp_path / "run", redact=True).iterdir() if path.suffix == ".json"
+    )
+    assert gpu_engines.facts[0].host not in text
+
+
+def test_what_does_not_fit_on_a_gpu_is_skipped(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    run = ml.bench(gpu_engines, mesh, axis="tp", sizes="1M, 1T", sampling=QUICK)
+    results = run.wait(60)
+    assert results.groupby("size_bytes")["status"].first().tolist() == ["ok", "skipped"]
+
+
+def test_two_axes_at_once_are_refused_and_say_why(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    with pytest.raises(BenchError, match="nccl has one stream per rank here, so two axes would take turns"):
+        ml.bench(gpu_engines, mesh, axis="tp", beside={"world": "all_reduce"})
