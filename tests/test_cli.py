@@ -41,6 +41,10 @@ def words(text: str) -> list[str]:
         ("bench --mesh 'tp=4' --ranks 2", "tp=4 is 4 ranks, but there are 2 engines; start 4"),
         ("bench --mesh 'tp=2' --seconds 0", "max_s and max_calls must be above zero"),
         ("demo --mesh 'dp=2 tp'", "'tp' is not an axis; write name=size"),
+        ("bench", "say on which mesh, such as --mesh 'dp=2, tp=2', or --resume a run"),
+        ("bench --mesh 'tp=2' --beside dp", "'dp' does not say what an axis does; write AXIS=COLLECTIVE"),
+        ("bench --mesh 'tp=2' --groups some", "there is no way to group 'some'; there are together, alone, pairs"),
+        ("bench --resume no-such-folder", "no-such-folder holds no run"),
         ("report no-such-folder", "no-such-folder holds no run"),
     ],
 )
@@ -176,6 +180,37 @@ def test_compare_tells_a_regression_by_its_exit_code(
     (tmp_path / "log.txt").write_text(run.to_nccl_tests())
     assert main(["compare", str(tmp_path / "log.txt"), str(tmp_path / "log.txt")]) == 0
     assert main(["compare", str(tmp_path / "nothing"), str(tmp_path / "log.txt")]) == 2
+
+
+def test_bench_says_what_it_will_cost_and_goes_on_where_it_stopped(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    command = (
+        f"bench all_reduce --mesh dp=2,tp=2 --axis tp --sizes 1K,4K --seconds 0.02 --backend threads --out {folder}"
+    )
+    assert main(words(f"{command} --groups together,alone --launches 2 --shuffle --redact")) == 0
+    out = capsys.readouterr().out
+    assert "8 steps, about" in out
+    assert "tp alone · 2 groups of 2" in out
+    assert len(ml.Run.load(folder).results) == 2 * 2 * 2 * 2
+    import platform
+
+    assert platform.node() not in (folder / "run.json").read_text()
+    before = ml.Run.load(folder)
+    assert main(words(f"bench --resume {folder} --backend threads --out {tmp_path / 'again'}")) == 0
+    again = ml.Run.load(tmp_path / "again")
+    assert again.run_id == before.run_id
+    assert again.results["time_us"].tolist() == before.results["time_us"].tolist()  # nothing was left to measure
+    assert main(words(f"report {folder} --redact --out {tmp_path / 'report.md'}")) == 0
+
+
+def test_bench_takes_pairs_and_another_axis(capsys: pytest.CaptureFixture[str]) -> None:
+    options = "--mesh dp=2,tp=2 --sizes 1K --seconds 0.02 --backend threads"
+    assert main(words(f"bench send send_recv --axis world --groups pairs {options}")) == 0
+    assert "world pairs · 18 pairs and directions" in capsys.readouterr().out
+    assert main(words(f"bench all_reduce --axis tp --beside dp=reduce_scatter {options}")) == 0
+    assert "tp+dp · 2 groups of 2" in capsys.readouterr().out
 
 
 @pytest.mark.slow

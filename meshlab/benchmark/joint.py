@@ -68,8 +68,10 @@ class _Side:
         broke: list[BaseException] = []
         thread = threading.Thread(target=load.repeat, args=(is_over, broke), name="meshlab load", daemon=True)
         thread.start()
-        batches = take_batches(self.call.measure, self.share, self.step.mode, sampling)
-        is_over.set()
+        try:
+            batches = take_batches(self.call.measure, self.share, self.step.mode, sampling)
+        finally:
+            is_over.set()
         thread.join()
         if broke:
             raise broke[0]

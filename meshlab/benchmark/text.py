@@ -36,7 +36,8 @@ def results_text(results: pd.DataFrame) -> str:
     shown = sized.assign(op=sized["op"].fillna(sized["op"].dropna().iloc[0] if sized["op"].notna().any() else ""))
     for (axis, mode, dtype, op, in_place), rows in shown.groupby(keys, sort=False):
         place = ", in place" if in_place else ""
-        tables.append(f"{axis} · {_groups(rows)} · {where} · {mode} · {dtype}, {op}{place}\n{_table(rows)}")
+        element = f"{dtype}, {op}" if op else str(dtype)
+        tables.append(f"{axis} · {_groups(rows)} · {where} · {mode} · {element}{place}\n{_table(rows)}")
     for (axis, mode), rows in results[is_function].groupby(["axis", "mode"], sort=False):
         lines = [f"{name}  {_time(part)}" for name, part in rows.groupby("collective", sort=False)]
         tables.append("\n".join([f"{axis} · {_groups(rows)} · {where} · {mode}", *lines]))
@@ -45,6 +46,8 @@ def results_text(results: pd.DataFrame) -> str:
 
 def _groups(rows: pd.DataFrame) -> str:
     n_groups, n_ranks = rows["group"].nunique(), rows["n_ranks"].iloc[0]
+    if rows["axis"].iloc[0].endswith(" pairs"):
+        return f"{n_groups} pairs and directions, the slowest shown"
     return f"{n_groups} groups of {n_ranks}, the slowest shown" if n_groups > 1 else f"1 group of {n_ranks}"
 
 

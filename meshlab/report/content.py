@@ -242,11 +242,22 @@ _MODES = {
 }
 
 
+_WAYS = {
+    " alone": "“alone”: one group after the other, the rest idle; else all groups of an axis at once",
+    " pairs": "“pairs”: every two ranks of a group, in rounds of pairs that share no rank",
+    "+": "“tp+dp”: along tp, while every rank also works along dp",
+}
+
+
 def method(results: pd.DataFrame) -> list[tuple[str, str]]:
     """How the numbers were made and what they mean: terms with their text."""
     modes = [_MODES.get(str(mode), str(mode)) for mode in results["mode"].dropna().unique()]
     sources = set(results["source"].dropna())
     told = [("Mode", "; ".join(modes))] if modes else []
+    axes = " ".join(str(axis) for axis in results["axis"].dropna().unique())
+    ways = [text for mark, text in _WAYS.items() if mark in axes]
+    if ways:
+        told.append(("Axes", "; ".join(ways)))
     if sources - {"nccl-tests"}:
         told.append(
             (

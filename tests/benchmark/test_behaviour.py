@@ -11,6 +11,7 @@ import pytest
 import meshlab as ml
 from meshlab.benchmark import Sampling, find_spikes, find_stragglers
 from meshlab.benchmark.statistics import leading_warmup, spike_limit
+from meshlab.benchmark.text import results_text
 from meshlab.comm.threads import ThreadBackend
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
@@ -30,10 +31,7 @@ def slow_on_rank_2(comm: Any) -> Any:
 
 
 def test_a_function_is_timed_like_a_collective(engines: ml.Engines) -> None:
-    calls = []
-
     def sum_up(comm: Any) -> None:
-        calls.append(comm.rank)
         comm.all_reduce(comm.xp.ones(8))
 
     run = ml.bench(engines, MESH, [sum_up, "all_reduce"], axis="tp", sizes="1K", sampling=SHORT)
@@ -47,7 +45,7 @@ def test_a_function_is_timed_like_a_collective(engines: ml.Engines) -> None:
     assert set(run.samples.loc[run.samples["step"] == own["step"].iloc[0], "rank"]) == {0, 1, 2, 3}
     run._repr_html_()
     assert "sum_up" in ml.Report(run).markdown()
-    assert "sum_up  " in __import__("meshlab.benchmark.text", fromlist=["x"]).results_text(results)
+    assert "sum_up  " in results_text(results)
 
 
 def test_what_a_function_returns_is_timed_when_it_can_be_called(thread_engines: ml.Engines) -> None:

@@ -108,6 +108,8 @@ def test_functions_must_be_given_again_when_they_come_from_disk(thread_engines: 
     first.wait(30)
     old = ml.Run.load(first.save(tmp_path / "run"))
     assert old.plan == first.plan
+    pd.testing.assert_frame_equal(old.results, first.results)
+    pd.testing.assert_frame_equal(old.samples, first.samples)
     with pytest.raises(BenchError, match="the function 'own_step' does not come back from disk; give it again"):
         ml.bench(thread_engines, resume=old)
     run = ml.bench(thread_engines, MESH, own_step, resume=old)
