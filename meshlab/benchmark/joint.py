@@ -44,9 +44,16 @@ def measure_joint(
     """
     if step.beside is None:
         raise TypeError("a step of two collectives has one beside it")
-    first = _Side(comm, step, sampling, check)
-    second = _Side(other.aside(), step.beside, sampling, check)
-    return first.measure_beside(second, sampling), second.measure_beside(first, sampling)
+    aside = other.aside()
+    try:
+        first = _Side(comm, step, sampling, check)
+        second = _Side(aside, step.beside, sampling, check)
+        measured = first.measure_beside(second, sampling), second.measure_beside(first, sampling)
+    except BaseException:
+        aside.abort()  # a load that was under way may wait for ever
+        raise
+    aside.close()
+    return measured
 
 
 class _Side:

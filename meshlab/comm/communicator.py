@@ -171,26 +171,30 @@ class Communicator(Calls):
         return self.backend.empty(shape, dtype)
 
     def aside(self) -> Communicator:
-        """The same group, whose calls do not wait for those of other communicators, nor these for them.
+        """Open a second communicator of the same group; all its ranks must call it.
 
-        On GPUs all communicators of a process share one stream, so their calls come one after the other; this one gets
-        a stream of its own. A second thread may use it while the first one uses another communicator, but never both
-        this and the one that it comes from. It ends with that one.
+        A second thread may use it while the first one uses any other. On GPUs the communicators of a process share one
+        stream, so their calls come one after the other; this one gets a stream of its own.
 
         Returns
         -------
         Communicator
+            To be closed by whoever asked for it.
 
         Examples
         --------
         >>> import meshlab as ml
         >>> def both(comm):
-        ...     return comm.aside().all_reduce(np.array([comm.rank])).item()
+        ...     with comm.aside() as other:
+        ...         return other.all_reduce(np.array([comm.rank])).item()
         >>> with ml.launch(3, backend="threads") as engines:
         ...     engines.run(both)["value"].tolist()
         [3, 3, 3]
         """
-        return Communicator(self.backend.aside(), name=self.name, ranks=self.ranks, on_enter=self._on_enter)
+        self._enter()
+        open_aside = getattr(self.backend, "aside", None)  # where a split would share what cannot be used twice
+        backend = self.backend.split(0, self.rank) if open_aside is None else open_aside()
+        return Communicator(backend, name=self.name, ranks=self.ranks, on_enter=self._on_enter)
 
     def capabilities(self) -> Capabilities:
         """What the backend and its library can do."""

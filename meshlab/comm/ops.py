@@ -174,7 +174,7 @@ def divide(total: Array, n: int) -> None:
         np.divide(total, np.array(n).astype(total.dtype), out=total)
         return
     wide = total.astype(np.int32) if total.itemsize == 1 else total  # n itself may not fit in 8 bits
-    divisor = np.array(n, wide.dtype)
-    np.subtract(wide, np.fmod(wide, divisor), out=wide)
-    np.floor_divide(wide, divisor, out=wide)
-    total[...] = wide
+    divisor = wide.dtype.type(n)
+    quotient = wide // divisor  # operators that CuPy has too; this one cuts towards minus infinity
+    quotient += ((wide < 0) & (quotient * divisor != wide)).astype(quotient.dtype)
+    total[...] = quotient

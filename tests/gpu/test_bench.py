@@ -91,7 +91,7 @@ def test_what_does_not_fit_on_a_gpu_is_skipped(gpu_engines: ml.Engines, mesh: ml
 def test_two_axes_at_once_disturb_each_other(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     run = ml.bench(
         gpu_engines, mesh, axis="tp", sizes="64M", mode="pipelined, graph", beside={"world": "reduce_scatter"},
-        sampling=QUICK, deadline_s=30,
+        sampling=QUICK, deadline_s=12,
     )  # fmt: skip
     results = run.wait(120)
     assert (results["status"] == "ok").all(), results.loc[results["status"] != "ok", "stop_reason"].tolist()
