@@ -193,7 +193,7 @@ class Communicator(Calls):
         """
         self._enter()
         open_aside = getattr(self.backend, "aside", None)  # where a split would share what cannot be used twice
-        backend = self.backend.split(0, self.rank) if open_aside is None else open_aside()
+        backend: Any = self.backend.split(0, self.rank) if open_aside is None else open_aside()
         return Communicator(backend, name=self.name, ranks=self.ranks, on_enter=self._on_enter)
 
     def capabilities(self) -> Capabilities:
