@@ -207,6 +207,9 @@ class Conductor:
         cores, n = environment.usable_cores(), engines.world_size
         if capabilities.backend == "mpi" and len(set(self._hosts)) == 1 and n > cores:
             about["note"] = f"{n} ranks share {cores} cores, so times include waiting for a core."
+        gpus = [(fact.host, fact.capabilities.facts.get("device number")) for fact in facts]
+        if capabilities.backend == "nccl" and len(set(gpus)) < n:
+            about["note"] = f"{n} ranks share {len(set(gpus))} GPUs, so times say nothing about a GPU for each."
         if len(set(self._hosts)) > 1:
             about["hosts"] = ", ".join(dict.fromkeys(self._hosts))
         differing = machine.differing_settings(settings)

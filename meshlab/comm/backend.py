@@ -219,6 +219,9 @@ class Backend(Protocol):
     def local(self) -> AbstractContextManager[Any]:
         """Enter a context whose array operations (of `xp`) come in order with the calls made before and after."""
 
+    def aside(self) -> Backend:
+        """The same ranks, for calls of a second thread that do not wait for the calls of other communicators."""
+
     def split(self, color: int | None, key: int) -> Backend | None:
         """Make one communicator per color, ranks ordered by key; None for a rank without a color. Collective."""
 

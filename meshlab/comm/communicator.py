@@ -170,6 +170,28 @@ class Communicator(Calls):
         """
         return self.backend.empty(shape, dtype)
 
+    def aside(self) -> Communicator:
+        """The same group, whose calls do not wait for those of other communicators, nor these for them.
+
+        On GPUs all communicators of a process share one stream, so their calls come one after the other; this one gets
+        a stream of its own. A second thread may use it while the first one uses another communicator, but never both
+        this and the one that it comes from. It ends with that one.
+
+        Returns
+        -------
+        Communicator
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> def both(comm):
+        ...     return comm.aside().all_reduce(np.array([comm.rank])).item()
+        >>> with ml.launch(3, backend="threads") as engines:
+        ...     engines.run(both)["value"].tolist()
+        [3, 3, 3]
+        """
+        return Communicator(self.backend.aside(), name=self.name, ranks=self.ranks, on_enter=self._on_enter)
+
     def capabilities(self) -> Capabilities:
         """What the backend and its library can do."""
         return self.backend.capabilities()

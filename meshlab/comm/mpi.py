@@ -94,6 +94,10 @@ class MpiBackend:
         """Array operations are done when they return."""
         return nullcontext()
 
+    def aside(self) -> MpiBackend:
+        """Itself: a call waits in its own thread only."""
+        return self
+
     def split(self, color: int | None, key: int) -> Backend | None:
         """Make one communicator per color."""
         if self.size > 1:

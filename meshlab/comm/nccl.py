@@ -122,11 +122,13 @@ class NcclBackend:
         What this process shares among its communicators.
     config : CallConfig, optional
         How NCCL should carry out the calls, where it lets one choose.
+    is_view : bool, default False
+        True when the communicator belongs to another backend.
     """
 
-    def __init__(self, comm: Any, gpu: _Gpu, config: CallConfig | None = None) -> None:
+    def __init__(self, comm: Any, gpu: _Gpu, config: CallConfig | None = None, *, is_view: bool = False) -> None:
         self.comm = comm
-        self._is_view = config is not None  # of a communicator that belongs to another backend
+        self._is_view = is_view
         self.gpu = gpu
         self.rank: int = comm.rank
         self.size: int = comm.nranks
@@ -173,15 +175,16 @@ class NcclBackend:
         CommunicatorError
             If the loaded library cannot choose per call (before NCCL 2.31).
         """
-        return NcclBackend(self.comm, self.gpu, config)
+        return NcclBackend(self.comm, self.gpu, config, is_view=True)
 
     @contextmanager
     def local(self) -> Iterator[None]:
         """Array operations of CuPy in here come in order with the calls made before and after."""
-        user = self.gpu.follow_user()
-        with self.gpu.stream:
-            yield
-        self.gpu.lead_user(user)
+        with load().cupy.cuda.Device(self.gpu.device):  # a thread of the user's own begins with the first one
+            user = self.gpu.follow_user()
+            with self.gpu.stream:
+                yield
+            self.gpu.lead_user(user)
 
     @contextmanager
     def registered(self, array: Any) -> Iterator[None]:
@@ -201,6 +204,10 @@ class NcclBackend:
     def memory_bytes(self) -> int | None:
         """The GPU memory that the communicator holds; None where the library does not tell (before NCCL 2.30)."""
         return self.binder.memory_bytes()
+
+    def aside(self) -> NcclBackend:
+        """The same communicator on a stream of its own."""
+        return NcclBackend(self.comm, _Gpu(self.gpu.device, self.gpu.is_over), is_view=True)
 
     def split(self, color: int | None, key: int) -> Backend | None:
         """Make one communicator per color."""
@@ -222,6 +229,7 @@ class NcclBackend:
         halves = [dtype for dtype in DTYPES if not dtype.startswith("float8")]
         facts = {
             "device": name,
+            "device number": str(self.gpu.device),
             "compute capability": ".".join(map(str, capability)),
             "cupy": cupy.__version__,
             "CUDA runtime": _cuda_version(cupy.cuda.runtime.runtimeGetVersion()),

@@ -118,6 +118,11 @@ class HierarchicalBackend:
         """Order array operations as the inner level does."""
         return self._inner.backend.local()
 
+    def aside(self) -> HierarchicalBackend:
+        """The same stages on levels that stand aside."""
+        inner, outer = self._inner.aside(), None if self._outer is None else self._outer.aside()
+        return HierarchicalBackend(inner, outer, self._layout, self.rank, False)
+
     def split(self, color: int | None, key: int) -> NoReturn:
         """Refuse: there is no library below that could."""
         raise CommunicatorError("a hierarchical communicator cannot be split; split the one that it was cut from")

@@ -316,6 +316,10 @@ class ThreadBackend:
         """Array operations are done when they return."""
         return nullcontext()
 
+    def aside(self) -> ThreadBackend:
+        """Itself: a call waits in its own thread only."""
+        return self
+
     def split(self, color: int | None, key: int) -> Backend | None:
         """Make one communicator per color."""
         return self.world.split(self.rank, color, key)

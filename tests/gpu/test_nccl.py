@@ -249,6 +249,9 @@ def test_eight_ranks_share_the_gpus_in_a_cube(gpu_engines: ml.Engines, n_gpus: i
             assert wrong == [], axis
         told = values(engines, in_two_levels, cube, "world", arguments=(8 // n_gpus,), deadline_s=120)
         assert [wrong for value in told for wrong in value] == []
+        results = ml.bench(engines, cube, sizes="1M", sampling=ml.Sampling(max_s=0.1), deadline_s=60).wait(120)
+        assert (results["n_wrong"] == 0).all()
+        assert f"8 ranks share {n_gpus} GPUs" in results.attrs["note"]
 
 
 # -- faults ------------------------------------------------------------------------------------------------------------
