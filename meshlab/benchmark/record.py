@@ -11,6 +11,7 @@ import numpy as np
 
 from meshlab.benchmark.assemble import Columns, Row, results_frame, rows_of_results, samples_frame
 from meshlab.errors import BenchError, MeshlabError
+from meshlab.units import format_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +92,10 @@ class Record:
             wrong, total = list(self._wrong), len(self._rows)
         if not wrong:
             return ""
-        named = [f"{row['collective']} on {row['group']} ({row['n_wrong']:,} elements)" for row in wrong[:_TOLD]]
+        named = [
+            f"{row['collective']} on {row['group']} at {format_size(row['size_bytes'])} ({row['n_wrong']:,} elements)"
+            for row in wrong[:_TOLD]
+        ]
         more = f" and {len(wrong) - _TOLD:,} more" if len(wrong) > _TOLD else ""
         verb = "is" if len(wrong) == 1 else "are"
         return f"{len(wrong):,} of {total:,} rows {verb} WRONG: {', '.join(named)}{more}"

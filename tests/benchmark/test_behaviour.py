@@ -173,7 +173,7 @@ def test_a_wrong_row_turns_the_run_red(thread_engines: ml.Engines, monkeypatch: 
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=SHORT)
     view = LiveView(run)
     run.wait(30)
-    assert run.alert == "1 of 2 rows is WRONG: all_reduce on tp_1 (3 elements)"
+    assert run.alert == "1 of 2 rows is WRONG: all_reduce on tp_1 at 1\u2009KiB (3 elements)"
     assert 'class="ml-bad">1 of 2 rows is WRONG' in run._repr_html_()
     assert "with WRONG results" in repr(run)
     deadline = time.monotonic() + 5
