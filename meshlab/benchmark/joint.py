@@ -44,16 +44,9 @@ def measure_joint(
     """
     if step.beside is None:
         raise TypeError("a step of two collectives has one beside it")
-    aside = other.aside()
-    try:
-        first = _Side(comm, step, sampling, check)
-        second = _Side(aside, step.beside, sampling, check)
-        measured = first.measure_beside(second, sampling), second.measure_beside(first, sampling)
-    except BaseException:
-        aside.abort()  # a load that was under way may wait for ever
-        raise
-    aside.close()
-    return measured
+    first = _Side(comm, step, sampling, check)
+    second = _Side(other, step.beside, sampling, check)
+    return first.measure_beside(second, sampling), second.measure_beside(first, sampling)
 
 
 class _Side:
@@ -88,10 +81,9 @@ class _Side:
         """Make calls until all ranks of this group have heard that it is over."""
         try:
             is_needed = True
-            with self.comm.backend.local():  # the thread of a GPU's rank begins on the first GPU
-                while is_needed:
-                    for _ in range(self.calls):
-                        self.call()
-                    is_needed = bool(self.share([not is_over.is_set()]).max())
+            while is_needed:
+                for _ in range(self.calls):
+                    self.call()
+                is_needed = bool(self.share([not is_over.is_set()]).max())
         except BaseException as error:
             broke.append(error)

@@ -197,6 +197,8 @@ def _check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
         for name in plan.dtype:
             if name not in can_reduce:
                 raise BenchError(f"{can.backend} cannot reduce {name!r}; it reduces {', '.join(can_reduce)}")
+    if plan.beside and can.backend == "nccl":
+        raise BenchError("nccl has one stream per rank here, so two axes would take turns; leave beside= out")
     for name, function in plan.functions.items():
         if function is None:
             raise BenchError(f"the function {name!r} does not come back from disk; give it again as collective")

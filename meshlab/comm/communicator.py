@@ -170,32 +170,6 @@ class Communicator(Calls):
         """
         return self.backend.empty(shape, dtype)
 
-    def aside(self) -> Communicator:
-        """Open a second communicator of the same group; all its ranks must call it.
-
-        A second thread may use it while the first one uses any other. On GPUs the communicators of a process share one
-        stream, so their calls come one after the other; this one gets a stream of its own.
-
-        Returns
-        -------
-        Communicator
-            To be closed by whoever asked for it.
-
-        Examples
-        --------
-        >>> import meshlab as ml
-        >>> def both(comm):
-        ...     with comm.aside() as other:
-        ...         return other.all_reduce(np.array([comm.rank])).item()
-        >>> with ml.launch(3, backend="threads") as engines:
-        ...     engines.run(both)["value"].tolist()
-        [3, 3, 3]
-        """
-        self._enter()
-        open_aside = getattr(self.backend, "aside", None)  # where a split would share what cannot be used twice
-        backend: Any = self.backend.split(0, self.rank) if open_aside is None else open_aside()
-        return Communicator(backend, name=self.name, ranks=self.ranks, on_enter=self._on_enter)
-
     def capabilities(self) -> Capabilities:
         """What the backend and its library can do."""
         return self.backend.capabilities()

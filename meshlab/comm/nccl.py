@@ -28,7 +28,6 @@ __all__ = ["NcclBackend", "open_world", "unique_id"]
 _SPIN_S = 0.0005  # how long to ask an event without a pause; small collectives are over by then
 _PAUSE_S = 0.00005
 _CHECK_S = 0.1  # how often to ask NCCL for an error of another rank
-_IDENTITY_BYTES = 128  # NCCL_UNIQUE_ID_BYTES
 _GRAPH_WARMUP, _EAGER_WARMUP = 2, 1
 _GRAPH_CALLS = 20  # in one graph at most: `-G` of nccl-tests with its default `-n 20`
 
@@ -205,18 +204,6 @@ class NcclBackend:
     def memory_bytes(self) -> int | None:
         """The GPU memory that the communicator holds; None where the library does not tell (before NCCL 2.30)."""
         return self.binder.memory_bytes()
-
-    def aside(self) -> NcclBackend:
-        """Open a communicator of the same ranks, on a stream of its own.
-
-        Not by a split: what shares resources with its parent must not be used at the same time as that.
-        """
-        cupy, nccl, *_ = load()
-        identity = unique_id() if self.rank == 0 else bytes(_IDENTITY_BYTES)
-        shared = cupy.asarray(np.frombuffer(identity, np.uint8))
-        self.prepare(Call(CATALOG["broadcast"], shared, shared, shared.size, shared.dtype, None, 0, True))()
-        comm = nccl.Communicator.init(self.size, self.rank, nccl.UniqueId.from_bytes(shared.get().tobytes()))
-        return NcclBackend(comm, _Gpu(self.gpu.device, self.gpu.is_over))
 
     def split(self, color: int | None, key: int) -> Backend | None:
         """Make one communicator per color."""

@@ -161,7 +161,15 @@ class Binder:
 
     def _op(self, call: Call) -> int:
         if call.scalar is None:
-            return int(getattr(self._binding.RedOp, str(call.op).capitalize()))
+            # Before 2.29.7 a float's avg of one rank can leave the last elements out; it is the sum of that rank.
+            op = "sum" if call.op == "avg" and self._size == 1 else str(call.op)
+            return int(getattr(self._binding.RedOp, op.capitalize()))
+        if self._size == 1 and _version_code(self._binding) < 22907:
+            raise CommunicatorError(
+                f"NCCL {_version_text(self._binding)} can leave the last elements out of a pre_mul_sum of one rank; "
+                "2.29.7 and newer do not. Until then, multiply the array",
+                collective=call.collective.name,
+            )
         pointer = call.scalar.__array_interface__["data"][0]
         residence = int(self._binding.ScalarResidence.HostImmediate)
         return int(self._binding.red_op_create_pre_mul_sum(pointer, self._dtype(call), residence, self._comm))

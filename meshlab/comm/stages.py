@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,8 @@ from meshlab.comm.ops import ReduceOp, divide, find_op, pre_mul_sum
 from meshlab.errors import CommunicatorError
 
 __all__ = ["HierarchicalBackend", "Layout", "Level", "plan_stages"]
+
+_T = TypeVar("_T")
 
 Level = Literal["inner", "outer"]
 
@@ -135,7 +137,8 @@ class HierarchicalBackend:
             needs["reduce_scatter"] = ({"reduce_scatter"}, {"reduce_scatter"})
             needs["all_gather"] = ({"all_gather"}, {"all_gather"})
         ops = [op for op in inner.ops if op in outer.ops and op not in ("avg", "pre_mul_sum")]
-        if "sum" in outer.ops and "pre_mul_sum" in inner.ops:
+        first, second = self._in_order(inner, outer)
+        if "pre_mul_sum" in first.ops and "sum" in second.ops:
             ops += ["avg", "pre_mul_sum"]
         reduced = [set(can.dtypes if can.reduce_dtypes is None else can.reduce_dtypes) for can in (inner, outer)]
         dtypes = tuple(name for name in inner.dtypes if name in outer.dtypes)
@@ -252,13 +255,17 @@ class HierarchicalBackend:
         op = call.op or "sum"
         if call.scalar is not None:
             scalar = int(call.scalar) if is_whole(call.scalar.dtype) else float(call.scalar)
-            return pre_mul_sum(scalar), find_op("sum"), []
+            return *self._in_order(pre_mul_sum(scalar), find_op("sum")), []
         if op != "avg":
             return find_op(op), find_op(op), []
         dtype = call.dtype
         if dtype is None or not is_whole(dtype):
-            return pre_mul_sum(1 / self.size), find_op("sum"), []
+            return *self._in_order(pre_mul_sum(1 / self.size), find_op("sum")), []
         return find_op("sum"), find_op("sum"), [partial(divide, flat_elements(call.recv, dtype), self.size)]
+
+    def _in_order(self, first: _T, second: _T) -> tuple[_T, _T]:
+        """For the level inside and the one across: across comes first where no node has anything to add up."""
+        return (second, first) if self._layout.sizes.max() == 1 else (first, second)
 
 
 class _Staged:

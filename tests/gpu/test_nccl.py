@@ -149,9 +149,8 @@ def test_what_only_nccl_has(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> Non
         assert found["memory"] is None
     else:
         times = found["times"]
-        for size in (1 << 20, 256 << 20):
-            ring, tree = times["ring", size], times["tree", size]
-            assert max(ring, tree) / min(ring, tree) > 1.1, times
+        ring, tree = times["ring", 1 << 20], times["tree", 1 << 20]
+        assert max(ring, tree) / min(ring, tree) > 1.2, times
         assert found["facts"]["properties"] == "yes"
         assert found["memory"] > 0
 
