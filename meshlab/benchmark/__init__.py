@@ -6,6 +6,7 @@ from meshlab.benchmark.comparison import Comparison
 from meshlab.benchmark.estimate import Estimate
 from meshlab.benchmark.frame import RESULTS, SAMPLES, describe
 from meshlab.benchmark.nccl_tests import NcclTestsLog, read_nccl_tests, to_nccl_tests
+from meshlab.benchmark.overlap import measure_overlap
 from meshlab.benchmark.pairs import pair_matrix, pair_table
 from meshlab.benchmark.plan import Plan, Sampling
 from meshlab.benchmark.references import published_references, reference_lines
@@ -39,6 +40,7 @@ __all__ = [
     "find_spikes",
     "find_stragglers",
     "interference",
+    "measure_overlap",
     "pair_matrix",
     "pair_table",
     "published_references",
