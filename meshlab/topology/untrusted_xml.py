@@ -125,7 +125,9 @@ def _parse(text: str, lines_before: int) -> tuple[Element, str | None]:
     builder = _Builder()
     parser = create_parser(forbid_dtd=True)
     # Straight from expat: a content handler in between would wrap every attribute dict once more.
+    # Text between the elements means nothing here, so nothing is called for it.
     vars(parser).update(start_element=builder.start, end_element=builder.end)
+    vars(parser.getContentHandler()).update(characters=None)
     trouble = None
     try:
         parser.feed(text)
