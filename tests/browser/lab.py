@@ -191,7 +191,8 @@ class Notebook:
         """The repr of an expression in the notebook's own kernel."""
         client = BlockingKernelClient(connection_file=str(self._connection_file))
         client.load_connection_file()
-        client.start_channels()
+        # Without the heartbeat: its thread opens sockets without end when it is stopped before it has begun.
+        client.start_channels(hb=False)
         try:
             reply = client.execute("", user_expressions={"asked": expression}, reply=True, timeout=limit_s)
         finally:
