@@ -18,7 +18,7 @@ from meshlab.benchmark.plan import Plan
 from meshlab.benchmark.record import Record
 from meshlab.benchmark.steps import Step
 from meshlab.benchmark.timing import Measured, measure_pair, measure_step
-from meshlab.engines.engines import Lease
+from meshlab.engines.lease import Lease
 from meshlab.engines.rankset import Reply
 from meshlab.errors import BenchError, EngineError, MeshlabError
 from meshlab.mesh import WORLD, DeviceMesh

@@ -3,9 +3,10 @@
 from meshlab.comm.backend import MODES, Call, Capabilities, Mode, Timings
 from meshlab.comm.batch import Batch
 from meshlab.comm.catalog import CATALOG, DTYPES, OPS, Collective
-from meshlab.comm.communicator import Communicator, PreparedCall
+from meshlab.comm.communicator import Communicator
 from meshlab.comm.hierarchical import Hierarchical
 from meshlab.comm.ops import ReduceOp, pre_mul_sum
+from meshlab.comm.prepared import PreparedCall
 
 __all__ = [
     "CATALOG",

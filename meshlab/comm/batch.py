@@ -11,7 +11,8 @@ from meshlab.comm.catalog import Collective
 from meshlab.errors import CommunicatorError
 
 if TYPE_CHECKING:
-    from meshlab.comm.communicator import Communicator, PreparedCall
+    from meshlab.comm.communicator import Communicator
+    from meshlab.comm.prepared import PreparedCall
 
 __all__ = ["Batch"]
 

@@ -10,8 +10,6 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from meshlab.comm.backend import Backend, Call, CallConfig, Capabilities, Mode, 
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.dtypes import DTYPES
 from meshlab.comm.nccl_binding import Binder, load
+from meshlab.comm.nccl_timing import StreamTimer
 from meshlab.comm.ops import OPS
 from meshlab.errors import CommunicatorError
 
@@ -28,8 +27,6 @@ __all__ = ["NcclBackend", "open_world", "unique_id"]
 _SPIN_S = 0.0005  # how long to ask an event without a pause; small collectives are over by then
 _PAUSE_S = 0.00005
 _CHECK_S = 0.1  # how often to ask NCCL for an error of another rank
-_GRAPH_WARMUP, _EAGER_WARMUP = 2, 1
-_GRAPH_CALLS = 20  # in one graph at most: `-G` of nccl-tests with its default `-n 20`
 
 
 def unique_id() -> bytes:
@@ -291,94 +288,13 @@ class NcclBackend:
             self.abort()
             raise CommunicatorError("the client ended the run, because another rank does not answer any more")
 
-    # -- time ----------------------------------------------------------------------------------------------------------
-
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
     ) -> Timings:
         """Time anything that enqueues calls on the communication stream, on the GPU's own clock."""
         self.wait_idle()
         self.gpu.follow_user()
-        if mode == "isolated":
-            return self._measure_isolated(work, barrier, batches)
-        if mode == "graph":
-            return self._measure_back_to_back(self._captured(work, calls), barrier, calls, batches, _GRAPH_WARMUP)
-
-        def batch() -> None:
-            for _ in range(calls):
-                work()
-
-        return self._measure_back_to_back(batch, barrier, calls, batches, _EAGER_WARMUP)
-
-    def _captured(self, work: Callable[[], object], calls: int) -> Callable[[], None]:
-        """Calls in graphs of `_GRAPH_CALLS`, replayed as often as it takes, as nccl-tests does."""
-        work()  # connects, which must not happen while a graph is captured
-        self.wait_idle()
-        replays, rest = divmod(calls, _GRAPH_CALLS)
-        graphs = [self._graph(work, _GRAPH_CALLS)] * replays if replays else []
-        if rest:
-            graphs.append(self._graph(work, rest))
-        launches = [partial(graph.launch, self.gpu.stream) for graph in graphs]
-
-        def replay() -> None:
-            for launch in launches:
-                launch()
-
-        return replay
-
-    def _graph(self, work: Callable[[], object], calls: int) -> Any:
-        stream = self.gpu.stream
-        with stream:
-            stream.begin_capture()
-            for _ in range(calls):
-                work()
-            return stream.end_capture()
-
-    def _measure_back_to_back(
-        self,
-        batch: Callable[[], None],
-        barrier: Callable[[], object],
-        calls: int,
-        batches: int,
-        warmup: int,
-    ) -> Timings:
-        """Batches that follow each other without a gap; one event between two of them."""
-        cuda, stream, clock = load().cupy.cuda, self.gpu.stream, time.perf_counter_ns
-        events = [cuda.Event() for _ in range(batches + 1)]
-        host = np.empty(batches + 1, dtype=np.int64)
-        for _ in range(warmup):
-            batch()
-        barrier()
-        self.wait_idle()
-        barrier()  # still under way when the first batch is enqueued, so that the batches do not wait for the host
-        events[0].record(stream)
-        host[0] = clock()
-        for index in range(batches):
-            batch()
-            events[index + 1].record(stream)
-            host[index + 1] = clock()
-        self.wait(events[-1])
-        times = [cuda.get_elapsed_time(first, second) for first, second in pairwise(events)]
-        return Timings(np.array(times) * 1e3 / calls, np.diff(host) / (1e3 * calls), None)
-
-    def _measure_isolated(self, work: Callable[[], object], barrier: Callable[[], object], batches: int) -> Timings:
-        """One call at a time: the ranks meet, then each notes when it starts and how long its GPU takes."""
-        cuda, stream, clock = load().cupy.cuda, self.gpu.stream, time.perf_counter_ns
-        before, after = cuda.Event(), cuda.Event()
-        times, host, starts = np.empty(batches), np.empty(batches), np.empty(batches)
-        for index in range(batches):
-            barrier()
-            before.record(stream)
-            self.wait(before)
-            begin = clock()
-            before.record(stream)
-            work()
-            end = clock()
-            after.record(stream)
-            self.wait(after)
-            times[index] = cuda.get_elapsed_time(before, after) * 1e3
-            host[index], starts[index] = (end - begin) / 1e3, begin / 1e3
-        return Timings(times, host, starts)
+        return StreamTimer(self.gpu.stream, self.wait).measure(work, barrier, mode, calls, batches)
 
 
 class _NcclMemory:

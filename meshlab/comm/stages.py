@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from meshlab.comm.backend import Call, Capabilities, Mode, Timings
 from meshlab.comm.catalog import CATALOG
-from meshlab.comm.communicator import Communicator, PreparedCall
+from meshlab.comm.communicator import Communicator
 from meshlab.comm.dtypes import flat_elements, is_whole
 from meshlab.comm.ops import ReduceOp, divide, find_op, pre_mul_sum
+from meshlab.comm.prepared import PreparedCall
 from meshlab.errors import CommunicatorError
 
 __all__ = ["HierarchicalBackend", "Layout", "Level", "plan_stages"]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from meshlab import markup
+from meshlab.engines.lease import Lease
 from meshlab.engines.rankset import RankFacts, RankSet, Reply
 from meshlab.engines.rounds import Round, RoundFailedError
 from meshlab.engines.verify import verify_mesh
@@ -20,7 +21,7 @@ from meshlab.units import format_size
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Engines", "Lease", "check_mesh_size"]
+__all__ = ["Engines", "check_mesh_size"]
 
 _MOST_GROUP_SETS = 32
 
@@ -377,74 +378,6 @@ def check_mesh_size(mesh: DeviceMesh, n: int) -> None:
             f"{mesh} is {mesh.world_size} ranks, but there are {n} engines; start {mesh.world_size}, or let an axis "
             f"fill: DeviceMesh('…=-1', world_size={n})"
         )
-
-
-class Lease:
-    """The right to use the ranks, for as long as `Engines.lease` lasts."""
-
-    def __init__(self, engines: Engines) -> None:
-        self.engines = engines
-
-    @property
-    def doing(self) -> str:
-        """What the ranks are busy with, as others are told."""
-        return self.engines._doing
-
-    @doing.setter
-    def doing(self, text: str) -> None:
-        self.engines._doing = text
-
-    def everywhere(self, method: str, *arguments: Any) -> list[Reply]:
-        """Run one of the worker's own methods on every rank."""
-        engines = self.engines
-        return engines._round(method, [arguments] * engines.world_size, doing=self.doing)
-
-    def call(
-        self,
-        function: Callable[..., Any],
-        mesh: DeviceMesh | None = None,
-        axis: str | Sequence[str] = WORLD,
-        arguments: tuple[Any, ...] = (),
-        *,
-        also: Sequence[str] = (),
-        ranks: Collection[int] | None = None,
-        deadline_s: float | None = None,
-    ) -> list[Reply]:
-        """Call ``function(communicator, *arguments)`` on every rank that is in a group along `axis`.
-
-        Parameters
-        ----------
-        function, mesh, axis, arguments, deadline_s
-            As in `Engines.run`.
-        also : sequence of str, default ()
-            More group sets; their communicators are handed over behind the first. Only ranks that are in all take part.
-        ranks : collection of int, optional
-            Only these take part; the others stay idle.
-        """
-        engines = self.engines
-        names, members = [], set(range(engines.world_size) if ranks is None else ranks)
-        for one in (axis, *also):
-            name, inside = engines._make_group_set(mesh, one)
-            names.append(name)
-            members &= set(inside)
-        shipped = function if engines.backend == "threads" else _pickled(function)
-        given = [(tuple(names), shipped, arguments)] * len(members)
-        return engines._round("run", given, ranks=sorted(members), doing=self.doing, deadline_s=deadline_s)
-
-    def renew(self) -> None:
-        """Close all communicators, so that fresh ones are made."""
-        self.engines._forget_group_sets("to make fresh ones")
-
-
-def _pickled(function: Callable[..., Any]) -> bytes:
-    import cloudpickle
-
-    try:
-        return bytes(cloudpickle.dumps(function))
-    except Exception as error:
-        raise EngineError(
-            f"the function cannot be sent to the engines: {error}; it must not hold open files, locks or widgets"
-        ) from error
 
 
 def _raise_first_error(replies: Sequence[Reply], doing: str) -> None:

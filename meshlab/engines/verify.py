@@ -10,7 +10,7 @@ from meshlab.mesh import WORLD, DeviceMesh, Group
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.engines.engines import Lease
+    from meshlab.engines.lease import Lease
     from meshlab.engines.rankset import Reply
 
 __all__ = ["verify_mesh"]

@@ -12,6 +12,7 @@ from meshlab.errors import TopologyError
 from meshlab.plots.figures import axes_size, room_right, set_title, text_width
 from meshlab.plots.palette import QUANTITY, text_colors
 from meshlab.topology.cluster import Cluster
+from meshlab.topology.link_matrix import link_codes
 from meshlab.topology.links import LINK_MEANINGS, UNKNOWN
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def plot_links(cluster: Cluster, node: int | str | None = None, *, ax: Axes | No
         names = dict(enumerate(host.ends))
         title = [host.name, host.summary]
     else:
-        words, codes = cluster.link_codes()
+        words, codes = link_codes(cluster)
         names = dict(zip(cluster.first_device.tolist(), cluster.names, strict=False))
         title = [cluster.title or "cluster", cluster.summary]
     if not codes.size:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from meshlab.errors import TopologyError
 from meshlab.topology.hardware import Device, Node
 from meshlab.topology.levels import INNER_LEVELS, Ints, Lazy, Level
+from meshlab.topology.link_matrix import link_codes
 from meshlab.topology.links import UNKNOWN
 from meshlab.topology.tables import cluster_card, device_table, level_table
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Cluster"]
-
-_MOST_WORDS = 2048
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -320,37 +319,8 @@ class Cluster:
         >>> preset("dgx-a100").link_words()[0, :3].tolist()
         ['X', 'NV12', 'NV12']
         """
-        words, codes = self.link_codes(node)
+        words, codes = link_codes(self, node)
         return np.array(words, dtype=np.str_)[codes]
-
-    def link_codes(self, node: int | str | None = None) -> tuple[list[str], npt.NDArray[np.int16]]:
-        """`link_words` as the different words, and the number of the word of every pair."""
-        numbers: dict[str, int] = {}
-        if node is not None or self.n_nodes == 1:
-            kind = int(self.kinds[self.node_index(0 if node is None else node)])
-            codes = self._template_codes(kind, numbers)
-            return list(numbers), codes
-        if self.n_devices > _MOST_WORDS:
-            raise TopologyError(
-                f"{self.n_devices:,} devices make too large a matrix; name a node: link_words({self.names[0]!r})"
-            )
-        names = [*reversed(self.level_names[3:]), "nvlink"]
-        rows = [*reversed(self.domains[3:]), self.domains[1]]
-        codes = np.zeros((self.n_devices, self.n_devices), dtype=np.int16)
-        for number, domain in enumerate(rows):
-            np.copyto(codes, number, where=domain[:, None] == domain)
-        numbers = {name: number for number, name in enumerate(names)}
-        inside = [self._template_codes(kind, numbers) for kind in range(len(self.templates))]
-        for index in range(self.n_nodes):
-            start, stop = self.first_device[index : index + 2]
-            codes[start:stop, start:stop] = inside[self.kinds[index]]
-        return list(numbers), codes
-
-    def _template_codes(self, kind: int, numbers: dict[str, int]) -> npt.NDArray[np.int16]:
-        template = self.templates[kind]
-        size = len(template.devices)
-        rows = [[numbers.setdefault(word, len(numbers)) for word in row[:size]] for row in template.words[:size]]
-        return np.array(rows, dtype=np.int16).reshape(size, size)
 
     # -- tables and looks ----------------------------------------------------------------------------------------------
 

@@ -12,9 +12,10 @@ from meshlab import markup
 from meshlab.errors import MeshError, TopologyError
 from meshlab.mesh import DeviceMesh, Groups
 from meshlab.topology.cluster import Cluster
-from meshlab.topology.crossings import Crossings, Ground, cross
+from meshlab.topology.crossings import Crossings, cross
+from meshlab.topology.ground import Ground
 from meshlab.topology.levels import INNER_LEVELS, Ints
-from meshlab.topology.links import Distance
+from meshlab.topology.sentences import sentence, slowest_gbs
 from meshlab.topology.view import devices_of_ranks
 from meshlab.units import format_bandwidth
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Placement", "place"]
 
-_NVLINK, _HOST = INNER_LEVELS.index("nvlink"), INNER_LEVELS.index("host")
+_HOST = INNER_LEVELS.index("host")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,12 +64,13 @@ class Placement:
 
     def of(self, axis: str | Sequence[str]) -> Crossings:
         """What the groups of one axis, several axes, or one group by name cross and share, as arrays."""
-        name, groups = self._groups(axis)
+        name, groups = self.groups(axis)
         if name not in self.answers:
             self.answers[name] = cross(self.ground, groups.array)
         return self.answers[name]
 
-    def _groups(self, axis: str | Sequence[str]) -> tuple[str, Groups]:
+    def groups(self, axis: str | Sequence[str]) -> tuple[str, Groups]:
+        """The name and the groups of one axis, several axes, or one group by name."""
         groups = self.mesh.group_set(axis)
         return groups.name, groups
 
@@ -109,7 +111,7 @@ class Placement:
         import pandas as pd
 
         answer = self.of(axis)
-        name, groups = self._groups(axis)
+        name, groups = self.groups(axis)
         levels = np.array(self.cluster.level_names, dtype=object)
         columns: dict[str, object] = {
             "axis": name,
@@ -162,81 +164,8 @@ class Placement:
     def explain(self, axis: str | None = None) -> str:
         """One sentence per axis, the fastest first; or of one axis only."""
         if axis is not None:
-            return self._sentence(axis)
-        return "\n".join(self._sentence(name) for name in self._shown)
-
-    def _sentence(self, axis: str) -> str:
-        answer = self.of(axis)
-        name, groups = self._groups(axis)
-        if groups.size == 1:
-            return f"{name} has one rank per group: nothing crosses a link"
-        worst = int(np.argmax(answer.worst_level * 16 + answer.worst_distance))
-        level = int(answer.worst_level[worst])
-        gbs = _slowest(answer)
-        rate = "" if gbs is None else f", {format_bandwidth(gbs)}"
-        word = self.worst_words(axis)[worst]
-        if level == 0:
-            return f"{name} stays on one device: {int(answer.ranks_per_node[1].max())} ranks share it"
-        if level == _NVLINK:
-            racks = "" if answer.domains[_HOST].max() == 1 else f" across {int(answer.domains[_HOST].max())} hosts"
-            return f"{name} stays inside NVLink{racks}: {'NVLink' if word == 'nvlink' else word}{rate}"
-        if level == _HOST:
-            return f"{name} stays inside the host{self._why_no_nvlink(answer, worst)}: its worst link is {word}{rate}"
-        return f"{name} leaves the host: {self._sharing(answer)}; {self._crossing(answer)}"
-
-    def _why_no_nvlink(self, answer: Crossings, worst: int) -> str:
-        template = self.cluster.templates[self.ground.kind[answer.worst[0, worst]]]
-        if template.devices and template.devices[0].backend == "cpu":
-            return ", on CPUs"
-        if not template.nvlink_known:
-            return ", and the source does not say whether NVLink joins it"
-        return " but leaves NVLink" if (template.distance == Distance.NVLINK).any() else ""
-
-    def _sharing(self, answer: Crossings) -> str:
-        groups = answer.groups_per_node
-        who = f"{groups} group{'s' * (groups > 1)} share{'s' * (groups == 1)}"
-        nics = self._nics_per_node(answer)
-        if not nics:
-            return f"{who} the host's NICs, which are not known"
-        busiest = float(np.nanmax(answer.groups_per_nic))
-        slowest = np.nanmin(answer.node_gbs) if np.isfinite(answer.node_gbs).any() else None
-        rate = "" if slowest is None else f", {format_bandwidth(float(slowest))} a group"
-        if groups == 1:
-            return f"it has the host's {nics} NIC{'s' * (nics > 1)} for itself{rate.removesuffix(' a group')}"
-        if busiest == 1:
-            each = ", one each"
-        elif busiest > 1:
-            each = f", {busiest:g} to a NIC"
-        else:
-            each = f", {1 / busiest:g} each"
-        return f"{who} {nics} NIC{'s' * (nics > 1)}{each}{rate}"
-
-    def _nics_per_node(self, answer: Crossings) -> int:
-        """The NICs that groups leaving a host use there, on the host with the fewest."""
-        leaving = answer.worst_level > _HOST
-        kinds = np.unique(self.ground.kind[answer.worst[0][leaving]])
-        return min(int(self.cluster.templates[k].near_nics.any(axis=0).sum()) for k in kinds)
-
-    def _crossing(self, answer: Crossings) -> str:
-        names = self.cluster.level_names
-        outermost = int(answer.worst_level.max())
-        span = int(answer.span.max())
-        below = outermost - 1
-        if below > _HOST:
-            text = f"it crosses {int(answer.domains[below].max())} {_plural(names[below])}"
-        elif answer.domains[outermost].max() == 1:
-            text = f"it stays inside {_article(names[outermost])}"
-        else:
-            text = "every hop stays on its rail"
-        if below > _HOST and names[outermost] != names[-1] and span == outermost:
-            text += f" and stays inside {_article(names[outermost])}"
-        taper = float(answer.taper.max())
-        gbs = _slowest(answer)
-        if taper > 1:
-            text += f" and pays the 1:{taper:g} taper"
-            if gbs is not None and gbs < np.nanmin(answer.node_gbs):
-                text += f", {format_bandwidth(gbs)} a group"
-        return text
+            return sentence(self, axis)
+        return "\n".join(sentence(self, name) for name in self._shown)
 
     # -- results and devices -------------------------------------------------------------------------------------------
 
@@ -316,7 +245,7 @@ class Placement:
         """
         import pandas as pd
 
-        name, groups = self._groups(axis)
+        name, groups = self.groups(axis)
         devices = [device for template in self.cluster.templates for device in template.devices]
         starts = np.cumsum([0, *(len(template.devices) for template in self.cluster.templates[:-1])])
         kind = (starts[self.ground.kind] + self.ground.local).astype(np.int64)
@@ -351,7 +280,7 @@ class Placement:
         rows = []
         for axis in self._shown:
             answer = self.of(axis)
-            gbs = _slowest(answer)
+            gbs = slowest_gbs(answer)
             rows.append(
                 [
                     axis,
@@ -359,7 +288,7 @@ class Placement:
                     int(answer.domains[_HOST].max()),
                     self.cluster.level_names[int(answer.span.max())],
                     "–" if gbs is None else format_bandwidth(gbs),
-                    self._sentence(axis),
+                    sentence(self, axis),
                 ]
             )
         header = ["axis", "groups", "hosts per group", "held by", "slowest hop", "in words"]
@@ -383,19 +312,6 @@ def _total(parts: Sequence[tuple[tuple[str, str, int | None, int | None], int]])
         min(memory) / 2**30 if len(memory) == len(parts) else None,
         None if mixed or sms is None else sms * count,
     )
-
-
-def _slowest(answer: Crossings) -> float | None:
-    known = answer.ring_gbs[np.isfinite(answer.ring_gbs)]
-    return float(known.min()) if known.size else None
-
-
-def _plural(level: str) -> str:
-    return {"leaf": "leaf switches"}.get(level, f"{level}s")
-
-
-def _article(level: str) -> str:
-    return {"leaf": "one leaf switch", "cluster": "the cluster"}.get(level, f"a {level}")
 
 
 def place(mesh: DeviceMesh, cluster: Cluster, devices: Sequence[int] | Ints | None = None) -> Placement:
