@@ -153,11 +153,7 @@ class Conductor:
             measured: dict[int, Measured] = (
                 {rank: value[number] for rank, value in values.items()} if step.beside is not None else dict(values)
             )
-            parties = [
-                (name, ranks)
-                for name, ranks in part.parties(self._mesh.group_set(part.along))
-                if all(rank in measured for rank in ranks)  # beside another axis, some ranks may take no part
-            ]
+            parties = part.parties(self._mesh.group_set(part.along))
             rows += rows_of_step(part, parties, measured, self._hosts)
             samples += samples_of_step(part, parties, measured, self._hosts)
         self._record.add(launch, rows, samples)

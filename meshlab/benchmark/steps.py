@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from meshlab.comm.backend import Mode
 from meshlab.comm.catalog import find_collective, find_dtype
 from meshlab.errors import BenchError
@@ -189,6 +191,16 @@ def _points(plan: Plan, mesh: DeviceMesh) -> Iterator[Step]:
                     yield from _beside(plan, mesh, step, point)
 
 
+def _check_same_ranks(mesh: DeviceMesh, axis: str, other: str) -> None:
+    """A rank that is in one of two group sets only would be waited for in the other."""
+    alone = np.setxor1d(mesh.group_set(axis).array, mesh.group_set(other).array)
+    if alone.size:
+        raise BenchError(
+            f"{axis} and {other} cannot run at the same time: rank {alone[0]} is in the groups of one of them only; "
+            "choose two that have the same ranks"
+        )
+
+
 def _fits(name: str, grouping: Grouping, number: int, n: int) -> bool:
     """Whether something is measured in this way; messages both ways are the same in the second half of the rounds."""
     if grouping == "pairs":
@@ -229,6 +241,7 @@ def _beside(plan: Plan, mesh: DeviceMesh, step: Step, point: Sequence[object]) -
     for axis, name in plan.beside:
         if axis == step.along:
             continue
+        _check_same_ranks(mesh, step.along, axis)
         may = in_place and find_collective(name).in_place
         other = _point(plan, name, axis, mesh.group_set(axis).size, dtype, op, mode, may, size)  # type: ignore[arg-type]
         yield other

@@ -73,6 +73,14 @@ def test_two_axes_at_once_are_also_measured_by_themselves_and_nothing_stands_twi
     assert [step.axis for step in twice].count("dp") == 1
 
 
+def test_groups_of_other_ranks_cannot_run_at_the_same_time() -> None:
+    mesh = MESH.with_group("pair", [0, 1])
+    with pytest.raises(BenchError, match="pair and dp cannot run at the same time: rank 2 is in the groups of one"):
+        Plan("all_reduce", "pair", beside={"dp": "all_reduce"}).steps(mesh)
+    with pytest.raises(BenchError, match="dp and pair cannot run at the same time: rank 2"):
+        Plan("all_reduce", "dp", beside={"pair": "all_reduce"}).steps(mesh)
+
+
 def test_a_step_knows_the_memory_of_its_buffers() -> None:
     assert steps(sizes="1M")[0].buffer_bytes == 2 << 20
     assert steps(sizes="1M", in_place=True)[0].buffer_bytes == 1 << 20
