@@ -162,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     report.add_argument("folder", help="the run's folder")
     report.add_argument("--out", metavar="FILE", help="the report, .html or .md (default: report.html in the folder)")
+    report.add_argument("--pictures", action="store_true", help="beside a .md, write its pictures as PNG files")
     report.add_argument("--redact", action="store_true", help="write hashes for the names of hosts and users")
 
     compare = add(
@@ -336,13 +337,11 @@ def _wait(run: Run) -> int:
 def _write(run: Run, folder: Path) -> None:
     from meshlab.benchmark.store import save_run
     from meshlab.report import Report
-    from meshlab.report.pictures import save_pictures
 
     save_run(run, folder)
-    save_pictures(run.results, run.mesh, folder)
     report = Report(run)
     report.save(folder / "report.html")
-    report.save(folder / "report.md")
+    report.save(folder / "report.md", pictures=True)
 
 
 def _report(options: argparse.Namespace) -> int:
@@ -351,7 +350,7 @@ def _report(options: argparse.Namespace) -> int:
 
     path = Path(options.out) if options.out else Path(options.folder) / "report.html"
     run = Run.load(options.folder)
-    Report(run.redacted() if options.redact else run).save(path)
+    Report(run.redacted() if options.redact else run).save(path, pictures=options.pictures)
     _say(path)
     return _GOOD
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -138,7 +139,10 @@ def test_bench_prints_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert f"report: {tmp_path / 'run' / 'report.html'}" in out
     written = {file.name for file in (tmp_path / "run").iterdir()}
     assert written >= FILES
-    assert {"membership-tp.png", "bandwidth-tp.png", "latency-tp.png"} <= written
+    pictures = {f"report-{name}-tp.png" for name in ("membership", "bandwidth", "latency")}
+    assert pictures <= written
+    markdown = (tmp_path / "run" / "report.md").read_text()
+    assert set(re.findall(r"\(<(.*?)>\)", markdown)) == {name for name in written if name.endswith(".png")}
     assert len(ml.Run.load(tmp_path / "run").results) == 2 * 3 * 2
 
     (tmp_path / "run" / "report.html").unlink()
@@ -146,6 +150,9 @@ def test_bench_prints_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
     assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "short.md")]) == 0
     assert (tmp_path / "short.md").read_text().startswith("# ")
+    assert not list(tmp_path.glob("*.png"))
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "long.md"), "--pictures"]) == 0
+    assert len(list(tmp_path.glob("long-*.png"))) == len(pictures) + 1  # the groups of dp are shown too
 
 
 def test_the_demo_goes_the_whole_way_over_mpi(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

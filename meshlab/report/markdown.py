@@ -3,16 +3,42 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from meshlab.mesh import Groups
+
+if TYPE_CHECKING:
+    from meshlab.report.pictures import Picture, Pictures
 
 __all__ = ["document"]
 
 
-def document(content: dict[str, Any], groups: Sequence[Groups]) -> str:
-    """Render the document; its order is that of the HTML page, with a table of groups in the pictures' place."""
+def document(
+    content: dict[str, Any],
+    groups: Sequence[Groups],
+    pictures: Pictures | None = None,
+    file_of: Callable[[Picture], str] | None = None,
+) -> str:
+    """Render the document; its order is that of the HTML page.
+
+    Parameters
+    ----------
+    content : dict
+        What `Report` gathered.
+    groups : sequence of Groups
+        What stands in the table of groups.
+    pictures : Pictures, optional
+        What to show as well.
+    file_of : callable, optional
+        From a picture to the name of its file.
+    """
+
+    def gallery(shown: Iterable[Picture]) -> Iterable[str]:
+        for picture in shown:
+            name = picture.name if file_of is None else file_of(picture)
+            yield from (f"![{_escape(picture.text)}](<{name}>)", "")
+
     lines = [f"# {_escape(content['title'])}", "", _escape(content["where"]), ""]
     for number, sentence in enumerate(content["verdict"]):
         lines += [f"**{_escape(sentence)}**" if number == 0 else _escape(sentence), ""]
@@ -21,8 +47,15 @@ def document(content: dict[str, Any], groups: Sequence[Groups]) -> str:
     if groups:
         rows = [[group.name, f"{len(group):,}", f"{group.size:,}", repr(group[0])] for group in groups]
         lines += ["## Groups", "", *_table(["axis", "groups", "ranks each", "first group"], rows, numbers=False), ""]
+    if pictures is not None:
+        lines += gallery(pictures.memberships)
     if content["machine"]:
         lines += ["## Machine", "", *(f"- {_escape(sentence)}" for sentence in content["machine"]), ""]
+    if pictures is not None:
+        lines += gallery(pictures.machines)
+        lines += ["## Curves", ""] if pictures.curves else []
+        for name, drawn in pictures.curves:
+            lines += [f"### {_escape(name)}", "", *gallery(drawn)]
     if content["tables"]:
         lines += ["## Results", ""]
     for table in content["tables"]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshlab.benchmark.steps import along
 from meshlab.files import write_file
 from meshlab.mesh import DeviceMesh
 from meshlab.plots.curves import curve_box, plot_bandwidth, plot_latency
@@ -26,10 +25,12 @@ if TYPE_CHECKING:
 __all__ = [
     "WIDTH",
     "Picture",
+    "Pictures",
     "curve_pictures",
+    "draw",
     "membership_pictures",
+    "picture_file",
     "pictures_by_axis",
-    "save_pictures",
     "topology_pictures",
 ]
 
@@ -64,14 +65,52 @@ class Picture:
         return figure_svg(self.figure, label=self.text)
 
 
-def save_pictures(results: pd.DataFrame, mesh: DeviceMesh, folder: Path) -> list[Path]:
-    """Write the pictures of a run as PNG files: membership, bandwidth and latency of every axis that was measured."""
-    axes = list(dict.fromkeys(along(str(axis)) for axis in results["axis"].dropna().unique()))
-    curves = [picture for _, pictures in pictures_by_axis(results) for picture in pictures]
-    return [
-        write_file(folder / f"{picture.name}.png", figure_png(picture.figure))
-        for picture in [*membership_pictures(mesh, axes), *curves]
-    ]
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """All pictures of a report.
+
+    Parameters
+    ----------
+    memberships : list of Picture
+        Who is in which group.
+    machines : list of Picture
+        The groups on the machine.
+    curves : list of (str, list of Picture)
+        Bandwidth and latency, under the name of what they were measured on.
+    """
+
+    memberships: list[Picture]
+    machines: list[Picture]
+    curves: list[tuple[str, list[Picture]]]
+
+    def save(self, folder: Path, prefix: str) -> None:
+        """Write all of them into a folder as PNG files, named as `picture_file` says."""
+        for picture in (*self.memberships, *self.machines, *(one for _, pictures in self.curves for one in pictures)):
+            write_file(folder / picture_file(prefix, picture), figure_png(picture.figure))
+
+
+def picture_file(prefix: str, picture: Picture) -> str:
+    """The name of the file of a picture that belongs to the report called `prefix`."""
+    return f"{prefix}-{picture.name}.png"
+
+
+def draw(results: pd.DataFrame, mesh: DeviceMesh | None, cluster: Cluster | None, axes: list[str]) -> Pictures:
+    """Draw a report's pictures.
+
+    Parameters
+    ----------
+    results : pandas.DataFrame
+        A results frame.
+    mesh : DeviceMesh or None
+    cluster : Cluster or None
+    axes : list of str
+        The groups of `mesh` to show.
+    """
+    return Pictures(
+        membership_pictures(mesh, axes) if mesh is not None else [],
+        topology_pictures(mesh, cluster, axes) if mesh is not None and cluster is not None else [],
+        pictures_by_axis(results),
+    )
 
 
 def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[Picture]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,6 +15,7 @@ from meshlab.mesh import DeviceMesh
 if TYPE_CHECKING:
     import pandas as pd
 
+    from meshlab.report.pictures import Pictures
     from meshlab.topology import Cluster
 
 __all__ = ["Report", "read_report"]
@@ -145,27 +147,39 @@ class Report:
             axes.append(along(str(axis)))
         return list(dict.fromkeys(axes))[:_MOST_PICTURES]
 
+    def _draw(self) -> Pictures:
+        from meshlab.report.pictures import draw
+
+        return draw(self.results, self.mesh, self.cluster, self._shown_axes())
+
     def html(self) -> str:
         """The report as one HTML page that loads nothing from elsewhere."""
         from meshlab.report.html import page
 
-        return page(self._content(), self.results, self.mesh, self.cluster, self._shown_axes())
+        return page(self._content(), self.results, self._draw())
 
     def markdown(self) -> str:
         """The report as Markdown with GitHub's tables, without pictures."""
+        return self._markdown()
+
+    def _markdown(self, pictures: Pictures | None = None, prefix: str = "") -> str:
         from meshlab.report.markdown import document
+        from meshlab.report.pictures import picture_file
 
         groups = [self.mesh.group_set(axis) for axis in self._shown_axes()] if self.mesh is not None else []
-        return document(self._content(), groups)
+        return document(self._content(), groups, pictures, partial(picture_file, prefix))
 
-    def save(self, path: str | Path) -> Path:
+    def save(self, path: str | Path, *, pictures: bool = False) -> Path:
         """Write the report; the suffix .html or .md decides the format.
 
-        The file is written beside its place and then moved there, so nobody ever reads half of it.
+        Every file is written beside its place and then moved there, so nobody ever reads half of it.
 
         Parameters
         ----------
         path : str or pathlib.Path
+        pictures : bool, default False
+            Whether Markdown shows pictures too. They are PNG files in the same folder, named after the report:
+            ``report-bandwidth-tp.png``. HTML has its pictures inside, in any case.
 
         Returns
         -------
@@ -174,13 +188,18 @@ class Report:
         Raises
         ------
         BenchError
-            If the suffix is neither, or the file cannot be written.
+            If the suffix is neither, or a file cannot be written.
         """
         path = Path(path)
         if path.suffix not in (".html", ".md"):
             raise BenchError(f"{path.name!r} does not say how to write the report; let it end in .html or .md")
-        text = self.html() if path.suffix == ".html" else self.markdown()
-        return write_file(path, text)
+        if path.suffix == ".html":
+            return write_file(path, self.html())
+        if not pictures:
+            return write_file(path, self.markdown())
+        drawn = self._draw()
+        drawn.save(path.parent, path.stem)
+        return write_file(path, self._markdown(drawn, path.stem))
 
     def _repr_html_(self) -> str:
         from meshlab import markup

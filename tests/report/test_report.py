@@ -235,6 +235,18 @@ def test_markdown_has_the_same_order_and_whole_tables(run):
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
 
 
+def test_markdown_with_pictures_names_files_that_are_there(run, tmp_path):
+    path = Report(run, cluster=preset("dgx-h100")).save(tmp_path / "night ly.md", pictures=True)
+    text = path.read_text()
+    named = re.findall(r"^!\[(.+)\]\(<(.+)>\)$", text, re.MULTILINE)
+    assert {name for _, name in named} == {file.name for file in tmp_path.glob("*.png")}
+    assert "night ly-bandwidth-tp.png" in {name for _, name in named}
+    assert any("Bus bandwidth over message size; highest: " in words for words, _ in named)
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for _, name in named)
+    headings = [line for line in text.splitlines() if line.startswith("## ")]
+    assert headings == ["## Groups", "## Machine", "## Curves", "## Results", "## Method", "## Environment"]
+
+
 def test_markdown_cells_cannot_break_their_table(run):
     run.environment = {"host": {"a|b\nc": "x | y\r\n| z"}}
     assert "| a\\|b c | x \\| y \\| z |" in Report(run).markdown()
