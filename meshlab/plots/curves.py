@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.errors import BenchError
-from meshlab.plots.figures import axes_size, font_size, set_title, text_width, wrap_title
+from meshlab.plots.figures import SEPARATOR, axes_size, font_size, room_right, set_title, text_width, wrap_title
 from meshlab.plots.lines import Line, Values, lines_of, title_parts
 from meshlab.plots.palette import PALETTE, PREVIOUS, WRONG
 from meshlab.units import THIN, format_bandwidth, format_size
@@ -25,7 +25,13 @@ _BANDWIDTHS = {"busbw_gbs": "bus bandwidth", "algbw_gbs": "algorithm bandwidth"}
 _MOST_LABELS = 5
 """Up to so many lines carry their names at their ends; beyond, a legend does."""
 
+_MOST_INSIDE = 8
+"""Up to so many names the legend stands inside the axes; beyond, beside them where there is room."""
+
 _MARKERS = "os^DvPXh"
+_DASHES: Sequence[Any] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
+_HANDLE = 52.0
+"""Points that the handle of a name in a legend takes, with the space around it."""
 _TEXT = 9.0
 _SIZE_STEPS = (1, 2, 3, 4, 5, 10)
 """Octaves between two ticks; one of them stands at 1 KiB."""
@@ -69,9 +75,9 @@ def plot_bandwidth(
     """
     if y not in _BANDWIDTHS:
         raise BenchError(f"y={y!r} is no bandwidth; choose {' or '.join(_BANDWIDTHS)}")
-    ax = _axes(ax, results)
-    references = references or {}
     lines, earlier = lines_of(results, y), [] if previous is None else lines_of(previous, y)
+    ax = _axes(ax, results, [*lines, *earlier])
+    references = references or {}
     ax.set_ylabel(f"{_BANDWIDTHS[y]} (GB/s)")
     top = np.nanmax([0.0, *_values(lines, earlier), *_concatenate(line.high for line in lines), *references.values()])
     ax.set_ylim(0, top * 1.08 if top > 0 else 1)
@@ -107,8 +113,8 @@ def plot_latency(results: pd.DataFrame, *, ax: Axes | None = None, previous: pd.
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    ax = _axes(ax, results)
     lines, earlier = lines_of(results, "time_us"), [] if previous is None else lines_of(previous, "time_us")
+    ax = _axes(ax, results, [*lines, *earlier])
     ax.set_ylabel("time per call")
     ax.set_yscale("log")
     times = _values(lines, earlier)
@@ -123,8 +129,18 @@ def plot_latency(results: pd.DataFrame, *, ax: Axes | None = None, previous: pd.
     return ax
 
 
-def curve_box(figsize: tuple[float, float], title: Sequence[str] = ()) -> tuple[float, float, float, float]:
-    """Where the axes lie in a figure of that size in inches, as shares of it, with room for names and for the title.
+def curve_box(
+    figsize: tuple[float, float], title: Sequence[str] = (), names: Sequence[str] = ()
+) -> tuple[float, float, float, float]:
+    """Where the axes lie in a figure of that size in inches, as shares of it, with room for the title and the names.
+
+    Parameters
+    ----------
+    figsize : tuple of float
+    title : sequence of str, default ()
+        The parts of the title.
+    names : sequence of str, default ()
+        The names of the lines; where they are too many to stand inside the axes, they stand to the right.
 
     Examples
     --------
@@ -135,15 +151,22 @@ def curve_box(figsize: tuple[float, float], title: Sequence[str] = ()) -> tuple[
     width, height = figsize[0] * 72, figsize[1] * 72
     left, below, right = 62, 42, 22
     above = 16 + 15 * (1 + wrap_title(title, width - left).count("\n"))
-    return left / width, below / height, 1 - (left + right) / width, 1 - (below + above) / height
+    beside = _legend_width(names) if len(names) > _MOST_INSIDE else 0.0
+    return left / width, below / height, 1 - (left + max(right, beside)) / width, 1 - (below + above) / height
 
 
-def _axes(ax: Axes | None, results: pd.DataFrame) -> Axes:
+def _legend_width(names: Sequence[str]) -> float:
+    return max(text_width(name, _TEXT) for name in names) + _HANDLE
+
+
+def _axes(ax: Axes | None, results: pd.DataFrame, lines: Sequence[Line]) -> Axes:
     if ax is None:
         from matplotlib import pyplot as plt
 
-        figsize = (7.2, 4.2)
-        ax = plt.figure(figsize=figsize).add_axes(curve_box(figsize, title_parts(results)))
+        names = [line.name for line in lines]
+        beside = _legend_width(names) / 72 if len(names) > _MOST_INSIDE else 0
+        figsize = (7.2 + beside, 4.2)
+        ax = plt.figure(figsize=figsize).add_axes(curve_box(figsize, title_parts(results), names))
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, linewidth=0.6)
     ax.set_axisbelow(True)
@@ -171,8 +194,7 @@ def _draw(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None:
         name = f"{line.name}, previous" if line.name else "previous"
         drawn.append((name, line, ax.plot(line.size, line.value, color=PREVIOUS, linewidth=1.2)[0]))
     only = "this run" if drawn else ""
-    for index, line in enumerate(lines):
-        style: dict[str, Any] = {"color": PALETTE[index % len(PALETTE)], "marker": _MARKERS[index % len(_MARKERS)]}
+    for line, style in zip(lines, _styles(lines), strict=True):
         if line.size.size:
             ax.fill_between(line.size, line.low, line.high, color=style["color"], alpha=0.25, linewidth=0)
             drawn.append(
@@ -190,9 +212,34 @@ def _draw(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None:
     if is_labelled:
         _label_ends(ax, drawn, float(sizes.max()))
     if handles:
-        legend = ax.legend(*zip(*handles, strict=True), fontsize=_TEXT, loc="best", ncols=1 + (len(handles) > 8))
+        legend = ax.legend(
+            *zip(*handles, strict=True), fontsize=_TEXT, **_legend_place(ax, [name for _, name in handles])
+        )
         for text in legend.get_texts():
             text.set_parse_math(False)
+
+
+def _styles(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """A colour and a marker per line; beyond those there are, by the first part of its name, and dashes by the rest."""
+    numbers = [(index % len(PALETTE), index // len(PALETTE)) for index in range(len(lines))]
+    if len(lines) > len(PALETTE):
+        parts = [line.name.partition(SEPARATOR) for line in lines]
+        firsts, rests = (list(dict.fromkeys(part[i] for part in parts)) for i in (0, 2))
+        if len(firsts) <= len(PALETTE) and len(rests) <= len(_DASHES):
+            numbers = [(firsts.index(first), rests.index(rest)) for first, _, rest in parts]
+    return [
+        {"color": PALETTE[color], "marker": _MARKERS[color], "linestyle": _DASHES[dash % len(_DASHES)]}
+        for color, dash in numbers
+    ]
+
+
+def _legend_place(ax: Axes, names: Sequence[str]) -> dict[str, Any]:
+    if len(names) <= _MOST_INSIDE:
+        return {"loc": "best"}
+    if room_right(ax) - axes_size(ax)[0] < _legend_width(names) - 1:
+        return {"loc": "best", "ncols": 2}
+    place = (1 + 8 / axes_size(ax)[0], 1.0)
+    return {"loc": "upper left", "bbox_to_anchor": place, "frameon": False, "borderaxespad": 0.0, "borderpad": 0.0}
 
 
 def _scale_sizes(ax: Axes, smallest: float, largest: float, room: float) -> None:

@@ -160,7 +160,8 @@ def warnings_of(results: pd.DataFrame, *, state: str, fingerprint: str) -> list[
         reasons = [str(reason) for reason in stopped["stop_reason"].dropna().unique()[:_MOST_NAMED]]
         warnings.append(f"{_rows(len(stopped))} did not finish{': ' + '; '.join(reasons) if reasons else ''}.")
     measured = results[results["status"].eq("ok").fillna(False)]
-    few = int(measured["n_samples"].lt(_FEW_SAMPLES).fillna(False).sum())
+    is_settled = measured["stop_reason"].eq("precise").fillna(False)  # few batches were enough
+    few = int((measured["n_samples"].lt(_FEW_SAMPLES).fillna(False) & ~is_settled).sum())
     if few:
         warnings.append(f"{_rows_have(few)} fewer than {_FEW_SAMPLES} batches; the median is unsure.")
     without = int(measured["time_us_lo"].isna().sum())

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from meshlab.files import write_file
 from meshlab.mesh import DeviceMesh
 from meshlab.plots.curves import curve_box, plot_bandwidth, plot_latency
-from meshlab.plots.figures import figure_png, figure_svg
-from meshlab.plots.lines import Quantity, describe_groups, lines_of, title_parts
+from meshlab.plots.figures import SEPARATOR, figure_png, figure_svg
+from meshlab.plots.lines import Quantity, describe_groups, lines_of, say, title_parts
 from meshlab.plots.membership import Grid, membership_title, plot_membership
 from meshlab.units import format_bandwidth, format_size, format_time_us
 
@@ -147,36 +147,48 @@ def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> li
     return pictures
 
 
-def curve_pictures(results: pd.DataFrame) -> list[Picture]:
-    """Bandwidth and latency of results, one picture each; none where nothing can be drawn."""
+def curve_pictures(results: pd.DataFrame, name: str) -> list[Picture]:
+    """Bandwidth and latency of results, one picture each; none where nothing can be drawn.
+
+    Parameters
+    ----------
+    results : pandas.DataFrame
+        Of one axis and mode.
+    name : str
+        What the names of the pictures end with.
+    """
     from matplotlib.figure import Figure
 
     pictures = []
     plots: dict[Quantity, Callable[..., Axes]] = {"busbw_gbs": plot_bandwidth, "time_us": plot_latency}
     for quantity, plot in plots.items():
+        lines = lines_of(results, quantity)
         told = []
-        for line in lines_of(results, quantity):
+        for line in lines:
             if line.size.size:
                 best = line.value.argmax() if quantity == "busbw_gbs" else line.value.argmin()
                 value = (format_bandwidth if quantity == "busbw_gbs" else format_time_us)(line.value[best])
                 told.append(f"{line.name or line.keys['collective']} {value} at {format_size(line.size[best])}")
         if told:
             figure = Figure(_CURVE)
-            plot(results, ax=figure.add_axes(curve_box(_CURVE, title_parts(results))))
+            box = curve_box(_CURVE, title_parts(results), [line.name for line in lines])
+            plot(results, ax=figure.add_axes(box))
             kind, extreme = ("Bus bandwidth", "highest") if quantity == "busbw_gbs" else ("Time per call", "lowest")
             text = f"{kind} over message size; {extreme}: {', '.join(told)}."
-            name = "bandwidth" if quantity == "busbw_gbs" else "latency"
-            axis = str(results["axis"].iloc[0]).replace(" ", "-")
-            pictures.append(Picture(f"{name}-{axis}", figure, text))
+            pictures.append(Picture(f"{'bandwidth' if quantity == 'busbw_gbs' else 'latency'}-{name}", figure, text))
     return pictures
 
 
 def pictures_by_axis(results: pd.DataFrame) -> list[tuple[str, list[Picture]]]:
-    """Bandwidth and latency for each axis that was measured, under its name."""
+    """Bandwidth and latency for each axis and mode that was measured, under its name."""
     named = []
-    for _, rows in results.groupby("axis", dropna=False, sort=False):
+    has_modes = results["mode"].nunique(dropna=False) > 1
+    for (axis, mode), rows in results.groupby(["axis", "mode"], dropna=False, sort=False):
         rows.attrs = dict(results.attrs)
-        pictures = curve_pictures(rows)
+        title, name = describe_groups(rows) or "all ranks", str(axis).replace(" ", "-")
+        if has_modes:
+            title, name = f"{title}{SEPARATOR}{say('mode', mode)}", f"{name}-{mode}"
+        pictures = curve_pictures(rows, name)
         if pictures:
-            named.append((describe_groups(rows) or "all ranks", pictures))
+            named.append((title, pictures))
     return named

@@ -1,4 +1,5 @@
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,6 +52,22 @@ def test_more_lines_have_a_legend(make_results, plot):
     ax = plot(make_results(), ax=new_axes())
     assert labels(ax) == []
     assert [text.get_text() for text in ax.get_legend().get_texts()][:2] == ["all_reduce · tp", "all_gather · tp"]
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_many_lines_look_different_and_are_named_beside_the_axes(make_results, plot):
+    modes = [make_results(mode=mode, axes=["tp"]) for mode in ("isolated", "pipelined", "graph")]
+    ax = plot(pd.concat(modes, ignore_index=True))
+    lines = [line for line in ax.lines if len(line.get_xdata())]
+    assert len(lines) == 12
+    assert len({(line.get_color(), line.get_marker(), str(line._dash_pattern)) for line in lines}) == 12
+    assert len({line.get_color() for line in lines}) == 4  # one for each collective
+    figure = ax.get_figure()
+    figure.draw_without_rendering()
+    legend = ax.get_legend().get_window_extent()
+    assert legend.x0 > ax.get_window_extent().x1
+    assert legend.x1 <= figure.bbox.x1
+    plt.close(figure)
 
 
 def test_lines_that_end_at_the_same_height_have_labels_apart(make_results):

@@ -84,7 +84,7 @@ def test_numbers_from_a_cpu_are_called_so(make_results):
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
-        ({"n_samples": 29}, "240 rows have fewer than 30 batches; the median is unsure."),
+        ({"n_samples": 29, "stop_reason": "time"}, "240 rows have fewer than 30 batches; the median is unsure."),
         ({"time_us_lo": None, "time_us_hi": None}, "240 rows have no interval."),
         ({"time_us_lo": 1.0}, "240 rows have an interval wider than 10 % of the median."),
         ({"status": "failed", "stop_reason": "rank 3 died"}, "240 rows did not finish: rank 3 died."),
@@ -92,6 +92,10 @@ def test_numbers_from_a_cpu_are_called_so(make_results):
 )
 def test_weak_rows_are_counted(make_results, columns, said):
     assert said in warn(make_results(source="nccl", **columns))
+
+
+def test_few_batches_that_were_precise_enough_are_not_weak(make_results):
+    assert warn(make_results(source="nccl", n_samples=10, stop_reason="precise")) == []
 
 
 def test_a_cancelled_run_and_another_mesh_are_told(make_results):
