@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from meshlab.engines.leash import Leash, end_processes, marked_processes, remove_files
+from meshlab.engines.leash import Leash, ask_launchers, end_processes, marked_processes, remove_files
 from meshlab.engines.processes import ProcessSet, make_cluster
 from meshlab.engines.rankset import Death, Opening, RankFacts
 from meshlab.engines.worker import make_identity
@@ -26,9 +26,13 @@ __all__ = ["LaunchedSet", "find_mpiexec"]
 _RUN, _SET = "MESHLAB_RUN", "MESHLAB_SET"
 _NOISE = re.compile(r"\[(?:IPEngine|KernelNanny|IPController)[^]]*\]|^\s*$|mpi_(?:rank|size) =|from mpi4py import MPI")
 # Every rank runs under a shell that writes down how it ended, before a launcher learns of it and ends the others.
-# Output goes to a file of ours, because ipyparallel removes its own when the process ends.
-_RANK_SHELL = 'exec >>"$MESHLAB_LOG" 2>&1; "$@"; code=$?; echo "$$ $code" >>"$MESHLAB_DEATHS"; exit $code'
-_LOGGING_SHELL = 'exec "$0" "$@" >>"$MESHLAB_LOG" 2>&1'
+# Output goes to a file of ours, because ipyparallel removes its own when the process ends. A launcher that hears of a
+# dead rank leaves files in /tmp, and one that is asked to end leaves none: so the shell asks it.
+_RANK_SHELL = (
+    'exec >>"$MESHLAB_LOG" 2>&1; "$@"; code=$?; echo "$$ $code" >>"$MESHLAB_DEATHS"; '
+    '[ $code -eq 0 ] || [ -z "$MESHLAB_LAUNCHER" ] || kill "$MESHLAB_LAUNCHER"; exit $code'
+)
+_LAUNCHER_SHELL = 'export MESHLAB_LAUNCHER=$$; exec "$0" "$@" >>"$MESHLAB_LOG" 2>&1'
 
 
 def find_mpiexec() -> str:
@@ -149,7 +153,7 @@ class LaunchedSet(ProcessSet):
     def _launch_engines(self, n: int) -> None:
         shell = ["/bin/sh", "-c", _RANK_SHELL, "meshlab-rank", sys.executable, "-m", "ipyparallel.engine"]
         options: dict[str, Any] = (
-            {"mpi_cmd": ["/bin/sh", "-c", _LOGGING_SHELL, self._mpiexec]} if self.backend == "mpi" else {"delay": 0}
+            {"mpi_cmd": ["/bin/sh", "-c", _LAUNCHER_SHELL, self._mpiexec]} if self.backend == "mpi" else {"delay": 0}
         )
         name = self._cluster.start_engines_sync(
             n,
@@ -225,6 +229,8 @@ class LaunchedSet(ProcessSet):
         """Kill the ranks by process; NCCL ranks that can give their communicators up live on."""
         saved = self._save_ranks() if self.backend == "nccl" else set()
         doomed = [facts for facts in self._facts if facts.rank not in saved]
+        if self.backend == "mpi":
+            ask_launchers(marked_processes(_SET, self._set_name))
         for facts in doomed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(facts.pid, signal.SIGKILL)

@@ -20,9 +20,11 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["Leash", "end_processes", "marked_processes", "remove_files"]
+__all__ = ["Leash", "ask_launchers", "end_processes", "marked_processes", "remove_files"]
 
 _POLL_S = 0.5
+_LAUNCHERS, _PROXIES = ("mpiexec", "mpirun"), ("hydra_", "orted", "prted")
+_LAUNCHER_S = 0.3
 _SEGMENTS = ("/dev/shm/mpich_shm_", "/dev/shm/nccl-", "/dev/shm/vader_segment")
 
 
@@ -88,8 +90,19 @@ def marked_processes(variable: str, value: str) -> list[psutil.Process]:
     return found
 
 
+def ask_launchers(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Ask those of the processes that are MPI's launchers to end: only then do they remove their own files."""
+    asked = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            if process.name().startswith(_LAUNCHERS):
+                process.terminate()
+                asked.append(process)
+    return asked
+
+
 def end_processes(variable: str, value: str, timeout_s: float = 2.0) -> list[str]:
-    """Kill all processes that carry the mark, until none is left.
+    """End all processes that carry the mark: ask MPI's launcher, then kill until none is left.
 
     Parameters
     ----------
@@ -106,6 +119,16 @@ def end_processes(variable: str, value: str, timeout_s: float = 2.0) -> list[str
     segments: set[str] = set()
     deadline = time.monotonic() + timeout_s
     quiet = 0
+    processes = marked_processes(variable, value)
+    for process in processes:
+        segments.update(_segments(process.pid))
+    launchers = ask_launchers(processes)
+    if launchers:
+        for process in processes:
+            with contextlib.suppress(psutil.Error):
+                if not process.name().startswith((*_LAUNCHERS, *_PROXIES)):
+                    process.kill()
+        psutil.wait_procs(launchers, timeout=_LAUNCHER_S)
     while quiet < 2 and time.monotonic() < deadline:
         processes = marked_processes(variable, value)
         quiet = 0 if processes else quiet + 1
@@ -136,7 +159,11 @@ def remove_files(paths: Iterable[str]) -> None:
 def clean_up(variable: str, value: str, folder: str, files: Iterable[str]) -> None:
     """End the processes, then remove the files and the folder."""
     remove_files([*end_processes(variable, value), *files])
-    shutil.rmtree(folder, ignore_errors=True)
+    for _ in range(10):  # a dying process may still write into it
+        shutil.rmtree(folder, ignore_errors=True)
+        if not Path(folder).exists():
+            return
+        time.sleep(0.02)
 
 
 def _is_alive(pid: int, created: float) -> bool:

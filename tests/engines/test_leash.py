@@ -17,14 +17,16 @@ import pytest
 from meshlab.engines.leash import marked_processes
 
 CLIENT = """
-import json, os, sys, time
+import glob, json, os, sys, time
 import meshlab as ml
 
+before = glob.glob("/tmp/hydra_hwloc_xmlfile_*")
 engines = ml.launch(2, backend="mpi")
 made = engines._ranks
 segments = [path for fact in engines.facts for path in fact.segments]
 assert segments and os.path.exists(segments[0])
 facts = {"run": made._id, "leash": made._leash.pid, "folder": str(made._folder), "segments": segments}
+facts["launchers"] = sorted({*glob.glob("/tmp/hydra_hwloc_xmlfile_*")} - {*before})
 print(json.dumps(facts), flush=True)
 engines.run(lambda comm: comm.barrier())
 """
@@ -51,7 +53,7 @@ ENDINGS: dict[str, tuple[str, Callable[[subprocess.Popen[str]], None] | None]] =
 
 def leftovers(made: dict[str, Any]) -> list[str]:
     left = [f"process {process.pid}" for process in marked_processes("MESHLAB_RUN", made["run"])]
-    left += [path for path in [made["folder"], *made["segments"]] if Path(path).exists()]
+    left += [path for path in [made["folder"], *made["segments"], *made["launchers"]] if Path(path).exists()]
     try:
         os.kill(made["leash"], 0)
         if Path(f"/proc/{made['leash']}/stat").read_text().split()[2] != "Z":
