@@ -17,7 +17,7 @@ from meshlab.benchmark.memory import USABLE
 from meshlab.benchmark.plan import Plan
 from meshlab.benchmark.record import Record
 from meshlab.benchmark.steps import Step
-from meshlab.benchmark.timing import Measured, measure_pair, measure_step
+from meshlab.benchmark.timing import Measured, measure_pair, measure_step, measure_together
 from meshlab.engines.lease import Lease
 from meshlab.engines.rankset import Reply
 from meshlab.errors import BenchError, EngineError, MeshlabError
@@ -137,15 +137,18 @@ class Conductor:
         arguments: tuple[Any, ...] = (step, plan.sampling, plan.check)
         if step.beside is not None:
             return call(measure_joint, arguments=arguments, also=(step.beside.along,))
-        own = plan.functions.get(step.collective)
-        if own is not None:
-            return call(partial(measure_function, function=own), arguments=(step, plan.sampling))
         if step.grouping == "pairs":
             return call(measure_pair, arguments=arguments)
+        groups = self._mesh.group_set(step.along)
         if step.grouping == "alone":
-            groups = self._mesh.group_set(step.along)
             return [reply for group in groups for reply in call(measure_step, arguments=arguments, ranks=group.ranks)]
-        return call(measure_step, arguments=arguments)
+        # A set of several groups has all ranks of the mesh; one group has no other to wait for.
+        everyone, array = (WORLD, groups.array) if len(groups) > 1 else (step.along, np.arange(groups.size)[None])
+        own = plan.functions.get(step.collective)
+        if own is None:
+            return call(measure_together, arguments=(*arguments, array), also=(everyone,))
+        measure = partial(measure_function, function=own)
+        return call(measure, arguments=(step, plan.sampling, array), also=(everyone,))
 
     def _add(self, launch: int, step: Step, values: Mapping[int, Any]) -> None:
         rows, samples = [], []

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from meshlab.benchmark.batches import share_slowest, take_batches
+from meshlab.benchmark.batches import Agreement, take_batches
 from meshlab.benchmark.timing import Measured
 from meshlab.comm.backend import Mode, Timings
 
@@ -22,9 +23,14 @@ __all__ = ["measure_function"]
 
 
 def measure_function(
-    comm: Communicator, step: Step, sampling: Sampling, function: Callable[[Communicator], Any]
+    comm: Communicator,
+    everyone: Communicator,
+    step: Step,
+    sampling: Sampling,
+    groups: npt.NDArray[np.int32],
+    function: Callable[[Communicator], Any],
 ) -> Measured:
-    """Time a function on this rank. Every rank of the group calls it.
+    """Time a function on this rank. Every rank of every group calls it, and all of them stop together.
 
     The function is called once. What it returns is timed when that can be called; else the function itself is, so that
     the first call was its warm-up. In isolated mode it is noted when this rank comes to the first collective of each
@@ -32,12 +38,8 @@ def measure_function(
 
     Parameters
     ----------
-    comm : Communicator
-        The group.
-    step : Step
-        The mode.
-    sampling : Sampling
-        How much.
+    comm, everyone, step, sampling, groups
+        As in `meshlab.benchmark.timing.measure_together`.
     function : callable
         ``function(comm)``.
 
@@ -60,7 +62,7 @@ def measure_function(
         return timings
 
     with comm.backend.local():  # on a GPU, the function's own kernels are timed too
-        batches = take_batches(measure, share_slowest(comm), step.mode, sampling)
+        batches = take_batches(measure, Agreement(everyone, groups), step.mode, sampling)
     return Measured(batches, None, np.array(arrivals) if arrivals else None)
 
 

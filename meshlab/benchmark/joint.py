@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from meshlab.benchmark.batches import calls_per_batch, share_slowest, take_batches
+from meshlab.benchmark.batches import agree_alone, calls_per_batch, take_batches
 from meshlab.benchmark.timing import Measured, ready_step
 
 if TYPE_CHECKING:
@@ -57,9 +57,9 @@ class _Side:
         self.step = step
         self.call: PreparedCall
         self.call, self.n_wrong = ready_step(comm, step, check)
-        self.share = share_slowest(comm)
+        self.agreement = agree_alone(comm)
         alone = self.call.measure(step.mode, 1, 3)
-        call_us = float(self.share([sorted(alone.time_us)[1]]).max())
+        call_us = float(self.agreement.share([sorted(alone.time_us)[1]]).max())
         self.calls = calls_per_batch(call_us, "pipelined", sampling)
 
     def measure_beside(self, load: _Side, sampling: Sampling) -> Measured:
@@ -69,7 +69,7 @@ class _Side:
         thread = threading.Thread(target=load.repeat, args=(is_over, broke), name="meshlab load", daemon=True)
         thread.start()
         try:
-            batches = take_batches(self.call.measure, self.share, self.step.mode, sampling)
+            batches = take_batches(self.call.measure, self.agreement, self.step.mode, sampling)
         finally:
             is_over.set()
         thread.join()
@@ -84,6 +84,6 @@ class _Side:
             while is_needed:
                 for _ in range(self.calls):
                     self.call()
-                is_needed = bool(self.share([not is_over.is_set()]).max())
+                is_needed = bool(self.agreement.share([not is_over.is_set()]).max())
         except BaseException as error:
             broke.append(error)

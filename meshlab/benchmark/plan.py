@@ -42,13 +42,14 @@ class Sampling:
     precision : float, default 0.05
         Half the interval's width over the median that counts as narrow enough.
     min_batches, max_batches : int
-        At least and at most so many batches; fewer than `min_batches` only when time runs out, but never below 6.
+        At least and at most so many batches; fewer than `min_batches` only when time runs out. An interval needs 6.
     batch_us : float, default 1000
         How long a pipelined batch should last; it sets the calls per batch.
     max_calls : int, default 1000
         At most so many calls per batch.
     max_s : float, default 0.5
-        How long a step may take, apart from one batch that is under way.
+        How long a step may take. Slow calls may take up to 10 s instead, if that gives them the 6 batches that an
+        interval needs; of calls that are slower still, there are fewer batches and no interval.
     warmup_batches : int, default 2
         Batches that are kept and marked, but not used. Slow batches right behind them are marked too.
     """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.batches import Batches, Floats, share_pairs, share_slowest, take_batches
+from meshlab.benchmark.batches import Agreement, Batches, Floats, agree_alone, take_batches
 from meshlab.benchmark.steps import pairs_of_round
 from meshlab.comm.answers import Case, count_mistakes, encode
 from meshlab.comm.backend import Mode, Timings
@@ -21,7 +21,18 @@ if TYPE_CHECKING:
     from meshlab.benchmark.steps import Step
     from meshlab.comm import Communicator, PreparedCall
 
-__all__ = ["Measured", "buffers", "count_wrong", "measure_pair", "measure_step", "prepare_step", "ready_step"]
+__all__ = [
+    "Measured",
+    "buffers",
+    "count_wrong",
+    "measure_pair",
+    "measure_step",
+    "measure_together",
+    "prepare_step",
+    "ready_step",
+]
+
+Ints = npt.NDArray[np.int32]
 
 _CHUNK = 1 << 18  # elements checked at once, to bound the memory of the right answer
 
@@ -66,7 +77,25 @@ def measure_step(comm: Communicator, step: Step, sampling: Sampling, check: bool
     Measured
     """
     call, n_wrong = ready_step(comm, step, check)
-    return Measured(take_batches(call.measure, share_slowest(comm), step.mode, sampling), n_wrong)
+    return Measured(take_batches(call.measure, agree_alone(comm), step.mode, sampling), n_wrong)
+
+
+def measure_together(
+    comm: Communicator, everyone: Communicator, step: Step, sampling: Sampling, check: bool, groups: Ints
+) -> Measured:
+    """`measure_step` for several groups at once, none of which stops while another one is still measured.
+
+    Parameters
+    ----------
+    comm, step, sampling, check
+        As in `measure_step`.
+    everyone : Communicator
+        Joins the ranks of all groups.
+    groups : numpy.ndarray
+        int32 of shape (groups, size): who is in which, as ranks of `everyone`.
+    """
+    call, n_wrong = ready_step(comm, step, check)
+    return Measured(take_batches(call.measure, Agreement(everyone, groups), step.mode, sampling), n_wrong)
 
 
 def ready_step(comm: Communicator, step: Step, check: bool) -> tuple[PreparedCall, int | None]:
@@ -107,7 +136,7 @@ def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool
     def measure(mode: Mode, calls: int, batches: int) -> Timings:
         return comm.backend.measure(work, barrier, mode, calls, batches)
 
-    batches = take_batches(measure, share_pairs(comm, pairs), step.mode, sampling)
+    batches = take_batches(measure, Agreement(comm, pairs), step.mode, sampling)
     return None if mine is None else Measured(batches, n_wrong)
 
 

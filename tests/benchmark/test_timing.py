@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 
 import meshlab as ml
 from meshlab.benchmark import Plan, Sampling
+from meshlab.benchmark.batches import agree_alone, take_batches
 from meshlab.benchmark.timing import buffers, count_wrong, measure_step, prepare_step
 from meshlab.comm import CATALOG
-from meshlab.comm.threads import ThreadBackend
+from meshlab.comm.backend import Timings
+from meshlab.comm.threads import ThreadBackend, ThreadWorld
 
 MESH = ml.DeviceMesh("tp=4")
 MEASURABLE = [name for name, row in CATALOG.items() if row.is_measurable]
@@ -93,6 +96,63 @@ def test_all_ranks_stop_alike_and_say_why(engines: ml.Engines) -> None:
         assert batches[0].is_warmup[: 3 + sampling.warmup_batches].all()
         assert batches[0].calls[:3].tolist() == [1, 1, 1]
         assert (~batches[0].is_warmup).sum() >= 6
+
+
+def test_groups_stop_together_so_that_none_is_measured_beside_idle_ones() -> None:
+    """A call takes 2 ms alone and 6 ms while the other group works; one group needs more batches than the other."""
+    last = {0: -1.0, 1: -1.0}
+    random = np.random.default_rng(0)
+
+    def work(comm: Any) -> Any:
+        group = comm.ranks[0] // 2
+
+        def step() -> None:
+            if comm.rank == 0:
+                last[group] = time.perf_counter()
+                is_busy = last[group] - last[1 - group] < 0.05
+                time.sleep((0.006 if is_busy else 0.002) * (random.uniform(0.6, 1.4) if group else 1))
+            comm.barrier()
+
+        return step
+
+    with ml.launch(4, backend="threads") as engines:
+        sampling = Sampling(max_s=2, min_batches=12, max_batches=120)
+        run = ml.bench(engines, ml.DeviceMesh("dp=2, tp=2"), work, axis="tp", mode="isolated", sampling=sampling)
+        results = run.wait(60)
+    assert results["n_samples"].nunique() == 1
+    assert (results["time_us"] > 5000).all(), results["time_us"].tolist()
+
+
+def test_a_slow_function_is_called_few_times_and_still_has_an_interval() -> None:
+    called = []
+
+    def slow(comm: Any) -> None:
+        called.append(comm.rank)
+        time.sleep(0.2)
+        comm.barrier()
+
+    with ml.launch(2, backend="threads", deadline_s=5) as engines:
+        results = ml.bench(engines, ml.DeviceMesh("tp=2"), slow, axis="tp", mode="isolated").wait(30)
+    assert results["status"].tolist() == ["ok"]
+    assert results["n_samples"].tolist() == [6]
+    assert results["time_us_lo"].notna().all()
+    assert called.count(0) == 1 + 1 + 6  # to see what it gives, a probe, and the batches
+
+
+@pytest.mark.parametrize(("call_s", "n"), [(1.5, 6), (4.0, 2), (30.0, 1)])
+def test_of_very_slow_calls_there_are_few(monkeypatch: pytest.MonkeyPatch, call_s: float, n: int) -> None:
+    now = [0.0]
+    monkeypatch.setattr("meshlab.benchmark.batches.time.perf_counter", lambda: now[0])
+
+    def measure(mode: Any, calls: int, batches: int) -> Timings:
+        now[0] += call_s * batches
+        times = np.full(batches, call_s * 1e6)
+        return Timings(times, times, None)
+
+    comm = ml.Communicator(ThreadWorld(1).backend(0))
+    taken = take_batches(measure, agree_alone(comm), "pipelined", Sampling())
+    assert (~taken.is_warmup).sum() == n
+    assert taken.stop_reason == "time"
 
 
 def test_isolated_calls_come_one_by_one_with_their_starts(engines: ml.Engines) -> None:
