@@ -57,6 +57,7 @@ class Communicator(Calls):
     ) -> None:
         self._on_enter = on_enter
         self._is_closed = False
+        self._owner: Communicator | None = None  # whose library's communicator this one uses as well
         self.backend = backend
         self.name = name
         self.rank = backend.rank
@@ -208,7 +209,7 @@ class Communicator(Calls):
         Returns
         -------
         Communicator
-            All ranks must choose alike. Closing it leaves this one open.
+            All ranks must choose alike. Closing it leaves this one open; once this one is closed, it is too.
 
         Raises
         ------
@@ -218,12 +219,14 @@ class Communicator(Calls):
         from meshlab.comm.backend import CallConfig
 
         configure = self._optional("configured", "choose how a call is carried out")
-        return Communicator(
+        chosen = Communicator(
             configure(CallConfig(algorithm, min_ctas, max_ctas)),
             name=self.name,
             ranks=self.ranks,
             on_enter=self._on_enter,
         )
+        chosen._owner = self
+        return chosen
 
     def registered(self, array: Any) -> AbstractContextManager[None]:
         """Let the library know a buffer while a block lasts, so that it can move it without a copy; NCCL can.
@@ -286,6 +289,8 @@ class Communicator(Calls):
     def _check_open(self) -> None:
         if self._is_closed:
             raise CommunicatorError(f"the communicator of {self.name} is closed; make a new one", group=self.name)
+        if self._owner is not None:
+            self._owner._check_open()
 
     def _enter(self, is_collective: bool = True) -> None:
         self._check_open()

@@ -85,6 +85,7 @@ class _Gpu:
 
         self.device = device
         self.is_over = is_over
+        self.is_aborted = False  # a communicator shares its flag for that with those split from it, so all are
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.current_stream = cupy.cuda.get_current_stream
         self.before = cupy.cuda.Event(disable_timing=True)
@@ -127,6 +128,7 @@ class NcclBackend:
         self.comm = comm
         self._is_view = is_view
         self.gpu = gpu
+        self._timer = StreamTimer(gpu.stream, self.wait)
         self.rank: int = comm.rank
         self.size: int = comm.nranks
         self.binder = Binder(comm, gpu.stream.ptr, gpu.scratch.data.ptr, self.size, config)
@@ -158,10 +160,12 @@ class NcclBackend:
 
     def prepare(self, call: Call) -> _NcclCalls:
         """Bind a checked call to pointers, counts and handles."""
+        self.check_alive()
         return _NcclCalls(self, (call,), self.binder.bind(call))
 
     def prepare_batch(self, calls: Sequence[Call]) -> _NcclCalls:
         """Bind several checked calls to one NCCL group."""
+        self.check_alive()
         return _NcclCalls(self, calls, self.binder.together([self.binder.bind(call) for call in calls]))
 
     def configured(self, config: CallConfig) -> NcclBackend:
@@ -204,6 +208,7 @@ class NcclBackend:
 
     def split(self, color: int | None, key: int) -> Backend | None:
         """Make one communicator per color."""
+        self.check_alive()
         self.wait_idle()
         try:
             comm = self.comm.split(color, key)
@@ -245,14 +250,24 @@ class NcclBackend:
 
     def close(self) -> None:
         """Give the communicator back."""
+        if self.gpu.is_aborted:
+            self.abort()
+            return
         self.wait_idle()
         if not self._is_view:
             self.comm.destroy()
 
     def abort(self) -> None:
-        """End the communicator although other ranks do not answer any more."""
+        """End the communicator, and with it all of this process, although other ranks do not answer any more."""
+        self.gpu.is_aborted = True
+        self._timer.drop_graphs()  # NCCL waits until no graph holds calls of the communicator
         if not self._is_view and self.comm.is_valid:
             self.comm.abort()
+
+    def check_alive(self) -> None:
+        """Raise an error once a communicator of this process was aborted: calls would end at once, with any result."""
+        if self.gpu.is_aborted:
+            raise CommunicatorError("the communicators of this rank were aborted; engines.restart() makes new ones")
 
     def wait_idle(self) -> None:
         """Wait until everything on the communication stream is done."""
@@ -292,9 +307,10 @@ class NcclBackend:
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
     ) -> Timings:
         """Time anything that enqueues calls on the communication stream, on the GPU's own clock."""
+        self.check_alive()
         self.wait_idle()
         self.gpu.follow_user()
-        return StreamTimer(self.gpu.stream, self.wait).measure(work, barrier, mode, calls, batches)
+        return self._timer.measure(work, barrier, mode, calls, batches)
 
 
 class _NcclMemory:
@@ -328,6 +344,8 @@ class _NcclCalls:
         self._is_barrier = all(call.collective.name == "barrier" for call in calls)
 
     def __call__(self) -> None:
+        if self._gpu.is_aborted:
+            self._backend.check_alive()
         user = self._gpu.follow_user()
         try:
             self.enqueue()

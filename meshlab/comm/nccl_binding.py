@@ -178,12 +178,12 @@ class Binder:
         """A call whose operation was made for it gives the operation back when nobody can make the call any more."""
         if call.scalar is None:
             return work
-        binding, comm, op = self._binding, self._comm, work.args[4]
+        binding, owner, op = self._binding, self._owner, work.args[4]
 
         def enqueue() -> None:
             work()
 
-        weakref.finalize(enqueue, _destroy_op, binding, comm, op)
+        weakref.finalize(enqueue, _destroy_op, binding, owner, op).atexit = False
         return enqueue
 
     def _native_config(self, config: CallConfig) -> Any:
@@ -241,9 +241,10 @@ class Binder:
         return CommunicatorError(f"NCCL refused {name}: {error}", collective=name, code=code)
 
 
-def _destroy_op(binding: ModuleType, comm: Any, op: int) -> None:
-    with contextlib.suppress(*load().errors):  # the communicator is gone, and its operations with it
-        binding.red_op_destroy(op, comm)
+def _destroy_op(binding: ModuleType, owner: Any, op: int) -> None:
+    if owner.is_valid:  # else the communicator is gone, and its operations with it
+        with contextlib.suppress(*load().errors):
+            binding.red_op_destroy(op, owner._comm)
 
 
 def _pointer(array: Any) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from meshlab.comm.backend import Mode, Timings
 from meshlab.comm.nccl_binding import load
+from meshlab.errors import CommunicatorError
 
 __all__ = ["StreamTimer"]
 
@@ -35,6 +36,7 @@ class StreamTimer:
     def __init__(self, stream: Any, wait: Callable[[Any], None]) -> None:
         self._stream = stream
         self._wait = wait
+        self._graphs: list[Any] = []
         self._cuda = load().cupy.cuda
 
     def measure(self, work: Work, barrier: Work, mode: Mode, calls: int, batches: int) -> Timings:
@@ -50,7 +52,11 @@ class StreamTimer:
         if mode == "isolated":
             return self._isolated(work, barrier, batches)
         if mode == "graph":
-            return self._back_to_back(self._captured(work, calls), barrier, calls, batches, _GRAPH_WARMUP)
+            self._capture(work, calls)
+            try:
+                return self._back_to_back(self._replay, barrier, calls, batches, _GRAPH_WARMUP)
+            finally:
+                self.drop_graphs()
 
         def batch() -> None:
             for _ in range(calls):
@@ -58,27 +64,39 @@ class StreamTimer:
 
         return self._back_to_back(batch, barrier, calls, batches, _EAGER_WARMUP)
 
-    def _captured(self, work: Work, calls: int) -> Callable[[], None]:
-        """Calls in graphs of `_GRAPH_CALLS`, replayed as often as it takes, as nccl-tests does."""
+    def drop_graphs(self) -> None:
+        """Let go of what was captured; nobody else holds it."""
+        self._graphs.clear()
+
+    def _capture(self, work: Work, calls: int) -> None:
+        """Put the calls into graphs of `_GRAPH_CALLS`, replayed as often as it takes, as nccl-tests does."""
         work()  # connects, which must not happen while a graph is captured
         self._wait_idle()
         replays, rest = divmod(calls, _GRAPH_CALLS)
-        graphs = [self._graph(work, _GRAPH_CALLS)] * replays if replays else []
+        if replays:
+            self._graphs += [self._graph(work, _GRAPH_CALLS)] * replays
         if rest:
-            graphs.append(self._graph(work, rest))
-        launches = [partial(graph.launch, self._stream) for graph in graphs]
+            self._graphs.append(self._graph(work, rest))
 
-        def replay() -> None:
-            for launch in launches:
-                launch()
-
-        return replay
+    def _replay(self) -> None:
+        for graph in self._graphs:
+            graph.launch(self._stream)
 
     def _graph(self, work: Work, calls: int) -> Any:
         with self._stream:
             self._stream.begin_capture()
-            for _ in range(calls):
-                work()
+            try:
+                for _ in range(calls):
+                    work()
+            except BaseException as error:
+                with contextlib.suppress(Exception):  # or the stream would go on capturing whatever comes next
+                    self._stream.end_capture()
+                if not isinstance(error, Exception):
+                    raise
+                raise CommunicatorError(
+                    f"the calls cannot be captured into a graph ({error}); inside, nothing may wait for the GPU: no "
+                    "barrier, no synchronize, nothing read back. mode='pipelined' allows it"
+                ) from error
             return self._stream.end_capture()
 
     def _back_to_back(self, batch: Callable[[], None], barrier: Work, calls: int, batches: int, warmup: int) -> Timings:

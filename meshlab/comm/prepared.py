@@ -35,7 +35,8 @@ class PreparedCall:
         """Make the call without putting it in order with other streams.
 
         On a GPU it then runs on ``communicator.backend.stream`` as soon as what was enqueued there before is done; use
-        events to order it, for overlap and graphs. Where calls block it is the call itself.
+        events to order it, for overlap and graphs. Where calls block it is the call itself. Let go of a graph that has
+        captured it before the communicator is closed: NCCL waits for that.
         """
         self._communicator._enter(self._is_collective)
         getattr(self._prepared, "enqueue", self._prepared)()
