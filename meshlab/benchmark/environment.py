@@ -7,7 +7,6 @@ import platform
 import sys
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
 
 from meshlab.version import __version__
 
@@ -108,8 +107,3 @@ def _processor() -> str:
         except OSError:
             pass
     return platform.processor() or platform.machine()
-
-
-def settings_of_rank(comm: Any) -> dict[str, str]:
-    """The settings as a rank sees them; runs on the engines."""
-    return read_settings()
