@@ -3,6 +3,9 @@
 A ring is taken as NCCL builds it: every host is visited once, in the order of its first rank, and inside a host the
 ranks follow each other in their order. Where every device has its own rail, a hop between hosts stays on a rail that
 the group has on both.
+
+A group is judged by the links between its own ranks. NVLink domains are sets in which every pair is linked, so where a
+pair has lost its NVLink, a link between two domains can still be NVLink.
 """
 
 from __future__ import annotations
@@ -15,11 +18,11 @@ import numpy.typing as npt
 
 from meshlab.topology.ground import Floats, Ground
 from meshlab.topology.levels import INNER_LEVELS, Ints
-from meshlab.topology.links import Distance
+from meshlab.topology.links import Distance, clique_numbers
 
 __all__ = ["Crossings", "cross", "ring_hops"]
 
-_HOST = INNER_LEVELS.index("host")
+_NVLINK, _HOST = INNER_LEVELS.index("nvlink"), INNER_LEVELS.index("host")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +32,8 @@ class Crossings:
     Parameters
     ----------
     domains : numpy.ndarray
-        int32 of shape (levels, groups): the domains that a group touches on every level.
+        int32 of shape (levels, groups): the domains that a group touches on every level; for NVLink inside a host the
+        sets of its own ranks in which every pair is linked.
     hops : numpy.ndarray
         int32 of shape (levels, groups): the hops of its ring that each level joins.
     ranks_per_node : numpy.ndarray
@@ -86,13 +90,15 @@ def cross(ground: Ground, groups: Ints) -> Crossings:
     domains, level = _levels(ground, members)
     if not np.all(domains[_HOST] == size):
         _align_rails(ground, members, level)
+    if ground.patchy.any():
+        _count_nvlink_sets(ground, members, domains)
+    distance, gbs = _inside(ground, members, following, level)
     hops = np.zeros_like(domains)
     if size == 1:
         level[:] = 0
     else:
         for index in range(len(domains)):
             hops[index] = np.count_nonzero(level == index, axis=0)
-    distance, gbs = _inside(ground, members, following, level)
     rank = level.astype(np.int16) * 16 + np.where(level <= _HOST, distance, Distance.UNKNOWN)
     position = rank.argmax(axis=0)
     columns = np.arange(count)
@@ -207,7 +213,10 @@ def _align_rails(ground: Ground, members: Ints, level: npt.NDArray[np.int8]) -> 
 def _inside(
     ground: Ground, members: Ints, following: Ints, level: npt.NDArray[np.int8]
 ) -> tuple[npt.NDArray[np.int8], Floats]:
-    """For every hop how far apart its ends are inside the host, and GB/s; infinite for hops over the network."""
+    """For every hop how far apart its ends are inside the host, and GB/s; infinite for hops over the network.
+
+    Lowers hops between two NVLink domains of a host to NVLink where they are linked after all.
+    """
     distance = np.full(members.shape, Distance.UNKNOWN, dtype=np.int8)
     gbs = np.full(members.shape, np.inf)
     near = level <= _HOST
@@ -220,7 +229,24 @@ def _inside(
     fabric = np.minimum(ground.nvlink_gbs[one], ground.nvlink_gbs[other])
     distance[near] = np.where(together, ground.distance[kind, i, j], Distance.NVLINK)
     gbs[near] = np.where(together, ground.gbs[kind, i, j], fabric)
+    if ground.patchy.any():
+        level[(level == _HOST) & (distance == Distance.NVLINK)] = _NVLINK
     return distance, gbs
+
+
+def _count_nvlink_sets(ground: Ground, members: Ints, domains: Ints) -> None:
+    """Count the NVLink domains of groups inside one host by their own links, where the host's domains mislead."""
+    kind = ground.kind[members[0]]
+    doubtful = np.flatnonzero((domains[_HOST] == 1) & (domains[_NVLINK] > 1) & ground.patchy[kind])
+    if not doubtful.size:
+        return
+    keys = np.concatenate([kind[None, doubtful], ground.local[members[:, doubtful]]]).T
+    unique, number = np.unique(keys, axis=0, return_inverse=True)
+    counts = []
+    for key in unique:
+        places = np.unique(key[1:])
+        counts.append(1 + clique_numbers(ground.distance[key[0]][np.ix_(places, places)] == Distance.NVLINK).max())
+    domains[_NVLINK, doubtful] = np.array(counts)[number.ravel()]
 
 
 _Nics = tuple[Ints, Ints, Floats, Floats, int]

@@ -19,6 +19,8 @@ __all__ = ["health"]
 _NEAR = Distance.PXB  # a NIC up to here shares a switch with the GPU
 _BUSY = 20.0  # percent of utilisation from which a PCIe link should run at full speed
 
+_PAIRS_PER_LOST_PAIR = 4  # up to one pair in four without NVLink is a fault; more are left out on purpose
+
 Report = Iterator[tuple[str, str, str, str]]
 """Severity, code, message and cure."""
 
@@ -101,7 +103,7 @@ def _asymmetric(node: Node) -> Report:
 
 
 def _fabric(node: Node) -> Report:
-    """GPUs without NVLink, or with fewer NVLinks, among others that have it."""
+    """GPUs or pairs without NVLink, or with fewer NVLinks, among others that have it."""
     count = len(node.devices)
     links = node.nvlinks[:count, :count]
     known = node.distance[:count, :count] != Distance.UNKNOWN
@@ -132,6 +134,20 @@ def _fabric(node: Node) -> Report:
             f"{', '.join(node.ends[i] for i in fewer)} has NV{int(inner[full.index(fewer[0])].max())}, "
             f"the others have NV{usual}",
             "check nvidia-smi nvlink -e for errors; links that went down come back with a GPU reset or not at all",
+        )
+    # Bridges and hybrid cube meshes leave out many pairs; a machine that leaves out a few has lost them.
+    pairs = [(full[i], full[j]) for i in range(len(full)) for j in range(i + 1, len(full))]
+    missing = [(i, j) for i, j in pairs if links[i, j] == links[j, i] == 0 and known[i, j]]
+    uniform = bool((off_diagonal[off_diagonal > 0] == usual).all())
+    if missing and uniform and len(missing) * _PAIRS_PER_LOST_PAIR <= len(pairs):
+        one, other = missing[0]
+        more = f", nor have {len(missing) - 1} more pairs" if len(missing) > 1 else ""
+        yield (
+            "error",
+            "pair-off-nvlink",
+            f"{node.ends[one]} and {node.ends[other]} have no NVLink between them{more}, while the other pairs have "
+            f"NV{usual}",
+            "check nvidia-smi nvlink -s on that host and reset both GPUs; until then keep the two out of one group",
         )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.topology.cluster import Cluster
+from meshlab.topology.hardware import Node
 from meshlab.topology.levels import Ints
 from meshlab.topology.links import Distance
 
@@ -37,6 +38,8 @@ class Ground:
         Of shape (templates, places, places): how far apart devices of one host are, and what joins them.
     nvlink_gbs : numpy.ndarray
         float64 of shape (ranks,): what a rank can send by NVLink to another host.
+    patchy : numpy.ndarray
+        bool of shape (templates,): hosts where two devices can have NVLink between them and not be in one domain.
     one_rank_each : bool
         Whether no device has two ranks.
     """
@@ -54,6 +57,7 @@ class Ground:
     distance: npt.NDArray[np.int8]
     gbs: Floats
     nvlink_gbs: Floats
+    patchy: npt.NDArray[np.bool_]
     one_rank_each: bool
 
     @classmethod
@@ -104,8 +108,16 @@ class Ground:
             distance=distance,
             gbs=gbs,
             nvlink_gbs=nvlink[kind, local],
+            patchy=np.array([_is_patchy(template) for template in templates]),
             one_rank_each=int(np.bincount(devices).max()) == 1,
         )
+
+
+def _is_patchy(template: Node) -> bool:
+    count = len(template.devices)
+    domain = template.nvlink_groups
+    linked = template.distance[:count, :count] == Distance.NVLINK
+    return bool((linked & (domain[:, None] != domain)).any())
 
 
 def _overlap(

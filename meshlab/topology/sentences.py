@@ -41,10 +41,16 @@ def sentence(placement: Placement, axis: str) -> str:
         return f"{name} stays on one device: {int(answer.ranks_per_node[1].max())} ranks share it"
     if level == _NVLINK:
         racks = "" if answer.domains[_HOST].max() == 1 else f" across {int(answer.domains[_HOST].max())} hosts"
-        return f"{name} stays inside NVLink{racks}: {'NVLink' if word == 'nvlink' else word}{rate}"
+        some = "; not every two of its devices have NVLink between them" if _has_unlinked_pair(answer) else ""
+        return f"{name} stays inside NVLink{racks}: {'NVLink' if word == 'nvlink' else word}{rate}{some}"
     if level == _HOST:
         return f"{name} stays inside the host{_why_no_nvlink(placement, answer, worst)}: its worst link is {word}{rate}"
     return f"{name} leaves the host: {_sharing(placement, answer)}; {_crossing(placement, answer)}"
+
+
+def _has_unlinked_pair(answer: Crossings) -> bool:
+    """Whether a group whose ring is all NVLink has two ranks that are not linked: all_to_all goes between them too."""
+    return bool(((answer.domains[_HOST] == 1) & (answer.domains[_NVLINK] > 1)).any())
 
 
 def _why_no_nvlink(placement: Placement, answer: Crossings, worst: int) -> str:

@@ -53,6 +53,18 @@ NO_NVLINK = {(2, j): "NODE" for j in range(8) if j != 2}
 CASES = [
     ("off-fabric", "error", worded(H100, NO_NVLINK), "GPU2 has no NVLink while the others have NV18"),
     ("fewer-nvlinks", "error", worded(H100, {(2, j): "NV12" for j in range(8) if j != 2}), "GPU2 has NV12, the others"),
+    (
+        "pair-off-nvlink",
+        "error",
+        worded(H100, {(0, 1): "NODE"}),
+        "GPU0 and GPU1 have no NVLink between them",
+    ),
+    (
+        "pair-off-nvlink",
+        "error",
+        worded(H100, {(0, 1): "NODE", (2, 5): "SYS", (3, 4): "SYS"}),
+        "GPU0 and GPU1 have no NVLink between them, nor have 2 more pairs, while the other pairs have NV18",
+    ),
     ("asymmetric", "error", worded(H100, {(0, 1): "SYS"}, both=False), "GPU1 to GPU0 is NV18, back it is SYS"),
     (
         "all-pcie",
@@ -166,6 +178,12 @@ def test_like_hosts_are_one_finding_and_the_worst_comes_first() -> None:
     assert found.codes == ("off-fabric", "mig")
     assert found[0].where == "n1, n2 and 3 more"
     assert found.summary == "1 error, 1 warning for 48 devices in 6 nodes"
+
+
+def test_bridges_and_rings_that_leave_pairs_out_on_purpose_are_no_fault() -> None:
+    ring = worded(plain(4, "PHB"), {(0, 1): "NV4", (1, 2): "NV4", (2, 3): "NV4", (0, 3): "NV4"})
+    bridges = worded(plain(4, "PHB"), {(0, 1): "NV4", (2, 3): "NV4"})
+    assert health(cluster(ring)).codes == health(cluster(bridges)).codes == ()
 
 
 def test_idle_gpus_may_lower_their_pcie_link() -> None:

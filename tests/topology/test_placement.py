@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 
 from meshlab.errors import MeshError, TopologyError
 from meshlab.mesh import DeviceMesh
-from meshlab.topology import Cluster, Device, Node, Placement, drop_nic, place, preset, read_nccl_topology
+from meshlab.topology import (
+    Cluster,
+    Device,
+    Node,
+    Placement,
+    drop_link,
+    drop_nic,
+    place,
+    preset,
+    read_nccl_topology,
+)
 from meshlab.units import THIN
 
 
@@ -239,6 +249,28 @@ def test_a_hybrid_cube_mesh_shows_its_worst_pair_as_a_link_of_the_host() -> None
     frame = place(DeviceMesh("tp=4"), cluster).frame()
     assert frame["worst_link"].tolist() == ["PHB"]
     assert frame["ring_gbs"].tolist() == [12.0]
+
+
+def test_a_group_is_judged_by_its_own_pairs_where_another_pair_lost_its_nvlink() -> None:
+    broken = drop_link(preset("dgx-h100", nodes=2), 0, 1)
+    placement = place(DeviceMesh("dp=8, tp=2"), broken)
+    assert plain(placement.explain("tp")).startswith(
+        "tp stays inside the host but leaves NVLink: its worst link is NODE"
+    )
+    inside = place(DeviceMesh("node=2, dp=4, tp=2"), broken)
+    assert plain(inside.explain("dp")) == "dp stays inside NVLink: NV18, 371 GB/s"
+    frame = inside.frame("tp", "dp").set_index("group")
+    assert frame["span"].tolist() == ["host", *["nvlink"] * 11]
+    assert frame["nvlink_hops"].tolist() == [0, *[2] * 7, *[4] * 4]
+    assert frame["nvlink_domains"].tolist() == [2, *[1] * 11]
+
+
+def test_a_ring_inside_nvlink_with_an_unlinked_pair_says_so() -> None:
+    placement = place(DeviceMesh("dp=2, tp=4"), drop_link(preset("dgx-h100"), 0, 2))
+    assert plain(placement.explain("tp")) == (
+        "tp stays inside NVLink: NV18, 371 GB/s; not every two of its devices have NVLink between them"
+    )
+    assert placement.frame("tp")["span"].tolist() == ["host", "nvlink"]
 
 
 def test_the_frame_has_a_row_per_group_and_custom_groups_too() -> None:
