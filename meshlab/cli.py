@@ -39,7 +39,7 @@ examples:
   meshlab compare run1 run2                   what became slower; also takes logs of nccl-tests
   meshlab doctor                              what is installed, and what to do about what is missing
 
-exit codes: 0 good · 1 a benchmark failed, was wrong, or became slower · 2 bad arguments · 130 interrupted
+exit codes: 0 good · 1 a benchmark failed, is wrong, or became slower · 2 bad arguments or files · 130 interrupted
 """
 
 
@@ -171,11 +171,13 @@ def _parser() -> argparse.ArgumentParser:
         "compare two runs row by row",
         "Takes folders of runs, results as Parquet, CSV or JSON, and logs of nccl-tests. Says first what differs\n"
         "between the two, and refuses what cannot be compared. Exits with 1 when a row became slower than the\n"
-        "threshold.",
+        "threshold or its results are wrong after, and with 2 when nothing could be compared.",
     )
     compare.add_argument("before", help="the run, frame or log to compare with")
     compare.add_argument("after", help="the run, frame or log to judge")
-    compare.add_argument("--threshold", type=float, default=0.05, help="0.05 means 5 %% slower (default: %(default)s)")
+    compare.add_argument(
+        "--threshold", type=_share, default=0.05, help="how much slower counts: 0.05 or 5%% (default: %(default)s)"
+    )
     compare.add_argument("--anyway", action="store_true", help="compare although the machines or settings differ")
 
     lab = add(
@@ -353,6 +355,18 @@ def _report(options: argparse.Namespace) -> int:
     Report(run.redacted() if options.redact else run).save(path, pictures=options.pictures)
     _say(path)
     return _GOOD
+
+
+def _share(text: str) -> float:
+    """Read a share: 0.05, or 5%."""
+    number, percent, rest = text.strip().partition("%")
+    try:
+        share = float(number) / (100 if percent else 1)
+    except ValueError:
+        share = float("nan")
+    if rest or not 0 < share < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no share above 0; write 0.05 or 5% for 5 % slower")
+    return share
 
 
 def _compare(options: argparse.Namespace) -> int:

@@ -189,6 +189,26 @@ def test_compare_tells_a_regression_by_its_exit_code(
     assert main(["compare", str(tmp_path / "nothing"), str(tmp_path / "log.txt")]) == 2
 
 
+def test_compare_calls_runs_by_their_folders_and_takes_percent(
+    thread_engines: ml.Engines, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = ml.bench(thread_engines, ml.DeviceMesh("tp=4"), sizes="1K", sampling=ml.Sampling(max_s=0.02, min_batches=6))
+    run.wait(30)
+    for name in ("monday", "tuesday"):
+        run.save(tmp_path / name)
+    assert main(["compare", str(tmp_path / "monday"), str(tmp_path / "tuesday"), "--threshold", "900%"]) == 0
+    assert capsys.readouterr().out.startswith("monday (before) → tuesday (after)\n1 row compared")
+    for text in ("-1", "much", "5%%", "nan"):
+        with pytest.raises(SystemExit) as stop:
+            main(["compare", "a", "b", f"--threshold={text}"])
+        assert stop.value.code == 2
+        assert "is no share above 0; write 0.05 or 5% for 5 % slower" in capsys.readouterr().err
+    assert main(["compare", str(tmp_path / "wednesday"), str(tmp_path / "monday")]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "wednesday cannot be read: No such file or directory" in err
+
+
 def test_bench_says_what_it_will_cost_and_goes_on_where_it_stopped(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

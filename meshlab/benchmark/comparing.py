@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.comparison import CLEAR_WITHOUT_INTERVAL, NEWLY_WRONG, WRONG_BEFORE, Comparison
+from meshlab.benchmark.comparison import CLEAR_WITHOUT_INTERVAL, Comparison
 from meshlab.benchmark.comparison_data import Side, differences, load_side, matching_keys
 from meshlab.benchmark.resampling import Estimate, estimate, log_ratio, student_quantile
-from meshlab.errors import BenchError, ParseError
+from meshlab.errors import BenchError, MeshlabError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,12 +33,14 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
     ``time_us_lo`` and ``time_us_hi``, else from at least three repeats of a row. Where there is none of these, only a
     ratio beyond 1.25 gets a verdict. The verdicts:
 
-    - SLOWER, FASTER: the ratio is beyond `effect`, and chance is excluded: among all rows that get these verdicts, one
-      in twenty may be wrong, however many rows there are (Benjamini and Hochberg).
+    - WRONG: the results are wrong after, whatever they were before.
+    - SLOWER, FASTER: the ratio is beyond `effect`, and beyond the noise that was seen: among all rows that get these
+      verdicts, one in twenty may be due to that noise, however many rows there are (Benjamini and Hochberg). With one
+      launch on each side that is the noise within a launch; launches may differ by more, which only several show.
     - SAME: the ratio is within `effect`, and twice of `effect` lies outside the interval.
     - UNCLEAR: anything else; measure more.
 
-    Rows with wrong results are not compared. ``attrs`` of the results may have ``gpu``, ``library`` and ``environment``
+    Times of wrong results are not compared. ``attrs`` of the results may have ``gpu``, ``library`` and ``environment``
     (a dict); they are shown where they differ.
 
     Parameters
@@ -69,6 +71,11 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
     >>> print(compare(before, before.assign(time_us=10.1)).headline)
     1 row compared: 1 the same.
     """
+    return _compare(before, after, effect=effect, anyway=anyway, seed=seed, insist="pass anyway=True")
+
+
+def _compare(before: Any, after: Any, *, effect: float, anyway: bool, seed: int, insist: str) -> Comparison:
+    """`insist` is how whoever asks would insist."""
     if not 0 < effect < 1:
         raise BenchError(f"effect is a relative difference between 0 and 1, not {effect!r}")
     sides = load_side(before, "before"), load_side(after, "after")
@@ -76,34 +83,53 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
     blocking = [str(difference) for difference in found if difference.blocks]
     if blocking and not anyway:
         raise BenchError(
-            f"not comparable: {'; '.join(blocking)}. Pass anyway=True to compare across this, by what both sides share"
+            f"not comparable: {'; '.join(blocking)}; {insist} to compare across this, by what both sides share"
         )
     keys = matching_keys(*sides, anyway=anyway)
-    frame, only = _match(*sides, keys, seed)
-    if not len(frame):
+    frame, n_common, only = _match(*sides, keys, seed)
+    if not n_common or not len(frame):
         raise BenchError(f"no row before has a counterpart after: rows are matched by {', '.join(keys)}")
-    return Comparison(_judge(frame, effect), found, *only, effect, sides[0].label, sides[1].label)
+    labels = [side.label for side in sides]
+    if labels[0] == labels[1] and all(isinstance(source, (str, os.PathLike)) for source in (before, after)):
+        labels = [os.fspath(before), os.fspath(after)]  # two folders may be called alike
+    return Comparison(_judge(frame, effect), found, *only, effect, *labels)
 
 
-def _match(before: Side, after: Side, keys: list[str], seed: int) -> tuple[pd.DataFrame, tuple[int, int]]:
-    """One row per key that both sides have, and how many keys only one side has."""
+def _match(before: Side, after: Side, keys: list[str], seed: int) -> tuple[pd.DataFrame, int, tuple[int, int]]:
+    """One row per key that both sides have, how many these are, and how many keys only one side has.
+
+    Wrong results after are in the frame even where nothing answers them before: nobody should have to look for them.
+    """
     import pandas as pd
 
     old, new = before.groups(keys), after.groups(keys)
     rng = np.random.default_rng(seed)
     rows = []
-    for key in [key for key in old if key in new]:
-        first, second = _estimate(before, old[key], rng), _estimate(after, new[key], rng)
-        were, are = before.is_wrong[old[key]].any(), after.is_wrong[new[key]].any()
-        if first is not None or second is not None:
-            note = WRONG_BEFORE if were else NEWLY_WRONG if are else ""
-            rows.append({**dict(zip(keys, key, strict=True)), **_ratio_of(first, second), "note": note})
+    for key, places in new.items():
+        were = key in old and bool(before.is_wrong[old[key]].any())
+        are = bool(after.is_wrong[places].any())
+        if key not in old and not are:
+            continue
+        first, second = _estimate(before, old.get(key, []), rng), _estimate(after, places, rng)
+        if first is not None or second is not None or are:
+            note = _note(first, second, were, are)
+            known = {"is_wrong": are, "note": note}
+            rows.append({**dict(zip(keys, key, strict=True)), **_ratio_of(first, second), **known})
     common = len(old.keys() & new.keys())
     frame = pd.DataFrame(rows)
     if len(frame):
         order = [name for name in ("collective", "axis", "group", "in_place", "size_bytes") if name in keys]
         frame = frame.sort_values(order, kind="stable", na_position="first", ignore_index=True)
-    return frame, (len(old) - common, len(new) - common)
+    return frame, common, (len(old) - common, len(new) - common)
+
+
+def _note(first: Estimate | None, second: Estimate | None, were: bool, are: bool) -> str:
+    """Why a row has no ratio, or should not be trusted; empty for all others."""
+    if are:
+        return "results are wrong before and after" if were else "results are wrong after"
+    if were:
+        return "results were wrong before"
+    return "no time before" if first is None else "no time after" if second is None else ""
 
 
 def _estimate(side: Side, rows: list[int], rng: np.random.Generator) -> Estimate | None:
@@ -169,10 +195,9 @@ def _judge(frame: pd.DataFrame, effect: float) -> pd.DataFrame:
         slower, faster = ratio >= 1 + effect, ratio <= 1 / (1 + effect)
         same = ~slower & ~faster & (low > 1 / (1 + 2 * effect)) & (high < 1 + 2 * effect)
     usable = (frame["note"] == "").to_numpy()
-    verdict = np.select(
-        [usable & sure & slower, usable & sure & faster, usable & same], ["SLOWER", "FASTER", "SAME"], "UNCLEAR"
-    )
-    return frame.assign(p=p, verdict=verdict)
+    cases = [frame["is_wrong"].to_numpy(), usable & sure & slower, usable & sure & faster, usable & same]
+    verdict = np.select(cases, ["WRONG", "SLOWER", "FASTER", "SAME"], "UNCLEAR")
+    return frame.drop(columns="is_wrong").assign(p=p, verdict=verdict)
 
 
 def _correct(p: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -204,26 +229,28 @@ def print_comparison(
     anyway : bool, default False
         As in `compare`.
     file : text file, optional
-        Where to print; standard output by default.
+        Where to print; by default to standard output, and what is refused to standard error.
 
     Returns
     -------
     int
-        An exit code: 0 without regressions, 1 with, 2 when nothing could be compared.
+        An exit code: 0 without regressions, 1 with rows that are slower or wrong, 2 when nothing could be compared.
     """
-    out = file or sys.stdout
+    refusals = file or sys.stderr
     try:
+        if not threshold > 0:
+            raise BenchError(f"the threshold {threshold:g} must be above 0: 0.05, or 5%, means 5 % slower")
         sides = [paths if isinstance(paths, (str, os.PathLike)) else list(paths) for paths in (before, after)]
-        comparison = compare(*sides, effect=min(threshold, 0.05), anyway=anyway)
-    except (BenchError, ParseError, OSError) as error:
-        print(f"meshlab compare: {error}", file=out)
+        comparison = _compare(*sides, effect=min(threshold, 0.05), anyway=anyway, seed=0, insist="give --anyway")
+    except (MeshlabError, OSError) as error:
+        print(f"meshlab: {error}", file=refusals)
         return 2
-    print(comparison, file=out)
+    print(comparison, file=file)
     regressions = comparison.regressions(threshold)
-    if len(regressions):
-        print(
-            f"{len(regressions)} {'regression' if len(regressions) == 1 else 'regressions'} beyond {threshold:.0%}",
-            file=out,
-        )
-        return 1
-    return 0
+    n_wrong = int((regressions["verdict"] == "WRONG").sum())
+    n_slower = len(regressions) - n_wrong
+    if n_wrong:
+        print(f"{n_wrong} {'row is' if n_wrong == 1 else 'rows are'} wrong after", file=file)
+    if n_slower:
+        print(f"{n_slower} {'regression' if n_slower == 1 else 'regressions'} beyond {100 * threshold:g}%", file=file)
+    return 1 if len(regressions) else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +16,17 @@ from meshlab.units import format_size, format_time_us
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CLEAR_WITHOUT_INTERVAL", "NEWLY_WRONG", "WRONG_BEFORE", "Comparison"]
+__all__ = ["CLEAR_WITHOUT_INTERVAL", "Comparison", "row_name", "telling_columns"]
 
 CLEAR_WITHOUT_INTERVAL = 1.25
 """Below this, one single reading per side proves nothing: small messages vary that much from run to run."""
 
-NEWLY_WRONG, WRONG_BEFORE = "results are wrong after", "results were wrong before"
-"""Notes of rows whose results are wrong on a side."""
-
-_SIGNS = {"SLOWER": "▲", "FASTER": "▼", "SAME": "=", "UNCLEAR": "?"}
-_WORDS = {"SLOWER": "slower", "FASTER": "faster", "SAME": "the same", "UNCLEAR": "unclear"}
-_ORDER = ("SLOWER", "FASTER", "UNCLEAR", "SAME")
+_SIGNS = {"WRONG": "✕", "SLOWER": "▲", "FASTER": "▼", "SAME": "=", "UNCLEAR": "?"}
+_WORDS = {"WRONG": "WRONG", "SLOWER": "slower", "FASTER": "faster", "SAME": "the same", "UNCLEAR": "unclear"}
+_ORDER = ("WRONG", "SLOWER", "FASTER", "UNCLEAR", "SAME")
+# The group before the axis, because it mostly tells the axis too.
+_TELLING = ("collective", "op", "dtype", "root", "mode", "group", "axis", "n_ranks", "in_place")
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Comparison:
         - before_us, after_us: the times; ratio: after / before, above 1 is slower; ratio_lo, ratio_hi: its 95 %
           interval, missing when nothing is known about the noise;
         - p: probability of such a ratio by chance, corrected for the number of rows (Benjamini and Hochberg);
-        - verdict: SAME, FASTER, SLOWER or UNCLEAR; basis: what the interval rests on;
+        - verdict: WRONG, SLOWER, FASTER, SAME or UNCLEAR; basis: what the interval rests on;
         - note: why there is no ratio.
     differences : tuple of Difference
         What is not the same on both sides.
@@ -71,15 +72,21 @@ class Comparison:
         counts, n = self.counts, len(self.frame)
         parts = [f"{counts[verdict]} {_WORDS[verdict]}" for verdict in _ORDER if counts[verdict]]
         sentence = f"{n} {'row' if n == 1 else 'rows'} compared: {', '.join(parts)}"
+        telling = telling_columns(self.frame)
+        wrong = self.frame[self.frame["verdict"] == "WRONG"]
+        if len(wrong):
+            named = [row_name(row, telling) for _, row in wrong.head(_MOST_NAMED).iterrows()]
+            more = f" and {len(wrong) - len(named)} more" if len(wrong) > len(named) else ""
+            sentence += f". Wrong: {', '.join(named)}{more}"
         for verdict, pick, extreme in (("SLOWER", "idxmax", "Slowest"), ("FASTER", "idxmin", "Fastest")):
             rows = self.frame[self.frame["verdict"] == verdict]
             if len(rows):
                 row = rows.loc[getattr(rows["ratio"], pick)()]
-                return f"{sentence}. {extreme}: {_name(row)}, {_ratio(row)}."
+                return f"{sentence}. {extreme}: {row_name(row, telling)}, {_ratio(row)}."
         return f"{sentence}."
 
     def regressions(self, threshold: float = 0.05) -> pd.DataFrame:
-        """Rows that are slower by more than `threshold` and surely so, and rows whose results have become wrong.
+        """Rows that are slower by more than `threshold` and surely so, and rows whose results are wrong after.
 
         Examples
         --------
@@ -93,7 +100,7 @@ class Comparison:
         0        1024  SLOWER
         """
         slower = (self.frame["verdict"] == "SLOWER") & (self.frame["ratio"] >= 1 + threshold)
-        return self.frame[slower | (self.frame["note"] == NEWLY_WRONG)]
+        return self.frame[slower | (self.frame["verdict"] == "WRONG")]
 
     def _notes(self) -> list[str]:
         notes = []
@@ -109,16 +116,23 @@ class Comparison:
         return notes
 
     def __repr__(self) -> str:
-        lines = [f"<Comparison of {self.before} with {self.after}>", self.headline]
+        return "\n".join([f"<Comparison of {self.before} with {self.after}>", *self._lines()])
+
+    def __str__(self) -> str:
+        return "\n".join([f"{self.before} (before) → {self.after} (after)", *self._lines()])
+
+    def _lines(self) -> list[str]:
+        lines = [self.headline]
         lines += [f"  {'!' if difference.blocks else '·'} {difference}" for difference in self.differences]
         lines += [f"  · {note}" for note in self._notes()]
-        rows = _by_interest(self.frame)
+        rows, telling = _by_interest(self.frame), telling_columns(self.frame)
         for _, row in rows.head(20).iterrows():
             time = f"{format_time_us(row['before_us'])} → {format_time_us(row['after_us'])}"
-            lines.append(f"  {_SIGNS[row['verdict']]} {row['verdict']:<7} {_name(row)}: {time}, {_ratio(row)}")
+            name = row_name(row, telling)
+            lines.append(f"  {_SIGNS[row['verdict']]} {row['verdict']:<7} {name}: {time}, {_ratio(row)}")
         if len(rows) > 20:
             lines.append(f"  … {len(rows) - 20} more rows in .frame")
-        return "\n".join(lines)
+        return lines
 
     def _repr_html_(self) -> str:
         parts = []
@@ -128,6 +142,7 @@ class Comparison:
                 for difference in self.differences
             ]
             parts.append(table(["differs", "before", "after", ""], rows))
+        telling = telling_columns(self.frame)
         header = ["", "verdict", "row", "before", "after", "after / before", "95 % interval", "rests on"]
         parts.append(
             table(
@@ -136,7 +151,7 @@ class Comparison:
                     (
                         _SIGNS[row["verdict"]],
                         row["verdict"],
-                        _name(row),
+                        row_name(row, telling),
                         format_time_us(row["before_us"]),
                         format_time_us(row["after_us"]),
                         "–" if math.isnan(row["ratio"]) else f"{row['ratio']:.3g}×",
@@ -160,12 +175,51 @@ def _by_interest(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _name(row: Any) -> str:
-    parts = [str(plain(row.get("collective")) or "unknown"), format_size(row["size_bytes"])]
-    if plain(row.get("in_place")) is not None:
-        parts.append("in place" if row["in_place"] else "out of place")
-    parts += [str(row[name]) for name in ("group",) if plain(row.get(name)) not in (None, "world")]
+def telling_columns(frame: pd.DataFrame) -> list[str]:
+    """The first few columns that tell apart, but for the size, all rows that can be told apart.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> rows = [("all_reduce", "sum", "tp_0"), ("all_gather", None, "tp_0"), ("all_gather", None, "dp_0")]
+    >>> telling_columns(pd.DataFrame(rows, columns=["collective", "op", "group"]))
+    ['collective', 'group']
+    """
+    telling: list[str] = []
+    distinct = 1
+    for name in _TELLING:
+        if name not in frame:
+            continue
+        found = len(frame[[*telling, name]].drop_duplicates())
+        if found > distinct:
+            telling.append(name)
+            distinct = found
+    return telling
+
+
+def row_name(row: Any, telling: Sequence[str], *, is_line: bool = False) -> str:
+    """Name a row by what it is and what varies, as `telling_columns` says; a line of many sizes by what varies only."""
+    parts = []
+    for name in _TELLING:
+        value = plain(row.get(name))
+        if name == "collective" and not is_line:
+            parts.append(str(value or "unknown"))
+            size = plain(row.get("size_bytes"))
+            parts += [] if size is None else [format_size(size)]  # a function has none
+        elif name in telling and value is not None:
+            parts.append(_say(name, value))
     return " ".join(parts)
+
+
+def _say(name: str, value: Any) -> str:
+    match name:
+        case "in_place":
+            return "in place" if value else "out of place"
+        case "n_ranks":
+            return f"{value:g} ranks"
+        case "root":
+            return f"root {value:g}"
+    return str(value)
 
 
 def _ratio(row: Any) -> str:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.frame import RESULTS, conform, empty_samples, frame_from_csv, frame_from_json, frame_from_parquet
+from meshlab.benchmark.frame import (
+    RESULTS,
+    STEP,
+    conform,
+    empty_samples,
+    frame_from_csv,
+    frame_from_json,
+    frame_from_parquet,
+)
 from meshlab.benchmark.nccl_tests.read import read_nccl_tests
 from meshlab.errors import BenchError
 
@@ -35,7 +43,6 @@ KEYS = (
 )
 """Two rows answer each other when these agree."""
 
-_STEP = ("run_id", "launch", "step", "axis", "group")
 _WORDS = {"n_ranks": "ranks", "in_place": "in place", "size_bytes": "sizes"}
 _KINDS = {"nccl": "a GPU", "nccl-tests": "a GPU"}
 _FEWEST_BATCHES = 6
@@ -77,7 +84,7 @@ class Side:
     @cached_property
     def time_us(self) -> Floats:
         """Times that may be compared; NaN where there is none, and where the run failed or the result was wrong."""
-        usable = ~self.results["status"].isin(["wrong", "failed"]) & (self.results["time_us"] > 0)
+        usable = ~self.results["status"].isin(["failed"]) & (self.results["time_us"] > 0) & ~self.is_wrong
         return self.results["time_us"].where(usable).to_numpy(dtype=np.float64)
 
     @cached_property
@@ -88,12 +95,13 @@ class Side:
     @cached_property
     def is_wrong(self) -> npt.NDArray[np.bool_]:
         """Whether the result of a row was wrong."""
-        return (self.results["status"] == "wrong").fillna(value=False).to_numpy(dtype=bool)
+        wrong = (self.results["status"] == "wrong").fillna(value=False) | self.results["n_wrong"].gt(0).fillna(False)
+        return wrong.to_numpy(dtype=bool)
 
     @cached_property
     def steps(self) -> list[tuple[Any, ...]]:
         """For each row, run, launch, step, axis and group."""
-        return _tuples(self.results, _STEP)
+        return _tuples(self.results, STEP)
 
     def groups(self, keys: Sequence[str]) -> dict[tuple[Any, ...], list[int]]:
         """The rows that share a key."""
@@ -144,8 +152,10 @@ def load_side(source: Any, label: str) -> Side:
 def _parts(source: Any) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, str]]:
     import pandas as pd
 
+    path: Path | None = None
     if isinstance(source, (str, os.PathLike)):
-        source = _read(source)
+        path = Path(source)
+        source = _read(path)
     if isinstance(source, list):
         for item in source:
             yield from _parts(item)
@@ -163,12 +173,23 @@ def _parts(source: Any) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, str]]:
         )
     results = conform(results, RESULTS)
     name = str(getattr(source, "name", "") or results.attrs.get("file", ""))
+    if path is not None:
+        name = path.name or path.resolve().name
     yield results, empty_samples() if samples is None else samples, name
 
 
-def _read(path: str | os.PathLike[str]) -> Any:
+def _read(path: Path) -> Any:
     """The folder of a run, a frame that meshlab wrote, by its suffix, or else a log of nccl-tests."""
-    path = Path(path)
+    try:
+        return _read_there(path)
+    except OSError as error:
+        raise BenchError(
+            f"{path} cannot be read: {error.strerror or error}; give the folder of a run, results as Parquet, CSV or "
+            "JSON, or a log of nccl-tests"
+        ) from error
+
+
+def _read_there(path: Path) -> Any:
     if path.is_dir():
         from meshlab.benchmark.run import Run
 
@@ -197,14 +218,14 @@ def _batches(samples: pd.DataFrame) -> dict[tuple[Any, ...], Floats]:
     good = ~samples["is_warmup"].fillna(value=False).astype(bool) & (samples["status"].fillna("ok") == "ok")
     slowest = (
         samples[good & samples["time_us"].notna()]
-        .groupby([*_STEP, "batch"], dropna=False, sort=True)["time_us"]
+        .groupby([*STEP, "batch"], dropna=False, sort=True)["time_us"]
         .max()
         .reset_index()
     )
-    number = slowest.groupby(list(_STEP), dropna=False, sort=False).ngroup().to_numpy()
+    number = slowest.groupby(list(STEP), dropna=False, sort=False).ngroup().to_numpy()
     starts = np.flatnonzero(np.diff(number, prepend=-1))
     series = np.split(slowest["time_us"].to_numpy(dtype=np.float64), starts[1:])
-    return dict(zip(_tuples(slowest.iloc[starts], _STEP), series, strict=True))
+    return dict(zip(_tuples(slowest.iloc[starts], STEP), series, strict=True))
 
 
 def differences(before: Side, after: Side) -> tuple[Difference, ...]:

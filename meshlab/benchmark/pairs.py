@@ -66,6 +66,8 @@ def pair_matrix(
     *,
     size_bytes: int | None = None,
     axis: str | None = None,
+    mode: str | None = None,
+    dtype: str | None = None,
     value: str = "busbw_gbs",
 ) -> pd.DataFrame:
     """Write the pairs as a matrix.
@@ -81,6 +83,8 @@ def pair_matrix(
         Which size; the largest by default.
     axis : str, optional
         Along which axis; the first that was measured by default.
+    mode, dtype : str, optional
+        Which mode and element type; needed where several were measured, because a matrix never mixes them.
     value : {"busbw_gbs", "algbw_gbs", "time_us"}
         What stands in the cells: the median over launches.
 
@@ -92,7 +96,20 @@ def pair_matrix(
     Raises
     ------
     BenchError
-        If no such pairs were measured.
+        If no such pairs were measured, or they were measured in several modes or with several element types.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> row = {"collective": "send_recv", "axis": "world pairs", "mode": "isolated", "dtype": "float32", "status": "ok"}
+    >>> times = {"0↔1": 40.0, "0↔2": 39.0, "1↔2": 12.0}
+    >>> results = pd.DataFrame([{**row, "group": name, "size_bytes": 4096, "busbw_gbs": times[name]} for name in times])
+    >>> pair_matrix(results)
+    rank     0     1     2
+    rank
+    0      NaN  40.0  39.0
+    1     40.0   NaN  12.0
+    2     39.0  12.0   NaN
     """
     from pandas import DataFrame
 
@@ -105,13 +122,22 @@ def pair_matrix(
         & results["axis"].str.endswith(" pairs").fillna(value=False)
     ]
     rows = rows[rows["axis"] == (rows["axis"].iloc[0] if label is None and len(rows) else label)]
+    for name, wanted in (("mode", mode), ("dtype", dtype)):
+        rows = rows if wanted is None else rows[rows[name] == wanted]
     if len(rows):
         rows = rows[rows["size_bytes"] == (rows["size_bytes"].max() if size_bytes is None else size_bytes)]
     if not len(rows):
+        told = "".join(f" in {wanted}" for wanted in (mode, dtype) if wanted is not None)
         size = "" if size_bytes is None else f" of {format_size(size_bytes)}"
         raise BenchError(
-            f"no pairs with {collective}{size} were measured; bench(…, {collective!r}, groups='pairs') does"
+            f"no pairs with {collective}{size}{told} were measured; bench(…, {collective!r}, groups='pairs') does"
         )
+    for name in ("mode", "dtype"):
+        found = [str(one) for one in rows[name].dropna().unique()]
+        if len(found) > 1:
+            raise BenchError(
+                f"these pairs have more than one {name}: {', '.join(found)}; choose one, such as {name}={found[0]!r}"
+            )
     ends = rows["group"].str.extract(r"(\d+)[→↔](\d+)").astype(int).to_numpy()
     ranks = np.unique(ends)
     cells = np.full((2, len(ranks), len(ranks)), np.nan)
@@ -127,5 +153,6 @@ def pair_matrix(
         "size_bytes": int(rows["size_bytes"].iloc[0]),
         "axis": str(rows["axis"].iloc[0]).removesuffix(" pairs"),
         "mode": str(rows["mode"].iloc[0]),
+        "dtype": str(rows["dtype"].iloc[0]),
     }
     return matrix

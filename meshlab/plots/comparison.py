@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshlab.benchmark.comparison import row_name, telling_columns
 from meshlab.errors import BenchError
-from meshlab.plots.palette import PALETTE, PREVIOUS
+from meshlab.plots.curves import spread_labels
+from meshlab.plots.palette import PALETTE, PREVIOUS, WRONG
 from meshlab.units import format_size
 
 if TYPE_CHECKING:
@@ -22,12 +23,12 @@ __all__ = ["plot_comparison"]
 
 # Shape and colour say the same, so that either is enough; mid tones stand out on white and on black.
 _MARKERS: dict[str, dict[str, Any]] = {
+    "WRONG": {"marker": "x", "color": WRONG, "label": "WRONG"},
     "SLOWER": {"marker": "^", "color": PALETTE[5], "label": "slower"},
     "FASTER": {"marker": "v", "color": PALETTE[0], "label": "faster"},
     "UNCLEAR": {"marker": "o", "color": PREVIOUS, "label": "unclear", "markerfacecolor": "none"},
     "SAME": {"marker": "o", "color": PREVIOUS, "label": "the same"},
 }
-_VARIES = ("collective", "op", "dtype", "mode", "axis", "group", "n_ranks", "in_place")
 _DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 2, 1.5, 2)), (0, (8, 2)))
 _FONT = 9.0
 _RATIOS = (
@@ -43,7 +44,7 @@ def plot_comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
 
     Triangles are rows that are surely slower (up) or faster (down), dots are the same, rings are unclear. Bars are 95 %
     intervals, where there are any. Inside the band a difference does not matter. One line stands for each collective,
-    placement and whatever else varies.
+    placement and whatever else varies. Wrong results have no ratio; the title counts them.
 
     Parameters
     ----------
@@ -91,16 +92,12 @@ def plot_comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
 
 def _series(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
     """The rows of each line, by size, with the name of what varies."""
-    varies = [name for name in _VARIES if name in frame and frame[name].nunique(dropna=False) > 1]
-    if not varies:
+    telling = telling_columns(frame)
+    if not telling:
         yield "", frame.sort_values("size_bytes")
         return
-    for key, rows in frame.groupby(varies, dropna=False, sort=False):
-        parts = [
-            ("in place" if value else "out of place") if name == "in_place" else str(value)
-            for name, value in zip(varies, key if isinstance(key, tuple) else (key,), strict=True)
-        ]
-        yield " ".join(parts), rows.sort_values("size_bytes")
+    for _, rows in frame.groupby(telling, dropna=False, sort=False):
+        yield row_name(rows.iloc[0], telling, is_line=True), rows.sort_values("size_bytes")
 
 
 def _draw_rows(ax: Axes, frame: pd.DataFrame) -> None:
@@ -154,12 +151,7 @@ def _name_ends(ax: Axes, ends: Sequence[tuple[str, float, float]]) -> None:
         return
     bottom, top = np.log(ax.get_ylim())
     gap = (top - bottom) * 0.055
-    places = np.log([ratio for _, _, ratio in named])
-    order = np.argsort(places, kind="stable")
-    moved = places.copy()
-    for earlier, later in pairwise(order):
-        moved[later] = max(moved[later], moved[earlier] + gap)
-    moved -= (moved - places).mean()
+    moved = spread_labels(np.log([ratio for _, _, ratio in named]), gap, bottom + gap / 2, top - gap / 2)
     x = max(size for _, size, _ in named)
     for (name, _, _), place in zip(named, moved, strict=True):
         ax.annotate(

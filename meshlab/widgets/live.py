@@ -26,6 +26,8 @@ __all__ = ["LiveView", "show", "static_bundle"]
 
 _TICK_S = 0.5
 _TELLING = ("collective", "axis", "dtype", "op", "mode", "in_place")
+_IDENTITY = (*_TELLING, "root")
+_MOST_REMEMBERED = 8
 _BAD = "color:var(--jp-error-color1,#c62828)"
 _PRESSES = (
     ("Cancel", "Stop after this step; the rows stay"),
@@ -33,8 +35,13 @@ _PRESSES = (
     ("End the ranks", "Kill the set of ranks; the rows stay, engines.restart() gives a fresh set"),
 )
 
-# The lines and the results of the last finished run on a mesh, for the grey curves of the next one.
-_last: dict[str, tuple[Mapping[str, Line], pd.DataFrame]] = {}
+_Identity = tuple[Any, ...]
+"""What was measured: two lines are about the same only where all of it agrees, also what is constant in their runs."""
+
+# The lines and the results of the last finished run on a mesh and a machine, for the grey curves of the next one; of
+# the last few of these, because each holds a frame.
+_last: dict[tuple[Any, ...], tuple[Mapping[_Identity, Line], pd.DataFrame]] = {}
+_last_lock = threading.Lock()
 
 
 class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
@@ -66,11 +73,13 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
             title=_title(run), x_range=(min(sizes), max(sizes)) if min(sizes) < max(sizes) else None, height=320
         )
         self.previous: pd.DataFrame | None = None
-        if run.mesh.fingerprint in _last:
-            lines, results = _last[run.mesh.fingerprint]
-            known = _line_names(run)
-            self.curve.previous = {name: line for name, line in lines.items() if name in known}
-            self.previous = results if self.curve.previous else None
+        self._names = _line_names(run)
+        with _last_lock:
+            lines, results = _last.get(_place(run), ({}, None))
+        shared = [identity for identity in self._names if identity in lines]
+        if results is not None and shared:
+            self.curve.previous = {self._names[identity]: lines[identity] for identity in shared}
+            self.previous = _rows_about(results, shared)
         super().__init__([self._status, self._button, self.curve], layout={"max_width": "960px", "overflow": "hidden"})
         self.add_class("meshlab-live")
         self._unsubscribe = run.subscribe(self._update)
@@ -109,8 +118,14 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
             self._is_over.set()
             acts, self._when_over = self._when_over, []
         self._unsubscribe()
-        if self.curve.series:
-            _last[self.run.mesh.fingerprint] = dict(self.curve.series), self.run.results
+        series = self.curve.series
+        if series:
+            lines = {identity: series[name] for identity, name in self._names.items() if name in series}
+            with _last_lock:
+                _last.pop(_place(self.run), None)
+                _last[_place(self.run)] = lines, self.run.results
+                while len(_last) > _MOST_REMEMBERED:
+                    del _last[next(iter(_last))]
         for act in acts:
             act()
 
@@ -190,10 +205,25 @@ def _line_name(several: list[str], n_launches: int, row: Row) -> str:
     return " · ".join(parts) or str(row["collective"])
 
 
-def _line_names(run: Run) -> set[str]:
+def _line_names(run: Run) -> dict[_Identity, str]:
+    """The name of every line of a run, by what was measured."""
     several, n = _several(run), run.plan.launches
-    rows = [{name: getattr(part, name) for name in _TELLING} for step in run.steps for part in step.parts]
-    return {_line_name(several, n, row | {"launch": launch}) for row in rows for launch in range(n)}
+    rows = [{name: getattr(part, name) for name in _IDENTITY} for step in run.steps for part in step.parts]
+    return {
+        (*row.values(), launch): _line_name(several, n, row | {"launch": launch}) for row in rows for launch in range(n)
+    }
+
+
+def _place(run: Run) -> tuple[Any, ...]:
+    """Where a run was made: its mesh, its machine, and what other axes did meanwhile."""
+    return run.mesh.fingerprint, run.where, run.plan.beside
+
+
+def _rows_about(results: pd.DataFrame, identities: list[_Identity]) -> pd.DataFrame:
+    """The rows of the lines that these identities name."""
+    known = set(identities)
+    columns = [results[name].astype(object).where(results[name].notna(), None) for name in (*_IDENTITY, "launch")]
+    return results[[key in known for key in zip(*columns, strict=True)]]
 
 
 def _points(run: Run, rows: list[Row]) -> list[tuple[str, float, float, float, float]]:

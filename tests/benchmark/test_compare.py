@@ -237,11 +237,65 @@ def test_wrong_results_are_not_timed_and_new_ones_are_a_regression():
     before, after = table({1: 100.0, 2: 100.0}), table({1: 50.0, 2: 100.0})
     after.loc[0, "status"] = "wrong"
     comparison = compare(before, after)
-    assert verdicts(comparison) == ["UNCLEAR", "UNCLEAR"]
+    assert verdicts(comparison) == ["WRONG", "UNCLEAR"]
     assert comparison.regressions()["size_bytes"].tolist() == [1]
     assert "results are wrong after" in comparison._repr_html_()
     before.loc[0, "status"] = "wrong"
     assert compare(before, after.assign(status="ok")).regressions().empty
+
+
+def test_wrong_results_stand_first_in_the_headline_and_in_the_list():
+    before = table(dict.fromkeys(range(1, 31), (100.0, 99.0, 101.0)))
+    after = table(dict.fromkeys(range(1, 31), (200.0, 199.0, 201.0)))
+    after.loc[29, ["status", "n_wrong"]] = ["ok", 288]  # whatever the status says, elements differ
+    comparison = compare(before, after)
+    assert comparison.headline.startswith("30 rows compared: 1 WRONG, 29 slower. Wrong: all_reduce 30\u2009B. Slowest:")
+    assert "✕ WRONG   all_reduce 30\u2009B" in repr(comparison).splitlines()[2]
+    assert comparison.counts["WRONG"] == 1
+
+
+def test_results_that_are_wrong_on_both_sides_or_only_there_after_do_not_vanish():
+    one, two = table({1: 100.0}), table({1: 100.0, 2: 100.0})
+    one.loc[0, "status"] = "wrong"
+    both = compare(one, one)
+    assert verdicts(both) == ["WRONG"]
+    assert both.frame["note"].tolist() == ["results are wrong before and after"]
+    two.loc[1, "status"] = "wrong"
+    new = compare(table({1: 100.0}), two)
+    assert verdicts(new) == ["UNCLEAR", "WRONG"]
+    assert len(new.regressions()) == 1
+
+
+def test_a_row_without_a_time_says_on_which_side():
+    before, after = table({1: 100.0, 2: 100.0}), table({1: 100.0, 2: 100.0})
+    after.loc[1, "status"] = "failed"
+    assert compare(before, after).frame["note"].tolist() == ["", "no time after"]
+    assert compare(after, before).frame["note"].tolist() == ["", "no time before"]
+
+
+def test_functions_have_no_size_and_are_compared_too():
+    both = pd.concat([table({1: 100.0}), table({2: (100.0, 99.0, 101.0)}, collective="step", size_bytes=None)])
+    comparison = compare(both, both)
+    assert "= SAME    step: 100" in repr(comparison)
+    assert "step" in comparison._repr_html_()
+    alone = compare(both[both["collective"] == "step"], both[both["collective"] == "step"])
+    assert alone.headline == "1 row compared: 1 the same."
+
+
+@pytest.mark.parametrize("column", ["mode", "dtype", "axis", "op", "group", "root", "in_place"])
+def test_rows_are_named_by_what_varies(column):
+    values = [False, True] if column == "in_place" else [0, 1] if column == "root" else ["one", "other"]
+    both = pd.concat([table({1: 100.0}, **{column: value}) for value in values])
+    names = {line.split(":")[0] for line in repr(compare(both, both)).splitlines()[-2:]}
+    assert len(names) == 2
+
+
+def test_rows_of_the_example_have_a_name_each():
+    import meshlab as ml
+    from meshlab.benchmark.comparison import row_name, telling_columns
+
+    frame = compare(ml.example(), ml.example()).frame
+    assert len({row_name(row, telling_columns(frame)) for _, row in frame.iterrows()}) == len(frame) == 168
 
 
 def test_regressions_respect_their_threshold():
@@ -308,3 +362,44 @@ def test_the_command_prints_and_tells_by_its_exit_code(make_log, tmp_path):
     assert "not comparable" in refused.getvalue()
     assert print_comparison(good, other, anyway=True, file=out) in (0, 1)
     assert print_comparison(good, tmp_path / "missing.txt", file=out) == 2
+
+
+def test_the_command_exits_with_1_when_results_are_wrong_after(make_log, tmp_path):
+    good = write(tmp_path / "good.txt", make_log("2.13"))
+    wrong = write(tmp_path / "wrong.txt", make_log("2.13", wrong={3: 288}))
+    out = io.StringIO()
+    assert print_comparison(good, wrong, file=out) == 1
+    assert "2 rows are wrong after" in out.getvalue()
+    assert print_comparison(wrong, wrong, file=out) == 1
+    assert print_comparison(wrong, good, file=out) == 0
+
+
+def test_the_command_speaks_the_language_of_the_command_line(make_log, tmp_path, capsys):
+    good = write(tmp_path / "good.txt", make_log("2.13"))
+    other = write(tmp_path / "other.txt", make_log("2.13", n_ranks=4))
+    for arguments, sentence in (
+        ({"after": other}, "; give --anyway to compare across this"),
+        (
+            {"after": tmp_path / "nothing"},
+            "nothing cannot be read: No such file or directory; give the folder of a run",
+        ),
+        ({"after": good, "threshold": -1.0}, "the threshold -1 must be above 0: 0.05, or 5%, means 5 % slower"),
+    ):
+        assert print_comparison(good, **arguments) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith("meshlab: ")
+        assert sentence in err
+        assert "Error" not in err
+        assert "Errno" not in err
+
+
+def test_sides_are_called_like_their_files_and_by_their_paths_where_these_are_called_alike(make_log, tmp_path):
+    paths = [tmp_path / name / "log.txt" for name in "ab"]
+    for path in paths:
+        path.parent.mkdir()
+        write(path, make_log("2.13"))
+    alike = compare(*paths)
+    assert (alike.before, alike.after) == tuple(map(str, paths))
+    write(tmp_path / "new.txt", make_log("2.13"))
+    assert str(compare(paths[0], tmp_path / "new.txt")).splitlines()[0] == "log.txt (before) → new.txt (after)"

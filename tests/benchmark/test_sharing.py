@@ -223,3 +223,19 @@ def test_a_slow_link_is_named() -> None:
         pair_matrix(results, size_bytes=4096)
     with pytest.raises(BenchError, match="value='speed' is nothing that pairs have"):
         pair_matrix(results, value="speed")
+
+
+def test_a_matrix_never_mixes_modes_or_element_types() -> None:
+    fast = rows(("send_recv", "world pairs", "0↔1", 0, 10.0)).assign(busbw_gbs=4.0)
+    slow = fast.assign(mode="isolated", busbw_gbs=1.0)
+    with pytest.raises(BenchError, match="more than one mode: pipelined, isolated; choose one, such as mode='pipel"):
+        pair_matrix(pd.concat([fast, slow]))
+    matrix = pair_matrix(pd.concat([fast, slow]), mode="isolated")
+    assert matrix.loc[0, 1] == 1.0
+    assert matrix.attrs["mode"] == "isolated"
+    double = fast.assign(dtype="float64", busbw_gbs=3.0)
+    with pytest.raises(BenchError, match="more than one dtype: float32, float64"):
+        pair_matrix(pd.concat([fast, double]))
+    assert pair_matrix(pd.concat([fast, double]), dtype="float64").loc[0, 1] == 3.0
+    with pytest.raises(BenchError, match="no pairs with send_recv in graph were measured"):
+        pair_matrix(fast, mode="graph")

@@ -99,6 +99,54 @@ def test_the_previous_run_is_grey(thread_engines: ml.Engines) -> None:
     other.wait(30)
 
 
+def finished(engines: ml.Engines, *, mesh: ml.DeviceMesh = MESH, **choice: Any) -> LiveView:
+    run = ml.bench(engines, mesh, **{"axis": "tp", "sizes": "1K:4K", "sampling": QUICK, **choice})
+    view = LiveView(run)
+    run.wait(30)
+    wait_until(view._is_over.is_set)
+    return view
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"mode": "isolated"},
+        {"axis": "dp"},
+        {"dtype": "float64"},
+        {"op": "max"},
+        {"in_place": True},
+        {"collective": "broadcast"},
+    ],
+    ids=lambda other: str(*other),
+)
+def test_a_run_of_something_else_is_not_the_previous_one(thread_engines: ml.Engines, other: dict[str, Any]) -> None:
+    finished(thread_engines)
+    view = finished(thread_engines, **other)
+    assert view.curve.previous == {}
+    assert view.previous is None
+
+
+def test_a_run_on_another_machine_is_not_the_previous_one(thread_engines: ml.Engines, monkeypatch: Any) -> None:
+    finished(thread_engines)
+    monkeypatch.setattr(ml.Run, "where", "4 ranks · another machine")
+    assert finished(thread_engines).curve.previous == {}
+
+
+def test_of_a_longer_previous_run_only_the_lines_that_answer_are_grey(thread_engines: ml.Engines) -> None:
+    first = finished(thread_engines, mode=["isolated", "pipelined"])
+    second = finished(thread_engines, mode="isolated")
+    assert second.curve.previous["all_reduce"].y.tolist() == first.curve.series["isolated"].y.tolist()
+    assert second.previous is not None
+    assert set(second.previous["mode"]) == {"isolated"}
+    assert second.previous.attrs["where"] == first.run.where
+
+
+def test_only_the_last_few_runs_are_remembered(thread_engines: ml.Engines) -> None:
+    for number in range(live._MOST_REMEMBERED + 1):
+        finished(thread_engines, mesh=ml.DeviceMesh("tp=4").with_group(f"g{number}", [0, 1]), sizes="1K")
+    assert len(live._last) == live._MOST_REMEMBERED
+
+
 def test_a_run_whose_engines_die_shows_the_rank_and_the_cure(thread_engines: ml.Engines, monkeypatch: Any) -> None:
     from meshlab.benchmark import timing
 
