@@ -63,8 +63,9 @@ class Lease:
             name, inside = engines._make_group_set(mesh, one)
             names.append(name)
             members &= set(inside)
-        shipped = function if engines.backend == "threads" else _pickled(function)
-        given = [(tuple(names), shipped, arguments)] * len(members)
+        task = (function, arguments)
+        shipped = task if engines.backend == "threads" else _pickled(task)
+        given = [(tuple(names), shipped)] * len(members)
         return engines._round("run", given, ranks=sorted(members), doing=self.doing, deadline_s=deadline_s)
 
     def renew(self) -> None:
@@ -72,12 +73,13 @@ class Lease:
         self.engines._forget_group_sets("to make fresh ones")
 
 
-def _pickled(function: Callable[..., Any]) -> bytes:
+def _pickled(task: tuple[Callable[..., Any], tuple[Any, ...]]) -> bytes:
     import cloudpickle
 
     try:
-        return bytes(cloudpickle.dumps(function))
+        return bytes(cloudpickle.dumps(task))
     except Exception as error:
         raise EngineError(
-            f"the function cannot be sent to the engines: {error}; it must not hold open files, locks or widgets"
+            f"the function or its arguments cannot be sent to the engines: {error}; "
+            "they must not hold open files, locks or widgets"
         ) from error

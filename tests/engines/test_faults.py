@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -173,3 +174,26 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(monkeypatch: pytest.Monk
     with pytest.raises(EngineError, match="the 2 engines ended while they started\nno ranks today"):
         ml.launch(2, timeout_s=20)
     assert [entry.name for entry in tmp_path.iterdir()] == ["mpiexec"]
+
+
+def test_an_interrupt_while_idle_does_not_touch_the_next_call(fragile: ml.Engines) -> None:
+    assert fragile.run(lambda comm: comm.rank, MESH, axis="tp")["value"].tolist() == [0, 1, 0, 1]
+    fragile.interrupt()
+    frame = fragile.run(lambda comm: float(comm.all_reduce(comm.xp.ones(1))[0]), MESH, axis="tp", deadline_s=5)
+    assert frame["value"].tolist() == [2.0] * 4
+
+
+def test_interrupts_at_any_moment_leave_every_call_answered(thread_engines: ml.Engines) -> None:
+    for number in range(60):
+        timer = threading.Timer(number * 1e-5, thread_engines.interrupt)
+        timer.start()
+        frame = thread_engines.run(lambda comm: sum(range(2000)), deadline_s=5)
+        timer.join()
+        assert frame["error"].fillna("interrupted").eq("interrupted").all()
+    assert_works(thread_engines)
+
+
+def test_a_function_that_exits_is_an_error_of_its_rank(fragile: ml.Engines) -> None:
+    frame = fragile.run(lambda comm: sys.exit(comm.rank))
+    assert frame["error"].tolist() == [f"SystemExit: {rank}" for rank in range(4)]
+    assert_works(fragile)
