@@ -83,6 +83,29 @@ def test_one_rank_that_never_calls_is_named_at_the_deadline(fragile: ml.Engines,
     assert_works(fragile)
 
 
+def test_a_rank_is_compared_with_its_own_group_and_only_since_the_call_began(fragile: ml.Engines) -> None:
+    def make(comm: Any, many: int, few: int, culprit: int) -> None:
+        for _ in range(many if culprit in comm.ranks else few):
+            comm.barrier()
+        if comm.world_rank == culprit:
+            time.sleep(10)
+        if culprit in comm.ranks:
+            comm.barrier()
+
+    fragile.run(make, MESH, axis="tp", arguments=(9, 2, -1))
+    for culprit, few in ((3, 2), (0, 90)):
+        with pytest.raises(
+            EngineError, match=rf"^rank {culprit} made 40 collective calls where others made 41, and did"
+        ):
+            fragile.run(make, MESH, axis="tp", arguments=(40, few, culprit), deadline_s=1.0)
+        fragile.restart()
+    fragile.run(lambda comm: [comm.barrier() for _ in range(30 * (0 in comm.ranks))], MESH, axis="tp")
+    with pytest.raises(EngineError, match=r"^rank 0 made 0 collective calls where others made 1,"):
+        fragile.run(
+            lambda comm: time.sleep(10 * (comm.world_rank == 0)) or comm.barrier(), MESH, axis="dp", deadline_s=1
+        )
+
+
 def test_ranks_that_all_hang_are_named_together(thread_engines: ml.Engines) -> None:
     gate = threading.Event()
     with pytest.raises(EngineError, match=r"ranks 0, 1, 2, 3 did not answer within 0\.2"):
