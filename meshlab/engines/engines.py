@@ -15,7 +15,7 @@ from meshlab.engines.rankset import RankFacts, RankSet, Reply
 from meshlab.engines.rounds import Round, RoundFailedError
 from meshlab.engines.verify import verify_mesh
 from meshlab.errors import EngineError, MeshError
-from meshlab.mesh import WORLD, DeviceMesh
+from meshlab.mesh import WORLD, DeviceMesh, Groups
 from meshlab.units import format_size
 
 if TYPE_CHECKING:
@@ -295,19 +295,18 @@ class Engines:
         self._group_sets.clear()
         self._ranks.kill()
 
-    def _make_group_set(self, mesh: DeviceMesh | None, axis: str | Sequence[str]) -> tuple[str, list[int]]:
-        """Have the communicators of a group set made, unless they are there; return its name and the ranks in it."""
+    def _make_group_set(self, mesh: DeviceMesh | None, axis: str | Sequence[str]) -> tuple[str, Groups]:
+        """Have the communicators of a group set made, unless they are there; return what they are called, and it."""
         if mesh is None:
             if axis != WORLD:
                 raise MeshError(f"to run along {axis!r}, say on which mesh")
             mesh = DeviceMesh(all_ranks=self.world_size)
         self.check_mesh(mesh)
         groups = mesh.group_set(axis)
-        members = [rank for rank in range(self.world_size) if groups.color[rank] >= 0]
         name = WORLD if groups.name == WORLD else f"{mesh.fingerprint} {groups.name}"
         if name in self._group_sets:
             self._group_sets.move_to_end(name)
-            return name, members
+            return name, groups
         if len(self._group_sets) >= _MOST_GROUP_SETS:
             oldest, _ = self._group_sets.popitem(last=False)
             self._round(
@@ -329,7 +328,7 @@ class Engines:
         replies = self._round("split", arguments, doing=f"making the communicators of {groups.name}")
         _raise_first_error(replies, f"making the communicators of {groups.name}")
         self._group_sets[name] = None
-        return name, members
+        return name, groups
 
     def _round(
         self,
@@ -337,11 +336,13 @@ class Engines:
         arguments: Sequence[tuple[Any, ...]],
         *,
         ranks: Sequence[int] | None = None,
+        groups: Sequence[int] | None = None,
         doing: str,
         deadline_s: float | None = None,
     ) -> list[Reply]:
         """Run a worker's method on several ranks at once; the set is ended when they do not all answer."""
-        self._current = Round(self._ranks, self.facts, range(self.world_size) if ranks is None else ranks, doing)
+        taking_part = range(self.world_size) if ranks is None else ranks
+        self._current = Round(self._ranks, self.facts, taking_part, doing, groups)
         try:
             replies = self._current.run(method, arguments, self.deadline_s if deadline_s is None else deadline_s)
         except RoundFailedError as failure:

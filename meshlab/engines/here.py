@@ -7,8 +7,10 @@ Tasks and answers travel over a communicator of their own, and while rank 0 meas
 from __future__ import annotations
 
 import os
+import pickle
 import queue
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +29,7 @@ __all__ = ["join", "launched_as"]
 
 _PAUSE_S = 0.0005
 _SETTLE_S = 0.002  # tasks of one round come within that time
+_CLOSE_S = 3.0  # how long the ranks may still work when they are closed
 
 # Where launchers say which process this is and how many there are: Hydra (MPICH, Intel MPI), Open MPI, Slurm.
 _LAUNCHERS = (
@@ -121,7 +124,23 @@ def _serve(worker: Worker, control: Any) -> None:
         task: tuple[str, tuple[Any, ...]] | None = control.recv(source=0)
         if task is None:
             return
-        control.send(worker.serve(*task), dest=0)
+        control.send(_packed(worker.serve(*task)), dest=0)
+
+
+def _packed(reply: Reply) -> bytes:
+    """An answer on its way; one that cannot travel is an error of its rank, and no end of it."""
+    try:
+        return pickle.dumps(reply)
+    except Exception as error:
+        return pickle.dumps(Reply.of_error(reply.rank, error))
+
+
+def _unpacked(rank: int, data: bytes) -> Reply:
+    try:
+        reply: Reply = pickle.loads(data)
+    except Exception as error:
+        return Reply.of_error(rank, error)
+    return reply
 
 
 class _HereSet:
@@ -173,13 +192,20 @@ class _HereSet:
                 except queue.Empty:
                     break
             if own is not None:
-                own[2].set_result(self._worker.serve(own[0], own[1]))
+                own[2].set_result(self._serve_here(own[0], own[1]))
             while waiting:
                 for rank in [rank for rank in waiting if self._control.iprobe(source=rank)]:
-                    waiting.pop(rank).set_result(self._control.recv(source=rank))
+                    waiting.pop(rank).set_result(_unpacked(rank, self._control.recv(source=rank)))
                 time.sleep(_PAUSE_S)
             if task is not None:
                 task = self._tasks.get()
+
+    def _serve_here(self, method: str, arguments: tuple[Any, ...]) -> Reply:
+        """Rank 0's own part; whatever comes of it, there is an answer, or the caller would wait for ever."""
+        try:
+            return self._worker.serve(method, arguments)
+        except BaseException as error:
+            return Reply.of_error(0, error)
 
     def calls(self) -> list[int]:
         """Only the ranks themselves know."""
@@ -209,6 +235,13 @@ class _HereSet:
         if self._is_broken:
             self._control.Abort(1)
         self._tasks.put(None)
-        self._thread.join()
+        self._thread.join(_CLOSE_S)
+        if self._thread.is_alive():
+            print(
+                "meshlab: the engines were closed while ranks still worked; all processes end",
+                file=sys.stderr,
+                flush=True,
+            )
+            self._control.Abort(1)
         for rank in range(1, self.size):
             self._control.send(None, dest=rank)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from meshlab.engines.rankset import Reply
 from meshlab.errors import EngineError
 from meshlab.mesh import WORLD, DeviceMesh
@@ -58,26 +60,37 @@ class Lease:
             Only these take part; the others stay idle.
         """
         engines = self.engines
-        names, members = [], set(range(engines.world_size) if ranks is None else ranks)
+        names, colors = [], []
         for one in (axis, *also):
-            name, inside = engines._make_group_set(mesh, one)
+            name, groups = engines._make_group_set(mesh, one)
             names.append(name)
-            members &= set(inside)
-        shipped = function if engines.backend == "threads" else _pickled(function)
-        given = [(tuple(names), shipped, arguments)] * len(members)
-        return engines._round("run", given, ranks=sorted(members), doing=self.doing, deadline_s=deadline_s)
+            colors.append(groups.color)
+        members = [
+            rank
+            for rank in (range(engines.world_size) if ranks is None else sorted(ranks))
+            if all(color[rank] >= 0 for color in colors)
+        ]
+        task = (function, arguments)
+        shipped = task if engines.backend == "threads" else _pickled(task)
+        given = [(tuple(names), shipped)] * len(members)
+        # Ranks make the same calls only where they are together in all that they were handed.
+        _, together = np.unique(np.stack(colors), axis=1, return_inverse=True)
+        return engines._round(
+            "run", given, ranks=members, groups=together.ravel().tolist(), doing=self.doing, deadline_s=deadline_s
+        )
 
     def renew(self) -> None:
         """Close all communicators, so that fresh ones are made."""
         self.engines._forget_group_sets("to make fresh ones")
 
 
-def _pickled(function: Callable[..., Any]) -> bytes:
+def _pickled(task: tuple[Callable[..., Any], tuple[Any, ...]]) -> bytes:
     import cloudpickle
 
     try:
-        return bytes(cloudpickle.dumps(function))
+        return bytes(cloudpickle.dumps(task))
     except Exception as error:
         raise EngineError(
-            f"the function cannot be sent to the engines: {error}; it must not hold open files, locks or widgets"
+            f"the function or its arguments cannot be sent to the engines: {error}; "
+            "they must not hold open files, locks or widgets"
         ) from error

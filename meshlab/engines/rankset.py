@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -94,6 +95,12 @@ class Reply:
     error: str | None = None
     trace: str = field(default="", repr=False)
     is_interrupt: bool = False
+
+    @classmethod
+    def of_error(cls, rank: int, error: BaseException) -> Reply:
+        """What a rank answers when something was raised there."""
+        trace = "".join(traceback.format_exception(error))
+        return cls(rank, error=f"{type(error).__name__}: {error}", trace=trace)
 
 
 @dataclass(frozen=True, slots=True)

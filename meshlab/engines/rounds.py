@@ -14,6 +14,7 @@ from meshlab.units import format_seconds
 __all__ = ["Round", "RoundFailedError"]
 
 _GRACE_S = 1.0  # how long others may still need once one rank has raised
+_TOLD = 3
 
 
 class RoundFailedError(Exception):
@@ -39,13 +40,25 @@ class Round:
         Which of them take part.
     doing : str
         What for, for messages: "running f".
+    groups : sequence of int, optional
+        For every rank of the world, a number that it shares with those that must call what it calls; all of them by
+        default. A rank is only compared with these.
     """
 
-    def __init__(self, rank_set: RankSet, facts: Sequence[RankFacts], ranks: Sequence[int], doing: str) -> None:
+    def __init__(
+        self,
+        rank_set: RankSet,
+        facts: Sequence[RankFacts],
+        ranks: Sequence[int],
+        doing: str,
+        groups: Sequence[int] | None = None,
+    ) -> None:
         self._set = rank_set
         self._facts = facts
         self._ranks = ranks
         self._doing = doing
+        self._groups = groups
+        self._calls_before = rank_set.calls()
         self._answers: queue.SimpleQueue[tuple[int, Future[Reply]]] = queue.SimpleQueue()
 
     def run(self, method: str, arguments: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Reply]:
@@ -103,19 +116,38 @@ class Round:
         return RoundFailedError(why, error.rank, error.trace)
 
     def _too_late(self, waiting: Sequence[int], deadline_s: float) -> RoundFailedError:
-        """Name the rank that has entered fewer collectives than the others; else the first that did not answer."""
-        counts = self._set.calls()
-        behind = _behind({rank: counts[rank] for rank in self._ranks})
+        """Name who has entered fewer collectives than the others of its group; else those that did not answer."""
+        behind, told = [], []
+        for group in self._waiting_groups(waiting):
+            made = self._calls_made(group)
+            late = _behind(made)
+            if late:
+                behind += late
+                told.append(
+                    f"{_ranks_text(late)} made {made[late[0]]} collective calls where others made {max(made.values())}"
+                )
         if behind:
-            most = max(counts[rank] for rank in self._ranks)
-            reason = (
-                f"{_ranks_text(behind)} made {counts[behind[0]]} collective calls where others made {most}, "
-                "and did not catch up"
-            )
+            more = f", and so in {len(told) - _TOLD} more groups" if len(told) > _TOLD else ""
+            reason = f"{', '.join(told[:_TOLD])}{more}, and did not catch up"
         else:
             reason = f"{_ranks_text(waiting)} did not answer"
         why = f"{reason} within {format_seconds(deadline_s)} while {self._doing}"
         return RoundFailedError(why, (behind or waiting)[0], self._set.log_tail())
+
+    def _waiting_groups(self, waiting: Sequence[int]) -> list[list[int]]:
+        """The groups that somebody still waits in, with all their ranks of this round; others have nothing to tell."""
+        members: dict[int, list[int]] = {}
+        for rank in self._ranks:
+            members.setdefault(0 if self._groups is None else self._groups[rank], []).append(rank)
+        return [group for group in members.values() if not set(waiting).isdisjoint(group)]
+
+    def _calls_made(self, ranks: Sequence[int]) -> dict[int, int]:
+        """How many collectives ranks have entered in this round; what they did earlier is no fault of today's."""
+        counts = self._set.calls()
+        return {
+            rank: counts[rank] - self._calls_before[rank] if min(counts[rank], self._calls_before[rank]) >= 0 else -1
+            for rank in ranks
+        }
 
 
 def _behind(counts: Mapping[int, int]) -> list[int]:

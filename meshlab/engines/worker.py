@@ -52,7 +52,7 @@ class Worker:
             return Reply(self.rank, getattr(self, method)(*arguments))
         except KeyboardInterrupt:
             return Reply(self.rank, error="interrupted", is_interrupt=True)
-        except Exception as error:
+        except BaseException as error:  # SystemExit too: a function that exits must not take its rank along
             return Reply(self.rank, error=f"{type(error).__name__}: {error}", trace=_trace(error))
 
     def facts(self) -> RankFacts:
@@ -110,17 +110,15 @@ class Worker:
         """The view that this rank has of a mesh, as a hash."""
         return mesh.fingerprint
 
-    def run(self, names: Sequence[str], function: bytes | Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    def run(self, names: Sequence[str], task: bytes | tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
         """Call ``function(communicator, …, *arguments)``.
 
         Parameters
         ----------
         names : sequence of str
             The group sets whose communicators to hand over.
-        function : bytes or callable
-            Pickled where it crosses a process.
-        arguments : tuple
-            What else to hand over.
+        task : bytes or (callable, tuple)
+            The function and what else to hand over; pickled where it crosses a process.
 
         Raises
         ------
@@ -130,8 +128,8 @@ class Worker:
         for name in names:
             if name not in self._communicators:
                 raise EngineError(f"rank {self.rank} has no communicator for {name!r}", rank=self.rank)
-        call = pickle.loads(function) if isinstance(function, bytes) else function
-        return call(*(self._communicators[name] for name in names), *arguments)
+        function, arguments = pickle.loads(task) if isinstance(task, bytes) else task
+        return function(*(self._communicators[name] for name in names), *arguments)
 
     def status(self) -> dict[str, Any]:
         """Say how this rank is: collectives entered, communicators held, memory in bytes."""
@@ -147,7 +145,7 @@ class Worker:
         self._calls[self.rank] += 1
 
 
-def _trace(error: Exception) -> str:
+def _trace(error: BaseException) -> str:
     """The traceback as text, from the user's own function on."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == __file__:

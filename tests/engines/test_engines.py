@@ -94,6 +94,9 @@ def test_what_cannot_travel_is_refused(mpi_engines: ml.Engines) -> None:
     lock = threading.Lock()
     with pytest.raises(EngineError, match="cannot be sent to the engines"):
         mpi_engines.run(lambda comm: lock.locked())
+    with pytest.raises(EngineError, match="the function or its arguments cannot be sent to the engines"):
+        mpi_engines.run(lambda comm, given: given, arguments=(lock,))
+    assert mpi_engines.state == "ready"
 
 
 def test_a_value_that_cannot_travel_back_is_an_error_of_its_rank(mpi_engines: ml.Engines) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -80,6 +81,29 @@ def test_one_rank_that_never_calls_is_named_at_the_deadline(fragile: ml.Engines,
     assert time.monotonic() - began < 4
     fragile.restart()
     assert_works(fragile)
+
+
+def test_a_rank_is_compared_with_its_own_group_and_only_since_the_call_began(fragile: ml.Engines) -> None:
+    def make(comm: Any, many: int, few: int, culprit: int) -> None:
+        for _ in range(many if culprit in comm.ranks else few):
+            comm.barrier()
+        if comm.world_rank == culprit:
+            time.sleep(10)
+        if culprit in comm.ranks:
+            comm.barrier()
+
+    fragile.run(make, MESH, axis="tp", arguments=(9, 2, -1))
+    for culprit, few in ((3, 2), (0, 90)):
+        with pytest.raises(
+            EngineError, match=rf"^rank {culprit} made 40 collective calls where others made 41, and did"
+        ):
+            fragile.run(make, MESH, axis="tp", arguments=(40, few, culprit), deadline_s=1.0)
+        fragile.restart()
+    fragile.run(lambda comm: [comm.barrier() for _ in range(30 * (0 in comm.ranks))], MESH, axis="tp")
+    with pytest.raises(EngineError, match=r"^rank 0 made 0 collective calls where others made 1,"):
+        fragile.run(
+            lambda comm: time.sleep(10 * (comm.world_rank == 0)) or comm.barrier(), MESH, axis="dp", deadline_s=1
+        )
 
 
 def test_ranks_that_all_hang_are_named_together(thread_engines: ml.Engines) -> None:
@@ -173,3 +197,26 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(monkeypatch: pytest.Monk
     with pytest.raises(EngineError, match="the 2 engines ended while they started\nno ranks today"):
         ml.launch(2, timeout_s=20)
     assert [entry.name for entry in tmp_path.iterdir()] == ["mpiexec"]
+
+
+def test_an_interrupt_while_idle_does_not_touch_the_next_call(fragile: ml.Engines) -> None:
+    assert fragile.run(lambda comm: comm.rank, MESH, axis="tp")["value"].tolist() == [0, 1, 0, 1]
+    fragile.interrupt()
+    frame = fragile.run(lambda comm: float(comm.all_reduce(comm.xp.ones(1))[0]), MESH, axis="tp", deadline_s=5)
+    assert frame["value"].tolist() == [2.0] * 4
+
+
+def test_interrupts_at_any_moment_leave_every_call_answered(thread_engines: ml.Engines) -> None:
+    for number in range(60):
+        timer = threading.Timer(number * 1e-5, thread_engines.interrupt)
+        timer.start()
+        frame = thread_engines.run(lambda comm: sum(range(2000)), deadline_s=5)
+        timer.join()
+        assert frame["error"].fillna("interrupted").eq("interrupted").all()
+    assert_works(thread_engines)
+
+
+def test_a_function_that_exits_is_an_error_of_its_rank(fragile: ml.Engines) -> None:
+    frame = fragile.run(lambda comm: sys.exit(comm.rank))
+    assert frame["error"].tolist() == [f"SystemExit: {rank}" for rank in range(4)]
+    assert_works(fragile)

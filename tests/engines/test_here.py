@@ -106,3 +106,42 @@ if engines is not None:
     assert "did not answer within 1.0" in done.stdout
     assert done.returncode != 0
     assert ml.Run.load(tmp_path / "run").results["status"].tolist() == ["ok", "failed"]
+
+
+def test_closing_ends_ranks_that_are_stuck() -> None:
+    code = """
+import threading, time
+import meshlab as ml
+def stuck(comm):
+    if comm.rank == 1:
+        time.sleep(600)
+engines = ml.join(backend="mpi")
+if engines is not None:
+    threading.Thread(target=engines.run, args=(stuck,), daemon=True).start()
+    time.sleep(0.5)
+    engines.close()
+"""
+    done = mpiexec(2, "-c", code, limit_s=30)
+    assert done.returncode != 0
+    assert "closed while ranks still worked; all processes end" in done.stderr
+
+
+def test_a_value_that_cannot_travel_is_an_error_of_its_rank() -> None:
+    code = """
+import sys
+import meshlab as ml
+def local(comm):
+    return (lambda: 1) if comm.rank == 1 else comm.rank
+engines = ml.join(backend="mpi", deadline_s=5)
+if engines is not None:
+    with engines:
+        print("errors", engines.run(local)["error"].tolist())
+        print("exits", engines.run(lambda comm: sys.exit(comm.rank + 3))["error"].tolist())
+        print("values", engines.run(lambda comm: comm.rank)["value"].tolist())
+"""
+    done = mpiexec(2, "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert "errors [<NA>, " in done.stdout
+    assert "pickle" in done.stdout
+    assert "exits ['SystemExit: 3', 'SystemExit: 4']" in done.stdout
+    assert "values [0, 1]" in done.stdout
