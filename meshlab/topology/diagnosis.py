@@ -9,6 +9,7 @@ import numpy as np
 from meshlab.topology.cluster import Cluster
 from meshlab.topology.cpus import parse_cpus
 from meshlab.topology.findings import SEVERITIES, Finding, Findings
+from meshlab.topology.given import ClusterLike, as_cluster
 from meshlab.topology.hardware import Device, Node
 from meshlab.topology.links import UNKNOWN, Distance
 from meshlab.topology.nvidia_smi import HIDES_NVLINK
@@ -25,12 +26,13 @@ Report = Iterator[tuple[str, str, str, str]]
 """Severity, code, message and cure."""
 
 
-def health(cluster: Cluster) -> Findings:
+def health(cluster: ClusterLike) -> Findings:
     """Look for what seems wrong with the hosts of a cluster.
 
     Parameters
     ----------
-    cluster : Cluster
+    cluster : Cluster or str
+        A cluster, or the name of a preset.
 
     Returns
     -------
@@ -52,6 +54,7 @@ def health(cluster: Cluster) -> Findings:
     error: node0: GPU2 has no NVLink while the others have NV18; check nvidia-smi nvlink -s and the fabric manager's
     log on that host, reset the GPU or reseat it, and keep ranks off it until then
     """
+    cluster = as_cluster(cluster)
     found: dict[tuple[str, str, str, str], list[str]] = {}
     hosts: list[list[str]] = [[] for _ in cluster.templates]
     for kind, name in zip(cluster.kinds.tolist(), cluster.names, strict=True):
