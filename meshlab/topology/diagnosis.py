@@ -84,7 +84,9 @@ def _incomplete(node: Node) -> Report:
             "paste the whole output",
         )
     if not node.devices:
-        yield "note", "no-gpu", "no GPU was seen", node.notes[0] if node.notes else "check the driver with nvidia-smi"
+        seen = "no GPU was seen"
+        why = next((note.removeprefix(f"{seen}: ") for note in node.notes), "")
+        yield "note", "no-gpu", f"{seen}: {why}" if why else seen, "see what nvidia-smi says on that host"
 
 
 def _asymmetric(node: Node) -> Report:
@@ -151,6 +153,26 @@ def _fabric(node: Node) -> Report:
             f"{node.ends[one]} and {node.ends[other]} have no NVLink between them{more}, while the other pairs have "
             f"NV{usual}",
             "check nvidia-smi nvlink -s on that host and reset both GPUs; until then keep the two out of one group",
+        )
+
+
+def _unknown_nvlink(node: Node) -> Report:
+    """What the source does not say, so that silence is no praise."""
+    if len(node.devices) < 2 or any(device.backend != "cuda" for device in node.devices):
+        return
+    if not node.nvlink_known and HIDES_NVLINK not in node.notes:
+        yield (
+            "note",
+            "nvlink-unknown",
+            "the source does not list NVLink, so nothing is known of it",
+            "ask the driver: nvidia-smi topo -m on that host, or probe()",
+        )
+    elif any(bus == device.bus_id for device in node.devices for _, bus, _ in device.nvlink_remotes):
+        yield (
+            "note",
+            "nvlink-hidden",
+            "NVLinks lead from a GPU to itself: the virtual machine hides which GPUs they join",
+            "ask the driver: nvidia-smi topo -m on that host, or probe()",
         )
 
 
@@ -371,6 +393,7 @@ _NODE_RULES: tuple[Callable[[Node], Report], ...] = (
     _incomplete,
     _asymmetric,
     _fabric,
+    _unknown_nvlink,
     _no_nvlink,
     _nics,
     _affinity,
