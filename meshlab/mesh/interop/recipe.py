@@ -74,6 +74,8 @@ class Format:
         Arguments, the world size if known, and whether the experts' layout is wanted, to a mesh.
     from_object : callable, optional
         A live object of the framework to arguments, or None when it is something else.
+    has_experts : callable, optional
+        Whether arguments say of the experts what the dense layout does not show.
     """
 
     name: str
@@ -82,6 +84,7 @@ class Format:
     parse: Callable[[str], Mapping[str, Any]]
     build: Callable[[Mapping[str, Any], int | None, bool], DeviceMesh]
     from_object: Callable[[Any], Mapping[str, Any] | None] = lambda source: None
+    has_experts: Callable[[Mapping[str, Any]], bool] = lambda arguments: False
 
 
 def no_experts(framework: str, experts: object) -> None:
