@@ -441,3 +441,21 @@ def test_experts_that_a_mesh_does_not_show_are_not_dropped_in_silence(flags: str
 def test_one_rank_per_expert_group_is_nothing_to_warn_of() -> None:
     flags = "--tensor-model-parallel-size 4 --expert-model-parallel-size 1"
     assert read_mesh(flags, world_size=16) == DeviceMesh("dp=4, tp=4")
+
+
+def test_an_axis_of_another_name_is_refused_with_the_renaming_that_works() -> None:
+    mesh = DeviceMesh("dp=2, tp=2")
+    with pytest.raises(MeshError, match=r'rename\(dp="dp_shard"\) brings the mesh there'):
+        mesh.to("torchtitan")
+    assert mesh.rename(dp="dp_shard").to("torchtitan").arguments["data_parallel_shard_degree"] == 2
+    with pytest.raises(MeshError, match=r'rename\(dp_shard="dp"\) brings the mesh there'):
+        DeviceMesh("dp_shard=2, tp=2").to("vllm")
+
+
+@pytest.mark.parametrize(
+    ("shape", "framework"),
+    [("dp_replicate=2, dp_shard=2", "vllm"), ("dp=2, dp_shard=2", "torchtitan"), ("x=2, tp=2", "torchtitan")],
+)
+def test_no_renaming_is_named_where_names_alone_do_not_do_it(shape: str, framework: str) -> None:
+    with pytest.raises(MeshError, match=r"rename\(\), flatten\(\) or split_axis\(\) can bring the mesh there"):
+        DeviceMesh(shape).to(framework)
