@@ -294,4 +294,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    """The public names, and what every module has; not what this one imports for itself, nor what is loaded so far."""
+    return sorted({*(name for name in globals() if name.startswith("__")), *__all__})

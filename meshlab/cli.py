@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import subprocess
 import sys
 import time
@@ -377,10 +378,11 @@ def _compare(options: argparse.Namespace) -> int:
 
 def _show(options: argparse.Namespace) -> int:
     from meshlab.mesh import DeviceMesh
-    from meshlab.mesh.text import mesh_text
+    from meshlab.mesh.text import mesh_text, wrapped
 
+    width = shutil.get_terminal_size().columns
     mesh = DeviceMesh(options.mesh, world_size=options.ranks)
-    _say(f"{mesh_text(mesh, options.axis)}\n\n{mesh.explain()}")
+    _say(f"{mesh_text(mesh, options.axis, width)}\n\n{wrapped(mesh.explain(), width)}")
     return _GOOD
 
 

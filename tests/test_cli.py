@@ -108,6 +108,25 @@ def test_show_stays_short_for_a_large_mesh(capsys: pytest.CaptureFixture[str]) -
     assert "and 2,040 more" in out
 
 
+@pytest.mark.parametrize("mesh", ["dp=64, tp=64", "tp=64", "pp=2, dp=2, cp=2, tp=8", "pp=16, dp=128, tp=8"])
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_show_keeps_to_the_width_of_the_terminal(
+    mesh: str, columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main(["show", mesh]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= columns
+
+
+def test_show_takes_80_columns_where_the_width_is_not_known(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr("os.get_terminal_size", lambda *_: (_ for _ in ()).throw(OSError))
+    assert main(["show", "dp=64, tp=64"]) == 0
+    assert 60 < max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 def test_doctor_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out

@@ -142,6 +142,10 @@ def test_public_names_are_listed_once_and_have_a_home() -> None:
         meshlab.no_such_name  # noqa: B018
 
 
+def test_dir_offers_public_names_only() -> None:
+    assert {name for name in dir(meshlab) if not name.startswith("__")} == set(meshlab.__all__) - {"__version__"}
+
+
 def test_public_functions_are_not_hidden_by_packages_of_the_same_name() -> None:
     code = "import meshlab.benchmark, meshlab.engines, meshlab as ml; assert callable(ml.bench) and callable(ml.launch)"
     subprocess.run([sys.executable, "-c", code], check=True)

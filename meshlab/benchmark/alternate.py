@@ -13,7 +13,7 @@ from meshlab.benchmark.run import Run
 from meshlab.benchmark.start import bench
 from meshlab.engines.start import launch
 from meshlab.errors import BenchError
-from meshlab.mesh import DeviceMesh
+from meshlab.mesh import MeshLike, as_mesh
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,7 +69,7 @@ class EnvComparison:
 
 
 def compare_env(
-    mesh: DeviceMesh,
+    mesh: MeshLike,
     settings: Mapping[str, Mapping[str, str]],
     collective: Any = "all_reduce",
     *,
@@ -86,7 +86,7 @@ def compare_env(
 
     Parameters
     ----------
-    mesh : DeviceMesh
+    mesh : DeviceMesh or str
         Where; as many engines are started as it has ranks.
     settings : mapping of str to mapping
         Environment variables by the setting's name; the first is what the others are compared with.
@@ -112,11 +112,13 @@ def compare_env(
 
     Examples
     --------
+    >>> from meshlab.mesh import DeviceMesh
     >>> mesh = DeviceMesh("tp=2")
     >>> compare_env(mesh, {"ring": {"NCCL_ALGO": "Ring"}}, "all_reduce")
     Traceback (most recent call last):
     meshlab.errors.BenchError: compare_env() needs at least two settings, not ring
     """
+    mesh = as_mesh(mesh)
     if len(settings) < 2:
         raise BenchError(f"compare_env() needs at least two settings, not {', '.join(settings) or 'none'}")
     if rounds < 1:

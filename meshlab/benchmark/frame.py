@@ -36,6 +36,7 @@ __all__ = [
     "frame_to_csv",
     "frame_to_json",
     "frame_to_parquet",
+    "require_columns",
     "told_steps",
 ]
 
@@ -137,6 +138,16 @@ STEP = ("run_id", "launch", "step", "axis", "group")
 def describe(columns: Sequence[Column] = RESULTS) -> pd.DataFrame:
     """List the columns of a frame with dtype and meaning.
 
+    Parameters
+    ----------
+    columns : sequence of Column
+        The definition of a frame: that of results, or ``meshlab.benchmark.frame.SAMPLES``.
+
+    Raises
+    ------
+    BenchError
+        If it is something else.
+
     Examples
     --------
     >>> describe(RESULTS).loc["busbw_gbs", "dtype"]
@@ -144,8 +155,44 @@ def describe(columns: Sequence[Column] = RESULTS) -> pd.DataFrame:
     """
     import pandas as pd
 
+    given: Any = columns
+    if not isinstance(given, (tuple, list)) or not all(isinstance(column, Column) for column in given):
+        what = f"the text {given!r}" if isinstance(given, str) else f"a {type(given).__name__}"
+        raise BenchError(
+            f"describe() takes the definition of a frame, not {what}; describe() alone lists the columns of results, "
+            "and describe().loc['busbw_gbs', 'meaning'] is one of them"
+        )
     rows = [(column.name, column.dtype, column.text) for column in columns]
     return pd.DataFrame(rows, columns=["column", "dtype", "meaning"]).set_index("column")
+
+
+def require_columns(frame: pd.DataFrame, names: Sequence[str], what: str = "results") -> None:
+    """Raise a `BenchError` unless something is a frame with these columns.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        What a user gave.
+    names : sequence of str
+        The columns that are needed.
+    what : {"results", "samples"}
+        The frame that is wanted.
+
+    Examples
+    --------
+    >>> require_columns(empty_results(), ["status", "size_bytes"])
+    >>> require_columns(empty_samples(), ["status", "size_bytes"])
+    Traceback (most recent call last):
+    meshlab.errors.BenchError: a results frame is needed, but this one has no column size_bytes
+    """
+    given: Any = frame
+    columns = getattr(given, "columns", None)
+    if columns is None:
+        cure = f"give its .{what}" if hasattr(given, what) else f"run.{what} is one"
+        raise BenchError(f"a {what} frame is needed, not {type(given).__name__}; {cure}")
+    missing = [name for name in names if name not in columns]
+    if missing:
+        raise BenchError(f"a {what} frame is needed, but this one has no column {', '.join(missing)}")
 
 
 def bandwidth(

@@ -9,7 +9,7 @@ import numpy as np
 
 from meshlab.engines.engines import Engines
 from meshlab.errors import BenchError, EngineError
-from meshlab.mesh import DeviceMesh
+from meshlab.mesh import MeshLike
 from meshlab.units import parse_sizes
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _REPEATS = 12
 
 def measure_overlap(
     engines: Engines,
-    mesh: DeviceMesh,
+    mesh: MeshLike,
     *,
     axis: str | Sequence[str],
     sizes: str | int | Sequence[int | str] = "1M:256M*4",
@@ -37,7 +37,7 @@ def measure_overlap(
     ----------
     engines : Engines
         Ranks with GPUs.
-    mesh : DeviceMesh
+    mesh : DeviceMesh or str
         What the groups are.
     axis : str or sequence of str
         Where to reduce; all groups at once.

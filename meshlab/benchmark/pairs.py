@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshlab.benchmark.frame import require_columns
 from meshlab.errors import BenchError
 from meshlab.units import format_size
 
@@ -18,6 +19,7 @@ SLOW = 0.8
 """The share of the median bandwidth below which a pair is slow."""
 
 _KEYS = ["launch", "collective", "dtype", "mode", "axis", "size_bytes"]
+_NEEDED = [*_KEYS, "group", "status", "time_us", "time_us_lo", "busbw_gbs"]
 
 
 def pair_table(results: pd.DataFrame) -> pd.DataFrame:
@@ -42,6 +44,7 @@ def pair_table(results: pd.DataFrame) -> pd.DataFrame:
     >>> len(pair_table(empty_results()))
     0
     """
+    require_columns(results, _NEEDED)
     is_pair = results["axis"].str.endswith(" pairs").fillna(value=False).astype(bool)
     rows = results[is_pair & (results["status"] == "ok")]
     ends = rows["group"].str.extract(r"(\d+)[→↔](\d+)").astype("Int64")
@@ -115,6 +118,7 @@ def pair_matrix(
 
     if value not in ("busbw_gbs", "algbw_gbs", "time_us"):
         raise BenchError(f"value={value!r} is nothing that pairs have; choose busbw_gbs, algbw_gbs or time_us")
+    require_columns(results, [*_NEEDED, value])
     label = None if axis is None else f"{axis} pairs"
     rows = results[
         (results["status"] == "ok")

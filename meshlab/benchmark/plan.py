@@ -15,7 +15,7 @@ from meshlab.comm.backend import MODES, Mode
 from meshlab.comm.catalog import CATALOG, find_collective, find_dtype, find_op
 from meshlab.comm.ops import ReduceOp
 from meshlab.errors import BenchError
-from meshlab.mesh import DeviceMesh
+from meshlab.mesh import MeshLike, as_mesh
 from meshlab.units import format_size, parse_sizes
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Plan:
     Examples
     --------
     >>> plan = Plan(["all_reduce", "broadcast"], "tp", sizes="1K:4K")
-    >>> steps = plan.steps(DeviceMesh("dp=2, tp=2"))
+    >>> steps = plan.steps("dp=2, tp=2")
     >>> len(steps), str(steps[0]).replace(chr(0x2009), " ")
     (6, 'all_reduce 1 KiB float32 along tp, pipelined')
     """
@@ -216,7 +216,7 @@ class Plan:
         if self.groups == ("pairs",) and name not in PAIRED:
             raise BenchError(f"two ranks by themselves do {' or '.join(PAIRED)}, not {name}; choose one of these")
 
-    def steps(self, mesh: DeviceMesh) -> tuple[Step, ...]:
+    def steps(self, mesh: MeshLike) -> tuple[Step, ...]:
         """Lay the plan over a mesh.
 
         Sizes that round to the same count on the mesh's groups become one step. Every round of pairs is a step.
@@ -228,7 +228,7 @@ class Plan:
         BenchError
             If the root is outside a group, or a group has no pairs.
         """
-        return lay_steps(self, mesh)
+        return lay_steps(self, as_mesh(mesh))
 
     def order(self, n: int, launch: int) -> list[int]:
         """In which order a launch takes the `n` steps of the plan: a new one for every launch when shuffled.
@@ -243,12 +243,12 @@ class Plan:
         order: list[int] = np.random.default_rng([self.seed, launch]).permutation(n).tolist()
         return order
 
-    def estimate(self, mesh: DeviceMesh, *, backend: str = "mpi", results: pd.DataFrame | None = None) -> Estimate:
+    def estimate(self, mesh: MeshLike, *, backend: str = "mpi", results: pd.DataFrame | None = None) -> Estimate:
         """Say how long the plan may take on a mesh, and how much memory, before anything starts.
 
         Parameters
         ----------
-        mesh : DeviceMesh
+        mesh : DeviceMesh or str
             Where it is measured.
         backend : {"nccl", "mpi", "threads"}
             Whose latency and bandwidth to assume.
@@ -261,13 +261,13 @@ class Plan:
 
         Examples
         --------
-        >>> estimate = Plan("all_reduce", "tp", sizes="1M").estimate(DeviceMesh("tp=2"))
+        >>> estimate = Plan("all_reduce", "tp", sizes="1M").estimate("tp=2")
         >>> estimate.n_steps, estimate.memory_bytes
         (1, 2097152)
         """
         from meshlab.benchmark.estimate import estimate_plan
 
-        return estimate_plan(self, mesh, backend=backend, results=results)
+        return estimate_plan(self, as_mesh(mesh), backend=backend, results=results)
 
     def __str__(self) -> str:
         sizes = self.sizes

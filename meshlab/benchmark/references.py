@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshlab.benchmark.frame import require_columns
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -60,6 +62,7 @@ def matching_references(results: pd.DataFrame, *, system: str | None = None) -> 
     >>> matching_references(results)["busbw_gbs"].tolist()
     [475.0]
     """
+    require_columns(results, ["collective", "n_ranks"])
     table = published_references()
     if system is not None:
         table = table[table["system"].str.casefold() == system.casefold()]

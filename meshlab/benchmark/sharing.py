@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from meshlab.benchmark.frame import require_columns
+
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["contention", "interference"]
 
 _SAME = ["launch", "collective", "op", "dtype", "root", "in_place", "mode", "group", "n_ranks", "count", "size_bytes"]
+_NEEDED = [*_SAME, "step", "axis", "status", "time_us", "time_us_lo", "time_us_hi"]
 
 
 def contention(results: pd.DataFrame) -> pd.DataFrame:
@@ -36,6 +39,7 @@ def contention(results: pd.DataFrame) -> pd.DataFrame:
     >>> len(contention(empty_results()))
     0
     """
+    require_columns(results, _NEEDED)
     good = results[results["status"] == "ok"]
     is_alone = good["axis"].str.endswith(" alone").fillna(value=False).astype(bool)
     alone = good[is_alone].assign(axis=lambda rows: rows["axis"].str.removesuffix(" alone"))
@@ -65,6 +69,7 @@ def interference(results: pd.DataFrame) -> pd.DataFrame:
     >>> len(interference(empty_results()))
     0
     """
+    require_columns(results, _NEEDED)
     good = results[results["status"] == "ok"]
     is_joint = good["axis"].str.contains("+", regex=False).fillna(value=False).astype(bool)
     halves = good[is_joint]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.benchmark.frame import STEP, told_steps
+from meshlab.benchmark.frame import STEP, require_columns, told_steps
 from meshlab.benchmark.statistics import spike_limit
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ def find_spikes(samples: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     """
     import pandas as pd
 
+    require_columns(samples, [*STEP, "rank", "batch", "time_us", "start_offset_us", "is_warmup"], "samples")
+    require_columns(results, [*STEP, "size_bytes", "alignment_us"])
     rows: list[dict[str, Any]] = []
     used = samples[~samples["is_warmup"].fillna(value=False).astype(bool)]
     for key, part in used.groupby(list(STEP), sort=False, dropna=False):

@@ -13,14 +13,14 @@ from meshlab.comm.catalog import find_collective
 from meshlab.comm.ops import ReduceOp, find_op
 from meshlab.engines.engines import Engines
 from meshlab.errors import BenchError
-from meshlab.mesh import WORLD, DeviceMesh
+from meshlab.mesh import WORLD, DeviceMesh, MeshLike, as_mesh
 
 __all__ = ["bench", "bench_pairs"]
 
 
 def bench(
     engines: Engines,
-    mesh: DeviceMesh | None = None,
+    mesh: MeshLike | None = None,
     collective: str | Function | Sequence[str | Function] | Plan | None = None,
     *,
     axis: str | Sequence[str] | None = None,
@@ -49,7 +49,7 @@ def bench(
     ----------
     engines : Engines
         The ranks. They are busy until the run ends.
-    mesh : DeviceMesh, optional
+    mesh : DeviceMesh or str, optional
         What the groups are; it has as many ranks as there are engines. Left out, that of `resume`, else all ranks.
     collective : str, callable, sequence of these, or Plan, optional
         What to measure; ``"all_reduce"`` by default. A function takes the rank's `Communicator`; where it returns
@@ -103,6 +103,7 @@ def bench(
     """
     if mesh is None:
         mesh = DeviceMesh(all_ranks=engines.world_size) if resume is None else resume.mesh
+    mesh = as_mesh(mesh, fill=engines.world_size)
     if resume is not None:
         plan = _resumed_plan(resume, collective)
     elif isinstance(collective, Plan):
@@ -134,7 +135,7 @@ def bench(
 
 
 def bench_pairs(
-    engines: Engines, mesh: DeviceMesh | None = None, *, axis: str = WORLD, sizes: str = "64M", **arguments: Any
+    engines: Engines, mesh: MeshLike | None = None, *, axis: str = WORLD, sizes: str = "64M", **arguments: Any
 ) -> Run:
     """Measure messages between every two ranks, one way and both ways at once: ``run.matrix()`` is the result.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.benchmark.frame import STEP, told_steps
+from meshlab.benchmark.frame import STEP, require_columns, told_steps
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,6 +50,8 @@ def find_stragglers(samples: pd.DataFrame, results: pd.DataFrame) -> pd.DataFram
     """
     import pandas as pd
 
+    require_columns(samples, [*STEP, "rank", "batch", "time_us", "start_offset_us", "is_warmup"], "samples")
+    require_columns(results, [*STEP, "size_bytes", "alignment_us"])
     rows: list[dict[str, Any]] = []
     alignment = results.set_index(list(STEP))["alignment_us"]
     used = samples[~samples["is_warmup"].fillna(value=False).astype(bool) & samples["start_offset_us"].notna()]

@@ -15,7 +15,7 @@ from meshlab.engines.rankset import RankFacts, RankSet, Reply
 from meshlab.engines.rounds import Round, RoundFailedError
 from meshlab.engines.verify import verify_mesh
 from meshlab.errors import EngineError, MeshError
-from meshlab.mesh import WORLD, DeviceMesh, Groups
+from meshlab.mesh import WORLD, DeviceMesh, Groups, MeshLike, as_mesh
 from meshlab.units import format_size
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class Engines:
     def run(
         self,
         function: Callable[..., Any],
-        mesh: DeviceMesh | None = None,
+        mesh: MeshLike | None = None,
         *,
         axis: str | Sequence[str] = WORLD,
         arguments: tuple[Any, ...] = (),
@@ -150,7 +150,7 @@ class Engines:
         ----------
         function : callable
             Its first argument is the rank's `Communicator` along `axis`.
-        mesh : DeviceMesh, optional
+        mesh : DeviceMesh or str, optional
             Says what the groups are; needed unless `axis` is ``"world"``.
         axis : str or sequence of str, default "world"
             Anything `DeviceMesh.group_set` takes.
@@ -182,6 +182,7 @@ class Engines:
         """
         import pandas as pd
 
+        mesh = None if mesh is None else as_mesh(mesh, fill=self.world_size)
         name = getattr(function, "__name__", "a function")
         with self.lease(f"running {name}") as lease:
             replies = lease.call(function, mesh, axis, arguments, deadline_s=deadline_s)
@@ -196,7 +197,7 @@ class Engines:
             }
         )
 
-    def verify(self, mesh: DeviceMesh) -> pd.DataFrame:
+    def verify(self, mesh: MeshLike) -> pd.DataFrame:
         """Prove that every rank agrees on the mesh, and that every group contains exactly who it should.
 
         Every rank computes the mesh's fingerprint on its own. Then in every group of every axis, and in every group
@@ -213,6 +214,7 @@ class Engines:
         CommunicatorError
             At the first difference; it names the group, who should be in it, and who is.
         """
+        mesh = as_mesh(mesh, fill=self.world_size)
         with self.lease(f"verifying {mesh}") as lease:
             return verify_mesh(lease, mesh)
 

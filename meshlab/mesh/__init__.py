@@ -2,6 +2,7 @@
 
 from meshlab.mesh.axes import WELL_KNOWN_AXES, WORLD, Axis
 from meshlab.mesh.difference import MeshDiff, diff
+from meshlab.mesh.given import MeshLike, as_mesh
 from meshlab.mesh.groups import Group, Groups
 from meshlab.mesh.hierarchy import Hierarchy
 from meshlab.mesh.interop import FRAMEWORKS, Recipe, read_mesh
@@ -17,7 +18,9 @@ __all__ = [
     "Groups",
     "Hierarchy",
     "MeshDiff",
+    "MeshLike",
     "Recipe",
+    "as_mesh",
     "diff",
     "read_mesh",
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.benchmark.comparison import row_name, telling_columns
+from meshlab.benchmark.comparison import Comparison, row_name, telling_columns
 from meshlab.errors import BenchError
 from meshlab.plots.curves import spread_labels
 from meshlab.plots.palette import PALETTE, PREVIOUS, WRONG
@@ -16,8 +16,6 @@ from meshlab.units import format_size
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-
-    from meshlab.benchmark.comparison import Comparison
 
 __all__ = ["plot_comparison"]
 
@@ -60,8 +58,11 @@ def plot_comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     Raises
     ------
     BenchError
-        If no row has a ratio.
+        If it is no comparison, or no row has a ratio.
     """
+    given: Any = comparison
+    if not isinstance(given, Comparison):
+        raise BenchError(f"a comparison is needed, not {type(given).__name__}; compare(before, after) gives one")
     frame = comparison.frame
     frame = frame[frame["ratio"].notna() & (frame["size_bytes"] > 0)]
     if not len(frame):

@@ -13,7 +13,7 @@ import numpy as np
 from meshlab.errors import TopologyError
 from meshlab.plots.figures import axes_size, set_title, text_width
 from meshlab.plots.palette import PALETTE, WRONG, text_colors
-from meshlab.topology.cluster import Cluster
+from meshlab.topology.given import ClusterLike, as_cluster
 from meshlab.topology.hardware import Node
 from meshlab.topology.links import Distance
 from meshlab.units import format_bandwidth
@@ -80,7 +80,7 @@ class _Sheet:
         self.ax.text(x, y, label, fontsize=_POINTS, **look)
 
 
-def plot_host(cluster: Cluster, node: int | str = 0, *, ax: Axes | None = None) -> Axes:
+def plot_host(cluster: ClusterLike, node: int | str = 0, *, ax: Axes | None = None) -> Axes:
     """Draw the inside of one host: CPUs above, PCIe switches below them, then GPUs and NICs, and NVLink at the bottom.
 
     A line is as wide as the link is fast. NICs behind one switch share a box. Red marks a GPU that has no NVLink while
@@ -88,7 +88,8 @@ def plot_host(cluster: Cluster, node: int | str = 0, *, ax: Axes | None = None) 
 
     Parameters
     ----------
-    cluster : Cluster
+    cluster : Cluster or str
+        A cluster, or the name of a preset.
     node : int or str, default 0
         The host, by number or name.
     ax : matplotlib.axes.Axes, optional
@@ -111,7 +112,7 @@ def plot_host(cluster: Cluster, node: int | str = 0, *, ax: Axes | None = None) 
     >>> [text.get_text() for text in ax.texts if "NVLink" in text.get_text()]
     ['NVLink · NV18 between all · 371\u2009GB/s each']
     """
-    host = cluster.node(node)
+    host = as_cluster(cluster).node(node)
     if not host.devices:
         raise TopologyError(f"{host.name} has no device to draw: {'; '.join(host.notes) or 'none is known'}")
     if len(host.devices) > _MOST:

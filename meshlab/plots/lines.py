@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.benchmark.frame import require_columns
 from meshlab.errors import BenchError
 from meshlab.plots.figures import SEPARATOR
 
@@ -114,9 +115,7 @@ def lines_of(results: pd.DataFrame, quantity: Quantity) -> list[Line]:
     """
     if quantity not in get_args(Quantity):
         raise BenchError(f"{quantity!r} cannot be drawn; choose one of {', '.join(get_args(Quantity))}")
-    missing = [name for name in _NEEDED if name not in results.columns]
-    if missing:
-        raise BenchError(f"a results frame is needed, but this one has no column {', '.join(missing)}")
+    require_columns(results, _NEEDED)
     parts = list(results.groupby(list(_KEYS), dropna=False, sort=False))
     combinations = [dict(zip(_KEYS, values, strict=True)) for values, _ in parts]
     names = _names(combinations)

@@ -12,6 +12,7 @@ from meshlab.errors import TopologyError
 from meshlab.plots.figures import axes_size, room_right, set_title, text_width
 from meshlab.plots.palette import QUANTITY, text_colors
 from meshlab.topology.cluster import Cluster
+from meshlab.topology.given import ClusterLike, as_cluster
 from meshlab.topology.link_matrix import link_codes
 from meshlab.topology.links import LINK_MEANINGS, UNKNOWN
 
@@ -29,12 +30,13 @@ _ORDER = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _SHADES = {"nvlink": 0.86, "PIX": 0.74, "PXB": 0.64, "PHB": 0.54, "NODE": 0.44, "SYS": 0.32}
 
 
-def plot_links(cluster: Cluster, node: int | str | None = None, *, ax: Axes | None = None) -> Axes:
+def plot_links(cluster: ClusterLike, node: int | str | None = None, *, ax: Axes | None = None) -> Axes:
     """Draw what joins every two ends: light is near, dark is far.
 
     Parameters
     ----------
-    cluster : Cluster
+    cluster : Cluster or str
+        A cluster, or the name of a preset.
     node : int or str, optional
         One host, with its NICs. Left out, the only host, or all devices of the cluster, where the level that joins two
         hosts stands in place of a word.
@@ -58,6 +60,7 @@ def plot_links(cluster: Cluster, node: int | str | None = None, *, ax: Axes | No
     >>> [text.get_text() for text in ax.get_legend().get_texts()][:2]
     ['NV12: 12 NVLinks', 'PXB: several PCIe switches']
     """
+    cluster = as_cluster(cluster)
     if node is None and cluster.n_nodes == 1:
         node = 0
     if node is not None:

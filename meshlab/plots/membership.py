@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.errors import MeshError
-from meshlab.mesh import DeviceMesh, Groups
+from meshlab.mesh import DeviceMesh, Groups, MeshLike, as_mesh
 from meshlab.plots.figures import SEPARATOR, axes_size, room_right, set_title, text_width, wrap_parts
 from meshlab.plots.palette import PALETTE, rank_colors, text_colors
 
@@ -154,7 +154,7 @@ def membership_title(groups: Groups) -> list[str]:
 
 
 def plot_membership(
-    mesh: DeviceMesh, axis: str | Sequence[str], *, ax: Axes | None = None, columns: int | None = None
+    mesh: MeshLike, axis: str | Sequence[str], *, ax: Axes | None = None, columns: int | None = None
 ) -> Axes:
     """Draw one cell per rank, coloured by the group that the rank is in along `axis`.
 
@@ -164,7 +164,7 @@ def plot_membership(
 
     Parameters
     ----------
-    mesh : DeviceMesh
+    mesh : DeviceMesh or str
     axis : str or sequence of str
         Anything that `DeviceMesh.group_set` takes: an axis, several axes, ``"world"``, or the name of a group.
     ax : matplotlib.axes.Axes, optional
@@ -188,6 +188,7 @@ def plot_membership(
     >>> ax.get_title(loc="left")
     'tp: 2 groups of 4 ranks'
     """
+    mesh = as_mesh(mesh)
     groups = mesh.group_set(axis)
     grid = Grid.of(mesh, columns)
     if ax is None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.mesh import DeviceMesh
+from meshlab.mesh import MeshLike
 from meshlab.plots.figures import SEPARATOR, axes_size, room_right, set_title, text_width, wrap_parts
 from meshlab.plots.palette import PALETTE, rank_colors, text_colors
-from meshlab.topology.cluster import Cluster
+from meshlab.topology.given import ClusterLike
 from meshlab.topology.levels import Ints
 from meshlab.topology.view import View, make_view
 
@@ -68,8 +68,8 @@ class _Grid:
 
 
 def plot_topology(
-    mesh: DeviceMesh | None = None,
-    cluster: Cluster | None = None,
+    mesh: MeshLike | None = None,
+    cluster: ClusterLike | None = None,
     *,
     axis: str | None = None,
     devices: Sequence[int] | Ints | None = None,
@@ -82,10 +82,10 @@ def plot_topology(
 
     Parameters
     ----------
-    mesh : DeviceMesh, optional
+    mesh : DeviceMesh or str, optional
         Left out, the machine itself is drawn.
-    cluster : Cluster, optional
-        Left out, the ranks are drawn along the fastest axis, without a machine.
+    cluster : Cluster or str, optional
+        A cluster, or the name of a preset. Left out, the ranks are drawn along the fastest axis, without a machine.
     axis : str, optional
         What the colour tells: an axis such as ``"tp"``, several such as ``"dp-cp"``, the name of a group, or a level
         of the cluster such as ``"leaf"``. Left out, the fastest axis.
@@ -108,6 +108,7 @@ def plot_topology(
     Examples
     --------
     >>> from matplotlib.figure import Figure
+    >>> from meshlab.mesh import DeviceMesh
     >>> from meshlab.topology import preset
     >>> mesh, cluster = DeviceMesh("dp=2, tp=8"), preset("dgx-h100", nodes=2)
     >>> ax = plot_topology(mesh, cluster, axis="dp", ax=Figure((12, 4)).add_subplot())

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from meshlab.errors import BenchError, ParseError
 from meshlab.files import write_file
-from meshlab.mesh import DeviceMesh
+from meshlab.mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.topology import Cluster, ClusterLike, as_cluster
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from meshlab.report.pictures import Pictures
-    from meshlab.topology import Cluster
 
 __all__ = ["Report", "read_report"]
 
@@ -43,10 +43,10 @@ class Report:
     run : Run or pandas.DataFrame
         A run, a results frame, or anything with ``results``. Of these, ``mesh``, ``environment`` (sections of keys and
         values), ``plan``, ``state``, ``samples`` and ``log`` are used where they exist.
-    mesh : DeviceMesh, optional
+    mesh : DeviceMesh or str, optional
         The mesh whose groups are shown; the run's own without it.
-    cluster : Cluster, optional
-        The machine: what every group crosses on it, in pictures and sentences.
+    cluster : Cluster or str, optional
+        The machine, or the name of a preset: what every group crosses on it, in pictures and sentences.
     title : str, optional
         The headline.
     redact : bool, default False
@@ -68,8 +68,8 @@ class Report:
         self,
         run: Measured | pd.DataFrame,
         *,
-        mesh: DeviceMesh | None = None,
-        cluster: Cluster | None = None,
+        mesh: MeshLike | None = None,
+        cluster: ClusterLike | None = None,
         title: str | None = None,
         redact: bool = False,
     ) -> None:
@@ -86,13 +86,13 @@ class Report:
         if not isinstance(results, pd.DataFrame):
             raise BenchError(f"a report needs a run or a results frame, not {type(run).__name__}")
         self.results = conform(results.reset_index(drop=True), RESULTS)
-        self.mesh = mesh if mesh is not None else getattr(run, "mesh", None)
-        self.cluster = cluster
+        self.mesh: DeviceMesh | None = getattr(run, "mesh", None) if mesh is None else as_mesh(mesh)
+        self.cluster = None if cluster is None else as_cluster(cluster)
         self.title = title or (f"Collectives on {self.mesh}" if self.mesh is not None else "Collectives")
         self.state = str(getattr(run, "state", None) or "")
         log = [str(line) for line in getattr(run, "log", None) or []]
         self.log, self.more_log = log[-_MOST_LOG_LINES:], max(0, len(log) - _MOST_LOG_LINES)
-        self._facts = _facts(run, self.mesh, cluster)
+        self._facts = _facts(run, self.mesh, self.cluster)
 
     def __repr__(self) -> str:
         return f"<Report {self.title!r}: {len(self.results):,} rows>"

@@ -3,6 +3,7 @@
 from meshlab.topology.cluster import Cluster
 from meshlab.topology.diagnosis import health
 from meshlab.topology.findings import Finding, Findings
+from meshlab.topology.given import ClusterLike, as_cluster
 from meshlab.topology.hardware import Device, Link, Nic, Node, Numa
 from meshlab.topology.hosts import cluster_from_hosts, probe
 from meshlab.topology.levels import Level
@@ -20,6 +21,7 @@ from meshlab.topology.whatif import add_nodes, drop_device, drop_link, drop_nic,
 __all__ = [
     "PRESETS",
     "Cluster",
+    "ClusterLike",
     "Device",
     "Finding",
     "Findings",
@@ -32,6 +34,7 @@ __all__ = [
     "Numa",
     "Placement",
     "add_nodes",
+    "as_cluster",
     "cluster_from_hosts",
     "drop_device",
     "drop_link",

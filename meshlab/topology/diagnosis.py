@@ -9,6 +9,7 @@ import numpy as np
 from meshlab.topology.cluster import Cluster
 from meshlab.topology.cpus import parse_cpus
 from meshlab.topology.findings import SEVERITIES, Finding, Findings
+from meshlab.topology.given import ClusterLike, as_cluster
 from meshlab.topology.hardware import Device, Node
 from meshlab.topology.links import UNKNOWN, Distance
 from meshlab.topology.nvidia_smi import HIDES_NVLINK
@@ -25,12 +26,13 @@ Report = Iterator[tuple[str, str, str, str]]
 """Severity, code, message and cure."""
 
 
-def health(cluster: Cluster) -> Findings:
+def health(cluster: ClusterLike) -> Findings:
     """Look for what seems wrong with the hosts of a cluster.
 
     Parameters
     ----------
-    cluster : Cluster
+    cluster : Cluster or str
+        A cluster, or the name of a preset.
 
     Returns
     -------
@@ -52,6 +54,7 @@ def health(cluster: Cluster) -> Findings:
     error: node0: GPU2 has no NVLink while the others have NV18; check nvidia-smi nvlink -s and the fabric manager's
     log on that host, reset the GPU or reseat it, and keep ranks off it until then
     """
+    cluster = as_cluster(cluster)
     found: dict[tuple[str, str, str, str], list[str]] = {}
     hosts: list[list[str]] = [[] for _ in cluster.templates]
     for kind, name in zip(cluster.kinds.tolist(), cluster.names, strict=True):
@@ -81,7 +84,9 @@ def _incomplete(node: Node) -> Report:
             "paste the whole output",
         )
     if not node.devices:
-        yield "note", "no-gpu", "no GPU was seen", node.notes[0] if node.notes else "check the driver with nvidia-smi"
+        seen = "no GPU was seen"
+        why = next((note.removeprefix(f"{seen}: ") for note in node.notes), "")
+        yield "note", "no-gpu", f"{seen}: {why}" if why else seen, "see what nvidia-smi says on that host"
 
 
 def _asymmetric(node: Node) -> Report:
@@ -148,6 +153,26 @@ def _fabric(node: Node) -> Report:
             f"{node.ends[one]} and {node.ends[other]} have no NVLink between them{more}, while the other pairs have "
             f"NV{usual}",
             "check nvidia-smi nvlink -s on that host and reset both GPUs; until then keep the two out of one group",
+        )
+
+
+def _unknown_nvlink(node: Node) -> Report:
+    """What the source does not say, so that silence is no praise."""
+    if len(node.devices) < 2 or any(device.backend != "cuda" for device in node.devices):
+        return
+    if not node.nvlink_known and HIDES_NVLINK not in node.notes:
+        yield (
+            "note",
+            "nvlink-unknown",
+            "the source does not list NVLink, so nothing is known of it",
+            "ask the driver: nvidia-smi topo -m on that host, or probe()",
+        )
+    elif any(bus == device.bus_id for device in node.devices for _, bus, _ in device.nvlink_remotes):
+        yield (
+            "note",
+            "nvlink-hidden",
+            "NVLinks lead from a GPU to itself: the virtual machine hides which GPUs they join",
+            "ask the driver: nvidia-smi topo -m on that host, or probe()",
         )
 
 
@@ -368,6 +393,7 @@ _NODE_RULES: tuple[Callable[[Node], Report], ...] = (
     _incomplete,
     _asymmetric,
     _fabric,
+    _unknown_nvlink,
     _no_nvlink,
     _nics,
     _affinity,

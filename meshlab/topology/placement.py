@@ -10,9 +10,10 @@ import numpy as np
 
 from meshlab import markup
 from meshlab.errors import MeshError, TopologyError
-from meshlab.mesh import DeviceMesh, Groups
+from meshlab.mesh import DeviceMesh, Groups, MeshLike, as_mesh
 from meshlab.topology.cluster import Cluster
 from meshlab.topology.crossings import Crossings, cross
+from meshlab.topology.given import ClusterLike, as_cluster
 from meshlab.topology.ground import Ground
 from meshlab.topology.levels import INNER_LEVELS, Ints
 from meshlab.topology.sentences import sentence, slowest_gbs
@@ -314,14 +315,14 @@ def _total(parts: Sequence[tuple[tuple[str, str, int | None, int | None], int]])
     )
 
 
-def place(mesh: DeviceMesh, cluster: Cluster, devices: Sequence[int] | Ints | None = None) -> Placement:
+def place(mesh: MeshLike, cluster: ClusterLike, devices: Sequence[int] | Ints | None = None) -> Placement:
     """Lay a mesh on a cluster.
 
     Parameters
     ----------
-    mesh : DeviceMesh
-    cluster : Cluster
-        Without GPUs the ranks run on CPU slots of its hosts.
+    mesh : DeviceMesh or str
+    cluster : Cluster or str
+        A cluster, or the name of a preset. Without GPUs the ranks run on CPU slots of its hosts.
     devices : sequence of int, optional
         The device of every rank, as numbered in the whole cluster: another rank order, a part of the machine, or
         several ranks on one device. Rank r runs on device r when left out.
@@ -341,6 +342,8 @@ def place(mesh: DeviceMesh, cluster: Cluster, devices: Sequence[int] | Ints | No
     >>> place(DeviceMesh("dp=2, tp=8"), preset("dgx-h100", nodes=2)).of("tp").domains[2].tolist()
     [1, 1]
     """
+    cluster = as_cluster(cluster)
+    mesh = as_mesh(mesh, fill=(cluster.n_devices or None) if devices is None else len(devices))
     cluster, of_rank = devices_of_ranks(mesh, cluster, devices)
     placement = Placement(mesh, cluster, of_rank, Ground.of(cluster, of_rank))
     for axis in mesh.axis_names:

@@ -83,6 +83,8 @@ class Machine:
     fabric : Fabric
     source : str
         Where the facts are from.
+    nodes : int, default 1
+        Hosts of the smallest such machine that one can have.
     """
 
     title: str
@@ -97,6 +99,7 @@ class Machine:
     memory_gib: int
     fabric: Fabric
     source: str
+    nodes: int = 1
 
     def node(self, name: str = "node0") -> Node:
         """One such host."""
@@ -185,6 +188,7 @@ PRESETS: Mapping[str, Machine] = MappingProxyType(
             cpu_model="NVIDIA Grace",
             memory_gib=960,
             fabric=Fabric(leaf=144, rails=4, pod=144, rack=18),
+            nodes=18,
             source="NVIDIA DGX GB200 user guide (18 trays of 4 GPUs, one NVLink domain), SuperPOD GB200 (8 racks)",
         ),
         "pcie-l40s": Machine(
@@ -274,7 +278,7 @@ PRESETS: Mapping[str, Machine] = MappingProxyType(
 
 def preset(
     name: str,
-    nodes: int = 1,
+    nodes: int | None = None,
     *,
     nodes_per_leaf: int | None = None,
     nodes_per_pod: int | None = None,
@@ -288,8 +292,8 @@ def preset(
     ----------
     name : str
         One of `PRESETS`, such as ``"dgx-h100"`` or ``"gb200-nvl72"``.
-    nodes : int, default 1
-        How many hosts; an NVL72 rack has 18.
+    nodes : int, optional
+        How many hosts; one when left out, or for ``"gb200-nvl72"`` the 18 of a rack.
     nodes_per_leaf, nodes_per_pod, rails, taper, nodes_per_rack : optional
         Another network than the usual one: hosts under one leaf, hosts per pod, leaf switches per host, 1:taper
         between pods, and hosts that share one NVLink domain.
@@ -309,12 +313,13 @@ def preset(
     >>> preset("dgx-h100", nodes=128)
     <Cluster DGX H100: 128 nodes, 1,024 × H100 80GB, NVLink domains of 8,
     levels device < nvlink < host < leaf < pod < cluster>
-    >>> preset("gb200-nvl72", nodes=18).summary
+    >>> preset("gb200-nvl72").summary
     '18 nodes, 72 × GB200, NVLink domains of 72'
     """
     if name not in PRESETS:
         raise TopologyError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
     machine = PRESETS[name]
+    nodes = machine.nodes if nodes is None else nodes
     whole = {"nodes": nodes, "nodes_per_leaf": nodes_per_leaf, "rails": rails, "nodes_per_rack": nodes_per_rack}
     for what, value in whole.items():
         if value is not None and (not isinstance(value, int) or not 1 <= value <= _MOST_NODES):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -40,6 +41,8 @@ def read_topology(source: str | bytes | Path, *, machine: int | None = None) -> 
         If it is none of these; the message says what was seen.
     TopologyError
         If there are several machines and `machine` does not say which.
+    OSError
+        If a `pathlib.Path` cannot be read.
 
     Examples
     --------
@@ -48,7 +51,8 @@ def read_topology(source: str | bytes | Path, *, machine: int | None = None) -> 
     """
     text, file = _text(source)
     try:
-        return _read(text, machine)
+        is_perhaps_name = isinstance(source, str) and file is None and len(text.strip().splitlines()) == 1
+        return _read(text, machine, is_perhaps_name=is_perhaps_name)
     except ParseError as error:
         if file is None or error.file is not None:
             raise
@@ -67,7 +71,7 @@ def _text(source: str | bytes | Path) -> tuple[str, str | None]:
     return source.read_text(errors="replace"), str(source)
 
 
-def _read(text: str, machine: int | None) -> Cluster | NcclGraphs:
+def _read(text: str, machine: int | None, *, is_perhaps_name: bool) -> Cluster | NcclGraphs:
     roots = set(_ROOT.findall(text[:1_000_000])) if "<" in text else set()
     if "system" in roots:
         return read_nccl_topology(text, machine=machine)
@@ -77,10 +81,22 @@ def _read(text: str, machine: int | None) -> Cluster | NcclGraphs:
         return read_nvidia_smi(text, machine=machine)
     if looks_like_slurm(text):
         return read_slurm_topology(text)
+    seen = _seen(text)
+    # A name that was mistyped is one line too, and says nothing as a text.
+    if is_perhaps_name and seen.startswith("the text begins"):
+        seen = f"{_why_no_file(text.strip())}, and {seen}"
     raise ParseError(
-        f"{_seen(text)}; that is none of what can be read: nvidia-smi topo -m or -p2p, NCCL topology or graph XML, "
+        f"{seen}; that is none of what can be read: nvidia-smi topo -m or -p2p, NCCL topology or graph XML, "
         "Slurm topology.conf or topology.yaml"
     )
+
+
+def _why_no_file(name: str) -> str:
+    shown = name if len(name) <= 60 else f"{name[:60]}…"
+    with contextlib.suppress(OSError, ValueError):  # a name that is too long, or holds a zero, is no folder either
+        if Path(name).is_dir():
+            return f"{shown!r} is a folder, not a file"
+    return f"there is no file {shown!r}"
 
 
 def _seen(text: str) -> str:

@@ -7,8 +7,8 @@ from itertools import zip_longest
 
 import numpy as np
 
-from meshlab.mesh import DeviceMesh
-from meshlab.topology.cluster import Cluster
+from meshlab.mesh import MeshLike
+from meshlab.topology.given import ClusterLike, as_cluster
 from meshlab.topology.levels import Ints
 from meshlab.topology.view import View, make_view
 
@@ -18,8 +18,8 @@ _IDLE = "–"
 
 
 def topology_text(
-    mesh: DeviceMesh | None = None,
-    cluster: Cluster | None = None,
+    mesh: MeshLike | None = None,
+    cluster: ClusterLike | None = None,
     *,
     axis: str | None = None,
     devices: Sequence[int] | Ints | None = None,
@@ -43,6 +43,7 @@ def topology_text(
 
     Examples
     --------
+    >>> from meshlab.mesh import DeviceMesh
     >>> from meshlab.topology import preset
     >>> print(topology_text(DeviceMesh("dp=2, tp=8"), preset("dgx-h100", nodes=2), axis="dp"))
     dp (8 groups of 2) · 2 nodes, 16 × H100 80GB, NVLink domains of 8
@@ -102,12 +103,12 @@ def _wrap(head: str, groups: list[str], digits: int, width: int) -> list[str]:
     return lines
 
 
-def links_text(cluster: Cluster, node: int | str = 0) -> str:
+def links_text(cluster: ClusterLike, node: int | str = 0) -> str:
     r"""Write what joins every two ends of a host, as ``nvidia-smi topo -m`` does; `read_nvidia_smi` reads it back.
 
     Parameters
     ----------
-    cluster : Cluster
+    cluster : Cluster or str
     node : int or str, default 0
         The host, by number or name.
 
@@ -122,7 +123,7 @@ def links_text(cluster: Cluster, node: int | str = 0) -> str:
     >>> links_text(preset("gb200-nvl72")).splitlines()[1].split("\t")
     ['GPU0', ' X ', 'NV18', 'NV18', 'NV18', 'PHB', 'NODE', 'SYS', 'SYS', '0-71', '0']
     """
-    host = cluster.node(node)
+    host = as_cluster(cluster).node(node)
     nics = [f"NIC{number}" for number in range(len(host.nics))]
     names = [*host.ends[: len(host.devices)], *nics]
     lines = ["\t".join(["", *names, "CPU Affinity", "NUMA Affinity"])]

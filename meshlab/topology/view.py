@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshlab.errors import TopologyError
-from meshlab.mesh import DeviceMesh
+from meshlab.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.cluster import Cluster
+from meshlab.topology.given import ClusterLike, as_cluster
 from meshlab.topology.levels import Ints
 
 __all__ = ["View", "devices_of_ranks", "make_view"]
@@ -100,8 +101,8 @@ class View:
 
 
 def make_view(
-    mesh: DeviceMesh | None,
-    cluster: Cluster | None,
+    mesh: MeshLike | None,
+    cluster: ClusterLike | None,
     axis: str | None = None,
     devices: Sequence[int] | Ints | None = None,
 ) -> View:
@@ -124,6 +125,10 @@ def make_view(
     MeshError
         If nothing has the name `axis`.
     """
+    cluster = None if cluster is None else as_cluster(cluster)
+    if mesh is not None:
+        ranks = len(devices) if devices is not None else cluster.n_devices or None if cluster is not None else None
+        mesh = as_mesh(mesh, fill=ranks)
     if cluster is None:
         if mesh is None:
             raise TopologyError("give a mesh, a cluster, or both")

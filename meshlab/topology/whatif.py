@@ -9,6 +9,7 @@ import numpy as np
 
 from meshlab.errors import TopologyError
 from meshlab.topology.cluster import Cluster
+from meshlab.topology.given import ClusterLike, as_cluster
 from meshlab.topology.hardware import Node, Words
 from meshlab.topology.levels import Ints
 from meshlab.topology.links import UNKNOWN, Distance
@@ -18,12 +19,12 @@ __all__ = ["add_nodes", "drop_device", "drop_link", "drop_nic", "set_nvlink_doma
 _MOST_NODES = 1 << 20
 
 
-def drop_device(cluster: Cluster, device: int) -> Cluster:
+def drop_device(cluster: ClusterLike, device: int) -> Cluster:
     """The cluster without one device.
 
     Parameters
     ----------
-    cluster : Cluster
+    cluster : Cluster or str
     device : int
         Its number in the whole cluster. Devices behind it move up by one; numbers inside the host stay.
 
@@ -38,6 +39,7 @@ def drop_device(cluster: Cluster, device: int) -> Cluster:
     >>> drop_device(preset("dgx-h100", nodes=2), 3).node(0).ends[:4]
     ('GPU0', 'GPU1', 'GPU2', 'GPU4')
     """
+    cluster = as_cluster(cluster)
     node, local = _find(cluster, device)
     if cluster.n_devices == 1:
         raise TopologyError("the last device cannot be dropped: nothing would be left to place ranks on")
@@ -47,12 +49,12 @@ def drop_device(cluster: Cluster, device: int) -> Cluster:
     return _with_node(cluster, node, replace(old, devices=devices, words=_without(old.words, local), p2p=p2p))
 
 
-def drop_link(cluster: Cluster, one: int, other: int | None = None) -> Cluster:
+def drop_link(cluster: ClusterLike, one: int, other: int | None = None) -> Cluster:
     """The cluster with NVLink gone between two devices, or from one device to all others.
 
     Parameters
     ----------
-    cluster : Cluster
+    cluster : Cluster or str
     one : int
         A device, by its number in the whole cluster.
     other : int, optional
@@ -69,6 +71,7 @@ def drop_link(cluster: Cluster, one: int, other: int | None = None) -> Cluster:
     >>> drop_link(preset("dgx-h100"), 2).domain("nvlink").tolist()
     [0, 0, 1, 0, 0, 0, 0, 0]
     """
+    cluster = as_cluster(cluster)
     node, local = _find(cluster, one)
     old = cluster.templates[cluster.kinds[node]]
     if other is None:
@@ -85,12 +88,12 @@ def drop_link(cluster: Cluster, one: int, other: int | None = None) -> Cluster:
     return _with_node(cluster, node, _unlinked(old, lambda i, j: {i, j} in [{local, partner} for partner in partners]))
 
 
-def drop_nic(cluster: Cluster, node: int | str, nic: int | str) -> Cluster:
+def drop_nic(cluster: ClusterLike, node: int | str, nic: int | str) -> Cluster:
     """The cluster without one NIC of one host.
 
     Parameters
     ----------
-    cluster : Cluster
+    cluster : Cluster or str
     node : int or str
         The host, by number or name.
     nic : int or str
@@ -107,6 +110,7 @@ def drop_nic(cluster: Cluster, node: int | str, nic: int | str) -> Cluster:
     >>> len(drop_nic(preset("dgx-h100"), 0, "NIC3").node(0).nics)
     7
     """
+    cluster = as_cluster(cluster)
     index = cluster.node_index(node)
     old = cluster.templates[cluster.kinds[index]]
     names = [one.name for one in old.nics]
@@ -117,14 +121,14 @@ def drop_nic(cluster: Cluster, node: int | str, nic: int | str) -> Cluster:
     return _with_node(cluster, index, replace(old, nics=nics, words=_without(old.words, len(old.devices) + number)))
 
 
-def add_nodes(cluster: Cluster, count: int, like: int | str = 0) -> Cluster:
+def add_nodes(cluster: ClusterLike, count: int, like: int | str = 0) -> Cluster:
     """The cluster with more hosts at its end; leaves, pods and racks are filled up and continued in their size.
 
     A level of one domain still has one afterwards.
 
     Parameters
     ----------
-    cluster : Cluster
+    cluster : Cluster or str
     count : int
         How many.
     like : int or str, default 0
@@ -141,6 +145,7 @@ def add_nodes(cluster: Cluster, count: int, like: int | str = 0) -> Cluster:
     >>> add_nodes(preset("dgx-h100", nodes=63), 2).levels[1].of_node[-3:].tolist()
     [1, 1, 2]
     """
+    cluster = as_cluster(cluster)
     if not 1 <= count <= _MOST_NODES:
         raise TopologyError(f"{count} hosts cannot be added; give a number from 1 to {_MOST_NODES:,}")
     index = cluster.node_index(like)
@@ -162,12 +167,12 @@ def add_nodes(cluster: Cluster, count: int, like: int | str = 0) -> Cluster:
     )
 
 
-def set_nvlink_domain(cluster: Cluster, size: int) -> Cluster:
+def set_nvlink_domain(cluster: ClusterLike, size: int) -> Cluster:
     """The cluster with NVLink domains of another size: smaller ones cut hosts, larger ones join them.
 
     Parameters
     ----------
-    cluster : Cluster
+    cluster : Cluster or str
     size : int
         Devices per domain: a divisor or a multiple of the devices of a host.
 
@@ -184,6 +189,7 @@ def set_nvlink_domain(cluster: Cluster, size: int) -> Cluster:
     >>> set_nvlink_domain(preset("dgx-h100", nodes=4), 4).summary
     '4 nodes, 32 × H100 80GB, NVLink domains of 4'
     """
+    cluster = as_cluster(cluster)
     widths = {len(template.devices) for template in cluster.templates}
     width = max(widths)
     if len(widths) > 1 or not width:
@@ -201,12 +207,12 @@ def set_nvlink_domain(cluster: Cluster, size: int) -> Cluster:
     return replace(cluster, templates=templates, nvlink_of_node=None)
 
 
-def set_taper(cluster: Cluster, taper: float, level: str | None = None) -> Cluster:
+def set_taper(cluster: ClusterLike, taper: float, level: str | None = None) -> Cluster:
     """The cluster with another taper on one level of its network.
 
     Parameters
     ----------
-    cluster : Cluster
+    cluster : Cluster or str
     taper : float
         1:taper; 1 means that every NIC can send across at full speed.
     level : str, optional
@@ -223,6 +229,7 @@ def set_taper(cluster: Cluster, taper: float, level: str | None = None) -> Clust
     >>> set_taper(preset("dgx-h100", nodes=64), 4).levels[-1].taper
     4
     """
+    cluster = as_cluster(cluster)
     names = [one.name for one in cluster.levels]
     wanted = level if level is not None else (names[-1] if names else "")
     if wanted not in names:

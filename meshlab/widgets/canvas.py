@@ -19,7 +19,7 @@ import traitlets
 
 from meshlab.errors import MeshError
 from meshlab.markup import escape
-from meshlab.mesh import DeviceMesh, Groups
+from meshlab.mesh import DeviceMesh, Groups, MeshLike, as_mesh
 from meshlab.plots.palette import PALETTE
 
 __all__ = ["Grid", "grid_columns"]
@@ -36,7 +36,7 @@ class Grid(anywidget.AnyWidget):
 
     Parameters
     ----------
-    mesh : DeviceMesh
+    mesh : DeviceMesh or str
         What to show.
     axis : str, optional
         What colours the cells: an axis, several as ``"dp-cp"``, ``"world"``, or a group by name. The fastest axis when
@@ -85,13 +85,14 @@ class Grid(anywidget.AnyWidget):
 
     def __init__(
         self,
-        mesh: DeviceMesh,
+        mesh: MeshLike,
         axis: str | None = None,
         *,
         columns: int | None = None,
         block: int = 0,
         places: Mapping[str, npt.ArrayLike] = _NO_PLACES,
     ) -> None:
+        mesh = as_mesh(mesh)
         self._lock = threading.RLock()
         self._mesh = mesh
         self._axis = ""
@@ -110,7 +111,7 @@ class Grid(anywidget.AnyWidget):
 
     def show(
         self,
-        mesh: DeviceMesh,
+        mesh: MeshLike,
         axis: str | None = None,
         *,
         columns: int | None = None,
@@ -133,6 +134,7 @@ class Grid(anywidget.AnyWidget):
         >>> grid.axis
         'dp'
         """
+        mesh = as_mesh(mesh)
         axis = mesh.axis_names[-1] if axis is None else axis
         groups = mesh.group_set(axis)
         if block < 0 or (columns is not None and columns < 1):

@@ -14,8 +14,9 @@ import traitlets
 
 from meshlab.errors import MeshError, MeshlabError
 from meshlab.markup import escape
-from meshlab.mesh import DeviceMesh
+from meshlab.mesh import DeviceMesh, as_mesh
 from meshlab.mesh.axes import nearest_axes
+from meshlab.topology import NcclGraphs, as_cluster
 from meshlab.widgets.axis_rows import AxisRows, Pairs, button
 from meshlab.widgets.canvas import Grid, check_ranks
 
@@ -44,8 +45,8 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
 
     Parameters
     ----------
-    cluster : Cluster, optional
-        The machine: it says how many ranks there are, and which of them share a node.
+    cluster : Cluster or str, optional
+        The machine, or the name of a preset: it says how many ranks there are, and which of them share a node.
     mesh : DeviceMesh or str, optional
         Where to begin.
     world_size : int, optional
@@ -74,10 +75,11 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
 
     def __init__(
         self,
-        cluster: _Machine | None = None,
+        cluster: _Machine | str | None = None,
         mesh: DeviceMesh | str | None = None,
         world_size: int | None = None,
     ) -> None:
+        cluster = as_cluster(cluster) if isinstance(cluster, str | NcclGraphs) else cluster
         self._cluster = cluster if cluster is not None and cluster.n_devices else None
         if self._cluster is not None:
             there = self._cluster.n_devices
@@ -152,8 +154,7 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
     def _as_mesh(self, mesh: DeviceMesh | str) -> DeviceMesh:
         if isinstance(mesh, str):
             return DeviceMesh(mesh, world_size=self._world_size)
-        if not isinstance(mesh, DeviceMesh):
-            raise MeshError(f"the designer shows a DeviceMesh or its text, not {type(mesh).__name__}")
+        mesh = as_mesh(mesh)
         DeviceMesh([(axis.name, axis.size) for axis in mesh.axes], world_size=self._world_size)  # says what is nearest
         return mesh
 

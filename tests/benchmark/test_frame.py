@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import meshlab as ml
 from meshlab.benchmark import RESULTS, SAMPLES, describe
 from meshlab.benchmark.frame import (
     bandwidth,
@@ -123,3 +125,38 @@ def test_one_rank_has_no_bus_bandwidth() -> None:
 def test_bus_bandwidth_never_exceeds_twice_the_algorithm_bandwidth(n: int, size: int, time_us: float) -> None:
     algbw, busbw = bandwidth(["all_reduce"], [size], [n], [time_us])
     assert algbw[0] <= busbw[0] < 2 * algbw[0]
+
+
+@pytest.mark.parametrize("columns", ["busbw", 3, empty_results()], ids=["text", "number", "frame"])
+def test_describe_says_what_it_takes(columns: Any) -> None:
+    with pytest.raises(BenchError, match=r"describe\(\) takes the definition of a frame.*describe\(\) alone"):
+        describe(columns)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        ml.plot_bandwidth,
+        ml.plot_latency,
+        ml.contention,
+        ml.interference,
+        ml.pair_table,
+        ml.pair_matrix,
+        ml.reference_lines,
+        ml.to_nccl_tests,
+        lambda frame: ml.find_stragglers(frame, frame),
+        lambda frame: ml.find_spikes(frame, frame),
+        lambda frame: ml.plot_stragglers(frame, frame),
+        lambda frame: ml.plot_batches(frame, frame),
+    ],
+)
+def test_what_is_no_frame_of_a_run_is_refused_in_words(use: Any) -> None:
+    with pytest.raises(BenchError, match=r"a (results|samples) frame is needed, but this one has no column"):
+        use(pd.DataFrame({"a": [1]}))
+    with pytest.raises(BenchError, match=r"a (results|samples) frame is needed, not int; run\.(results|samples) is"):
+        use(3)
+
+
+def test_a_comparison_is_needed_to_draw_one() -> None:
+    with pytest.raises(BenchError, match=r"a comparison is needed, not DataFrame; compare\(before, after\) gives one"):
+        ml.plot_comparison(empty_results())  # type: ignore[arg-type]

@@ -251,7 +251,7 @@ def test_megatron_flags_need_the_number_of_ranks() -> None:
 
 def test_megatron_experts_default_to_the_tensor_parallelism_of_the_dense_layers() -> None:
     flags = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --expert-model-parallel-size 4"
-    assert read_mesh(flags, world_size=32) == DeviceMesh("pp=2, dp=8, tp=2")
+    assert read_mesh(flags, world_size=32, experts=False) == DeviceMesh("pp=2, dp=8, tp=2")
     assert read_mesh(flags, world_size=32, experts=True) == DeviceMesh("pp=2, edp=2, ep=4, etp=2")
     flags += " --expert-tensor-parallel-size 1"
     assert read_mesh(flags, world_size=32, experts=True) == DeviceMesh("pp=2, edp=4, ep=4, etp=1")
@@ -263,7 +263,7 @@ def test_megatron_experts_go_both_ways() -> None:
         "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 "
         "--expert-model-parallel-size 16 --expert-tensor-parallel-size 1"
     )
-    assert read_mesh(recipe, world_size=64) == MESH
+    assert read_mesh(recipe, world_size=64, experts=False) == MESH
     assert read_mesh(recipe, world_size=64, experts=True) == EXPERTS
     assert read_mesh(recipe.text, world_size=64, experts=True) == EXPERTS
     assert "dp=4 from the number of ranks" in recipe.notes[0]
@@ -298,7 +298,7 @@ def test_hypercomm_views_go_both_ways() -> None:
         'grid = HyperCommGrid([8, 4, 2], ["tp", "dp", "pp"])',
         'grid.register_view("experts", [1, 16, 2, 2], ["etp", "ep", "edp", "pp"], shared_dims=["pp"])',
     ]
-    assert read_mesh(recipe.text) == MESH
+    assert read_mesh(recipe.text, experts=False) == MESH
     assert read_mesh(recipe.text, experts=True) == EXPERTS
     assert read_mesh(recipe, experts=True) == EXPERTS
     with pytest.raises(MeshError, match="no registered view"):
@@ -342,7 +342,7 @@ def test_vllm_flags_have_one_order() -> None:
 
 def test_vllm_spreads_experts_over_data_and_tensor_ranks() -> None:
     flags = "--tensor-parallel-size 2 --pipeline-parallel-size 2 --data-parallel-size 2 --enable-expert-parallel"
-    mesh, experts = read_mesh(flags), read_mesh(flags, experts=True)
+    mesh, experts = read_mesh(flags, experts=False), read_mesh(flags, experts=True)
     assert experts.groups("ep").array.tolist() == mesh.groups("dp", "tp").array.tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]]
     recipe = mesh.to("vllm", experts=experts)
     assert read_mesh(recipe.text, experts=True) == read_mesh(recipe, experts=True) == experts
@@ -377,7 +377,7 @@ def test_torchtitan_experts_go_both_ways() -> None:
     experts = mesh.view("pp=2, efsdp=2, ep=4")
     recipe = mesh.to("torchtitan", experts=experts)
     assert read_mesh(recipe.text, experts=True) == experts
-    assert read_mesh(recipe.text) == mesh
+    assert read_mesh(recipe.text, experts=False) == mesh
     with pytest.raises(MeshError, match="ep=3 does not divide 16"):
         read_mesh(recipe.text.replace("expert_parallel_degree 4", "expert_parallel_degree 3"), experts=True)
 
@@ -417,3 +417,45 @@ def test_a_recipe_is_a_value() -> None:
     assert (str(recipe), repr(recipe)) == ("text", "text\n# note")
     with pytest.raises(AttributeError):
         recipe.text = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("flags", "framework", "dense"),
+    [
+        ("--tensor-model-parallel-size 4 --expert-model-parallel-size 4", "megatron-flags", "dp=4, tp=4"),
+        ("--tensor-parallel-size 16 --enable-expert-parallel", "vllm", "tp=16"),
+        (
+            "--parallelism.tensor_parallel_degree 4 --parallelism.expert_parallel_degree 4",
+            "torchtitan",
+            "dp_shard=4, tp=4",
+        ),
+    ],
+)
+def test_experts_that_a_mesh_does_not_show_are_not_dropped_in_silence(flags: str, framework: str, dense: str) -> None:
+    with pytest.warns(UserWarning, match=f"{framework} lays experts out .* {dense} does not show them; experts=True"):
+        mesh = read_mesh(flags, world_size=16)
+    assert mesh == read_mesh(flags, world_size=16, experts=False) == DeviceMesh(dense)
+    assert "ep" in read_mesh(flags, world_size=16, experts=True).axis_names
+
+
+def test_one_rank_per_expert_group_is_nothing_to_warn_of() -> None:
+    flags = "--tensor-model-parallel-size 4 --expert-model-parallel-size 1"
+    assert read_mesh(flags, world_size=16) == DeviceMesh("dp=4, tp=4")
+
+
+def test_an_axis_of_another_name_is_refused_with_the_renaming_that_works() -> None:
+    mesh = DeviceMesh("dp=2, tp=2")
+    with pytest.raises(MeshError, match=r'rename\(dp="dp_shard"\) brings the mesh there'):
+        mesh.to("torchtitan")
+    assert mesh.rename(dp="dp_shard").to("torchtitan").arguments["data_parallel_shard_degree"] == 2
+    with pytest.raises(MeshError, match=r'rename\(dp_shard="dp"\) brings the mesh there'):
+        DeviceMesh("dp_shard=2, tp=2").to("vllm")
+
+
+@pytest.mark.parametrize(
+    ("shape", "framework"),
+    [("dp_replicate=2, dp_shard=2", "vllm"), ("dp=2, dp_shard=2", "torchtitan"), ("x=2, tp=2", "torchtitan")],
+)
+def test_no_renaming_is_named_where_names_alone_do_not_do_it(shape: str, framework: str) -> None:
+    with pytest.raises(MeshError, match=r"rename\(\), flatten\(\) or split_axis\(\) can bring the mesh there"):
+        DeviceMesh(shape).to(framework)

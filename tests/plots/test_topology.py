@@ -156,7 +156,7 @@ def hosts() -> list[pytest.param]:
         pytest.param(preset("dgx-a100"), id="pairs"),
         pytest.param(preset("aws-p5"), id="32 NICs"),
         pytest.param(preset("pcie-l40s"), id="no NVLink"),
-        pytest.param(preset("gb200-nvl72"), id="tray"),
+        pytest.param(preset("gb200-nvl72", nodes=1), id="tray"),
         pytest.param(drop_link(preset("dgx-h100"), 2), id="broken"),
         pytest.param(drop_device(preset("dgx-h100"), 7), id="7"),
         pytest.param(Cluster.from_nodes([cube]), id="cube mesh"),

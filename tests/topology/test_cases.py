@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from meshlab.errors import ParseError
-from meshlab.topology import Cluster, read_nccl_graph, read_nccl_topology, read_nvidia_smi, read_topology
+from meshlab.topology import Cluster, health, read_nccl_graph, read_nccl_topology, read_nvidia_smi, read_topology
 from meshlab.topology.nccl_graph import NcclGraphs
 
 FOLDER = os.environ.get("MESHLAB_CASES")
@@ -86,6 +86,13 @@ def read(folder: str, name: str) -> Cluster:
 def test_the_broken_b200_has_one_gpu_off_the_fabric() -> None:
     cluster = read("smi", "partial_vllm-16336_b200_gpu2_without_nvlink.txt")
     assert cluster.domain("nvlink").tolist() == [0, 0, 1, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["aws_p4d_a100_40g.xml", "aws_p5_48xl_h100.xml", "nebius_h100_v1.xml"])
+def test_health_says_what_a_file_without_nvlink_leaves_open(name: str) -> None:
+    found = health(read("nccl_xml", name))
+    assert found.codes == ("nvlink-unknown",)
+    assert found[0].severity == "note"
 
 
 def test_azure_ndv4_counts_gpus_by_bus_id_though_its_numa_nodes_do_not_follow() -> None:

@@ -151,6 +151,13 @@ def test_html_is_escaped() -> None:
     assert "<b>" not in page
 
 
+def test_a_preset_is_as_large_as_the_machine_that_it_is_named_after() -> None:
+    assert (preset("gb200-nvl72").n_nodes, preset("gb200-nvl72").n_devices) == (18, 72)
+    assert np.ptp(preset("gb200-nvl72").domain("nvlink")) == 0
+    assert preset("gb200-nvl72", nodes=1).n_devices == 4
+    assert {preset(name).n_nodes for name in PRESETS if name != "gb200-nvl72"} == {1}
+
+
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_makes_a_sound_machine_with_a_source(name: str) -> None:
     cluster = preset(name, nodes=5)

@@ -136,7 +136,15 @@ CASES = [
         replace(plain(2, "NODE"), p2p=(("X", "NS"), ("NS", "X"))),
         "GPU0 and GPU1 cannot reach each other's memory",
     ),
-    ("no-gpu", "note", Node("a", notes=("no GPU was seen: no driver",)), "no GPU was seen"),
+    ("no-gpu", "note", Node("a", notes=("no GPU was seen: no driver",)), "no GPU was seen: no driver"),
+    ("no-gpu", "note", Node("a"), "no GPU was seen"),
+    ("nvlink-unknown", "note", replace(plain(8, "PHB"), nvlink_known=False), "the source does not list NVLink"),
+    (
+        "nvlink-hidden",
+        "note",
+        changed(plain(2, "SYS"), bus_id="1", nvlink_remotes=(("gpu", "1", 4),)),
+        "NVLinks lead from a GPU to itself",
+    ),
     ("incomplete", "note", replace(H100, complete=False), "the description was cut"),
 ]
 
@@ -184,6 +192,15 @@ def test_bridges_and_rings_that_leave_pairs_out_on_purpose_are_no_fault() -> Non
     ring = worded(plain(4, "PHB"), {(0, 1): "NV4", (1, 2): "NV4", (2, 3): "NV4", (0, 3): "NV4"})
     bridges = worded(plain(4, "PHB"), {(0, 1): "NV4", (2, 3): "NV4"})
     assert health(cluster(ring)).codes == health(cluster(bridges)).codes == ()
+
+
+def test_a_finding_says_once_that_no_gpu_was_seen() -> None:
+    found = health(cluster(Node("a", notes=("no GPU was seen: no driver",))))
+    assert str(found[0]) == "note: n0: no GPU was seen: no driver; see what nvidia-smi says on that host"
+
+
+def test_one_gpu_alone_needs_no_nvlink() -> None:
+    assert health(cluster(replace(plain(1, "PHB"), nvlink_known=False))).codes == ()
 
 
 def test_idle_gpus_may_lower_their_pcie_link() -> None:

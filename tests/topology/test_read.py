@@ -50,6 +50,15 @@ def test_what_is_none_of_these_is_named_as_such_with_what_was_seen(text: str | b
         read_topology(text)
 
 
+def test_a_name_that_is_no_file_is_said_to_be_none(tmp_path: Path) -> None:
+    with pytest.raises(ParseError, match=r"^there is no file 'nofile\.xml', and the text begins with"):
+        read_topology("nofile.xml")
+    with pytest.raises(ParseError, match="is a folder, not a file, and the text begins with"):
+        read_topology(str(tmp_path))
+    with pytest.raises(ParseError, match=r"^the text begins with 'hello'"):
+        read_topology("hello\nworld")
+
+
 def test_errors_in_a_file_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "topo.xml"
     path.write_text('<system version="9"><cpu/></system>')

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshlab.benchmark.frame import require_columns
 from meshlab.benchmark.nccl_tests.infer import COLLECTIVE_OF_PROGRAM
 from meshlab.benchmark.nccl_tests.rows import DTYPE_OF_TYPE
 from meshlab.errors import BenchError
@@ -65,6 +66,7 @@ def to_nccl_tests(results: pd.DataFrame) -> str:
     >>> print(to_nccl_tests(conform(pd.DataFrame([row]), RESULTS)).splitlines()[-5].rstrip())
     1073741824     268435456     float     sum      -1  3295.43  325.83  325.83    N/A
     """
+    require_columns(results, [*_ONE_TABLE, *_ONE_LINE, "in_place", "time_us", "n_wrong", "status"])
     usable = results["collective"].isin(_PROGRAMS) & results["dtype"].isin(_TYPES)
     usable &= results[["count", "size_bytes"]].notna().all(axis=1)
     timed = usable & (results["time_us"] > 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,7 +51,7 @@ def read_mesh(
     *,
     framework: str | None = None,
     world_size: int | None = None,
-    experts: bool = False,
+    experts: bool | None = None,
 ) -> DeviceMesh:
     """Read a mesh out of what another framework says.
 
@@ -63,8 +64,9 @@ def read_mesh(
         Whose words they are; found out from a text or an object when left out.
     world_size : int, optional
         How many ranks there are, where the source does not say it; Megatron's flags never do.
-    experts : bool, default False
-        Read the layout of the experts instead of the dense one, where the source has both.
+    experts : bool, optional
+        Where the source has two layouts, True reads that of the experts, and False the dense one. Left out, it is the
+        dense one too, and a warning says that there are experts.
 
     Returns
     -------
@@ -77,10 +79,15 @@ def read_mesh(
     MeshError
         If it says something that is not possible, or too little.
 
+    Warns
+    -----
+    UserWarning
+        If the source has experts and `experts` was left out: the mesh does not show them.
+
     Examples
     --------
     >>> flags = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --expert-model-parallel-size 16"
-    >>> read_mesh(flags, world_size=64)
+    >>> read_mesh(flags, world_size=64, experts=False)
     DeviceMesh('pp=2, dp=4, tp=8')
     >>> read_mesh(flags + " --expert-tensor-parallel-size 1", world_size=64, experts=True)
     DeviceMesh('pp=2, edp=2, ep=16, etp=1')
@@ -89,35 +96,51 @@ def read_mesh(
     """
     if isinstance(source, DeviceMesh):
         return source
+    found = _find(source, framework)
+    if found is None:
+        return DeviceMesh(str(source), world_size=world_size)
+    form, arguments = found
+    mesh = form.build(arguments, world_size, bool(experts))
+    if experts is None and form.has_experts(arguments):
+        warnings.warn(
+            f"{form.name} lays experts out on these ranks too, and {mesh} does not show them; experts=True reads their "
+            "layout, experts=False says that the dense one is meant",
+            stacklevel=2,
+        )
+    return mesh
+
+
+def _find(source: Any, framework: str | None) -> tuple[Format, Mapping[str, Any]] | None:
+    """Whose words these are, and the arguments in them; None for a text of meshlab itself."""
     if isinstance(source, Recipe):
-        return _format(source.framework).build(source.arguments, world_size, experts)
+        return _format(source.framework), source.arguments
     if isinstance(source, Mapping):
         if framework is None:
             raise MeshError("say whose arguments these are: framework= one of " + ", ".join(FRAMEWORKS))
-        return _format(framework).build(source, world_size, experts)
+        return _format(framework), source
     if isinstance(source, str):
-        return _read_text(source, framework, world_size, experts)
+        return _find_in_text(source, framework)
     for form in _FORMATS.values():
         arguments = form.from_object(source)
         if arguments is not None and framework in (None, form.name):
-            return form.build(arguments, world_size, experts)
+            return form, arguments
     raise MeshError(
         f"a {type(source).__name__} is not a mesh that meshlab knows; there are {', '.join(FRAMEWORKS)}, and their text"
     )
 
 
-def _read_text(text: str, framework: str | None, world_size: int | None, experts: bool) -> DeviceMesh:
+def _find_in_text(text: str, framework: str | None) -> tuple[Format, Mapping[str, Any]] | None:
     if framework is not None:
         form = _format(framework)
-        return form.build(form.parse(text), world_size, experts)
+        return form, form.parse(text)
     for form in _FORMATS.values():
         if form.mark.search(text):
-            return form.build(form.parse(text), world_size, experts)
+            return form, form.parse(text)
     if "(" in text or "--" in text:
         raise ParseError(
             f"{short(text.strip())} is in no words that meshlab knows; it reads those of {', '.join(FRAMEWORKS)}"
         )
-    return DeviceMesh(text, world_size=world_size)
+    return None
 
 
 def _format(framework: str) -> Format:

@@ -63,4 +63,12 @@ def _from_object(source: Any) -> Mapping[str, Any] | None:
     return {"shape": source.shape, "dim_names": source.dim_names, "rank_offset": getattr(source, "rank_offset", 0)}
 
 
-FORMAT = Format("hypercomm", re.compile(r"HyperCommGrid\s*\("), _write, _parse, _build, _from_object)
+FORMAT = Format(
+    "hypercomm",
+    re.compile(r"HyperCommGrid\s*\("),
+    _write,
+    _parse,
+    _build,
+    _from_object,
+    has_experts=lambda arguments: arguments.get("view") is not None,
+)

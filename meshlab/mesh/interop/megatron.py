@@ -163,4 +163,5 @@ FLAGS = Format(
     _write_flags,
     _parse_flags,
     _build_flags,
+    has_experts=lambda arguments: any((arguments.get(flag) or 1) > 1 for flag in _FLAGS if flag.startswith("expert")),
 )

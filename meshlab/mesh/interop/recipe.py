@@ -28,6 +28,10 @@ __all__ = [
 ]
 
 
+_ALSO_CALLED = {"dp": "dp_shard", "dp_shard": "dp", "dp_replicate": "dp"}
+"""What one framework calls an axis of another; sharded or not, it is data parallel."""
+
+
 @dataclass(frozen=True, eq=False)
 class Recipe:
     """A layout in the words of one framework.
@@ -74,6 +78,8 @@ class Format:
         Arguments, the world size if known, and whether the experts' layout is wanted, to a mesh.
     from_object : callable, optional
         A live object of the framework to arguments, or None when it is something else.
+    has_experts : callable, optional
+        Whether arguments say of the experts what the dense layout does not show.
     """
 
     name: str
@@ -82,6 +88,7 @@ class Format:
     parse: Callable[[str], Mapping[str, Any]]
     build: Callable[[Mapping[str, Any], int | None, bool], DeviceMesh]
     from_object: Callable[[Any], Mapping[str, Any] | None] = lambda source: None
+    has_experts: Callable[[Mapping[str, Any]], bool] = lambda arguments: False
 
 
 def no_experts(framework: str, experts: object) -> None:
@@ -167,6 +174,15 @@ def first_rank(mesh: DeviceMesh, framework: str, *, may_start_later: bool = Fals
     return first
 
 
+def _renaming(mesh: DeviceMesh, unknown: Sequence[str], order: Sequence[str]) -> str:
+    """The renaming that brings a mesh into a framework's words; empty where names alone do not do it."""
+    new = {name: _ALSO_CALLED.get(name, "") for name in unknown}
+    taken = [*mesh.axis_names, *new.values()]
+    if any(name not in order or taken.count(name) > 1 for name in new.values()):
+        return ""
+    return f"rename({', '.join(f'{old}={code(name)}' for old, name in new.items())}) brings"
+
+
 def require_order(mesh: DeviceMesh, framework: str, order: Sequence[str]) -> dict[str, int]:
     """The size of every axis, when all are known to a framework whose order, slowest first, is fixed.
 
@@ -178,8 +194,8 @@ def require_order(mesh: DeviceMesh, framework: str, order: Sequence[str]) -> dic
     unknown = [name for name in mesh.axis_names if name not in order]
     if unknown:
         raise MeshError(
-            f"{framework} has no axis {', '.join(unknown)}; it has {', '.join(order)} (slowest first); rename(), "
-            f"flatten() or split_axis() can bring the mesh there"
+            f"{framework} has no axis {', '.join(unknown)}; it has {', '.join(order)} (slowest first); "
+            f"{_renaming(mesh, unknown, order) or 'rename(), flatten() or split_axis() can bring'} the mesh there"
         )
     wide = [axis.name for axis in mesh.axes if axis.size > 1]
     wanted = [name for name in order if name in wide]

@@ -58,4 +58,11 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
     return mesh.view([*kept, ("efsdp", -1), ("ep", sizes.get("ep", 1))])
 
 
-FORMAT = Format("torchtitan", re.compile(r"--parallelism\."), _write, _parse, _build)
+FORMAT = Format(
+    "torchtitan",
+    re.compile(r"--parallelism\."),
+    _write,
+    _parse,
+    _build,
+    has_experts=lambda arguments: (arguments.get(_NAMES["ep"]) or 1) > 1,
+)

@@ -84,4 +84,5 @@ FORMAT = Format(
     _write,
     _parse,
     _build,
+    has_experts=lambda arguments: bool(arguments.get(_EXPERTS)),
 )

@@ -1,0 +1,62 @@
+"""A mesh may be given as text wherever one is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+import meshlab as ml
+from meshlab.benchmark.frame import empty_results
+from meshlab.errors import MeshError, ParseError
+from meshlab.mesh import DeviceMesh, as_mesh
+from meshlab.topology import topology_text
+
+CLUSTER = ml.preset("dgx-h100")
+TAKERS: dict[str, Callable[[Any], Any]] = {
+    "place": lambda mesh: ml.place(mesh, CLUSTER).mesh,
+    "topology_text": lambda mesh: topology_text(mesh, CLUSTER),
+    "plot_topology": lambda mesh: ml.plot_topology(mesh, ax=Figure().add_subplot()).get_title(loc="left"),
+    "plot_membership": lambda mesh: ml.plot_membership(mesh, "tp", ax=Figure().add_subplot()).get_title(loc="left"),
+    "Report": lambda mesh: ml.Report(empty_results(), mesh=mesh).mesh,
+    "Plan.steps": lambda mesh: ml.Plan("all_reduce", "tp", sizes="1K").steps(mesh),
+    "Plan.estimate": lambda mesh: str(ml.Plan("all_reduce", "tp", sizes="1K").estimate(mesh)),
+    "Grid": lambda mesh: ml.Grid(mesh).mesh,
+    "Designer": lambda mesh: ml.Designer(mesh=mesh).mesh,
+}
+
+
+@pytest.mark.parametrize("take", TAKERS.values(), ids=TAKERS.keys())
+def test_text_is_taken_as_the_mesh_that_it_says(take: Callable[[Any], Any]) -> None:
+    assert take("dp=2, tp=4") == take(DeviceMesh("dp=2, tp=4"))
+
+
+@pytest.mark.parametrize("take", TAKERS.values(), ids=TAKERS.keys())
+def test_what_is_neither_mesh_nor_text_is_refused(take: Callable[[Any], Any]) -> None:
+    with pytest.raises(MeshError, match=r"a mesh is a DeviceMesh or its text, not int; give one such as"):
+        take(8)
+
+
+def test_engines_and_benchmarks_take_text_and_fill_it_up() -> None:
+    with ml.launch(4, backend="threads") as engines:
+        assert engines.verify("dp=2, tp=2")["is_right"].all()
+        assert engines.run(lambda comm: comm.size, "dp=-1, tp=2", axis="tp")["value"].tolist() == [2] * 4
+        run = ml.bench(engines, "dp=-1, tp=2", "all_reduce", axis="tp", sizes="1K")
+        assert run.mesh == DeviceMesh("dp=2, tp=2")
+        assert run.wait()["status"].tolist() == ["ok", "ok"]
+        with pytest.raises(MeshError, match="a mesh is a DeviceMesh or its text, not int"):
+            engines.verify(4)  # type: ignore[arg-type]
+
+
+def test_a_size_of_minus_one_takes_the_devices_of_the_cluster() -> None:
+    assert ml.place("dp=-1, tp=4", CLUSTER).mesh == DeviceMesh("dp=2, tp=4")
+    assert ml.place("dp=-1, tp=2", CLUSTER, devices=[4, 5, 6, 7]).mesh == DeviceMesh("dp=2, tp=2")
+    with pytest.raises(MeshError, match="world_size"):
+        as_mesh("dp=-1, tp=4")
+
+
+def test_text_that_is_no_mesh_shows_where_it_stops_making_sense() -> None:
+    with pytest.raises(ParseError, match="'dgx-h100' is not an axis; write name=size"):
+        ml.place("dgx-h100", CLUSTER)
