@@ -15,6 +15,8 @@ A message says what was given, what was wanted and what to do about it.
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "BenchError",
     "CommunicatorError",
@@ -132,14 +134,25 @@ class EngineError(MeshlabError):
         The host it ran on.
     log : str, optional
         The tail of its log or its traceback.
+    measured : object, optional
+        What was measured before it happened, of a call that makes several runs.
     """
 
-    def __init__(self, message: str, *, rank: int | None = None, host: str | None = None, log: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        rank: int | None = None,
+        host: str | None = None,
+        log: str = "",
+        measured: Any = None,
+    ) -> None:
         super().__init__(f"{message}\n{log.rstrip()}" if log.strip() else message)
         self.summary = message
         self.rank = rank
         self.host = host
         self.log = log
+        self.measured = measured
 
 
 class BenchError(MeshlabError, ValueError):

@@ -12,7 +12,7 @@ from meshlab.benchmark.comparison import Comparison
 from meshlab.benchmark.run import Run
 from meshlab.benchmark.start import bench
 from meshlab.engines.start import launch
-from meshlab.errors import BenchError
+from meshlab.errors import BenchError, CommunicatorError, EngineError, MeshlabError
 from meshlab.mesh import MeshLike, as_mesh
 
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ def compare_env(
     BenchError
         If there are fewer than two settings, or fewer than one round.
     EngineError
-        If engines do not start, or a run fails; the message names the setting.
+        If engines do not start, or a run fails; the message names the setting and the round. What was measured until
+        then is in the error's ``measured``, an `EnvComparison`; it is None while there is nothing.
 
     Examples
     --------
@@ -126,10 +127,44 @@ def compare_env(
     runs: dict[str, list[Run]] = {name: [] for name in settings}
     for number in range(rounds):
         for name in list(settings)[:: -1 if number % 2 else 1]:
-            with launch(mesh.world_size, backend=backend, devices=devices, env=settings[name]) as engines:
-                run = bench(engines, mesh, collective, **arguments)
-                run.wait()
-            runs[name].append(run)
+            try:
+                with launch(mesh.world_size, backend=backend, devices=devices, env=settings[name]) as engines:
+                    run = bench(engines, mesh, collective, **arguments)
+                    runs[name].append(run)
+                    run.wait()
+            except (EngineError, CommunicatorError) as error:
+                raise _failed(name, f"round {number + 1} of {rounds}", error, runs, effect) from error
+    return _compared(runs, effect)
+
+
+def _failed(name: str, turn: str, error: MeshlabError, runs: Mapping[str, Sequence[Run]], effect: float) -> EngineError:
+    """The error of one setting, with what was measured of all."""
+    measured = {name: [run for run in found if (run.results["status"] == "ok").any()] for name, found in runs.items()}
+    measured = {name: found for name, found in measured.items() if found}
+    kept = _compared(measured, effect) if measured else None
+    summary = error.summary if isinstance(error, EngineError) else str(error)
+    n_runs = sum(map(len, measured.values()))
+    told = (
+        f"; what {n_runs} {'run' if n_runs == 1 else 'runs'} measured is in this error's .measured" if measured else ""
+    )
+    return EngineError(
+        f"the setting {name!r} failed in {turn}: {summary}{told}",
+        rank=error.rank if isinstance(error, (EngineError, CommunicatorError)) else None,
+        host=error.host if isinstance(error, EngineError) else None,
+        log=error.log if isinstance(error, EngineError) else "",
+        measured=kept,
+    )
+
+
+def _compared(runs: Mapping[str, Sequence[Run]], effect: float) -> EnvComparison:
+    """Compare all with the first; of runs that stopped early, what both have."""
     first, *others = runs
-    comparisons = {name: compare(runs[first], runs[name], effect=effect) for name in others}
+    comparisons = {}
+    for name in others:
+        both = [list(found) for found in (runs[first], runs[name])]
+        try:
+            comparisons[name] = compare(*both, effect=effect)
+        except BenchError:
+            if all(run.state == "done" for side in both for run in side):
+                raise
     return EnvComparison({name: tuple(found) for name, found in runs.items()}, comparisons)

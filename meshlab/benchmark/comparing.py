@@ -90,7 +90,8 @@ def _compare(before: Any, after: Any, *, effect: float, anyway: bool, seed: int,
     if not n_common or not len(frame):
         raise BenchError(f"no row before has a counterpart after: rows are matched by {', '.join(keys)}")
     labels = [side.label for side in sides]
-    if labels[0] == labels[1] and all(isinstance(source, (str, os.PathLike)) for source in (before, after)):
+    are_paths = all(isinstance(source, (str, os.PathLike)) for source in (before, after))
+    if labels[0] == labels[1] and are_paths and before != after:
         labels = [os.fspath(before), os.fspath(after)]  # two folders may be called alike
     return Comparison(_judge(frame, effect), found, *only, effect, *labels)
 

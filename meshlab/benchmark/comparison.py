@@ -119,7 +119,9 @@ class Comparison:
         return "\n".join([f"<Comparison of {self.before} with {self.after}>", *self._lines()])
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.before} (before) → {self.after} (after)", *self._lines()])
+        named = (("before", self.before), ("after", self.after))
+        sides = [name if name == side else f"{name} ({side})" for side, name in named]
+        return "\n".join([" → ".join(sides), *self._lines()])
 
     def _lines(self) -> list[str]:
         lines = [self.headline]

@@ -8,7 +8,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.benchmark import Sampling
-from meshlab.errors import BenchError
+from meshlab.errors import BenchError, EngineError
 
 MESH = ml.DeviceMesh("tp=2")
 
@@ -43,6 +43,47 @@ def test_settings_take_turns_on_fresh_engines_and_are_compared(monkeypatch: pyte
     assert results[["setting", "launch"]].to_numpy().tolist() == [["ring", 0], ["ring", 1], ["tree", 0], ["tree", 1]]
     assert results.groupby("setting")["run_id"].nunique().tolist() == [2, 2]
     assert all(run.environment["Settings"]["NCCL_ALGO"] == "Tree" for run in found.runs["tree"])
+
+
+class Threads:
+    """Starts threads instead of processes, and notes which setting's turn it is."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, broken_turns: set[int]) -> None:
+        from meshlab.benchmark import alternate
+
+        self.turn, self.broken_turns = -1, broken_turns
+        self.honest = alternate.launch
+        monkeypatch.setattr(alternate, "launch", self.launch)
+
+    def launch(self, n: int, **arguments: object) -> ml.Engines:
+        self.turn += 1
+        return self.honest(n, backend="threads")
+
+    def function(self, comm: ml.Communicator) -> None:
+        if self.turn in self.broken_turns and comm.rank == 1:
+            raise ValueError("a bad cable")
+
+
+def test_a_setting_that_fails_is_named_and_the_finished_rounds_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = Threads(monkeypatch, broken_turns={2})
+    quick = Sampling(max_s=0.02, min_batches=6)
+    settings = {"ring": {"NCCL_ALGO": "Ring"}, "tree": {"NCCL_ALGO": "Tree"}}
+    with pytest.raises(EngineError, match=r"the setting 'tree' failed in round 2 of 3: .*bad cable") as caught:
+        ml.compare_env(MESH, settings, threads.function, rounds=3, sampling=quick)
+    assert "what 2 runs measured is in this error's .measured" in str(caught.value)
+    assert caught.value.rank == 1
+    found = caught.value.measured
+    assert {name: len(runs) for name, runs in found.runs.items()} == {"ring": 1, "tree": 1}
+    assert found.results["setting"].tolist() == ["ring", "tree"]
+    assert found.headlines["tree"].startswith("tree against ring: 1 row compared")
+
+
+def test_when_the_first_setting_fails_at_once_there_is_nothing_to_hand_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = Threads(monkeypatch, broken_turns={0})
+    with pytest.raises(EngineError, match="the setting 'a' failed in round 1 of 3: ") as caught:
+        ml.compare_env(MESH, {"a": {}, "b": {}}, threads.function)
+    assert caught.value.measured is None
+    assert ".measured" not in str(caught.value)
 
 
 def test_two_settings_at_least() -> None:
