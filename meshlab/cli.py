@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import subprocess
 import sys
 import time
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _GOOD, _WRONG, _BAD_INPUT, _INTERRUPTED = 0, 1, 2, 130
+
+_PATIENCE_S = 10.0  # how long an interrupted run may take to end
 
 _NOTEBOOK = "01_first_mesh.ipynb"
 
@@ -212,6 +215,12 @@ def _demo(options: argparse.Namespace) -> int:
     from meshlab.mesh import DeviceMesh
     from meshlab.mesh.text import mesh_text
 
+    place = launched_as()
+    if place is not None:
+        raise BenchError(
+            f"a launcher started {place[1]} processes, but demo starts its own ranks; run it without the launcher, or "
+            f"measure on these: mpiexec -n {place[1]} meshlab bench --mesh dp={place[1]}"
+        )
     mesh = DeviceMesh(options.mesh)
     plan = Plan(
         ["all_reduce", "all_gather", "reduce_scatter", "broadcast"],
@@ -323,15 +332,22 @@ def _wait(run: Run) -> int:
     try:
         results = run.wait()
     except KeyboardInterrupt:
-        run.cancel()
-        run.cancel()
         print("meshlab: interrupted; the rows measured so far are kept", file=sys.stderr)
-        run.wait(10)
+        _stop(run)
         return _INTERRUPTED
     except MeshlabError as error:
         print(f"meshlab: {error}", file=sys.stderr)
         return _WRONG
     return _GOOD if results["status"].isin(["ok", "skipped"]).all() else _WRONG
+
+
+def _stop(run: Run) -> None:
+    """Press Cancel until the run has ended, whatever else happens: its rows are still to be written."""
+    for presses in (2, 1):  # interrupt the ranks; then end them
+        for _ in range(presses):
+            run.cancel()
+        with contextlib.suppress(MeshlabError, KeyboardInterrupt):
+            run.wait(_PATIENCE_S)
 
 
 def _write(run: Run, folder: Path) -> None:
