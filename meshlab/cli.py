@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import subprocess
 import sys
 import time
@@ -69,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"meshlab: {error}", file=sys.stderr)
         return _BAD_INPUT
     except KeyboardInterrupt:
+        # Where a start was under way, tasks of ipyparallel are left over, and asyncio would print them at the end.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         print("meshlab: interrupted", file=sys.stderr)
         return _INTERRUPTED
 

@@ -274,7 +274,7 @@ def test_ctrl_c_keeps_the_rows_of_ranks_that_do_not_listen(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after_s", [0.7, 1.6, 2.5])
+@pytest.mark.parametrize("after_s", [0.3, 0.7, 1.6, 2.5])
 def test_ctrl_c_while_engines_start_is_one_word_and_leaves_nothing(tmp_path: Path, after_s: float) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "meshlab", "bench", "--mesh", "dp=2, tp=2", "--sizes", "1K:64M", "--out", "run"],
@@ -293,8 +293,7 @@ def test_ctrl_c_while_engines_start_is_one_word_and_leaves_nothing(tmp_path: Pat
         os.killpg(process.pid, signal.SIGINT)
         err = process.communicate(timeout=30)[1]
     assert process.returncode == 130, err
-    assert err.startswith("meshlab: interrupted")
-    assert "Traceback" not in err
+    assert err == "meshlab: interrupted\n"
     assert not list(tmp_path.glob("meshlab-*"))
 
 
