@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
 import shutil
 import subprocess
 import sys
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _GOOD, _WRONG, _BAD_INPUT, _INTERRUPTED = 0, 1, 2, 130
+
+_PATIENCE_S = 10.0  # how long an interrupted run may take to end
 
 _NOTEBOOK = "01_first_mesh.ipynb"
 
@@ -67,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"meshlab: {error}", file=sys.stderr)
         return _BAD_INPUT
     except KeyboardInterrupt:
+        # Where a start was under way, tasks of ipyparallel are left over, and asyncio would print them at the end.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         print("meshlab: interrupted", file=sys.stderr)
         return _INTERRUPTED
 
@@ -215,6 +221,12 @@ def _demo(options: argparse.Namespace) -> int:
     from meshlab.mesh import DeviceMesh
     from meshlab.mesh.text import mesh_text
 
+    place = launched_as()
+    if place is not None:
+        raise BenchError(
+            f"a launcher started {place[1]} processes, but demo starts its own ranks; run it without the launcher, or "
+            f"measure on these: mpiexec -n {place[1]} meshlab bench --mesh dp={place[1]}"
+        )
     mesh = DeviceMesh(options.mesh)
     plan = Plan(
         ["all_reduce", "all_gather", "reduce_scatter", "broadcast"],
@@ -326,15 +338,22 @@ def _wait(run: Run) -> int:
     try:
         results = run.wait()
     except KeyboardInterrupt:
-        run.cancel()
-        run.cancel()
         print("meshlab: interrupted; the rows measured so far are kept", file=sys.stderr)
-        run.wait(10)
+        _stop(run)
         return _INTERRUPTED
     except MeshlabError as error:
         print(f"meshlab: {error}", file=sys.stderr)
         return _WRONG
     return _GOOD if results["status"].isin(["ok", "skipped"]).all() else _WRONG
+
+
+def _stop(run: Run) -> None:
+    """Press Cancel until the run has ended, whatever else happens: its rows are still to be written."""
+    for presses in (2, 1):  # interrupt the ranks; then end them
+        for _ in range(presses):
+            run.cancel()
+        with contextlib.suppress(MeshlabError, KeyboardInterrupt):
+            run.wait(_PATIENCE_S)
 
 
 def _write(run: Run, folder: Path) -> None:

@@ -7,13 +7,19 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import meshlab as ml
+from meshlab import cli
+from meshlab.benchmark import conductor
 from meshlab.cli import main
+
+ROOT = Path(__file__).parents[1]
 
 
 def words(text: str) -> list[str]:
@@ -282,6 +288,63 @@ def test_ctrl_c_keeps_the_rows_and_writes_them(tmp_path: Path) -> None:
     assert run.state == "cancelled"
     assert (run.results["status"] == "ok").any()
     assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_ctrl_c_keeps_the_rows_of_ranks_that_do_not_listen(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = conductor.measure_step
+
+    def slow(comm: Any, step: Any, *rest: Any) -> Any:
+        time.sleep(12 * step.index)  # one long sleep, which no interrupt ends
+        return honest(comm, step, *rest)
+
+    monkeypatch.setattr(conductor, "measure_step", slow)
+    monkeypatch.setattr(cli, "_PATIENCE_S", 0.5)
+    threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    began = time.monotonic()
+    out = tmp_path / "run"
+    assert main(["bench", "--mesh", "tp=2", "--sizes", "1K:2K", "--backend", "threads", "--out", str(out)]) == 130
+    assert time.monotonic() - began < 10
+    assert "interrupted; the rows measured so far are kept" in capsys.readouterr().err
+    run = ml.Run.load(out)
+    assert run.state == "cancelled"
+    assert run.results["status"].tolist() == ["ok", "cancelled"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after_s", [0.3, 0.7, 1.6, 2.5])
+def test_ctrl_c_while_engines_start_is_one_word_and_leaves_nothing(tmp_path: Path, after_s: float) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "meshlab", "bench", "--mesh", "dp=2, tp=2", "--sizes", "1K:64M", "--out", "run"],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "MESHLAB_PROGRESS": "0", "TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )
+    with process:
+        deadline = time.monotonic() + 20
+        while not list(tmp_path.glob("meshlab-*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(after_s)
+        os.killpg(process.pid, signal.SIGINT)
+        err = process.communicate(timeout=30)[1]
+    assert process.returncode == 130, err
+    assert err == "meshlab: interrupted\n"
+    assert not list(tmp_path.glob("meshlab-*"))
+
+
+def test_the_demo_does_not_run_once_per_process(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo", "--mesh", "tp=2"]) == 2
+    assert "measure on these: mpiexec -n 2 meshlab bench --mesh dp=2" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ Tasks and answers travel over a communicator of their own, and while rank 0 meas
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import queue
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
 from meshlab.engines.engines import Engines
@@ -135,6 +136,11 @@ def _packed(reply: Reply) -> bytes:
         return pickle.dumps(Reply.of_error(reply.rank, error))
 
 
+def _settle(future: Future[Reply], reply: Reply) -> None:
+    with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+        future.set_result(reply)
+
+
 def _unpacked(rank: int, data: bytes) -> Reply:
     try:
         reply: Reply = pickle.loads(data)
@@ -158,6 +164,7 @@ class _HereSet:
         self._control = control
         self._facts = facts
         self._tasks: queue.SimpleQueue[tuple[int, str, tuple[Any, ...], Future[Reply]] | None] = queue.SimpleQueue()
+        self._open: set[Future[Reply]] = set()
         self._is_broken = False
         self._thread = threading.Thread(target=self._work, name="meshlab rank 0", daemon=True)
 
@@ -172,6 +179,8 @@ class _HereSet:
         if self._is_broken:
             future.set_exception(RankDiedError("the ranks were given up"))
         else:
+            self._open.add(future)
+            future.add_done_callback(self._open.discard)
             self._tasks.put((rank, method, arguments, future))
         return future
 
@@ -192,10 +201,10 @@ class _HereSet:
                 except queue.Empty:
                     break
             if own is not None:
-                own[2].set_result(self._serve_here(own[0], own[1]))
+                _settle(own[2], self._serve_here(own[0], own[1]))
             while waiting:
                 for rank in [rank for rank in waiting if self._control.iprobe(source=rank)]:
-                    waiting.pop(rank).set_result(_unpacked(rank, self._control.recv(source=rank)))
+                    _settle(waiting.pop(rank), _unpacked(rank, self._control.recv(source=rank)))
                 time.sleep(_PAUSE_S)
             if task is not None:
                 task = self._tasks.get()
@@ -219,8 +228,11 @@ class _HereSet:
         """Not possible: a signal belongs to the launcher."""
 
     def kill(self) -> None:
-        """Give the ranks up; `close` ends them."""
+        """Give the ranks up and free who waits for them; `close` ends them."""
         self._is_broken = True
+        for future in list(self._open):
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(RankDiedError("the ranks were given up"))
 
     def log_tail(self) -> str:
         """Ranks print where their launcher prints."""

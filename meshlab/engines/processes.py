@@ -105,7 +105,8 @@ class ProcessSet:
         except Exception as error:
             raise EngineError(f"engine {number} could not {what}: {_message(error)}", log=self.log_tail()) from error
         finally:
-            self._client.purge_local_results(result)
+            with contextlib.suppress(RuntimeError):  # it has not come yet
+                self._client.purge_local_results(result)
 
     def _view(self, number: int) -> Any:
         if number not in self._views:

@@ -50,7 +50,7 @@ def launch(
     Raises
     ------
     EngineError
-        If the ranks do not start.
+        If the ranks do not start, or there is no memory for so many processes.
 
     Examples
     --------
@@ -75,7 +75,9 @@ def launch(
         chosen = ThreadSet(n)
     else:
         from meshlab.engines.launched import LaunchedSet
+        from meshlab.engines.memory import check_room
 
+        check_room(n)
         chosen = LaunchedSet(n, backend, devices=devices, env=env)
     return Engines(chosen, deadline_s=deadline_s, timeout_s=timeout_s)
 

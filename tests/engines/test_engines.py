@@ -157,6 +157,14 @@ def test_launch_needs_a_number_of_ranks(n: Any) -> None:
         ml.launch(n)
 
 
+@pytest.mark.parametrize("backend", ["mpi", "nccl"])
+def test_more_ranks_than_the_memory_holds_are_refused_at_once(backend: str) -> None:
+    with pytest.raises(
+        EngineError, match=r"16,777,216 ranks need about .*; start at most [\d,]+, or use"
+    ):
+        ml.launch(1 << 24, backend=backend)
+
+
 def test_launch_refuses_what_it_does_not_know() -> None:
     with pytest.raises(EngineError, match="there is no backend 'smoke'; there are nccl, mpi and threads"):
         ml.launch(1, backend="smoke")
