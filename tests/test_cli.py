@@ -293,13 +293,13 @@ def test_ctrl_c_keeps_the_rows_and_writes_them(tmp_path: Path) -> None:
 def test_ctrl_c_keeps_the_rows_of_ranks_that_do_not_listen(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = conductor.measure_step
+    honest = conductor.measure_together
 
     def slow(comm: Any, step: Any, *rest: Any) -> Any:
         time.sleep(12 * step.index)  # one long sleep, which no interrupt ends
         return honest(comm, step, *rest)
 
-    monkeypatch.setattr(conductor, "measure_step", slow)
+    monkeypatch.setattr(conductor, "measure_together", slow)
     monkeypatch.setattr(cli, "_PATIENCE_S", 0.5)
     threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     began = time.monotonic()
