@@ -295,16 +295,21 @@ def test_ctrl_c_keeps_the_rows_of_ranks_that_do_not_listen(
 ) -> None:
     honest = conductor.measure_together
 
-    def slow(comm: Any, step: Any, *rest: Any) -> Any:
+    def slow(comm: Any, everyone: Any, step: Any, *rest: Any) -> Any:
         time.sleep(12 * step.index)  # one long sleep, which no interrupt ends
-        return honest(comm, step, *rest)
+        return honest(comm, everyone, step, *rest)
 
     monkeypatch.setattr(conductor, "measure_together", slow)
     monkeypatch.setattr(cli, "_PATIENCE_S", 0.5)
-    threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    press = threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    press.start()
     began = time.monotonic()
     out = tmp_path / "run"
-    assert main(["bench", "--mesh", "tp=2", "--sizes", "1K:2K", "--backend", "threads", "--out", str(out)]) == 130
+    try:
+        code = main(["bench", "--mesh", "tp=2", "--sizes", "1K:2K", "--backend", "threads", "--out", str(out)])
+    finally:
+        press.cancel()  # an early end must not interrupt the tests themselves
+    assert code == 130
     assert time.monotonic() - began < 10
     assert "interrupted; the rows measured so far are kept" in capsys.readouterr().err
     run = ml.Run.load(out)
