@@ -27,6 +27,7 @@ Pixels = npt.NDArray[np.uint8]
 _IDLE = (128, 128, 128, 60)  # a device without a rank: pale on white and on black
 _GAP = 0.36  # between blocks, in cells
 _WIDTH, _HEIGHT = 10.0, 6.4  # inches for the blocks of a figure of our own
+_TALL = 9.0  # and where every block says its groups
 _LARGEST_CELL = 0.8  # inches
 _SEAM = 0.025  # inches
 _POINTS = 9.0  # the smallest text
@@ -47,6 +48,7 @@ class _Grid:
     side: int  # pixels of a cell; one of them is the seam
     label: int  # pixels above a block for its name
     inch: float  # inches per pixel
+    spans: bool  # whether its groups stand below the name of a block
 
     @property
     def gap(self) -> int:
@@ -78,7 +80,7 @@ def plot_topology(
     """Draw hosts and their devices, coloured by the groups of one axis.
 
     Neighbours of one group grow together; a seam divides groups. Colours repeat beyond eight groups, so the number
-    stands in the cell where there is room.
+    stands in the cell where there is room; else the host says beside its name which groups it holds.
 
     Parameters
     ----------
@@ -128,44 +130,95 @@ def plot_topology(
 def _new_axes(view: View) -> tuple[Axes, _Grid]:
     from matplotlib import pyplot as plt
 
-    grid = _fit(view, _WIDTH, _HEIGHT)
+    grid = _fit(view, _WIDTH, _HEIGHT, _TALL)
     high, wide = (side * grid.inch for side in grid.shape)
-    left = 0.3 if grid.label else 0.3 + text_width(max(view.blocks, key=len), _POINTS) / 72
+    left = 0.3 if grid.label else 0.3 + _width_of(_row_names(view, grid, _needs_spans(view, grid))) / 72
     top, bottom = 0.55, 0.5 + 0.25 * _has_legend(view, grid)
     width, height = max(left + wide + 0.2, 5.5), top + high + bottom
     figure = plt.figure(figsize=(width, height))
     return figure.add_axes((left / width, bottom / height, wide / width, high / height)), grid
 
 
-def _fit(view: View, width: float, height: float) -> _Grid:
-    """Choose the grid with the largest cells; blocks carry their names where every name has room."""
+def _fit(view: View, width: float, height: float, tall: float | None = None) -> _Grid:
+    """Choose the grid with the largest cells; blocks carry their names where every name has room.
+
+    Where colours repeat and numbers find no room in it, blocks carry their groups too, on up to `tall` inches.
+    """
+    grid = _largest(view, width, height, view.blocks)
+    if not _needs_spans(view, grid) or len(view.blocks) > _MOST_TEXTS:
+        return grid
+    return _largest(view, width, tall or height, [*view.blocks, *_spans(view)], spans=True)
+
+
+def _largest(view: View, width: float, height: float, labels: Sequence[str], *, spans: bool = False) -> _Grid:
     cells = int(np.bincount(view.block_of, minlength=1).max())
     blocks = len(view.blocks)
-    longest = max(len(name) for name in view.blocks)
-    best = 0.0, _grid(cells, 1, 1, blocks, False, width / cells)
+    longest = max(len(label) for label in labels)
+    lines = 1 + spans
+    best = 0.0, _grid(cells, 1, 1, blocks, 0, width / cells)
     for wide in _block_widths(cells):
         high = -(-cells // wide)
         for columns in [count for count in _COLUMNS if count <= blocks]:
             rows = -(-blocks // columns)
-            for labelled in (True, False):
+            for labelled in (lines, 0):
                 across = width / columns / (wide + _GAP)
                 down = (height / rows - labelled * _LINE) / (high + _GAP)
                 cell = min(across, down, _LARGEST_CELL)
                 if cell <= 0 or (labelled and cell * wide < longest * _CHAR):
                     continue
-                # A name is worth a third of a cell's size, full rows are worth a little, and so are long flat blocks.
-                score = (
-                    cell * (1.34 if labelled else 1) * (1.1 if blocks % columns == 0 else 1) * (1 + 0.02 * wide / cells)
-                )
+                # A line of text is worth a third of a cell's size, full rows are worth a little, and so are long flat
+                # blocks.
+                score = cell * (1 + 0.34 * labelled) * (1.1 if blocks % columns == 0 else 1) * (1 + 0.02 * wide / cells)
                 if score > best[0]:
                     best = score, _grid(wide, high, columns, rows, labelled, cell)
     return best[1]
 
 
-def _grid(wide: int, high: int, columns: int, rows: int, labelled: bool, cell: float) -> _Grid:
+def _grid(wide: int, high: int, columns: int, rows: int, lines: int, cell: float) -> _Grid:
     side = min(32, max(5, round(cell / _SEAM)))
     inch = cell / side
-    return _Grid(wide, high, columns, rows, side, math.ceil(_LINE / inch) if labelled else 0, inch)
+    return _Grid(wide, high, columns, rows, side, math.ceil(lines * _LINE / inch), inch, spans=lines > 1)
+
+
+def _spans(view: View) -> list[str]:
+    """Which groups every block holds: ``dp 0–7``."""
+    order = np.argsort(view.block_of, kind="stable")
+    ends = np.searchsorted(view.block_of[order], np.arange(1, len(view.blocks)))
+    return [_span(view.word, groups) for groups in np.split(view.group_of[order], ends)]
+
+
+def _span(word: str, groups: Ints) -> str:
+    held = np.unique(groups[groups >= 0]).tolist()
+    if not held:
+        return "no rank"
+    if len(held) == 1:
+        return f"{word} {held[0]}"
+    if held[-1] - held[0] == len(held) - 1:
+        return f"{word} {held[0]}–{held[-1]}"
+    return f"{word} {held[0]}, {held[1]}{', …' * (len(held) > 2)}"
+
+
+def _needs_spans(view: View, grid: _Grid) -> bool:
+    """Whether colours repeat and nothing else tells the groups apart."""
+    return view.n_groups > len(PALETTE) and not _numbers_cells(view, grid) and not _numbers_blocks(view, grid)
+
+
+def _row_names(view: View, grid: _Grid, spans: bool) -> list[str]:
+    """What stands at the left where blocks have no room for their names: the first block of some rows."""
+    firsts = range(0, grid.rows * grid.columns, _lines_apart(grid) * grid.columns)
+    names = [view.blocks[first] for first in firsts]
+    if not spans:
+        return names
+    groups = (view.group_of[view.block_of == first] for first in firsts)
+    return [f"{name} · {_span(view.word, held)}" for name, held in zip(names, groups, strict=True)]
+
+
+def _lines_apart(grid: _Grid) -> int:
+    return math.ceil(_LINE / (grid.block_size[1] * grid.inch))
+
+
+def _width_of(texts: Sequence[str]) -> float:
+    return text_width(max(texts, key=len), _POINTS)
 
 
 def _block_widths(cells: int) -> list[int]:
@@ -196,8 +249,10 @@ def _meaning(view: View, grid: _Grid) -> str:
     """What colour and number say."""
     numbered = " and number" if _numbers_cells(view, grid) or _numbers_blocks(view, grid) else ""
     repeats = f", repeating after {len(PALETTE)}" if view.n_groups > len(PALETTE) else ""
+    left = " · at the left: where a row begins" if _needs_spans(view, grid) and not grid.label else ""
+    below = f" · below the name: its {view.word} groups" if grid.spans else ""
     idle = " · pale: no rank" if (view.group_of < 0).any() else ""
-    return f"{view.subtitle} · colour{numbered}: {view.word}{repeats}{idle}"
+    return f"{view.subtitle} · colour{numbered}: {view.word}{repeats}{below}{left}{idle}"
 
 
 def _has_legend(view: View, grid: _Grid) -> bool:
@@ -311,14 +366,23 @@ def _write_blocks(view: View, grid: _Grid, ax: Axes) -> None:
     """Name every block above it; where there is no room, name the first block of some rows at the left."""
     across, down = grid.block_size
     if grid.label:
+        lower = 0.03 / grid.inch
         for index, name in enumerate(view.blocks):
-            place = index % grid.columns * across, index // grid.columns * down + grid.label - 0.03 / grid.inch
-            ax.text(*place, name, fontsize=_POINTS, ha="left", va="bottom")
+            x, y = index % grid.columns * across, index // grid.columns * down + grid.label - lower
+            ax.text(x, y - grid.spans * grid.label / 2, name, fontsize=_POINTS, ha="left", va="bottom")
+        for index, span in enumerate(_spans(view) if grid.spans else ()):
+            x, y = index % grid.columns * across, index // grid.columns * down + grid.label - lower
+            ax.text(x, y, span, fontsize=_POINTS, ha="left", va="bottom")
         return
-    every = math.ceil(_LINE / (down * grid.inch))
-    for line in range(0, grid.rows, every):
-        y = line * down + grid.label + grid.high * grid.side / 2
-        ax.text(-0.06 / grid.inch, y, view.blocks[line * grid.columns], fontsize=_POINTS, ha="right", va="center")
+    every = _lines_apart(grid)
+    names = _row_names(view, grid, _needs_spans(view, grid))
+    figure = ax.get_figure(root=True)
+    room = 0.0 if figure is None else ax.get_position().x0 * figure.get_size_inches()[0] * 72
+    if _width_of(names) + 4 > room:  # an axes that was given may have room for the bare names only
+        names = _row_names(view, grid, False)
+    for number, name in enumerate(names):
+        y = number * every * down + grid.high * grid.side / 2
+        ax.text(-0.06 / grid.inch, y, name, fontsize=_POINTS, ha="right", va="center")
 
 
 def _write_legend(view: View, ax: Axes) -> float:

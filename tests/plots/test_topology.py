@@ -59,7 +59,10 @@ def sizes() -> list[pytest.param]:
     return [
         pytest.param(DeviceMesh("dp=2, tp=4"), preset("dgx-h100"), id="8"),
         pytest.param(DeviceMesh("dp=2, tp=8"), preset("dgx-a100", nodes=2), id="16"),
+        pytest.param(DeviceMesh("dp=8, tp=8"), preset("dgx-h100", nodes=8), id="64"),
         pytest.param(DeviceMesh("dp=9, tp=8"), preset("gb200-nvl72", nodes=18), id="72"),
+        pytest.param(DeviceMesh("dp=16, tp=8"), preset("dgx-h100", nodes=16), id="128"),
+        pytest.param(DeviceMesh("pp=8, dp=16, tp=8"), preset("dgx-h100", nodes=128), id="1,024 in 64 groups"),
         pytest.param(DeviceMesh("pp=4, dp=32, tp=8"), preset("dgx-h100", nodes=128), id="1,024"),
         pytest.param(DeviceMesh("pp=16, dp=128, tp=8"), preset("tapered-h100", nodes=2048), id="16,384"),
     ]
@@ -111,6 +114,36 @@ def test_numbers_say_what_repeated_colours_cannot() -> None:
     written = {text.get_text().split("tp ")[-1] for text in ax.texts}
     assert {"0", "63"} <= written
     assert "repeating after 8" in ax.get_xlabel()
+
+
+def test_every_host_says_its_groups_where_cells_have_no_room_for_numbers() -> None:
+    ax = plot_topology(DeviceMesh("pp=8, dp=16, tp=8"), preset("dgx-h100", nodes=128), axis="dp")
+    written = [text.get_text() for text in ax.texts]
+    assert written[:2] == ["node0", "node1"]
+    assert written[128:] == [f"dp {8 * (node // 16)}–{8 * (node // 16) + 7}" for node in range(128)]
+    assert "repeating after 8 · below the name: its dp groups" in ax.get_xlabel().replace("\n", " · ")
+
+
+def test_rows_say_the_groups_they_begin_with_where_hosts_have_no_room_for_a_name() -> None:
+    ax = plot_topology(DeviceMesh("pp=16, dp=128, tp=8"), preset("tapered-h100", nodes=2048), axis="dp")
+    written = [text.get_text() for text in ax.texts]
+    assert written[0] == "node0 · dp 0–7"
+    assert all(" · dp " in text for text in written)
+    assert "at the left: where a row begins" in ax.get_xlabel()
+
+
+def test_groups_that_do_not_follow_each_other_are_named_one_by_one() -> None:
+    mesh, cluster = DeviceMesh("dp=128, tp=8"), preset("dgx-h100", nodes=128)
+    spread = [8 * (rank % 128) + rank // 128 for rank in range(1024)]
+    written = {text.get_text() for text in plot_topology(mesh, cluster, axis="tp", devices=spread).texts}
+    assert {"tp 0, 16, …", "tp 15, 31, …"} <= written
+
+
+def test_a_given_axes_keeps_to_bare_names_where_the_groups_have_no_room_beside_them() -> None:
+    ax = Figure(figsize=(6, 5)).add_axes((0.15, 0.1, 0.8, 0.6))
+    plot_topology(DeviceMesh("pp=16, dp=128, tp=8"), preset("tapered-h100", nodes=2048), axis="dp", ax=ax)
+    assert overlaps(ax) == []
+    assert ax.texts[0].get_text() == "node0"
 
 
 def test_idle_devices_are_grey_and_named() -> None:
