@@ -9,7 +9,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -371,7 +373,8 @@ def _report(options: argparse.Namespace) -> int:
     from meshlab.report import Report
 
     path = Path(options.out) if options.out else Path(options.folder) / "report.html"
-    run = Run.load(options.folder)
+    with _warnings_as_sentences():
+        run = Run.load(options.folder)
     Report(run.redacted() if options.redact else run).save(path, pictures=options.pictures)
     _say(path)
     return _GOOD
@@ -392,7 +395,17 @@ def _share(text: str) -> float:
 def _compare(options: argparse.Namespace) -> int:
     from meshlab.benchmark.comparing import print_comparison
 
-    return print_comparison(options.before, options.after, threshold=options.threshold, anyway=options.anyway)
+    with _warnings_as_sentences():
+        return print_comparison(options.before, options.after, threshold=options.threshold, anyway=options.anyway)
+
+
+@contextmanager
+def _warnings_as_sentences() -> Iterator[None]:
+    """Print warnings as all else that is said on standard error, without a place in the code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: print(f"meshlab: {message}", file=sys.stderr)
+        yield
 
 
 def _show(options: argparse.Namespace) -> int:

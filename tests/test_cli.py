@@ -234,6 +234,27 @@ def test_compare_calls_runs_by_their_folders_and_takes_percent(
     assert "wednesday cannot be read: No such file or directory" in err
 
 
+def test_a_broken_file_in_a_run_is_said_in_a_sentence(
+    thread_engines: ml.Engines, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = ml.bench(thread_engines, ml.DeviceMesh("tp=4"), sizes="1K", sampling=ml.Sampling(max_s=0.02, min_batches=6))
+    run.wait(30)
+    folder = run.save(tmp_path / "run")
+    (folder / "results.parquet").write_bytes(b"PAR1")
+    for command in (["report", str(folder)], ["compare", str(folder), str(folder)]):
+        assert main(command) == 0
+        err = capsys.readouterr().err
+        assert (
+            err.splitlines()[0] == f"meshlab: {folder}: results.parquet is broken; its rows were read from results.csv"
+        )
+    (folder / "results.csv").unlink()
+    for command in (["report", str(folder)], ["compare", str(folder), str(folder)]):
+        assert main(command) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert "results.parquet: the file is broken, and results.csv beside it is not whole either" in err
+
+
 def test_bench_says_what_it_will_cost_and_goes_on_where_it_stopped(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

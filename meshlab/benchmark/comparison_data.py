@@ -22,7 +22,7 @@ from meshlab.benchmark.frame import (
     frame_from_parquet,
 )
 from meshlab.benchmark.nccl_tests.read import read_nccl_tests
-from meshlab.errors import BenchError
+from meshlab.errors import BenchError, ParseError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -199,7 +199,10 @@ def _read_there(path: Path) -> Any:
     if path.suffix == ".csv":
         return frame_from_csv(path, RESULTS)
     if path.suffix == ".json" and '"columns"' in path.read_text(encoding="utf-8", errors="replace")[:100]:
-        return frame_from_json(path.read_text(encoding="utf-8"), RESULTS)
+        try:
+            return frame_from_json(path.read_text(encoding="utf-8"), RESULTS)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ParseError("this is not a whole frame of meshlab; copy it again", file=str(path)) from error
     return read_nccl_tests(path)
 
 

@@ -6,8 +6,10 @@ live view, plots and reports.
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.comm.catalog import CATALOG
-from meshlab.errors import BenchError
+from meshlab.errors import BenchError, ParseError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -312,10 +314,33 @@ def frame_to_parquet(frame: pd.DataFrame, path: str | Path) -> None:
 
 
 def frame_from_parquet(path: str | Path, columns: Sequence[Column]) -> pd.DataFrame:
-    """Read a frame that `frame_to_parquet` wrote."""
+    """Read a frame that `frame_to_parquet` wrote.
+
+    Raises
+    ------
+    ParseError
+        If the file is not whole, or no such frame.
+    OSError
+        If there is no such file, or it may not be read.
+    """
     import pandas as pd
 
-    return conform(pd.read_parquet(path), columns)
+    # Opened here, because pyarrow's own errors about a broken file are OSErrors too.
+    with Path(path).open("rb") as file, _whole(path, "Parquet"):
+        return conform(pd.read_parquet(file), columns)
+
+
+@contextmanager
+def _whole(path: str | Path, kind: str) -> Iterator[None]:
+    """Turn what pandas and its readers say about a broken file into a sentence."""
+    try:
+        yield
+    except BenchError as error:
+        raise ParseError(f"this is no frame of meshlab: {error}", file=str(path)) from error
+    except (ValueError, KeyError, TypeError, NotImplementedError, OSError) as error:
+        raise ParseError(
+            f"this is not a whole {kind} file; copy it again from where it was made, or measure again", file=str(path)
+        ) from error
 
 
 def frame_to_csv(frame: pd.DataFrame, path: str | Path) -> None:
@@ -337,13 +362,25 @@ def _guard_formula(text: object) -> object:
 
 
 def frame_from_csv(path: str | Path, columns: Sequence[Column]) -> pd.DataFrame:
-    """Read a frame that `frame_to_csv` wrote; the dtypes come from the definition."""
+    """Read a frame that `frame_to_csv` wrote; the dtypes come from the definition.
+
+    Raises
+    ------
+    ParseError
+        If the file is not whole, or no such frame.
+    OSError
+        If there is no such file, or it may not be read.
+    """
     import pandas as pd
 
-    frame = pd.read_csv(path, dtype="string", keep_default_na=False, na_values=[""])
-    for name in frame.columns:
-        frame[name] = frame[name].map(lambda text: text[1:] if text.startswith("'") else text, na_action="ignore")
-    return conform(frame, columns)
+    data = Path(path).read_bytes()
+    with _whole(path, "CSV"):
+        if not data.endswith(b"\n"):  # pandas would take the end of the last row for missing values
+            raise ValueError
+        frame = pd.read_csv(io.BytesIO(data), dtype="string", keep_default_na=False, na_values=[""])
+        for name in frame.columns:
+            frame[name] = frame[name].map(lambda text: text[1:] if text.startswith("'") else text, na_action="ignore")
+        return conform(frame, columns)
 
 
 def frame_to_json(frame: pd.DataFrame) -> str:

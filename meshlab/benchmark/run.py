@@ -337,7 +337,8 @@ class Run:
         Raises
         ------
         ParseError
-            If the folder holds no run.
+            If the folder holds no run, or one that is not whole. Where a Parquet file is broken or missing and the CSV
+            beside it is whole, that is read, and a warning and the log say so.
         """
         from meshlab.benchmark.store import load_run
 
@@ -350,6 +351,9 @@ class Run:
         run = cls.__new__(cls)
         run._init_values(mesh, plan, document["source"], results.attrs.get("where", document["where"]), None)
         run._record.restore(document, results, samples)
+        for frame in (results, samples):
+            if not frame.attrs:  # a CSV carries none
+                frame.attrs = dict[Any, Any](run._record.attrs)
         run._is_over.set()
         return run
 

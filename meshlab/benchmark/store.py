@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import json
+import warnings
+from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshlab.benchmark.frame import RESULTS, SAMPLES, frame_from_parquet, frame_to_csv, frame_to_parquet
+from meshlab.benchmark.frame import (
+    RESULTS,
+    SAMPLES,
+    Column,
+    frame_from_csv,
+    frame_from_parquet,
+    frame_to_csv,
+    frame_to_parquet,
+)
 from meshlab.benchmark.plan import Plan, Sampling
 from meshlab.errors import ParseError
 from meshlab.mesh import DeviceMesh
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from meshlab.benchmark.run import Run
 
 __all__ = ["SCHEMA", "document_of", "load_run", "save_run"]
@@ -34,6 +46,7 @@ def document_of(run: Run) -> dict[str, Any]:
     """Everything about a run but its frames, as plain data."""
     return {
         "schema": SCHEMA,
+        "n_rows": {"results": len(run.results), "samples": len(run.samples)},
         "run_id": run.run_id,
         "state": run.state,
         "error": str(run.error) if run.error is not None else None,
@@ -61,19 +74,61 @@ def load_run(cls: type[Run], folder: str | Path) -> Run:
         raise ParseError(f"{folder} holds no run: {error.strerror or error}", file=str(path)) from error
     except json.JSONDecodeError as error:
         raise ParseError(f"this is not JSON: {error.msg}", file=str(path), line=error.lineno) from error
-    if document.get("schema") != SCHEMA:
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if schema != SCHEMA:
         raise ParseError(
-            f"the run has schema {document.get('schema')}, this meshlab reads {SCHEMA}; use the version that wrote it",
+            f"the run has schema {schema}, this meshlab reads {SCHEMA}; use the version that wrote it",
             file=str(path),
         )
     try:
         mesh = _mesh_from_json(document["mesh"])
         plan = _plan_from_json(document["plan"])
-        results = frame_from_parquet(folder / "results.parquet", RESULTS)
-        samples = frame_from_parquet(folder / "samples.parquet", SAMPLES)
-        return cls._from_record(mesh, plan, document, results, samples)
-    except (KeyError, TypeError, OSError) as error:
-        raise ParseError(f"the run is not whole: {type(error).__name__}: {error}", file=str(path)) from error
+        notes: list[str] = []
+        n_rows = document.get("n_rows", {})
+        results, samples = (
+            _read_frame(folder, name, columns, n_rows.get(name), notes)
+            for name, columns in (("results", RESULTS), ("samples", SAMPLES))
+        )
+        run = cls._from_record(mesh, plan, document, results, samples)
+    except KeyError as error:
+        raise ParseError(f"the run is not whole: it does not say its {error}", file=str(path)) from error
+    except (TypeError, AttributeError) as error:
+        raise ParseError(f"the run is not whole: {error}", file=str(path)) from error
+    for note in notes:
+        run._record.note(note)
+    return run
+
+
+def _read_frame(
+    folder: Path, name: str, columns: Sequence[Column], n_rows: int | None, notes: list[str]
+) -> pd.DataFrame:
+    """Read a frame from Parquet, or else from the CSV beside it."""
+    cause: Exception
+    parquet, csv = folder / f"{name}.parquet", folder / f"{name}.csv"
+    try:
+        return frame_from_parquet(parquet, columns)
+    except FileNotFoundError as error:
+        trouble, cause = "is missing", error
+    except OSError as error:
+        trouble, cause = f"cannot be read ({error.strerror or error})", error
+    except ParseError as error:
+        trouble, cause = "is broken", error
+    frame: pd.DataFrame | None
+    try:
+        frame = frame_from_csv(csv, columns)
+    except (OSError, ParseError):
+        frame = None
+    if frame is None or n_rows not in (None, len(frame)):
+        raise ParseError(
+            f"the file {trouble}, and {csv.name} beside it is not whole either; copy the folder again from where it "
+            "was made, or measure again",
+            file=str(parquet),
+        ) from cause
+    note = f"{parquet.name} {trouble}; its rows were read from {csv.name}"
+    notes.append(note)
+    if not isinstance(cause, FileNotFoundError):  # who left only the CSV there knows
+        warnings.warn(f"{folder}: {note}", stacklevel=4)
+    return frame
 
 
 def _plan_to_json(plan: Plan) -> dict[str, Any]:

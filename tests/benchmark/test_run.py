@@ -241,7 +241,7 @@ def test_a_saved_run_comes_back_whole(thread_engines: ml.Engines, tmp_path: Path
         (None, "holds no run"),
         ("{", "this is not JSON"),
         ('{"schema": 99}', "the run has schema 99, this meshlab reads 2"),
-        ('{"schema": 2}', "the run is not whole: KeyError"),
+        ('{"schema": 2}', "the run is not whole: it does not say its 'mesh'"),
     ],
 )
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
@@ -249,6 +249,58 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, text: str | None, me
         (tmp_path / "run.json").write_text(text)
     with pytest.raises(ParseError, match=message):
         ml.Run.load(tmp_path)
+
+
+@pytest.fixture
+def saved(thread_engines: ml.Engines, tmp_path: Path) -> Path:
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 4K", sampling=QUICK)
+    run.wait(30)
+    return run.save(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("name", ["results", "samples"])
+@pytest.mark.parametrize("n_bytes", [0, 10, 2000])
+def test_where_parquet_is_broken_the_csv_stands_in_and_a_warning_says_so(saved: Path, name: str, n_bytes: int) -> None:
+    before = ml.Run.load(saved)
+    path = saved / f"{name}.parquet"
+    path.write_bytes(path.read_bytes()[:n_bytes])
+    with pytest.warns(UserWarning, match=f"{name}.parquet is broken; its rows were read from {name}.csv"):
+        after = ml.Run.load(saved)
+    for frame in ("results", "samples"):
+        pd.testing.assert_frame_equal(getattr(after, frame), getattr(before, frame))
+        assert getattr(after, frame).attrs == getattr(before, frame).attrs
+    assert f"its rows were read from {name}.csv" in after.log[-1]
+
+
+def test_where_only_the_csv_is_there_it_is_read(saved: Path) -> None:
+    before = ml.Run.load(saved)
+    for path in saved.glob("*.parquet"):
+        path.unlink()
+    pd.testing.assert_frame_equal(ml.Run.load(saved).results, before.results)
+
+
+def cut(path: Path, n_bytes: int) -> None:
+    path.write_bytes(path.read_bytes()[:-n_bytes])
+
+
+@pytest.mark.parametrize("how", ["middle of a row", "end of a row", "gone"])
+def test_where_the_csv_is_broken_too_an_error_says_what_to_do(saved: Path, how: str) -> None:
+    cut(saved / "samples.parquet", 100)
+    csv = saved / "samples.csv"
+    if how == "gone":
+        csv.unlink()
+    else:
+        cut(csv, 20 if how == "middle of a row" else len(csv.read_bytes().splitlines(keepends=True)[-1]))
+    with pytest.raises(ParseError, match=r"is broken, and samples.csv beside it is not whole either; copy") as caught:
+        ml.Run.load(saved)
+    assert "Error" not in str(caught.value)
+
+
+def test_a_broken_frame_by_itself_is_a_sentence(saved: Path) -> None:
+    for name in ("results.parquet", "results.csv"):
+        cut(saved / name, 30)
+        with pytest.raises(ParseError, match=r"this is not a whole (Parquet|CSV) file; copy it again"):
+            ml.compare(saved / name, saved / name)
 
 
 def test_the_environment_is_recorded_without_secrets(
