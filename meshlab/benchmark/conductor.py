@@ -15,7 +15,7 @@ from meshlab.benchmark.functions import measure_function
 from meshlab.benchmark.joint import measure_joint
 from meshlab.benchmark.memory import USABLE
 from meshlab.benchmark.plan import Plan
-from meshlab.benchmark.record import Record
+from meshlab.benchmark.record import Record, State
 from meshlab.benchmark.steps import Step
 from meshlab.benchmark.timing import Measured, measure_pair, measure_step, measure_together
 from meshlab.engines.lease import Lease
@@ -25,6 +25,8 @@ from meshlab.mesh import WORLD, DeviceMesh
 from meshlab.units import format_seconds, format_size
 
 __all__ = ["Conductor"]
+
+_MEASURED = ("ok", "wrong")
 
 
 class Conductor:
@@ -65,20 +67,31 @@ class Conductor:
         self._known = known
         self._deadline_s = deadline_s
         self._presses = presses
+        self._state: State = "failed"
+        self._error: MeshlabError | None = None
         self._hosts: list[str] = []
         self._limits: npt.NDArray[np.int64] = np.empty(0, np.int64)
 
     def conduct(self, lease: Lease) -> None:
-        """Go through all steps; whatever happens, the record says how it ended."""
+        """Go through all steps. How it ended is written by `finish`, when the ranks are free again."""
         try:
             self._describe(lease)
             is_whole = self._go_through(lease)
             self._look_again(lease)
-            self._finish(None, "done" if is_whole else "cancelled")
+            self._state = "done" if is_whole else "cancelled"
+            if is_whole and not any(row["status"] in _MEASURED for row in self._record.rows()):
+                self._error = self._nothing_measured()
         except EngineError as error:
-            self._finish(error)
+            self._error = error
         except Exception as error:  # a defect of ours must not look like a run that never ends
-            self._finish(BenchError(f"the run stopped on an internal error: {type(error).__name__}: {error}"))
+            self._error = BenchError(f"the run stopped on an internal error: {type(error).__name__}: {error}")
+
+    def _nothing_measured(self) -> BenchError | None:
+        """Why there is not a single time; None when steps were only left out, because there was no memory for them."""
+        failed = [row for row in self._record.rows() if row["status"] == "failed"]
+        if not failed:
+            return None
+        return BenchError(f"nothing could be measured: {failed[0]['stop_reason']}")
 
     def _go_through(self, lease: Lease) -> bool:
         """Measure; say whether nobody stopped it."""
@@ -94,10 +107,12 @@ class Conductor:
                 self._take(lease, launch, step)
         return True
 
-    def _finish(self, error: MeshlabError | None, state: Any = "failed") -> None:
-        record = self._record
+    def finish(self) -> None:
+        """Write how it ended, whatever has happened."""
+        record, error, state = self._record, self._error, self._state
         if error is not None:
             record.note(str(error).splitlines()[0])
+            state = "failed"
             if self._presses():
                 error, state = None, "cancelled"
         record.finish(state, error)

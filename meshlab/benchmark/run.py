@@ -62,6 +62,7 @@ class Run:
             try:
                 with leased:
                     conductor.conduct(lease)
+                conductor.finish()  # who hears of the end may use the ranks at once
             finally:
                 self._is_over.set()
 
@@ -227,7 +228,7 @@ class Run:
         EngineError
             If a rank died or got stuck. The rows measured so far are in `results`.
         BenchError
-            If the time is over and the run is not.
+            If the time is over and the run is not; or if nothing at all could be measured, because every step failed.
         """
         if progress is None:
             progress = sys.stderr.isatty() and os.environ.get("MESHLAB_PROGRESS") != "0"
@@ -255,7 +256,9 @@ class Run:
     def cancel(self) -> None:
         """Stop early. What was measured stays.
 
-        The first call stops after the step, the second interrupts the ranks, the third ends them.
+        The first call stops after the step, the second interrupts the ranks, the third ends them. A rank of MPI that
+        waits inside the library does not hear an interrupt: on MPI the second call ends the set of ranks too in most
+        cases, and `Engines.restart` gives a fresh one.
         """
         if self.state != "running" or self._engines is None:
             return

@@ -159,6 +159,7 @@ def pairs_of_round(n: int, number: int) -> list[tuple[int, int]]:
 
 def lay_steps(plan: Plan, mesh: DeviceMesh) -> tuple[Step, ...]:
     """Lay a plan over a mesh; `Plan.steps` says how."""
+    _check_beside(plan, mesh)
     steps: dict[Step, Step] = {}
     for step in _points(plan, mesh):
         beside = None if step.beside is None else replace(step.beside, index=len(steps))
@@ -189,6 +190,18 @@ def _points(plan: Plan, mesh: DeviceMesh) -> Iterator[Step]:
                 yield replace(step, axis=label, grouping=grouping, number=number)
                 if grouping == "together":
                     yield from _beside(plan, mesh, step, point)
+
+
+def _check_beside(plan: Plan, mesh: DeviceMesh) -> None:
+    """What is to run beside another axis needs one: along its own axis it is left out."""
+    for axis, name in plan.beside:
+        mesh.group_set(axis)
+        if all(other == axis for other in plan.axis):
+            others = ", ".join(other for other in mesh.axis_names if other != axis)
+            raise BenchError(
+                f"{name} along {axis} cannot run beside {axis} itself, the only axis that is measured; "
+                + (f"let it run along another: {others}" if others else "leave beside= out")
+            )
 
 
 def _check_same_ranks(mesh: DeviceMesh, axis: str, other: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -81,12 +82,15 @@ class ThreadWorld:
     def __init__(self, size: int, *, parent: ThreadWorld | None = None) -> None:
         self.size = size
         self._changed = threading.Condition()
-        self._descendants: list[ThreadWorld] = []
         self._parent = parent
+        # Weak, so that a group goes when its ranks forget it; under a lock, as groups are made and ended at any time.
+        self._descendants: weakref.WeakSet[ThreadWorld] = weakref.WeakSet()
+        self._family: threading.Lock = threading.Lock() if parent is None else parent._family
         self._clear()
-        while parent is not None:
-            parent._descendants.append(self)
-            parent = parent._parent
+        with self._family:
+            while parent is not None:
+                parent._descendants.add(self)
+                parent = parent._parent
 
     def _clear(self) -> None:
         self._is_ended = False
@@ -136,7 +140,9 @@ class ThreadWorld:
 
     def abort(self) -> None:
         """End the group and all groups split from it; ranks that wait are freed with an error."""
-        for world in [self, *self._descendants]:
+        with self._family:
+            worlds = [self, *self._descendants]
+        for world in worlds:
             with world._changed:
                 world._is_ended = True
                 world._changed.notify_all()
@@ -145,7 +151,8 @@ class ThreadWorld:
         """Make an ended group usable again, once no rank waits in it; groups split from it stay ended."""
         with self._changed:
             self._clear()
-            self._descendants.clear()
+            with self._family:
+                self._descendants.clear()
 
     # -- inside; whoever is here holds the lock ------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -37,7 +37,10 @@ class Engines:
     def __init__(self, ranks: RankSet, *, deadline_s: float, timeout_s: float) -> None:
         self._ranks = ranks
         self._timeout_s = timeout_s
-        self._lock = threading.Lock()
+        self._turn = threading.Condition()
+        self._is_taken = False
+        self._is_asked = False
+        self._n_waiting = 0
         self._doing = ""
         self._state: Literal["ready", "broken", "closed"] = "ready"
         self._why_broken = ""
@@ -66,7 +69,7 @@ class Engines:
     @property
     def state(self) -> str:
         """ready, busy, broken or closed."""
-        return "busy" if self._state == "ready" and self._lock.locked() else self._state
+        return "busy" if self._state == "ready" and self._is_taken and not self._is_asked else self._state
 
     @property
     def where(self) -> str:
@@ -82,9 +85,8 @@ class Engines:
         import pandas as pd
 
         answers: list[dict[str, Any]] = [{} for _ in self.facts]
-        if self.state == "ready":
-            with self.lease("status") as lease:
-                answers = [reply.value or {} for reply in lease.everywhere("status")]
+        with suppress(EngineError), self._lease("status", is_question=True) as lease:  # the state says why not
+            answers = [reply.value or {} for reply in lease.everywhere("status")]
         counts = self._ranks.calls()
         state = self.state if self._state != "ready" or self.state != "busy" else f"busy with {self._doing}"
         rows = [
@@ -125,15 +127,34 @@ class Engines:
         EngineError
             If the ranks are busy, broken or closed.
         """
-        if not self._lock.acquire(blocking=False):
-            raise EngineError(f"the engines are busy with {self._doing}; wait for it, or cancel it")
+        with self._lease(doing) as lease:
+            yield lease
+
+    @contextmanager
+    def _lease(self, doing: str, *, is_question: bool = False) -> Iterator[Lease]:
+        self._take(doing, is_question=is_question)
         try:
             self._check_usable()
-            self._doing = doing
             yield Lease(self)
         finally:
-            self._doing = ""
-            self._lock.release()
+            self._give_back()
+
+    def _take(self, doing: str, *, is_question: bool = False, cure: str = "wait for it, or cancel it") -> None:
+        """Have the ranks, or raise. A question for their status is soon over and is waited for; it waits for nobody."""
+        with self._turn:
+            self._n_waiting += not is_question
+            try:
+                self._turn.wait_for(lambda: not (self._is_taken and self._is_asked), self.deadline_s)
+            finally:
+                self._n_waiting -= not is_question
+            if self._is_taken or (is_question and self._n_waiting):
+                raise EngineError(f"the engines are busy with {self._doing}; {cure}")
+            self._is_taken, self._is_asked, self._doing = True, is_question, doing
+
+    def _give_back(self) -> None:
+        with self._turn:
+            self._is_taken, self._is_asked, self._doing = False, False, ""
+            self._turn.notify_all()
 
     def run(
         self,
@@ -246,15 +267,14 @@ class Engines:
             raise EngineError(
                 "these engines were started by somebody else; restart them there, and attach() to them again"
             )
-        if not self._lock.acquire(blocking=False):
-            raise EngineError(f"the engines are busy with {self._doing}; cancel it first")
+        self._take("a restart", cure="cancel it first")
         try:
             if self._state == "ready":
                 self._break("they are being restarted")
             self.facts = self._ranks.start(self._timeout_s)
             self._state = "ready"
         finally:
-            self._lock.release()
+            self._give_back()
 
     def close(self) -> None:
         """End the ranks and leave nothing behind. A second call does nothing."""

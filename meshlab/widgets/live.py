@@ -31,7 +31,11 @@ _MOST_REMEMBERED = 8
 _BAD = "color:var(--jp-error-color1,#c62828)"
 _PRESSES = (
     ("Cancel", "Stop after this step; the rows stay"),
-    ("Interrupt the ranks", "Do not wait for the step; the rows stay"),
+    (
+        "Interrupt the ranks",
+        "Do not wait for the step; the rows stay. Ranks inside MPI do not hear it: that mostly ends the set, and "
+        "engines.restart() gives a fresh one",
+    ),
     ("End the ranks", "Kill the set of ranks; the rows stay, engines.restart() gives a fresh set"),
 )
 

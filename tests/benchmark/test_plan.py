@@ -167,3 +167,11 @@ def test_what_cannot_be_measured_together_is_refused(arguments: dict[str, object
 def test_impossible_sampling_is_refused(arguments: dict[str, float]) -> None:
     with pytest.raises(BenchError):
         Sampling(**arguments)  # type: ignore[arg-type]
+
+
+def test_an_axis_does_not_run_beside_itself() -> None:
+    mesh = DeviceMesh("dp=2, tp=2")
+    with pytest.raises(BenchError, match=r"broadcast along tp cannot run beside tp itself, .* along another: dp"):
+        Plan("all_reduce", "tp", beside={"tp": "broadcast"}).steps(mesh)
+    both = Plan("all_reduce", ["dp", "tp"], sizes="1K", beside={"dp": "broadcast"}).steps(mesh)
+    assert [step.axis for step in both] == ["dp", "tp", "dp", "tp+dp"]

@@ -136,6 +136,29 @@ def test_a_step_whose_ranks_all_raise_is_a_failed_row(
     assert results["busbw_gbs"].isna().tolist() == [False, False, True, True, False, False]
 
 
+def test_a_run_without_a_single_time_has_failed(thread_engines: ml.Engines) -> None:
+    run = ml.bench(thread_engines, MESH, lambda comm: 1 / 0, axis="tp", sampling=QUICK)
+    with pytest.raises(BenchError, match="nothing could be measured: rank 0: ZeroDivisionError: division by zero"):
+        run.wait(30)
+    assert run.state == "failed"
+    assert run.results["status"].tolist() == ["failed"] * 2
+    assert thread_engines.state == "ready"
+
+
+def test_who_hears_that_a_run_is_over_finds_the_engines_free(thread_engines: ml.Engines) -> None:
+    heard: list[Any] = []
+
+    def listen(run: ml.Run) -> None:
+        if run.state != "running":
+            heard.append(thread_engines.run(lambda comm: comm.size)["value"].tolist())
+
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
+    run.subscribe(listen)
+    run.wait(30)
+    assert heard == [[4] * 4]
+    assert not any("listener failed" in line for line in run.log)
+
+
 def test_wrong_results_are_marked(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     from meshlab.benchmark import timing
 

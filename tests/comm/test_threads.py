@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import threading
 import time
@@ -108,7 +109,7 @@ def test_ranks_that_wait_for_one_that_is_still_working_are_left_alone(thread_eng
 
 
 def test_a_rank_that_never_calls_is_named(thread_engines: ml.Engines) -> None:
-    with pytest.raises(EngineError, match="rank 2 made 1 collective calls where others made 2") as caught:
+    with pytest.raises(EngineError, match="rank 2 made 0 collective calls where others made 1") as caught:
         thread_engines.run(lambda c: time.sleep(2) if c.rank == 2 else c.barrier(), deadline_s=0.3)
     assert caught.value.rank == 2
 
@@ -143,3 +144,12 @@ def test_ending_a_group_frees_those_that_wait_in_it_and_in_its_children() -> Non
         assert not threads[0].is_alive()
         world.reset()
     assert told == ["the group was ended while this rank waited for the others"] * 2
+
+
+def test_a_group_goes_when_its_ranks_forget_it() -> None:
+    world = ThreadWorld(1)
+    comm = Communicator(world.backend(0))
+    for _ in range(10):
+        comm.split(0).split(0).close()
+    gc.collect()
+    assert len(world._descendants) == 0

@@ -126,6 +126,30 @@ def test_busy_engines_refuse_and_say_what_they_do(engines: ml.Engines) -> None:
     assert engines.state == "ready"
 
 
+def test_a_status_never_makes_another_call_fail(thread_engines: ml.Engines) -> None:
+    is_over = threading.Event()
+    faults: list[BaseException] = []
+
+    def poll() -> None:
+        while not is_over.is_set():
+            try:
+                thread_engines._repr_html_()
+            except Exception as error:
+                faults.append(error)
+
+    pollers = [threading.Thread(target=poll) for _ in range(2)]
+    for poller in pollers:
+        poller.start()
+    try:
+        for _ in range(20):
+            assert thread_engines.run(lambda comm: comm.rank)["value"].tolist() == [0, 1, 2, 3]
+    finally:
+        is_over.set()
+        for poller in pollers:
+            poller.join()
+    assert not faults
+
+
 def test_many_group_sets_close_the_least_used(thread_engines: ml.Engines) -> None:
     for number in range(40):
         mesh = MESH.with_group(f"g{number}", [0, 1])
@@ -159,9 +183,7 @@ def test_launch_needs_a_number_of_ranks(n: Any) -> None:
 
 @pytest.mark.parametrize("backend", ["mpi", "nccl"])
 def test_more_ranks_than_the_memory_holds_are_refused_at_once(backend: str) -> None:
-    with pytest.raises(
-        EngineError, match=r"16,777,216 ranks need about .*; start at most [\d,]+, or use"
-    ):
+    with pytest.raises(EngineError, match=r"16,777,216 ranks need about .*; start at most [\d,]+, or use"):
         ml.launch(1 << 24, backend=backend)
 
 

@@ -79,6 +79,7 @@ def test_the_button_cancels_and_then_says_what_the_next_press_does(thread_engine
     wait_until(lambda: run.progress.done >= 1)
     view._button.click()
     wait_until(lambda: view._button.description == "Interrupt the ranks")
+    assert "inside MPI do not hear it" in view._button.tooltip
     view._button.click()
     wait_until(lambda: view._button.disabled)
     assert run.state == "cancelled"
