@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import json
 import pkgutil
 import re
@@ -144,6 +145,15 @@ def test_public_names_are_listed_once_and_have_a_home() -> None:
 
 def test_dir_offers_public_names_only() -> None:
     assert {name for name in dir(meshlab) if not name.startswith("__")} == set(meshlab.__all__) - {"__version__"}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, home in meshlab._HOMES.items() if home in ("meshlab.plots", "meshlab.topology")]
+)
+def test_pictures_and_machines_come_with_an_example_that_runs(name: str) -> None:
+    value = getattr(meshlab, name)
+    if inspect.isfunction(value):
+        assert ">>>" in (value.__doc__ or "")
 
 
 def test_public_functions_are_not_hidden_by_packages_of_the_same_name() -> None:

@@ -59,6 +59,16 @@ def plot_comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     ------
     BenchError
         If it is no comparison, or no row has a ratio.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from meshlab.benchmark import compare, example
+    >>> graph = example().query("mode == 'graph' and collective == 'all_reduce'")
+    >>> slower = graph.assign(**{name: 2 * graph[name] for name in ("time_us", "time_us_lo", "time_us_hi")})
+    >>> ax = plot_comparison(compare(graph, slower), ax=Figure((7, 4)).add_subplot())
+    >>> ax.get_ylabel()
+    'time after / before  (above 1 is slower)'
     """
     given: Any = comparison
     if not isinstance(given, Comparison):

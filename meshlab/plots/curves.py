@@ -72,6 +72,15 @@ def plot_bandwidth(
     ------
     BenchError
         If a column is missing, or `y` is not a bandwidth.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from meshlab.benchmark import example
+    >>> results = example().query("mode == 'graph'")
+    >>> ax = plot_bandwidth(results, references={"NVLink 4": 450}, ax=Figure((9, 4)).add_subplot())
+    >>> ax.get_ylabel(), ax.get_xlabel()
+    ('bus bandwidth (GB/s)', 'message size')
     """
     if y not in _BANDWIDTHS:
         raise BenchError(f"y={y!r} is no bandwidth; choose {' or '.join(_BANDWIDTHS)}")
@@ -110,6 +119,14 @@ def plot_latency(results: pd.DataFrame, *, ax: Axes | None = None, previous: pd.
     ------
     BenchError
         If a column is missing.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from meshlab.benchmark import example
+    >>> ax = plot_latency(example().query("collective == 'all_reduce'"), ax=Figure((9, 4)).add_subplot())
+    >>> ax.get_ylabel(), ax.get_yscale()
+    ('time per call', 'log')
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

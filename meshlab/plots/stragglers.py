@@ -113,6 +113,18 @@ def plot_stragglers(
     ------
     BenchError
         If there are no such samples.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from meshlab.benchmark import bench
+    >>> from meshlab.engines import launch
+    >>> with launch(2, backend="threads") as engines:
+    ...     run = bench(engines, "tp=2", axis="tp", sizes="1K", mode="isolated")
+    ...     results = run.wait()
+    >>> ax = plot_stragglers(run.samples, results, ax=Figure((7, 4)).add_subplot())
+    >>> [label.get_text().removeprefix("▸ ") for label in ax.get_yticklabels()]
+    ['rank 0', 'rank 1']
     """
     part = _choose(samples, results, step, group, launch)
     if ax is None:
@@ -173,6 +185,18 @@ def plot_batches(
     ------
     BenchError
         If there are no such samples.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from meshlab.benchmark import bench
+    >>> from meshlab.engines import launch
+    >>> with launch(2, backend="threads") as engines:
+    ...     run = bench(engines, "tp=2", axis="tp", sizes="1K", mode="isolated")
+    ...     results = run.wait()
+    >>> ax = plot_batches(run.samples, results, ax=Figure((7, 4)).add_subplot())
+    >>> ax.get_images()[0].get_array().shape[0]
+    2
     """
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 

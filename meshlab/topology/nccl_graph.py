@@ -129,6 +129,17 @@ def read_nccl_graph(xml: str, *, machine: int | None = None) -> NcclGraphs:
         If it is no graph file, is hostile, or has another version.
     TopologyError
         If the text holds several and `machine` does not say which.
+
+    Examples
+    --------
+    >>> graphs = read_nccl_graph('''<graphs version="1">
+    ...   <graph id="0" pattern="4" speedintra="24" speedinter="48" typeintra="NVL" typeinter="PXB">
+    ...     <channel><net dev="0"/><gpu dev="0"/><gpu dev="1"/><net dev="0"/></channel>
+    ...   </graph>
+    ... </graphs>''')
+    >>> print(graphs.frame()[["algorithm", "gpus", "gpu_gbs", "net_path"]].to_string(index=False))
+    algorithm   gpus  gpu_gbs net_path
+         ring [0, 1]     24.0      PXB
     """
     if "<system" in xml and "<graphs" not in xml:
         raise ParseError("this is a topology, not a graph file; read it with read_nccl_topology")
