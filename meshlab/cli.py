@@ -102,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--out", default="meshlab-demo", metavar="DIR", help="where to write (default: %(default)s)")
     demo.add_argument("--mesh", default="dp=2, tp=2", help='the mesh (default: "%(default)s")')
     demo.add_argument("--sizes", default="1K:16M", help="the sizes (default: %(default)s)")
+    _add_force(demo)
     _add_backend(demo)
 
     add(
@@ -161,6 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--in-place", action="store_true", help="let input and output share memory")
     bench.add_argument("--seconds", type=float, default=0.5, help="at most so long per step (default: %(default)s)")
     bench.add_argument("--out", metavar="DIR", help="where to write the run and its report")
+    _add_force(bench)
     _add_backend(bench)
 
     report = add(
@@ -201,6 +203,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_force(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="replace another run in the folder, and its report")
+
+
 def _add_backend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backend",
@@ -237,7 +243,7 @@ def _demo(options: argparse.Namespace) -> int:
         sampling=Sampling(max_s=0.05),
     )
     _say(f"{mesh_text(mesh)}\n")
-    return _measure(mesh, mesh.world_size, plan, options.backend, Path(options.out))
+    return _measure(mesh, mesh.world_size, plan, options.backend, Path(options.out), force=options.force)
 
 
 def _bench(options: argparse.Namespace) -> int:
@@ -257,7 +263,8 @@ def _bench(options: argparse.Namespace) -> int:
     n = mesh.world_size if options.ranks is None else options.ranks
     out = Path(options.out) if options.out else None
     is_here = options.here or place is not None
-    return _measure(mesh, n, plan, options.backend, out, is_here=is_here, resume=earlier, redact=options.redact)
+    told = {"resume": earlier, "redact": options.redact, "force": options.force}
+    return _measure(mesh, n, plan, options.backend, out, is_here=is_here, **told)
 
 
 def _plan(options: argparse.Namespace, mesh: DeviceMesh) -> Plan:
@@ -296,11 +303,13 @@ def _measure(
     is_here: bool = False,
     resume: Run | None = None,
     redact: bool = False,
+    force: bool = False,
 ) -> int:
     """Start ranks, or be one; prove the mesh, measure, print, and write what there is."""
     from contextlib import ExitStack
 
     from meshlab.benchmark import bench
+    from meshlab.benchmark.store import FILES, check_free
     from meshlab.benchmark.text import results_text
     from meshlab.engines import join, launch
     from meshlab.engines.engines import check_mesh_size
@@ -309,6 +318,8 @@ def _measure(
 
     check_mesh_size(mesh, n)
     plan.steps(mesh)
+    if out is not None and not force:
+        check_free(out, resume.run_id if resume is not None else None, "give --force")
     began = time.monotonic()
     joined = join(backend=backend) if is_here else None
     if is_here and joined is None:
@@ -316,7 +327,7 @@ def _measure(
     with ExitStack() as stack:
         if joined is not None:  # the others wait for it, so it is closed whatever happens
             stack.enter_context(joined)
-        stage = stack.enter_context(staged_folder(out)) if out is not None else None
+        stage = stack.enter_context(staged_folder(out, replaces=FILES)) if out is not None else None
         engines = joined or stack.enter_context(launch(n, backend=backend))
         library = engines.facts[0].capabilities.library
         _say(f"{engines.where}, {library}: ready in {format_seconds(time.monotonic() - began)}")

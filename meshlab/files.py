@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def write_file(path: str | Path, data: str | bytes) -> Path:
 
 
 @contextmanager
-def staged_folder(target: str | Path) -> Iterator[Path]:
+def staged_folder(target: str | Path, *, replaces: Sequence[str] = ()) -> Iterator[Path]:
     """Fill a folder in one go: what is written into the folder given appears in `target` at the end, or not at all.
 
     Files of the same name in `target` are replaced, others stay.
@@ -57,6 +57,8 @@ def staged_folder(target: str | Path) -> Iterator[Path]:
     ----------
     target : path
         Made, with its parents, if it is not there.
+    replaces : sequence of str, default ()
+        Patterns of older files in `target` that go when the new ones come, whether or not they are called alike.
 
     Raises
     ------
@@ -82,6 +84,8 @@ def staged_folder(target: str | Path) -> Iterator[Path]:
     try:
         yield stage
         if target.exists():
+            for file in {file for pattern in replaces for file in target.glob(pattern)}:
+                file.unlink()
             for file in stage.iterdir():
                 file.replace(target / file.name)
         else:

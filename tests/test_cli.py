@@ -255,6 +255,22 @@ def test_a_broken_file_in_a_run_is_said_in_a_sentence(
         assert "results.parquet: the file is broken, and results.csv beside it is not whole either" in err
 
 
+def test_bench_replaces_another_run_only_by_force(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = f"bench --mesh dp=2,tp=2 --sizes 1K --seconds 0.02 --backend threads --out {folder}"
+    assert main(words(f"{command} --axis tp --axis dp")) == 0
+    first = ml.Run.load(folder).run_id
+    capsys.readouterr()
+    assert main(words(f"{command} --axis tp")) == 2
+    out, err = capsys.readouterr()
+    assert "ready in" not in out
+    assert f"holds another run, {first}; choose another folder, or give --force" in err
+    assert main(words(f"{command} --axis tp --force")) == 0
+    assert ml.Run.load(folder).run_id != first
+    assert not list(folder.glob("report-bandwidth-dp.png"))
+    assert main(words(f"bench --resume {folder} --backend threads --out {folder}")) == 0
+
+
 def test_bench_says_what_it_will_cost_and_goes_on_where_it_stopped(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

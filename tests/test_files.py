@@ -42,6 +42,15 @@ def test_an_existing_folder_keeps_its_other_files(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
 
 
+def test_older_files_go_when_the_new_ones_come(tmp_path: Path) -> None:
+    for name in ("report.html", "report-bandwidth-dp.png", "mine.txt"):
+        (tmp_path / name).write_text("old")
+    with staged_folder(tmp_path, replaces=["report.html", "report-*.png"]) as stage:
+        (stage / "report.html").write_text("new")
+        assert (tmp_path / "report.html").read_text() == "old"
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"report.html": "new", "mine.txt": "old"}
+
+
 def test_a_file_in_the_way_is_an_error_at_once(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a file")
     with pytest.raises(BenchError, match="cannot be written"), staged_folder(tmp_path / "out"):

@@ -291,13 +291,15 @@ class Run:
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def save(self, folder: str | Path, *, redact: bool = False) -> Path:
+    def save(self, folder: str | Path, *, overwrite: bool = False, redact: bool = False) -> Path:
         """Write the run into a folder: frames as Parquet and CSV, everything else as JSON.
 
         Parameters
         ----------
         folder : path
-            Where.
+            Where. The same run may be written there again, such as one that went on where it had stopped.
+        overwrite : bool, default False
+            Whether another run in the folder is replaced, with its report and pictures. Other files stay.
         redact : bool, default False
             Whether to write hashes for the names of hosts and users, for addresses and for the UUIDs of GPUs.
 
@@ -309,12 +311,27 @@ class Run:
         Raises
         ------
         BenchError
-            If it cannot be written; nothing half-written stays.
+            If the folder holds another run, or cannot be written; nothing half-written stays.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> from meshlab.benchmark import bench
+        >>> from meshlab.engines import launch
+        >>> with launch(2, backend="threads") as engines:
+        ...     run = bench(engines, sizes="1K")
+        ...     results = run.wait()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run.save(folder).is_dir(), Run.load(folder).run_id == run.run_id
+        (True, True)
         """
-        from meshlab.benchmark.store import save_run
+        from meshlab.benchmark.store import FILES, check_free, run_id_in, save_run
         from meshlab.files import staged_folder
 
-        with staged_folder(folder) as stage:
+        if not overwrite:
+            check_free(folder, self.run_id)
+        replaces = () if run_id_in(folder) == self.run_id else FILES  # the report of the same run stays
+        with staged_folder(folder, replaces=replaces) as stage:
             save_run(self.redacted() if redact else self, stage)
         return Path(folder)
 

@@ -19,7 +19,7 @@ from meshlab.benchmark.frame import (
     frame_to_parquet,
 )
 from meshlab.benchmark.plan import Plan, Sampling
-from meshlab.errors import ParseError
+from meshlab.errors import BenchError, ParseError
 from meshlab.mesh import DeviceMesh
 
 if TYPE_CHECKING:
@@ -27,10 +27,52 @@ if TYPE_CHECKING:
 
     from meshlab.benchmark.run import Run
 
-__all__ = ["SCHEMA", "document_of", "load_run", "save_run"]
+__all__ = ["FILES", "SCHEMA", "check_free", "document_of", "load_run", "run_id_in", "save_run"]
 
 SCHEMA = 2
 """The version of the folder's layout; it rises when an older reader could not read it any more."""
+
+
+_FRAMES = tuple(f"{name}.{suffix}" for name in ("results", "samples") for suffix in ("parquet", "csv"))
+_PICTURES = ("membership", "topology", "bandwidth", "latency", "matrix")
+FILES = ("run.json", *_FRAMES, "report.html", "report.md", *(f"report-{kind}-*.png" for kind in _PICTURES))
+"""Patterns of what meshlab writes into the folder of a run."""
+
+
+def run_id_in(folder: str | Path) -> str | None:
+    """Which run a folder holds; None for none, and an empty text for one that cannot be read."""
+    folder = Path(folder)
+    try:
+        document = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        return str(document["run_id"])
+    except FileNotFoundError:
+        return "" if any((folder / name).exists() for name in ("results.parquet", "results.csv")) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return "" if folder.is_dir() else None
+
+
+def check_free(folder: str | Path, run_id: str | None, insist: str = "pass overwrite=True") -> None:
+    """Refuse a folder that holds another run than this one.
+
+    Parameters
+    ----------
+    folder : path
+    run_id : str or None
+        The run that is to be written; None for a new one.
+    insist : str
+        How whoever asks would insist.
+
+    Raises
+    ------
+    BenchError
+        If another run is inside.
+    """
+    other = run_id_in(folder)
+    if other is not None and other != run_id:
+        raise BenchError(
+            f"the folder {folder} holds another run{other and f', {other}'}; choose another folder, or {insist} to "
+            "replace that run and its report"
+        )
 
 
 def save_run(run: Run, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from meshlab.units import format_size
@@ -81,5 +82,6 @@ def _cell(part: pd.DataFrame) -> str:
 def _short(value: float) -> str:
     if value != value:
         return "–"
-    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 0.1 else 3
+    # Three digits that count: a rate of 0.0004 GB/s is not nothing.
+    digits = 0 if value == 0 else min(max(0, 2 - math.floor(math.log10(abs(value)))), 9)
     return f"{value:,.{digits}f}"

@@ -134,7 +134,8 @@ def plot_latency(results: pd.DataFrame, *, ax: Axes | None = None, previous: pd.
     ax = _axes(ax, results, [*lines, *earlier])
     ax.set_ylabel("time per call")
     ax.set_yscale("log")
-    times = _values(lines, earlier)
+    ends = _concatenate(part for line in lines for part in (line.low, line.high))
+    times = np.concatenate([_values(lines, earlier), ends[ends > 0]])  # a time without an interval has NaN there
     if times.size:
         ax.set_ylim(times.min() / 1.6, times.max() * 1.6)
     few_decades = times.size and times.max() < 50 * times.min()

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshlab.comm.catalog import CATALOG
 from meshlab.plots.figures import SEPARATOR
-from meshlab.plots.lines import Line, describe_groups, is_wrong, lines_of, say
+from meshlab.plots.lines import CPU_SOURCES, Line, describe_groups, is_wrong, lines_of, say
 from meshlab.units import THIN, format_bandwidth, format_size, format_time_us
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from meshlab.topology import Cluster
 
 __all__ = [
     "MOST_ROWS",
@@ -143,9 +146,9 @@ def _difference(lines: Sequence[Line]) -> Iterable[str]:
 # -- warnings ----------------------------------------------------------------------------------------------------------
 
 
-def warnings_of(results: pd.DataFrame, *, state: str, fingerprint: str) -> list[str]:
+def warnings_of(results: pd.DataFrame, *, state: str, fingerprint: str, cluster: Cluster | None = None) -> list[str]:
     """What the reader should know before trusting the numbers."""
-    warnings = []
+    warnings = _another_machine(results, cluster) if cluster is not None else []
     sources = set(results["source"].dropna())
     if "mpi" in sources:
         warnings.append("MPI on a CPU gave these numbers. They say nothing about GPUs or their links.")
@@ -175,6 +178,28 @@ def warnings_of(results: pd.DataFrame, *, state: str, fingerprint: str) -> list[
     if fingerprint and others:
         warnings.append("Some rows were measured on another mesh than the one shown here.")
     return warnings
+
+
+_MODEL = re.compile(r"\b(?!HBM|SXM)(?:[A-Z]{1,3}\d{1,4}[A-Z]*|\d{4})\b")
+"""What tells one GPU from another in a product's name: the H100 of "NVIDIA H100 80GB HBM3"."""
+
+
+def _another_machine(results: pd.DataFrame, cluster: Cluster) -> list[str]:
+    """Whether the machine that the report shows cannot have given the numbers."""
+    sources = set(results["source"].dropna())
+    gpus = {one.name for host in cluster.templates for one in host.devices if one.backend != "cpu"}
+    gpu = str(results.attrs.get("gpu") or "")
+    if sources and sources <= set(CPU_SOURCES):
+        who = "a CPU" if gpus else ""
+    elif gpu:
+        models = set(_MODEL.findall(gpu))
+        shown = {model for name in gpus for model in _MODEL.findall(name)}
+        # Where a name tells no model, nobody can say.
+        is_other = not gpus or bool(models and shown and not models & shown)
+        who = gpu if is_other else ""
+    else:
+        who = ""
+    return [f"The machine shown here did not give these numbers, {who} did: {cluster.summary}."] if who else []
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------

@@ -110,7 +110,9 @@ class Report:
             "where": where_text(self.results),
             "verdict": verdict,
             "is_bad": content.has_failed(self.results),
-            "warnings": content.warnings_of(self.results, state=self.state, fingerprint=fingerprint),
+            "warnings": content.warnings_of(
+                self.results, state=self.state, fingerprint=fingerprint, cluster=self.cluster
+            ),
             "machine": self._machine(),
             "tables": shown,
             "more_tables": more,
@@ -231,6 +233,8 @@ def _facts(
     environment = []
     loose = []
     for name, values in (getattr(run, "environment", None) or {}).items():
+        if isinstance(values, Mapping) and not values:
+            continue
         if isinstance(values, Mapping):
             environment.append((str(name), [(str(key), str(value)) for key, value in values.items()]))
         else:

@@ -281,6 +281,41 @@ def saved(thread_engines: ml.Engines, tmp_path: Path) -> Path:
     return run.save(tmp_path / "saved")
 
 
+def test_another_run_in_the_folder_is_not_overwritten_unless_told(thread_engines: ml.Engines, saved: Path) -> None:
+    first = ml.Run.load(saved)
+    ml.Report(first).save(saved / "report.md", pictures=True)
+    (saved / "mine.txt").write_text("mine")
+    run = ml.bench(thread_engines, MESH, axis="dp", sizes="1K", sampling=QUICK)
+    run.wait(30)
+    with pytest.raises(
+        BenchError, match=f"holds another run, {first.run_id}; choose another folder, or pass overwrite"
+    ):
+        run.save(saved)
+    assert ml.Run.load(saved).run_id == first.run_id
+    run.save(saved, overwrite=True)
+    assert ml.Run.load(saved).run_id == run.run_id
+    assert {file.name for file in saved.iterdir()} == {
+        "mine.txt", "run.json", "results.csv", "results.parquet", "samples.csv", "samples.parquet",
+    }  # fmt: skip
+
+
+def test_the_same_run_may_be_saved_again_and_keeps_its_report(saved: Path) -> None:
+    run = ml.Run.load(saved)
+    ml.Report(run).save(saved / "report.html")
+    run.save(saved)
+    assert (saved / "report.html").exists()
+
+
+def test_a_run_that_cannot_be_read_is_not_overwritten_either(saved: Path) -> None:
+    run = ml.Run.load(saved)
+    (saved / "run.json").write_text("{")
+    with pytest.raises(BenchError, match="holds another run; choose another folder"):
+        run.save(saved)
+    (saved / "run.json").unlink()
+    with pytest.raises(BenchError, match="holds another run; choose another folder"):
+        run.save(saved)
+
+
 @pytest.mark.parametrize("name", ["results", "samples"])
 @pytest.mark.parametrize("n_bytes", [0, 10, 2000])
 def test_where_parquet_is_broken_the_csv_stands_in_and_a_warning_says_so(saved: Path, name: str, n_bytes: int) -> None:

@@ -28,3 +28,10 @@ def test_results_as_text(thread_engines: ml.Engines) -> None:
 
 def test_no_results_as_text() -> None:
     assert results_text(empty_results()) == "no results"
+
+
+def test_a_slow_rate_is_not_nothing(thread_engines: ml.Engines) -> None:
+    run = ml.bench(thread_engines, ml.DeviceMesh("tp=4"), sizes="1K", sampling=Sampling(max_s=0.02, min_batches=6))
+    results = run.wait(30)
+    results["time_us"], results["busbw_gbs"] = 123.4, 0.000456
+    assert results_text(results).splitlines()[-1].split()[-2:] == ["123", "0.000456"]

@@ -70,6 +70,17 @@ def test_many_lines_look_different_and_are_named_beside_the_axes(make_results, p
     plt.close(figure)
 
 
+@pytest.mark.parametrize("plot", PLOTS)
+def test_the_band_is_inside_the_axes(make_results, plot):
+    results = make_results(collectives=["all_reduce"], axes=["tp"], exponents=[10, 12])
+    results["time_us_lo"], results["time_us_hi"] = results["time_us"] / 40, results["time_us"] * 40
+    ax = plot(results, ax=new_axes())
+    bottom, top = ax.get_ylim()
+    ends = ax.collections[0].get_paths()[0].vertices[:, 1]
+    assert bottom <= ends.min()
+    assert ends.max() <= top
+
+
 def test_lines_that_end_at_the_same_height_have_labels_apart(make_results):
     results = make_results(collectives=["all_reduce"])
     results["time_us"] = results["size_bytes"] / 1e3

@@ -2,6 +2,7 @@ import pytest
 
 from meshlab.benchmark.frame import empty_results
 from meshlab.report.content import MOST_ROWS, MOST_TABLES, correctness, has_failed, method, tables, verdict, warnings_of
+from meshlab.topology import Cluster, Node, preset
 from meshlab.units import THIN
 
 
@@ -161,3 +162,26 @@ def test_the_method_explains_what_was_used_and_nothing_else(make_results):
     assert "all_reduce 1 for 2 ranks, all_gather 0.5 for 2 ranks" in told["busbw"]
     assert "Time from nccl-tests" not in told
     assert "Time" not in dict(method(make_results(source="nccl-tests")))
+
+
+@pytest.mark.parametrize(
+    ("source", "gpu", "machine", "who"),
+    [
+        ("mpi", "", preset("dgx-h100", nodes=128), "a CPU"),
+        ("threads", "", preset("dgx-h100"), "a CPU"),
+        ("nccl", "NVIDIA H200", preset("dgx-h100"), "NVIDIA H200"),
+        ("nccl", "NVIDIA H200", Cluster.from_nodes([Node("laptop", ())]), "NVIDIA H200"),
+        ("nccl", "NVIDIA H100 80GB HBM3", preset("dgx-h100"), None),
+        ("nccl", "some GPU", preset("dgx-h100"), None),
+        ("nccl", "", preset("dgx-h100"), None),
+        ("mpi", "", Cluster.from_nodes([Node("laptop", ())]), None),
+    ],
+)
+def test_a_machine_that_did_not_give_the_numbers_is_named(make_results, source, gpu, machine, who):
+    results = make_results(source=source, where=source)
+    results.attrs["gpu"] = gpu
+    said = [
+        text for text in warnings_of(results, state="done", fingerprint="", cluster=machine) if "machine shown" in text
+    ]
+    expected = f"The machine shown here did not give these numbers, {who} did: {machine.summary}."
+    assert said == ([] if who is None else [expected])

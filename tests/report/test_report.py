@@ -250,3 +250,10 @@ def test_markdown_with_pictures_names_files_that_are_there(run, tmp_path):
 def test_markdown_cells_cannot_break_their_table(run):
     run.environment = {"host": {"a|b\nc": "x | y\r\n| z"}}
     assert "| a\\|b c | x \\| y \\| z |" in Report(run).markdown()
+
+
+def test_an_empty_section_is_left_out(run):
+    run.environment["Settings"] = {}
+    report = Report(run)
+    assert "Settings" not in report.html()
+    assert "Settings" not in report.markdown()
