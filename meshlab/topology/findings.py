@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,13 @@ from meshlab import markup
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SEVERITIES", "Finding", "Findings"]
+__all__ = ["SEVERITIES", "Finding", "Findings", "Report"]
 
 SEVERITIES = ("error", "warning", "note")
 """From the worst to the mildest."""
+
+Report = Iterator[tuple[str, str, str, str]]
+"""What a rule yields: severity, code, message and cure."""
 
 
 @dataclass(frozen=True, slots=True)

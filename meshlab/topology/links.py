@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 __all__ = [
     "LINK_MEANINGS",
+    "NEAR",
     "NVLINK_GBS",
     "UNKNOWN",
     "Distance",
@@ -47,6 +48,9 @@ class Distance(IntEnum):
     SYS = 6
     UNKNOWN = 7
 
+
+NEAR = Distance.PXB
+"""A NIC up to here shares a switch with the GPU."""
 
 _DISTANCE = {"X": Distance.SELF, "SOC": Distance.SYS, UNKNOWN: Distance.UNKNOWN} | {
     distance.name: distance for distance in Distance if Distance.PIX <= distance <= Distance.SYS
