@@ -51,6 +51,19 @@ class Sampling:
         How long a step may take, apart from one batch that is under way.
     warmup_batches : int, default 2
         Batches that are kept and marked, but not used. Slow batches right behind them are marked too.
+
+    Raises
+    ------
+    BenchError
+        If a number is too small, or the two of batches are not in order.
+
+    Examples
+    --------
+    >>> Sampling(max_s=0.05).min_batches
+    30
+    >>> Sampling(min_batches=100, max_batches=50)
+    Traceback (most recent call last):
+    meshlab.errors.BenchError: min_batches=100 and max_batches=50 must be at least 1 and in order
     """
 
     precision: float = 0.05
