@@ -61,6 +61,17 @@ def measure_overlap(
         If the ranks have no GPUs.
     EngineError
         If a rank failed.
+
+    Examples
+    --------
+    On GPUs it gives a frame; elsewhere it says what it needs:
+
+    >>> from meshlab.engines import launch
+    >>> from meshlab.mesh import DeviceMesh
+    >>> with launch(2, backend="threads") as engines:
+    ...     measure_overlap(engines, DeviceMesh("tp=2"), axis="tp")
+    Traceback (most recent call last):
+    meshlab.errors.BenchError: overlap needs streams of a GPU; these engines run threads
     """
     import pandas as pd
 

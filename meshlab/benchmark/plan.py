@@ -52,6 +52,19 @@ class Sampling:
         interval needs; of calls that are slower still, there are fewer batches and no interval.
     warmup_batches : int, default 2
         Batches that are kept and marked, but not used. Slow batches right behind them are marked too.
+
+    Raises
+    ------
+    BenchError
+        If a number is too small, or the two of batches are not in order.
+
+    Examples
+    --------
+    >>> Sampling(max_s=0.05).min_batches
+    30
+    >>> Sampling(min_batches=100, max_batches=50)
+    Traceback (most recent call last):
+    meshlab.errors.BenchError: min_batches=100 and max_batches=50 must be at least 1 and in order
     """
 
     precision: float = 0.05

@@ -36,6 +36,16 @@ class Run:
     """A benchmark under way, or done. Made by `bench`, or read back by `Run.load`.
 
     Rows that were measured are never lost: not by an error, a cancel, or the end of the engines.
+
+    Examples
+    --------
+    >>> from meshlab.benchmark import bench
+    >>> from meshlab.engines import launch
+    >>> with launch(2, backend="threads") as engines:
+    ...     run = bench(engines, sizes="1K, 4K")
+    ...     results = run.wait()
+    >>> run.state, run.progress.done, results["size_bytes"].tolist()
+    ('done', 2, [1024, 4096])
     """
 
     _engines: Engines | None = None
@@ -200,7 +210,22 @@ class Run:
         return pair_table(self.results)
 
     def matrix(self, collective: str = "send_recv", **choice: Any) -> pd.DataFrame:
-        """Pairs as a matrix, ranks down and across; see `meshlab.benchmark.pair_matrix`."""
+        """Pairs as a matrix, ranks down and across; see `meshlab.benchmark.pair_matrix`.
+
+        Examples
+        --------
+        >>> from meshlab.benchmark import bench_pairs
+        >>> from meshlab.engines import launch
+        >>> with launch(3, backend="threads") as engines:
+        ...     run = bench_pairs(engines, sizes="1K")
+        ...     results = run.wait()
+        >>> run.matrix("send").notna()
+        to        0      1      2
+        from
+        0     False   True   True
+        1      True  False   True
+        2      True   True  False
+        """
         from meshlab.benchmark.pairs import pair_matrix
 
         return pair_matrix(self.results, collective, **choice)
@@ -229,6 +254,16 @@ class Run:
             If a rank died or got stuck. The rows measured so far are in `results`.
         BenchError
             If the time is over and the run is not; or if nothing at all could be measured, because every step failed.
+
+        Examples
+        --------
+        >>> from meshlab.benchmark import bench
+        >>> from meshlab.engines import launch
+        >>> with launch(2, backend="threads") as engines:
+        ...     results = bench(engines, sizes="1K").wait(timeout_s=30)
+        >>> results[["collective", "n_ranks", "n_wrong", "status"]]
+           collective  n_ranks  n_wrong status
+        0  all_reduce        2        0     ok
         """
         if progress is None:
             progress = sys.stderr.isatty() and os.environ.get("MESHLAB_PROGRESS") != "0"
@@ -259,6 +294,17 @@ class Run:
         The first call stops after the step, the second interrupts the ranks, the third ends them. A rank of MPI that
         waits inside the library does not hear an interrupt: on MPI the second call ends the set of ranks too in most
         cases, and `Engines.restart` gives a fresh one.
+
+        Examples
+        --------
+        >>> from meshlab.benchmark import bench
+        >>> from meshlab.engines import launch
+        >>> with launch(2, backend="threads") as engines:
+        ...     run = bench(engines, sizes="1K:64M")
+        ...     run.cancel()
+        ...     results = run.wait()
+        >>> run.state, len(results) < len(run.steps)
+        ('cancelled', True)
         """
         if self.state != "running" or self._engines is None:
             return

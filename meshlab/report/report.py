@@ -261,6 +261,15 @@ def read_report(path: str | Path) -> pd.DataFrame:
     ------
     ParseError
         If the file holds no results of meshlab.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from meshlab.benchmark import example
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Report(example()).save(f"{folder}/report.html")
+    ...     len(read_report(path)) == len(example())
+    True
     """
     from meshlab.benchmark.frame import RESULTS, frame_from_json
 
