@@ -74,7 +74,7 @@ class Engines:
     @property
     def where(self) -> str:
         """What numbers measured here are numbers of, for titles: such as "4 ranks · MPI on this CPU"."""
-        times = "×" if self.backend == "nccl" else "ranks ·"
+        times = "×" if self.backend == "nccl" else f"rank{'s' * (self.world_size != 1)} ·"
         return f"{self.world_size} {times} {self.facts[0].capabilities.where}"
 
     def status(self) -> pd.DataFrame:
@@ -396,7 +396,8 @@ def check_mesh_size(mesh: DeviceMesh, n: int) -> None:
     """Raise a `MeshError` unless the mesh has `n` ranks."""
     if mesh.world_size != n:
         raise MeshError(
-            f"{mesh} is {mesh.world_size} ranks, but there are {n} engines; start {mesh.world_size}, or let an axis "
+            f"{mesh} is {mesh.world_size} rank{'s' * (mesh.world_size != 1)}, but there {'is' if n == 1 else 'are'} "
+            f"{n} engine{'s' * (n != 1)}; start {mesh.world_size}, or let an axis "
             f"fill: DeviceMesh('…=-1', world_size={n})"
         )
 

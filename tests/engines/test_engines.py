@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -185,6 +186,19 @@ def test_launch_needs_a_number_of_ranks(n: Any) -> None:
 def test_more_ranks_than_the_memory_holds_are_refused_at_once(backend: str) -> None:
     with pytest.raises(EngineError, match=r"16,777,216 ranks need about .*; start at most [\d,]+, or use"):
         ml.launch(1 << 24, backend=backend)
+
+
+@pytest.mark.skipif(find_spec("nccl") is not None, reason="the parts for GPUs are installed here")
+def test_the_parts_for_gpus_are_asked_for_before_anything_starts() -> None:
+    with pytest.raises(
+        EngineError, match=r"^the backend nccl needs (CuPy and )?nccl4py, which .* or use backend='mpi'$"
+    ):
+        ml.launch(1, backend="nccl")
+
+
+def test_one_rank_is_singular() -> None:
+    with ml.launch(1, backend="threads") as engines:
+        assert engines.where == "1 rank · threads in this process"
 
 
 def test_launch_refuses_what_it_does_not_know() -> None:
