@@ -55,6 +55,23 @@ def test_an_error_on_every_rank_is_a_value_not_an_end(engines: ml.Engines) -> No
     assert engines.run(lambda comm: comm.rank)["value"].tolist() == [0, 1, 2, 3]
 
 
+def test_errors_come_with_their_tracebacks_or_are_raised(engines: ml.Engines) -> None:
+    def fail_on_odd(comm: Any) -> None:
+        if comm.world_rank % 2:
+            raise ValueError(f"{'long ' * 40}on rank {comm.world_rank}")
+
+    frame = engines.run(fail_on_odd)
+    assert list(frame.attrs["tracebacks"]) == [1, 3]
+    for rank, text in frame.attrs["tracebacks"].items():
+        assert "in fail_on_odd" in text
+        assert text.rstrip().endswith(f"long on rank {rank}")
+    with pytest.raises(EngineError, match=r"rank 1 failed while running fail_on_odd: .*1 other failed") as stop:
+        engines.run(fail_on_odd, check=True)
+    assert stop.value.rank == 1
+    assert "in fail_on_odd" in stop.value.log
+    assert engines.run(lambda comm: comm.rank, check=True).attrs["tracebacks"] == {}
+
+
 def test_verify_proves_every_group(engines: ml.Engines) -> None:
     mesh = ml.DeviceMesh("pp=2, tp=2").with_group("diagonal", [3, 0])
     proof = engines.verify(mesh)
