@@ -129,6 +129,17 @@ def attach(client: Any, *, deadline_s: float = _DEADLINE_S, timeout_s: float = 6
     ------
     EngineError
         If there are no engines, or they are not the ranks of one MPI world.
+
+    Examples
+    --------
+    Here the engines come from `launch`; a client of engines that Slurm started is used in the same way.
+
+    >>> with launch(2, backend="mpi") as engines:
+    ...     with attach(engines.client) as attached:
+    ...         attached.run(lambda comm: comm.size)["value"].tolist()
+    ...     engines.state
+    [2, 2]
+    'ready'
     """
     from meshlab.engines.processes import AttachedSet
 
