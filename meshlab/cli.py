@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshlab.engines.here import launched_as
-from meshlab.errors import BenchError, MeshlabError
+from meshlab.errors import BenchError, MeshError, MeshlabError
 from meshlab.version import __version__
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     int
         The exit code: 0 good, 1 a benchmark failed or was wrong, 2 bad arguments, 130 interrupted.
     """
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_args(_join_axes(sys.argv[1:] if arguments is None else arguments))
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
@@ -77,6 +78,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         print("meshlab: interrupted", file=sys.stderr)
         return _INTERRUPTED
+
+
+_AXIS = re.compile(r"(?:--mesh=)?[A-Za-z_]\w*=-?\d+,?")
+
+
+def _join_axes(words: Sequence[str]) -> list[str]:
+    """Make one word of a mesh that was not quoted.
+
+    Examples
+    --------
+    >>> _join_axes(["bench", "broadcast", "--mesh", "dp=2", "tp=4", "--ranks", "8"])
+    ['bench', 'broadcast', '--mesh', 'dp=2 tp=4', '--ranks', '8']
+    """
+    joined: list[str] = []
+    was_axis = False
+    for word in words:
+        is_axis = _AXIS.fullmatch(word) is not None
+        if is_axis and was_axis:
+            joined[-1] += f" {word}"
+        else:
+            joined.append(word)
+        was_axis = is_axis
+    return joined
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--out", default="meshlab-demo", metavar="DIR", help="where to write (default: %(default)s)")
     demo.add_argument("--mesh", default="dp=2, tp=2", help='the mesh (default: "%(default)s")')
+    demo.add_argument("--ranks", type=int, metavar="N", help="how many ranks, where a size of the mesh is -1")
     demo.add_argument("--sizes", default="1K:16M", help="the sizes (default: %(default)s)")
     _add_force(demo)
     _add_backend(demo)
@@ -137,7 +162,10 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--mesh", help='such as "dp=2, tp=2"; the last axis is the fastest')
     bench.add_argument("--ranks", type=int, metavar="N", help="how many ranks to start (default: as the mesh has)")
     bench.add_argument(
-        "--axis", action="append", metavar="AXIS", help="along which axis; may be repeated (default: all)"
+        "--axis",
+        action="append",
+        metavar="AXIS",
+        help="along which axis; several with commas between; dp-tp is the groups that two span together (default: all)",
     )
     bench.add_argument("--sizes", default="1K:16M", help='such as 1K:16M, 8:1G*4 or "1K, 1M" (default: %(default)s)')
     bench.add_argument("--dtype", default="float32", help="element types, with commas between (default: %(default)s)")
@@ -226,7 +254,6 @@ def _say(text: object) -> None:
 
 def _demo(options: argparse.Namespace) -> int:
     from meshlab.benchmark import Plan, Sampling
-    from meshlab.mesh import DeviceMesh
     from meshlab.mesh.text import mesh_text
 
     place = launched_as()
@@ -235,7 +262,7 @@ def _demo(options: argparse.Namespace) -> int:
             f"a launcher started {place[1]} processes, but demo starts its own ranks; run it without the launcher, or "
             f"measure on these: mpiexec -n {place[1]} meshlab bench --mesh dp={place[1]}"
         )
-    mesh = DeviceMesh(options.mesh)
+    mesh = _lay(options.mesh, options.ranks)
     plan = Plan(
         ["all_reduce", "all_gather", "reduce_scatter", "broadcast"],
         mesh.axis_names,
@@ -248,7 +275,6 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _bench(options: argparse.Namespace) -> int:
     from meshlab.benchmark import Run
-    from meshlab.mesh import DeviceMesh
 
     place = launched_as()
     earlier = Run.load(options.resume) if options.resume else None
@@ -256,7 +282,7 @@ def _bench(options: argparse.Namespace) -> int:
         mesh, plan = earlier.mesh, earlier.plan
     elif options.mesh is not None:
         n_known = place[1] if place is not None else options.ranks
-        mesh = DeviceMesh(options.mesh, world_size=n_known if "-1" in options.mesh else None)
+        mesh = _lay(options.mesh, n_known if "-1" in options.mesh else None)
         plan = _plan(options, mesh)
     else:
         raise BenchError("say on which mesh, such as --mesh 'dp=2, tp=2', or --resume a run")
@@ -267,9 +293,21 @@ def _bench(options: argparse.Namespace) -> int:
     return _measure(mesh, n, plan, options.backend, out, is_here=is_here, **told)
 
 
+def _lay(text: str, n: int | None) -> DeviceMesh:
+    """Read a mesh; what is wrong is told in the words of the command line."""
+    from meshlab.mesh import DeviceMesh
+
+    try:
+        return DeviceMesh(text, world_size=n)
+    except MeshError as error:
+        raise MeshError(re.sub(r"world_size=(\d*)", lambda found: f"--ranks {found[1] or 'N'}", str(error))) from None
+
+
 def _plan(options: argparse.Namespace, mesh: DeviceMesh) -> Plan:
     from meshlab.benchmark import Plan, Sampling
 
+    if options.seconds <= 0:
+        raise BenchError(f"--seconds {options.seconds:g} must be above zero; it is the longest a step may take")
     beside = {}
     for text in options.beside:
         axis, equals, collective = (part.strip() for part in text.partition("="))
@@ -277,8 +315,8 @@ def _plan(options: argparse.Namespace, mesh: DeviceMesh) -> Plan:
             raise BenchError(f"{text!r} does not say what an axis does; write AXIS=COLLECTIVE: dp=reduce_scatter")
         beside[axis] = collective
     return Plan(
-        options.collectives,
-        options.axis or mesh.axis_names,
+        _several(options.collectives),
+        _several(options.axis or mesh.axis_names),
         sizes=options.sizes,
         dtype=options.dtype,
         op=options.op,
@@ -291,6 +329,11 @@ def _plan(options: argparse.Namespace, mesh: DeviceMesh) -> Plan:
         seed=options.seed,
         sampling=Sampling(max_s=options.seconds),
     )
+
+
+def _several(words: Sequence[str]) -> list[str]:
+    """Values that stand one by one, or with commas between."""
+    return [part.strip() for word in words for part in word.split(",") if part.strip()]
 
 
 def _measure(
@@ -332,7 +375,7 @@ def _measure(
         library = engines.facts[0].capabilities.library
         _say(f"{engines.where}, {library}: ready in {format_seconds(time.monotonic() - began)}")
         proof = engines.verify(mesh)
-        _say(f"{len(proof)} groups verified: each contains exactly the ranks it should")
+        _say(f"{len(proof)} group{'s' * (len(proof) != 1)} verified: each contains exactly the ranks it should")
         run = bench(engines, mesh, plan, resume=resume)
         _say(run.estimate)
         code = _wait(run)
@@ -420,11 +463,16 @@ def _warnings_as_sentences() -> Iterator[None]:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from meshlab.mesh import DeviceMesh
     from meshlab.mesh.text import mesh_text, wrapped
 
+    if options.axis and "," in options.axis:
+        parts = [part.strip() for part in options.axis.split(",")]
+        raise BenchError(
+            f"--axis {options.axis} names {len(parts)} axes, and the grid shows the groups of one; for the groups "
+            f"that they span together, write {'-'.join(parts)}"
+        )
+    mesh = _lay(options.mesh, options.ranks)
     width = shutil.get_terminal_size().columns
-    mesh = DeviceMesh(options.mesh, world_size=options.ranks)
     _say(f"{mesh_text(mesh, options.axis, width)}\n\n{wrapped(mesh.explain(), width)}")
     return _GOOD
 

@@ -46,7 +46,13 @@ def words(text: str) -> list[str]:
         ("bench --mesh 'tp=2' --mode fast", "there is no mode 'fast'; there are isolated, pipelined"),
         ("bench --mesh 'tp=2' --sizes 12Q", "'12Q' is not a size"),
         ("bench --mesh 'tp=4' --ranks 2", "tp=4 is 4 ranks, but there are 2 engines; start 4"),
-        ("bench --mesh 'tp=2' --seconds 0", "max_s and max_calls must be above zero"),
+        ("bench --mesh 'tp=2' --seconds 0", "--seconds 0 must be above zero; it is the longest a step may take"),
+        ("show 'dp=-1, tp=2'", "say how many there are: --ranks N"),
+        ("show dp=-1 tp=8 --ranks 12", "12 ranks cannot be divided by tp=8"),
+        ("show 'dp=2, tp=2' --axis dp,tp", "for the groups that they span together, write dp-tp"),
+        ("bench all_reduce,all_reduced --mesh dp=2 tp=2", "there is no collective 'all_reduced'"),
+        ("bench --mesh dp=2 tp=2 --axis dp,ep", "there is no axis or group 'ep'"),
+        ("bench --mesh 'tp=2' --ranks 1", "tp=2 is 2 ranks, but there is 1 engine; start 2"),
         ("demo --mesh 'dp=2 tp'", "'tp' is not an axis; write name=size"),
         ("bench", "say on which mesh, such as --mesh 'dp=2, tp=2', or --resume a run"),
         ("bench --mesh 'tp=2' --beside dp", "'dp' does not say what an axis does; write AXIS=COLLECTIVE"),
@@ -105,6 +111,16 @@ def test_show_prints_axes_groups_and_grid(capsys: pytest.CaptureFixture[str]) ->
     out = capsys.readouterr().out
     assert "dp  4 groups of 2   dp_0 [0, 4]" in out
     assert "dp=1   4:0  5:1  6:2  7:3" in out
+
+
+def test_a_mesh_need_not_be_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "dp=2,", "tp=4"]) == 0
+    assert "dp=2, tp=4 · 8 ranks" in capsys.readouterr().out
+    options = "--sizes 1K --seconds 0.02 --backend threads --axis dp,tp"
+    assert main(words(f"bench all_reduce,broadcast --mesh dp=2 tp=2 {options}")) == 0
+    out = capsys.readouterr().out
+    assert "5 groups verified" in out
+    assert "4 steps, about" in out
 
 
 def test_show_stays_short_for_a_large_mesh(capsys: pytest.CaptureFixture[str]) -> None:

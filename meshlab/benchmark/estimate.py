@@ -63,25 +63,34 @@ class Estimate:
         How long it should take, and how long if every step needs all its time.
     memory_bytes : int
         What the buffers of one rank take in the largest step.
+    n_left_out : int, default 0
+        How many of the steps are known not to fit into memory; they count in nothing else.
     """
 
     n_steps: int
     seconds: float
     most_seconds: float
     memory_bytes: int
+    n_left_out: int = 0
 
     @classmethod
-    def of(cls, plan: Plan, steps: Sequence[Step], seconds: npt.NDArray[np.float64]) -> Estimate:
+    def of(
+        cls, plan: Plan, steps: Sequence[Step], seconds: npt.NDArray[np.float64], room_bytes: int | None = None
+    ) -> Estimate:
         """Add up what `seconds_per_step` says about the steps of a plan."""
+        fit = [step.buffer_bytes for step in steps if _fits(step, room_bytes)]
         return cls(
             n_steps=plan.launches * len(steps),
             seconds=plan.launches * float(seconds[:, 0].sum()),
             most_seconds=plan.launches * float(seconds[:, 1].sum()),
-            memory_bytes=max((step.buffer_bytes for step in steps), default=0),
+            memory_bytes=max(fit, default=0),
+            n_left_out=plan.launches * (len(steps) - len(fit)),
         )
 
     def __str__(self) -> str:
         steps = f"{self.n_steps:,} step{'s' * (self.n_steps != 1)}"
+        if self.n_left_out:
+            steps += f", {self.n_left_out:,} of them left out for want of memory"
         return (
             f"{steps}, about {format_seconds(self.seconds)} (at most {format_seconds(self.most_seconds)}), "
             f"buffers of up to {format_size(self.memory_bytes)} per rank"
@@ -101,12 +110,18 @@ def seconds_per_step(
     *,
     backend: str,
     results: pd.DataFrame | None = None,
+    room_bytes: int | None = None,
 ) -> npt.NDArray[np.float64]:
-    """For each step, how long it should take and how long at most, in s; float64 of shape (steps, 2)."""
+    """For each step, how long it should take and how long at most, in s; float64 of shape (steps, 2).
+
+    A step whose buffers take more than `room_bytes` takes no time: it is left out.
+    """
     rates = RATES.get(backend, RATES["mpi"])
     known = _Known(results)
     seconds = np.zeros((len(steps), 2))
     for row, step in zip(seconds, steps, strict=True):
+        if not _fits(step, room_bytes):
+            continue
         times = len(mesh.group_set(step.along)) if step.grouping == "alone" else 1
         for part in step.parts:
             call_us = known.time_us(part)
@@ -115,6 +130,10 @@ def seconds_per_step(
             if plan.check and part.count is not None:
                 row += times * _CHECK_S_PER_ELEMENT * _checked(part)
     return seconds
+
+
+def _fits(step: Step, room_bytes: int | None) -> bool:
+    return room_bytes is None or step.buffer_bytes <= room_bytes
 
 
 def _model_us(step: Step, rates: Rates) -> float:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import socket
+from typing import TYPE_CHECKING, Any
 
 from meshlab.engines.memory import host_free_bytes
 
-__all__ = ["USABLE", "free_bytes", "host_free_bytes"]
+if TYPE_CHECKING:
+    from meshlab.engines.engines import Engines
+
+__all__ = ["USABLE", "free_bytes", "host_free_bytes", "room_here"]
 
 USABLE = 0.8
 """The share of the free memory that buffers may take; libraries need some for themselves."""
@@ -26,3 +30,21 @@ def free_bytes(comm: Any) -> tuple[bool, int]:
         return True, host_free_bytes()
     free, _ = comm.xp.cuda.runtime.memGetInfo()
     return False, int(free)
+
+
+def room_here(engines: Engines) -> int | None:
+    """What the buffers of one rank may take, where nobody must be asked: for ranks of this host without GPUs.
+
+    Parameters
+    ----------
+    engines : Engines
+        The ranks.
+
+    Returns
+    -------
+    int or None
+        In bytes.
+    """
+    if engines.backend == "nccl" or {fact.host for fact in engines.facts} != {socket.gethostname()}:
+        return None
+    return int(USABLE * host_free_bytes() / engines.world_size)

@@ -80,8 +80,9 @@ class Sampling:
             raise BenchError(
                 f"min_batches={self.min_batches} and max_batches={self.max_batches} must be at least 1 and in order"
             )
-        if not (self.precision > 0 and self.batch_us > 0 and self.max_s > 0 and self.max_calls >= 1):
-            raise BenchError("precision, batch_us, max_s and max_calls must be above zero")
+        for name in ("precision", "batch_us", "max_s", "max_calls"):
+            if not getattr(self, name) > 0:
+                raise BenchError(f"{name}={getattr(self, name)} must be above zero")
         if self.warmup_batches < 0:
             raise BenchError(f"warmup_batches={self.warmup_batches} must not be negative")
 

@@ -17,6 +17,7 @@ from meshlab.benchmark.assemble import Row
 from meshlab.benchmark.card import run_card
 from meshlab.benchmark.conductor import Conductor
 from meshlab.benchmark.estimate import Estimate, seconds_per_step
+from meshlab.benchmark.memory import room_here
 from meshlab.benchmark.plan import Plan
 from meshlab.benchmark.progress import Clock, Progress
 from meshlab.benchmark.record import Record, State
@@ -59,7 +60,7 @@ class Run:
         deadline_s: float | None = None,
         earlier: Earlier | None = None,
     ) -> None:
-        self._init_values(mesh, plan, engines.backend, engines.where, earlier)
+        self._init_values(mesh, plan, engines.backend, engines.where, earlier, room_here(engines))
         self._engines = engines
         known = earlier.take_into(self._record, self.steps) if earlier is not None else set()
         conductor = Conductor(
@@ -78,7 +79,9 @@ class Run:
 
         threading.Thread(target=work, name=f"meshlab run {self.run_id}", daemon=True).start()
 
-    def _init_values(self, mesh: DeviceMesh, plan: Plan, source: str, where: str, earlier: Earlier | None) -> None:
+    def _init_values(
+        self, mesh: DeviceMesh, plan: Plan, source: str, where: str, earlier: Earlier | None, room_bytes: int | None
+    ) -> None:
         self.mesh = mesh
         """The mesh that was measured on."""
         self.plan = plan
@@ -87,8 +90,8 @@ class Run:
         """The steps of the plan."""
         self.cancel_presses = 0
         """How often `cancel` was called while it ran."""
-        seconds = seconds_per_step(plan, self.steps, mesh, backend=source)
-        self.estimate = Estimate.of(plan, self.steps, seconds)
+        seconds = seconds_per_step(plan, self.steps, mesh, backend=source, room_bytes=room_bytes)
+        self.estimate = Estimate.of(plan, self.steps, seconds, room_bytes)
         """What the plan was thought to cost when it began."""
         run_id = earlier.run_id if earlier is not None else secrets.token_hex(6)
         fixed = {"run_id": run_id, "source": source, "mesh_fingerprint": mesh.fingerprint}
@@ -415,7 +418,7 @@ class Run:
         cls, mesh: DeviceMesh, plan: Plan, document: dict[str, Any], results: pd.DataFrame, samples: pd.DataFrame
     ) -> Run:
         run = cls.__new__(cls)
-        run._init_values(mesh, plan, document["source"], results.attrs.get("where", document["where"]), None)
+        run._init_values(mesh, plan, document["source"], results.attrs.get("where", document["where"]), None, None)
         run._record.restore(document, results, samples)
         for frame in (results, samples):
             if not frame.attrs:  # a CSV carries none

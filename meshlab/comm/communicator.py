@@ -177,6 +177,19 @@ class Communicator(Calls):
         ------
         CommunicatorError
             If something does not fit.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> def count(comm):
+        ...     total = comm.xp.ones(1)
+        ...     add_up = comm.prepare("all_reduce", total, total)
+        ...     for _ in range(3):
+        ...         add_up()
+        ...     return total.item()
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     engines.run(count)["value"].tolist()
+        [8.0, 8.0]
         """
         self._check_open()
         call = self._rules.check(
@@ -215,6 +228,16 @@ class Communicator(Calls):
         ------
         CommunicatorError
             If the backend or the loaded library cannot choose per call.
+
+        Examples
+        --------
+        On GPUs, ``comm.configured(algorithm="tree").all_reduce(x)``. Others say that they cannot:
+
+        >>> from meshlab.comm.threads import ThreadWorld
+        >>> Communicator(ThreadWorld(1).backend(0)).configured(algorithm="tree")
+        Traceback (most recent call last):
+        ...
+        meshlab.errors.CommunicatorError: threads cannot choose how a call is carried out; nccl can
         """
         from meshlab.comm.backend import CallConfig
 
@@ -320,6 +343,16 @@ class Communicator(Calls):
         ------
         CommunicatorError
             If color or key is not a whole number, or a color is negative.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> def halves(comm):
+        ...     with comm.split(comm.rank // 2) as half:
+        ...         return half.name, half.ranks
+        >>> with ml.launch(4, backend="threads") as engines:
+        ...     engines.run(halves)["value"].tolist()
+        [('world/0', (0, 1)), ('world/0', (0, 1)), ('world/1', (2, 3)), ('world/1', (2, 3))]
         """
         for what, number in (("color", color), ("key", key)):
             if number is not None and (not isinstance(number, (int, np.integer)) or (what == "color" and number < 0)):

@@ -32,6 +32,18 @@ class Engines:
     Any mesh with as many ranks can be used on them. One caller at a time: a second one is told what they are busy with.
     When a rank dies, raises while others wait for it, or does not answer within the deadline, the call raises
     `EngineError` naming the rank, the set of ranks is ended, and `restart` starts a fresh one.
+
+    Examples
+    --------
+    >>> from meshlab.engines import launch
+    >>> with launch(2, backend="threads") as engines:
+    ...     engines
+    ...     sums = engines.run(lambda comm: comm.all_reduce(comm.xp.ones(1)).item())
+    <Engines: 2 ranks · threads in this process, ready>
+    >>> sums["value"].tolist()
+    [2.0, 2.0]
+    >>> engines.state
+    'closed'
     """
 
     def __init__(self, ranks: RankSet, *, deadline_s: float, timeout_s: float) -> None:
@@ -74,7 +86,7 @@ class Engines:
     @property
     def where(self) -> str:
         """What numbers measured here are numbers of, for titles: such as "4 ranks · MPI on this CPU"."""
-        times = "×" if self.backend == "nccl" else "ranks ·"
+        times = "×" if self.backend == "nccl" else f"rank{'s' * (self.world_size != 1)} ·"
         return f"{self.world_size} {times} {self.facts[0].capabilities.where}"
 
     def status(self) -> pd.DataFrame:
@@ -164,6 +176,7 @@ class Engines:
         axis: str | Sequence[str] = WORLD,
         arguments: tuple[Any, ...] = (),
         deadline_s: float | None = None,
+        check: bool = False,
     ) -> pd.DataFrame:
         """Call ``function(communicator, *arguments)`` on every rank at once.
 
@@ -179,17 +192,20 @@ class Engines:
             Further arguments, the same on every rank.
         deadline_s : float, optional
             How long it may take; the engines' own deadline by default.
+        check : bool, default False
+            Whether to raise what a rank raised, instead of telling it in the frame.
 
         Returns
         -------
         pandas.DataFrame
             One row per rank: ``rank``, ``group``, ``value`` (what the function returned) and ``error`` (what it raised,
-            missing when it did not).
+            missing when it did not). ``attrs["tracebacks"]`` has the whole text of every error, by rank.
 
         Raises
         ------
         EngineError
-            If a rank died or did not answer in time, or raised while others waited for it.
+            If a rank died or did not answer in time, or raised while others waited for it; with `check`, also if a
+            rank raised at all.
         MeshError
             If the mesh has another number of ranks, or no such axis.
 
@@ -200,6 +216,15 @@ class Engines:
         ...     frame = engines.run(lambda comm: comm.ranks, DeviceMesh("dp=2, tp=2"), axis="dp")
         >>> frame["value"].tolist()
         [(0, 2), (1, 3), (0, 2), (1, 3)]
+
+        What was raised, at its full length:
+
+        >>> with launch(2, backend="threads") as engines:
+        ...     frame = engines.run(lambda comm: 1 // comm.rank)
+        >>> print(frame["error"][0])
+        ZeroDivisionError: integer division or modulo by zero
+        >>> print(frame.attrs["tracebacks"][0].splitlines()[0])
+        Traceback (most recent call last):
         """
         import pandas as pd
 
@@ -207,9 +232,11 @@ class Engines:
         name = getattr(function, "__name__", "a function")
         with self.lease(f"running {name}") as lease:
             replies = lease.call(function, mesh, axis, arguments, deadline_s=deadline_s)
+        if check:
+            _raise_first_error(replies, f"running {name}", self.facts)
         groups = (mesh or DeviceMesh(all_ranks=self.world_size)).group_set(axis)
         names = groups.names
-        return pd.DataFrame(
+        frame = pd.DataFrame(
             {
                 "rank": [reply.rank for reply in replies],
                 "group": [names[groups.color[reply.rank]] for reply in replies],
@@ -217,6 +244,8 @@ class Engines:
                 "error": pd.Series([reply.error for reply in replies], dtype="string"),
             }
         )
+        frame.attrs["tracebacks"] = {reply.rank: reply.trace for reply in replies if reply.error is not None}
+        return frame
 
     def verify(self, mesh: MeshLike) -> pd.DataFrame:
         """Prove that every rank agrees on the mesh, and that every group contains exactly who it should.
@@ -234,6 +263,19 @@ class Engines:
         ------
         CommunicatorError
             At the first difference; it names the group, who should be in it, and who is.
+
+        Examples
+        --------
+        >>> from meshlab.engines import launch
+        >>> with launch(4, backend="threads") as engines:
+        ...     proof = engines.verify(DeviceMesh("dp=2, tp=2"))
+        >>> proof[["group", "ranks", "is_right"]]
+           group         ranks  is_right
+        0  world  (0, 1, 2, 3)      True
+        1   dp_0        (0, 2)      True
+        2   dp_1        (1, 3)      True
+        3   tp_0        (0, 1)      True
+        4   tp_1        (2, 3)      True
         """
         mesh = as_mesh(mesh, fill=self.world_size)
         with self.lease(f"verifying {mesh}") as lease:
@@ -260,6 +302,17 @@ class Engines:
         ------
         EngineError
             If the ranks are busy or closed, were started by somebody else, or do not start.
+
+        Examples
+        --------
+        >>> from meshlab.engines import launch
+        >>> with launch(2, backend="threads") as engines:
+        ...     engines.kill()
+        ...     print(engines.state)
+        ...     engines.restart()
+        ...     print(engines.state, engines.run(lambda comm: comm.rank)["value"].tolist())
+        broken
+        ready [0, 1]
         """
         if self._state == "closed":
             raise EngineError("the engines are closed; launch() starts new ones")
@@ -348,7 +401,7 @@ class Engines:
                 )
             )
         replies = self._round("split", arguments, doing=f"making the communicators of {groups.name}")
-        _raise_first_error(replies, f"making the communicators of {groups.name}")
+        _raise_first_error(replies, f"making the communicators of {groups.name}", self.facts)
         self._group_sets[name] = None
         return name, groups
 
@@ -398,14 +451,21 @@ def check_mesh_size(mesh: DeviceMesh, n: int) -> None:
     """Raise a `MeshError` unless the mesh has `n` ranks."""
     if mesh.world_size != n:
         raise MeshError(
-            f"{mesh} is {mesh.world_size} ranks, but there are {n} engines; start {mesh.world_size}, or let an axis "
+            f"{mesh} is {mesh.world_size} rank{'s' * (mesh.world_size != 1)}, but there {'is' if n == 1 else 'are'} "
+            f"{n} engine{'s' * (n != 1)}; start {mesh.world_size}, or let an axis "
             f"fill: DeviceMesh('…=-1', world_size={n})"
         )
 
 
-def _raise_first_error(replies: Sequence[Reply], doing: str) -> None:
-    for reply in replies:
-        if reply.error is not None:
-            raise EngineError(
-                f"rank {reply.rank} failed while {doing}: {reply.error}", rank=reply.rank, log=reply.trace
-            )
+def _raise_first_error(replies: Sequence[Reply], doing: str, facts: Sequence[RankFacts]) -> None:
+    failed = [reply for reply in replies if reply.error is not None]
+    if failed:
+        first = failed[0]
+        more = len(failed) - 1
+        others = f", and {more} other{'s' * (more != 1)} failed too" if more else ""
+        raise EngineError(
+            f"rank {first.rank} failed while {doing}: {first.error}{others}",
+            rank=first.rank,
+            host=facts[first.rank].host,
+            log=first.trace,
+        )

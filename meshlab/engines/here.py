@@ -83,7 +83,18 @@ def join(*, backend: str = "auto", deadline_s: float = 30.0) -> Engines | None:
     Raises
     ------
     EngineError
-        If the backend cannot be opened here.
+        If the backend cannot be opened here, or there is no such backend.
+
+    Examples
+    --------
+    Every process of ``mpiexec -n 4 python script.py`` comes here; rank 0 goes on with the engines. Without a launcher
+    the process is a world of one rank:
+
+    >>> engines = join(backend="mpi")
+    >>> if engines is not None:
+    ...     with engines:
+    ...         engines.run(lambda comm: (comm.rank, comm.size))["value"].tolist()
+    [(0, 1)]
     """
     from meshlab.comm import mpi
 

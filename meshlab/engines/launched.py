@@ -27,12 +27,14 @@ _RUN, _SET = "MESHLAB_RUN", "MESHLAB_SET"
 _NOISE = re.compile(r"\[(?:IPEngine|KernelNanny|IPController)[^]]*\]|^\s*$|mpi_(?:rank|size) =|from mpi4py import MPI")
 # Every rank runs under a shell that writes down how it ended, before a launcher learns of it and ends the others.
 # Output goes to a file of ours, because ipyparallel removes its own when the process ends. A launcher that hears of a
-# dead rank leaves files in /tmp, and one that is asked to end leaves none: so the shell asks it.
+# dead rank leaves files in /tmp, and one that is asked to end leaves none: so the shell asks it. The shell
+# itself stays out of the log: its lone "Killed" would look like a word of the rank.
 _RANK_SHELL = (
-    'exec >>"$MESHLAB_LOG" 2>&1; "$@"; code=$?; echo "$$ $code" >>"$MESHLAB_DEATHS"; '
+    'exec 2>/dev/null; /bin/sh -c "$MESHLAB_TO_LOG" "$@"; code=$?; echo "$$ $code" >>"$MESHLAB_DEATHS"; '
     '[ $code -eq 0 ] || [ -z "$MESHLAB_LAUNCHER" ] || kill "$MESHLAB_LAUNCHER"; exit $code'
 )
-_LAUNCHER_SHELL = 'export MESHLAB_LAUNCHER=$$; exec "$0" "$@" >>"$MESHLAB_LOG" 2>&1'
+_TO_LOG = 'exec "$0" "$@" >>"$MESHLAB_LOG" 2>&1'
+_LAUNCHER_SHELL = "export MESHLAB_LAUNCHER=$$; " + _TO_LOG
 
 
 def find_mpiexec() -> str:
@@ -167,6 +169,7 @@ class LaunchedSet(ProcessSet):
                 _SET: self._set_name,
                 "MESHLAB_DEATHS": str(self._deaths_file),
                 "MESHLAB_LOG": str(self._log_file),
+                "MESHLAB_TO_LOG": _TO_LOG,
                 **self._debug_file(),
             },
             **options,
@@ -191,10 +194,13 @@ class LaunchedSet(ProcessSet):
         while len(self._client.ids) < self.size:
             process = getattr(self._launcher, "process", None)
             if self._deaths_file.exists() or (process is not None and not _is_running(process)):
-                raise EngineError(f"the {self.size} engines ended while they started", log=self.log_tail())
+                raise EngineError(
+                    f"the {_engines(self.size)} ended while {'it' if self.size == 1 else 'they'} started",
+                    log=self.log_tail(),
+                )
             if time.monotonic() > deadline:
                 raise EngineError(
-                    f"only {len(self._client.ids)} of {self.size} engines were ready in time; give launch() a larger "
+                    f"only {len(self._client.ids)} of {_engines(self.size)} were ready in time; give launch() a larger "
                     "timeout_s, or fewer ranks",
                     log=self.log_tail(),
                 )
@@ -311,6 +317,10 @@ class LaunchedSet(ProcessSet):
             with contextlib.suppress(Exception):
                 self._client.close(linger=0)
         self._counts = None
+
+
+def _engines(n: int) -> str:
+    return f"{n} engine{'s' * (n != 1)}"
 
 
 def _import_path() -> dict[str, str]:

@@ -78,8 +78,23 @@ def launch(
         from meshlab.engines.memory import check_room
 
         check_room(n)
+        if backend == "nccl":
+            _check_gpu_parts()
         chosen = LaunchedSet(n, backend, devices=devices, env=env)
     return Engines(chosen, deadline_s=deadline_s, timeout_s=timeout_s)
+
+
+def _check_gpu_parts() -> None:
+    """Raise an `EngineError` if what ranks on GPUs need is not installed, before any of them starts."""
+    from importlib.util import find_spec
+
+    missing = [what for module, what in (("cupy", "CuPy"), ("nccl", "nccl4py")) if find_spec(module) is None]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise EngineError(
+            f"the backend nccl needs {' and '.join(missing)}, which {verb} not installed; pip install '.[cuda12]' or "
+            "'.[cuda13]' in meshlab's folder, or use backend='mpi'"
+        )
 
 
 def count_gpus() -> int:
@@ -114,6 +129,17 @@ def attach(client: Any, *, deadline_s: float = _DEADLINE_S, timeout_s: float = 6
     ------
     EngineError
         If there are no engines, or they are not the ranks of one MPI world.
+
+    Examples
+    --------
+    Here the engines come from `launch`; a client of engines that Slurm started is used in the same way.
+
+    >>> with launch(2, backend="mpi") as engines:
+    ...     with attach(engines.client) as attached:
+    ...         attached.run(lambda comm: comm.size)["value"].tolist()
+    ...     engines.state
+    [2, 2]
+    'ready'
     """
     from meshlab.engines.processes import AttachedSet
 

@@ -89,6 +89,8 @@ def test_sizes_that_do_not_fit_are_left_out_and_named(
 
     monkeypatch.setattr(memory, "host_free_bytes", lambda: 4 * 100 * 1024)  # for four ranks
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 32K, 64K", sampling=Sampling(max_s=0.02))
+    assert "3 steps, 1 of them left out for want of memory, about" in str(run.estimate)
+    assert run.estimate.memory_bytes == 64 << 10
     results = run.wait(30)
     assert run.state == "done"
     assert results["status"].tolist() == ["ok", "ok", "ok", "ok", "skipped", "skipped"]

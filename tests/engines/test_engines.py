@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -52,6 +53,23 @@ def test_an_error_on_every_rank_is_a_value_not_an_end(engines: ml.Engines) -> No
     assert frame["error"].tolist() == [f"ValueError: not on rank {rank}" for rank in range(4)]
     assert engines.state == "ready"
     assert engines.run(lambda comm: comm.rank)["value"].tolist() == [0, 1, 2, 3]
+
+
+def test_errors_come_with_their_tracebacks_or_are_raised(engines: ml.Engines) -> None:
+    def fail_on_odd(comm: Any) -> None:
+        if comm.world_rank % 2:
+            raise ValueError(f"{'long ' * 40}on rank {comm.world_rank}")
+
+    frame = engines.run(fail_on_odd)
+    assert list(frame.attrs["tracebacks"]) == [1, 3]
+    for rank, text in frame.attrs["tracebacks"].items():
+        assert "in fail_on_odd" in text
+        assert text.rstrip().endswith(f"long on rank {rank}")
+    with pytest.raises(EngineError, match=r"rank 1 failed while running fail_on_odd: .*1 other failed") as stop:
+        engines.run(fail_on_odd, check=True)
+    assert stop.value.rank == 1
+    assert "in fail_on_odd" in stop.value.log
+    assert engines.run(lambda comm: comm.rank, check=True).attrs["tracebacks"] == {}
 
 
 def test_verify_proves_every_group(engines: ml.Engines) -> None:
@@ -185,6 +203,19 @@ def test_launch_needs_a_number_of_ranks(n: Any) -> None:
 def test_more_ranks_than_the_memory_holds_are_refused_at_once(backend: str) -> None:
     with pytest.raises(EngineError, match=r"16,777,216 ranks need about .*; start at most [\d,]+, or use"):
         ml.launch(1 << 24, backend=backend)
+
+
+@pytest.mark.skipif(find_spec("nccl") is not None, reason="the parts for GPUs are installed here")
+def test_the_parts_for_gpus_are_asked_for_before_anything_starts() -> None:
+    with pytest.raises(
+        EngineError, match=r"^the backend nccl needs (CuPy and )?nccl4py, which .* or use backend='mpi'$"
+    ):
+        ml.launch(1, backend="nccl")
+
+
+def test_one_rank_is_singular() -> None:
+    with ml.launch(1, backend="threads") as engines:
+        assert engines.where == "1 rank · threads in this process"
 
 
 def test_launch_refuses_what_it_does_not_know() -> None:
