@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from meshlab.benchmark.plan import Sampling
     from meshlab.comm import Communicator
 
-__all__ = ["Agreement", "Batches", "Measure", "agree_alone", "calls_per_batch", "take_batches"]
+__all__ = ["PATIENCE_S", "Agreement", "Batches", "Measure", "agree_alone", "calls_per_batch", "take_batches"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,7 +27,7 @@ Measure = Callable[[Mode, int, int], Timings]
 _PROBES = 3
 _SLOW_S = 0.1
 """From here on a call is slow: what talk between batches costs does not matter, and every batch has to be worth it."""
-_PATIENCE_S = 10.0
+PATIENCE_S = 10.0
 """How long a step goes on for an interval's sake, where `max_s` is over after a few slow calls."""
 
 
@@ -179,4 +179,4 @@ def _why_stop(series: Floats, lead: int, elapsed_s: float, sampling: Sampling) -
 
 
 def _patience_s(sampling: Sampling) -> float:
-    return max(_PATIENCE_S, sampling.max_s)
+    return max(PATIENCE_S, sampling.max_s)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.benchmark.batches import PATIENCE_S
 from meshlab.benchmark.statistics import FEWEST_FOR_INTERVAL
 from meshlab.comm.catalog import CATALOG
 from meshlab.mesh import DeviceMesh
@@ -126,7 +127,10 @@ def seconds_per_step(
         for part in step.parts:
             call_us = known.time_us(part)
             call_us = _model_us(part, rates) if math.isnan(call_us) else call_us
-            row += times * (_sampling_s(call_us, part.mode, plan.sampling, rates) + _ROUND_S)
+            sampling_s = _sampling_s(call_us, part.mode, plan.sampling, rates)
+            if part.size_bytes is None:  # nobody knows how long a function takes; a slow one is called for so long
+                sampling_s[1] = max(sampling_s[1], PATIENCE_S)
+            row += times * (sampling_s + _ROUND_S)
             if plan.check and part.count is not None:
                 row += times * _CHECK_S_PER_ELEMENT * _checked(part)
     return seconds

@@ -37,6 +37,12 @@ def test_more_of_everything_takes_longer() -> None:
     assert seconds(check=False) < base
 
 
+def test_a_function_may_be_slow() -> None:
+    estimate = Plan(lambda comm: None, "tp").estimate(MESH)
+    assert estimate.seconds < 2
+    assert estimate.most_seconds >= 10
+
+
 def test_times_that_were_measured_count_more_than_the_assumption(make_results: Any) -> None:
     plan = Plan("all_reduce", "tp", sizes="16M", mode="pipelined", sampling=Sampling(max_s=1e3), check=False)
     results = make_results(collectives=["all_reduce"], axes=["tp"])

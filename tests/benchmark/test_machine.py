@@ -118,7 +118,7 @@ def test_redaction_takes_out_hosts_uuids_addresses_and_users_everywhere(
 
     monkeypatch.setattr(timing, "buffers", fail)
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
-    with pytest.raises(BenchError, match="nothing could be measured"):
+    with pytest.raises(BenchError, match=uuid):  # the error of the run has names in it too
         run.wait(30)
     run.save(tmp_path / "run", redact=True)
     texts = "".join(path.read_text() for path in (tmp_path / "run").iterdir() if path.suffix != ".parquet")
