@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 import meshlab as ml
-from meshlab import cli
 from meshlab.benchmark import conductor
-from meshlab.cli import main
+from meshlab.cli import main, measuring
 
 ROOT = Path(__file__).parents[1]
 
@@ -353,7 +352,7 @@ def test_ctrl_c_keeps_the_rows_of_ranks_that_do_not_listen(
         return honest(comm, everyone, step, *rest)
 
     monkeypatch.setattr(conductor, "measure_together", slow)
-    monkeypatch.setattr(cli, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(measuring, "_PATIENCE_S", 0.5)
     press = threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGINT))
     press.start()
     began = time.monotonic()
@@ -448,7 +447,7 @@ def test_lab_opens_the_first_notebook(tmp_path: Path) -> None:
 def test_lab_does_not_overwrite_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "01_first_mesh.ipynb").write_text("mine")
     called: list[list[str]] = []
-    monkeypatch.setattr("meshlab.cli.subprocess.call", lambda command: called.append(command) or 0)
+    monkeypatch.setattr("meshlab.cli.reading.subprocess.call", lambda command: called.append(command) or 0)
     assert main(["lab", str(tmp_path)]) == 0
     assert (tmp_path / "01_first_mesh.ipynb").read_text() == "mine"
     assert called[0][-1] == str(tmp_path / "01_first_mesh.ipynb")
