@@ -199,10 +199,10 @@ def test_launch_needs_a_number_of_ranks(n: Any) -> None:
         ml.launch(n)
 
 
-@pytest.mark.parametrize("backend", ["mpi", "nccl"])
-def test_more_ranks_than_the_memory_holds_are_refused_at_once(backend: str) -> None:
+def test_more_ranks_than_the_memory_holds_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHLAB_MPIEXEC", "false")  # should the check be lost one day, nothing starts all the same
     with pytest.raises(EngineError, match=r"16,777,216 ranks need about .*; start at most [\d,]+, or use"):
-        ml.launch(1 << 24, backend=backend)
+        ml.launch(1 << 24, backend="mpi")
 
 
 @pytest.mark.skipif(find_spec("nccl") is not None, reason="the parts for GPUs are installed here")
