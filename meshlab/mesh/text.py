@@ -43,9 +43,14 @@ def mesh_text(mesh: DeviceMesh, axis: str | None = None, width: int = 80) -> str
     chosen = mesh.group_set(axis)
     names = list(dict.fromkeys([*mesh.axis_names, *(group.name for group in mesh.custom_groups), chosen.name]))
     name_width = max(len(name) for name in names)
-    title = f"{mesh} · {mesh.world_size:,} ranks · {mesh.axis_names[-1]} is the fastest axis"
+    n = mesh.world_size
+    title = f"{mesh} · {n:,} rank{'s' * (n != 1)} · {mesh.axis_names[-1]} is the fastest axis"
     lines = [wrapped(title, width), ""]
-    counts = {name: f"{len(groups)} groups of {groups.size}" for name in names for groups in [mesh.group_set(name)]}
+    counts = {
+        name: f"{len(groups)} group{'s' * (len(groups) != 1)} of {groups.size}"
+        for name in names
+        for groups in [mesh.group_set(name)]
+    }
     count_width = max(len(text) for text in counts.values())
     for name in names:
         groups = mesh.group_set(name)
