@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.benchmark.places import PAIRS_OF, say_axes
 from meshlab.errors import BenchError
 from meshlab.plots.figures import SEPARATOR
 
@@ -117,6 +118,7 @@ def lines_of(results: pd.DataFrame, quantity: Quantity) -> list[Line]:
     missing = [name for name in _NEEDED if name not in results.columns]
     if missing:
         raise BenchError(f"a results frame is needed, but this one has no column {', '.join(missing)}")
+    results = say_axes(results)
     parts = list(results.groupby(list(_KEYS), dropna=False, sort=False))
     combinations = [dict(zip(_KEYS, values, strict=True)) for values, _ in parts]
     names = _names(combinations)
@@ -228,11 +230,14 @@ def _constant(results: pd.DataFrame, column: str) -> str:
 
 
 def describe_groups(results: pd.DataFrame) -> str:
-    """The axis and its groups, such as "tp (2 groups of 4)"; empty where they are not the same in all rows."""
+    """The axis in words and its groups, such as "tp (2 groups of 4)"; empty where they are not the same in all rows."""
+    results = say_axes(results)
     axis, n_ranks = _constant(results, "axis"), _constant(results, "n_ranks")
     groups = results["group"].nunique()
     if not axis:
         return f"{n_ranks} rank{'s' * (n_ranks != '1')}" if n_ranks and results["axis"].isna().all() else ""
+    if axis.startswith(PAIRS_OF):
+        return axis
     if not n_ranks or not groups:
         return axis
     return f"{axis} ({groups} group{'s' * (groups != 1)} of {n_ranks})"
