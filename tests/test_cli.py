@@ -296,7 +296,7 @@ def test_bench_says_what_it_will_cost_and_goes_on_where_it_stopped(
     assert main(words(f"{command} --groups together,alone --launches 2 --shuffle --redact")) == 0
     out = capsys.readouterr().out
     assert "8 steps, about" in out
-    assert "tp alone · 2 groups of 2" in out
+    assert "tp, one group at a time · 2 groups of 2" in out
     assert len(ml.Run.load(folder).results) == 2 * 2 * 2 * 2
     import platform
 
@@ -312,9 +312,9 @@ def test_bench_says_what_it_will_cost_and_goes_on_where_it_stopped(
 def test_bench_takes_pairs_and_another_axis(capsys: pytest.CaptureFixture[str]) -> None:
     options = "--mesh dp=2,tp=2 --sizes 1K --seconds 0.02 --backend threads"
     assert main(words(f"bench send send_recv --axis world --groups pairs {options}")) == 0
-    assert "world pairs · 18 pairs and directions" in capsys.readouterr().out
+    assert "pairs of all ranks · 18 pairs and directions" in capsys.readouterr().out
     assert main(words(f"bench all_reduce --axis tp --beside dp=reduce_scatter {options}")) == 0
-    assert "tp+dp · 2 groups of 2" in capsys.readouterr().out
+    assert "tp, while dp does reduce_scatter · 2 groups of 2" in capsys.readouterr().out
 
 
 @pytest.mark.slow

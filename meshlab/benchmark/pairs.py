@@ -104,10 +104,11 @@ def pair_matrix(
     Examples
     --------
     >>> import pandas as pd
+    >>> from meshlab.benchmark.frame import RESULTS, conform
     >>> row = {"collective": "send_recv", "axis": "world pairs", "mode": "isolated", "dtype": "float32", "status": "ok"}
-    >>> times = {"0↔1": 40.0, "0↔2": 39.0, "1↔2": 12.0}
-    >>> results = pd.DataFrame([{**row, "group": name, "size_bytes": 4096, "busbw_gbs": times[name]} for name in times])
-    >>> pair_matrix(results)
+    >>> rates = {"0↔1": 40.0, "0↔2": 39.0, "1↔2": 12.0}
+    >>> rows = [{**row, "group": name, "size_bytes": 4096, "busbw_gbs": rate} for name, rate in rates.items()]
+    >>> pair_matrix(conform(pd.DataFrame(rows), RESULTS))
     rank     0     1     2
     rank
     0      NaN  40.0  39.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from meshlab.benchmark.places import PAIRS_OF, say_axes
 from meshlab.units import format_size
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def results_text(results: pd.DataFrame) -> str:
     tables = []
     where = results.attrs.get("where") or results["source"].iloc[0]
     keys = ["axis", "mode", "dtype", "op", "in_place"]
+    results = say_axes(results)
     is_function = results["size_bytes"].isna()
     sized = results[~is_function]
     shown = sized.assign(op=sized["op"].fillna(sized["op"].dropna().iloc[0] if sized["op"].notna().any() else ""))
@@ -47,7 +49,7 @@ def results_text(results: pd.DataFrame) -> str:
 
 def _groups(rows: pd.DataFrame) -> str:
     n_groups, n_ranks = rows["group"].nunique(), rows["n_ranks"].iloc[0]
-    if rows["axis"].iloc[0].endswith(" pairs"):
+    if rows["axis"].iloc[0].startswith(PAIRS_OF):
         return f"{n_groups} pairs and directions, the slowest shown"
     return f"{n_groups} groups of {n_ranks}, the slowest shown" if n_groups > 1 else f"1 group of {n_ranks}"
 

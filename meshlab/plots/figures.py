@@ -24,6 +24,7 @@ __all__ = [
     "text_width",
     "wrap_parts",
     "wrap_title",
+    "wrap_words",
 ]
 
 SEPARATOR = " · "
@@ -98,9 +99,29 @@ def wrap_title(parts: Sequence[str], width: float) -> str:
     return wrap_parts(SEPARATOR.join(parts).split(SEPARATOR), width, _title_size())
 
 
-def set_title(ax: Axes, parts: Sequence[str]) -> None:
-    """Title the axes on the left, wrapped between the parts so that it stays inside the figure."""
-    ax.set_title(wrap_title(parts, room_right(ax)), loc="left", fontsize=_title_size(), parse_math=False)
+def wrap_words(text: str, width: float) -> str:
+    """Break a sentence between its words so that, in the size of a title, it stays within `width` points.
+
+    Examples
+    --------
+    >>> wrap_words("Slow: rank 3", 1000), wrap_words("Slow: rank 3", 40).splitlines()
+    ('Slow: rank 3', ['Slow:', 'rank 3'])
+    """
+    lines: list[str] = []
+    for word in text.split(" "):  # a thin space keeps a number with its unit
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and text_width(longer, _title_size()) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return "\n".join(lines)
+
+
+def set_title(ax: Axes, parts: Sequence[str], *, verdict: str = "") -> None:
+    """Title the axes on the left, wrapped so that it stays inside the figure: the verdict first, if there is one."""
+    width = room_right(ax)
+    lines = [wrap_words(verdict, width), wrap_title(parts, width)]
+    ax.set_title("\n".join(filter(None, lines)), loc="left", fontsize=_title_size(), parse_math=False)
 
 
 def _title_size() -> float:

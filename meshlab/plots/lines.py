@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.benchmark.frame import require_columns
+from meshlab.benchmark.places import PAIRS_OF, say_axes
 from meshlab.errors import BenchError
 from meshlab.plots.figures import SEPARATOR
 
@@ -116,6 +117,7 @@ def lines_of(results: pd.DataFrame, quantity: Quantity) -> list[Line]:
     if quantity not in get_args(Quantity):
         raise BenchError(f"{quantity!r} cannot be drawn; choose one of {', '.join(get_args(Quantity))}")
     require_columns(results, _NEEDED)
+    results = say_axes(results)
     parts = list(results.groupby(list(_KEYS), dropna=False, sort=False))
     combinations = [dict(zip(_KEYS, values, strict=True)) for values, _ in parts]
     names = _names(combinations)
@@ -227,11 +229,14 @@ def _constant(results: pd.DataFrame, column: str) -> str:
 
 
 def describe_groups(results: pd.DataFrame) -> str:
-    """The axis and its groups, such as "tp (2 groups of 4)"; empty where they are not the same in all rows."""
+    """The axis in words and its groups, such as "tp (2 groups of 4)"; empty where they are not the same in all rows."""
+    results = say_axes(results)
     axis, n_ranks = _constant(results, "axis"), _constant(results, "n_ranks")
     groups = results["group"].nunique()
     if not axis:
         return f"{n_ranks} rank{'s' * (n_ranks != '1')}" if n_ranks and results["axis"].isna().all() else ""
+    if axis.startswith(PAIRS_OF):
+        return axis
     if not n_ranks or not groups:
         return axis
     return f"{axis} ({groups} group{'s' * (groups != 1)} of {n_ranks})"

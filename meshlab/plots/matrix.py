@@ -81,9 +81,7 @@ def plot_matrix(matrix: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
         "both ways" if attrs.get("collective") == "send_recv" else "",
         *(str(attrs.get(name, "")) for name in ("axis", "where", "mode")),
     ]
-    set_title(ax, [part for part in parts if part])
-    title = ax.get_title(loc="left")
-    ax.set_title(f"{_verdict(matrix, values, slow, is_time)}{chr(10) if title else ''}{title}", loc="left")
+    set_title(ax, [part for part in parts if part], verdict=_verdict(matrix, values, slow, is_time))
     return ax
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from meshlab.benchmark.places import is_plain
 from meshlab.comm.catalog import CATALOG
 from meshlab.plots.figures import SEPARATOR
 from meshlab.plots.lines import CPU_SOURCES, Line, describe_groups, is_wrong, lines_of, say
@@ -93,8 +94,16 @@ def has_failed(results: pd.DataFrame) -> bool:
 
 def verdict(results: pd.DataFrame) -> list[str]:
     """What the results say, in sentences with numbers: are they right, how fast are the axes, how do they differ."""
-    lines = [line for line in lines_of(results, "busbw_gbs") if line.size.size]
+    lines = [line for line in lines_of(_without_pairs(results), "busbw_gbs") if line.size.size]
+    # An axis is compared with other axes, not with itself under another load: the answers do that.
+    lines = [line for line in lines if _missing(line.keys["axis"]) or is_plain(str(line.keys["axis"]))] or lines
     return [correctness(results), *_peaks(lines), *_difference(lines)]
+
+
+def _without_pairs(results: pd.DataFrame) -> pd.DataFrame:
+    """All rows but those of pairs, which are shown as a matrix."""
+    is_pair = results["axis"].str.endswith(" pairs").fillna(value=False).to_numpy(bool)
+    return results[~is_pair] if is_pair.any() else results
 
 
 def _axis(line: Line) -> str:
@@ -121,7 +130,7 @@ def _difference(lines: Sequence[Line]) -> Iterable[str]:
     found: list[tuple[float, float, str]] = []
     for same in alike.values():
         shared = set.intersection(*(set(line.size.tolist()) for line in same))
-        if len({_axis(line) for line in same}) < 2 or not shared:
+        if len({_axis(line) for line in same}) < 2 or not shared or not all(is_plain(_axis(line)) for line in same):
             continue
         size = max(shared)
         at = sorted(
@@ -207,7 +216,7 @@ def _another_machine(results: pd.DataFrame, cluster: Cluster) -> list[str]:
 
 def tables(results: pd.DataFrame) -> tuple[list[Table], int]:
     """One table per line of the plots, by axis, and how many more there would be."""
-    lines = lines_of(results, "busbw_gbs")
+    lines = lines_of(_without_pairs(results), "busbw_gbs")
     axes = list(dict.fromkeys(_axis(line) for line in lines))
     lines.sort(key=lambda line: axes.index(_axis(line)))
     return [_table(line) for line in lines[:MOST_TABLES]], max(0, len(lines) - MOST_TABLES)
@@ -269,9 +278,9 @@ _MODES = {
 
 
 _WAYS = {
-    " alone": "“alone”: one group after the other, the rest idle; else all groups of an axis at once",
-    " pairs": "“pairs”: every two ranks of a group, in rounds of pairs that share no rank",
-    "+": "“tp+dp”: along tp, while every rank also works along dp",
+    " alone": "one group at a time: the rest idle; else all groups of an axis at once",
+    " pairs": "pairs: every two ranks of a group, in rounds of pairs that share no rank",
+    "+": "tp, while dp …: along tp, while every rank also works along dp, in a thread of its own",
 }
 
 

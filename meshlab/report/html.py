@@ -32,9 +32,8 @@ def page(content: dict[str, Any], results: pd.DataFrame, pictures: Pictures) -> 
 
     # With every "<" escaped, no text inside the JSON can end the script element or open a comment.
     data = frame_to_json(results).replace("<", "\\u003c")
-    html = _template().render(
-        content, data=data, memberships=pictures.memberships, machines=pictures.machines, curves=pictures.curves
-    )
+    shown = {name: getattr(pictures, name) for name in ("memberships", "machines", "curves", "matrices")}
+    html = _template().render(content, data=data, **shown)
     return html.replace(THIN, "\N{NARROW NO-BREAK SPACE}")  # as thin, but a number stays with its unit
 
 

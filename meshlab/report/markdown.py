@@ -53,6 +53,7 @@ def document(
         lines += ["## Machine", "", *(f"- {_escape(sentence)}" for sentence in content["machine"]), ""]
     if pictures is not None:
         lines += gallery(pictures.machines)
+        lines += ["## Pairs", "", *gallery(pictures.matrices)] if pictures.matrices else []
         lines += ["## Curves", ""] if pictures.curves else []
         for name, drawn in pictures.curves:
             lines += [f"### {_escape(name)}", "", *gallery(drawn)]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meshlab.benchmark.pairs import pair_matrix
+from meshlab.benchmark.places import PAIRS_OF, axis_words, say_axes
 from meshlab.files import write_file
 from meshlab.mesh import DeviceMesh
 from meshlab.plots.curves import curve_box, plot_bandwidth, plot_latency
@@ -28,6 +31,7 @@ __all__ = [
     "Pictures",
     "curve_pictures",
     "draw",
+    "matrix_pictures",
     "membership_pictures",
     "picture_file",
     "pictures_by_axis",
@@ -77,15 +81,19 @@ class Pictures:
         The groups on the machine.
     curves : list of (str, list of Picture)
         Bandwidth and latency, under the name of what they were measured on.
+    matrices : list of Picture
+        Pairs of ranks.
     """
 
     memberships: list[Picture]
     machines: list[Picture]
     curves: list[tuple[str, list[Picture]]]
+    matrices: list[Picture]
 
     def save(self, folder: Path, prefix: str) -> None:
         """Write all of them into a folder as PNG files, named as `picture_file` says."""
-        for picture in (*self.memberships, *self.machines, *(one for _, pictures in self.curves for one in pictures)):
+        curves = (one for _, pictures in self.curves for one in pictures)
+        for picture in (*self.memberships, *self.machines, *self.matrices, *curves):
             write_file(folder / picture_file(prefix, picture), figure_png(picture.figure))
 
 
@@ -110,6 +118,7 @@ def draw(results: pd.DataFrame, mesh: DeviceMesh | None, cluster: Cluster | None
         membership_pictures(mesh, axes) if mesh is not None else [],
         topology_pictures(mesh, cluster, axes) if mesh is not None and cluster is not None else [],
         pictures_by_axis(results),
+        matrix_pictures(results),
     )
 
 
@@ -180,15 +189,45 @@ def curve_pictures(results: pd.DataFrame, name: str) -> list[Picture]:
 
 
 def pictures_by_axis(results: pd.DataFrame) -> list[tuple[str, list[Picture]]]:
-    """Bandwidth and latency for each axis and mode that was measured, under its name."""
+    """Bandwidth and latency for each axis and mode that was measured, under its name; pairs have a matrix instead."""
     named = []
+    attrs = dict(results.attrs)
+    results = say_axes(results)
+    results = results[~results["axis"].str.startswith(PAIRS_OF).fillna(value=False).to_numpy(bool)]
     has_modes = results["mode"].nunique(dropna=False) > 1
     for (axis, mode), rows in results.groupby(["axis", "mode"], dropna=False, sort=False):
-        rows.attrs = dict(results.attrs)
-        title, name = describe_groups(rows) or "all ranks", str(axis).replace(" ", "-")
+        rows.attrs = attrs
+        title, name = describe_groups(rows) or "all ranks", _slug(str(axis))
         if has_modes:
             title, name = f"{title}{SEPARATOR}{say('mode', mode)}", f"{name}-{mode}"
         pictures = curve_pictures(rows, name)
         if pictures:
             named.append((title, pictures))
     return named
+
+
+def matrix_pictures(results: pd.DataFrame) -> list[Picture]:
+    """Pairs of ranks as matrices, at their largest size: one for each collective, axis, mode and element type."""
+    from matplotlib.figure import Figure
+
+    from meshlab.plots.matrix import plot_matrix
+
+    is_pair = results["axis"].str.endswith(" pairs").fillna(value=False) & (results["status"] == "ok")
+    pairs = results[is_pair.fillna(value=False).to_numpy(bool)]
+    keys = pairs[["collective", "axis", "mode", "dtype"]].drop_duplicates()
+    choices: list[tuple[str, str, str, str]] = list(keys.itertuples(index=False, name=None))
+    told = [place for place in range(4) if len({choice[place] for choice in choices}) > 1]
+    pictures = []
+    for choice in choices:
+        collective, axis, mode, dtype = choice
+        matrix = pair_matrix(results, collective, axis=axis.removesuffix(" pairs"), mode=mode, dtype=dtype)
+        figure = Figure((WIDTH, WIDTH * 0.8), layout="constrained")
+        title = plot_matrix(matrix, ax=figure.add_subplot()).get_title(loc="left")
+        name = "-".join(["matrix", *(_slug(choice[place]) for place in told or [0])])
+        pictures.append(Picture(name, figure, f"{axis_words(axis)}. {'. '.join(title.splitlines())}."))
+    return pictures
+
+
+def _slug(text: str) -> str:
+    """The text as a part of a file's name."""
+    return re.sub(r"[^\w.]+", "-", text).strip("-")

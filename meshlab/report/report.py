@@ -100,11 +100,11 @@ class Report:
     def _content(self) -> dict[str, Any]:
         """What both formats show."""
         from meshlab.plots.lines import where_text
-        from meshlab.report import content
+        from meshlab.report import content, questions
 
         shown, more = content.tables(self.results)
         fingerprint = self.mesh.fingerprint if self.mesh is not None else ""
-        verdict = content.verdict(self.results)
+        verdict = [*content.verdict(self.results), *questions.answers(self.results)]
         return {
             "title": self.title,
             "where": where_text(self.results),
@@ -114,7 +114,7 @@ class Report:
                 self.results, state=self.state, fingerprint=fingerprint, cluster=self.cluster
             ),
             "machine": self._machine(),
-            "tables": shown,
+            "tables": [*questions.answer_tables(self.results), *shown],
             "more_tables": more,
             "method": [*content.method(self.results), *self._facts[0]],
             "environment": self._facts[1],
@@ -205,11 +205,13 @@ class Report:
 
     def _repr_html_(self) -> str:
         from meshlab import markup
-        from meshlab.report import content
-        from meshlab.report.pictures import pictures_by_axis
+        from meshlab.report import content, questions
+        from meshlab.report.pictures import matrix_pictures, pictures_by_axis
 
-        verdict = "".join(f"<div>{markup.escape(sentence)}</div>" for sentence in content.verdict(self.results))
-        pictures = "".join(picture.svg for _, pictures in pictures_by_axis(self.results) for picture in pictures[:1])
+        told = [*content.verdict(self.results), *questions.answers(self.results)]
+        verdict = "".join(f"<div>{markup.escape(sentence)}</div>" for sentence in told)
+        shown = [*matrix_pictures(self.results), *(drawn[0] for _, drawn in pictures_by_axis(self.results))]
+        pictures = "".join(picture.svg for picture in shown)
         return markup.card(self.title, 'Report.save("report.html") writes all of it', verdict, pictures)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from meshlab import markup
 from meshlab.benchmark.card import PICTURE, run_card
 from meshlab.benchmark.frame import bandwidth
+from meshlab.benchmark.places import axis_words
 from meshlab.units import format_seconds
 from meshlab.widgets.curve import Curve, Line
 
@@ -199,14 +200,22 @@ def _several(run: Run) -> list[str]:
     return [name for name in _TELLING if len({getattr(part, name) for part in parts} - {None}) > 1]
 
 
-def _line_name(several: list[str], n_launches: int, row: Row) -> str:
+def _line_name(run: Run, several: list[str], row: Row) -> str:
     """What tells the lines of a run apart: whatever it has several of."""
-    parts = [str(row[name]) for name in several if name != "in_place" and row[name] is not None]
+    told = {**row, "axis": axis_words(row["axis"], _doing(run, row["axis"]))}
+    parts = [str(told[name]) for name in several if name != "in_place" and told[name] is not None]
     if "in_place" in several:
         parts.append("in place" if row["in_place"] else "out of place")
-    if n_launches > 1:
+    if run.plan.launches > 1:
         parts.append(f"launch {row['launch']}")
     return " · ".join(parts) or str(row["collective"])
+
+
+def _doing(run: Run, axis: str) -> str:
+    """What the other axis does meanwhile; empty where it does one thing after the other."""
+    other = axis.partition("+")[2]
+    does = [dict(run.plan.beside)[other]] if other in dict(run.plan.beside) else list(run.plan.collective)
+    return does[0] if other and len(does) == 1 else ""
 
 
 def _line_names(run: Run) -> dict[_Identity, str]:
@@ -214,7 +223,9 @@ def _line_names(run: Run) -> dict[_Identity, str]:
     several, n = _several(run), run.plan.launches
     rows = [{name: getattr(part, name) for name in _IDENTITY} for step in run.steps for part in step.parts]
     return {
-        (*row.values(), launch): _line_name(several, n, row | {"launch": launch}) for row in rows for launch in range(n)
+        (*row.values(), launch): _line_name(run, several, row | {"launch": launch})
+        for row in rows
+        for launch in range(n)
     }
 
 
@@ -232,7 +243,7 @@ def _rows_about(results: pd.DataFrame, identities: list[_Identity]) -> pd.DataFr
 
 def _points(run: Run, rows: list[Row]) -> list[tuple[str, float, float, float, float]]:
     """One point per step that was measured: name, size, bus bandwidth of the slowest group and its interval."""
-    several, n_launches = _several(run), run.plan.launches
+    several = _several(run)
     steps: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         if row["status"] == "ok" and row["size_bytes"] is not None:
@@ -249,7 +260,7 @@ def _points(run: Run, rows: list[Row]) -> list[tuple[str, float, float, float, f
         _, busbw = bandwidth([name] * 3, [size] * 3, [n] * 3, times)
         if np.isfinite(busbw[0]):
             value, low, high = (float(part) for part in busbw)
-            points.append((_line_name(several, n_launches, first), float(size), value, low, high))
+            points.append((_line_name(run, several, first), float(size), value, low, high))
     return points
 
 

@@ -48,6 +48,14 @@ def test_a_rank_that_is_slow_with_all_is_named_once(ax: Axes) -> None:
     assert ax.get_title(loc="left").startswith("Slow: 7 pairs, all with rank 3, 12.0\u2009GB/s")
 
 
+def test_many_slow_pairs_do_not_make_the_title_leave_the_figure() -> None:
+    figure = Figure(figsize=(5.75, 4.6), layout="constrained")
+    ax = plot_matrix(matrix(slow=((0, 1), (2, 3), (4, 5), (6, 7))), ax=figure.subplots())
+    figure.draw_without_rendering()
+    assert "and 1 more" in ax.get_title(loc="left").replace("\n", " ")
+    assert ax._left_title.get_window_extent().x1 <= figure.bbox.x1
+
+
 def test_an_even_matrix_has_no_frames(ax: Axes) -> None:
     plot_matrix(matrix(), ax=ax)
     assert frames(ax) == []

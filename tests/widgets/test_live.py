@@ -57,6 +57,18 @@ def test_lines_are_named_by_what_varies(thread_engines: ml.Engines) -> None:
     assert view.curve.title == "all_reduce · pipelined · 4 ranks · threads in this process"
 
 
+def test_lines_of_groups_one_at_a_time_and_of_two_axes_at_once_are_named_in_words(thread_engines: ml.Engines) -> None:
+    run = ml.bench(
+        thread_engines, MESH, axis="tp", sizes="1K, 2K", groups=["together", "alone"], beside={"dp": "all_reduce"},
+        sampling=QUICK,
+    )  # fmt: skip
+    view = LiveView(run)
+    run.wait(30)
+    assert set(view.curve.series) == {
+        "tp", "dp", "tp, one group at a time", "tp, while dp does all_reduce", "dp, while tp does all_reduce",
+    }  # fmt: skip
+
+
 def test_status_says_step_elapsed_and_left(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:16K", sampling=SLOW)
     view = LiveView(run)
