@@ -16,9 +16,6 @@ from meshlab.comm import Communicator, Hierarchical
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-PREPARED_US = 2.0
-PUBLIC_US = 8.0
-
 
 @pytest.fixture(scope="module")
 def two_ranks() -> Iterator[ml.Engines]:
@@ -60,24 +57,23 @@ def overheads(comm: Any, alone: bool) -> dict[str, float]:
 
 
 def report(benchmark: Any, title: str, times: dict[str, float]) -> None:
-    print(f"\n    {title}: " + ", ".join(f"{name} {value:.2f} µs" for name, value in times.items()))
+    bare = times.get("mpi4py")
+    more = {
+        name: "" if bare is None or name == "mpi4py" else f" (+{value - bare:.2f})" for name, value in times.items()
+    }
+    print(f"\n    {title}: " + ", ".join(f"{name} {value:.2f}{more[name]} µs" for name, value in times.items()))
     benchmark.extra_info.update(times)
 
 
 def test_on_one_rank(benchmark: Any, two_ranks: ml.Engines) -> None:
     times = benchmark.pedantic(lambda: two_ranks.run(overheads, arguments=(True,)), rounds=1)["value"].iloc[0]
     report(benchmark, "COMM_SELF", times)
-    assert times["timed loop"] - times["mpi4py"] < PREPARED_US
-    assert times["prepared"] - times["mpi4py"] < PREPARED_US
-    assert times["all_reduce(x, y)"] - times["mpi4py"] < PUBLIC_US
 
 
 def test_on_two_ranks(benchmark: Any, two_ranks: ml.Engines) -> None:
     """The public call compares the ranks first, with one more call of its own."""
     times = benchmark.pedantic(lambda: two_ranks.run(overheads, arguments=(False,)), rounds=1)["value"].iloc[0]
     report(benchmark, "two ranks", times)
-    assert times["timed loop"] - times["mpi4py"] < PREPARED_US
-    assert times["prepared"] - times["mpi4py"] < PREPARED_US
 
 
 def stages(comm: Any, size: int) -> dict[str, float]:

@@ -91,7 +91,7 @@ def test_groups_of_one_axis(benchmark: Any) -> None:
 
 
 @pytest.mark.benchmark(group="groups of one axis of 131,072 ranks")
-def test_megatrons_algorithm_gives_the_same_groups_more_than_500_times_slower(benchmark: Any) -> None:
+def test_megatrons_algorithm_gives_the_same_groups_and_its_time_stands_beside(benchmark: Any) -> None:
     mesh = DeviceMesh(AXES)
     names = list(reversed(mesh.axis_names))
     sizes = [mesh.size(name) for name in names]
@@ -101,7 +101,7 @@ def test_megatrons_algorithm_gives_the_same_groups_more_than_500_times_slower(be
     assert np.array_equal(mesh.groups("dp").array, lists)
     fast = best_of(lambda: DeviceMesh(AXES).groups("dp"), 10)
     benchmark.extra_info["times slower"] = round(slow / fast)
-    assert slow / fast > 500
+    print(f"\n    groups of one axis: {1e3 * slow:.0f} ms by Megatron's algorithm, {1e3 * fast:.2f} ms here")
 
 
 @pytest.mark.benchmark(group="groups of one axis of 1,024 ranks")
