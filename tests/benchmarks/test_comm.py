@@ -58,10 +58,11 @@ def overheads(comm: Any, alone: bool) -> dict[str, float]:
 
 def report(benchmark: Any, title: str, times: dict[str, float]) -> None:
     bare = times.get("mpi4py")
-    more = {
-        name: "" if bare is None or name == "mpi4py" else f" (+{value - bare:.2f})" for name, value in times.items()
-    }
-    print(f"\n    {title}: " + ", ".join(f"{name} {value:.2f}{more[name]} µs" for name, value in times.items()))
+    told = [
+        f"{name} {value:.2f} µs" + ("" if bare is None or name == "mpi4py" else f" ({value - bare:+.2f})")
+        for name, value in times.items()
+    ]
+    print(f"\n    {title}: {', '.join(told)}")
     benchmark.extra_info.update(times)
 
 
