@@ -372,7 +372,10 @@ class Communicator(Calls):
             self.backend.close()
 
     def abort(self) -> None:
-        """End the communicator although other ranks do not answer any more; where the library cannot, forget it."""
+        """End the communicator although other ranks do not answer any more; where the library cannot, forget it.
+
+        On GPUs all communicators of this rank end with it, because they share what NCCL asks whether to go on.
+        """
         if not self._is_closed:
             self._is_closed = True
             abort = getattr(self.backend, "abort", None)
