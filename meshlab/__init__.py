@@ -17,104 +17,61 @@ from typing import TYPE_CHECKING, Any
 from meshlab.version import __version__
 
 if TYPE_CHECKING:
-    from meshlab.benchmark import (
-        Comparison,
-        EnvComparison,
-        Estimate,
-        NcclTestsLog,
-        Plan,
-        Run,
-        Sampling,
-        bench,
-        bench_pairs,
-        compare,
-        compare_env,
-        contention,
-        describe,
-        example,
-        find_spikes,
-        find_stragglers,
-        interference,
-        measure_overlap,
-        pair_matrix,
-        pair_table,
-        published_references,
-        read_nccl_tests,
-        reference_lines,
-        to_nccl_tests,
-    )
-    from meshlab.comm import (
-        Communicator,
-    )
-    from meshlab.engines import (
-        Engines,
-        attach,
-        join,
-        launch,
-    )
-    from meshlab.errors import (
-        BenchError,
-        CommunicatorError,
-        EngineError,
-        MeshError,
-        MeshlabError,
-        ParseError,
-        TopologyError,
-    )
-    from meshlab.mesh import (
-        Axis,
-        DeviceMesh,
-        Group,
-        Groups,
-        diff,
-        read_mesh,
-    )
-    from meshlab.plots import (
-        plot_bandwidth,
-        plot_batches,
-        plot_comparison,
-        plot_host,
-        plot_latency,
-        plot_links,
-        plot_matrix,
-        plot_membership,
-        plot_ring,
-        plot_stragglers,
-        plot_topology,
-    )
-    from meshlab.report import (
-        Report,
-        read_report,
-    )
-    from meshlab.topology import (
-        Cluster,
-        Device,
-        Link,
-        Node,
-        Placement,
-        add_nodes,
-        drop_device,
-        drop_link,
-        drop_nic,
-        health,
-        place,
-        preset,
-        probe,
-        read_nccl_graph,
-        read_nccl_topology,
-        read_nvidia_smi,
-        read_slurm_topology,
-        read_topology,
-        set_nvlink_domain,
-        set_taper,
-        topology_text,
-    )
-    from meshlab.widgets import (
-        Curve,
-        Designer,
-        Grid,
-        LiveView,
-    )
+    from meshlab.benchmark.comparison import Comparison
+    from meshlab.benchmark.environments import EnvComparison, compare_env
+    from meshlab.benchmark.estimate import Estimate
+    from meshlab.nccl_tests.log import NcclTestsLog
+    from meshlab.frames.plan import Plan, Sampling
+    from meshlab.benchmark.run import Run
+    from meshlab.benchmark.api import bench, bench_pairs
+    from meshlab.analysis.comparison import compare
+    from meshlab.analysis.concurrency import contention, interference
+    from meshlab.frames.schema import describe
+    from meshlab.frames.example_data import example
+    from meshlab.benchmark.spikes import find_spikes
+    from meshlab.analysis.stragglers import find_stragglers
+    from meshlab.benchmark.overlap import measure_overlap
+    from meshlab.analysis.pairs import pair_matrix, pair_table
+    from meshlab.analysis.references import published_references, reference_lines
+    from meshlab.benchmark.nccl_tests.read import read_nccl_tests
+    from meshlab.nccl_tests.writer import to_nccl_tests
+    from meshlab.comm.communicator import Communicator
+    from meshlab.engines.engines import Engines
+    from meshlab.engines.launcher import attach, launch
+    from meshlab.engines.mpi_world import join
+    from meshlab.errors import BenchError, CommunicatorError, EngineError, MeshError, MeshlabError, ParseError, TopologyError
+    from meshlab.mesh.axes import Axis
+    from meshlab.mesh.mesh import DeviceMesh
+    from meshlab.mesh.groups import Group, Groups
+    from meshlab.mesh.diff import diff
+    from meshlab.mesh.interop import read_mesh
+    from meshlab.plots.curves import plot_bandwidth, plot_latency
+    from meshlab.plots.lateness import plot_batches, plot_stragglers
+    from meshlab.plots.ratios import plot_comparison
+    from meshlab.plots.host_diagram import plot_host
+    from meshlab.plots.heatmaps import plot_links
+    from meshlab.plots.matrix import plot_matrix
+    from meshlab.plots.cells import plot_membership
+    from meshlab.plots.rings import plot_ring
+    from meshlab.plots.machine import plot_topology
+    from meshlab.report.report import Report, read_report
+    from meshlab.topology.model.cluster import Cluster
+    from meshlab.topology.model.hardware import Device, Link, Node
+    from meshlab.topology.placement.placement.placement import Placement, place
+    from meshlab.topology.whatif import add_nodes, drop_device, drop_link, drop_nic, set_nvlink_domain, set_taper
+    from meshlab.topology.health import health
+    from meshlab.topology.model.presets import preset
+    from meshlab.topology.readers.hosts import probe
+    from meshlab.topology.readers.nccl_graph import read_nccl_graph
+    from meshlab.topology.readers.nccl_xml import read_nccl_topology
+    from meshlab.topology.readers.nvidia_smi import read_nvidia_smi
+    from meshlab.topology.readers.slurm import read_slurm_topology
+    from meshlab.topology.readers.detect import read_topology
+    from meshlab.topology.render import topology_text
+    from meshlab.widgets.curve import Curve
+    from meshlab.widgets.designer import Designer
+    from meshlab.widgets.grid import Grid
+    from meshlab.widgets.live import LiveView
 
 _HOMES = {
     "Axis": "meshlab.mesh",

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark.frame import RESULTS, SAMPLES, bandwidth, conform
+from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth, conform
 
 MakeResults = Callable[..., pd.DataFrame]
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark import conductor
-from meshlab.cli import main, measuring
+from meshlab.benchmark import executor as conductor
+from meshlab.cli import main, commands as measuring
 
 ROOT = Path(__file__).parents[1]
 
@@ -209,7 +209,7 @@ def test_the_demo_goes_the_whole_way_over_mpi(capsys: pytest.CaptureFixture[str]
 def test_compare_tells_a_regression_by_its_exit_code(
     thread_engines: ml.Engines, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    from meshlab.benchmark.store import save_run
+    from meshlab.frames.store import save_run
 
     run = ml.bench(thread_engines, ml.DeviceMesh("tp=4"), sizes="64K, 256K", sampling=ml.Sampling(max_s=0.3))
     run.wait(30)

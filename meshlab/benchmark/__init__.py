@@ -1,22 +1,25 @@
 """Measuring collectives: plans, runs, the frames they give, and other people's numbers in the same frames."""
 
-from meshlab.benchmark.alternate import EnvComparison, compare_env
-from meshlab.benchmark.comparing import compare
+from meshlab.benchmark.environments import EnvComparison, compare_env
+from meshlab.analysis.comparison import compare
 from meshlab.benchmark.comparison import Comparison
 from meshlab.benchmark.estimate import Estimate
-from meshlab.benchmark.frame import RESULTS, SAMPLES, describe
-from meshlab.benchmark.nccl_tests import NcclTestsLog, read_nccl_tests, to_nccl_tests
+from meshlab.frames.schema import RESULTS, SAMPLES, describe
+from meshlab.nccl_tests.log import NcclTestsLog
+from meshlab.benchmark.nccl_tests.read import read_nccl_tests
+from meshlab.nccl_tests.writer import to_nccl_tests
 from meshlab.benchmark.overlap import measure_overlap
-from meshlab.benchmark.pairs import pair_matrix, pair_table
-from meshlab.benchmark.plan import Plan, Sampling
-from meshlab.benchmark.references import published_references, reference_lines
-from meshlab.benchmark.run import Progress, Run
-from meshlab.benchmark.sharing import contention, interference
-from meshlab.benchmark.shipped import example
+from meshlab.analysis.pairs import pair_matrix, pair_table
+from meshlab.frames.plan import Plan, Sampling
+from meshlab.analysis.references import published_references, reference_lines
+from meshlab.benchmark.progress import Progress
+from meshlab.benchmark.run import Run
+from meshlab.analysis.concurrency import contention, interference
+from meshlab.frames.example_data import example
 from meshlab.benchmark.spikes import find_spikes
-from meshlab.benchmark.start import bench, bench_pairs
+from meshlab.benchmark.api import bench, bench_pairs
 from meshlab.benchmark.steps import Step
-from meshlab.benchmark.stragglers import find_stragglers
+from meshlab.analysis.stragglers import find_stragglers
 
 __all__ = [
     "RESULTS",

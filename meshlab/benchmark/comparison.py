@@ -91,7 +91,7 @@ class Comparison:
         Examples
         --------
         >>> import pandas as pd
-        >>> from meshlab.benchmark.comparing import compare
+        >>> from meshlab.analysis.comparison import compare
         >>> row = dict(collective="all_reduce", size_bytes=1024, time_us=10.0, time_us_lo=9.9, time_us_hi=10.1)
         >>> before = pd.DataFrame([row])
         >>> after = before.assign(time_us=12.0, time_us_lo=11.9, time_us_hi=12.1)

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.frame import (
-    RESULTS,
-    STEP,
-    conform,
-    empty_samples,
-    frame_from_csv,
-    frame_from_json,
-    frame_from_parquet,
-)
+from meshlab.frames.schema import RESULTS, STEP, conform, empty_samples, frame_from_csv, frame_from_json, frame_from_parquet
 from meshlab.benchmark.nccl_tests.read import read_nccl_tests
 from meshlab.errors import BenchError, ParseError
 

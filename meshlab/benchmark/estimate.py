@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.batches import PATIENCE_S
-from meshlab.benchmark.statistics import FEWEST_FOR_INTERVAL
+from meshlab.benchmark.on_ranks.sampling import PATIENCE_S
+from meshlab.frames.statistics import FEWEST_FOR_INTERVAL
 from meshlab.comm.catalog import CATALOG
-from meshlab.mesh import DeviceMesh
+from meshlab.mesh.mesh import DeviceMesh
 from meshlab.units import format_seconds, format_size
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.benchmark.plan import Plan, Sampling
+    from meshlab.frames.plan import Plan, Sampling
     from meshlab.benchmark.steps import Step
 
 __all__ = ["RATES", "Estimate", "Rates", "estimate_plan", "seconds_per_step"]

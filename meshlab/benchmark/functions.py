@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.batches import Agreement, take_batches
-from meshlab.benchmark.timing import Measured
+from meshlab.benchmark.on_ranks.sampling import Agreement, take_batches
+from meshlab.benchmark.on_ranks.timing import Measured
 from meshlab.comm.backend import Mode, Timings
 
 if TYPE_CHECKING:
-    from meshlab.benchmark.plan import Sampling
+    from meshlab.frames.plan import Sampling
     from meshlab.benchmark.steps import Step
-    from meshlab.comm import Communicator
+    from meshlab.comm.communicator import Communicator
 
 __all__ = ["measure_function"]
 
@@ -39,7 +39,7 @@ def measure_function(
     Parameters
     ----------
     comm, everyone, step, sampling, groups
-        As in `meshlab.benchmark.timing.measure_together`.
+        As in `meshlab.benchmark.on_ranks.timing.measure_together`.
     function : callable
         ``function(comm)``.
 

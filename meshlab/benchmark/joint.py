@@ -10,13 +10,14 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from meshlab.benchmark.batches import agree_alone, calls_per_batch, take_batches
-from meshlab.benchmark.timing import Measured, ready_step
+from meshlab.benchmark.on_ranks.sampling import agree_alone, calls_per_batch, take_batches
+from meshlab.benchmark.on_ranks.timing import Measured, ready_step
 
 if TYPE_CHECKING:
-    from meshlab.benchmark.plan import Sampling
+    from meshlab.frames.plan import Sampling
     from meshlab.benchmark.steps import Step
-    from meshlab.comm import Communicator, PreparedCall
+    from meshlab.comm.communicator import Communicator
+    from meshlab.comm.prepared import PreparedCall
 
 __all__ = ["measure_joint"]
 

@@ -9,13 +9,13 @@ import numpy as np
 
 from meshlab.engines.engines import Engines
 from meshlab.errors import BenchError, EngineError
-from meshlab.mesh import MeshLike
+from meshlab.mesh.given import MeshLike
 from meshlab.units import parse_sizes
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.comm import Communicator
+    from meshlab.comm.communicator import Communicator
 
 __all__ = ["measure_overlap"]
 
@@ -66,8 +66,8 @@ def measure_overlap(
     --------
     On GPUs it gives a frame; elsewhere it says what it needs:
 
-    >>> from meshlab.engines import launch
-    >>> from meshlab.mesh import DeviceMesh
+    >>> from meshlab.engines.launcher import launch
+    >>> from meshlab.mesh.mesh import DeviceMesh
     >>> with launch(2, backend="threads") as engines:
     ...     measure_overlap(engines, DeviceMesh("tp=2"), axis="tp")
     Traceback (most recent call last):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from meshlab.benchmark.assemble import Columns, Row, results_frame, rows_of_results, samples_frame
+from meshlab.frames.rundata import Columns, Row, results_frame, rows_of_results, samples_frame
 from meshlab.errors import BenchError, MeshlabError
 from meshlab.units import format_size
 

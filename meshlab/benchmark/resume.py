@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from meshlab.benchmark.assemble import columns_of_samples, rows_of_results
+from meshlab.frames.rundata import columns_of_samples, rows_of_results
 from meshlab.errors import BenchError
 
 if TYPE_CHECKING:
-    from meshlab.benchmark.plan import Plan
+    from meshlab.frames.plan import Plan
     from meshlab.benchmark.record import Record
     from meshlab.benchmark.run import Run
     from meshlab.benchmark.steps import Step
     from meshlab.engines.engines import Engines
-    from meshlab.mesh import DeviceMesh
+    from meshlab.mesh.mesh import DeviceMesh
 
 __all__ = ["Earlier"]
 

@@ -13,19 +13,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshlab.benchmark.assemble import Row
+from meshlab.frames.rundata import Row
 from meshlab.benchmark.card import run_card
-from meshlab.benchmark.conductor import Conductor
+from meshlab.benchmark.executor import Conductor
 from meshlab.benchmark.estimate import Estimate, seconds_per_step
 from meshlab.benchmark.memory import room_here
-from meshlab.benchmark.plan import Plan
+from meshlab.frames.plan import Plan
 from meshlab.benchmark.progress import Clock, Progress
 from meshlab.benchmark.record import Record, State
 from meshlab.benchmark.resume import Earlier
 from meshlab.benchmark.steps import Step
 from meshlab.engines.engines import Engines
 from meshlab.errors import BenchError, MeshlabError
-from meshlab.mesh import DeviceMesh
+from meshlab.mesh.mesh import DeviceMesh
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,8 +40,8 @@ class Run:
 
     Examples
     --------
-    >>> from meshlab.benchmark import bench
-    >>> from meshlab.engines import launch
+    >>> from meshlab.benchmark.api import bench
+    >>> from meshlab.engines.launcher import launch
     >>> with launch(2, backend="threads") as engines:
     ...     run = bench(engines, sizes="1K, 4K")
     ...     results = run.wait()
@@ -138,7 +138,7 @@ class Run:
     @property
     def devices(self) -> pd.DataFrame:
         """One row per GPU, before and after the run: clocks, temperature, power, what holds clocks down, errors."""
-        from meshlab.benchmark.machine import devices_frame
+        from meshlab.benchmark.on_ranks.environment import devices_frame
 
         return devices_frame(self._record.devices)
 
@@ -190,25 +190,25 @@ class Run:
 
     def stragglers(self) -> pd.DataFrame:
         """Which rank comes late; see `meshlab.benchmark.find_stragglers`."""
-        from meshlab.benchmark.stragglers import find_stragglers
+        from meshlab.analysis.stragglers import find_stragglers
 
         return find_stragglers(self.samples, self.results)
 
     def contention(self) -> pd.DataFrame:
         """How groups of an axis slow each other down; see `meshlab.benchmark.contention`."""
-        from meshlab.benchmark.sharing import contention
+        from meshlab.analysis.concurrency import contention
 
         return contention(self.results)
 
     def interference(self) -> pd.DataFrame:
         """How two axes slow each other down; see `meshlab.benchmark.interference`."""
-        from meshlab.benchmark.sharing import interference
+        from meshlab.analysis.concurrency import interference
 
         return interference(self.results)
 
     def pairs(self) -> pd.DataFrame:
         """Every pair of ranks that was measured, and which are slow; see `meshlab.benchmark.pair_table`."""
-        from meshlab.benchmark.pairs import pair_table
+        from meshlab.analysis.pairs import pair_table
 
         return pair_table(self.results)
 
@@ -217,8 +217,8 @@ class Run:
 
         Examples
         --------
-        >>> from meshlab.benchmark import bench_pairs
-        >>> from meshlab.engines import launch
+        >>> from meshlab.benchmark.api import bench_pairs
+        >>> from meshlab.engines.launcher import launch
         >>> with launch(3, backend="threads") as engines:
         ...     run = bench_pairs(engines, sizes="1K")
         ...     results = run.wait()
@@ -229,7 +229,7 @@ class Run:
         1      True  False   True
         2      True   True  False
         """
-        from meshlab.benchmark.pairs import pair_matrix
+        from meshlab.analysis.pairs import pair_matrix
 
         return pair_matrix(self.results, collective, **choice)
 
@@ -260,8 +260,8 @@ class Run:
 
         Examples
         --------
-        >>> from meshlab.benchmark import bench
-        >>> from meshlab.engines import launch
+        >>> from meshlab.benchmark.api import bench
+        >>> from meshlab.engines.launcher import launch
         >>> with launch(2, backend="threads") as engines:
         ...     results = bench(engines, sizes="1K").wait(timeout_s=30)
         >>> results[["collective", "n_ranks", "n_wrong", "status"]]
@@ -300,8 +300,8 @@ class Run:
 
         Examples
         --------
-        >>> from meshlab.benchmark import bench
-        >>> from meshlab.engines import launch
+        >>> from meshlab.benchmark.api import bench
+        >>> from meshlab.engines.launcher import launch
         >>> with launch(2, backend="threads") as engines:
         ...     run = bench(engines, sizes="1K:64M")
         ...     run.cancel()
@@ -365,8 +365,8 @@ class Run:
         Examples
         --------
         >>> import tempfile
-        >>> from meshlab.benchmark import bench
-        >>> from meshlab.engines import launch
+        >>> from meshlab.benchmark.api import bench
+        >>> from meshlab.engines.launcher import launch
         >>> with launch(2, backend="threads") as engines:
         ...     run = bench(engines, sizes="1K")
         ...     results = run.wait()
@@ -374,7 +374,7 @@ class Run:
         ...     run.save(folder).is_dir(), Run.load(folder).run_id == run.run_id
         (True, True)
         """
-        from meshlab.benchmark.store import FILES, check_free, run_id_in, save_run
+        from meshlab.frames.store import FILES, check_free, run_id_in, save_run
         from meshlab.files import staged_folder
 
         if not overwrite:
@@ -389,13 +389,13 @@ class Run:
 
         One name gets one hash all over the run, and another one the next time.
         """
-        from meshlab.benchmark.redact import redact_run
+        from meshlab.frames.redact import redact_run
 
         return redact_run(self)
 
     def to_nccl_tests(self) -> str:
         """The results as text in the layout of nccl-tests, for tools that read that."""
-        from meshlab.benchmark.nccl_tests import to_nccl_tests
+        from meshlab.nccl_tests.writer import to_nccl_tests
 
         return to_nccl_tests(self.results)
 
@@ -409,7 +409,7 @@ class Run:
             If the folder holds no run, or one that is not whole. Where a Parquet file is broken or missing and the CSV
             beside it is whole, that is read, and a warning and the log say so.
         """
-        from meshlab.benchmark.store import load_run
+        from meshlab.frames.store import load_run
 
         return load_run(cls, folder)
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.benchmark.frame import STEP, require_columns, told_steps
-from meshlab.benchmark.statistics import spike_limit
+from meshlab.frames.schema import STEP, require_columns, told_steps
+from meshlab.frames.statistics import spike_limit
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,7 @@ def find_spikes(samples: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
 
     Examples
     --------
-    >>> from meshlab.benchmark.frame import empty_results, empty_samples
+    >>> from meshlab.frames.schema import empty_results, empty_samples
     >>> len(find_spikes(empty_samples(), empty_results()))
     0
     """

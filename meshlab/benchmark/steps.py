@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from meshlab.comm.backend import Mode
-from meshlab.comm.catalog import find_collective, find_dtype
+from meshlab.comm.catalog import find_collective
+from meshlab.comm.dtypes import find_dtype
 from meshlab.errors import BenchError
-from meshlab.mesh import DeviceMesh, Groups
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.mesh.groups import Groups
 from meshlab.units import format_size
 
 if TYPE_CHECKING:
-    from meshlab.benchmark.plan import Plan
+    from meshlab.frames.plan import Plan
 
 __all__ = ["GROUPINGS", "PAIRED", "Grouping", "Party", "Step", "along", "lay_steps", "n_rounds", "pairs_of_round"]
 

@@ -7,9 +7,9 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 
-from meshlab.cli.arguments import join_axes, make_parser
+from meshlab.cli.main import join_axes, make_parser
 from meshlab.cli.words import BAD_INPUT, INTERRUPTED
-from meshlab.engines.here import launched_as
+from meshlab.engines.mpi_world import launched_as
 from meshlab.errors import MeshlabError
 
 __all__ = ["main"]

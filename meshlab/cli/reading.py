@@ -18,8 +18,8 @@ _FIRST_NOTEBOOK = "01_first_mesh.ipynb"
 
 def report(options: argparse.Namespace) -> int:
     """Write the report of a run that was saved."""
-    from meshlab.benchmark import Run
-    from meshlab.report import Report
+    from meshlab.benchmark.run import Run
+    from meshlab.report.report import Report
 
     path = Path(options.out) if options.out else Path(options.folder) / "report.html"
     with warnings_as_sentences():
@@ -31,7 +31,7 @@ def report(options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """Compare two runs or logs; 1 when something became slower or wrong."""
-    from meshlab.benchmark.comparing import print_comparison
+    from meshlab.analysis.comparison import print_comparison
 
     with warnings_as_sentences():
         return print_comparison(options.before, options.after, threshold=options.threshold, anyway=options.anyway)
@@ -55,7 +55,7 @@ def show(options: argparse.Namespace) -> int:
 
 def doctor(options: argparse.Namespace) -> int:
     """Print what is installed; 1 when something that is needed is broken."""
-    from meshlab.doctor import examine, findings_text
+    from meshlab.cli.doctor import examine, findings_text
 
     findings = examine()
     say(findings_text(findings))

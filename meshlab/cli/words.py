@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from meshlab.errors import MeshError
 
 if TYPE_CHECKING:
-    from meshlab.mesh import DeviceMesh
+    from meshlab.mesh.mesh import DeviceMesh
 
 __all__ = ["BAD_INPUT", "GOOD", "INTERRUPTED", "WRONG", "lay", "say", "warnings_as_sentences"]
 
@@ -26,7 +26,7 @@ def say(text: object) -> None:
 
 def lay(text: str, n: int | None) -> DeviceMesh:
     """Read a mesh; what is wrong is told in the words of the command line."""
-    from meshlab.mesh import DeviceMesh
+    from meshlab.mesh.mesh import DeviceMesh
 
     try:
         return DeviceMesh(text, world_size=n)

@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from meshlab.comm.backend import Call
-from meshlab.comm.calls import Calls
+from meshlab.comm.collectives import Calls
 from meshlab.comm.catalog import Collective
 from meshlab.errors import CommunicatorError
 
@@ -31,8 +31,8 @@ class Batch(Calls):
     Examples
     --------
     >>> import numpy as np
-    >>> from meshlab.comm import Communicator
-    >>> from meshlab.comm.threads import ThreadWorld
+    >>> from meshlab.comm.communicator import Communicator
+    >>> from meshlab.comm.backends.threads import ThreadWorld
     >>> comm = Communicator(ThreadWorld(1).backend(0))
     >>> with comm.batch() as batch:
     ...     batch.send(np.arange(3.0), dest=0)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from meshlab.comm import answers
-from meshlab.comm.answers import Answer, Case, Index, encode
+from meshlab.comm import correctness as answers
+from meshlab.comm.correctness import Answer, Case, Index, encode
 from meshlab.comm.dtypes import DTYPES, find_dtype
-from meshlab.comm.ops import OPS, ReduceOp, find_op
+from meshlab.comm.elements import OPS, ReduceOp, find_op
 from meshlab.errors import CommunicatorError
 
 __all__ = [

@@ -12,10 +12,10 @@ import numpy as np
 
 from meshlab.comm.backend import Backend, Call, Capabilities
 from meshlab.comm.batch import Batch
-from meshlab.comm.calls import Calls
+from meshlab.comm.collectives import Calls
 from meshlab.comm.catalog import CATALOG, Collective, find_collective
-from meshlab.comm.checks import Rules
-from meshlab.comm.ops import ReduceOp
+from meshlab.comm.validate import Rules
+from meshlab.comm.elements import ReduceOp
 from meshlab.comm.prepared import PreparedCall
 from meshlab.errors import CommunicatorError
 
@@ -41,7 +41,7 @@ class Communicator(Calls):
     Examples
     --------
     >>> import numpy as np
-    >>> from meshlab.comm.threads import ThreadWorld
+    >>> from meshlab.comm.backends.threads import ThreadWorld
     >>> comm = Communicator(ThreadWorld(1).backend(0))
     >>> comm.all_reduce(np.arange(3.0))
     array([0., 1., 2.])
@@ -233,7 +233,7 @@ class Communicator(Calls):
         --------
         On GPUs, ``comm.configured(algorithm="tree").all_reduce(x)``. Others say that they cannot:
 
-        >>> from meshlab.comm.threads import ThreadWorld
+        >>> from meshlab.comm.backends.threads import ThreadWorld
         >>> Communicator(ThreadWorld(1).backend(0)).configured(algorithm="tree")
         Traceback (most recent call last):
         ...

@@ -16,9 +16,9 @@ import numpy as np
 from meshlab.comm.catalog import CATALOG, find_collective
 from meshlab.comm.communicator import Communicator
 from meshlab.comm.dtypes import find_dtype
-from meshlab.comm.stages import HierarchicalBackend, Layout, plan_stages
+from meshlab.comm.backends.hierarchical import HierarchicalBackend, Layout, plan_stages
 from meshlab.errors import CommunicatorError
-from meshlab.mesh import Hierarchy
+from meshlab.mesh.hierarchy import Hierarchy
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,8 +25,8 @@ from meshlab.comm.agreement import disagreement, fingerprint, signature
 from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Timings, measure_blocking
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.dtypes import DTYPES, carrier
-from meshlab.comm.mpi_binding import Binder
-from meshlab.comm.ops import OPS
+from meshlab.comm.backends.mpi import Binder
+from meshlab.comm.elements import OPS
 from meshlab.errors import CommunicatorError
 
 __all__ = ["MpiBackend", "world"]

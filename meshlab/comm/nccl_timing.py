@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshlab.comm.backend import Mode, Timings
-from meshlab.comm.nccl_binding import load
+from meshlab.comm.backends.nccl_binding import load
 from meshlab.errors import CommunicatorError
 
 __all__ = ["StreamTimer"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshlab.comm.backend import Call
 from meshlab.comm.dtypes import Array, flat_elements
-from meshlab.comm.ops import OPS, divide
+from meshlab.comm.elements import OPS, divide
 
 __all__ = ["carry_out", "copy_message", "unequal_parts"]
 

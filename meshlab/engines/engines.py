@@ -15,7 +15,10 @@ from meshlab.engines.rankset import RankFacts, RankSet, Reply
 from meshlab.engines.rounds import Round, RoundFailedError
 from meshlab.engines.verify import verify_mesh
 from meshlab.errors import EngineError, MeshError
-from meshlab.mesh import WORLD, DeviceMesh, Groups, MeshLike, as_mesh
+from meshlab.mesh.axes import WORLD
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.mesh.groups import Groups
+from meshlab.mesh.given import MeshLike, as_mesh
 from meshlab.units import format_size
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ class Engines:
 
     Examples
     --------
-    >>> from meshlab.engines import launch
+    >>> from meshlab.engines.launcher import launch
     >>> with launch(2, backend="threads") as engines:
     ...     engines
     ...     sums = engines.run(lambda comm: comm.all_reduce(comm.xp.ones(1)).item())
@@ -211,7 +214,7 @@ class Engines:
 
         Examples
         --------
-        >>> from meshlab.engines import launch
+        >>> from meshlab.engines.launcher import launch
         >>> with launch(4, backend="threads") as engines:
         ...     frame = engines.run(lambda comm: comm.ranks, DeviceMesh("dp=2, tp=2"), axis="dp")
         >>> frame["value"].tolist()
@@ -266,7 +269,7 @@ class Engines:
 
         Examples
         --------
-        >>> from meshlab.engines import launch
+        >>> from meshlab.engines.launcher import launch
         >>> with launch(4, backend="threads") as engines:
         ...     proof = engines.verify(DeviceMesh("dp=2, tp=2"))
         >>> proof[["group", "ranks", "is_right"]]
@@ -305,7 +308,7 @@ class Engines:
 
         Examples
         --------
-        >>> from meshlab.engines import launch
+        >>> from meshlab.engines.launcher import launch
         >>> with launch(2, backend="threads") as engines:
         ...     engines.kill()
         ...     print(engines.state)

@@ -9,7 +9,8 @@ import numpy as np
 
 from meshlab.engines.rankset import Reply
 from meshlab.errors import EngineError
-from meshlab.mesh import WORLD, DeviceMesh
+from meshlab.mesh.axes import WORLD
+from meshlab.mesh.mesh import DeviceMesh
 
 if TYPE_CHECKING:
     from meshlab.engines.engines import Engines

@@ -9,7 +9,7 @@ import threading
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
-from meshlab.comm.threads import ThreadWorld
+from meshlab.comm.backends.threads import ThreadWorld
 from meshlab.engines.rankset import Death, RankDiedError, RankFacts, Reply
 from meshlab.engines.worker import Worker
 

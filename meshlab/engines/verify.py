@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from meshlab.errors import CommunicatorError
-from meshlab.mesh import WORLD, DeviceMesh, Group
+from meshlab.mesh.axes import WORLD
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.mesh.groups import Group
 
 if TYPE_CHECKING:
     import pandas as pd

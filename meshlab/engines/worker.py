@@ -20,7 +20,7 @@ from meshlab.comm.backend import Backend
 from meshlab.comm.communicator import Communicator
 from meshlab.engines.rankset import Opening, RankFacts, Reply
 from meshlab.errors import EngineError
-from meshlab.mesh import DeviceMesh
+from meshlab.mesh.mesh import DeviceMesh
 from meshlab.version import __version__
 
 __all__ = ["Worker", "make_identity", "open_worker", "serve"]
@@ -168,7 +168,7 @@ _worker: Worker | None = None
 
 def make_identity() -> bytes:
     """Make what lets the ranks of one NCCL world find each other; one rank does it for all."""
-    from meshlab.comm import nccl
+    from meshlab.comm.backends import nccl
 
     return nccl.unique_id()
 
@@ -202,7 +202,7 @@ def _open(opening: Opening) -> Worker:
         backend: Backend = mpi.world()
         return Worker(backend, _shared_counts(opening.counts_file, backend.size))
     if opening.backend == "nccl":
-        from meshlab.comm import nccl
+        from meshlab.comm.backends import nccl
 
         counts = _shared_counts(opening.counts_file, opening.size)
         backend = nccl.open_world(

@@ -46,7 +46,7 @@ class Grouping(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> mesh = DeviceMesh("dp=2, cp=2, tp=2")
         >>> mesh.groups("dp", "cp").array.tolist()
         [[0, 2, 4, 6], [1, 3, 5, 7]]
@@ -84,7 +84,7 @@ class Grouping(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> mesh = DeviceMesh("dp=2, tp=2").with_group("pair", [3, 0])
         >>> mesh.group_set("tp").array.tolist(), mesh.group_set("pair").array.tolist()
         ([[0, 1], [2, 3]], [[3, 0]])
@@ -115,7 +115,7 @@ class Grouping(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> DeviceMesh("dp=2, tp=2").group("dp_1")
         Group('dp_1', [1, 3])
         """
@@ -157,7 +157,7 @@ class Grouping(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> DeviceMesh("dp=2, tp=4").group_of(6, "tp")
         Group('tp_1', [4, 5, 6, 7])
         """
@@ -176,7 +176,7 @@ class Grouping(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> DeviceMesh("dp=2, tp=2").with_group("pair", [3, 0]).creation_order
         ('dp', 'tp', 'pair')
         """
@@ -199,7 +199,7 @@ class Grouping(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> DeviceMesh("dp=2, tp=2").with_group("diagonal", [3, 0]).group("diagonal")
         Group('diagonal', [3, 0])
         """
@@ -252,7 +252,7 @@ class Grouping(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> DeviceMesh("pp=2, dp=1, tp=2").stages().array.tolist()
         [[0, 1], [2, 3]]
         """
@@ -277,7 +277,7 @@ class Grouping(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> DeviceMesh("pp=3, dp=2").neighbours().tolist()
         [[0, 2], [2, 4], [1, 3], [3, 5]]
         """
@@ -307,7 +307,7 @@ class Grouping(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> levels = DeviceMesh("dp=8").hierarchy("dp", nodes=4)
         >>> levels.inner.array.tolist(), levels.outer.array.tolist()
         ([[0, 1, 2, 3], [4, 5, 6, 7]], [[0, 4], [1, 5], [2, 6], [3, 7]])

@@ -154,7 +154,7 @@ class Layout(ABC):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> mesh = DeviceMesh("pp=2, dp=3, tp=4")
         >>> mesh.size("dp", "tp"), mesh.size()
         (12, 24)
@@ -177,7 +177,7 @@ class Layout(ABC):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> DeviceMesh("tp=4", ranks=[0, 1, 2, 3], world_size=6).idle_ranks.tolist()
         [4, 5]
         """
@@ -191,7 +191,7 @@ class Layout(ABC):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> DeviceMesh("pp=2, dp=3, tp=4").strides, DeviceMesh("tp=3", ranks=[0, 2, 1]).strides
         ((12, 4, 1), (None,))
         """
@@ -232,7 +232,7 @@ class Layout(ABC):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> DeviceMesh("tp=3", ranks=[3, 0, 1], world_size=4).positions.tolist()
         [1, 2, -1, 0]
         """
@@ -254,7 +254,7 @@ class Layout(ABC):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> DeviceMesh("dp=2, tp=4").coordinates(5)
         {'dp': 1, 'tp': 1}
         """
@@ -299,7 +299,7 @@ class Layout(ABC):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> DeviceMesh("dp=2, tp=4").rank_at(tp=1, dp=1)
         5
         """

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.errors import MeshError
-from meshlab.mesh import frames, words
+from meshlab.mesh import frames, describe as words
 from meshlab.mesh.axes import format_axes, short
 from meshlab.mesh.grouping import Grouping
 from meshlab.mesh.groups import Group, Ranks
@@ -23,7 +23,7 @@ from meshlab.mesh.transforms import Transforms
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.mesh.interop import Recipe
+    from meshlab.mesh.interop.recipe import Recipe
 
 __all__ = ["DeviceMesh"]
 

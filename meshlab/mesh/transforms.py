@@ -57,7 +57,7 @@ class Transforms(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> mesh = DeviceMesh("dp=2, tp=4").reorder("tp", "dp")
         >>> mesh, mesh.group("tp_0")
         (DeviceMesh('tp=4, dp=2'), Group('tp_0', [0, 2, 4, 6]))
@@ -84,7 +84,7 @@ class Transforms(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> mesh = DeviceMesh("dp=2, tp=4").transpose("tp", "dp")
         >>> mesh, mesh.group("tp_0")
         (DeviceMesh('dp=2, tp=4').transpose('tp', 'dp'), Group('tp_0', [0, 1, 2, 3]))
@@ -107,7 +107,7 @@ class Transforms(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> DeviceMesh("dp=2, tp=4").rename(dp="data")
         DeviceMesh('data=2, tp=4')
         """
@@ -132,7 +132,7 @@ class Transforms(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> mesh = DeviceMesh("dp=2, cp=2, tp=2")
         >>> flat = mesh.flatten("dp", "cp")
         >>> flat, flat.group("dp_cp_0")
@@ -171,7 +171,7 @@ class Transforms(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> DeviceMesh("dp=8, tp=2").split_axis("dp", dp_replicate=2, dp_shard=-1)
         DeviceMesh('dp_replicate=2, dp_shard=4, tp=2')
         """
@@ -207,7 +207,7 @@ class Transforms(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> stage = DeviceMesh("pp=2, dp=2, tp=2").select(pp=1)
         >>> stage.ranks.tolist(), stage.idle_ranks.tolist()
         ([[4, 5], [6, 7]], [0, 1, 2, 3])
@@ -243,7 +243,7 @@ class Transforms(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> DeviceMesh("dp=2, pp=2, cp=2").submesh("dp", "cp", rank=5).ranks.tolist()
         [[0, 1], [4, 5]]
         """
@@ -270,7 +270,7 @@ class Transforms(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> DeviceMesh("dp=2, tp=4").reshape("pp=2, dp=-1, tp=2")
         DeviceMesh('pp=2, dp=2, tp=2')
         """
@@ -298,7 +298,7 @@ class Transforms(Layout):
 
         Examples
         --------
-        >>> from meshlab.mesh import DeviceMesh
+        >>> from meshlab.mesh.mesh import DeviceMesh
         >>> dense = DeviceMesh("pp=2, dp=4, tp=8")
         >>> experts = dense.view("pp=2, edp=2, ep=16")
         >>> experts.group("pp_0") == dense.group("pp_0")

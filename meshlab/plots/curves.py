@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.errors import BenchError
-from meshlab.plots.figures import SEPARATOR, axes_size, font_size, room_right, set_title, text_width, wrap_title
+from meshlab.plots.style import SEPARATOR, axes_size, font_size, room_right, set_title, text_width, wrap_title
 from meshlab.plots.lines import Line, Values, lines_of, title_parts
 from meshlab.plots.palette import PALETTE, PREVIOUS, WRONG
 from meshlab.units import THIN, format_bandwidth, format_size
@@ -76,7 +76,7 @@ def plot_bandwidth(
     Examples
     --------
     >>> from matplotlib.figure import Figure
-    >>> from meshlab.benchmark import example
+    >>> from meshlab.frames.example_data import example
     >>> results = example().query("mode == 'graph'")
     >>> ax = plot_bandwidth(results, references={"NVLink 4": 450}, ax=Figure((9, 4)).add_subplot())
     >>> ax.get_ylabel(), ax.get_xlabel()
@@ -123,7 +123,7 @@ def plot_latency(results: pd.DataFrame, *, ax: Axes | None = None, previous: pd.
     Examples
     --------
     >>> from matplotlib.figure import Figure
-    >>> from meshlab.benchmark import example
+    >>> from meshlab.frames.example_data import example
     >>> ax = plot_latency(example().query("collective == 'all_reduce'"), ax=Figure((9, 4)).add_subplot())
     >>> ax.get_ylabel(), ax.get_yscale()
     ('time per call', 'log')

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.frame import require_columns
-from meshlab.benchmark.places import PAIRS_OF, say_axes
+from meshlab.frames.schema import require_columns
+from meshlab.frames.labels import PAIRS_OF, say_axes
 from meshlab.errors import BenchError
-from meshlab.plots.figures import SEPARATOR
+from meshlab.plots.style import SEPARATOR
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +100,7 @@ def lines_of(results: pd.DataFrame, quantity: Quantity) -> list[Line]:
     Parameters
     ----------
     results : pandas.DataFrame
-        A results frame, see `meshlab.benchmark.frame.RESULTS`.
+        A results frame, see `meshlab.frames.schema.RESULTS`.
     quantity : {"busbw_gbs", "algbw_gbs", "time_us"}
         What is drawn.
 

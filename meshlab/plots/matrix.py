@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.pairs import SLOW
+from meshlab.analysis.pairs import SLOW
 from meshlab.errors import BenchError
-from meshlab.plots.figures import axes_size, set_title, text_width
+from meshlab.plots.style import axes_size, set_title, text_width
 from meshlab.plots.palette import QUANTITY, WRONG, text_colors
 from meshlab.units import format_bandwidth, format_size, format_time_us
 

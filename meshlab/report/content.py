@@ -7,16 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from meshlab.benchmark.places import is_plain
+from meshlab.frames.labels import is_plain
 from meshlab.comm.catalog import CATALOG
-from meshlab.plots.figures import SEPARATOR
+from meshlab.plots.style import SEPARATOR
 from meshlab.plots.lines import CPU_SOURCES, Line, describe_groups, is_wrong, lines_of, say
 from meshlab.units import THIN, format_bandwidth, format_size, format_time_us
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.topology import Cluster
+    from meshlab.topology.model.cluster import Cluster
 
 __all__ = [
     "MOST_ROWS",

@@ -28,7 +28,7 @@ def page(content: dict[str, Any], results: pd.DataFrame, pictures: Pictures) -> 
     pictures : Pictures
         Those of the report.
     """
-    from meshlab.benchmark.frame import frame_to_json
+    from meshlab.frames.schema import frame_to_json
 
     # With every "<" escaped, no text inside the JSON can end the script element or open a comment.
     data = frame_to_json(results).replace("<", "\\u003c")

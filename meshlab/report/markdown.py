@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from meshlab.mesh import Groups
+from meshlab.mesh.groups import Groups
 
 if TYPE_CHECKING:
     from meshlab.report.pictures import Picture, Pictures

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshlab.benchmark.pairs import pair_matrix
-from meshlab.benchmark.places import PAIRS_OF, axis_words, say_axes
+from meshlab.analysis.pairs import pair_matrix
+from meshlab.frames.labels import PAIRS_OF, axis_words, say_axes
 from meshlab.files import write_file
-from meshlab.mesh import DeviceMesh
+from meshlab.mesh.mesh import DeviceMesh
 from meshlab.plots.curves import curve_box, plot_bandwidth, plot_latency
-from meshlab.plots.figures import SEPARATOR, figure_png, figure_svg
+from meshlab.plots.style import SEPARATOR, figure_png, figure_svg
 from meshlab.plots.lines import Quantity, describe_groups, lines_of, say, title_parts
-from meshlab.plots.membership import Grid, membership_title, plot_membership
+from meshlab.plots.cells import Grid, membership_title, plot_membership
 from meshlab.units import format_bandwidth, format_size, format_time_us
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from meshlab.topology import Cluster
+    from meshlab.topology.model.cluster import Cluster
 
 __all__ = [
     "WIDTH",
@@ -141,8 +141,8 @@ def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> li
     """The groups of every axis on the machine; none when the mesh does not fit on it."""
     from matplotlib.figure import Figure
 
-    from meshlab.plots.topology import plot_topology
-    from meshlab.topology import place
+    from meshlab.plots.machine import plot_topology
+    from meshlab.topology.placement.placement.placement import place
 
     if cluster.n_devices < mesh.world_size:
         return []

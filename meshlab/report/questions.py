@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from meshlab.benchmark.pairs import pair_table
-from meshlab.benchmark.places import axis_words
-from meshlab.benchmark.sharing import contention, interference
-from meshlab.plots.figures import SEPARATOR
+from meshlab.analysis.pairs import pair_table
+from meshlab.frames.labels import axis_words
+from meshlab.analysis.concurrency import contention, interference
+from meshlab.plots.style import SEPARATOR
 from meshlab.plots.lines import say
 from meshlab.report.content import MOST_ROWS, Cell, Table
 from meshlab.units import format_bandwidth, format_size, format_time_us

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from meshlab.errors import BenchError, ParseError
 from meshlab.files import write_file
-from meshlab.mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.topology import Cluster, ClusterLike, as_cluster
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.mesh.given import MeshLike, as_mesh
+from meshlab.topology.model.cluster import Cluster
+from meshlab.topology.given import ClusterLike, as_cluster
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,7 +61,7 @@ class Report:
 
     Examples
     --------
-    >>> from meshlab.benchmark.frame import empty_results
+    >>> from meshlab.frames.schema import empty_results
     >>> print(Report(empty_results(), title="Nightly").markdown().splitlines()[0])
     # Nightly
     """
@@ -75,7 +77,7 @@ class Report:
     ) -> None:
         import pandas as pd
 
-        from meshlab.benchmark.frame import RESULTS, conform
+        from meshlab.frames.schema import RESULTS, conform
 
         if redact:
             redacted: Callable[[], Measured] | None = getattr(run, "redacted", None)
@@ -124,7 +126,8 @@ class Report:
 
     def _machine(self) -> list[str]:
         """What the machine is, what every axis crosses on it, and what looks wrong with it."""
-        from meshlab.topology import health, place
+        from meshlab.topology.health import health
+        from meshlab.topology.placement.placement.placement import place
 
         if self.cluster is None:
             return []
@@ -267,13 +270,13 @@ def read_report(path: str | Path) -> pd.DataFrame:
     Examples
     --------
     >>> import tempfile
-    >>> from meshlab.benchmark import example
+    >>> from meshlab.frames.example_data import example
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     path = Report(example()).save(f"{folder}/report.html")
     ...     len(read_report(path)) == len(example())
     True
     """
-    from meshlab.benchmark.frame import RESULTS, frame_from_json
+    from meshlab.frames.schema import RESULTS, frame_from_json
 
     found = _DATA.search(Path(path).read_text(encoding="utf-8"))
     if found is None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from meshlab.errors import TopologyError
-from meshlab.topology.cluster import Cluster
-from meshlab.topology.nccl_graph import NcclGraphs
-from meshlab.topology.presets import PRESETS, preset
+from meshlab.topology.model.cluster import Cluster
+from meshlab.topology.readers.nccl_graph import NcclGraphs
+from meshlab.topology.model.presets import PRESETS, preset
 
 __all__ = ["ClusterLike", "as_cluster"]
 

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from meshlab.errors import TopologyError
 
 if TYPE_CHECKING:
-    from meshlab.topology.cluster import Cluster
-    from meshlab.topology.hardware import Node
+    from meshlab.topology.model.cluster import Cluster
+    from meshlab.topology.model.hardware import Node
 
 __all__ = ["link_codes"]
 

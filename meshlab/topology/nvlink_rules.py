@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from meshlab.topology.findings import Report
-from meshlab.topology.hardware import Device, Node
-from meshlab.topology.links import NEAR, Distance
-from meshlab.topology.nvidia_smi import HIDES_NVLINK
-from meshlab.topology.products import find_product
+from meshlab.topology.model.hardware import Device, Node
+from meshlab.topology.model.links import NEAR, Distance
+from meshlab.topology.readers.nvidia_smi import HIDES_NVLINK
+from meshlab.topology.model.products import find_product
 
 __all__ = ["absent_nvlinks", "lost_nvlinks", "unknown_nvlinks"]
 

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshlab.topology.crossings import Crossings
+from meshlab.topology.placement.placement.crossings import Crossings
 from meshlab.topology.levels import INNER_LEVELS
-from meshlab.topology.links import Distance
+from meshlab.topology.model.links import Distance
 from meshlab.units import format_bandwidth
 
 if TYPE_CHECKING:
-    from meshlab.topology.placement import Placement
+    from meshlab.topology.placement.placement.placement import Placement
 
 __all__ = ["sentence", "slowest_gbs"]
 

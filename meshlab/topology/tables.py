@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meshlab import markup
-from meshlab.topology.hardware import Device, Node
+from meshlab.topology.model.hardware import Device, Node
 from meshlab.topology.levels import INNER_LEVELS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.topology.cluster import Cluster
+    from meshlab.topology.model.cluster import Cluster
 
 __all__ = ["cluster_card", "device_table", "level_table"]
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from meshlab.errors import TopologyError
-from meshlab.topology.cluster import Cluster
+from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.given import ClusterLike, as_cluster
-from meshlab.topology.hardware import Node, Words
+from meshlab.topology.model.hardware import Node, Words
 from meshlab.topology.levels import Ints
-from meshlab.topology.links import UNKNOWN, Distance
+from meshlab.topology.model.links import UNKNOWN, Distance
 
 __all__ = ["add_nodes", "drop_device", "drop_link", "drop_nic", "set_nvlink_domain", "set_taper"]
 
@@ -35,7 +35,7 @@ def drop_device(cluster: ClusterLike, device: int) -> Cluster:
 
     Examples
     --------
-    >>> from meshlab.topology import preset
+    >>> from meshlab.topology.model.presets import preset
     >>> drop_device(preset("dgx-h100", nodes=2), 3).node(0).ends[:4]
     ('GPU0', 'GPU1', 'GPU2', 'GPU4')
     """
@@ -67,7 +67,7 @@ def drop_link(cluster: ClusterLike, one: int, other: int | None = None) -> Clust
 
     Examples
     --------
-    >>> from meshlab.topology import preset
+    >>> from meshlab.topology.model.presets import preset
     >>> drop_link(preset("dgx-h100"), 2).domain("nvlink").tolist()
     [0, 0, 1, 0, 0, 0, 0, 0]
     """
@@ -106,7 +106,7 @@ def drop_nic(cluster: ClusterLike, node: int | str, nic: int | str) -> Cluster:
 
     Examples
     --------
-    >>> from meshlab.topology import preset
+    >>> from meshlab.topology.model.presets import preset
     >>> len(drop_nic(preset("dgx-h100"), 0, "NIC3").node(0).nics)
     7
     """
@@ -141,7 +141,7 @@ def add_nodes(cluster: ClusterLike, count: int, like: int | str = 0) -> Cluster:
 
     Examples
     --------
-    >>> from meshlab.topology import preset
+    >>> from meshlab.topology.model.presets import preset
     >>> add_nodes(preset("dgx-h100", nodes=63), 2).levels[1].of_node[-3:].tolist()
     [1, 1, 2]
     """
@@ -183,7 +183,7 @@ def set_nvlink_domain(cluster: ClusterLike, size: int) -> Cluster:
 
     Examples
     --------
-    >>> from meshlab.topology import preset
+    >>> from meshlab.topology.model.presets import preset
     >>> set_nvlink_domain(preset("dgx-h100", nodes=4), 16).summary
     '4 nodes, 32 × H100 80GB, NVLink domains of 16'
     >>> set_nvlink_domain(preset("dgx-h100", nodes=4), 4).summary
@@ -225,7 +225,7 @@ def set_taper(cluster: ClusterLike, taper: float, level: str | None = None) -> C
 
     Examples
     --------
-    >>> from meshlab.topology import preset
+    >>> from meshlab.topology.model.presets import preset
     >>> set_taper(preset("dgx-h100", nodes=64), 4).levels[-1].taper
     4
     """

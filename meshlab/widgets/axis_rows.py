@@ -8,7 +8,7 @@ from typing import Any
 
 import ipywidgets
 
-from meshlab.mesh import WELL_KNOWN_AXES
+from meshlab.mesh.axes import WELL_KNOWN_AXES
 
 __all__ = ["AxisRows", "Pairs", "button"]
 

@@ -14,11 +14,13 @@ import traitlets
 
 from meshlab.errors import MeshError, MeshlabError
 from meshlab.markup import escape
-from meshlab.mesh import DeviceMesh, as_mesh
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.mesh.given import as_mesh
 from meshlab.mesh.axes import nearest_axes
-from meshlab.topology import NcclGraphs, as_cluster
+from meshlab.topology.readers.nccl_graph import NcclGraphs
+from meshlab.topology.given import as_cluster
 from meshlab.widgets.axis_rows import AxisRows, Pairs, button
-from meshlab.widgets.canvas import Grid, check_ranks
+from meshlab.widgets.grid import Grid, check_ranks
 
 __all__ = ["Designer"]
 

@@ -12,16 +12,16 @@ import numpy as np
 
 from meshlab import markup
 from meshlab.benchmark.card import PICTURE, run_card
-from meshlab.benchmark.frame import bandwidth
-from meshlab.benchmark.places import axis_words
+from meshlab.frames.schema import bandwidth
+from meshlab.frames.labels import axis_words
 from meshlab.units import format_seconds
 from meshlab.widgets.curve import Curve, Line
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.benchmark import Run
-    from meshlab.benchmark.assemble import Row
+    from meshlab.benchmark.run import Run
+    from meshlab.frames.rundata import Row
 
 __all__ = ["LiveView", "show", "static_bundle"]
 
@@ -178,7 +178,8 @@ def static_bundle(run: Run, *, previous: pd.DataFrame | None = None) -> dict[str
     if results["time_us"].notna().any():
         from matplotlib.figure import Figure
 
-        from meshlab.plots import figure_png, figure_svg, plot_bandwidth
+        from meshlab.plots.style import figure_png, figure_svg
+        from meshlab.plots.curves import plot_bandwidth
 
         figure = Figure(figsize=(8, 3.6), layout="constrained")
         plot_bandwidth(results, ax=figure.add_subplot(), previous=previous)

@@ -7,7 +7,7 @@ import os
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark import Sampling
+from meshlab.frames.plan import Sampling
 from meshlab.errors import BenchError, EngineError
 
 MESH = ml.DeviceMesh("tp=2")
@@ -22,7 +22,7 @@ def environment_matters(comm: object) -> None:
 
 @pytest.mark.slow
 def test_settings_take_turns_on_fresh_engines_and_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshlab.benchmark import alternate
+    from meshlab.benchmark import environments as alternate
 
     started = []
     honest = alternate.launch
@@ -49,7 +49,7 @@ class Threads:
     """Starts threads instead of processes, and notes which setting's turn it is."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, broken_turns: set[int]) -> None:
-        from meshlab.benchmark import alternate
+        from meshlab.benchmark import environments as alternate
 
         self.turn, self.broken_turns = -1, broken_turns
         self.honest = alternate.launch

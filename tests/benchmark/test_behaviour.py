@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark import Sampling, find_spikes, find_stragglers
-from meshlab.benchmark.statistics import leading_warmup, spike_limit
-from meshlab.benchmark.text import results_text
-from meshlab.comm.threads import ThreadBackend
+from meshlab.frames.plan import Sampling
+from meshlab.benchmark.spikes import find_spikes
+from meshlab.analysis.stragglers import find_stragglers
+from meshlab.frames.statistics import leading_warmup, spike_limit
+from meshlab.frames.table import results_text
+from meshlab.comm.backends.threads import ThreadBackend
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 SHORT = Sampling(max_s=0.3, min_batches=12, max_batches=40)
@@ -166,7 +168,7 @@ def test_launches_have_fresh_communicators_and_rows_of_their_own(thread_engines:
 
 
 def test_a_wrong_row_turns_the_run_red(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshlab.benchmark import timing
+    from meshlab.benchmark.on_ranks import timing
     from meshlab.widgets.live import LiveView
 
     monkeypatch.setattr(timing, "count_wrong", lambda comm, *rest, **more: 3 if comm.world_rank == 2 else 0)

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from meshlab.benchmark.comparing import compare, print_comparison
-from meshlab.benchmark.frame import RESULTS, SAMPLES, conform, frame_to_csv, frame_to_json, frame_to_parquet
+from meshlab.analysis.comparison import compare, print_comparison
+from meshlab.frames.schema import RESULTS, SAMPLES, conform, frame_to_csv, frame_to_json, frame_to_parquet
 from meshlab.benchmark.nccl_tests.read import read_nccl_tests
 from meshlab.errors import BenchError
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark import Plan, Sampling
-from meshlab.benchmark.memory import host_free_bytes
+from meshlab.frames.plan import Plan, Sampling
+from meshlab.engines.memory import host_free_bytes
 from meshlab.benchmark.progress import Clock
 
 MESH = ml.DeviceMesh("dp=2, tp=2")

@@ -10,19 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.benchmark import RESULTS, SAMPLES, describe
-from meshlab.benchmark.frame import (
-    bandwidth,
-    conform,
-    empty_results,
-    empty_samples,
-    frame_from_csv,
-    frame_from_json,
-    frame_from_parquet,
-    frame_to_csv,
-    frame_to_json,
-    frame_to_parquet,
-)
+from meshlab.frames.schema import RESULTS, SAMPLES, describe
+from meshlab.frames.schema import bandwidth, conform, empty_results, empty_samples, frame_from_csv, frame_from_json, frame_from_parquet, frame_to_csv, frame_to_json, frame_to_parquet
 from meshlab.errors import BenchError
 
 DESIGN = {

@@ -12,11 +12,11 @@ import pynvml
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark import Sampling
-from meshlab.benchmark.machine import DEVICES, device_lines, device_rows, devices_frame, differing_settings
-from meshlab.benchmark.redact import Redactor
+from meshlab.frames.plan import Sampling
+from meshlab.benchmark.on_ranks.environment import DEVICES, device_lines, device_rows, devices_frame, differing_settings
+from meshlab.frames.redact import Redactor
 from meshlab.errors import BenchError
-from meshlab.topology import nvml
+from meshlab.topology.readers import nvml
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 QUICK = Sampling(max_s=0.02, min_batches=6)
@@ -109,7 +109,7 @@ def test_settings_that_differ_between_ranks_are_told() -> None:
 def test_redaction_takes_out_hosts_uuids_addresses_and_users_everywhere(
     thread_engines: ml.Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from meshlab.benchmark import timing
+    from meshlab.benchmark.on_ranks import timing
 
     host, uuid = platform.node(), "GPU-01234567-89ab-cdef-0123-456789abcdef"
 

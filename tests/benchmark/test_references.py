@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from meshlab.benchmark.nccl_tests.read import read_nccl_tests
-from meshlab.benchmark.references import matching_references, published_references, reference_lines
+from meshlab.analysis.references import matching_references, published_references, reference_lines
 from meshlab.comm.catalog import CATALOG
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from meshlab.benchmark.resampling import Estimate, block_length, estimate, log_ratio, student_p, student_quantile
+from meshlab.analysis.bootstrap import Estimate, block_length, estimate, log_ratio, student_p, student_quantile
 
 
 def remembering(rng, n, memory):

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark import Plan, Sampling
+from meshlab.frames.plan import Plan, Sampling
 from meshlab.errors import BenchError, EngineError
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
@@ -56,7 +56,7 @@ def test_a_cancelled_run_goes_on_and_keeps_its_rows(
 def test_what_failed_is_tried_again_after_a_restart(
     thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from meshlab.benchmark import timing
+    from meshlab.benchmark.on_ranks import timing
 
     honest = timing.buffers
 

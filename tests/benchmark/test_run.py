@@ -10,8 +10,9 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark import RESULTS, SAMPLES, Sampling
-from meshlab.benchmark.frame import bandwidth
+from meshlab.frames.schema import RESULTS, SAMPLES
+from meshlab.frames.plan import Sampling
+from meshlab.frames.schema import bandwidth
 from meshlab.errors import BenchError, EngineError, MeshError, ParseError
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
@@ -118,7 +119,7 @@ def test_cancelling_again_does_not_wait_for_the_step(thread_engines: ml.Engines,
 def test_a_step_whose_ranks_all_raise_is_a_failed_row(
     thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from meshlab.benchmark import timing
+    from meshlab.benchmark.on_ranks import timing
 
     honest = timing.buffers
 
@@ -160,7 +161,7 @@ def test_who_hears_that_a_run_is_over_finds_the_engines_free(thread_engines: ml.
 
 
 def test_wrong_results_are_marked(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshlab.benchmark import timing
+    from meshlab.benchmark.on_ranks import timing
 
     monkeypatch.setattr(timing, "count_wrong", lambda comm, *rest: 3 if comm.world_rank == 2 else 0)
     results = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK).wait(30)

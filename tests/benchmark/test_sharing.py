@@ -9,9 +9,11 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark import Sampling, contention, interference, pair_matrix, pair_table
-from meshlab.benchmark.frame import RESULTS, conform
-from meshlab.comm.threads import ThreadBackend
+from meshlab.frames.plan import Sampling
+from meshlab.analysis.concurrency import contention, interference
+from meshlab.analysis.pairs import pair_matrix, pair_table
+from meshlab.frames.schema import RESULTS, conform
+from meshlab.comm.backends.threads import ThreadBackend
 from meshlab.errors import BenchError
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
@@ -82,7 +84,7 @@ def test_groups_are_measured_together_and_alone(engines: ml.Engines) -> None:
 
 
 def test_alone_means_that_the_others_are_idle(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshlab.benchmark import conductor
+    from meshlab.benchmark import executor as conductor
 
     under_way: set[int] = set()
     seen = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark.frame import RESULTS
-from meshlab.benchmark.shipped import EXAMPLES
+from meshlab.frames.schema import RESULTS
+from meshlab.frames.example_data import EXAMPLES
 from meshlab.errors import BenchError
 
 
@@ -33,7 +33,7 @@ def test_two_h200_reach_what_nccl_tests_reaches_there() -> None:
 def test_plots_reports_and_texts_show_it(tmp_path: object) -> None:
     from matplotlib.figure import Figure
 
-    from meshlab.benchmark.text import results_text
+    from meshlab.frames.table import results_text
 
     results = ml.example()
     assert "2 × H200" in ml.plot_bandwidth(results, ax=Figure().add_subplot()).get_title(loc="left")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshlab.benchmark.statistics import is_precise, median_interval, summarise
+from meshlab.frames.statistics import is_precise, median_interval, summarise
 
 
 @given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=300))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.benchmark import Plan
+from meshlab.frames.plan import Plan
 from meshlab.benchmark.steps import along, n_rounds, pairs_of_round
 from meshlab.errors import BenchError
-from meshlab.mesh import DeviceMesh
+from meshlab.mesh.mesh import DeviceMesh
 
 MESH = DeviceMesh("dp=2, tp=4")
 

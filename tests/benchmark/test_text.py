@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import meshlab as ml
-from meshlab.benchmark import Sampling
-from meshlab.benchmark.frame import empty_results
-from meshlab.benchmark.text import results_text
+from meshlab.frames.plan import Sampling
+from meshlab.frames.schema import empty_results
+from meshlab.frames.table import results_text
 
 
 def test_results_as_text(thread_engines: ml.Engines) -> None:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark import Plan, Sampling
-from meshlab.benchmark.batches import agree_alone, take_batches
-from meshlab.benchmark.timing import buffers, count_wrong, measure_step, prepare_step
-from meshlab.comm import CATALOG
+from meshlab.frames.plan import Plan, Sampling
+from meshlab.benchmark.on_ranks.sampling import agree_alone, take_batches
+from meshlab.benchmark.on_ranks.timing import buffers, count_wrong, measure_step, prepare_step
+from meshlab.comm.catalog import CATALOG
 from meshlab.comm.backend import Timings
-from meshlab.comm.threads import ThreadBackend, ThreadWorld
+from meshlab.comm.backends.threads import ThreadBackend, ThreadWorld
 
 MESH = ml.DeviceMesh("tp=4")
 MEASURABLE = [name for name, row in CATALOG.items() if row.is_measurable]
@@ -142,7 +142,7 @@ def test_a_slow_function_is_called_few_times_and_still_has_an_interval() -> None
 @pytest.mark.parametrize(("call_s", "n"), [(1.5, 6), (4.0, 2), (30.0, 1)])
 def test_of_very_slow_calls_there_are_few(monkeypatch: pytest.MonkeyPatch, call_s: float, n: int) -> None:
     now = [0.0]
-    monkeypatch.setattr("meshlab.benchmark.batches.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("meshlab.benchmark.on_ranks.sampling.time.perf_counter", lambda: now[0])
 
     def measure(mode: Any, calls: int, batches: int) -> Timings:
         now[0] += call_s * batches

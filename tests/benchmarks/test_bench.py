@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark import Sampling
+from meshlab.frames.plan import Sampling
 from meshlab.widgets.live import LiveView
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -120,7 +120,7 @@ def test_one_update_of_the_live_view(benchmark: Any, thread_engines: ml.Engines)
 
 
 def test_results_of_a_thousand_steps(benchmark: Any, make_results: Any) -> None:
-    from meshlab.benchmark.assemble import results_frame, rows_of_results
+    from meshlab.frames.rundata import results_frame, rows_of_results
 
     rows = 4 * rows_of_results(make_results())
     benchmark.extra_info["rows"] = len(rows)

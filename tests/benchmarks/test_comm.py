@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.comm import Communicator, Hierarchical
+from meshlab.comm.communicator import Communicator
+from meshlab.comm.hierarchical import Hierarchical
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -2,11 +2,13 @@
 
 from matplotlib.figure import Figure
 
-from meshlab.mesh import DeviceMesh
-from meshlab.plots import figure_png, plot_bandwidth, plot_membership
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.plots.style import figure_png
+from meshlab.plots.curves import plot_bandwidth
+from meshlab.plots.cells import plot_membership
 from meshlab.plots.curves import curve_box
-from meshlab.plots.membership import Grid
-from meshlab.report import Report
+from meshlab.plots.cells import Grid
+from meshlab.report.report import Report
 
 
 def test_membership_of_16384_ranks_to_png(benchmark):

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from meshlab.benchmark.comparing import compare
-from meshlab.benchmark.frame import RESULTS, SAMPLES, conform
+from meshlab.analysis.comparison import compare
+from meshlab.frames.schema import RESULTS, SAMPLES, conform
 from meshlab.benchmark.nccl_tests.read import read_nccl_tests
 
 SIZE = 10 << 20

@@ -8,20 +8,18 @@ from typing import Any
 import matplotlib as mpl
 import pytest
 
-from meshlab.mesh import DeviceMesh
-from meshlab.plots.topology import plot_topology
-from meshlab.topology import (
-    Cluster,
-    NcclGraphs,
-    health,
-    place,
-    preset,
-    read_nccl_topology,
-    read_nvidia_smi,
-    read_slurm_topology,
-    read_topology,
-    topology_text,
-)
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.plots.machine import plot_topology
+from meshlab.topology.model.cluster import Cluster
+from meshlab.topology.readers.nccl_graph import NcclGraphs
+from meshlab.topology.health import health
+from meshlab.topology.placement.placement.placement import place
+from meshlab.topology.model.presets import preset
+from meshlab.topology.readers.nccl_xml import read_nccl_topology
+from meshlab.topology.readers.nvidia_smi import read_nvidia_smi
+from meshlab.topology.readers.slurm import read_slurm_topology
+from meshlab.topology.readers.detect import read_topology
+from meshlab.topology.render import topology_text
 
 MESH = DeviceMesh("pp=16, dp_replicate=8, dp_shard=16, cp=2, ep=4, tp=8")
 TEN_MB = 10_000_000

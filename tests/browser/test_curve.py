@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from meshlab.widgets import Curve
+from meshlab.widgets.curve import Curve
 from tests.browser.pages import HIDDEN_FOR_AN_INSTANT, overlapping_texts, scrolls_sideways, state_of
 
 SIZES = 2.0 ** np.arange(10, 27)

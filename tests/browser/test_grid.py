@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshlab.mesh import DeviceMesh
-from meshlab.widgets import Grid
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.widgets.grid import Grid
 from tests.browser.pages import HIDDEN_FOR_AN_INSTANT, overlapping_texts, scrolls_sideways, state_of
 
 CELL = 48  # of a small grid

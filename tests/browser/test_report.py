@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from meshlab.mesh import DeviceMesh
-from meshlab.report import Report
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.report.report import Report
 
 OVERLAPS = """() => {
   const touching = [];

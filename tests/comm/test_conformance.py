@@ -16,7 +16,9 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.comm import CATALOG, DTYPES, OPS, pre_mul_sum
+from meshlab.comm.catalog import CATALOG
+from meshlab.comm.dtypes import DTYPES
+from meshlab.comm.elements import OPS, pre_mul_sum
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -14,8 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.comm import DTYPES, OPS, Communicator, Hierarchical
-from meshlab.comm.threads import ThreadWorld
+from meshlab.comm.dtypes import DTYPES
+from meshlab.comm.elements import OPS
+from meshlab.comm.communicator import Communicator
+from meshlab.comm.hierarchical import Hierarchical
+from meshlab.comm.backends.threads import ThreadWorld
 from meshlab.errors import CommunicatorError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

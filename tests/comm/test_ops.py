@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshlab.comm import pre_mul_sum
+from meshlab.comm.elements import pre_mul_sum
 from meshlab.comm.dtypes import DTYPES
-from meshlab.comm.ops import divide, find_op, scalar_in
+from meshlab.comm.elements import divide, find_op, scalar_in
 from meshlab.errors import CommunicatorError
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark import Sampling
+from meshlab.frames.plan import Sampling
 from meshlab.errors import EngineError
 
 MESH = ml.DeviceMesh("dp=2, tp=2")

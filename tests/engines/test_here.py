@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark.frame import RESULTS, SAMPLES
-from meshlab.engines.here import launched_as
-from meshlab.engines.launched import find_mpiexec
+from meshlab.frames.schema import RESULTS, SAMPLES
+from meshlab.engines.mpi_world import launched_as
+from meshlab.engines.local import find_mpiexec
 
 ROOT = Path(__file__).parents[2]
 

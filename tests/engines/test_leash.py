@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from meshlab.engines.leash import marked_processes
+from meshlab.engines.reaper import marked_processes
 
 CLIENT = """
 import glob, json, os, sys, time

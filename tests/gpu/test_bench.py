@@ -10,7 +10,7 @@ import cloudpickle
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark import Sampling
+from meshlab.frames.plan import Sampling
 from meshlab.errors import BenchError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from meshlab.errors import MeshError
-from meshlab.mesh import DeviceMesh
+from meshlab.mesh.mesh import DeviceMesh
 from meshlab.mesh.frames import check_groups
 
 FINDINGS = ["disjoint", "covers", "equal_size", "same_order"]

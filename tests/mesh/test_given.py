@@ -9,10 +9,11 @@ import pytest
 from matplotlib.figure import Figure
 
 import meshlab as ml
-from meshlab.benchmark.frame import empty_results
+from meshlab.frames.schema import empty_results
 from meshlab.errors import MeshError, ParseError
-from meshlab.mesh import DeviceMesh, as_mesh
-from meshlab.topology import topology_text
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.mesh.given import as_mesh
+from meshlab.topology.render import topology_text
 
 CLUSTER = ml.preset("dgx-h100")
 TAKERS: dict[str, Callable[[Any], Any]] = {

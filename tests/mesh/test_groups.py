@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from meshlab.errors import MeshError
-from meshlab.mesh import Group, Groups
+from meshlab.mesh.groups import Group, Groups
 
 
 @pytest.fixture

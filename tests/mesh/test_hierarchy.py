@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.errors import MeshError
-from meshlab.mesh import DeviceMesh, Groups
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.mesh.groups import Groups
 from meshlab.mesh.hierarchy import cut_groups
 
 

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from meshlab.errors import MeshError, ParseError
-from meshlab.mesh import FRAMEWORKS, DeviceMesh, read_mesh
-from meshlab.mesh.interop import Recipe
-from meshlab.mesh.interop.calls import find_call
+from meshlab.mesh.interop import FRAMEWORKS, read_mesh
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.mesh.interop.recipe import Recipe
+from meshlab.mesh.interop.parsing import find_call
 from meshlab.mesh.interop.flags import read_flags
 from meshlab.mesh.interop.recipe import code
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from meshlab.errors import MeshError
-from meshlab.mesh import Axis, DeviceMesh, Group
+from meshlab.mesh.axes import Axis
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.mesh.groups import Group
 
 # -- making one --------------------------------------------------------------------------------------------------------
 

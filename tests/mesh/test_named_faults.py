@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from meshlab.errors import MeshError
-from meshlab.mesh import DeviceMesh, diff, read_mesh
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.mesh.diff import diff
+from meshlab.mesh.interop import read_mesh
 
 
 def test_torchtitan_the_order_is_said_aloud() -> None:

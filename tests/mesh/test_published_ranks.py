@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from meshlab.mesh import DeviceMesh, read_mesh
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.mesh.interop import read_mesh
 
 
 def lists(mesh: DeviceMesh, *axes: str) -> list[list[int]]:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from meshlab.errors import MeshError
-from meshlab.mesh import DeviceMesh, Group
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.mesh.groups import Group
 
 MESH = DeviceMesh("pp=2, dp=2, cp=3, tp=2")
 

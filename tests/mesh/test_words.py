@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from meshlab.errors import MeshError
-from meshlab.mesh import DeviceMesh
+from meshlab.mesh.mesh import DeviceMesh
 
 
 def test_the_explanation_says_which_axis_is_the_fastest_and_what_leaves_a_node() -> None:

@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from meshlab.benchmark.comparing import compare
-from meshlab.benchmark.frame import RESULTS, conform
+from meshlab.analysis.comparison import compare
+from meshlab.frames.schema import RESULTS, conform
 from meshlab.errors import BenchError
-from meshlab.plots.comparison import plot_comparison
+from meshlab.plots.ratios import plot_comparison
 
 
 def results(times, in_place=(False,), reach=0.005):

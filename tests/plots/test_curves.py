@@ -8,10 +8,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from meshlab.benchmark.frame import empty_results
+from meshlab.frames.schema import empty_results
 from meshlab.errors import BenchError
 from meshlab.plots.curves import curve_box, plot_bandwidth, plot_latency, spread_labels
-from meshlab.plots.figures import figure_png
+from meshlab.plots.style import figure_png
 from meshlab.plots.palette import PREVIOUS, WRONG
 from meshlab.units import THIN
 

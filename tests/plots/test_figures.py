@@ -6,9 +6,9 @@ import matplotlib as mpl
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from meshlab.mesh import DeviceMesh
-from meshlab.plots.figures import figure_png, figure_svg, wrap_parts
-from meshlab.plots.membership import Grid, plot_membership
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.plots.style import figure_png, figure_svg, wrap_parts
+from meshlab.plots.cells import Grid, plot_membership
 
 
 def membership(mesh="dp=2, tp=2", axis="tp"):

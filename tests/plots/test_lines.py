@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from meshlab.benchmark.frame import RESULTS, bandwidth, conform
+from meshlab.frames.schema import RESULTS, bandwidth, conform
 from meshlab.errors import BenchError
 from meshlab.plots.lines import lines_of, title_parts, where_text
 

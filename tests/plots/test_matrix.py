@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from meshlab.errors import BenchError
-from meshlab.plots import plot_matrix
+from meshlab.plots.matrix import plot_matrix
 from meshlab.plots.palette import WRONG
 
 

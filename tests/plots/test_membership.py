@@ -6,9 +6,9 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from meshlab.errors import MeshError
-from meshlab.mesh import DeviceMesh
-from meshlab.plots.figures import figure_png
-from meshlab.plots.membership import Grid, plot_membership
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.plots.style import figure_png
+from meshlab.plots.cells import Grid, plot_membership
 from meshlab.plots.palette import group_colors
 
 sizes = st.lists(st.integers(1, 5), min_size=1, max_size=3)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from meshlab.errors import BenchError
-from meshlab.plots import plot_batches, plot_stragglers
+from meshlab.plots.lateness import plot_batches, plot_stragglers
 
 
 @pytest.fixture

@@ -13,12 +13,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from meshlab.errors import TopologyError
-from meshlab.mesh import DeviceMesh
-from meshlab.plots.host import plot_host
-from meshlab.plots.links import plot_links
-from meshlab.plots.ring import plot_ring
-from meshlab.plots.topology import plot_topology
-from meshlab.topology import Cluster, Device, Node, drop_device, drop_link, place, preset, read_nvidia_smi
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.plots.host_diagram import plot_host
+from meshlab.plots.heatmaps import plot_links
+from meshlab.plots.rings import plot_ring
+from meshlab.plots.machine import plot_topology
+from meshlab.topology.model.cluster import Cluster
+from meshlab.topology.model.hardware import Device, Node
+from meshlab.topology.whatif import drop_device, drop_link
+from meshlab.topology.placement.placement.placement import place
+from meshlab.topology.model.presets import preset
+from meshlab.topology.readers.nvidia_smi import read_nvidia_smi
 from meshlab.units import THIN
 
 

@@ -1,8 +1,10 @@
 import pytest
 
-from meshlab.benchmark.frame import empty_results
+from meshlab.frames.schema import empty_results
 from meshlab.report.content import MOST_ROWS, MOST_TABLES, correctness, has_failed, method, tables, verdict, warnings_of
-from meshlab.topology import Cluster, Node, preset
+from meshlab.topology.model.cluster import Cluster
+from meshlab.topology.model.hardware import Node
+from meshlab.topology.model.presets import preset
 from meshlab.units import THIN
 
 

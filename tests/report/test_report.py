@@ -5,11 +5,11 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from meshlab.benchmark.frame import empty_results
+from meshlab.frames.schema import empty_results
 from meshlab.errors import BenchError, ParseError
-from meshlab.mesh import DeviceMesh
-from meshlab.report import Report, read_report
-from meshlab.topology import preset
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.report.report import Report, read_report
+from meshlab.topology.model.presets import preset
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 NASTY = "</script><script>alert(1)</script>|<!-- & \"'"

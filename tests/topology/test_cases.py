@@ -10,8 +10,13 @@ from typing import Any
 import pytest
 
 from meshlab.errors import ParseError
-from meshlab.topology import Cluster, health, read_nccl_graph, read_nccl_topology, read_nvidia_smi, read_topology
-from meshlab.topology.nccl_graph import NcclGraphs
+from meshlab.topology.model.cluster import Cluster
+from meshlab.topology.health import health
+from meshlab.topology.readers.nccl_graph import read_nccl_graph
+from meshlab.topology.readers.nccl_xml import read_nccl_topology
+from meshlab.topology.readers.nvidia_smi import read_nvidia_smi
+from meshlab.topology.readers.detect import read_topology
+from meshlab.topology.readers.nccl_graph import NcclGraphs
 
 FOLDER = os.environ.get("MESHLAB_CASES")
 

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from meshlab.errors import TopologyError
-from meshlab.topology import PRESETS, Cluster, Device, Level, Node, preset
-from meshlab.topology.products import find_product, product_of_pci
+from meshlab.topology.model.presets import PRESETS, preset
+from meshlab.topology.model.cluster import Cluster
+from meshlab.topology.model.hardware import Device, Node
+from meshlab.topology.levels import Level
+from meshlab.topology.model.products import find_product, product_of_pci
 
 
 def host(called: str, count: int, **facts: object) -> Node:

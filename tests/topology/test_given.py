@@ -9,9 +9,11 @@ import pytest
 from matplotlib.figure import Figure
 
 import meshlab as ml
-from meshlab.benchmark.frame import empty_results
+from meshlab.frames.schema import empty_results
 from meshlab.errors import TopologyError
-from meshlab.topology import links_text, preset, read_topology
+from meshlab.topology.render import links_text
+from meshlab.topology.model.presets import preset
+from meshlab.topology.readers.detect import read_topology
 
 MESH = ml.DeviceMesh("dp=2, tp=4")
 TAKERS: dict[str, Callable[[Any], Any]] = {

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.errors import TopologyError
-from meshlab.topology import Device, Nic, Node
+from meshlab.topology.model.hardware import Device, Nic, Node
 from meshlab.topology.cpus import count_cpus, cpus_of_mask, format_cpus, parse_cpus
-from meshlab.topology.links import Distance, clique_numbers, distances, nvlink_gbs, pcie_gbs
+from meshlab.topology.model.links import Distance, clique_numbers, distances, nvlink_gbs, pcie_gbs
 
 
 def node(words: str, **facts: object) -> Node:

@@ -13,9 +13,10 @@ import pynvml
 import pytest
 
 from meshlab.errors import TopologyError
-from meshlab.topology import cluster_from_hosts, probe, read_host
-from meshlab.topology.nvml import read_devices, sample
-from meshlab.topology.sysfs import normal_bus_id, pci_path, pci_word, read_nics, read_processors
+from meshlab.topology.readers.hosts import cluster_from_hosts, probe
+from meshlab.topology.readers.nvml import read_host
+from meshlab.topology.readers.nvml import read_devices, sample
+from meshlab.topology.readers.sysfs import normal_bus_id, pci_path, pci_word, read_nics, read_processors
 
 
 def write(path: Path, text: str) -> None:

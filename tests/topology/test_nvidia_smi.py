@@ -7,7 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.errors import MeshlabError, ParseError, TopologyError
-from meshlab.topology import Cluster, Device, Nic, Node, links_text, read_nvidia_smi
+from meshlab.topology.model.cluster import Cluster
+from meshlab.topology.model.hardware import Device, Nic, Node
+from meshlab.topology.render import links_text
+from meshlab.topology.readers.nvidia_smi import read_nvidia_smi
 
 FOUR = """\
 \tGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID

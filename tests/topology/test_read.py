@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from meshlab.errors import ParseError, TopologyError
-from meshlab.topology import Cluster, read_topology
-from meshlab.topology.nccl_graph import NcclGraphs
+from meshlab.topology.model.cluster import Cluster
+from meshlab.topology.readers.detect import read_topology
+from meshlab.topology.readers.nccl_graph import NcclGraphs
 
 SMI = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV12\t0-7\nGPU1\tNV12\t X \t0-7\n"
 XML = '<?xml version="1.0"?>\n<system version="1"><cpu numaid="0"><pci busid="a" class="0x0302"/></cpu></system>'

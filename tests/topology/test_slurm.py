@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.errors import ParseError, TopologyError
-from meshlab.topology import Node, read_slurm_topology
-from meshlab.topology.block_yaml import read_block_yaml
-from meshlab.topology.hostlists import expand_hosts
+from meshlab.topology.model.hardware import Node
+from meshlab.topology.readers.slurm import read_slurm_topology
+from meshlab.topology.readers.block_yaml import read_block_yaml
+from meshlab.topology.readers.hostlists import expand_hosts
 
 
 @pytest.mark.parametrize(

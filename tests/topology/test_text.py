@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from meshlab.errors import MeshError, TopologyError
-from meshlab.mesh import DeviceMesh
-from meshlab.topology import Cluster, Node, preset, topology_text
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.topology.model.cluster import Cluster
+from meshlab.topology.model.hardware import Node
+from meshlab.topology.model.presets import preset
+from meshlab.topology.render import topology_text
 
 
 def test_a_mesh_alone_is_written_by_its_outer_coordinates() -> None:

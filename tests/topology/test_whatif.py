@@ -6,21 +6,13 @@ import numpy as np
 import pytest
 
 from meshlab.errors import TopologyError
-from meshlab.mesh import DeviceMesh
-from meshlab.topology import (
-    Cluster,
-    Device,
-    Node,
-    add_nodes,
-    drop_device,
-    drop_link,
-    drop_nic,
-    health,
-    place,
-    preset,
-    set_nvlink_domain,
-    set_taper,
-)
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.topology.model.cluster import Cluster
+from meshlab.topology.model.hardware import Device, Node
+from meshlab.topology.whatif import add_nodes, drop_device, drop_link, drop_nic, set_nvlink_domain, set_taper
+from meshlab.topology.health import health
+from meshlab.topology.placement.placement.placement import place
+from meshlab.topology.model.presets import preset
 from meshlab.units import THIN
 
 CLUSTER = preset("dgx-h100", nodes=4)

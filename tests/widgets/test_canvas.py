@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from meshlab.errors import MeshError
-from meshlab.mesh import DeviceMesh
+from meshlab.mesh.mesh import DeviceMesh
 from meshlab.plots.palette import PALETTE
-from meshlab.widgets import Grid
-from meshlab.widgets.canvas import grid_columns
+from meshlab.widgets.grid import Grid
+from meshlab.widgets.grid import grid_columns
 
 MESHES = st.lists(st.integers(1, 9), min_size=1, max_size=4).map(
     lambda sizes: DeviceMesh([(f"axis{index}", size) for index, size in enumerate(sizes)])

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.errors import BenchError
-from meshlab.widgets import Curve, Line
+from meshlab.widgets.curve import Curve, Line
 
 POINTS = st.lists(st.tuples(st.integers(1, 1 << 40), st.floats(0, 1e4)), max_size=30)
 

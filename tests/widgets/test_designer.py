@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from meshlab.errors import MeshError
-from meshlab.mesh import DeviceMesh
-from meshlab.widgets import Designer
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.widgets.designer import Designer
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark import Sampling
+from meshlab.frames.plan import Sampling
 from meshlab.widgets import live
 from meshlab.widgets.live import LiveView, static_bundle
 
@@ -161,7 +161,7 @@ def test_only_the_last_few_runs_are_remembered(thread_engines: ml.Engines) -> No
 
 
 def test_a_run_whose_engines_die_shows_the_rank_and_the_cure(thread_engines: ml.Engines, monkeypatch: Any) -> None:
-    from meshlab.benchmark import timing
+    from meshlab.benchmark.on_ranks import timing
 
     honest = timing.buffers
     gate = threading.Event()

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.frame import RESULTS, SAMPLES, bandwidth, conform, empty_results, empty_samples
-from meshlab.benchmark.nccl_tests.log import NcclTestsLog, Section
-from meshlab.benchmark.nccl_tests.rows import DTYPE_OF_TYPE
+from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth, conform, empty_results, empty_samples
+from meshlab.nccl_tests.log import NcclTestsLog, Section
+from meshlab.nccl_tests.rows import DTYPE_OF_TYPE
 from meshlab.benchmark.nccl_tests.table import IterationTimes
-from meshlab.benchmark.statistics import summarise
+from meshlab.frames.statistics import summarise
 
 if TYPE_CHECKING:
     import pandas as pd

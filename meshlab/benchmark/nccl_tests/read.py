@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from meshlab.benchmark.nccl_tests.info import NO_FACTS
-from meshlab.benchmark.nccl_tests.json import MOST_JSON, looks_like_json, read_json_sections
-from meshlab.benchmark.nccl_tests.log import NcclTestsLog
-from meshlab.benchmark.nccl_tests.reader import LogReader
+from meshlab.nccl_tests.info import NO_FACTS
+from meshlab.nccl_tests.json_reader import MOST_JSON, looks_like_json, read_json_sections
+from meshlab.nccl_tests.log import NcclTestsLog
+from meshlab.nccl_tests.reader import LogReader
 from meshlab.errors import ParseError
 
 __all__ = ["read_nccl_tests"]

@@ -7,9 +7,9 @@ from enum import IntEnum
 from typing import Any
 
 from meshlab.benchmark.nccl_tests.devices import DeviceLines
-from meshlab.benchmark.nccl_tests.info import FactCollector, merge_facts
-from meshlab.benchmark.nccl_tests.log import Footer, Note, Preamble, Section
-from meshlab.benchmark.nccl_tests.rows import RowBuffer
+from meshlab.nccl_tests.info import FactCollector, merge_facts
+from meshlab.nccl_tests.log import Footer, Note, Preamble, Section
+from meshlab.nccl_tests.rows import RowBuffer
 from meshlab.benchmark.nccl_tests.section import make_section
 
 __all__ = ["Run", "Stage"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshlab.benchmark.nccl_tests.devices import Device
-from meshlab.benchmark.nccl_tests.infer import COLLECTIVE_OF_PROGRAM, implied_ranks, infer_collective, look_at
-from meshlab.benchmark.nccl_tests.info import NcclFacts
-from meshlab.benchmark.nccl_tests.log import Footer, Note, Preamble, Section, Status, average_matches
+from meshlab.nccl_tests.infer import COLLECTIVE_OF_PROGRAM, implied_ranks, infer_collective, look_at
+from meshlab.nccl_tests.info import NcclFacts
+from meshlab.nccl_tests.log import Footer, Note, Preamble, Section, Status, average_matches
 from meshlab.benchmark.nccl_tests.table import IterationTimes, Table
 
 __all__ = ["make_section"]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from meshlab.mesh.interop.calls import find_call
+from meshlab.mesh.interop.parsing import find_call
 from meshlab.mesh.interop.recipe import Format, Recipe, code, first_rank, losses, no_experts, require, zip_axes
 from meshlab.mesh.mesh import DeviceMesh
 

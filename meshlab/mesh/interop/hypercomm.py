@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshlab.errors import MeshError
-from meshlab.mesh.interop.calls import find_call
+from meshlab.mesh.interop.parsing import find_call
 from meshlab.mesh.interop.megatron import from_offset
 from meshlab.mesh.interop.recipe import Format, Recipe, check_view, code, first_rank, losses, require, zip_axes
 from meshlab.mesh.mesh import DeviceMesh

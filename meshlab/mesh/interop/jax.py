@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshlab.mesh.interop.calls import find_call
+from meshlab.mesh.interop.parsing import find_call
 from meshlab.mesh.interop.recipe import Format, Recipe, code, losses, no_experts, require, zip_axes
 from meshlab.mesh.mesh import DeviceMesh
 

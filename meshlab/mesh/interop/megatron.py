@@ -8,19 +8,9 @@ from typing import Any
 
 from meshlab.errors import MeshError, ParseError
 from meshlab.mesh.axes import short
-from meshlab.mesh.interop.calls import find_call
+from meshlab.mesh.interop.parsing import find_call
 from meshlab.mesh.interop.flags import read_flags, read_sizes, require_world_size
-from meshlab.mesh.interop.recipe import (
-    Format,
-    Recipe,
-    check_view,
-    code,
-    first_rank,
-    losses,
-    no_experts,
-    require,
-    require_order,
-)
+from meshlab.mesh.interop.recipe import Format, Recipe, check_view, code, first_rank, losses, no_experts, require, require_order
 from meshlab.mesh.mesh import DeviceMesh
 
 __all__ = ["FLAGS", "ORDER"]

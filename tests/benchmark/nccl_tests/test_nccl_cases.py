@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from meshlab.benchmark.nccl_tests.read import read_nccl_tests
-from meshlab.benchmark.nccl_tests.write import to_nccl_tests
+from meshlab.nccl_tests.writer import to_nccl_tests
 from meshlab.errors import ParseError
 
 FOLDER = os.environ.get("MESHLAB_CASES")

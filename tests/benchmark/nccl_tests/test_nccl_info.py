@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshlab.benchmark.nccl_tests.info import FactCollector, merge_facts
+from meshlab.nccl_tests.info import FactCollector, merge_facts
 from meshlab.benchmark.nccl_tests.read import read_nccl_tests
 
 LINES = """

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.benchmark.frame import RESULTS
-from meshlab.benchmark.nccl_tests.info import NO_FACTS
+from meshlab.frames.schema import RESULTS
+from meshlab.nccl_tests.info import NO_FACTS
 from meshlab.benchmark.nccl_tests.read import read_nccl_tests
 from meshlab.errors import ParseError
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.benchmark.frame import RESULTS, bandwidth, conform
+from meshlab.frames.schema import RESULTS, bandwidth, conform
 from meshlab.benchmark.nccl_tests.read import read_nccl_tests
-from meshlab.benchmark.nccl_tests.write import to_nccl_tests
+from meshlab.nccl_tests.writer import to_nccl_tests
 from meshlab.errors import BenchError
 
 KEPT = ["collective", "op", "dtype", "root", "in_place", "mode", "n_ranks", "count", "size_bytes", "n_wrong", "status"]

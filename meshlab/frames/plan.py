@@ -1,0 +1,327 @@
+"""What to measure, as data: a plan is a product of choices, and a step is one of its points."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshlab.benchmark.steps import GROUPINGS, PAIRED, Grouping, Step, lay_steps
+from meshlab.comm.backend import MODES, Mode
+from meshlab.comm.catalog import CATALOG, find_collective
+from meshlab.comm.dtypes import find_dtype
+from meshlab.comm.elements import find_op
+from meshlab.comm.elements import ReduceOp
+from meshlab.errors import BenchError
+from meshlab.mesh.given import MeshLike, as_mesh
+from meshlab.units import format_size, parse_sizes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshlab.benchmark.estimate import Estimate
+
+__all__ = ["Function", "Plan", "Sampling", "Step"]
+
+Function = Callable[[Any], Any]
+"""Something of the user's own to time: it takes the rank's `Communicator`, and may return what is to be timed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How many batches to take, and when to stop.
+
+    Sampling stops when the 95 % interval of the median is narrow enough, or time or batches run out. The decision is
+    made from times that all ranks share, so all ranks decide alike. To stop when an interval is narrow is a little
+    optimistic; `min_batches` keeps that small.
+
+    Parameters
+    ----------
+    precision : float, default 0.05
+        Half the interval's width over the median that counts as narrow enough.
+    min_batches, max_batches : int
+        At least and at most so many batches; fewer than `min_batches` only when time runs out. An interval needs 6.
+    batch_us : float, default 1000
+        How long a pipelined batch should last; it sets the calls per batch.
+    max_calls : int, default 1000
+        At most so many calls per batch.
+    max_s : float, default 0.5
+        How long a step may take. Slow calls may take up to 10 s instead, if that gives them the 6 batches that an
+        interval needs; of calls that are slower still, there are fewer batches and no interval.
+    warmup_batches : int, default 2
+        Batches that are kept and marked, but not used. Slow batches right behind them are marked too.
+
+    Raises
+    ------
+    BenchError
+        If a number is too small, or the two of batches are not in order.
+
+    Examples
+    --------
+    >>> Sampling(max_s=0.05).min_batches
+    30
+    >>> Sampling(min_batches=100, max_batches=50)
+    Traceback (most recent call last):
+    meshlab.errors.BenchError: min_batches=100 and max_batches=50 must be at least 1 and in order
+    """
+
+    precision: float = 0.05
+    min_batches: int = 30
+    max_batches: int = 200
+    batch_us: float = 1000.0
+    max_calls: int = 1000
+    max_s: float = 0.5
+    warmup_batches: int = 2
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_batches <= self.max_batches:
+            raise BenchError(
+                f"min_batches={self.min_batches} and max_batches={self.max_batches} must be at least 1 and in order"
+            )
+        for name in ("precision", "batch_us", "max_s", "max_calls"):
+            if not getattr(self, name) > 0:
+                raise BenchError(f"{name}={getattr(self, name)} must be above zero")
+        if self.warmup_batches < 0:
+            raise BenchError(f"warmup_batches={self.warmup_batches} must not be negative")
+
+
+@dataclass(frozen=True, init=False)
+class Plan:
+    """What to measure.
+
+    Every field in the first five lines takes one value or several; the plan is their product.
+
+    Parameters
+    ----------
+    collective : str, callable, or sequence of these
+        Such as ``"all_reduce"``, or a function of your own that takes a `Communicator`.
+    axis : str or sequence of str
+        Axes of the mesh, or group sets by name: ``"tp"``, ``"dp-cp"``, ``"world"``, a group added by hand.
+    sizes : str, int or sequence
+        Anything `meshlab.units.parse_sizes` reads, such as ``"1K:64M"``, or a list of buckets ``"1M, 25M, 40M"``: the
+        total for gather-like collectives.
+    dtype, op, mode : str or sequence of str
+        Element types, reduce operations (``"pre_mul_sum(0.5)"`` too), and modes of `meshlab.comm.MODES`.
+    in_place : bool or sequence of bool
+        Whether input and output share memory. Where both are given, a collective that cannot stands once.
+    root : int, default 0
+        A rank of the group, for collectives that have a root.
+    sampling : Sampling
+        How many batches to take.
+    check : bool, default True
+        Whether to compare each step's result with the right answer, outside the timed part.
+    groups : str or sequence of str, default "together"
+        Which ranks work at the same time: ``"together"`` (all groups of an axis), ``"alone"`` (one group after the
+        other), ``"pairs"`` (every two ranks of a group, with ``"send"`` or ``"send_recv"``).
+    beside : mapping of str to str, optional
+        What other axes do at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size and mode. Each of
+        the two is also measured by itself.
+    launches : int, default 1
+        How often the whole plan is measured, each time with fresh communicators.
+    shuffle : bool, default False
+        Whether to take the steps in random order, which keeps a drift of clocks out of the curves.
+    seed : int, default 0
+        Of that order.
+    functions : mapping of str to callable, optional
+        Functions among `collective`, by name; they are found there by themselves.
+
+    Raises
+    ------
+    BenchError, CommunicatorError, ParseError
+        If a value is unknown or missing.
+
+    Examples
+    --------
+    >>> plan = Plan(["all_reduce", "broadcast"], "tp", sizes="1K:4K")
+    >>> steps = plan.steps("dp=2, tp=2")
+    >>> len(steps), str(steps[0]).replace(chr(0x2009), " ")
+    (6, 'all_reduce 1 KiB float32 along tp, pipelined')
+    """
+
+    collective: tuple[str, ...]
+    axis: tuple[str, ...]
+    sizes: tuple[int, ...]
+    dtype: tuple[str, ...]
+    op: tuple[str, ...]
+    mode: tuple[Mode, ...]
+    in_place: tuple[bool, ...]
+    root: int
+    sampling: Sampling
+    check: bool
+    groups: tuple[Grouping, ...]
+    beside: tuple[tuple[str, str], ...]
+    launches: int
+    shuffle: bool
+    seed: int
+    functions: Mapping[str, Function | None] = field(compare=False, repr=False)
+
+    def __init__(
+        self,
+        collective: str | Function | Sequence[str | Function],
+        axis: str | Sequence[str],
+        sizes: str | int | Sequence[int | str] = "1K:16M",
+        dtype: str | Sequence[str] = "float32",
+        op: str | ReduceOp | Sequence[str | ReduceOp] = "sum",
+        mode: str | Sequence[str] = "pipelined",
+        in_place: bool | Sequence[bool] = False,
+        root: int = 0,
+        sampling: Sampling | None = None,
+        check: bool = True,
+        groups: str | Sequence[str] = "together",
+        beside: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        launches: int = 1,
+        shuffle: bool = False,
+        seed: int = 0,
+        functions: Mapping[str, Function | None] | None = None,
+    ) -> None:
+        named = dict(functions or {})
+        choices: dict[str, tuple[object, ...]] = {
+            "collective": tuple(_name(one, named) for one in _several(collective)),
+            "axis": _several(axis),
+            "sizes": parse_sizes(sizes if isinstance(sizes, (str, int)) else list(sizes)),
+            "dtype": tuple(find_dtype(name).name for name in _several(dtype)),
+            "op": tuple(str(find_op(name)) for name in _several(op)),
+            "mode": _several(mode),
+            "in_place": _several(in_place),
+            "groups": _several(groups),
+        }
+        for name, values in choices.items():
+            if not values:
+                raise BenchError(f"the plan has no {name}; give at least one")
+            object.__setattr__(self, name, tuple(dict.fromkeys(values)))
+        pairs = beside.items() if isinstance(beside, Mapping) else beside
+        put = object.__setattr__
+        put(self, "root", operator.index(root))
+        put(self, "sampling", Sampling() if sampling is None else sampling)
+        put(self, "check", check)
+        put(self, "beside", tuple((str(axis), str(name)) for axis, name in pairs))
+        put(self, "launches", operator.index(launches))
+        put(self, "shuffle", bool(shuffle))
+        put(self, "seed", operator.index(seed))
+        put(self, "functions", MappingProxyType({name: named[name] for name in self.collective if name in named}))
+        self._check()
+
+    def _check(self) -> None:
+        _check_known("mode", self.mode, MODES)
+        _check_known("way to group", self.groups, GROUPINGS)
+        if self.launches < 1:
+            raise BenchError(f"launches={self.launches} must be at least 1")
+        for name in (*self.collective, *(name for _, name in self.beside)):
+            if name not in self.functions:
+                self._check_collective(name)
+        if self.beside and ("together" not in self.groups or self.functions):
+            raise BenchError("beside= goes with collectives and groups='together'; leave the others to another run")
+
+    def _check_collective(self, name: str) -> None:
+        row = find_collective(name)
+        if name == "send" and "pairs" in self.groups:
+            return
+        if row.peers and not row.is_measurable:
+            raise BenchError(
+                f"{name} is one side of a message; measure send_recv, which goes round in a ring, or send with "
+                "groups='pairs'"
+            )
+        if not row.is_measurable:
+            raise BenchError(f"{name} moves no data, so it has no sizes to measure; leave it out")
+        if not row.in_place and False not in self.in_place:
+            raise BenchError(f"{name} cannot work in place; give in_place=False, or both")
+        if self.groups == ("pairs",) and name not in PAIRED:
+            raise BenchError(f"two ranks by themselves do {' or '.join(PAIRED)}, not {name}; choose one of these")
+
+    def steps(self, mesh: MeshLike) -> tuple[Step, ...]:
+        """Lay the plan over a mesh.
+
+        Sizes that round to the same count on the mesh's groups become one step. Every round of pairs is a step.
+
+        Raises
+        ------
+        MeshError
+            If the mesh has no such axis or group.
+        BenchError
+            If the root is outside a group, or a group has no pairs.
+        """
+        return lay_steps(self, as_mesh(mesh))
+
+    def order(self, n: int, launch: int) -> list[int]:
+        """In which order a launch takes the `n` steps of the plan: a new one for every launch when shuffled.
+
+        Examples
+        --------
+        >>> Plan("all_reduce", "tp").order(3, launch=0)
+        [0, 1, 2]
+        """
+        if not self.shuffle:
+            return list(range(n))
+        order: list[int] = np.random.default_rng([self.seed, launch]).permutation(n).tolist()
+        return order
+
+    def estimate(self, mesh: MeshLike, *, backend: str = "mpi", results: pd.DataFrame | None = None) -> Estimate:
+        """Say how long the plan may take on a mesh, and how much memory, before anything starts.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh or str
+            Where it is measured.
+        backend : {"nccl", "mpi", "threads"}
+            Whose latency and bandwidth to assume.
+        results : pandas.DataFrame, optional
+            Results of an earlier run; times found there count more than the assumption.
+
+        Returns
+        -------
+        Estimate
+
+        Examples
+        --------
+        >>> estimate = Plan("all_reduce", "tp", sizes="1M").estimate("tp=2")
+        >>> estimate.n_steps, estimate.memory_bytes
+        (1, 2097152)
+        """
+        from meshlab.benchmark.estimate import estimate_plan
+
+        return estimate_plan(self, as_mesh(mesh), backend=backend, results=results)
+
+    def __str__(self) -> str:
+        sizes = self.sizes
+        span = format_size(sizes[0]) + (f" to {format_size(sizes[-1])}" if len(sizes) > 1 else "")
+        text = f"{', '.join(self.collective)} along {', '.join(self.axis)}, "
+        if len(self.functions) < len(self.collective):
+            text += f"{span} ({len(sizes)} sizes), {', '.join(self.dtype)}, "
+        text += ", ".join(self.mode)
+        if self.groups != ("together",):
+            text += f", groups {' and '.join(self.groups)}"
+        text += "".join(f", while {name} runs along {axis}" for axis, name in self.beside)
+        return text + (f", {self.launches} launches" if self.launches > 1 else "")
+
+
+def _check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise BenchError(f"there is no {what} {name!r}; there are {', '.join(known)}")
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    if isinstance(value, (bool, ReduceOp)) or callable(value):
+        return (value,)
+    return tuple(value)
+
+
+def _name(one: str | Function, named: dict[str, Function | None]) -> str:
+    """The name of a collective or of a function, which is noted in `named`."""
+    if isinstance(one, str):
+        return one
+    if not callable(one):
+        raise BenchError(f"{one!r} is neither the name of a collective nor a function of a communicator")
+    name = str(getattr(one, "__name__", type(one).__name__))
+    if name in CATALOG:
+        raise BenchError(f"the function {name!r} is called like a collective; rename it, or its rows look alike")
+    if named.get(name) not in (None, one):
+        raise BenchError(f"two functions are called {name!r}; rename one, or their rows look alike")
+    named[name] = one
+    return name

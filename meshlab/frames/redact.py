@@ -1,0 +1,89 @@
+"""Takes names out of a run that is to be given away: hosts, users, addresses, UUIDs."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from meshlab.benchmark.run import Run
+
+__all__ = ["Redactor", "redact_run"]
+
+_UUID = re.compile(r"\b(GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")
+_ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b")
+_HOME = re.compile(r"(/home/|/Users/)[^/\s:]+")
+
+
+class Redactor:
+    """Replaces names by hashes. Its key is random and kept nowhere, so nobody can try names until one fits.
+
+    Parameters
+    ----------
+    hosts, users : iterable of str
+        The names to replace.
+
+    Examples
+    --------
+    >>> redactor = Redactor(["node7"])
+    >>> text = redactor.text("node7, GPU 0: node7 answers, node77 does not")
+    >>> "node7 " in text, "node77" in text, text.count("host-")
+    (False, True, 2)
+    """
+
+    def __init__(self, hosts: Iterable[str], users: Iterable[str] = ()) -> None:
+        self._key = secrets.token_bytes(16)
+        names = {name: "host" for host in hosts for name in (host, host.partition(".")[0]) if name}
+        names |= {user: "user" for user in users if user and user != "root"}
+        self._kinds = names
+        longest_first = sorted(map(re.escape, names), key=len, reverse=True)
+        # A name ends where letters, digits, underscores and dashes end.
+        self._names = re.compile(rf"(?<![\w-])(?:{'|'.join(longest_first) or '(?!)'})(?![\w-])")
+
+    def text(self, text: str) -> str:
+        """The text without names."""
+        text = _UUID.sub(lambda found: f"{found[1]}-{self._hash(found[0])}", text)
+        text = _HOME.sub(r"\1user", text)
+        text = self._names.sub(lambda found: f"{self._kinds[found[0]]}-{self._hash(found[0])}", text)
+        return _ADDRESS.sub(lambda found: f"address-{self._hash(found[0])}", text)
+
+    def anything(self, value: Any) -> Any:
+        """A value of dicts, lists, texts and numbers without names."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, dict):
+            return {self.anything(name): self.anything(item) for name, item in value.items()}
+        if isinstance(value, (list, tuple)):
+            return type(value)(self.anything(item) for item in value)
+        return value
+
+    def _hash(self, name: str) -> str:
+        return hmac.new(self._key, name.encode(), hashlib.sha256).hexdigest()[:8]
+
+
+def redact_run(run: Run) -> Run:
+    """A copy of a run without names; see `Run.redacted`."""
+    from meshlab.frames.store import document_of
+
+    redactor = Redactor(run._record.hosts, [_user(), Path.home().name])
+    document = redactor.anything(document_of(run))
+    frames = []
+    for frame in (run.results, run.samples):
+        frame.attrs = redactor.anything(frame.attrs)
+        frames.append(frame)
+    results, samples = frames
+    results["stop_reason"] = results["stop_reason"].map(redactor.text, na_action="ignore").astype("string")
+    return type(run)._from_record(run.mesh, run.plan, document, results, samples)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no name for this user
+        return ""

@@ -1,0 +1,401 @@
+"""The frames `samples` and `results`: their columns, dtypes and units, and the one function that makes bandwidth.
+
+Everything that produces or reads measurements goes through here: runs on engines, readers of other tools' logs, the
+live view, plots and reports.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshlab.comm.catalog import CATALOG
+from meshlab.errors import BenchError, ParseError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = [
+    "RESULTS",
+    "SAMPLES",
+    "STEP",
+    "Column",
+    "bandwidth",
+    "conform",
+    "describe",
+    "empty_results",
+    "empty_samples",
+    "frame_from_csv",
+    "frame_from_json",
+    "frame_from_parquet",
+    "frame_to_csv",
+    "frame_to_json",
+    "frame_to_parquet",
+    "require_columns",
+    "told_steps",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a frame.
+
+    Parameters
+    ----------
+    name : str
+        The name; it carries the unit.
+    dtype : str
+        The pandas dtype; all of them have a missing value.
+    text : str
+        What it holds, in one sentence.
+    """
+
+    name: str
+    dtype: str
+    text: str
+
+
+def _columns(*rows: tuple[str, str, str]) -> tuple[Column, ...]:
+    return tuple(Column(*row) for row in rows)
+
+
+SAMPLES = _columns(
+    ("run_id", "string", "Which run; unique."),
+    ("launch", "Int64", "Which repeat with fresh communicators, from 0."),
+    ("step", "Int64", "Which step of the plan, from 0."),
+    ("axis", "string", "The axis or group set that was measured, as in the results."),
+    ("group", "string", "The group's name."),
+    ("rank", "Int64", "The global rank."),
+    ("batch", "Int64", "Which batch, from 0; warm-up counts too."),
+    ("calls", "Int64", "How many calls the batch held."),
+    ("time_us", "float64", "Time per call over the batch, on this rank, in µs."),
+    ("host_us", "float64", "Time per call until the call returned to the host, in µs."),
+    (
+        "start_offset_us",
+        "float64",
+        "How long after the first rank of the group this rank began (a function: came to its first collective), in µs; "
+        "missing unless aligned.",
+    ),
+    ("is_warmup", "boolean", "True for batches that no statistic uses."),
+    ("status", "string", "ok, or what went wrong."),
+)
+"""Columns of the samples: one row per step, rank and batch."""
+
+RESULTS = _columns(
+    ("run_id", "string", "Which run; unique."),
+    ("launch", "Int64", "Which repeat with fresh communicators, from 0."),
+    ("step", "Int64", "Which step of the plan, from 0."),
+    ("source", "string", "What measured: a backend of meshlab (nccl, mpi, threads) or another tool (nccl-tests)."),
+    ("collective", "string", "The collective, in snake case; or the name of a function of the user's own."),
+    ("op", "string", "The reduce operation; missing where nothing is reduced."),
+    ("dtype", "string", "The element type, by numpy's name."),
+    ("root", "Int64", "The root, as a rank of the group; missing where there is none."),
+    ("in_place", "boolean", "True when input and output share memory."),
+    ("mode", "string", "isolated, pipelined or graph."),
+    (
+        "axis",
+        "string",
+        "The axis or group set that was measured; tp alone: one group at a time; tp pairs: two ranks at a time; tp+dp: "
+        "along tp while dp is busy.",
+    ),
+    ("group", "string", "The group's name; of pairs, 0→1 for a message and 0↔1 for one each way."),
+    ("n_ranks", "Int64", "How many ranks the group has."),
+    ("count", "Int64", "The count argument of the call, in elements: per rank for gather-like collectives."),
+    (
+        "size_bytes",
+        "Int64",
+        "S of nccl-tests: the total for all_gather, reduce_scatter and all_to_all; missing for a function.",
+    ),
+    ("n_samples", "Int64", "How many batches the statistics use."),
+    ("calls", "Int64", "Calls per batch."),
+    ("time_us", "float64", "Median over batches of the slowest rank's time per call, in µs."),
+    ("time_us_lo", "float64", "Lower end of the 95 % interval of that median, in µs; missing below 6 batches."),
+    ("time_us_hi", "float64", "Upper end of it."),
+    ("p95_us", "float64", "95th percentile over batches, in µs; missing below 20 batches."),
+    ("p99_us", "float64", "99th percentile over batches, in µs; missing below 100 batches."),
+    ("min_us", "float64", "Fastest batch, in µs."),
+    ("max_us", "float64", "Slowest batch, in µs."),
+    ("skew_us", "float64", "Median over batches of slowest minus fastest rank, in µs."),
+    ("alignment_us", "float64", "Median over batches of last minus first start, in µs; missing unless aligned."),
+    ("algbw_gbs", "float64", "size_bytes / time_us, in GB/s."),
+    ("busbw_gbs", "float64", "algbw_gbs times the collective's factor, in GB/s; missing for one rank."),
+    ("n_wrong", "Int64", "Elements that differ from the right answer, summed over ranks; missing when unchecked."),
+    ("status", "string", "ok, wrong, failed, cancelled, or skipped because its buffers do not fit into memory."),
+    ("stop_reason", "string", "Why sampling stopped: precise, time, batches, or an error's sentence."),
+    ("mesh_fingerprint", "string", "The fingerprint of the mesh."),
+)
+"""Columns of the results: one row per step and group."""
+
+STEP = ("run_id", "launch", "step", "axis", "group")
+"""What a row of the results and its samples have in common."""
+
+
+def describe(columns: Sequence[Column] = RESULTS) -> pd.DataFrame:
+    """List the columns of a frame with dtype and meaning.
+
+    Parameters
+    ----------
+    columns : sequence of Column
+        The definition of a frame: that of results, or ``meshlab.frames.schema.SAMPLES``.
+
+    Raises
+    ------
+    BenchError
+        If it is something else.
+
+    Examples
+    --------
+    >>> describe(RESULTS).loc["busbw_gbs", "dtype"]
+    'float64'
+    """
+    import pandas as pd
+
+    given: Any = columns
+    if not isinstance(given, (tuple, list)) or not all(isinstance(column, Column) for column in given):
+        what = f"the text {given!r}" if isinstance(given, str) else f"a {type(given).__name__}"
+        raise BenchError(
+            f"describe() takes the definition of a frame, not {what}; describe() alone lists the columns of results, "
+            "and describe().loc['busbw_gbs', 'meaning'] is one of them"
+        )
+    rows = [(column.name, column.dtype, column.text) for column in columns]
+    return pd.DataFrame(rows, columns=["column", "dtype", "meaning"]).set_index("column")
+
+
+def require_columns(frame: pd.DataFrame, names: Sequence[str], what: str = "results") -> None:
+    """Raise a `BenchError` unless something is a frame with these columns.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        What a user gave.
+    names : sequence of str
+        The columns that are needed.
+    what : {"results", "samples"}
+        The frame that is wanted.
+
+    Examples
+    --------
+    >>> require_columns(empty_results(), ["status", "size_bytes"])
+    >>> require_columns(empty_samples(), ["status", "size_bytes"])
+    Traceback (most recent call last):
+    meshlab.errors.BenchError: a results frame is needed, but this one has no column size_bytes
+    """
+    given: Any = frame
+    columns = getattr(given, "columns", None)
+    if columns is None:
+        cure = f"give its .{what}" if hasattr(given, what) else f"run.{what} is one"
+        raise BenchError(f"a {what} frame is needed, not {type(given).__name__}; {cure}")
+    missing = [name for name in names if name not in columns]
+    if missing:
+        raise BenchError(f"a {what} frame is needed, but this one has no column {', '.join(missing)}")
+
+
+def bandwidth(
+    collective: Sequence[str | None], size_bytes: Any, n_ranks: Any, time_us: Any
+) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.float64]]]:
+    """Algorithm and bus bandwidth from time; the one place where bandwidth is computed.
+
+    algbw = S / t, and busbw = algbw times the collective's factor, as nccl-tests' PERFORMANCE.md defines both.
+
+    Parameters
+    ----------
+    collective : sequence of str
+        One name per row; an unknown or missing name gives a missing busbw.
+    size_bytes, n_ranks, time_us : array_like
+        One value per row; missing values may stand anywhere.
+
+    Returns
+    -------
+    algbw_gbs, busbw_gbs : numpy.ndarray
+        In GB/s (10^9 bytes per second). NaN where time, size or factor is missing, and busbw for one rank.
+
+    Examples
+    --------
+    >>> algbw, busbw = bandwidth(["all_reduce"], [1 << 30], [2], [3295.43])
+    >>> round(float(algbw[0]), 2), round(float(busbw[0]), 2)
+    (325.83, 325.83)
+    """
+    size, ranks, time = (_floats(values) for values in (size_bytes, n_ranks, time_us))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        algbw = np.where(time > 0, size / time / 1e3, np.nan)
+        factor = np.array(
+            [
+                CATALOG[name].bus_factor(int(n)) if isinstance(name, str) and name in CATALOG and n >= 2 else np.nan
+                for name, n in zip(collective, ranks, strict=True)
+            ],
+            dtype=np.float64,
+        ).reshape(algbw.shape)
+    return algbw, algbw * factor
+
+
+def _floats(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
+    if hasattr(values, "to_numpy"):
+        return np.asarray(values.to_numpy(dtype="float64", na_value=np.nan), dtype=np.float64)
+    return np.asarray(values, dtype=np.float64)
+
+
+def conform(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
+    """Give a frame exactly the columns of a definition, in order, with its dtypes; `attrs` are kept.
+
+    Columns that are absent become missing values.
+
+    Raises
+    ------
+    BenchError
+        If the frame has a column that the definition does not know, or a value does not fit its dtype.
+    """
+    import pandas as pd
+
+    names = [column.name for column in columns]
+    unknown = [str(name) for name in frame.columns if name not in names]
+    if unknown:
+        raise BenchError(f"unknown columns {', '.join(unknown)}; the frame has {', '.join(names)}")
+    data = {}
+    for column in columns:
+        absent = pd.Series([pd.NA] * len(frame), index=frame.index)
+        values: Any = frame.get(column.name, absent)
+        try:
+            data[column.name] = _cast(values, column.dtype)
+        except (TypeError, ValueError) as error:
+            raise BenchError(f"column {column.name} must be {column.dtype}: {error}") from error
+    new = pd.DataFrame(data, index=frame.index)
+    new.attrs = dict(frame.attrs)
+    return new
+
+
+def _cast(values: Any, dtype: str) -> Any:
+    import pandas as pd
+
+    if str(values.dtype) == dtype:  # pandas' own comparison takes its two string dtypes for one
+        return values
+    if dtype == "float64":
+        return pd.to_numeric(values).astype("Float64").astype("float64")
+    if dtype == "Int64":
+        return pd.to_numeric(values).astype("Int64")
+    if dtype == "boolean":
+        return values.astype(object).map({"True": True, "False": False, True: True, False: False}).astype("boolean")
+    return values.astype(object).where(values.notna(), None).astype("string")
+
+
+def empty_results() -> pd.DataFrame:
+    """A results frame without rows."""
+    return _empty(RESULTS)
+
+
+def empty_samples() -> pd.DataFrame:
+    """A samples frame without rows."""
+    return _empty(SAMPLES)
+
+
+def _empty(columns: Sequence[Column]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame({column.name: pd.Series([], dtype=column.dtype) for column in columns})
+
+
+def told_steps(frame: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
+    """Put what was measured before the columns of a frame that only says which step and group it is about."""
+    told = results[[*STEP, "collective", "op", "dtype", "mode", "n_ranks", "size_bytes"]]
+    told.attrs = {}
+    found = told.merge(frame.astype({"launch": "Int64", "step": "Int64"}), on=list(STEP), how="right")
+    return found.drop(columns="run_id")
+
+
+def frame_to_parquet(frame: pd.DataFrame, path: str | Path) -> None:
+    """Write a frame to Parquet; dtypes and `attrs` are kept."""
+    frame.to_parquet(path, index=False)
+
+
+def frame_from_parquet(path: str | Path, columns: Sequence[Column]) -> pd.DataFrame:
+    """Read a frame that `frame_to_parquet` wrote.
+
+    Raises
+    ------
+    ParseError
+        If the file is not whole, or no such frame.
+    OSError
+        If there is no such file, or it may not be read.
+    """
+    import pandas as pd
+
+    # Opened here, because pyarrow's own errors about a broken file are OSErrors too.
+    with Path(path).open("rb") as file, _whole(path, "Parquet"):
+        return conform(pd.read_parquet(file), columns)
+
+
+@contextmanager
+def _whole(path: str | Path, kind: str) -> Iterator[None]:
+    """Turn what pandas and its readers say about a broken file into a sentence."""
+    try:
+        yield
+    except BenchError as error:
+        raise ParseError(f"this is no frame of meshlab: {error}", file=str(path)) from error
+    except (ValueError, KeyError, TypeError, NotImplementedError, OSError) as error:
+        raise ParseError(
+            f"this is not a whole {kind} file; copy it again from where it was made, or measure again", file=str(path)
+        ) from error
+
+
+def frame_to_csv(frame: pd.DataFrame, path: str | Path) -> None:
+    """Write a frame to CSV: one header row, floats in full, missing values empty.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe in front.
+    """
+    import pandas as pd
+
+    safe = frame.copy()
+    for name in safe.columns:
+        if isinstance(safe[name].dtype, pd.StringDtype) or safe[name].dtype == object:
+            safe[name] = safe[name].map(_guard_formula, na_action="ignore")
+    safe.to_csv(path, index=False, float_format="%.17g", lineterminator="\n")
+
+
+def _guard_formula(text: object) -> object:
+    return f"'{text}" if isinstance(text, str) and text[:1] in ("=", "+", "-", "@", "'") else text
+
+
+def frame_from_csv(path: str | Path, columns: Sequence[Column]) -> pd.DataFrame:
+    """Read a frame that `frame_to_csv` wrote; the dtypes come from the definition.
+
+    Raises
+    ------
+    ParseError
+        If the file is not whole, or no such frame.
+    OSError
+        If there is no such file, or it may not be read.
+    """
+    import pandas as pd
+
+    data = Path(path).read_bytes()
+    with _whole(path, "CSV"):
+        if not data.endswith(b"\n"):  # pandas would take the end of the last row for missing values
+            raise ValueError
+        frame = pd.read_csv(io.BytesIO(data), dtype="string", keep_default_na=False, na_values=[""])
+        for name in frame.columns:
+            frame[name] = frame[name].map(lambda text: text[1:] if text.startswith("'") else text, na_action="ignore")
+        return conform(frame, columns)
+
+
+def frame_to_json(frame: pd.DataFrame) -> str:
+    """Write a frame as JSON text: its columns, its `attrs`, and one list per row; missing values are null."""
+    rows = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
+    return json.dumps(
+        {"columns": [str(name) for name in frame.columns], "attrs": frame.attrs, "rows": rows}, allow_nan=False
+    )
+
+
+def frame_from_json(text: str, columns: Sequence[Column]) -> pd.DataFrame:
+    """Read a frame that `frame_to_json` wrote; the dtypes come from the definition."""
+    import pandas as pd
+
+    document: Mapping[str, Any] = json.loads(text)
+    frame = conform(pd.DataFrame(document["rows"], columns=document["columns"], dtype=object), columns)
+    frame.attrs = dict(document["attrs"])
+    return frame

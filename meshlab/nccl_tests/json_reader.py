@@ -1,0 +1,268 @@
+"""Reads the JSON of nccl-tests (``-J``), versions 1 to 3, also when it was cut off."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from meshlab.benchmark.nccl_tests.devices import Device
+from meshlab.nccl_tests.info import FactCollector, version_from_code
+from meshlab.nccl_tests.log import Footer, Note, Preamble, Section
+from meshlab.nccl_tests.rows import OPS, hold_together
+from meshlab.benchmark.nccl_tests.section import make_section
+from meshlab.benchmark.nccl_tests.table import IterationTimes, Table
+from meshlab.errors import ParseError
+
+__all__ = ["MOST_JSON", "looks_like_json", "read_json_sections"]
+
+MOST_JSON = 1 << 29
+"""The largest JSON text that is read, in bytes."""
+
+_KEYS = ('"version"', '"nccl_version"', '"args"', '"start_time"', '"results"')
+_PROGRAM = re.compile(r"(\w+?)_perf(?:_\w+)?")
+_RESULTS = re.compile(r'"results"\s*:\s*\[')
+_ITERATION = ("min_us", "max_us", "p99_us", "cv_pct")
+_NAN = float("nan")
+
+
+def looks_like_json(start: str) -> bool:
+    """Whether a text begins as nccl-tests' JSON does."""
+    return start.lstrip("\ufeff \t\r\n").startswith("{") and any(key in start for key in _KEYS)
+
+
+def read_json_sections(text: str, *, file: str | None = None) -> Iterator[Section]:
+    """Read one or more documents that stand one behind the other.
+
+    Raises
+    ------
+    ParseError
+        If the text is not nccl-tests' JSON.
+    """
+    decoder = json.JSONDecoder()
+    at, number = 0, 0
+    text = text.lstrip("\ufeff")
+    while match := re.compile(r"\s*(?=\S)").match(text, at):
+        at = match.end()
+        line = text.count("\n", 0, at) + 1
+        try:
+            document, at = decoder.raw_decode(text, at)
+            whole = True
+        except json.JSONDecodeError as error:
+            document, whole = _begin_of_document(text[at:], decoder), False
+            at = len(text)
+            if document is None:
+                raise ParseError(
+                    f"no nccl-tests output found: the JSON breaks at character {error.pos:,} ({error.msg}) "
+                    "before any result",
+                    file=file,
+                ) from None
+        if not isinstance(document, dict) or not ({"results", "config", "args"} & document.keys()):
+            raise ParseError("no nccl-tests output found: this JSON has no args, config and results", file=file)
+        number += 1
+        yield _section(document, number, line, whole)
+
+
+def _begin_of_document(text: str, decoder: json.JSONDecoder) -> dict[str, Any] | None:
+    """What is whole in a document that was cut off: everything before the results, and each complete result."""
+    match = _RESULTS.search(text)
+    if match is None:
+        return None
+    try:
+        document: dict[str, Any] = json.loads(text[: match.end()] + "]}")
+    except json.JSONDecodeError:
+        return None
+    at = match.end()
+    while True:
+        at += len(text[at:]) - len(text[at:].lstrip(" \t\r\n,"))
+        try:
+            result, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError:
+            return document
+        document["results"].append(result)
+
+
+def _section(document: dict[str, Any], number: int, line: int, whole: bool) -> Section:
+    config = _dict(document.get("config"))
+    results = [result for result in _list(document.get("results")) if isinstance(result, dict)]
+    facts = FactCollector()
+    for pair in _list(document.get("env")):
+        name, _, value = str(pair).partition("=")
+        # The tool dumps its whole environment, secrets too; only NCCL's own variables are kept.
+        if name.startswith("NCCL_"):
+            facts.take_variable(name, value)
+    table, dropped = _table(results)
+    args = _list(document.get("args"))
+    program = _PROGRAM.fullmatch(PurePosixPath(str(args[0])).name) if args else None
+    preamble = Preamble(
+        program=program[1] if program is not None else None,
+        tool="nccl-tests",
+        library_version=version_from_code(_int(document.get("nccl_version")) or 0),
+        threads=_int(config.get("nthreads")),
+        gpus=_int(config.get("ngpus")),
+        min_bytes=_int(config.get("minimum_bytes")),
+        max_bytes=_int(config.get("maximum_bytes")),
+        step=_int(config.get("step_factor")) or _int(config.get("step_bytes")),
+        step_kind="factor" if "step_factor" in config else "bytes" if "step_bytes" in config else None,
+        warmup_iters=_int(config.get("warmup_iters")),
+        iters=_int(config.get("iterations")),
+        agg_iters=_int(config.get("aggregated_iterations")),
+        validation=_int(config.get("validation")),
+        graph=_int(config.get("graph")),
+        blocking="blocking" if config.get("blocking_collectives") == "true" else None,
+        skipped_iters=_int(config.get("per_iter_skip")),
+    )
+    devices = tuple(_device(device) for device in _list(config.get("devices")) if isinstance(device, dict))
+    average = _average(document)
+    bounds = _dict(document.get("out_of_bounds"))
+    errors = [Note(None, str(error)) for error in _list(document.get("errors")) if error]
+    notes = [] if whole else [Note(None, "the JSON was cut off")]
+    # The device list has one entry per process, not one per GPU.
+    first_group = devices[0].group if devices else None
+    processes = sum(device.group == first_group for device in devices)
+    per_process = (preamble.threads or 0) * (preamble.gpus or 0)
+    return make_section(
+        number=number,
+        line=line,
+        preamble=preamble,
+        command=None,
+        devices=devices,
+        began_table="results" in document,
+        table=table,
+        broken=[0] * dropped,
+        footer=Footer(
+            _int(bounds.get("count")),
+            _bool(bounds.get("okay")),
+            average,
+            _bool(_dict(_average_part(document)).get("okay")),
+        ),
+        failures=errors,
+        failure_lines=len(errors) if average is None else 0,
+        notes=notes + (errors if average is not None else []),
+        nccl=facts.facts(),
+        listed_ranks=processes * per_process or None,
+        iterations=tuple(_iterations(results)),
+    )
+
+
+def _table(results: list[dict[str, Any]]) -> tuple[Table, int]:
+    """The results as columns, and how many do not hold together; those are taken out of the list too."""
+    read = len(results)
+    results[:] = [result for result in results if _is_result(result)]
+    n = len(results)
+    values = np.full((n, 2, 4), _NAN)
+    iteration = np.full((n, 2, 4), _NAN)
+    present = np.zeros((n, 2), dtype=bool)
+    has_iterations = cpu_time = False
+    for index, result in enumerate(results):
+        for placement, key in enumerate(("out_of_place", "in_place")):
+            timing = _timing(result.get(key))
+            if timing is None:
+                continue
+            values[index, placement] = timing
+            present[index, placement] = True
+            cpu_time = cpu_time or "cpu_time" in result[key]
+            summary = result.get(f"{key}_per_iter")
+            if isinstance(summary, dict):
+                has_iterations = True
+                iteration[index, placement] = [_float(summary.get(name)) for name in _ITERATION]
+    roots = [_int(str(result.get("root", "-1")).strip()) for result in results]
+    table = Table(
+        np.zeros(n, dtype=np.int64),
+        np.array([_int(result["size"]) for result in results], dtype=np.int64),
+        np.array([_int(result.get("count")) or 0 for result in results], dtype=np.int64),
+        np.array([-1 if root is None else root for root in roots], dtype=np.int64),
+        [str(result.get("type", "")) for result in results],
+        [OPS.get(op := str(result.get("redop") or "").strip(), op) for result in results],
+        (),
+        values,
+        iteration if has_iterations else None,
+        present,
+        cpu_time=cpu_time,
+    )
+    keep = np.flatnonzero(hold_together(table))
+    results[:] = [results[index] for index in keep]
+    return table.take(keep), read - len(keep)
+
+
+def _is_result(result: dict[str, Any]) -> bool:
+    timings = (_timing(result.get("out_of_place")), _timing(result.get("in_place")))
+    return _int(result.get("size")) is not None and timings != (None, None)
+
+
+def _iterations(results: list[dict[str, Any]]) -> Iterator[IterationTimes]:
+    for index, result in enumerate(results):
+        for in_place, key in enumerate(("out_of_place_per_iter", "in_place_per_iter")):
+            summary = _dict(result.get(key))
+            times = np.array([_float(value) for value in _list(summary.get("times_us"))], dtype=np.float64)
+            if not times.size:
+                continue
+            rows = _list(summary.get("per_process_max_times_us"))
+            processes = None
+            if rows and all(isinstance(row, list) and len(row) == times.size for row in rows):
+                processes = np.array([[_float(value) for value in row] for row in rows], dtype=np.float64)
+            yield IterationTimes(index, bool(in_place), _int(summary.get("skipped_iterations")) or 0, times, processes)
+
+
+def _timing(part: Any) -> list[float] | None:
+    if not isinstance(part, dict):
+        return None
+    time = _float(part.get("time", part.get("cpu_time")))
+    numbers = [time, _float(part.get("alg_bw")), _float(part.get("bus_bw")), _float(part.get("nwrong"))]
+    return numbers if time == time else None
+
+
+def _average_part(document: dict[str, Any]) -> Any:
+    # Version 1 spelled it wrongly until 2.17.9.
+    return document.get("average_bus_bandwidth", document.get("average_bus_bandwidith"))
+
+
+def _average(document: dict[str, Any]) -> float | None:
+    part = _dict(_average_part(document))
+    value = _float(part.get("bandwidth", part.get("bandwidith")))
+    return value if value == value else None
+
+
+def _device(device: dict[str, Any]) -> Device:
+    return Device(
+        _int(device.get("rank")) or 0,
+        _int(device.get("group")),
+        _int(device.get("pid")) or 0,
+        str(device.get("hostname", "")),
+        _int(device.get("device")) or 0,
+        str(device.get("device_hex", "")),
+        str(device.get("device_info", "")).strip(),
+    )
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _float(value: Any) -> float:
+    """A number; NaN for null and for the texts that the tool writes for NaN."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return _NAN
+
+
+def _int(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _bool(value: Any) -> bool | None:
+    return (
+        {"true": True, "false": False, True: True, False: False}.get(value) if isinstance(value, (str, bool)) else None
+    )

@@ -1,0 +1,170 @@
+"""Writes results in the text layout of nccl-tests, so that tools which read its logs read meshlab's numbers too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshlab.frames.schema import require_columns
+from meshlab.nccl_tests.infer import COLLECTIVE_OF_PROGRAM
+from meshlab.nccl_tests.rows import DTYPE_OF_TYPE
+from meshlab.errors import BenchError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["to_nccl_tests"]
+
+_PROGRAMS = {collective: program for program, collective in COLLECTIVE_OF_PROGRAM.items()}
+_TYPES = {dtype: name for name, dtype in reversed(DTYPE_OF_TYPE.items())}
+_OPS = {"pre_mul_sum": "mulsum"}
+_ONE_TABLE = ["run_id", "launch", "source", "collective", "mode", "axis", "group", "n_ranks"]
+_ONE_LINE = ["size_bytes", "count", "dtype", "op", "root"]
+_MOST_DEVICES = 4096
+_HEADER = (
+    "#",
+    f"# {'':>10}  {'':>12}  {'':>8}  {'':>6}  {'':>6}           out-of-place                       in-place          ",
+    f"# {'size':>10}  {'count':>12}  {'type':>8}  {'redop':>6}  {'root':>6}"
+    + f"  {'time':>7}  {'algbw':>6}  {'busbw':>6} {'#wrong':>6}" * 2,
+    f"# {'(B)':>10}  {'(elements)':>12}  {'':>8}  {'':>6}  {'':>6}"
+    + f"  {'(us)':>7}  {'(GB/s)':>6}  {'(GB/s)':>6}  {'':>5}" * 2,
+)
+
+
+def to_nccl_tests(results: pd.DataFrame) -> str:
+    """Write a frame of results as an nccl-tests log, one table per run, collective and group.
+
+    The text carries less than the frame: times and rates have two decimals, intervals and percentiles are lost, and
+    settings that meshlab does not know are 0. Both placements of a size share a line; sizes with one placement stand in
+    a table of their own, where the other stays blank. Rows without a time, or of a collective that nccl-tests does not
+    have, become comments.
+
+    Parameters
+    ----------
+    results : pandas.DataFrame
+        In the schema of results; ``attrs["gpu"]`` names the devices where it is there.
+
+    Returns
+    -------
+    str
+        Text that `read_nccl_tests` reads back.
+
+    Raises
+    ------
+    BenchError
+        If no row can be written.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from meshlab.frames.schema import RESULTS, conform
+    >>> row = dict(collective="all_reduce", op="sum", dtype="float32", in_place=False, mode="graph", n_ranks=2,
+    ...            count=1 << 28, size_bytes=1 << 30, time_us=3295.43, algbw_gbs=325.83, busbw_gbs=325.83)
+    >>> print(to_nccl_tests(conform(pd.DataFrame([row]), RESULTS)).splitlines()[-5].rstrip())
+    1073741824     268435456     float     sum      -1  3295.43  325.83  325.83    N/A
+    """
+    require_columns(results, [*_ONE_TABLE, *_ONE_LINE, "in_place", "time_us", "n_wrong", "status"])
+    usable = results["collective"].isin(_PROGRAMS) & results["dtype"].isin(_TYPES)
+    usable &= results[["count", "size_bytes"]].notna().all(axis=1)
+    timed = usable & (results["time_us"] > 0)
+    if not timed.any():
+        raise BenchError("no row has a time and a collective of nccl-tests; there is nothing to write")
+    gpu = str(results.attrs.get("gpu") or "unknown")
+    lines: list[str] = []
+    for _, table in results[timed].groupby(_ONE_TABLE, dropna=False, sort=False):
+        repeat = table.groupby([*_ONE_LINE, "in_place"], dropna=False).cumcount()
+        line = [table[name] for name in _ONE_LINE] + [repeat]
+        placements = (table["in_place"].astype("int64") + 1).groupby(line, dropna=False).transform("sum")
+        for _, part in table.groupby(placements, sort=False):
+            lines += _section(part, gpu)
+    for row in results[~timed].itertuples():
+        reason = row.status if _missing(row.stop_reason) else row.stop_reason
+        lines.append(f"# error: {row.collective!s} of {row.size_bytes!s} bytes is left out: {reason!s}")
+    return "\n".join(lines) + "\n"
+
+
+def _section(rows: pd.DataFrame, gpu: str) -> Iterator[str]:
+    first: dict[str, Any] = {
+        str(name): None if _missing(value) else value for name, value in zip(rows.columns, rows.iloc[0], strict=True)
+    }
+    program = f"{_PROGRAMS[first['collective']]}_perf"
+    what = ", ".join(
+        f"{name} {first[name]}" for name in ("run_id", "launch", "source", "axis", "group") if first[name] is not None
+    )
+    yield f"# Written by meshlab ({what}): settings that it does not know are 0"
+    yield f"# Collective test starting: {program}"
+    yield _settings(rows, first["mode"])
+    if first["mode"] == "isolated":
+        yield "# Blocking Enabled: wait and barrier after each inner iteration (-m) "
+    yield "#"
+    yield "# Using devices"
+    if first["n_ranks"] is not None and first["n_ranks"] <= _MOST_DEVICES:
+        for rank in range(first["n_ranks"]):
+            yield f"#  Rank {rank:2d} Group  0 Pid {0:6d} on {'unknown':>10} device {0:2d} [0x00] {gpu}"
+    yield from _HEADER
+    for (size, count, dtype, op, root, _), line in _lines(rows):
+        halves = {bool(row.in_place): row for row in line.itertuples()}
+        yield (
+            f"{size:12d}  {count:12d}  {_TYPES[dtype]:>8}  {_operation(op, program):>6}  "
+            f"{-1 if _missing(root) else root:6d}{_half(halves.get(False))}{_half(halves.get(True))}"
+        ).rstrip()
+    wrong = int((rows["n_wrong"].fillna(0) > 0).sum())
+    busbw = rows["busbw_gbs"].fillna(0.0).mean()
+    yield f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}"
+    yield f"# Avg bus bandwidth    : {busbw:g} "
+    yield "#"
+    yield f"# Collective test concluded: {program}"
+
+
+def _lines(rows: pd.DataFrame) -> Iterable[tuple[Any, pd.DataFrame]]:
+    """Rows that share a line; a placement that was measured twice gets a second line."""
+    repeat = rows.groupby([*_ONE_LINE, "in_place"], dropna=False).cumcount()
+    groups: Iterable[tuple[Any, pd.DataFrame]] = rows.assign(_repeat=repeat).groupby(
+        [*_ONE_LINE, "_repeat"], dropna=False, sort=False
+    )
+    return groups
+
+
+def _settings(rows: pd.DataFrame, mode: str | None) -> str:
+    sizes = np.unique(rows["size_bytes"].to_numpy(dtype=np.int64))
+    steps = np.diff(sizes)
+    if len(sizes) > 1 and (sizes[1:] == 2 * sizes[:-1]).all():
+        step = "2(factor)"
+    else:
+        step = f"{steps[0] if len(steps) and (steps == steps[0]).all() else 0}(bytes)"
+    iters = (rows["n_samples"] * rows["calls"]).dropna().unique()
+    line = (
+        f"# nThread 1 nGpus 1 minBytes {sizes[0]} maxBytes {sizes[-1]} step: {step} warmup iters: 0 "
+        f"iters: {iters[0] if len(iters) == 1 else 0} agg iters: 1 validation: {int(rows['n_wrong'].notna().any())}"
+    )
+    return line if mode is None else f"{line} graph: {int(mode == 'graph')}"
+
+
+def _operation(op: Any, program: str) -> str:
+    if _missing(op):
+        # The tool prints its default for sendrecv, which reduces nothing.
+        return "sum" if program == "sendrecv_perf" else "none"
+    return _OPS.get(op, str(op))
+
+
+def _half(row: Any) -> str:
+    if row is None:
+        return " " * 32
+    wrong = "N/A" if _missing(row.n_wrong) else f"{row.n_wrong:g}"
+    return f"  {_number(row.time_us, 7):>7}  {_number(row.algbw_gbs, 6):>6}  {_number(row.busbw_gbs, 6):>6}  {wrong:>5}"
+
+
+def _number(value: float, width: int) -> str:
+    """As many decimals as fit, at most two, as the tool does it."""
+    if math.isnan(value):
+        value = 0.0
+    return next((text for decimals in (2, 1, 0) if len(text := f"{value:.{decimals}f}") <= width), f"{value:.0f}")
+
+
+def _missing(value: Any) -> bool:
+    import pandas as pd
+
+    return value is None or value is pd.NA or value != value

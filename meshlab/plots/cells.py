@@ -1,0 +1,350 @@
+"""Which rank is in which group: one coloured cell per rank."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.errors import MeshError
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.mesh.groups import Groups
+from meshlab.mesh.given import MeshLike, as_mesh
+from meshlab.plots.style import SEPARATOR, axes_size, room_right, set_title, text_width, wrap_parts
+from meshlab.plots.palette import PALETTE, rank_colors, text_colors
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["Grid", "membership_title", "plot_membership"]
+
+Mask = npt.NDArray[np.bool_]
+
+_TEXT = 9.0
+_EVERY_CELL = 256
+"""Up to so many ranks every cell carries its numbers; beyond, each run of cells of one group carries one number."""
+
+_MOST_TICKS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """How the ranks of a mesh lie on paper: row by row, in rank order.
+
+    Parameters
+    ----------
+    columns, rows : int
+        Cells along and across.
+    outer : tuple of (str, int, int)
+        Per axis that numbers the rows: its name, its size, and how many of its steps one row holds.
+    inner : tuple of (str, int)
+        The axes that lie wholly inside a row, with their sizes.
+    """
+
+    columns: int
+    rows: int
+    outer: tuple[tuple[str, int, int], ...]
+    inner: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, mesh: DeviceMesh, columns: int | None = None) -> Grid:
+        """Lay a mesh out: whole axes along x where that looks good, else a part of one, near 3:2.
+
+        Raises
+        ------
+        MeshError
+            If `columns` does not cut the mesh at a whole number of steps of an axis.
+
+        Examples
+        --------
+        >>> Grid.of(DeviceMesh("pp=2, dp=2, tp=8")).columns, Grid.of(DeviceMesh("dp=2048, tp=8")).columns
+        (8, 128)
+        """
+        cuts = {}
+        for index, axis in enumerate(mesh.axes):
+            inner = math.prod(mesh.shape[index + 1 :])
+            steps = np.flatnonzero(axis.size % np.arange(1, axis.size + 1) == 0) + 1
+            cuts.update({inner * step: (index, step) for step in steps.tolist()})
+        if columns is None:
+
+            def ugliness(width: int) -> float:
+                index, step = cuts[width]
+                whole = step == 1 or step == mesh.shape[index]
+                readable = width <= _MOST_TICKS and mesh.world_size // width <= _MOST_TICKS
+                liked = (math.log(16) if mesh.world_size <= 16 else math.log(3.5)) if whole and readable else 0.0
+                return abs(math.log(width * width / mesh.world_size / 1.5)) - liked
+
+            columns = min(sorted(cuts, reverse=True), key=ugliness)
+        if columns not in cuts:
+            raise MeshError(f"{columns} ranks a row cut {mesh} in the middle of an axis; it can have {sorted(cuts)}")
+        index, step = cuts[columns]
+        if step == mesh.shape[index]:
+            index, step = index - 1, 1
+        outer = [(axis.name, axis.size, 1) for axis in mesh.axes[: index + 1]]
+        if outer:
+            outer[-1] = (*outer[-1][:2], step)
+        inner_axes = tuple((axis.name, axis.size) for axis in mesh.axes[index + 1 :])
+        return cls(columns, mesh.world_size // columns, tuple(outer), inner_axes)
+
+    @property
+    def counts_columns(self) -> bool:
+        """True when columns are counted, because a row holds a part of an axis or more than one can name."""
+        return self.columns > _MOST_TICKS or (bool(self.outer) and self.outer[-1][2] > 1)
+
+    def row_names(self, rows: Sequence[int]) -> list[str]:
+        """Name rows by the coordinates of their ranks, and by their first rank where columns are counted.
+
+        Examples
+        --------
+        >>> Grid.of(DeviceMesh("pp=2, dp=2, tp=8")).row_names([0, 3]), Grid.of(DeviceMesh("dp=64")).row_names([1])
+        (['pp 0 · dp 0', 'pp 1 · dp 1'], ['dp 8–15 · rank 8'])
+        """
+        shape = [size // step for _, size, step in self.outer]
+        names = []
+        for row in rows:
+            places = np.unravel_index(row, shape) if shape else ()
+            parts = [
+                f"{name} {int(place) * step}" + (f"–{int(place) * step + step - 1}" if step > 1 else "")
+                for (name, _, step), place in zip(self.outer, places, strict=True)
+            ]
+            if self.counts_columns:
+                parts.append(f"rank {row * self.columns}")
+            names.append(SEPARATOR.join(parts))
+        return names
+
+    def figure_box(self, *, widest: float = 792.0) -> tuple[tuple[float, float], tuple[float, float, float, float]]:
+        """A figure with room for the cells and the names of rows and columns.
+
+        Parameters
+        ----------
+        widest : float, default 792
+            The most points that the figure may be wide.
+
+        Returns
+        -------
+        figsize : (float, float)
+            Width and height in inches.
+        rect : (float, float, float, float)
+            Left, bottom, width and height of the axes, as shares of the figure.
+        """
+        left = max(text_width(name, _TEXT) for name in self.row_names([0, self.rows - 1])) + 16
+        above, below = 40.0, 66.0 + (len(self.inner) > 1) * 16
+        cell = min(48.0, 640 / self.columns, 640 / self.rows, (widest - left - 8) / self.columns)
+        width, height = max(288.0, left + cell * self.columns + 8), above + cell * self.rows + below
+        rect = (left / width, below / height, cell * self.columns / width, cell * self.rows / height)
+        return (width / 72, height / 72), rect
+
+
+def membership_title(groups: Groups) -> list[str]:
+    """The parts of a title: what, how many groups of how many ranks, and who is left out.
+
+    Examples
+    --------
+    >>> membership_title(DeviceMesh("dp=2, tp=4").group_set("tp"))
+    ['tp: 2 groups of 4 ranks']
+    >>> membership_title(DeviceMesh("dp=2, tp=4").group_set("tp_1"))
+    ['tp_1: 1 group of 4 ranks', '4 ranks in no group']
+    """
+    ranks = f"{groups.size:,} rank{'s' * (groups.size != 1)}"
+    parts = [f"{groups.name}: {len(groups):,} group{'s' * (len(groups) != 1)} of {ranks}"]
+    left_out = groups.world_size - groups.array.size
+    return parts + ([f"{left_out:,} rank{'s' * (left_out != 1)} in no group"] if left_out else [])
+
+
+def plot_membership(
+    mesh: MeshLike, axis: str | Sequence[str], *, ax: Axes | None = None, columns: int | None = None
+) -> Axes:
+    """Draw one cell per rank, coloured by the group that the rank is in along `axis`.
+
+    Ranks lie row by row in rank order, the fastest axis along x. A gap parts neighbours of different groups, so the
+    colours may repeat after eight groups. Where there is room, the cell says the group's number and the rank; ranks in
+    no group are hatched. Everything is drawn as one image, whatever the size of the mesh.
+
+    Parameters
+    ----------
+    mesh : DeviceMesh or str
+    axis : str or sequence of str
+        Anything that `DeviceMesh.group_set` takes: an axis, several axes, ``"world"``, or the name of a group.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure of a fitting size without it.
+    columns : int, optional
+        How many ranks lie in a row; the picture is near 3:2 without it.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    MeshError
+        If nothing has the name `axis`, or `columns` cuts an axis unevenly.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> ax = plot_membership(DeviceMesh("dp=2, tp=4"), "tp", ax=Figure().add_subplot())
+    >>> ax.get_title(loc="left")
+    'tp: 2 groups of 4 ranks'
+    """
+    mesh = as_mesh(mesh)
+    groups = mesh.group_set(axis)
+    grid = Grid.of(mesh, columns)
+    if ax is None:
+        from matplotlib import pyplot as plt
+
+        figsize, rect = grid.figure_box()
+        ax = plt.figure(figsize=figsize).add_axes(rect)
+    color = groups.color.reshape(grid.rows, grid.columns)
+    width, height = axes_size(ax)
+    cell = min(width / grid.columns, height / grid.rows)
+    _draw_cells(ax, color, cell)
+    notes = [_draw_numbers(ax, groups, color, cell)]
+    if len(groups) > len(PALETTE):
+        notes.append(f"colours repeat after {len(PALETTE)} groups")
+    if groups.array.size < groups.world_size:
+        notes.append("hatched: in no group")
+    _name_cells(ax, grid, height / grid.rows, wrap_parts([note for note in notes if note], room_right(ax), _TEXT))
+    set_title(ax, membership_title(groups))
+    return ax
+
+
+def _draw_cells(ax: Axes, color: npt.NDArray[np.int32], cell: float) -> None:
+    from matplotlib.collections import LineCollection
+    from matplotlib.patches import Rectangle
+
+    rows, columns = color.shape
+    extent = (-0.5, columns - 0.5, rows - 0.5, -0.5)
+    if (color < 0).any():
+        box = Rectangle((-0.5, -0.5), columns, rows, fill=False, hatch="////", linewidth=0, alpha=0.35, zorder=0)
+        ax.add_patch(box)
+    # Without interpolation the SVG holds one pixel per rank, however large the picture is.
+    pixels = (rank_colors(color) * 255).round().astype(np.uint8)  # matplotlib draws bytes faster than floats
+    ax.imshow(pixels, extent=extent, interpolation="none", zorder=1)
+    paper = ax.get_facecolor()
+    if cell >= 8:
+        everywhere = np.ones((rows, columns - 1), bool), np.ones((rows - 1, columns), bool)
+        ax.add_collection(LineCollection(_edges(*everywhere), colors=[paper], linewidths=min(1.0, cell / 24), zorder=2))
+    different = color[:, 1:] != color[:, :-1], color[1:] != color[:-1]
+    ax.add_collection(LineCollection(_edges(*different), colors=[paper], linewidths=min(4.0, cell / 6), zorder=2))
+    ax.set(xlim=extent[:2], ylim=extent[2:], aspect="equal")
+    for spine in ax.spines.values():
+        spine.set_visible(False)
+
+
+def _edges(beside: Mask, below: Mask) -> list[Any]:
+    """Line segments, each of shape (2, 2), along cell edges; neighbours in line become one segment.
+
+    Parameters
+    ----------
+    beside : numpy.ndarray
+        Shape (rows, columns - 1): whether to draw between a cell and its right neighbour.
+    below : numpy.ndarray
+        Shape (rows - 1, columns): whether to draw between a cell and the one below.
+    """
+    line, start, stop = _runs(beside.T)
+    vertical = np.stack([[line + 0.5, start - 0.5], [line + 0.5, stop - 0.5]]).transpose(2, 0, 1)
+    line, start, stop = _runs(below)
+    horizontal = np.stack([[start - 0.5, line + 0.5], [stop - 0.5, line + 0.5]]).transpose(2, 0, 1)
+    return [*vertical, *horizontal]
+
+
+def _runs(mask: Mask) -> tuple[Any, Any, Any]:
+    """The runs of True in each row: the row, the first place, and the place after the last.
+
+    Examples
+    --------
+    >>> [part.tolist() for part in _runs(np.array([[True, True, False, True]]))]
+    [[0, 0], [0, 3], [2, 4]]
+    """
+    change = np.diff(np.pad(mask.astype(np.int8), ((0, 0), (1, 1))), axis=1)
+    line, start = np.nonzero(change == 1)
+    return line, start, np.nonzero(change == -1)[1]
+
+
+def _draw_numbers(ax: Axes, groups: Groups, color: npt.NDArray[np.int32], cell: float) -> str:
+    """Write group numbers and ranks where they fit; says which, for the note under the picture."""
+    inks = text_colors(rank_colors(color))
+    style: dict[str, Any] = {"ha": "center", "clip_on": True, "zorder": 3, "fontsize": _TEXT}
+    width = text_width(str(len(groups) - 1), _TEXT) + 2
+    if cell < _TEXT * 1.3:
+        return ""
+    if color.size > _EVERY_CELL:
+        y, x, span = _run_centres(color, within_cells=cell >= width)
+        y, x = y[span * cell >= width], x[span * cell >= width]
+        for row, column in zip(y.tolist(), x.tolist(), strict=True):
+            ink = str(inks[row, int(column)])
+            ax.text(column, row, str(color[row, int(column)]), color=ink, va="center_baseline", **style)
+        return "number: the group's" if len(y) else ""
+    rank_width = text_width(str(color.size - 1), _TEXT) + 4
+    prefix = "rank " if cell >= rank_width + text_width("rank ", _TEXT) else ""
+    with_rank = cell >= max(rank_width, 2.6 * _TEXT)
+    if not with_rank and cell < width:
+        return ""
+    for rank, number in enumerate(color.ravel().tolist()):
+        row, column = divmod(rank, color.shape[1])
+        line = 0.55 * _TEXT / cell if with_rank and number >= 0 else 0.0
+        if number >= 0:
+            style["color"] = str(inks[row, column])
+            ax.text(
+                column, row - 1.1 * line, str(number), weight="bold", va="center", **style | {"fontsize": _TEXT + 2}
+            )
+        else:
+            style.pop("color", None)
+        if with_rank:
+            ax.text(column, row + 1.3 * line, f"{prefix}{rank}", va="center", **style)
+    return f"bold: number of the group{'' if prefix or not with_rank else '; below it: rank'}"
+
+
+def _run_centres(color: npt.NDArray[np.int32], *, within_cells: bool) -> tuple[Any, Any, Any]:
+    """Where to label the runs of cells of one group, once each: y, x and the width of the run in cells.
+
+    Runs go along rows, or along columns if no row has one. `within_cells` keeps x off the edges between cells.
+    """
+    along_rows = bool((color[:, 1:] == color[:, :-1]).any())
+    lines = color if along_rows else color.T
+    is_new = np.ones(lines.shape, bool)
+    is_new[:, 1:] = lines[:, 1:] != lines[:, :-1]
+    line, start = np.nonzero(is_new)
+    stop = np.append(np.where(line[1:] == line[:-1], start[1:], lines.shape[1]), lines.shape[1])
+    inside = lines[line, start] >= 0
+    line, start, stop = line[inside], start[inside], stop[inside]
+    if not along_rows:
+        return (start + stop - 1) // 2, line, np.ones(len(line))
+    return line, (start + stop - 1) // 2 if within_cells else (start + stop - 1) / 2, stop - start
+
+
+def _name_cells(ax: Axes, grid: Grid, row_height: float, note: str) -> None:
+    row_step = _tick_step(grid.rows, row_height, _TEXT * (1.5 if grid.rows <= _MOST_TICKS else 3))
+    rows = list(range(0, grid.rows, row_step))
+    ax.set_yticks(rows, grid.row_names(rows))
+    if grid.counts_columns:
+        column_step = max(1, grid.columns // 8)
+        places = list(range(0, grid.columns, column_step))
+        ax.set_xticks(places, [f"+{place}" for place in places])
+        label = "rank = the row's first + column"
+    else:
+        fastest, size = grid.inner[-1]
+        ax.set_xticks(range(grid.columns), [str(column % size) for column in range(grid.columns)])
+        label = fastest
+        if len(grid.inner) > 1:
+            blocks = grid.columns // size
+            shape = [other for _, other in grid.inner[:-1]]
+            names = [
+                SEPARATOR.join(
+                    f"{name} {i}" for (name, _), i in zip(grid.inner, np.unravel_index(b, shape), strict=False)
+                )
+                for b in range(blocks)
+            ]
+            ax.set_xticks([block * size + (size - 1) / 2 for block in range(blocks)], names, minor=True)
+            ax.tick_params(axis="x", which="minor", pad=_TEXT * 2)
+    ax.tick_params(which="both", length=0, labelsize=_TEXT)
+    ax.set_xlabel(f"{label}\n{note}", fontsize=_TEXT, loc="left")
+
+
+def _tick_step(count: int, spacing: float, wanted: float) -> int:
+    """The smallest power of two of steps that lie `wanted` points apart, `spacing` points each."""
+    return 1 << max(0, math.ceil(math.log2(wanted / spacing))) if count > 1 else 1

@@ -1,0 +1,298 @@
+"""One host: its CPUs, PCIe switches, GPUs and NICs, and the links between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshlab.errors import TopologyError
+from meshlab.plots.style import axes_size, set_title, text_width
+from meshlab.plots.palette import PALETTE, WRONG, text_colors
+from meshlab.topology.given import ClusterLike, as_cluster
+from meshlab.topology.model.hardware import Node
+from meshlab.topology.model.links import Distance
+from meshlab.units import format_bandwidth
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_host"]
+
+_POINTS = 9.0
+_BOX, _GAP = 50.0, 10.0  # width of a box and of a gap, in points of a figure of our own
+_BRANCH_GAP = 10.0  # between what hangs on two switches
+_NVLINK_Y, _END_Y, _SWITCH_Y, _CPU_Y = 0.0, 1.15, 2.3, 3.3  # rows from the bottom to the top
+_HIGH = 0.42  # half the height of a box
+_GPU, _NIC, _SWITCH, _CPU = PALETTE[2], PALETTE[1], PALETTE[7], PALETTE[4]
+_MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Branch:
+    """What hangs together below one CPU: GPUs and NICs behind one PCIe switch, or one of them alone."""
+
+    numa: str
+    word: str  # how near its ends are to each other; empty for one end alone
+    gpus: tuple[int, ...]
+    nics: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Sheet:
+    """Where to draw, and points per unit across."""
+
+    ax: Axes
+    scale: float
+
+    def box(self, x: float, y: float, label: str, color: str, half: float = _BOX / 2, high: float = _HIGH) -> None:
+        from matplotlib.colors import to_rgb
+        from matplotlib.patches import FancyBboxPatch
+
+        style = f"round,pad=0,rounding_size={min(half, 4) * 0.8:g}"
+        corner = (x - half, y - high)
+        box = FancyBboxPatch(corner, 2 * half, 2 * high, boxstyle=style, mutation_aspect=0.02, color=color, zorder=3)
+        self.ax.add_patch(box)
+        turned = "\n" not in label and text_width(label, _POINTS) > 2 * half * self.scale - 2
+        ink = str(text_colors([to_rgb(color)])[0])
+        where: Any = {"ha": "center", "va": "center", "rotation": 90 if turned else 0, "zorder": 4}
+        self.ax.text(x, y, label, fontsize=_POINTS, color=ink, **where)
+
+    def line(self, start: tuple[float, float], end: tuple[float, float], gbs: float, color: str | None = None) -> None:
+        from matplotlib import rcParams
+
+        known = bool(np.isfinite(gbs))
+        look: Any = {
+            "color": color or rcParams["text.color"],
+            "alpha": 1 if color else 0.55,
+            "linewidth": 0.8 + 5 * float(np.sqrt(min(gbs, 800) / 800)) if known else 1.0,
+            "linestyle": "-" if known else (0, (3, 2)),
+            "solid_capstyle": "butt",
+            "zorder": 1,
+        }
+        self.ax.plot([start[0], end[0]], [start[1], end[1]], **look)
+
+    def text(self, x: float, y: float, label: str, **look: Any) -> None:
+        self.ax.text(x, y, label, fontsize=_POINTS, **look)
+
+
+def plot_host(cluster: ClusterLike, node: int | str = 0, *, ax: Axes | None = None) -> Axes:
+    """Draw the inside of one host: CPUs above, PCIe switches below them, then GPUs and NICs, and NVLink at the bottom.
+
+    A line is as wide as the link is fast. NICs behind one switch share a box. Red marks a GPU that has no NVLink while
+    others have it.
+
+    Parameters
+    ----------
+    cluster : Cluster or str
+        A cluster, or the name of a preset.
+    node : int or str, default 0
+        The host, by number or name.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure when left out.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    TopologyError
+        If the host has no device, or more than 64.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from meshlab.topology.model.presets import preset
+    >>> ax = plot_host(preset("dgx-h100"), ax=Figure((12, 5)).add_subplot())
+    >>> [text.get_text() for text in ax.texts if "NVLink" in text.get_text()]
+    ['NVLink · NV18 between all · 371\u2009GB/s each']
+    """
+    host = as_cluster(cluster).node(node)
+    if not host.devices:
+        raise TopologyError(f"{host.name} has no device to draw: {'; '.join(host.notes) or 'none is known'}")
+    if len(host.devices) > _MOST:
+        raise TopologyError(f"{host.name} has {len(host.devices)} devices, too many for one picture; take plot_links")
+    branches = _branches(host)
+    boxes = sum(len(branch.gpus) + bool(branch.nics) for branch in branches)
+    wide = boxes * (_BOX + _GAP) + (len(branches) - 1) * _BRANCH_GAP + _GAP
+    if ax is None:
+        from matplotlib import pyplot as plt
+
+        points = max(wide + 2 * _GAP, 480.0)
+        figure = plt.figure(figsize=(points / 72, 4.6))
+        ax = figure.add_axes((_GAP / points, 0.03, 1 - 2 * _GAP / points, 0.86))
+    sheet = _Sheet(ax, min(1.0, axes_size(ax)[0] / wide))
+    _draw(sheet, host, branches)
+    ax.set(xlim=(-_GAP, max(wide - _GAP, axes_size(ax)[0] / sheet.scale - _GAP)), ylim=(_NVLINK_Y - 1, _CPU_Y + 0.7))
+    ax.set_axis_off()
+    set_title(ax, [host.name, *([host.model] if host.model else []), host.summary])
+    return ax
+
+
+def _branches(host: Node) -> list[_Branch]:
+    """Ends that share a PCIe switch, found from words and NUMA nodes, in the order of CPUs and GPUs."""
+    gpus = len(host.devices)
+    near = (host.distance >= Distance.PIX) & (host.distance <= Distance.PXB)
+    numas = [device.numa for device in host.devices] + [nic.numa for nic in host.nics]
+    left = set(range(len(numas)))
+    branches = []
+    while left:
+        together, edge = {min(left)}, [min(left)]
+        while edge:
+            fresh = {int(k) for k in np.flatnonzero(near[edge.pop()])} & (left - together)
+            together |= fresh
+            edge += fresh
+        left -= together
+        members = sorted(together)
+        words = [host.distance[i, j] for i in members for j in members if i < j and near[i, j]]
+        branches.append(
+            _Branch(
+                numa=next((numas[i] or "" for i in members if numas[i]), ""),
+                word=Distance(int(max(words))).name if words else "",
+                gpus=tuple(i for i in members if i < gpus),
+                nics=tuple(i - gpus for i in members if i >= gpus),
+            )
+        )
+    order = {numa: k for k, numa in enumerate(dict.fromkeys(branch.numa for branch in branches if branch.gpus))}
+    return sorted(branches, key=lambda b: (order.get(b.numa, len(order)), not b.gpus, b.gpus, b.nics))
+
+
+def _draw(sheet: _Sheet, host: Node, branches: Sequence[_Branch]) -> None:
+    place = 0.0
+    gpu_x: dict[int, float] = {}
+    cpus: dict[str, list[float]] = {}
+    for branch in branches:
+        ends = []
+        for gpu in branch.gpus:
+            gpu_x[gpu] = place + _BOX / 2
+            sheet.box(gpu_x[gpu], _END_Y, host.ends[gpu], _GPU)
+            ends.append((gpu_x[gpu], host.devices[gpu].pcie_gbs))
+            place += _BOX + _GAP
+        if branch.nics:
+            sheet.box(place + _BOX / 2, _END_Y, _nic_label(host, branch.nics, sheet.scale), _NIC)
+            ends.append((place + _BOX / 2, sum(host.nics[k].gbs for k in branch.nics)))
+            place += _BOX + _GAP
+        _draw_branch(sheet, branch.word, ends)
+        cpus.setdefault(branch.numa, []).append((ends[0][0] + ends[-1][0]) / 2)
+        place += _BRANCH_GAP
+    _draw_cpus(sheet, host, cpus)
+    _draw_nvlink(sheet, host, gpu_x)
+    sheet.text(0, _NVLINK_Y - 0.95, "wider lines are faster; dashed: speed not known", alpha=0.8)
+
+
+def _draw_branch(sheet: _Sheet, word: str, ends: Sequence[tuple[float, float]]) -> None:
+    """Lines from ends up to their switch and on to the CPU, or straight to the CPU."""
+    top = _CPU_Y - _HIGH
+    if not word or len(ends) == 1:
+        for x, gbs in ends:
+            sheet.line((x, _END_Y + _HIGH), (x, top), gbs)
+        return
+    for x, gbs in ends:
+        sheet.line((x, _END_Y + _HIGH), (x, _SWITCH_Y - 0.2), gbs)
+    half = (ends[-1][0] - ends[0][0]) / 2 + _BOX * 0.3
+    middle = (ends[-1][0] + ends[0][0]) / 2
+    fastest = max((gbs for _, gbs in ends if np.isfinite(gbs)), default=float("nan"))
+    label = f"{word} · {format_bandwidth(fastest)}" if np.isfinite(fastest) else word
+    if text_width(label, _POINTS) > 2 * half * sheet.scale - 6:
+        label = word
+    sheet.box(middle, _SWITCH_Y, label, _SWITCH, half=half, high=0.2)
+    sheet.line((middle, _SWITCH_Y + 0.2), (middle, top), fastest)
+
+
+def _draw_cpus(sheet: _Sheet, host: Node, cpus: dict[str, list[float]]) -> None:
+    listed = {device.numa: device.cpus for device in host.devices} | {str(numa.id): numa.cpus for numa in host.numa}
+    spans = []
+    for numa, places in cpus.items():
+        half = (max(places) - min(places)) / 2 + _BOX * 0.6
+        middle = (min(places) + max(places)) / 2
+        label = f"NUMA {numa}" if numa else "NUMA ?"
+        cores = f"CPUs {listed[numa]}" if listed.get(numa) else ""
+        if cores and text_width(cores, _POINTS) < 2 * half * sheet.scale - 6:
+            label += f"\n{cores}"
+        sheet.box(middle, _CPU_Y, label, _CPU, half=half)
+        if numa:
+            spans.append((middle - half, middle + half))
+    if len(spans) > 1:
+        gbs = host.gbs[host.distance == Distance.SYS]
+        rate = float(max(gbs[np.isfinite(gbs)], default=np.nan))
+        for (_, end), (start, _) in pairwise(spans):
+            sheet.line((end, _CPU_Y), (start, _CPU_Y), rate)
+        label = f"SYS · {format_bandwidth(rate)}" if np.isfinite(rate) else "SYS"
+        sheet.text((spans[0][1] + spans[1][0]) / 2, _CPU_Y + _HIGH + 0.06, label, ha="center", va="bottom")
+
+
+def _draw_nvlink(sheet: _Sheet, host: Node, gpu_x: dict[int, float]) -> None:
+    count = len(host.devices)
+    links = host.nvlinks[:count, :count]
+    if count == 1:
+        return
+    if not links.any():
+        known = host.nvlink_known and not (host.distance[:count, :count] == Distance.UNKNOWN).any()
+        label = "no NVLink" if known else "NVLink: the source does not say"
+        sheet.text(min(gpu_x.values()) - _BOX / 2, _NVLINK_Y - 0.3, label, va="center")
+        return
+    on = [gpu for gpu in range(count) if links[gpu].any()]
+    for gpu in sorted(set(range(count)) - set(on)):
+        missing: Any = {"color": WRONG, "linewidth": 1.2, "linestyle": (0, (2, 2)), "zorder": 1}
+        sheet.ax.plot([gpu_x[gpu]] * 2, [_END_Y - _HIGH, _NVLINK_Y + 0.3], **missing)
+        sheet.text(gpu_x[gpu], _NVLINK_Y + 0.27, "no NVLink", color=WRONG, ha="center", va="top")
+    numbers = links[np.ix_(on, on)][~np.eye(len(on), dtype=bool)]
+    if numbers.min() == numbers.max():
+        _draw_fabric(sheet, host, on, gpu_x, int(numbers.max()))
+    else:
+        _draw_arcs(sheet, host, on, gpu_x)
+
+
+def _draw_fabric(sheet: _Sheet, host: Node, on: Sequence[int], gpu_x: dict[int, float], links: int) -> None:
+    """NVLink between all: a bar that every GPU hangs on."""
+    from matplotlib.patches import Rectangle
+
+    gbs = float(host.gbs[on[0], on[1]])
+    for gpu in on:
+        sheet.line((gpu_x[gpu], _END_Y - _HIGH), (gpu_x[gpu], _NVLINK_Y - 0.18), gbs, color=_GPU)
+    left, right = min(gpu_x[gpu] for gpu in on) - _BOX / 2, max(gpu_x[gpu] for gpu in on) + _BOX / 2
+    sheet.ax.add_patch(Rectangle((left, _NVLINK_Y - 0.38), right - left, 0.2, color=_GPU, zorder=2))
+    whom = "all" if len(on) == len(host.devices) else f"{len(on)} of {len(host.devices)}"
+    rate = f" · {format_bandwidth(gbs)} each" if np.isfinite(gbs) else ""
+    sheet.text(left, _NVLINK_Y - 0.44, f"NVLink · NV{links} between {whom}{rate}", va="top")
+
+
+def _draw_arcs(sheet: _Sheet, host: Node, on: Sequence[int], gpu_x: dict[int, float]) -> None:
+    """NVLink between some pairs: an arc per pair, as wide as it has links."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import FancyArrowPatch
+
+    counts = sorted({int(host.nvlinks[i, j]) for i in on for j in on if i < j} - {0}, reverse=True)
+    looks: dict[int, Any] = {
+        count: {"color": PALETTE[k % len(PALETTE)], "linewidth": max(1.0, 5 * count / counts[0])}
+        for k, count in enumerate(counts)
+    }
+    span = max(gpu_x.values()) - min(gpu_x.values())
+    for i in on:
+        for j in on:
+            links = int(host.nvlinks[i, j])
+            if i < j and links:
+                bend = 0.12 + 0.3 * (gpu_x[j] - gpu_x[i]) / max(span, 1)
+                look = {"connectionstyle": f"arc3,rad={bend:.3f}", "arrowstyle": "-", "zorder": 1, **looks[links]}
+                start, end = (gpu_x[i], _END_Y - _HIGH), (gpu_x[j], _END_Y - _HIGH)
+                sheet.ax.add_patch(FancyArrowPatch(posA=start, posB=end, **look))
+    lines = [Line2D([], [], label=f"NV{count}", **look) for count, look in looks.items()]
+    place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 0.06), "frameon": False, "ncols": len(lines)}
+    sheet.ax.legend(handles=lines, fontsize=_POINTS, borderpad=0, **place)
+
+
+def _nic_label(host: Node, nics: Sequence[int], scale: float) -> str:
+    """The name or names of the NICs of one box, and how fast they are."""
+    first, last = host.nics[nics[0]].name, host.nics[nics[-1]].name
+    tail = re.search(r"\d+$", last)
+    name = first if len(nics) == 1 else f"{first}–{tail[0]}" if tail else f"{first} +{len(nics) - 1}"
+    if text_width(name, _POINTS) > _BOX * scale - 4:
+        name = f"{len(nics)} NICs" if len(nics) > 1 else "NIC"
+    gbits = host.nics[nics[0]].gbits
+    speed = "" if gbits is None else f"{len(nics)} × {gbits:g}G" if len(nics) > 1 else f"{gbits:g}G"
+    return f"{name}\n{speed}" if speed and text_width(speed, _POINTS) < _BOX * scale - 2 else name

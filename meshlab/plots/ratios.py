@@ -1,0 +1,186 @@
+"""A picture of a comparison: how many times slower each size has become, with its interval and verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshlab.benchmark.comparison import Comparison, row_name, telling_columns
+from meshlab.errors import BenchError
+from meshlab.plots.curves import spread_labels
+from meshlab.plots.palette import PALETTE, PREVIOUS, WRONG
+from meshlab.units import format_size
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_comparison"]
+
+# Shape and colour say the same, so that either is enough; mid tones stand out on white and on black.
+_MARKERS: dict[str, dict[str, Any]] = {
+    "WRONG": {"marker": "x", "color": WRONG, "label": "WRONG"},
+    "SLOWER": {"marker": "^", "color": PALETTE[5], "label": "slower"},
+    "FASTER": {"marker": "v", "color": PALETTE[0], "label": "faster"},
+    "UNCLEAR": {"marker": "o", "color": PREVIOUS, "label": "unclear", "markerfacecolor": "none"},
+    "SAME": {"marker": "o", "color": PREVIOUS, "label": "the same"},
+}
+_DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (5, 2, 1.5, 2)), (0, (8, 2)))
+_FONT = 9.0
+_RATIOS = (
+    (1.7, (0.7, 0.8, 0.9, 0.95, 1, 1.05, 1.1, 1.2, 1.3)),
+    (8.0, (0.25, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4)),
+    (float("inf"), tuple(digit * 10.0**power for power in range(-4, 5) for digit in (1, 2, 5))),
+)
+"""Ticks for ratios, by how far the smallest and the largest are apart."""
+
+
+def plot_comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
+    """Draw the time after over the time before, for every size.
+
+    Triangles are rows that are surely slower (up) or faster (down), dots are the same, rings are unclear. Bars are 95 %
+    intervals, where there are any. Inside the band a difference does not matter. One line stands for each collective,
+    placement and whatever else varies. Wrong results have no ratio; the title counts them.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        From `meshlab.analysis.comparison.compare`.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure without it.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    BenchError
+        If it is no comparison, or no row has a ratio.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from meshlab.analysis.comparison import compare
+    >>> from meshlab.frames.example_data import example
+    >>> graph = example().query("mode == 'graph' and collective == 'all_reduce'")
+    >>> slower = graph.assign(**{name: 2 * graph[name] for name in ("time_us", "time_us_lo", "time_us_hi")})
+    >>> ax = plot_comparison(compare(graph, slower), ax=Figure((7, 4)).add_subplot())
+    >>> ax.get_ylabel()
+    'time after / before  (above 1 is slower)'
+    """
+    given: Any = comparison
+    if not isinstance(given, Comparison):
+        raise BenchError(f"a comparison is needed, not {type(given).__name__}; compare(before, after) gives one")
+    frame = comparison.frame
+    frame = frame[frame["ratio"].notna() & (frame["size_bytes"] > 0)]
+    if not len(frame):
+        raise BenchError("no row has a ratio; there is nothing to draw")
+    if ax is None:
+        from matplotlib import pyplot as plt
+
+        ax = plt.subplots(figsize=(7.2, 4.2), layout="constrained")[1]
+    ax.axhspan(1 / (1 + comparison.effect), 1 + comparison.effect, color=PREVIOUS, alpha=0.18, linewidth=0)
+    ax.axhline(1, color=PREVIOUS, linewidth=1)
+    ends = []
+    for index, (name, rows) in enumerate(_series(frame)):
+        sizes, ratio = rows["size_bytes"].to_numpy(dtype=np.float64), rows["ratio"].to_numpy(dtype=np.float64)
+        ax.plot(sizes, ratio, color=PREVIOUS, linewidth=1, linestyle=_DASHES[index % len(_DASHES)], zorder=2)
+        ends.append((name, float(sizes[-1]), float(ratio[-1])))
+    _draw_rows(ax, frame)
+    _scale(ax, frame, comparison.effect)
+    _name_ends(ax, ends)
+    ax.set_xlabel("message size")
+    ax.set_ylabel("time after / before  (above 1 is slower)")
+    ax.grid(visible=True, alpha=0.25, linewidth=0.6)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_title(_title(comparison), loc="left", fontsize=11, parse_math=False)
+    legend = ax.legend(loc="best", fontsize=_FONT, ncols=2, framealpha=0.8)
+    legend.set_zorder(5)
+    return ax
+
+
+def _series(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """The rows of each line, by size, with the name of what varies."""
+    telling = telling_columns(frame)
+    if not telling:
+        yield "", frame.sort_values("size_bytes")
+        return
+    for _, rows in frame.groupby(telling, dropna=False, sort=False):
+        yield row_name(rows.iloc[0], telling, is_line=True), rows.sort_values("size_bytes")
+
+
+def _draw_rows(ax: Axes, frame: pd.DataFrame) -> None:
+    for verdict, style in _MARKERS.items():
+        rows = frame[frame["verdict"] == verdict]
+        if not len(rows):
+            continue
+        ratio = rows["ratio"].to_numpy(dtype=np.float64)
+        low, high = (rows[name].to_numpy(dtype=np.float64) for name in ("ratio_lo", "ratio_hi"))
+        bars = np.nan_to_num(np.stack([ratio - low, high - ratio]))
+        label = f"{style['label']}: {len(rows)} {'row' if len(rows) == 1 else 'rows'}"
+        ax.errorbar(
+            rows["size_bytes"].to_numpy(dtype=np.float64),
+            ratio,
+            yerr=bars,
+            linestyle="none",
+            markersize=7 if verdict in ("SLOWER", "FASTER") else 5,
+            elinewidth=1,
+            zorder=3,
+            **style | {"label": label},
+        )
+
+
+def _scale(ax: Axes, frame: pd.DataFrame, effect: float) -> None:
+    """Sizes by powers of two; ratios on a log scale, where half and twice are as far from 1."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    ends = frame[["ratio", "ratio_lo", "ratio_hi"]].to_numpy(dtype=np.float64)
+    low, high = min(float(np.nanmin(ends)), 1 / (1 + 2 * effect)), max(float(np.nanmax(ends)), 1 + 2 * effect)
+    room = (high / low) ** 0.08
+    ax.set_yscale("log")
+    ax.set_ylim(low / room, high * room)
+    ticks = next(ticks for most, ticks in _RATIOS if high / low <= most)
+    ax.yaxis.set_major_locator(FixedLocator(ticks))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}×"))
+    ax.yaxis.set_minor_locator(NullLocator())
+    sizes = frame["size_bytes"].to_numpy(dtype=np.float64)
+    ax.set_xscale("log", base=2)
+    octaves = np.log2(sizes.max() / sizes.min())
+    step = next(step for step in (1, 2, 3, 5, 10) if octaves / step <= 9 or step == 10)
+    powers = 2.0 ** np.arange(np.ceil(np.log2(sizes.min()) / step) * step, np.log2(sizes.max()) + 0.01, step)
+    powers = powers if powers.size else np.array([sizes.min()])
+    ax.set_xticks(powers, [format_size(size) for size in powers])
+    ax.xaxis.set_minor_locator(NullLocator())
+
+
+def _name_ends(ax: Axes, ends: Sequence[tuple[str, float, float]]) -> None:
+    """Name up to five lines at their right ends, moved apart where they would touch."""
+    named = [end for end in ends if end[0]]
+    if not named or len(named) > 5:
+        return
+    bottom, top = np.log(ax.get_ylim())
+    gap = (top - bottom) * 0.055
+    moved = spread_labels(np.log([ratio for _, _, ratio in named]), gap, bottom + gap / 2, top - gap / 2)
+    x = max(size for _, size, _ in named)
+    for (name, _, _), place in zip(named, moved, strict=True):
+        ax.annotate(
+            name,
+            (x, float(np.exp(place))),
+            xytext=(9, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=_FONT,
+            annotation_clip=False,
+            parse_math=False,
+        )
+
+
+def _title(comparison: Comparison) -> str:
+    counts = ", ".join(f"{count} {_MARKERS[verdict]['label']}" for verdict, count in comparison.counts.items() if count)
+    lines = [f"{counts[:1].upper()}{counts[1:]}", f"{comparison.before} → {comparison.after}"]
+    # What two runs must not be compared across, and were.
+    lines += [f"{what.what}: {what.before} → {what.after}" for what in comparison.differences if what.blocks]
+    return "\n".join(line if len(line) <= 90 else f"{line[:89]}…" for line in lines)

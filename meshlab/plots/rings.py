@@ -1,0 +1,198 @@
+"""A group's ring over the links: its ranks on a circle, host by host, and a hop for every level that it crosses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.errors import TopologyError
+from meshlab.plots.style import axes_size, set_title, text_width
+from meshlab.plots.palette import PALETTE, text_colors
+from meshlab.topology.placement.placement.crossings import ring_hops
+from meshlab.topology.levels import INNER_LEVELS
+from meshlab.topology.model.links import Distance
+from meshlab.topology.placement.placement.placement import Placement
+from meshlab.units import format_bandwidth
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_ring"]
+
+_POINTS = 9.0
+_RADIUS, _HOSTS, _NAMES = 1.0, 1.14, 1.22  # of ranks, host arcs, and host names
+_EDGE = 1.5  # half the height of the picture
+_MOST = 4096
+# By level from the device outwards: what a hop looks like, and how deep it bows to the middle of the circle.
+_STYLES: tuple[Any, ...] = ((0, (1, 1)), "-", (0, (4, 1)), (0, (6, 1.5, 1, 1.5)), (0, (2, 1)), "-")
+_COLORS = (PALETTE[7], PALETTE[2], PALETTE[0], PALETTE[1], PALETTE[3], PALETTE[5])
+_WIDTHS = (1.5, 4.0, 3.0, 2.5, 2.5, 2.5)
+_DEPTHS = (0.05, 0.1, 0.25, 0.45, 0.75, 1.05)
+
+
+def plot_ring(placement: Placement, group: str, *, ax: Axes | None = None) -> Axes:
+    """Draw the ring of one group, as NCCL builds it: every host once, in the order of its first rank.
+
+    The farther a hop goes, the deeper it bows to the middle.
+
+    Parameters
+    ----------
+    placement : Placement
+    group : str
+        A group by name, such as ``"dp_0"`` or ``"world"``.
+    ax : matplotlib.axes.Axes, optional
+        Where to draw; a new figure when left out.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    MeshError
+        If there is no such group.
+    TopologyError
+        If it has one rank, or more than 4,096.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> from meshlab.mesh.mesh import DeviceMesh
+    >>> from meshlab.topology.placement.placement.placement import place
+    >>> from meshlab.topology.model.presets import preset
+    >>> placement = place(DeviceMesh("tp=16"), preset("dgx-h100", nodes=2))
+    >>> ax = plot_ring(placement, "tp_0", ax=Figure((8, 6)).add_subplot())
+    >>> [text.get_text() for text in ax.get_legend().get_texts()]
+    ['14 hops over NV18 · 371\u2009GB/s', '2 hops over leaf · 48.0\u2009GB/s']
+    """
+    ranks = placement.mesh.group(group)
+    size = len(ranks)
+    if size < 2:
+        raise TopologyError(f"{group} has one rank, so there is no ring to draw")
+    if size > _MOST:
+        raise TopologyError(f"{group} has {size:,} ranks; a picture of more than {_MOST:,} shows nothing")
+    if ax is None:
+        from matplotlib import pyplot as plt
+
+        ax = plt.figure(figsize=(11, 6.2)).add_axes((0.02, 0.02, 0.96, 0.88))
+    order, level, distance, gbs = ring_hops(placement.ground, ranks.array)
+    angle = np.pi / 2 - 2 * np.pi * np.arange(size) / size
+    where = np.stack([np.cos(angle), np.sin(angle)], axis=1) * _RADIUS
+    _draw_hops(ax, placement, order, where, level, distance, gbs)
+    _draw_ranks(ax, order, where)
+    _draw_hosts(ax, placement, order, angle)
+    width, height = axes_size(ax)
+    # The circle stands at the left, the legend beside it.
+    ax.set(xlim=(-_EDGE, -_EDGE + 2 * _EDGE * width / height), ylim=(-_EDGE, _EDGE), aspect="equal")
+    ax.set_axis_off()
+    set_title(ax, [f"{group}: the ring of {size:,} ranks", placement.cluster.title or placement.cluster.summary])
+    return ax
+
+
+def _draw_hops(
+    ax: Axes,
+    placement: Placement,
+    order: npt.NDArray[np.int32],
+    where: npt.NDArray[np.float64],
+    level: npt.NDArray[np.int8],
+    distance: npt.NDArray[np.int8],
+    gbs: npt.NDArray[np.float64],
+) -> None:
+    from matplotlib.collections import LineCollection
+    from matplotlib.lines import Line2D
+
+    names = placement.cluster.level_names
+    tapers = [1.0] * len(INNER_LEVELS) + [one.taper for one in placement.cluster.levels]
+    handles = []
+    for kind in np.unique(level.astype(np.int16) * 16 + distance).tolist():
+        mine = level.astype(np.int16) * 16 + distance == kind
+        step = min(kind // 16, len(_COLORS) - 1)
+        look: Any = {"color": _COLORS[step], "linewidth": _WIDTHS[step], "linestyle": _STYLES[step]}
+        curves = _bowed(where[mine], np.roll(where, -1, axis=0)[mine], _DEPTHS[step])
+        ax.add_collection(LineCollection(list(curves), zorder=1, **_plural(look)))
+        first = int(np.flatnonzero(mine)[0])
+        word = names[kind // 16]
+        if kind % 16 != Distance.UNKNOWN:
+            word = placement.word_between(int(order[first]), int(np.roll(order, -1)[first]))
+        rates = gbs[mine]
+        rate = f" · {format_bandwidth(float(rates.min()))}" if np.isfinite(rates).all() else ""
+        taper = max(tapers[: kind // 16 + 1])
+        rate += f", behind a 1:{taper:g} taper" if taper > 1 else ""
+        hops = int(mine.sum())
+        handles.append(Line2D([], [], label=f"{hops:,} hop{'s' * (hops > 1)} over {word}{rate}", **look))
+    hosts = np.unique(placement.ground.node[order])[:200]
+    beside = text_width(max((placement.cluster.names[host] for host in hosts), key=len), _POINTS)
+    place: Any = {"loc": "center left", "bbox_to_anchor": (_legend_at(ax, beside), 0.5), "frameon": False}
+    ax.legend(handles=handles, fontsize=_POINTS + 1, handlelength=3.4, labelspacing=0.8, **place)
+
+
+def _bowed(start: npt.NDArray[np.float64], end: npt.NDArray[np.float64], depth: float) -> npt.NDArray[np.float64]:
+    """Curves from start to end that bow to the middle; shape (hops, points, 2)."""
+    middle = (start + end) / 2
+    reach = np.linalg.norm(middle, axis=1, keepdims=True)
+    # Two points opposite each other have no side to bow from; they stay straight.
+    control = np.where(reach > 1e-9, middle * (1 - depth / np.maximum(reach, depth)), middle)
+    t = np.linspace(0, 1, 24)[None, :, None]
+    return (1 - t) ** 2 * start[:, None] + 2 * t * (1 - t) * control[:, None] + t**2 * end[:, None]
+
+
+def _plural(look: dict[str, Any]) -> dict[str, Any]:
+    return {"colors": look["color"], "linewidths": look["linewidth"], "linestyles": [look["linestyle"]]}
+
+
+def _legend_at(ax: Axes, names: float) -> float:
+    """Where the legend begins, beside the names of the hosts; as a share of the width."""
+    width, height = axes_size(ax)
+    return float(((_NAMES + _EDGE) / (2 * _EDGE) * height + names + 12) / width)
+
+
+def _draw_ranks(ax: Axes, order: npt.NDArray[np.int32], where: npt.NDArray[np.float64]) -> None:
+    """A dot per rank, with its number where there is room."""
+    from matplotlib import rcParams
+
+    apart = 2 * np.pi * _RADIUS / len(order) * axes_size(ax)[1] / (2 * _EDGE)
+    room = text_width(str(int(order.max())), _POINTS) + 8
+    labelled = apart >= max(room, 1.7 * _POINTS)
+    side = max(room, 1.9 * _POINTS) if labelled else min(max(apart * 0.7, 1.5), 8)
+    color = rcParams["text.color"]
+    ax.scatter(where[:, 0], where[:, 1], s=side**2, color=color, zorder=2, linewidths=0)
+    if not labelled:
+        return
+    from matplotlib.colors import to_rgb
+
+    ink = str(text_colors([to_rgb(color)])[0])
+    for (x, y), rank in zip(where.tolist(), order.tolist(), strict=True):
+        ax.text(x, y, str(rank), ha="center", va="center", fontsize=_POINTS, color=ink, zorder=3)
+
+
+def _draw_hosts(ax: Axes, placement: Placement, order: npt.NDArray[np.int32], angle: npt.NDArray[np.float64]) -> None:
+    """An arc per host outside the ranks, and the names of as many hosts as have room."""
+    from matplotlib import rcParams
+    from matplotlib.collections import LineCollection
+
+    node = placement.ground.node[order]
+    starts = np.flatnonzero(np.append(True, node[1:] != node[:-1]))
+    stops = np.append(starts[1:], len(order))
+    half = np.pi / len(order) * 0.8
+    arcs = []
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        points = max(2, min(64, 720 * (stop - start) // len(order)))
+        turn = np.linspace(angle[start] + half, angle[stop - 1] - half, points)
+        arcs.append(np.stack([np.cos(turn), np.sin(turn)], axis=1) * _HOSTS)
+    ax.add_collection(LineCollection(arcs, colors=rcParams["text.color"], linewidths=2, alpha=0.6))
+    shown: list[tuple[float, float, float, float]] = []
+    scale = axes_size(ax)[1] / (2 * _EDGE)
+    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
+        middle = (angle[start] + angle[stop - 1]) / 2
+        x, y = float(np.cos(middle)) * _NAMES, float(np.sin(middle)) * _NAMES
+        name = placement.cluster.names[node[start]]
+        wide, high = (text_width(name, _POINTS) + 4) / scale, 1.5 * _POINTS / scale
+        side = "left" if x > 0.05 else "right" if x < -0.05 else "center"
+        left = x if side == "left" else x - wide if side == "right" else x - wide / 2
+        box = (left, y - high / 2, left + wide, y + high / 2)
+        if any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in shown[-60:] + shown[:3]):
+            continue
+        shown.append(box)
+        ax.text(x, y, name, ha=side, va="center", fontsize=_POINTS)

@@ -1,0 +1,384 @@
+"""What one host holds: devices, NICs, NUMA nodes, and the links between them. None means that nobody could tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab import markup
+from meshlab.errors import TopologyError
+from meshlab.topology.model.links import UNKNOWN, Distance, clique_numbers, distances, nic_gbs, nvlink_counts, nvlink_gbs, pcie_gbs, socket_gbs
+
+__all__ = ["Device", "Link", "Nic", "Node", "Numa", "Words", "gib"]
+
+Words = tuple[tuple[str, ...], ...]
+"""A square matrix of link words."""
+
+_PCIE_GENERATION = {6: 3, 7: 3, 8: 4, 9: 5, 10: 5, 12: 5}
+
+
+def gib(size: int | None) -> float | None:
+    """Bytes as GiB.
+
+    Examples
+    --------
+    >>> gib(80 * 2**30), gib(None)
+    (80.0, None)
+    """
+    return None if size is None else size / 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One GPU, or one CPU slot that a rank can run on.
+
+    Everything but `id` may be None: the source does not say, or the driver did not answer. `unknown` then holds the
+    reason where there is one.
+
+    Examples
+    --------
+    >>> device = Device(id=0, name="H100", compute_capability=(9, 0), memory_bytes=80 * 2**30)
+    >>> device.supports_fp16, device.supports_int8, device.temperature_c
+    (True, True, None)
+    >>> device
+    Device(0, 'H100', 80 GiB)
+    """
+
+    id: int
+    """Its number inside its host, as the driver counts."""
+    name: str = "GPU"
+    """The product name."""
+    backend: str = "cuda"
+    """``cuda`` or ``cpu``."""
+    node: str | None = None
+    """The host it is in."""
+    memory_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    sm_count: int | None = None
+    """Streaming multiprocessors."""
+    bus_id: str | None = None
+    """The PCI bus id, such as ``0000:0f:00.0``."""
+    mig: str | None = None
+    """The MIG partitions, such as ``7 × 1g.10gb``; empty when MIG is off."""
+    driver_version: str | None = None
+    cuda_version: str | None = None
+    """The newest CUDA version that the driver can run."""
+    compute_capability: tuple[int, int] | None = None
+    utilisation_percent: float | None = None
+    temperature_c: float | None = None
+    uuid: str | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    clock_sm_mhz: int | None = None
+    clock_sm_max_mhz: int | None = None
+    clock_memory_mhz: int | None = None
+    ecc: bool | None = None
+    """Whether memory is protected by ECC."""
+    ecc_uncorrected: int | None = None
+    """Errors since the driver was loaded that ECC could not correct."""
+    nvlink_count: int | None = None
+    """NVLinks that are up."""
+    nvlink_remotes: tuple[tuple[str, str, int], ...] = ()
+    """What they lead to: kind (``gpu``, ``switch``, …), PCI bus id, and how many links."""
+    numa: str | None = None
+    """NUMA affinity, as printed: ``0``, or a range such as ``0-1``."""
+    cpus: str | None = None
+    """CPU affinity, as printed: ``0-55,112-167``."""
+    pcie_generation: int | None = None
+    """The generation of the PCIe link now; an idle GPU lowers it."""
+    pcie_width: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width_max: int | None = None
+    fabric: str | None = None
+    """``cluster/clique`` of the NVLink fabric; devices with the same text share a fabric, across hosts too."""
+    unknown: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """By field name: why it is None."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unknown", MappingProxyType(dict(self.unknown)))
+
+    @property
+    def supports_fp16(self) -> bool | None:
+        """Arithmetic on 16-bit floats: compute capability 5.3 and above (CUDA programming guide)."""
+        return None if self.compute_capability is None else self.compute_capability >= (5, 3)
+
+    @property
+    def supports_int8(self) -> bool | None:
+        """Dot products of 8-bit integers: compute capability 6.1 and above (CUDA programming guide)."""
+        return None if self.compute_capability is None else self.compute_capability >= (6, 1)
+
+    @property
+    def pcie_gbs(self) -> float:
+        """GB/s of its PCIe link one way at its best; NaN where nothing is known of it."""
+        generation = self.pcie_generation_max or self.pcie_generation
+        if generation is None and self.compute_capability is not None:
+            generation = _PCIE_GENERATION.get(self.compute_capability[0])
+        return pcie_gbs(generation, self.pcie_width_max or self.pcie_width)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        values = {name: getattr(self, name) for name in Device.__slots__}
+        return (_rebuild_device, (values | {"unknown": dict(self.unknown)},))
+
+    def __repr__(self) -> str:
+        parts = [str(self.id), repr(self.name)]
+        if self.memory_bytes is not None:
+            parts.append(f"{self.memory_bytes / 2**30:.3g} GiB")
+        parts += [text for text in (self.bus_id, self.node) if text]
+        return f"Device({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        skipped = {"id", "name", "unknown", "nvlink_remotes"}
+        names = [name for name in Device.__slots__ if name not in skipped] + ["supports_fp16", "supports_int8"]
+        rows = [[name.replace("_", " "), self._shown(name)] for name in names]
+        rows += [[f"NVLinks to {kind}", f"{bus} × {count}"] for kind, bus, count in self.nvlink_remotes]
+        return markup.card(f"{self.name} · device {self.id}", self.node or "", markup.table(["field", "value"], rows))
+
+    def _shown(self, name: str) -> str:
+        value = getattr(self, name)
+        if value is None:
+            return f"unknown: {self.unknown[name]}" if name in self.unknown else "unknown"
+        if name.endswith("_bytes"):
+            return f"{value / 2**30:.1f} GiB"
+        if name == "compute_capability":
+            return f"{value[0]}.{value[1]}"
+        return str(value) if value != "" else "off"
+
+
+def _rebuild_device(values: dict[str, object]) -> Device:
+    return Device(**values)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nic:
+    """One port of a network card.
+
+    Examples
+    --------
+    >>> Nic(name="mlx5_0", gbits=400).gbs
+    48.0
+    """
+
+    name: str
+    bus_id: str | None = None
+    gbits: float | None = None
+    """Line rate in Gb/s."""
+    numa: str | None = None
+    link_layer: str | None = None
+    """``InfiniBand`` or ``Ethernet``."""
+    state: str | None = None
+    """``ACTIVE``, or what the system says instead."""
+
+    @property
+    def gbs(self) -> float:
+        """GB/s that it carries one way in practice; NaN where the rate is not known."""
+        return nic_gbs(self.gbits)
+
+
+@dataclass(frozen=True, slots=True)
+class Numa:
+    """One NUMA node of a host: its number, CPUs such as ``0-55``, and memory; a node of GPU memory has no CPUs."""
+
+    id: int
+    cpus: str = ""
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One link between two ends of a host: their names, nvidia-smi's word, and GB/s one way in practice."""
+
+    source: str
+    target: str
+    word: str
+    gbs: float
+
+
+@dataclass(frozen=True, repr=False)
+class Node:
+    """One host.
+
+    Parameters
+    ----------
+    name : str
+        The host name.
+    devices : tuple of Device
+    nics : tuple of Nic
+    words : tuple of tuple of str
+        Link words, square over devices first and NICs after; empty when nothing is known.
+    p2p : tuple of tuple of str
+        Peer access between devices as ``nvidia-smi topo -p2p`` writes it (OK, NS, …); empty when not known.
+    numa : tuple of Numa
+    model : str, optional
+        The machine, such as ``"DGX H100"``.
+    cpu_model, cpu_count, sockets, memory_bytes : optional
+        The host's own processors and memory.
+    nvlink_known : bool, default True
+        False when the source does not list NVLink at all, so that PCIe words say nothing against it.
+    complete : bool, default True
+        False when the source was cut off before its end.
+    notes : tuple of str
+        What could not be read, and why.
+
+    Raises
+    ------
+    TopologyError
+        If a matrix does not have one row and one column per end.
+
+    Examples
+    --------
+    >>> node = Node("a", (Device(id=0, compute_capability=(9, 0)), Device(id=1)), words=(("X", "NV18"), ("NV18", "X")))
+    >>> node.ends, round(float(node.gbs[0, 1]), 1), node.nvlink_groups.tolist()
+    (('GPU0', 'GPU1'), 370.8, [0, 0])
+    """
+
+    name: str
+    devices: tuple[Device, ...] = ()
+    nics: tuple[Nic, ...] = ()
+    words: Words = ()
+    p2p: Words = ()
+    numa: tuple[Numa, ...] = ()
+    model: str | None = None
+    cpu_model: str | None = None
+    cpu_count: int | None = None
+    sockets: int | None = None
+    memory_bytes: int | None = None
+    nvlink_known: bool = True
+    complete: bool = True
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        ends = len(self.devices) + len(self.nics)
+        if not self.words and ends:
+            unknown = tuple(tuple("X" if i == j else UNKNOWN for j in range(ends)) for i in range(ends))
+            object.__setattr__(self, "words", unknown)
+        for what, matrix, size in (("link words", self.words, ends), ("peer access", self.p2p, len(self.devices))):
+            if matrix and (len(matrix) != size or any(len(row) != size for row in matrix)):
+                raise TopologyError(
+                    f"the {what} of {self.name!r} must be a {size} × {size} matrix ({len(self.devices)} devices, "
+                    f"{len(self.nics)} NICs), but it has {len(matrix)} rows of {sorted({len(row) for row in matrix})}"
+                )
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        """The names of the rows of `words`: ``GPU0``, …, then the NICs."""
+        return tuple(f"{'CPU' if d.backend == 'cpu' else 'GPU'}{d.id}" for d in self.devices) + tuple(
+            nic.name for nic in self.nics
+        )
+
+    @cached_property
+    def distance(self) -> npt.NDArray[np.int8]:
+        """The `Distance` between all ends; where one direction was not read, the other one counts."""
+        read = distances(self.words)
+        return np.where(read == Distance.UNKNOWN, read.T, read)
+
+    @cached_property
+    def nvlinks(self) -> npt.NDArray[np.int16]:
+        """NVLinks between all ends; where one direction was not read, the other one counts."""
+        read = nvlink_counts(self.words)
+        return np.where(distances(self.words) == Distance.UNKNOWN, read.T, read)
+
+    @cached_property
+    def gbs(self) -> npt.NDArray[np.float64]:
+        """GB/s one way in practice between all ends, NaN where not known (NCCL's figures, see `links`)."""
+        pcie = np.array([device.pcie_gbs for device in self.devices] + [nic.gbs for nic in self.nics], dtype=float)
+        slower = np.fmin(pcie[:, None], pcie[None, :])
+        gbs: npt.NDArray[np.float64] = np.where(
+            self.distance == Distance.SYS, np.minimum(slower, socket_gbs(self.cpu_model)), slower
+        )
+        per_link = np.array([nvlink_gbs(d.compute_capability) for d in self.devices] + [np.nan] * len(self.nics))
+        gbs = np.where(self.distance == Distance.NVLINK, self.nvlinks * np.fmin(per_link[:, None], per_link), gbs)
+        gbs[self.distance == Distance.UNKNOWN] = np.nan
+        gbs[self.distance == Distance.SELF] = np.inf
+        return gbs
+
+    @cached_property
+    def nvlink_groups(self) -> npt.NDArray[np.int32]:
+        """For every device the number of its NVLink domain: devices of one domain all reach each other by NVLink."""
+        devices = len(self.devices)
+        return clique_numbers(self.distance[:devices, :devices] == Distance.NVLINK)
+
+    @cached_property
+    def near_nics(self) -> npt.NDArray[np.bool_]:
+        """Which NICs are nearest to which device; bool of shape (devices, nics)."""
+        devices = len(self.devices)
+        away = self.distance[:devices, devices:]
+        if not away.size:
+            return np.zeros(away.shape, dtype=bool)
+        nearest = away.min(axis=1, keepdims=True)
+        near: npt.NDArray[np.bool_] = (away == nearest) & (nearest < Distance.UNKNOWN)
+        return near
+
+    @cached_property
+    def nic_groups(self) -> npt.NDArray[np.int32]:
+        """For every device the number of its set of nearest NICs: devices with the same number share those NICs."""
+        if not self.devices:
+            return np.zeros(0, dtype=np.int32)
+        _, first, number = np.unique(self.near_nics, axis=0, return_index=True, return_inverse=True)
+        order = np.empty(len(first), dtype=np.int32)
+        order[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
+        return order[number.ravel()]
+
+    def inner_gbs(self, nvlink: bool) -> float:
+        """GB/s of the slowest NVLink, or of the slowest other link, between two devices; NaN where there is none."""
+        count = len(self.devices)
+        linked = self.distance[:count, :count] == Distance.NVLINK
+        chosen = linked if nvlink else ~linked & ~np.eye(count, dtype=bool)
+        known = self.gbs[:count, :count][chosen]
+        return float(np.fmin.reduce(known, initial=np.nan)) if known.size else float("nan")
+
+    def links(self) -> Iterator[Link]:
+        """Every pair of ends once."""
+        ends = self.ends
+        for i, source in enumerate(ends):
+            for j in range(i + 1, len(ends)):
+                word = self.words[i][j] if self.words[i][j] != UNKNOWN else self.words[j][i]
+                yield Link(source, ends[j], word, float(self.gbs[i, j]))
+
+    @property
+    def summary(self) -> str:
+        """What is in it, in a few words.
+
+        Examples
+        --------
+        >>> Node("a", (Device(id=0, name="H100"),)).summary
+        '1 × H100'
+        """
+        counts: dict[str, int] = {}
+        for device in self.devices:
+            counts[device.name] = counts.get(device.name, 0) + 1
+        parts = [f"{count} × {name}" for name, count in counts.items()] or ["no GPU"]
+        if self.nics:
+            parts.append(f"{len(self.nics)} NIC{'s' * (len(self.nics) > 1)}")
+        return ", ".join(parts)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def __repr__(self) -> str:
+        return f"Node({self.name!r}, {self.summary})"
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [d.id, d.name, *(v or "unknown" for v in (d.bus_id, d.numa, d.cpus)), _word_counts(self, i)]
+            for i, d in enumerate(self.devices)
+        ]
+        facts = [self.model, self.summary, self.cpu_model, self.cpu_count and f"{self.cpu_count} CPUs"]
+        return markup.card(
+            f"Node · {self.name}",
+            " · ".join(str(fact) for fact in facts if fact),
+            markup.table(["device", "name", "bus id", "NUMA", "CPUs", "links to the others"], rows),
+            "".join(f'<div class="ml-sub">{markup.escape(note)}</div>' for note in self.notes),
+        )
+
+
+def _word_counts(node: Node, device: int) -> str:
+    counts: dict[str, int] = {}
+    for other, word in enumerate(node.words[device][: len(node.devices)]):
+        if other != device:
+            counts[word] = counts.get(word, 0) + 1
+    return ", ".join(f"{word} × {count}" for word, count in counts.items())

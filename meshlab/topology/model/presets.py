@@ -1,0 +1,347 @@
+"""Known machines, so that a mesh can be laid on 16,384 GPUs that nobody has at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+
+from meshlab.errors import TopologyError
+from meshlab.topology.model.cluster import Cluster
+from meshlab.topology.cpus import count_cpus
+from meshlab.topology.model.hardware import Nic, Node, Numa
+from meshlab.topology.levels import Level
+from meshlab.topology.model.products import find_product
+
+__all__ = ["PRESETS", "Fabric", "Machine", "preset"]
+
+_HOP_US = 2.7  # What one network hop adds to a ring (NVIDIA/nccl src/graph/tuning.cc, LL protocol).
+_MOST_NODES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """The network between hosts.
+
+    Parameters
+    ----------
+    leaf : int, default 0
+        Hosts under one leaf switch, or under one set of rail switches; 0 when that is not known.
+    rails : int, default 1
+        More than 1 when device k of every host has its own leaf switch.
+    pod : int, default 0
+        Hosts per pod, 0 without pods.
+    taper : float, default 1
+        1:taper between pods.
+    rack : int, default 1
+        Hosts that share one NVLink domain, 1 when it ends at the host.
+    """
+
+    leaf: int = 0
+    rails: int = 1
+    pod: int = 0
+    taper: float = 1.0
+    rack: int = 1
+
+    def levels(self, nodes: int) -> tuple[Level, ...]:
+        """The levels above the host for that many hosts."""
+        if nodes == 1:
+            return ()
+        number = np.arange(nodes, dtype=np.int32)
+        levels = [Level("leaf", number // self.leaf, self.rails, latency_us=_HOP_US)] if self.leaf else []
+        if self.pod:
+            levels.append(Level("pod", number // self.pod, latency_us=_HOP_US))
+        if not self.pod or nodes > self.pod:
+            levels.append(Level("cluster", number * 0, latency_us=_HOP_US, taper=self.taper))
+        return tuple(levels)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One kind of host, and the network it usually stands in.
+
+    Parameters
+    ----------
+    title : str
+        What people call it.
+    gpu : str
+        A name of `products.PRODUCTS`.
+    nvlinks : int
+        NVLinks between any two GPUs, 0 without.
+    switches : tuple of (int, int, int)
+        PCIe switches in the order of the GPUs: NUMA node, GPUs, and NICs under each.
+    near : str
+        The link word between two ends under one switch.
+    gbits : float
+        Line rate of one NIC in Gb/s.
+    cpus : mapping of int to str
+        The CPUs of every NUMA node.
+    sockets, cpu_model, memory_gib
+        The host's own processors and memory.
+    fabric : Fabric
+    source : str
+        Where the facts are from.
+    nodes : int, default 1
+        Hosts of the smallest such machine that one can have.
+    """
+
+    title: str
+    gpu: str
+    nvlinks: int
+    switches: tuple[tuple[int, int, int], ...]
+    near: str
+    gbits: float
+    cpus: Mapping[int, str]
+    sockets: int
+    cpu_model: str
+    memory_gib: int
+    fabric: Fabric
+    source: str
+    nodes: int = 1
+
+    def node(self, name: str = "node0") -> Node:
+        """One such host."""
+        product = find_product(self.gpu)
+        of_gpu = [(index, numa) for index, (numa, gpus, _) in enumerate(self.switches) for _ in range(gpus)]
+        of_nic = [(index, numa) for index, (numa, _, nics) in enumerate(self.switches) for _ in range(nics)]
+        places = of_gpu + of_nic
+
+        def word(i: int, j: int) -> str:
+            if i == j:
+                return "X"
+            if self.nvlinks and max(i, j) < len(of_gpu):
+                return f"NV{self.nvlinks}"
+            if places[i] == places[j]:
+                return self.near
+            return "NODE" if places[i][1] == places[j][1] else "SYS"
+
+        return Node(
+            name,
+            tuple(product.device(k, numa=str(numa), cpus=self.cpus[numa]) for k, (_, numa) in enumerate(of_gpu)),
+            tuple(Nic(name=f"NIC{k}", gbits=self.gbits, numa=str(numa)) for k, (_, numa) in enumerate(of_nic)),
+            words=tuple(tuple(word(i, j) for j in range(len(places))) for i in range(len(places))),
+            numa=tuple(Numa(number, cpus) for number, cpus in self.cpus.items()),
+            model=self.title,
+            cpu_model=self.cpu_model,
+            cpu_count=sum(count_cpus(cpus) for cpus in self.cpus.values()),
+            sockets=self.sockets,
+            memory_bytes=self.memory_gib * 2**30,
+        )
+
+
+_TWO_SOCKETS_112 = MappingProxyType({0: "0-55,112-167", 1: "56-111,168-223"})
+_TWO_SOCKETS_96 = MappingProxyType({0: "0-47,96-143", 1: "48-95,144-191"})
+_TWO_SOCKETS_48 = MappingProxyType({0: "0-23,48-71", 1: "24-47,72-95"})
+_EPYC_8_NUMA = MappingProxyType({n: f"{16 * n}-{16 * n + 15},{128 + 16 * n}-{128 + 16 * n + 15}" for n in range(8)})
+_TWO_GRACES = MappingProxyType({0: "0-71", 1: "72-143"})
+_EACH_ITS_NIC = ((0, 1, 1),) * 4 + ((1, 1, 1),) * 4
+_SUPERPOD = Fabric(leaf=32, rails=8, pod=32)
+_SUPERPOD_SOURCE = (
+    "NVIDIA DGX SuperPOD reference architecture (scalable units of 32 systems, 8 rails, no taper) and DGX user guides"
+)
+
+_DGX_H100 = Machine(
+    title="DGX H100",
+    gpu="H100 80GB",
+    nvlinks=18,
+    switches=_EACH_ITS_NIC,
+    near="PXB",
+    gbits=400,
+    cpus=_TWO_SOCKETS_112,
+    sockets=2,
+    cpu_model="Intel Xeon Platinum 8480C",
+    memory_gib=2048,
+    fabric=_SUPERPOD,
+    source=_SUPERPOD_SOURCE,
+)
+
+PRESETS: Mapping[str, Machine] = MappingProxyType(
+    {
+        "dgx-a100": Machine(
+            title="DGX A100",
+            gpu="A100 80GB",
+            nvlinks=12,
+            switches=((3, 2, 2), (1, 2, 2), (7, 2, 2), (5, 2, 2)),
+            near="PXB",
+            gbits=200,
+            cpus=_EPYC_8_NUMA,
+            sockets=2,
+            cpu_model="AMD EPYC 7742",
+            memory_gib=2048,
+            fabric=Fabric(leaf=20, rails=8, pod=20),
+            source="NVIDIA DGX A100 user guide; SuperPOD A100 reference architecture (scalable units of 20 systems)",
+        ),
+        "dgx-h100": _DGX_H100,
+        "dgx-h200": replace(_DGX_H100, title="DGX H200", gpu="H200"),
+        "dgx-b200": replace(_DGX_H100, title="DGX B200", gpu="B200", cpu_model="Intel Xeon Platinum 8570"),
+        "gb200-nvl72": Machine(
+            title="GB200 NVL72",
+            gpu="GB200",
+            nvlinks=18,
+            switches=((0, 1, 1), (0, 1, 1), (1, 1, 1), (1, 1, 1)),
+            near="PHB",
+            gbits=400,
+            cpus=_TWO_GRACES,
+            sockets=2,
+            cpu_model="NVIDIA Grace",
+            memory_gib=960,
+            fabric=Fabric(leaf=144, rails=4, pod=144, rack=18),
+            nodes=18,
+            source="NVIDIA DGX GB200 user guide (18 trays of 4 GPUs, one NVLink domain), SuperPOD GB200 (8 racks)",
+        ),
+        "pcie-l40s": Machine(
+            title="PCIe box, 8 × L40S",
+            gpu="L40S",
+            nvlinks=0,
+            switches=((0, 2, 1), (0, 2, 0), (1, 2, 1), (1, 2, 0)),
+            near="PXB",
+            gbits=200,
+            cpus=_TWO_SOCKETS_112,
+            sockets=2,
+            cpu_model="Intel Xeon Platinum 8480",
+            memory_gib=1024,
+            fabric=Fabric(leaf=16),
+            source="a common two-socket server with PCIe switches, no NVLink and two NICs; no vendor's own",
+        ),
+        "aws-p4d": Machine(
+            title="AWS p4d.24xlarge",
+            gpu="A100 40GB",
+            nvlinks=12,
+            switches=((0, 2, 1), (0, 2, 1), (1, 2, 1), (1, 2, 1)),
+            near="PXB",
+            gbits=100,
+            cpus=_TWO_SOCKETS_48,
+            sockets=2,
+            cpu_model="Intel Xeon Platinum 8275CL",
+            memory_gib=1152,
+            fabric=Fabric(),
+            source="aws/aws-ofi-nccl topology/p4d-24xl-topo.xml, AWS instance pages; the network is not public",
+        ),
+        "aws-p5": Machine(
+            title="AWS p5.48xlarge",
+            gpu="H100 80GB",
+            nvlinks=18,
+            switches=((0, 1, 4),) * 4 + ((1, 1, 4),) * 4,
+            near="PXB",
+            gbits=100,
+            cpus=_TWO_SOCKETS_96,
+            sockets=2,
+            cpu_model="AMD EPYC 7R13",
+            memory_gib=2048,
+            fabric=Fabric(),
+            source="aws/aws-ofi-nccl topology/p5.48xl-topo.xml (32 NICs of 100 Gb/s); the network is not public",
+        ),
+        "azure-ndv5": Machine(
+            title="Azure ND H100 v5",
+            gpu="H100 80GB",
+            nvlinks=18,
+            switches=_EACH_ITS_NIC,
+            near="PXB",
+            gbits=400,
+            cpus=MappingProxyType({0: "0-47", 1: "48-95"}),
+            sockets=2,
+            cpu_model="Intel Xeon Platinum 8480C",
+            memory_gib=1900,
+            fabric=Fabric(leaf=32, rails=8),
+            source="Azure/azhpc-images topology/ndv5-topo.xml and Azure's page on the ND H100 v5 series",
+        ),
+        "gcp-a3-high": Machine(
+            title="Google A3 High",
+            gpu="H100 80GB",
+            nvlinks=18,
+            switches=((0, 2, 1), (0, 2, 1), (1, 2, 1), (1, 2, 1)),
+            near="PIX",
+            gbits=200,
+            cpus=MappingProxyType({0: "0-51,104-155", 1: "52-103,156-207"}),
+            sockets=2,
+            cpu_model="Intel Xeon Platinum 8481C",
+            memory_gib=1872,
+            fabric=Fabric(),
+            source="Google's page on A3 machine types (4 data NICs of 200 Gb/s); the network is not public",
+        ),
+        "superpod-h100": replace(_DGX_H100, title="DGX SuperPOD H100"),
+        "superpod-b200": replace(
+            _DGX_H100, title="DGX SuperPOD B200", gpu="B200", cpu_model="Intel Xeon Platinum 8570"
+        ),
+        "tapered-h100": replace(
+            _DGX_H100,
+            title="H100 pods behind a 1:7 taper",
+            fabric=Fabric(leaf=2, pod=384, taper=7.0),
+            source="Meta's 24,576 GPUs on RoCE: racks of 16, pods of 3,072, 1:7 above (Llama 3 paper, section 3.3.1)",
+        ),
+    }
+)
+"""The machines that `preset` knows, by name."""
+
+
+def preset(
+    name: str,
+    nodes: int | None = None,
+    *,
+    nodes_per_leaf: int | None = None,
+    nodes_per_pod: int | None = None,
+    rails: int | None = None,
+    taper: float | None = None,
+    nodes_per_rack: int | None = None,
+) -> Cluster:
+    """Make a cluster of a known machine, with any number of hosts.
+
+    Parameters
+    ----------
+    name : str
+        One of `PRESETS`, such as ``"dgx-h100"`` or ``"gb200-nvl72"``.
+    nodes : int, optional
+        How many hosts; one when left out, or for ``"gb200-nvl72"`` the 18 of a rack.
+    nodes_per_leaf, nodes_per_pod, rails, taper, nodes_per_rack : optional
+        Another network than the usual one: hosts under one leaf, hosts per pod, leaf switches per host, 1:taper
+        between pods, and hosts that share one NVLink domain.
+
+    Returns
+    -------
+    Cluster
+        Its `source` says where the facts are from.
+
+    Raises
+    ------
+    TopologyError
+        If no machine has that name, or a number is not possible.
+
+    Examples
+    --------
+    >>> preset("dgx-h100", nodes=128)
+    <Cluster DGX H100: 128 nodes, 1,024 × H100 80GB, NVLink domains of 8,
+    levels device < nvlink < host < leaf < pod < cluster>
+    >>> preset("gb200-nvl72").summary
+    '18 nodes, 72 × GB200, NVLink domains of 72'
+    """
+    if name not in PRESETS:
+        raise TopologyError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
+    machine = PRESETS[name]
+    nodes = machine.nodes if nodes is None else nodes
+    whole = {"nodes": nodes, "nodes_per_leaf": nodes_per_leaf, "rails": rails, "nodes_per_rack": nodes_per_rack}
+    for what, value in whole.items():
+        if value is not None and (not isinstance(value, int) or not 1 <= value <= _MOST_NODES):
+            raise TopologyError(f"{what}={value!r} is not possible; it is a whole number from 1 to {_MOST_NODES:,}")
+    if nodes_per_pod is not None and not 0 <= nodes_per_pod <= _MOST_NODES:
+        raise TopologyError(f"nodes_per_pod={nodes_per_pod} is not possible; 0 means no pods")
+    if taper is not None and not taper >= 1:
+        raise TopologyError(f"taper={taper} is not possible; 1 means none, 7 means that a seventh gets through")
+    fabric = replace(
+        machine.fabric,
+        leaf=nodes_per_leaf or machine.fabric.leaf,
+        pod=machine.fabric.pod if nodes_per_pod is None else nodes_per_pod,
+        rails=rails or machine.fabric.rails,
+        taper=taper or machine.fabric.taper,
+        rack=nodes_per_rack or machine.fabric.rack,
+    )
+    return Cluster(
+        (machine.node(),),
+        np.zeros(nodes, dtype=np.int32),
+        tuple(f"node{number}" for number in range(nodes)),
+        levels=fabric.levels(nodes),
+        nvlink_of_node=np.arange(nodes, dtype=np.int32) // fabric.rack if fabric.rack > 1 else None,
+        title=machine.title,
+        source=machine.source,
+    )

@@ -1,0 +1,111 @@
+"""Facts about GPU products that drivers and files do not always carry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshlab.errors import TopologyError
+from meshlab.topology.model.hardware import Device
+
+__all__ = ["PRODUCTS", "Product", "find_product", "product_of_pci"]
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """One GPU product, from NVIDIA's data sheets and the PCI id repository.
+
+    Parameters
+    ----------
+    name : str
+        A short name.
+    compute_capability : tuple of int
+    memory_gib : int
+        As sold.
+    sm_count : int
+        Streaming multiprocessors.
+    nvlinks : int
+        NVLinks per GPU, 0 without.
+    pcie_generation : int
+    pci_id : str
+        The PCI device id under vendor 0x10de.
+    """
+
+    name: str
+    compute_capability: tuple[int, int]
+    memory_gib: int
+    sm_count: int
+    nvlinks: int
+    pcie_generation: int
+    pci_id: str
+
+    def device(self, number: int, *, numa: str | None = None, cpus: str | None = None) -> Device:
+        """A device of this product, with the given number inside its host."""
+        return Device(
+            id=number,
+            name=self.name,
+            memory_bytes=self.memory_gib * 2**30,
+            sm_count=self.sm_count,
+            compute_capability=self.compute_capability,
+            nvlink_count=self.nvlinks,
+            pcie_generation_max=self.pcie_generation,
+            pcie_width_max=16,
+            numa=numa,
+            cpus=cpus,
+        )
+
+
+PRODUCTS = (
+    Product("V100 SXM2 16GB", (7, 0), 16, 80, 6, 3, "0x1db1"),
+    Product("V100 SXM2 32GB", (7, 0), 32, 80, 6, 3, "0x1db5"),
+    Product("A100 40GB", (8, 0), 40, 108, 12, 4, "0x20b0"),
+    Product("A100 80GB", (8, 0), 80, 108, 12, 4, "0x20b2"),
+    Product("A100 PCIe 80GB", (8, 0), 80, 108, 12, 4, "0x20b5"),
+    Product("A10G", (8, 6), 24, 80, 0, 4, "0x2237"),
+    Product("RTX 3090", (8, 6), 24, 82, 4, 4, "0x2204"),
+    Product("L4", (8, 9), 24, 58, 0, 4, "0x27b8"),
+    Product("L40S", (8, 9), 48, 142, 0, 4, "0x26b9"),
+    Product("H100 80GB", (9, 0), 80, 132, 18, 5, "0x2330"),
+    Product("H100 PCIe 80GB", (9, 0), 80, 114, 12, 5, "0x2331"),
+    Product("H200", (9, 0), 141, 132, 18, 5, "0x2335"),
+    Product("GH200 96GB", (9, 0), 96, 132, 18, 5, "0x2342"),
+    Product("B200", (10, 0), 180, 148, 18, 5, "0x2901"),
+    Product("GB200", (10, 0), 186, 152, 18, 5, "0x2941"),
+)
+"""The products that readers and presets know."""
+
+_BY_PCI = {product.pci_id: product for product in PRODUCTS}
+
+
+def find_product(name: str) -> Product:
+    """The product that a name means.
+
+    Parameters
+    ----------
+    name : str
+        A name of `PRODUCTS` or its beginning, such as ``"H100"``; case does not matter.
+
+    Raises
+    ------
+    TopologyError
+        If no product begins so.
+
+    Examples
+    --------
+    >>> find_product("h100").name
+    'H100 80GB'
+    """
+    for product in PRODUCTS:
+        if product.name.lower().startswith(name.lower().strip()):
+            return product
+    raise TopologyError(f"no product is called {name!r}; known are {', '.join(p.name for p in PRODUCTS)}")
+
+
+def product_of_pci(vendor: str | None, device: str | None) -> Product | None:
+    """The product with a PCI id, None when it is not known.
+
+    Examples
+    --------
+    >>> product_of_pci("0x10de", "0x2330").name
+    'H100 80GB'
+    """
+    return _BY_PCI.get(device) if vendor == "0x10de" and device else None

@@ -1,0 +1,365 @@
+"""Reader for ``nvidia-smi topo -m`` and ``topo -p2p``, as people paste them.
+
+Pastes lose tabs, header cells, rows and tails, and keep colour codes; so columns are found from the rows, and what is
+not there stays unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from meshlab.errors import ParseError, TopologyError
+from meshlab.topology.model.cluster import Cluster
+from meshlab.topology.model.hardware import Device, Nic, Node
+from meshlab.topology.model.links import UNKNOWN
+from meshlab.topology.model.products import Product, find_product
+
+__all__ = ["HIDES_NVLINK", "looks_like_nvidia_smi", "read_nvidia_smi"]
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\r")
+_LINKS = r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC"
+_P2P = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR", "U"))
+_CELL = rf"(?:{_LINKS}|{'|'.join(sorted(_P2P))})(?=[\s|]|$)"
+_CELLS = re.compile(rf"(?:[\s|]*{_CELL})+")
+_ROW = re.compile(rf"[\s|]*((?!{_CELL})[A-Za-z][\w.:-]*)((?:[\s|]+{_CELL})+)")
+_HEADER = re.compile(r"[\s|]*GPU\d")
+_GPU = re.compile(r"GPU\d+")
+_NIC = re.compile(r"(?:NIC|mlx|mthca|bnxt|rdma|roce|hfi|efa|irdma|erdma|mana|ib|qedr|hns|cxi)[\w.:-]*\d")
+_COLUMN = re.compile(r"GPU\d+|NIC\d+|mlx\d+_(?:bond_)?\d+|[^\s|]+")
+_AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
+_LEGEND = re.compile(r"\b(NIC\d+)\s*:\s*([\w.:-]+)")
+_HIDDEN = re.compile(r"NICs?\s+(?:were\s+|are\s+)?(?:found|detected|present)")
+HIDES_NVLINK = "this is nvidia-smi topo -mp, which leaves NVLink out; topo -m has it"
+"""The note of a node that was read from ``topo -mp``."""
+
+_LARGEST = 4096
+_ASKED = 8  # machines that are counted before asking which is meant
+_LONGEST = 1 << 17  # characters of a line; 4,096 columns fit
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    name: str
+    cells: tuple[str, ...]
+    is_p2p: bool | None  # whether it holds peer access; None when it holds nothing but X
+    rest: str  # what stands behind the cells, with its white space
+    end: int  # the column where the cells end
+
+
+@dataclass(slots=True)
+class _Matrix:
+    header: str
+    first: int
+    rows: dict[str, _Row] = field(default_factory=dict)
+    last: str = ""
+    is_p2p: bool | None = None
+
+    def add(self, row: _Row) -> None:
+        self.rows[row.name] = row
+        self.last = row.name
+        self.is_p2p = row.is_p2p if self.is_p2p is None else self.is_p2p
+
+    def is_over(self, row: _Row) -> bool:
+        """Whether a row can only belong to the next matrix."""
+        return row.name in self.rows or (None not in (self.is_p2p, row.is_p2p) and self.is_p2p != row.is_p2p)
+
+
+def looks_like_nvidia_smi(text: str) -> bool:
+    r"""Whether a row of a matrix stands near the beginning of a text.
+
+    Examples
+    --------
+    >>> looks_like_nvidia_smi("GPU0\t X \t0-31"), looks_like_nvidia_smi("<system/>")
+    (True, False)
+    """
+    lines = _ANSI.sub("", text[:200_000]).splitlines()
+    return any(_row(line[:_LONGEST], "") is not None for line in lines)
+
+
+def read_nvidia_smi(text: str, *, machine: int | str | None = None, device: str | None = None) -> Cluster:
+    """Read the matrix that ``nvidia-smi topo -m`` prints.
+
+    Parameters
+    ----------
+    text : str
+        The paste. A matrix of ``nvidia-smi topo -p2p`` may follow, or stand alone.
+    machine : int or "all", optional
+        Which machine, when the text holds several; ``"all"`` makes a cluster of them.
+    device : str, optional
+        The GPU product, such as ``"H100"``: the matrix does not name it, and without it bandwidth is not known.
+
+    Returns
+    -------
+    Cluster
+        One node, or all of them. A text that was cut is read as far as it goes: missing words are ``?``, the node's
+        `complete` is False, and the notes say what is missing.
+
+    Raises
+    ------
+    ParseError
+        If there is no matrix in the text.
+    TopologyError
+        If it holds several machines and `machine` does not say which.
+
+    Examples
+    --------
+    >>> cluster = read_nvidia_smi('''
+    ...         GPU0  GPU1  CPU Affinity  NUMA Affinity
+    ...  GPU0    X    NV18  0-55          0
+    ...  GPU1   NV18   X    56-111        1
+    ... ''', device="H100")
+    >>> cluster.link_words().tolist(), cluster.device(1).numa
+    ([['X', 'NV18'], ['NV18', 'X']], '1')
+    """
+    if machine not in (None, "all") and not isinstance(machine, int):
+        raise TopologyError(f"machine={machine!r} is not possible; give a number counted from 0, or 'all'")
+    product = None if device is None else find_product(device)
+    clean = _ANSI.sub("", text)
+    matrices = list(islice(_matrices(clean.splitlines()), _ASKED if machine is None else None))
+    machines = [matrix for matrix in matrices if not matrix.is_p2p]
+    peers = [matrix for matrix in matrices if matrix.is_p2p]
+    if not matrices:
+        seen = next((line.strip() for line in clean.splitlines() if line.strip()), "")
+        raise ParseError(
+            "no matrix of nvidia-smi topo -m was found; a row looks like 'GPU0  X  NV18  NV18  0-55  0'"
+            + (f", but the text begins with {seen[:60]!r}" if seen else ", but the text is empty")
+        )
+    if not machines:
+        return _cluster([_p2p_node(peers[0], product)], clean)
+    if machine is None and len(machines) > 1:
+        places = ", ".join(f"{index}: line {m.first + 1}, {_n_gpus(m)} GPUs" for index, m in enumerate(machines[:5]))
+        raise TopologyError(
+            f"the text holds {'at least ' * (len(matrices) == _ASKED)}{len(machines)} machines ({places}"
+            f"{', …' * (len(machines) > 5)}); say which with machine=0, or machine='all' for a cluster of them"
+        )
+    if machine != "all":
+        index = machine if isinstance(machine, int) else 0
+        if not 0 <= index < len(machines):
+            raise TopologyError(f"there is no machine {index}; the text holds {len(machines)}, counted from 0")
+        machines = machines[index : index + 1]
+    if len(machines) == 1:
+        p2p = next((peer for peer in peers if _n_gpus(peer) == _n_gpus(machines[0])), None)
+        node = _node("node0", machines[0], p2p, _legend(clean), product)
+        if _legend_hides_nvlink(clean) and not node.nvlinks.any():
+            node = replace(node, nvlink_known=False, notes=(*node.notes, HIDES_NVLINK))
+        return _cluster([node], clean)
+    made: dict[tuple[object, ...], Node] = {}
+    nodes: list[Node] = []
+    for matrix in machines:
+        key = (matrix.header, *map(id, matrix.rows.values()))  # equal lines are one row
+        if key not in made:
+            made[key] = _node(f"node{len(nodes)}", matrix, None, {}, product)
+        nodes.append(made[key])
+    return _cluster(nodes, clean)
+
+
+def _legend_hides_nvlink(text: str) -> bool:
+    """``topo -m`` explains NV# below its matrix even without any; ``topo -mp`` never does."""
+    return "PIX  = " in text and "PXB  = " in text and "NV#  = " not in text
+
+
+def _legend(text: str) -> dict[str, str]:
+    return dict(_LEGEND.findall(text)) if "NIC" in text else {}
+
+
+def _cluster(nodes: Sequence[Node], text: str) -> Cluster:
+    names = [f"node{number}" for number in range(len(nodes))]
+    notes = [f"{name}: {note}" for name, node in zip(names, nodes, strict=True) for note in node.notes]
+    hidden = _HIDDEN.search(text)
+    if hidden is not None:
+        number = re.search(r"(\d+)\s*$", text[max(0, hidden.start() - 20) : hidden.start()])
+        if number is not None and int(number[1]) > len(nodes[0].nics):
+            notes.append(f"nvidia-smi found {number[1]} NICs and shows {len(nodes[0].nics)}")
+    return Cluster.from_nodes(nodes, names=names, source="nvidia-smi topo", notes=tuple(notes))
+
+
+# -- lines to matrices -------------------------------------------------------------------------------------------------
+
+
+def _matrices(lines: Sequence[str]) -> Iterator[_Matrix]:
+    matrix: _Matrix | None = None
+    known: dict[tuple[str, str], _Row | None] = {}
+    for number, line in enumerate(lines):
+        if not line or line.isspace():
+            continue
+        line = line[:_LONGEST]
+        header = "" if matrix is None else matrix.header
+        if (line, header) not in known:
+            known[line, header] = _row(line, header)
+        row = known[line, header]
+        if row is not None:
+            if matrix is None or matrix.is_over(row):
+                if matrix is not None and matrix.rows:
+                    yield matrix
+                matrix = _Matrix("", number)
+            matrix.add(row)
+        elif _HEADER.match(line) is not None and "=" not in line:
+            if matrix is None or matrix.rows:
+                if matrix is not None:
+                    yield matrix
+                matrix = _Matrix(line, number)
+            else:
+                matrix.header += f" {line}"  # the header was wrapped
+        elif matrix is not None and "=" not in line:
+            if not matrix.rows and ("Affinity" in line or _NIC.match(line.strip())):
+                matrix.header += f" {line}"  # the header was wrapped
+            elif matrix.rows:
+                _continue_row(matrix, line)
+    if matrix is not None and matrix.rows:
+        yield matrix
+
+
+def _row(line: str, header: str) -> _Row | None:
+    """A line that names an end and then has link words, or peer access for a GPU."""
+    match = _ROW.match(line)
+    if match is None:
+        return None
+    name, cells = match[1], tuple(match[2].replace("|", " ").split())
+    first = next((cell for cell in cells if cell != "X"), None)
+    is_p2p = None if first is None else first in _P2P
+    if not name.startswith("GPU") and (is_p2p or (_NIC.fullmatch(name) is None and name not in header)):
+        return None
+    return _Row(name, cells, is_p2p, line[match.end() :], match.end())
+
+
+def _continue_row(matrix: _Matrix, line: str) -> None:
+    """A row that was wrapped goes on with link words at the start of the next line."""
+    row = matrix.rows[matrix.last]
+    match = _CELLS.match(line)
+    if match is not None and not row.rest.strip() and len(row.cells) < _announced(matrix):
+        cells = (*row.cells, *match[0].replace("|", " ").split())
+        matrix.rows[row.name] = replace(row, cells=cells, rest=line[match.end() :], end=match.end())
+
+
+def _announced(matrix: _Matrix) -> int:
+    gpus, nics = _header_names(matrix.header)
+    return max(len(gpus) + len(nics), max(len(row.cells) for row in matrix.rows.values()))
+
+
+# -- matrices to nodes -------------------------------------------------------------------------------------------------
+
+
+def _header_names(header: str) -> tuple[list[str], list[str]]:
+    """The GPU and the NIC columns that a header names; glued cells come apart."""
+    columns = header.partition("CPU Affinity")[0].partition("NUMA Affinity")[0]
+    names = _COLUMN.findall(columns)
+    gpus = [name for name in names if _GPU.fullmatch(name)]
+    return gpus, [name for name in names[len(gpus) :] if not _GPU.fullmatch(name)] if gpus else []
+
+
+def _n_gpus(matrix: _Matrix) -> int:
+    return len(_columns(matrix)[0])
+
+
+def _columns(matrix: _Matrix) -> tuple[list[str], list[str]]:
+    """The names of the GPU and NIC columns, from the header, or where it is missing from the rows."""
+    gpus, nics = _header_names(matrix.header)
+    width = max(len(row.cells) for row in matrix.rows.values())
+    gpu_rows = [name for name in matrix.rows if _GPU.fullmatch(name)]
+    nic_rows = [name for name in matrix.rows if not _GPU.fullmatch(name)]
+    if not gpus:
+        count = max((int(name[3:]) + 1 for name in gpu_rows), default=0)
+        if nic_rows and "X" in matrix.rows[nic_rows[0]].cells:
+            count = matrix.rows[nic_rows[0]].cells.index("X")
+        else:
+            # Only GPUs have NVLink, so the last such word belongs to the last GPU or one before it.
+            linked = [i for name in gpu_rows for i, cell in enumerate(matrix.rows[name].cells) if cell.startswith("NV")]
+            count = max(count, max(linked, default=-1) + 1)
+        gpus = [f"GPU{number}" for number in range(min(count, width) if width else count)]
+    missing = width - len(gpus) - len(nics)
+    if missing > 0:
+        nics = (
+            nic_rows if len(nic_rows) == len(nics) + missing else nics + [f"NIC{len(nics) + k}" for k in range(missing)]
+        )
+    if len(gpus) + len(nics) > _LARGEST:
+        raise ParseError(
+            f"the matrix has {len(gpus) + len(nics):,} columns; at most {_LARGEST:,} make sense in one host"
+        )
+    return gpus, nics
+
+
+def _node(name: str, matrix: _Matrix, p2p: _Matrix | None, legend: dict[str, str], product: Product | None) -> Node:
+    gpus, nics = _columns(matrix)
+    ends = [*gpus, *nics]
+    words: list[list[str]] = []
+    missing: list[str] = []
+    cut: list[str] = []
+    for index, end in enumerate(ends):
+        row = matrix.rows.get(end)
+        cells = list(row.cells) if row is not None else []
+        if row is None:
+            missing.append(end)
+        elif len(cells) < len(ends):
+            cut.append(end)
+            if cells and cells[-1].startswith("NV") and not row.rest.strip():
+                cells.pop()  # a number at the cut may have lost digits
+        cells = (cells + [UNKNOWN] * len(ends))[: len(ends)]
+        cells[index] = "X"
+        words.append(cells if "SOC" not in cells else ["SYS" if cell == "SOC" else cell for cell in cells])
+    whole = {end: matrix.rows[end] for end in gpus if end in matrix.rows and end not in cut}
+    devices = []
+    for number, end in enumerate(gpus):
+        cpus, numa = _affinities(whole[end], matrix.header) if end in whole else (None, None)
+        number = int(end[3:]) if len(set(gpus)) == len(gpus) else number
+        devices.append(_device(number, product, numa, cpus))
+    notes = []
+    if missing or cut:
+        notes.append("the text is cut: " + ", ".join(_shortened("missing", missing) + _shortened("incomplete", cut)))
+    return Node(
+        name,
+        tuple(devices),
+        tuple(Nic(name=legend.get(nic, nic)) for nic in nics),
+        words=tuple(map(tuple, words)),
+        p2p=_p2p_words(p2p, gpus) if p2p is not None else (),
+        complete=not notes,
+        notes=tuple(notes),
+    )
+
+
+def _shortened(what: str, names: list[str]) -> list[str]:
+    if not names:
+        return []
+    return [f"{what} {', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}"]
+
+
+def _device(number: int, product: Product | None, numa: str | None, cpus: str | None) -> Device:
+    if product is None:
+        return Device(id=number, numa=numa, cpus=cpus)
+    return product.device(number, numa=numa, cpus=cpus)
+
+
+def _affinities(row: _Row, header: str) -> tuple[str | None, str | None]:
+    """CPU and NUMA affinity of a row, as printed; None for an empty cell or N/A."""
+    columns = [name for name in _AFFINITIES if name in header] or list(_AFFINITIES)
+    if "\t" in row.rest:
+        values = [cell.strip() for cell in row.rest.split("\t")[1:]]
+    else:
+        found = list(re.finditer(r"[^\s|]+", row.rest))
+        if len(found) >= len(columns) or not header:
+            values = [match[0] for match in found]
+        else:
+            values = [""] * len(columns)
+            starts = [header.find(name) for name in columns]
+            for match in found:
+                place = row.end + match.start()
+                nearest = min(range(len(columns)), key=lambda k: abs(starts[k] - place))
+                values[nearest] = match[0]
+    by_name = dict(zip(columns, values, strict=False))
+    known = {name: value for name, value in by_name.items() if value and value != "N/A"}
+    return known.get("CPU Affinity"), known.get("NUMA Affinity")
+
+
+def _p2p_words(matrix: _Matrix, gpus: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    rows = [matrix.rows[gpu].cells if gpu in matrix.rows else () for gpu in gpus]
+    return tuple((cells + (UNKNOWN,) * len(gpus))[: len(gpus)] for cells in rows)
+
+
+def _p2p_node(matrix: _Matrix, product: Product | None) -> Node:
+    gpus, _ = _columns(matrix)
+    devices = tuple(_device(number, product, None, None) for number in range(len(gpus)))
+    complete = all(len(matrix.rows[gpu].cells) == len(gpus) if gpu in matrix.rows else False for gpu in gpus)
+    note = "only peer access was given; nvidia-smi topo -m has the links"
+    return Node("node0", devices, p2p=_p2p_words(matrix, gpus), nvlink_known=False, complete=complete, notes=(note,))

@@ -1,0 +1,134 @@
+"""The picture of a machine in words and columns, for terminals and screen readers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+
+import numpy as np
+
+from meshlab.mesh.given import MeshLike
+from meshlab.topology.given import ClusterLike, as_cluster
+from meshlab.topology.levels import Ints
+from meshlab.topology.placement.placement.scene import View, make_view
+
+__all__ = ["links_text", "topology_text"]
+
+_IDLE = "–"
+
+
+def topology_text(
+    mesh: MeshLike | None = None,
+    cluster: ClusterLike | None = None,
+    *,
+    axis: str | None = None,
+    devices: Sequence[int] | Ints | None = None,
+    width: int = 100,
+    rows: int = 24,
+) -> str:
+    """Write which group every device belongs to, host by host.
+
+    Parameters
+    ----------
+    mesh, cluster, axis, devices
+        As in `plot_topology`.
+    width : int, default 100
+        Columns of the terminal.
+    rows : int, default 24
+        Lines for hosts; more hosts are shortened in the middle, and the text says so.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from meshlab.mesh.mesh import DeviceMesh
+    >>> from meshlab.topology.model.presets import preset
+    >>> print(topology_text(DeviceMesh("dp=2, tp=8"), preset("dgx-h100", nodes=2), axis="dp"))
+    dp (8 groups of 2) · 2 nodes, 16 × H100 80GB, NVLink domains of 8
+    node0  ranks 0–7   dp  0 1 2 3 4 5 6 7
+    node1  ranks 8–15  dp  0 1 2 3 4 5 6 7
+    """
+    view = make_view(mesh, cluster, axis, devices)
+    order = np.lexsort((view.slot_of, view.block_of))
+    starts = np.searchsorted(view.block_of[order], np.arange(len(view.blocks) + 1))
+    shown, hidden = _shown(len(view.blocks), rows)
+    label_width = max(len(view.blocks[block]) for block in shown)
+    lines = []
+    for block in shown:
+        cells = order[starts[block] : starts[block + 1]].astype(np.int32)
+        lines.append((view.blocks[block].ljust(label_width), _ranks(view.rank_of[cells]), _groups(view, cells)))
+    rank_width = max(len(ranks) for _, ranks, _ in lines)
+    digits = len(str(max(view.n_groups - 1, 0)))
+    text = [view.title]
+    for index, (label, ranks, groups) in enumerate(lines):
+        if hidden and index == len(shown) // 2:
+            text.append(f"… {hidden:,} more, from {view.blocks[shown[index - 1] + 1]}")
+        head = f"{label}  {ranks.ljust(rank_width)}  " if rank_width else f"{label}  "
+        text += _wrap(f"{head}{view.word}  ", groups, digits, width)
+    return "\n".join(text)
+
+
+def _shown(blocks: int, rows: int) -> tuple[list[int], int]:
+    if blocks <= rows:
+        return list(range(blocks)), 0
+    half = max(1, rows // 2)
+    return [*range(half), *range(blocks - half, blocks)], blocks - 2 * half
+
+
+def _ranks(ranks: Ints) -> str:
+    placed = ranks[ranks >= 0]
+    if not placed.size:
+        return ""
+    if placed.size == 1:
+        return f"rank {placed[0]}"
+    if np.all(np.diff(placed) == 1):
+        return f"ranks {placed[0]}–{placed[-1]}"
+    return f"{placed.size} ranks, {placed.min()} to {placed.max()}"
+
+
+def _groups(view: View, cells: Ints) -> list[str]:
+    return [_IDLE if number < 0 else str(number) for number in view.group_of[cells].tolist()]
+
+
+def _wrap(head: str, groups: list[str], digits: int, width: int) -> list[str]:
+    if len(groups) > 1 and len(set(groups)) == 1:
+        return [f"{head}{groups[0]} (all {len(groups)})"]
+    room = max(1, (width - len(head) + 1) // (digits + 1))
+    lines = []
+    for start in range(0, len(groups), room):
+        cells = " ".join(group.rjust(digits) for group in groups[start : start + room])
+        lines.append((head if start == 0 else " " * len(head)) + cells)
+    return lines
+
+
+def links_text(cluster: ClusterLike, node: int | str = 0) -> str:
+    r"""Write what joins every two ends of a host, as ``nvidia-smi topo -m`` does; `read_nvidia_smi` reads it back.
+
+    Parameters
+    ----------
+    cluster : Cluster or str
+    node : int or str, default 0
+        The host, by number or name.
+
+    Returns
+    -------
+    str
+        Cells with tabs between, the names of the NICs below.
+
+    Examples
+    --------
+    >>> from meshlab.topology.model.presets import preset
+    >>> links_text(preset("gb200-nvl72")).splitlines()[1].split("\t")
+    ['GPU0', ' X ', 'NV18', 'NV18', 'NV18', 'PHB', 'NODE', 'SYS', 'SYS', '0-71', '0']
+    """
+    host = as_cluster(cluster).node(node)
+    nics = [f"NIC{number}" for number in range(len(host.nics))]
+    names = [*host.ends[: len(host.devices)], *nics]
+    lines = ["\t".join(["", *names, "CPU Affinity", "NUMA Affinity"])]
+    for name, row, device in zip_longest(names, host.words, host.devices):
+        affinity = ["", ""] if device is None else [device.cpus or "N/A", device.numa or "N/A"]
+        lines.append("\t".join([name, *(" X " if word == "X" else word for word in row), *affinity]))
+    legend = [f"  {name}: {nic.name}" for name, nic in zip(nics, host.nics, strict=True)]
+    return "\n".join([*lines, *(["", "NIC Legend:", "", *legend] if legend else []), ""])
