@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_matrix"]
 
-_POINTS = 9.0
 _CELL = 34.0  # points that a cell has in a figure of our own
 _LEAST, _MOST = 220.0, 620.0
 _MOST_NAMED = 3

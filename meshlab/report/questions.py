@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["answer_tables", "answers"]
 
-_MOST_NAMED = 3
 _VARYING = ("launch", "op", "dtype", "root", "in_place", "mode", "group")
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["sentence", "slowest_gbs"]
 
-_NVLINK, _HOST = INNER_LEVELS.index("nvlink"), INNER_LEVELS.index("host")
+_NVLINK = INNER_LEVELS.index("nvlink")
 
 
 def sentence(placement: Placement, axis: str) -> str:
