@@ -2,6 +2,6 @@
 
 import sys
 
-from meshlab.cli import main
+from meshlab.cli.main import main
 
 sys.exit(main())

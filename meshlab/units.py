@@ -11,12 +11,27 @@ import re
 
 from meshlab.errors import ParseError
 
-__all__ = ["format_bandwidth", "format_seconds", "format_size", "format_time_us", "parse_size", "parse_sizes"]
+__all__ = [
+    "SEPARATOR",
+    "format_bandwidth",
+    "format_seconds",
+    "format_size",
+    "format_time_us",
+    "parse_size",
+    "parse_sizes",
+]
+
+
+SEPARATOR = " · "
 
 THIN = "\N{THIN SPACE}"
+
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
+
 _LARGEST_SIZE = 1 << 50
+
 _MANY_SIZES = 4096
 
 

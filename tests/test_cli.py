@@ -16,7 +16,8 @@ import pytest
 
 import meshlab as ml
 from meshlab.benchmark import executor as conductor
-from meshlab.cli import main, commands as measuring
+from meshlab.cli import commands as measuring
+from meshlab.cli.main import main
 
 ROOT = Path(__file__).parents[1]
 
@@ -447,7 +448,7 @@ def test_lab_opens_the_first_notebook(tmp_path: Path) -> None:
 def test_lab_does_not_overwrite_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "01_first_mesh.ipynb").write_text("mine")
     called: list[list[str]] = []
-    monkeypatch.setattr("meshlab.cli.reading.subprocess.call", lambda command: called.append(command) or 0)
+    monkeypatch.setattr("meshlab.cli.commands.subprocess.call", lambda command: called.append(command) or 0)
     assert main(["lab", str(tmp_path)]) == 0
     assert (tmp_path / "01_first_mesh.ipynb").read_text() == "mine"
     assert called[0][-1] == str(tmp_path / "01_first_mesh.ipynb")

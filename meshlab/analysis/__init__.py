@@ -1,1 +1,5 @@
-"""What results say."""
+"""Analyses of results: comparison, contention, stragglers, pairs and references."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

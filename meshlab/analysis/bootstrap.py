@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.stride_tricks import sliding_window_view
 
-__all__ = ["Estimate", "block_length", "estimate", "log_ratio", "student_p", "student_quantile"]
+__all__ = ["Interval", "block_length", "estimate", "log_ratio", "student_p", "student_quantile"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,7 +27,7 @@ _TINY = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class Interval:
     """A time on a log scale, with its standard error.
 
     Parameters
@@ -84,7 +84,7 @@ def block_length(series: Floats) -> int:
     return min(max(least, math.ceil(2 * memory)), max(1, n // 4))
 
 
-def estimate(launches: Sequence[Floats], rng: np.random.Generator) -> Estimate:
+def estimate(launches: Sequence[Floats], rng: np.random.Generator) -> Interval:
     """The typical time of a call, from one series of batches per launch.
 
     It is the mean over launches of each launch's median.
@@ -114,7 +114,7 @@ def estimate(launches: Sequence[Floats], rng: np.random.Generator) -> Estimate:
     means = np.log(draws.mean(axis=0))
     # A bootstrap of k launches shows (k - 1) / k of their variance.
     error = float(means.std()) * math.sqrt(k / (k - 1) if k > 1 else 1.0)
-    return Estimate(
+    return Interval(
         math.log(medians.mean()),
         max(error, _TINY),
         k - 1 if k > 1 else math.inf,
@@ -144,7 +144,7 @@ def _resampled_medians(series: Floats, rng: np.random.Generator) -> Floats:
     return medians
 
 
-def log_ratio(first: Estimate, second: Estimate, confidence: float) -> tuple[float, float, float, float]:
+def log_ratio(first: Interval, second: Interval, confidence: float) -> tuple[float, float, float, float]:
     """The logarithm of second / first, the ends of its interval, and the probability of such a value by chance.
 
     The interval is the wider one of Student's, with Welch's and Satterthwaite's degrees of freedom, and of the

@@ -4,25 +4,517 @@ from __future__ import annotations
 
 import math
 import os
-import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.comparison import CLEAR_WITHOUT_INTERVAL, Comparison
-from meshlab.benchmark.comparison_data import Side, differences, load_side, matching_keys
-from meshlab.analysis.bootstrap import Estimate, estimate, log_ratio, student_quantile
-from meshlab.errors import BenchError, MeshlabError
+from meshlab.analysis.bootstrap import Interval, estimate, log_ratio, student_quantile
+from meshlab.errors import BenchError, ParseError
+from meshlab.frames.schema import RESULTS, STEP, conform, empty_samples
+from meshlab.frames.store import _common_attrs, _unique, frame_from_csv, frame_from_json, frame_from_parquet
+from meshlab.markup import card, escape, table
+from meshlab.nccl_tests.reader import read as read_nccl_tests
+from meshlab.units import format_size, format_time_us
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["compare", "print_comparison"]
+__all__ = [
+    "CLEAR_WITHOUT_INTERVAL",
+    "KEYS",
+    "Comparison",
+    "Difference",
+    "Side",
+    "compare",
+    "differences",
+    "load_side",
+    "matching_keys",
+    "row_name",
+    "telling_columns",
+]
+
+
+KEYS = (
+    "collective",
+    "op",
+    "dtype",
+    "root",
+    "in_place",
+    "mode",
+    "axis",
+    "group",
+    "n_ranks",
+    "size_bytes",
+)
+"""Two rows answer each other when these agree."""
+
+_COLUMN_WORDS = {"n_ranks": "ranks", "in_place": "in place", "size_bytes": "sizes"}
+
+_KINDS = {"nccl": "a GPU", "nccl-tests": "a GPU"}
+
+_FEWEST_BATCHES = 6
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Something that is not the same on both sides.
+
+    Parameters
+    ----------
+    what : str
+        Such as GPU, library, mode, or the name of a variable.
+    before, after : str
+        What the sides say; ``"unknown"`` when a side does not.
+    blocks : bool
+        True when times must not be compared across it unless someone insists.
+    """
+
+    what: str
+    before: str
+    after: str
+    blocks: bool
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.before} before, {self.after} after"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side: its results, and the batches behind them where there are any."""
+
+    results: pd.DataFrame
+    batches: dict[tuple[Any, ...], Floats]
+    label: str
+
+    @cached_property
+    def time_us(self) -> Floats:
+        """Times that may be compared; NaN where there is none, and where the run failed or the result was wrong."""
+        usable = ~self.results["status"].isin(["failed"]) & (self.results["time_us"] > 0) & ~self.is_wrong
+        return self.results["time_us"].where(usable).to_numpy(dtype=np.float64)
+
+    @cached_property
+    def intervals_us(self) -> Floats:
+        """Shape (rows, 2): both ends of the interval, NaN where there is none."""
+        return self.results[["time_us_lo", "time_us_hi"]].to_numpy(dtype=np.float64)
+
+    @cached_property
+    def is_wrong(self) -> npt.NDArray[np.bool_]:
+        """Whether the result of a row was wrong."""
+        wrong = (self.results["status"] == "wrong").fillna(value=False) | self.results["n_wrong"].gt(0).fillna(False)
+        return wrong.to_numpy(dtype=bool)
+
+    @cached_property
+    def steps(self) -> list[tuple[Any, ...]]:
+        """For each row, run, launch, step, axis and group."""
+        return _tuples(self.results, STEP)
+
+    def groups(self, keys: Sequence[str]) -> dict[tuple[Any, ...], list[int]]:
+        """The rows that share a key."""
+        rows: dict[tuple[Any, ...], list[int]] = {}
+        for index, key in enumerate(_tuples(self.results, keys)):
+            rows.setdefault(key, []).append(index)
+        return rows
+
+    def launches(self, rows: Sequence[int]) -> list[Floats]:
+        """The times of the batches behind these rows, in order, the slowest rank of each: one series per launch."""
+        found: dict[tuple[Any, ...], list[Floats]] = {}
+        for row in rows:
+            series = self.batches.get(self.steps[row])
+            if series is not None and series.size >= _FEWEST_BATCHES and self.time_us[row] > 0:
+                found.setdefault(self.steps[row][:2], []).append(series)
+        return [np.concatenate(parts) for parts in found.values()]
+
+
+def plain(value: Any) -> Any:
+    """None for anything missing."""
+    import pandas as pd
+
+    return None if value is pd.NA or value is None or value != value else value
+
+
+def _tuples(frame: pd.DataFrame, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """The rows as tuples of these columns, None for anything missing."""
+    return list(zip(*([plain(value) for value in frame[name].tolist()] for name in names), strict=True))
+
+
+def load_side(source: Any, label: str) -> Side:
+    """Take a frame, a pair of results and samples, a file, anything with ``.results``, or a list of these."""
+    import pandas as pd
+
+    parts = list(_parts(source))
+    if len(parts) == 1:
+        results, samples, name = parts[0]
+    else:
+        results = pd.concat([part[0].assign(run_id=_unique(part[0], index)) for index, part in enumerate(parts)])
+        results.attrs = _common_attrs([dict(part[0].attrs) for part in parts])
+        samples = pd.concat([part[1].assign(run_id=_unique(part[1], index)) for index, part in enumerate(parts)])
+        name = f"{len(parts)} runs"
+    if not len(results):
+        raise BenchError(f"{name or label} has no results to compare")
+    return Side(results.reset_index(drop=True), _batches(samples), name or label)
+
+
+def _parts(source: Any) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, str]]:
+    import pandas as pd
+
+    path: Path | None = None
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        source = _read(path)
+    if isinstance(source, list):
+        for item in source:
+            yield from _parts(item)
+        return
+    results: Any = source
+    samples: Any = None
+    if isinstance(source, tuple) and len(source) == 2:
+        results, samples = source
+    elif hasattr(source, "results"):
+        results, samples = source.results, getattr(source, "samples", None)
+    if not isinstance(results, pd.DataFrame) or "time_us" not in results or "batch" in results:
+        raise BenchError(
+            f"a {type(source).__name__} cannot be compared; give a frame of results, a pair (results, samples), "
+            "a file, or anything with .results"
+        )
+    results = conform(results, RESULTS)
+    name = str(getattr(source, "name", "") or results.attrs.get("file", ""))
+    if path is not None:
+        name = path.name or path.resolve().name
+    yield results, empty_samples() if samples is None else samples, name
+
+
+def _read(path: Path) -> Any:
+    """The folder of a run, a frame that meshlab wrote, by its suffix, or else a log of nccl-tests."""
+    try:
+        return _read_there(path)
+    except OSError as error:
+        raise BenchError(
+            f"{path} cannot be read: {error.strerror or error}; give the folder of a run, results as Parquet, CSV or "
+            "JSON, or a log of nccl-tests"
+        ) from error
+
+
+def _read_there(path: Path) -> Any:
+    if path.is_dir():
+        from meshlab.benchmark.run import Run
+
+        return Run.load(path)
+    if path.suffix == ".parquet":
+        return frame_from_parquet(path, RESULTS)
+    if path.suffix == ".csv":
+        return frame_from_csv(path, RESULTS)
+    if path.suffix == ".json" and '"columns"' in path.read_text(encoding="utf-8", errors="replace")[:100]:
+        try:
+            return frame_from_json(path.read_text(encoding="utf-8"), RESULTS)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ParseError("this is not a whole frame of meshlab; copy it again", file=str(path)) from error
+    return read_nccl_tests(path)
+
+
+def _batches(samples: pd.DataFrame) -> dict[tuple[Any, ...], Floats]:
+    """For each step and group, the time of every batch that counts: the slowest rank."""
+    if not len(samples):
+        return {}
+    good = ~samples["is_warmup"].fillna(value=False).astype(bool) & (samples["status"].fillna("ok") == "ok")
+    slowest = (
+        samples[good & samples["time_us"].notna()]
+        .groupby([*STEP, "batch"], dropna=False, sort=True)["time_us"]
+        .max()
+        .reset_index()
+    )
+    number = slowest.groupby(list(STEP), dropna=False, sort=False).ngroup().to_numpy()
+    starts = np.flatnonzero(np.diff(number, prepend=-1))
+    series = np.split(slowest["time_us"].to_numpy(dtype=np.float64), starts[1:])
+    return dict(zip(_tuples(slowest.iloc[starts], STEP), series, strict=True))
+
+
+def differences(before: Side, after: Side) -> tuple[Difference, ...]:
+    """How two sides differ, what blocks a comparison first."""
+    found = [
+        difference
+        for what, name in (("GPU", "gpu"), ("library", "library"))
+        if (difference := _attr_difference(what, *(side.results.attrs.get(name) for side in (before, after))))
+    ]
+    found += _source_difference(before, after)
+    found += [difference for name in KEYS if (difference := _column_difference(name, before, after))]
+    old, new = (side.results.attrs.get("environment") or {} for side in (before, after))
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            found.append(Difference(name, str(old.get(name, "not seen")), str(new.get(name, "not seen")), blocks=False))
+    return tuple(sorted(found, key=lambda difference: not difference.blocks))
+
+
+def _attr_difference(what: str, old: Any, new: Any) -> Difference | None:
+    if not (old or new) or old == new:
+        return None
+    return Difference(what, str(old or "unknown"), str(new or "unknown"), what == "GPU" and bool(old and new))
+
+
+def _source_difference(before: Side, after: Side) -> list[Difference]:
+    old, new = ({str(value) for value in side.results["source"].dropna()} for side in (before, after))
+    if old == new or not old or not new:
+        return []
+    blocks = {_KINDS.get(name, name) for name in old} != {_KINDS.get(name, name) for name in new}
+    return [Difference("source", ", ".join(sorted(old)), ", ".join(sorted(new)), blocks)]
+
+
+def _column_difference(name: str, before: Side, after: Side) -> Difference | None:
+    old, new = (set(side.results[name].dropna().unique().tolist()) for side in (before, after))
+    if old == new or (name == "size_bytes" and old & new):
+        return None
+    unknown = name != "collective" and not (old and new)
+    if unknown and name not in ("mode", "n_ranks", "dtype"):
+        return None
+    before_text, after_text = (", ".join(map(str, sorted(values))) or "unknown" for values in (old, new))
+    return Difference(_COLUMN_WORDS.get(name, name), before_text, after_text, blocks=not old & new and not unknown)
+
+
+def matching_keys(before: Side, after: Side, *, anyway: bool) -> list[str]:
+    """The columns by which rows are matched: those that both sides know, and that have a value in common.
+
+    With `anyway`, columns without a common value are left out, except the collective and the size.
+    """
+    keys = []
+    for name in KEYS:
+        old, new = (set(side.results[name].dropna().unique().tolist()) for side in (before, after))
+        known = bool(old) and bool(new)
+        if name in ("collective", "size_bytes") or (known and (old & new or not anyway)):
+            keys.append(name)
+    return keys
+
+
+CLEAR_WITHOUT_INTERVAL = 1.25
+"""Below this, one single reading per side proves nothing: small messages vary that much from run to run."""
+
+_SIGNS = {"WRONG": "✕", "SLOWER": "▲", "FASTER": "▼", "SAME": "=", "UNCLEAR": "?"}
+
+_WORDS = {"WRONG": "WRONG", "SLOWER": "slower", "FASTER": "faster", "SAME": "the same", "UNCLEAR": "unclear"}
+
+_ORDER = ("WRONG", "SLOWER", "FASTER", "UNCLEAR", "SAME")
+
+# The group before the axis, because it mostly tells the axis too.
+_TELLING = ("collective", "op", "dtype", "root", "mode", "group", "axis", "n_ranks", "in_place")
+
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What `compare` found.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        One row per pair of rows, with the columns that they were matched by and
+
+        - before_us, after_us: the times; ratio: after / before, above 1 is slower; ratio_lo, ratio_hi: its 95 %
+          interval, missing when nothing is known about the noise;
+        - p: probability of such a ratio by chance, corrected for the number of rows (Benjamini and Hochberg);
+        - verdict: WRONG, SLOWER, FASTER, SAME or UNCLEAR; basis: what the interval rests on;
+        - note: why there is no ratio.
+    differences : tuple of Difference
+        What is not the same on both sides.
+    only_before, only_after : int
+        Rows that have no counterpart.
+    effect : float
+        The relative difference from which on a difference matters.
+    before, after : str
+        The names of the sides.
+    """
+
+    frame: pd.DataFrame = field(repr=False)
+    differences: tuple[Difference, ...]
+    only_before: int
+    only_after: int
+    effect: float
+    before: str
+    after: str
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many rows got each verdict."""
+        return {verdict: int((self.frame["verdict"] == verdict).sum()) for verdict in _ORDER}
+
+    @property
+    def headline(self) -> str:
+        """The verdict in one sentence."""
+        counts, n = self.counts, len(self.frame)
+        parts = [f"{counts[verdict]} {_WORDS[verdict]}" for verdict in _ORDER if counts[verdict]]
+        sentence = f"{n} {'row' if n == 1 else 'rows'} compared: {', '.join(parts)}"
+        telling = telling_columns(self.frame)
+        wrong = self.frame[self.frame["verdict"] == "WRONG"]
+        if len(wrong):
+            named = [row_name(row, telling) for _, row in wrong.head(_MOST_NAMED).iterrows()]
+            more = f" and {len(wrong) - len(named)} more" if len(wrong) > len(named) else ""
+            sentence += f". Wrong: {', '.join(named)}{more}"
+        for verdict, pick, extreme in (("SLOWER", "idxmax", "Slowest"), ("FASTER", "idxmin", "Fastest")):
+            rows = self.frame[self.frame["verdict"] == verdict]
+            if len(rows):
+                row = rows.loc[getattr(rows["ratio"], pick)()]
+                return f"{sentence}. {extreme}: {row_name(row, telling)}, {_ratio(row)}."
+        return f"{sentence}."
+
+    def regressions(self, threshold: float = 0.05) -> pd.DataFrame:
+        """Rows that are slower by more than `threshold` and surely so, and rows whose results are wrong after.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> from meshlab.analysis.comparison import compare
+        >>> row = dict(collective="all_reduce", size_bytes=1024, time_us=10.0, time_us_lo=9.9, time_us_hi=10.1)
+        >>> before = pd.DataFrame([row])
+        >>> after = before.assign(time_us=12.0, time_us_lo=11.9, time_us_hi=12.1)
+        >>> compare(before, after).regressions(0.1)[["size_bytes", "verdict"]]
+           size_bytes verdict
+        0        1024  SLOWER
+        """
+        slower = (self.frame["verdict"] == "SLOWER") & (self.frame["ratio"] >= 1 + threshold)
+        return self.frame[slower | (self.frame["verdict"] == "WRONG")]
+
+    def _notes(self) -> list[str]:
+        notes = []
+        for n, side in ((self.only_before, "before"), (self.only_after, "after")):
+            if n:
+                notes.append(f"{n} {'row' if n == 1 else 'rows'} only {side}")
+        if (self.frame["basis"] == "single").any():
+            notes.append(
+                f"single values have no interval: below {CLEAR_WITHOUT_INTERVAL:g}× they are unclear; repeat the runs"
+            )
+        if self.frame["basis"].str.contains("1 launch").any():
+            notes.append("one launch cannot show how much launches differ")
+        return notes
+
+    def __repr__(self) -> str:
+        return "\n".join([f"<Comparison of {self.before} with {self.after}>", *self._lines()])
+
+    def __str__(self) -> str:
+        named = (("before", self.before), ("after", self.after))
+        sides = [name if name == side else f"{name} ({side})" for side, name in named]
+        return "\n".join([" → ".join(sides), *self._lines()])
+
+    def _lines(self) -> list[str]:
+        lines = [self.headline]
+        lines += [f"  {'!' if difference.blocks else '·'} {difference}" for difference in self.differences]
+        lines += [f"  · {note}" for note in self._notes()]
+        rows, telling = _by_interest(self.frame), telling_columns(self.frame)
+        for _, row in rows.head(20).iterrows():
+            time = f"{format_time_us(row['before_us'])} → {format_time_us(row['after_us'])}"
+            name = row_name(row, telling)
+            lines.append(f"  {_SIGNS[row['verdict']]} {row['verdict']:<7} {name}: {time}, {_ratio(row)}")
+        if len(rows) > 20:
+            lines.append(f"  … {len(rows) - 20} more rows in .frame")
+        return lines
+
+    def _repr_html_(self) -> str:
+        parts = []
+        if self.differences:
+            rows = [
+                (difference.what, difference.before, difference.after, "not comparable" if difference.blocks else "")
+                for difference in self.differences
+            ]
+            parts.append(table(["differs", "before", "after", ""], rows))
+        telling = telling_columns(self.frame)
+        header = ["", "verdict", "row", "before", "after", "after / before", "95 % interval", "rests on"]
+        parts.append(
+            table(
+                header,
+                [
+                    (
+                        _SIGNS[row["verdict"]],
+                        row["verdict"],
+                        row_name(row, telling),
+                        format_time_us(row["before_us"]),
+                        format_time_us(row["after_us"]),
+                        "–" if math.isnan(row["ratio"]) else f"{row['ratio']:.3g}×",
+                        _interval(row) or "–",
+                        row["note"] or {"single": "single values"}.get(row["basis"], row["basis"]),
+                    )
+                    for _, row in _by_interest(self.frame).iterrows()
+                ],
+            )
+        )
+        parts += [f'<div class="ml-sub">{escape(note)}</div>' for note in self._notes()]
+        subtitle = f"{self.before} → {self.after}; a difference below {self.effect:.0%} does not matter"
+        return card(self.headline, subtitle, *parts)
+
+
+def _by_interest(frame: pd.DataFrame) -> pd.DataFrame:
+    rank = frame["verdict"].map({verdict: index for index, verdict in enumerate(_ORDER)})
+    far = -np.abs(np.log(frame["ratio"].fillna(1.0)))
+    return (
+        frame.assign(_rank=rank, _far=far).sort_values(["_rank", "_far"], kind="stable").drop(columns=["_rank", "_far"])
+    )
+
+
+def telling_columns(frame: pd.DataFrame) -> list[str]:
+    """The first few columns that tell apart, but for the size, all rows that can be told apart.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> rows = [("all_reduce", "sum", "tp_0"), ("all_gather", None, "tp_0"), ("all_gather", None, "dp_0")]
+    >>> telling_columns(pd.DataFrame(rows, columns=["collective", "op", "group"]))
+    ['collective', 'group']
+    """
+    telling: list[str] = []
+    distinct = 1
+    for name in _TELLING:
+        if name not in frame:
+            continue
+        found = len(frame[[*telling, name]].drop_duplicates())
+        if found > distinct:
+            telling.append(name)
+            distinct = found
+    return telling
+
+
+def row_name(row: Any, telling: Sequence[str], *, is_line: bool = False) -> str:
+    """Name a row by what it is and what varies, as `telling_columns` says; a line of many sizes by what varies only."""
+    parts = []
+    for name in _TELLING:
+        value = plain(row.get(name))
+        if name == "collective" and not is_line:
+            parts.append(str(value or "unknown"))
+            size = plain(row.get("size_bytes"))
+            parts += [] if size is None else [format_size(size)]  # a function has none
+        elif name in telling and value is not None:
+            parts.append(_say(name, value))
+    return " ".join(parts)
+
+
+def _say(name: str, value: Any) -> str:
+    match name:
+        case "in_place":
+            return "in place" if value else "out of place"
+        case "n_ranks":
+            return f"{value:g} ranks"
+        case "root":
+            return f"root {value:g}"
+    return str(value)
+
+
+def _ratio(row: Any) -> str:
+    if math.isnan(row["ratio"]):
+        return str(row["note"] or "no ratio")
+    interval = _interval(row)
+    return f"{row['ratio']:.3g}×" + (f" ({interval})" if interval else " (no interval)")
+
+
+def _interval(row: Any) -> str:
+    return "" if math.isnan(row["ratio_lo"]) else f"{row['ratio_lo']:.3g} to {row['ratio_hi']:.3g}"
+
 
 _CONFIDENCE = 0.95
+
 _SIGNIFICANT = 0.05
+
 _FEWEST_REPEATS = 3
 
 
@@ -124,7 +616,7 @@ def _match(before: Side, after: Side, keys: list[str], seed: int) -> tuple[pd.Da
     return frame, common, (len(old) - common, len(new) - common)
 
 
-def _note(first: Estimate | None, second: Estimate | None, were: bool, are: bool) -> str:
+def _note(first: Interval | None, second: Interval | None, were: bool, are: bool) -> str:
     """Why a row has no ratio, or should not be trusted; empty for all others."""
     if are:
         return "results are wrong before and after" if were else "results are wrong after"
@@ -133,7 +625,7 @@ def _note(first: Estimate | None, second: Estimate | None, were: bool, are: bool
     return "no time before" if first is None else "no time after" if second is None else ""
 
 
-def _estimate(side: Side, rows: list[int], rng: np.random.Generator) -> Estimate | None:
+def _estimate(side: Side, rows: list[int], rng: np.random.Generator) -> Interval | None:
     """What a side says about one key; None without a usable time."""
     usable = [row for row in rows if side.time_us[row] > 0]
     if not usable:
@@ -147,13 +639,13 @@ def _estimate(side: Side, rows: list[int], rng: np.random.Generator) -> Estimate
     if (low > 0).all() and (high >= low).all():
         reach = 2 * student_quantile(_CONFIDENCE, math.inf)
         within = float(np.sqrt(np.mean((np.log(high / low) / reach) ** 2) / n))
-        return Estimate(log_time, max(spread, within, 1e-6), n - 1 if n > 1 else math.inf, n, "intervals", n)
+        return Interval(log_time, max(spread, within, 1e-6), n - 1 if n > 1 else math.inf, n, "intervals", n)
     if n >= _FEWEST_REPEATS:
-        return Estimate(log_time, max(spread, 1e-6), n - 1, n, "repeats", n)
-    return Estimate(log_time, math.nan, math.inf, n, "single", n)
+        return Interval(log_time, max(spread, 1e-6), n - 1, n, "repeats", n)
+    return Interval(log_time, math.nan, math.inf, n, "single", n)
 
 
-def _ratio_of(first: Estimate | None, second: Estimate | None) -> dict[str, Any]:
+def _ratio_of(first: Interval | None, second: Interval | None) -> dict[str, Any]:
     """The ratio of two times with its interval."""
     known = {
         "before_us": math.nan if first is None else math.exp(first.log_time),
@@ -176,7 +668,7 @@ def _ratio_of(first: Estimate | None, second: Estimate | None) -> dict[str, Any]
     }
 
 
-def _basis(first: Estimate, second: Estimate) -> str:
+def _basis(first: Interval, second: Interval) -> str:
     if "single" in (first.basis, second.basis):
         return "single"
     texts = dict.fromkeys(
@@ -209,49 +701,3 @@ def _correct(p: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     scaled = p[order] * len(order) / np.arange(1, len(order) + 1)
     adjusted[order] = np.minimum.accumulate(scaled[::-1])[::-1]
     return adjusted
-
-
-def print_comparison(
-    before: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    after: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
-    *,
-    threshold: float = 0.05,
-    anyway: bool = False,
-    file: TextIO | None = None,
-) -> int:
-    """Compare two files (or two lists of files) and print what was found; for the command line.
-
-    Parameters
-    ----------
-    before, after : path or list of paths
-        Folders of runs, frames that meshlab wrote (Parquet, CSV, JSON), or logs of nccl-tests (text or JSON).
-    threshold : float, default 0.05
-        From which slowdown on a row is a regression.
-    anyway : bool, default False
-        As in `compare`.
-    file : text file, optional
-        Where to print; by default to standard output, and what is refused to standard error.
-
-    Returns
-    -------
-    int
-        An exit code: 0 without regressions, 1 with rows that are slower or wrong, 2 when nothing could be compared.
-    """
-    refusals = file or sys.stderr
-    try:
-        if not threshold > 0:
-            raise BenchError(f"the threshold {threshold:g} must be above 0: 0.05, or 5%, means 5 % slower")
-        sides = [paths if isinstance(paths, (str, os.PathLike)) else list(paths) for paths in (before, after)]
-        comparison = _compare(*sides, effect=min(threshold, 0.05), anyway=anyway, seed=0, insist="give --anyway")
-    except (MeshlabError, OSError) as error:
-        print(f"meshlab: {error}", file=refusals)
-        return 2
-    print(comparison, file=file)
-    regressions = comparison.regressions(threshold)
-    n_wrong = int((regressions["verdict"] == "WRONG").sum())
-    n_slower = len(regressions) - n_wrong
-    if n_wrong:
-        print(f"{n_wrong} {'row is' if n_wrong == 1 else 'rows are'} wrong after", file=file)
-    if n_slower:
-        print(f"{n_slower} {'regression' if n_slower == 1 else 'regressions'} beyond {100 * threshold:g}%", file=file)
-    return 1 if len(regressions) else 0

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from meshlab.frames.schema import require_columns
 from meshlab.errors import BenchError
+from meshlab.frames.schema import require_columns
 from meshlab.units import format_size
 
 if TYPE_CHECKING:

@@ -38,7 +38,7 @@ def published_references() -> pd.DataFrame:
     """
     import pandas as pd
 
-    text = files("meshlab.benchmark").joinpath("references.csv").read_text(encoding="utf-8")
+    text = files("meshlab.analysis").joinpath("references.csv").read_text(encoding="utf-8")
     frame = pd.DataFrame(list(csv.DictReader(text.splitlines()))).astype("string")
     return frame.astype({"nodes": "int64", "n_ranks": "int64", "size_bytes": "int64", "busbw_gbs": "float64"})
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshlab import markup
-from meshlab.analysis.comparison import compare
-from meshlab.benchmark.comparison import Comparison
-from meshlab.benchmark.run import Run
+from meshlab.analysis.comparison import Comparison, compare
 from meshlab.benchmark.api import bench
+from meshlab.benchmark.run import Run
 from meshlab.engines.launcher import launch
 from meshlab.errors import BenchError, CommunicatorError, EngineError, MeshlabError
-from meshlab.mesh.given import MeshLike, as_mesh
+from meshlab.mesh.mesh import MeshLike, as_mesh
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.on_ranks.sampling import PATIENCE_S
-from meshlab.frames.statistics import FEWEST_FOR_INTERVAL
 from meshlab.comm.catalog import CATALOG
+from meshlab.frames.plan import PATIENCE_S
+from meshlab.frames.statistics import FEWEST_FOR_INTERVAL
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.units import format_seconds, format_size
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.frames.plan import Plan, Sampling
-    from meshlab.benchmark.steps import Step
+    from meshlab.frames.plan import Plan, Sampling, Step
 
 __all__ = ["RATES", "Estimate", "Rates", "estimate_plan", "seconds_per_step"]
 

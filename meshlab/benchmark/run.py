@@ -8,29 +8,119 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshlab.frames.rundata import Row
-from meshlab.benchmark.card import run_card
-from meshlab.benchmark.executor import Conductor
 from meshlab.benchmark.estimate import Estimate, seconds_per_step
-from meshlab.benchmark.memory import room_here
-from meshlab.frames.plan import Plan
-from meshlab.benchmark.progress import Clock, Progress
-from meshlab.benchmark.record import Record, State
-from meshlab.benchmark.resume import Earlier
-from meshlab.benchmark.steps import Step
+from meshlab.benchmark.executor import Clock, Conductor, Progress
 from meshlab.engines.engines import Engines
+from meshlab.engines.memory import room_here
 from meshlab.errors import BenchError, MeshlabError
+from meshlab.frames.plan import Plan, Step
+from meshlab.frames.rundata import Record, Row, State, columns_of_samples, rows_of_results
+from meshlab.frames.table import run_card
 from meshlab.mesh.mesh import DeviceMesh
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Progress", "Run"]
+__all__ = ["Earlier", "Run"]
+
+
+_KEPT = ("ok", "wrong")  # these were measured; what failed, was cancelled or skipped is tried again
+
+
+class Earlier:
+    """The part of a run that was measured before.
+
+    Parameters
+    ----------
+    run : Run
+        A run that has ended, or was read from disk.
+
+    Raises
+    ------
+    BenchError
+        If the run has not ended.
+    """
+
+    def __init__(self, run: Run) -> None:
+        if run.state == "running":
+            raise BenchError("the run has not ended; wait for it, or cancel() it, and resume it then")
+        self.run_id: str = run.run_id
+        self.elapsed_s = run.progress.elapsed_s
+        self._run = run
+
+    def check(self, engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
+        """Refuse what would put two kinds of numbers into one run.
+
+        Raises
+        ------
+        BenchError
+            If the mesh, the machine or the way of measuring is another.
+        """
+        old = self._run
+        for what, before, now in (
+            ("mesh", old.mesh, mesh),
+            ("machine", old.where, engines.where),
+            ("sampling", old.plan.sampling, plan.sampling),
+            ("check", old.plan.check, plan.check),
+        ):
+            if before != now:
+                raise BenchError(
+                    f"the run cannot go on with another {what}: it has {before!r}, now it would be {now!r}; "
+                    "start a new run without resume"
+                )
+
+    def take_into(self, record: Record, steps: Sequence[Step]) -> set[tuple[int, int]]:
+        """Put the rows and samples of all steps that were measured into a record.
+
+        Returns
+        -------
+        set of (int, int)
+            Launches and steps that are done.
+        """
+        old = self._run
+        results, samples = old.results, old.samples
+        numbers = _numbers(old.steps, steps)
+        n_launches = record.clock.total // max(len(steps), 1)
+        is_kept = results["status"].isin(_KEPT).groupby([results["launch"], results["step"]]).all()
+        done = {
+            (int(launch), int(step))
+            for launch, step in is_kept.index[is_kept]
+            if step in numbers and launch < n_launches
+        }
+        kept = {(launch, numbers[step]) for launch, step in done}
+        for frame in (results, samples):
+            frame.attrs = {}
+        results, samples = (
+            frame[[key in done for key in zip(frame["launch"], frame["step"], strict=True)]].assign(
+                step=lambda rows: rows["step"].map(numbers).astype("Int64")
+            )
+            for frame in (results, samples)
+        )
+        record.keep(rows_of_results(results), [columns_of_samples(samples)] if len(samples) else [])
+        record.started_at, record.hosts = old.started_at, old._record.hosts
+        record.devices = [row for row in old._record.devices if row["when"] == "before"]
+        record.log += old.log
+        record.note(f"resumed with {len(kept)} of {record.clock.total} steps")
+        for _, step in kept:
+            record.clock.skip(step)
+        return kept
+
+
+def _numbers(old: Sequence[Step], new: Sequence[Step]) -> dict[int, int]:
+    """From the number of a step in the old plan to its number in the new one."""
+
+    def bare(step: Step) -> Step:
+        beside = None if step.beside is None else replace(step.beside, index=0)
+        return replace(step, index=0, beside=beside)
+
+    places = {bare(step): step.index for step in new}
+    return {step.index: places[bare(step)] for step in old if bare(step) in places}
 
 
 class Run:
@@ -138,7 +228,7 @@ class Run:
     @property
     def devices(self) -> pd.DataFrame:
         """One row per GPU, before and after the run: clocks, temperature, power, what holds clocks down, errors."""
-        from meshlab.benchmark.on_ranks.environment import devices_frame
+        from meshlab.frames.schema import devices_frame
 
         return devices_frame(self._record.devices)
 
@@ -184,7 +274,7 @@ class Run:
 
     def spikes(self) -> pd.DataFrame:
         """Batches that took far longer than the others; see `meshlab.benchmark.find_spikes`."""
-        from meshlab.benchmark.spikes import find_spikes
+        from meshlab.analysis.stragglers import find_spikes
 
         return find_spikes(self.samples, self.results)
 
@@ -374,8 +464,8 @@ class Run:
         ...     run.save(folder).is_dir(), Run.load(folder).run_id == run.run_id
         (True, True)
         """
-        from meshlab.frames.store import FILES, check_free, run_id_in, save_run
         from meshlab.files import staged_folder
+        from meshlab.frames.store import FILES, check_free, run_id_in, save_run
 
         if not overwrite:
             check_free(folder, self.run_id)
@@ -395,7 +485,7 @@ class Run:
 
     def to_nccl_tests(self) -> str:
         """The results as text in the layout of nccl-tests, for tools that read that."""
-        from meshlab.nccl_tests.writer import to_nccl_tests
+        from meshlab.nccl_tests.writer import write as to_nccl_tests
 
         return to_nccl_tests(self.results)
 

@@ -4,22 +4,72 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
+import re
+import shutil
+import subprocess
 import sys
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
-from meshlab.cli.words import GOOD, INTERRUPTED, WRONG, lay, say
+from meshlab.analysis.comparison import _compare
 from meshlab.engines.mpi_world import launched_as
-from meshlab.errors import BenchError, MeshlabError
+from meshlab.errors import BenchError, MeshError, MeshlabError
 
 if TYPE_CHECKING:
-    from meshlab.frames.plan import Plan
     from meshlab.benchmark.run import Run
+    from meshlab.frames.plan import Plan
     from meshlab.mesh.mesh import DeviceMesh
 
-__all__ = ["bench", "demo"]
+__all__ = [
+    "BAD_INPUT",
+    "GOOD",
+    "INTERRUPTED",
+    "WRONG",
+    "bench",
+    "compare",
+    "demo",
+    "doctor",
+    "lab",
+    "lay",
+    "print_comparison",
+    "report",
+    "say",
+    "show",
+    "warnings_as_sentences",
+]
+
+
+GOOD, WRONG, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+
+def say(text: object) -> None:
+    """Print at once, also into a pipe: some lines are minutes apart."""
+    print(text, flush=True)
+
+
+def lay(text: str, n: int | None) -> DeviceMesh:
+    """Read a mesh; what is wrong is told in the words of the command line."""
+    from meshlab.mesh.mesh import DeviceMesh
+
+    try:
+        return DeviceMesh(text, world_size=n)
+    except MeshError as error:
+        raise MeshError(re.sub(r"world_size=(\d*)", lambda found: f"--ranks {found[1] or 'N'}", str(error))) from None
+
+
+@contextmanager
+def warnings_as_sentences() -> Iterator[None]:
+    """Print warnings as all else that is said on standard error, without a place in the code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: print(f"meshlab: {message}", file=sys.stderr)
+        yield
+
 
 _PATIENCE_S = 10.0  # how long an interrupted run may take to end
 
@@ -27,7 +77,7 @@ _PATIENCE_S = 10.0  # how long an interrupted run may take to end
 def demo(options: argparse.Namespace) -> int:
     """Go the whole way once, from a mesh to a report."""
     from meshlab.frames.plan import Plan, Sampling
-    from meshlab.mesh.text import mesh_text
+    from meshlab.mesh.describe import mesh_text
 
     place = launched_as()
     if place is not None:
@@ -116,12 +166,12 @@ def _measure(
     from contextlib import ExitStack
 
     from meshlab.benchmark.api import bench
+    from meshlab.engines.engines import check_mesh_size
+    from meshlab.engines.launcher import launch
+    from meshlab.engines.mpi_world import join
+    from meshlab.files import staged_folder
     from meshlab.frames.store import FILES, check_free
     from meshlab.frames.table import results_text
-    from meshlab.engines.mpi_world import join
-    from meshlab.engines.launcher import launch
-    from meshlab.engines.engines import check_mesh_size
-    from meshlab.files import staged_folder
     from meshlab.units import format_seconds
 
     check_mesh_size(mesh, n)
@@ -185,3 +235,115 @@ def _write(run: Run, folder: Path) -> None:
     report = Report(run)
     report.save(folder / "report.html")
     report.save(folder / "report.md", pictures=True)
+
+
+_FIRST_NOTEBOOK = "01_first_mesh.ipynb"
+
+
+def report(options: argparse.Namespace) -> int:
+    """Write the report of a run that was saved."""
+    from meshlab.benchmark.run import Run
+    from meshlab.report.report import Report
+
+    path = Path(options.out) if options.out else Path(options.folder) / "report.html"
+    with warnings_as_sentences():
+        run = Run.load(options.folder)
+    Report(run.redacted() if options.redact else run).save(path, pictures=options.pictures)
+    say(path)
+    return GOOD
+
+
+def compare(options: argparse.Namespace) -> int:
+    """Compare two runs or logs; 1 when something became slower or wrong."""
+    with warnings_as_sentences():
+        return print_comparison(options.before, options.after, threshold=options.threshold, anyway=options.anyway)
+
+
+def show(options: argparse.Namespace) -> int:
+    """Print who is in which group."""
+    from meshlab.mesh.describe import mesh_text, wrapped
+
+    if options.axis and "," in options.axis:
+        parts = [part.strip() for part in options.axis.split(",")]
+        raise BenchError(
+            f"--axis {options.axis} names {len(parts)} axes, and the grid shows the groups of one; for the groups "
+            f"that they span together, write {'-'.join(parts)}"
+        )
+    mesh = lay(options.mesh, options.ranks)
+    width = shutil.get_terminal_size().columns
+    say(f"{mesh_text(mesh, options.axis, width)}\n\n{wrapped(mesh.explain(), width)}")
+    return GOOD
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Print what is installed; 1 when something that is needed is broken."""
+    from meshlab.cli.doctor import examine, findings_text
+
+    findings = examine()
+    say(findings_text(findings))
+    return WRONG if any(finding.verdict == "broken" for finding in findings) else GOOD
+
+
+def lab(options: argparse.Namespace) -> int:
+    """Open JupyterLab on the first notebook, with the others beside it."""
+    from importlib.util import find_spec
+
+    from meshlab.files import write_file
+
+    if find_spec("jupyterlab") is None:
+        print("meshlab: JupyterLab is not installed; pip install '.[lab]' in meshlab's folder", file=sys.stderr)
+        return BAD_INPUT
+    package = Path(__file__).parents[1]
+    shipped = next(folder for folder in (package / "notebooks", package.parent / "notebooks") if folder.is_dir())
+    for notebook in sorted(shipped.glob("*.ipynb")):
+        copy = Path(options.folder) / notebook.name
+        if not copy.exists():
+            write_file(copy, notebook.read_bytes())
+    first = Path(options.folder) / _FIRST_NOTEBOOK
+    return subprocess.call([sys.executable, "-m", "jupyterlab", str(first), *options.arguments])
+
+
+def print_comparison(
+    before: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    after: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    threshold: float = 0.05,
+    anyway: bool = False,
+    file: TextIO | None = None,
+) -> int:
+    """Compare two files (or two lists of files) and print what was found; for the command line.
+
+    Parameters
+    ----------
+    before, after : path or list of paths
+        Folders of runs, frames that meshlab wrote (Parquet, CSV, JSON), or logs of nccl-tests (text or JSON).
+    threshold : float, default 0.05
+        From which slowdown on a row is a regression.
+    anyway : bool, default False
+        As in `compare`.
+    file : text file, optional
+        Where to print; by default to standard output, and what is refused to standard error.
+
+    Returns
+    -------
+    int
+        An exit code: 0 without regressions, 1 with rows that are slower or wrong, 2 when nothing could be compared.
+    """
+    refusals = file or sys.stderr
+    try:
+        if not threshold > 0:
+            raise BenchError(f"the threshold {threshold:g} must be above 0: 0.05, or 5%, means 5 % slower")
+        sides = [paths if isinstance(paths, (str, os.PathLike)) else list(paths) for paths in (before, after)]
+        comparison = _compare(*sides, effect=min(threshold, 0.05), anyway=anyway, seed=0, insist="give --anyway")
+    except (MeshlabError, OSError) as error:
+        print(f"meshlab: {error}", file=refusals)
+        return 2
+    print(comparison, file=file)
+    regressions = comparison.regressions(threshold)
+    n_wrong = int((regressions["verdict"] == "WRONG").sum())
+    n_slower = len(regressions) - n_wrong
+    if n_wrong:
+        print(f"{n_wrong} {'row is' if n_wrong == 1 else 'rows are'} wrong after", file=file)
+    if n_slower:
+        print(f"{n_slower} {'regression' if n_slower == 1 else 'regressions'} beyond {100 * threshold:g}%", file=file)
+    return 1 if len(regressions) else 0

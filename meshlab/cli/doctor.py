@@ -16,7 +16,7 @@ from meshlab.errors import EngineError
 from meshlab.units import format_size
 from meshlab.version import __version__
 
-__all__ = ["Finding", "examine", "findings_text"]
+__all__ = ["Check", "examine", "findings_text"]
 
 Verdict = Literal["ok", "absent", "warning", "broken"]
 
@@ -28,7 +28,7 @@ _CUDA = {
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Check:
     """One thing that was looked at.
 
     Parameters
@@ -49,16 +49,16 @@ class Finding:
     cure: str = ""
 
 
-def examine() -> list[Finding]:
+def examine() -> list[Check]:
     """Look at everything that meshlab uses.
 
     Returns
     -------
-    list of Finding
+    list of Check
     """
     return [
-        Finding("python", "ok", f"{platform.python_version()} at {sys.executable}"),
-        Finding("meshlab", "ok", f"{__version__} at {Path(__file__).parent}"),
+        Check("python", "ok", f"{platform.python_version()} at {sys.executable}"),
+        Check("meshlab", "ok", f"{__version__} at {Path(__file__).parent}"),
         *(_package(name) for name in ("numpy", "pandas", "matplotlib", "pyarrow", "ipyparallel", "ipykernel")),
         _package("ipywidgets", note="after an install, restart the Jupyter server that is running"),
         _package("anywidget", note="after an install, restart the Jupyter server that is running"),
@@ -71,7 +71,7 @@ def examine() -> list[Finding]:
     ]
 
 
-def findings_text(findings: list[Finding]) -> str:
+def findings_text(findings: list[Check]) -> str:
     """Write findings as lines, each with its cure below it."""
     width = max(len(finding.name) for finding in findings)
     lines = []
@@ -82,18 +82,18 @@ def findings_text(findings: list[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _package(name: str, *, optional: str = "", extra: str = "", note: str = "") -> Finding:
+def _package(name: str, *, optional: str = "", extra: str = "", note: str = "") -> Check:
     try:
         found = distribution(name)
     except PackageNotFoundError:
         if optional:
-            return Finding(name, "absent", f"not installed; needed for {optional}", f"pip install '.[{extra}]'")
+            return Check(name, "absent", f"not installed; needed for {optional}", f"pip install '.[{extra}]'")
         cure = f"pip install {name}" + (f"; {note}" if note else "")
-        return Finding(name, "broken", "not installed", cure)
-    return Finding(name, "ok", f"{found.version} at {found.locate_file('')}")
+        return Check(name, "broken", "not installed", cure)
+    return Check(name, "ok", f"{found.version} at {found.locate_file('')}")
 
 
-def _mpi() -> Finding:
+def _mpi() -> Check:
     # In a process of its own: loading an MPI library can hang or end the process.
     code = (
         "from meshlab.comm import mpi; c = mpi.world().capabilities(); "
@@ -102,25 +102,25 @@ def _mpi() -> Finding:
     try:
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
     except subprocess.TimeoutExpired:
-        return Finding("mpi", "broken", "the MPI library does not start within 30 s", "launch(n, backend='threads')")
+        return Check("mpi", "broken", "the MPI library does not start within 30 s", "launch(n, backend='threads')")
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-        return Finding("mpi", "broken", last, "pip install mpi4py mpich - or use launch(n, backend='threads')")
-    return Finding("mpi", "ok", done.stdout.strip())
+        return Check("mpi", "broken", last, "pip install mpi4py mpich - or use launch(n, backend='threads')")
+    return Check("mpi", "ok", done.stdout.strip())
 
 
-def _mpiexec() -> Finding:
+def _mpiexec() -> Check:
     from meshlab.engines.local import find_mpiexec
 
     try:
         path = find_mpiexec()
     except EngineError as error:
-        return Finding("mpiexec", "broken", str(error))
+        return Check("mpiexec", "broken", str(error))
     if not Path(path).exists() and shutil.which(path) is None:
-        return Finding("mpiexec", "broken", f"{path} does not exist", "correct or unset MESHLAB_MPIEXEC")
+        return Check("mpiexec", "broken", f"{path} does not exist", "correct or unset MESHLAB_MPIEXEC")
     if Path(path).is_relative_to(sys.prefix) or os.environ.get("MESHLAB_MPIEXEC"):
-        return Finding("mpiexec", "ok", path)
-    return Finding(
+        return Check("mpiexec", "ok", path)
+    return Check(
         "mpiexec",
         "warning",
         f"{path}, from outside this environment",
@@ -128,35 +128,35 @@ def _mpiexec() -> Finding:
     )
 
 
-def _shared_memory() -> Finding:
+def _shared_memory() -> Check:
     try:
         free = shutil.disk_usage("/dev/shm").free
     except OSError:
-        return Finding("shared memory", "absent", "there is no /dev/shm on this system")
+        return Check("shared memory", "absent", "there is no /dev/shm on this system")
     text = f"{format_size(free)} free in /dev/shm"
     if free < _LEAST_SHARED_MEMORY:
-        return Finding(
+        return Check(
             "shared memory",
             "warning",
             f"only {text}; MPI and NCCL need about {format_size(_LEAST_SHARED_MEMORY)}",
             "in a container, start it with --shm-size=1g",
         )
-    return Finding("shared memory", "ok", text)
+    return Check("shared memory", "ok", text)
 
 
-def _gpus() -> list[Finding]:
+def _gpus() -> list[Check]:
     from meshlab.topology.health import health
     from meshlab.topology.readers.hosts import probe
 
     cluster = probe()
     if not cluster.n_devices:
         why = cluster.notes[0].split(": ", 1)[-1] if cluster.notes else "no GPU was seen"
-        return [Finding("GPUs", "absent", f"{why}; collectives run over MPI")]
-    found = [Finding("GPUs", "ok", cluster.summary)]
-    return found + [Finding("GPUs", "warning", str(finding)) for finding in health(cluster)]
+        return [Check("GPUs", "absent", f"{why}; collectives run over MPI")]
+    found = [Check("GPUs", "ok", cluster.summary)]
+    return found + [Check("GPUs", "warning", str(finding)) for finding in health(cluster)]
 
 
-def _gpu_packages() -> list[Finding]:
+def _gpu_packages() -> list[Check]:
     findings = []
     for name, choices in _CUDA.items():
         found = []
@@ -167,10 +167,10 @@ def _gpu_packages() -> list[Finding]:
                 continue
         if len(found) > 1:
             text = f"{' and '.join(found)} are both installed, and shadow each other"
-            findings.append(Finding(name, "broken", text, f"pip uninstall one of {', '.join(choices)}"))
+            findings.append(Check(name, "broken", text, f"pip uninstall one of {', '.join(choices)}"))
         elif found:
-            findings.append(Finding(name, "ok", found[0]))
+            findings.append(Check(name, "ok", found[0]))
         else:
             cure = "pip install '.[cuda12]' or '.[cuda13]', whichever the driver supports"
-            findings.append(Finding(name, "absent", "not installed; needed for GPUs", cure))
+            findings.append(Check(name, "absent", "not installed; needed for GPUs", cure))
     return findings

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import re
+import sys
 from collections.abc import Callable, Sequence
 
-from meshlab.cli import commands as measuring, reading
+from meshlab.cli import commands
+from meshlab.cli.commands import BAD_INPUT, INTERRUPTED
+from meshlab.engines.mpi_world import launched_as
+from meshlab.errors import MeshlabError
 from meshlab.version import __version__
 
-__all__ = ["join_axes", "make_parser"]
+__all__ = ["join_axes", "main", "make_parser"]
+
 
 _DESCRIPTION = """\
 Explore collectives on the ranks of a device mesh: lay a mesh over ranks, prove its groups, measure collectives along
@@ -28,7 +34,6 @@ examples:
 
 exit codes: 0 good · 1 a benchmark failed, is wrong, or became slower · 2 bad arguments or files · 130 interrupted
 """
-
 
 _AXIS = re.compile(r"(?:--mesh=)?[A-Za-z_]\w*=-?\d+,?")
 
@@ -58,10 +63,10 @@ def make_parser() -> argparse.ArgumentParser:
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("meshlab", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=form)
     parser.add_argument("--version", action="version", version=f"meshlab {__version__}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def add(name: str, function: Callable[[argparse.Namespace], int], text: str, more: str) -> argparse.ArgumentParser:
-        command = commands.add_parser(
+        command = subparsers.add_parser(
             name, help=text, description=f"{text[:1].upper()}{text[1:]}.\n\n{more}", formatter_class=form
         )
         command.set_defaults(command=function)
@@ -69,7 +74,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     demo = add(
         "demo",
-        measuring.demo,
+        commands.demo,
         "go the whole way once, from a mesh to a report",
         "Starts ranks as processes, lays a mesh over them, proves its groups, measures four collectives along every\n"
         "axis over real MPI, prints a table, and writes a report with its pictures and frames.",
@@ -83,7 +88,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     add(
         "doctor",
-        reading.doctor,
+        commands.doctor,
         "say what is installed, and what to do about what is missing",
         "Looks at Python, the packages, the MPI library and its mpiexec, shared memory, and the parts for GPUs.\n"
         "Exits with 1 when something that the core needs is broken.",
@@ -91,7 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     show = add(
         "show",
-        reading.show,
+        commands.show,
         "print a mesh: its axes, its groups, and who is in which",
         "The last axis is the fastest: ranks that differ only there are neighbours. Starts nothing.",
     )
@@ -101,7 +106,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     bench = add(
         "bench",
-        measuring.bench,
+        commands.bench,
         "measure collectives along axes of a mesh",
         "All groups of an axis run at once. Prints a table; with --out, writes the run's frames (Parquet and CSV),\n"
         "its report and its pictures. Rows that were measured are written even when the run fails or is interrupted.\n"
@@ -146,7 +151,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     report = add(
         "report",
-        reading.report,
+        commands.report,
         "write the report of a run that was saved",
         "Reads a folder that bench, demo or Run.save wrote.",
     )
@@ -157,7 +162,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     compare = add(
         "compare",
-        reading.compare,
+        commands.compare,
         "compare two runs row by row",
         "Takes folders of runs, results as Parquet, CSV or JSON, and logs of nccl-tests. Says first what differs\n"
         "between the two, and refuses what cannot be compared. Exits with 1 when a row became slower than the\n"
@@ -172,7 +177,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     lab = add(
         "lab",
-        reading.lab,
+        commands.lab,
         "open JupyterLab on the first notebook",
         "Copies the notebooks into the folder, unless they are there already, and opens the first.\n"
         "What stands behind -- goes to JupyterLab: meshlab lab -- --no-browser --port=8889",
@@ -205,3 +210,32 @@ def _share(text: str) -> float:
     if rest or not 0 < share < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is no share above 0; write 0.05 or 5% for 5 % slower")
     return share
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        The words after ``meshlab``; those of the process by default.
+
+    Returns
+    -------
+    int
+        The exit code: 0 good, 1 a benchmark failed or was wrong, 2 bad arguments, 130 interrupted.
+    """
+    options = make_parser().parse_args(join_axes(sys.argv[1:] if arguments is None else arguments))
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return command(options)
+    except MeshlabError as error:
+        place = launched_as()
+        if place is None or place[0] == 0:  # of several processes, one speaks
+            print(f"meshlab: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        # Where a start was under way, tasks of ipyparallel are left over, and asyncio would print them at the end.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        print("meshlab: interrupted", file=sys.stderr)
+        return INTERRUPTED

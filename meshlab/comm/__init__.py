@@ -1,29 +1,5 @@
-"""Communicators: one face for every library that moves data between ranks."""
+"""Communicators: one interface to NCCL, MPI and threads."""
 
-from meshlab.comm.backend import MODES, Call, Capabilities, Mode, Timings
-from meshlab.comm.batch import Batch
-from meshlab.comm.catalog import CATALOG, Collective
-from meshlab.comm.dtypes import DTYPES
-from meshlab.comm.elements import OPS
-from meshlab.comm.communicator import Communicator
-from meshlab.comm.hierarchical import Hierarchical
-from meshlab.comm.elements import ReduceOp, pre_mul_sum
-from meshlab.comm.prepared import PreparedCall
+import lazy_loader
 
-__all__ = [
-    "CATALOG",
-    "DTYPES",
-    "MODES",
-    "OPS",
-    "Batch",
-    "Call",
-    "Capabilities",
-    "Collective",
-    "Communicator",
-    "Hierarchical",
-    "Mode",
-    "PreparedCall",
-    "ReduceOp",
-    "Timings",
-    "pre_mul_sum",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

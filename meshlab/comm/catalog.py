@@ -13,8 +13,7 @@ from typing import Literal
 
 from meshlab.comm import correctness as answers
 from meshlab.comm.correctness import Answer, Case, Index, encode
-from meshlab.comm.dtypes import DTYPES, find_dtype
-from meshlab.comm.elements import OPS, ReduceOp, find_op
+from meshlab.comm.elements import DTYPES, OPS, ReduceOp, find_dtype, find_op
 from meshlab.errors import CommunicatorError
 
 __all__ = [
@@ -22,15 +21,15 @@ __all__ = [
     "DTYPES",
     "OPS",
     "Collective",
+    "Direction",
     "ReduceOp",
-    "Side",
     "encode",
     "find_collective",
     "find_dtype",
     "find_op",
 ]
 
-Side = Literal["sends", "receives"]
+Direction = Literal["sends", "receives"]
 Elements = Literal["count", "count x n", "nothing"]
 
 
@@ -67,7 +66,7 @@ class Collective:
     name: str
     sends: Elements
     receives: Elements
-    only_root: Side | None = None
+    only_root: Direction | None = None
     reduces: bool = False
     rooted: bool = False
     peers: tuple[str, ...] = ()
@@ -82,12 +81,12 @@ class Collective:
         """True when one call alone moves data in and out, so that it has sizes and a bandwidth."""
         return self.sends != "nothing" and self.receives != "nothing"
 
-    def has(self, side: Side, is_root: bool = True) -> bool:
+    def has(self, side: Direction, is_root: bool = True) -> bool:
         """Whether a rank has an input or an output at all."""
         kind = self.sends if side == "sends" else self.receives
         return kind != "nothing" and (is_root or side != self.only_root)
 
-    def elements(self, side: Side, count: int, n: int) -> int:
+    def elements(self, side: Direction, count: int, n: int) -> int:
         """How many elements the input or the output of one rank has."""
         kind = self.sends if side == "sends" else self.receives
         return count if kind == "count" else count * n if kind == "count x n" else 0

@@ -10,16 +10,145 @@ from typing import Any
 
 import numpy as np
 
-from meshlab.comm.backend import Backend, Call, Capabilities
-from meshlab.comm.batch import Batch
-from meshlab.comm.collectives import Calls
+from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Prepared, Timings
 from meshlab.comm.catalog import CATALOG, Collective, find_collective
-from meshlab.comm.validate import Rules
+from meshlab.comm.collectives import Calls
 from meshlab.comm.elements import ReduceOp
-from meshlab.comm.prepared import PreparedCall
+from meshlab.comm.validate import CallValidator
 from meshlab.errors import CommunicatorError
 
-__all__ = ["Communicator"]
+__all__ = ["Batch", "Communicator", "PreparedCall"]
+
+
+class Batch(Calls):
+    """Calls that are checked as they are written down, and made together; `Communicator.batch` starts one.
+
+    None of them waits for another one of the same rank, so a rank can send to all others and receive from them without
+    a thought about order. Between the same two ranks, the first receive gets what the first send gave. Ranks write down
+    the collectives in the same order; sends and receives may stand anywhere between. New outputs are returned at once,
+    and hold the result when the batch is done.
+
+    As a context manager it makes its calls at the end of the block. Where the block raises, or a call does not fit,
+    this rank makes none of them, so that no rank is ever left half-way through a batch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from meshlab.comm.communicator import Communicator
+    >>> from meshlab.comm.backends.threads import ThreadWorld
+    >>> comm = Communicator(ThreadWorld(1).backend(0))
+    >>> with comm.batch() as batch:
+    ...     batch.send(np.arange(3.0), dest=0)
+    ...     got = batch.recv(np.empty(3), source=0)
+    >>> got
+    array([0., 1., 2.])
+    """
+
+    def __init__(self, communicator: Communicator) -> None:
+        self._communicator = communicator
+        self._calls: list[Call] = []
+        self._is_done = False
+
+    def _call(self, row: Collective, send: Any, out: Any, **arguments: Any) -> Any:
+        if self._is_done:
+            raise CommunicatorError("this batch has been made; start a new one with batch()", collective=row.name)
+        call = self._communicator._rules.check(row, send, out, makes_output=True, **arguments)
+        self._calls.append(call)
+        return call.recv
+
+    def prepare(self) -> PreparedCall:
+        """Check the calls against each other, to make them together many times.
+
+        Returns
+        -------
+        PreparedCall
+
+        Raises
+        ------
+        CommunicatorError
+            If there are none, an output overlaps the buffer of another call, or the rank sends to itself what it does
+            not receive.
+        """
+        return self._communicator._prepare_batch(self._calls)
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_done = True
+        if error is None and self._calls:
+            self.prepare()()
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __repr__(self) -> str:
+        calls = ", ".join(str(call) for call in self._calls)
+        return f"<batch on {self._communicator.name}: {calls or 'no calls'}{', done' if self._is_done else ''}>"
+
+
+class PreparedCall:
+    """A call, or a batch of calls, that was checked once and can be made many times.
+
+    It works on the arrays it was prepared with. Every rank of the group must prepare it, and make it as often.
+    """
+
+    def __init__(self, communicator: Communicator, calls: Sequence[Call], prepared: Prepared) -> None:
+        self._communicator = communicator
+        self._prepared = prepared
+        self._is_collective = any(not call.collective.peers for call in calls)
+        self.calls = tuple(calls)
+
+    def __call__(self) -> None:
+        """Make the call."""
+        self._communicator._enter(self._is_collective)
+        self._prepared()
+
+    def enqueue(self) -> None:
+        """Make the call without putting it in order with other streams.
+
+        On a GPU it then runs on ``communicator.backend.stream`` as soon as what was enqueued there before is done; use
+        events to order it, for overlap and graphs. Where calls block it is the call itself. Let go of a graph that has
+        captured it before the communicator is closed: NCCL waits for that.
+        """
+        self._communicator._enter(self._is_collective)
+        getattr(self._prepared, "enqueue", self._prepared)()
+
+    def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
+        """Time batches of calls.
+
+        Parameters
+        ----------
+        mode : {"isolated", "pipelined", "graph"}
+            See `meshlab.comm.MODES`.
+        calls, batches : int
+            How many calls in a batch, and how many batches. All ranks must give the same numbers.
+
+        Returns
+        -------
+        Timings
+            One value per batch.
+        """
+        self._communicator._enter()
+        return self._prepared.measure(mode, calls, batches)
+
+    def estimate_us(self) -> float:
+        """How long the library's own model thinks that the call takes, in µs; nothing is carried out. NCCL has one.
+
+        Raises
+        ------
+        CommunicatorError
+            If the backend has no such model, or this is a batch.
+        """
+        if len(self.calls) != 1:
+            raise CommunicatorError("a batch cannot be estimated; estimate its calls one by one")
+        simulate = self._communicator._optional("simulate_us", "estimate a call")
+        return float(simulate(self.calls[0]))
+
+    def __repr__(self) -> str:
+        return f"<{', '.join(str(call) for call in self.calls)} on {self._communicator.name}>"
 
 
 class Communicator(Calls):
@@ -306,8 +435,8 @@ class Communicator(Calls):
             self._rules.check_batch((call,))
 
     @cached_property
-    def _rules(self) -> Rules:
-        return Rules(self.backend, self.name, self.world_rank)
+    def _rules(self) -> CallValidator:
+        return CallValidator(self.backend, self.name, self.world_rank)
 
     def _check_open(self) -> None:
         if self._is_closed:

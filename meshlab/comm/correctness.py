@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.comm.dtypes import Array, float_facts, is_whole
-from meshlab.comm.elements import ReduceOp, divide, scalar_in
+from meshlab.comm.elements import Array, ReduceOp, divide, float_facts, is_whole, scalar_in
 
 __all__ = ["Answer", "Case", "Index", "Value", "count_mistakes", "encode"]
 

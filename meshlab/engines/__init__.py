@@ -1,7 +1,5 @@
-"""Running ranks: processes or threads, their deadlines, and the leash that leaves nothing behind."""
+"""Engines: one process or thread per rank, with deadlines and clean-up."""
 
-from meshlab.engines.engines import Engines
-from meshlab.engines.mpi_world import join
-from meshlab.engines.launcher import attach, launch
+import lazy_loader
 
-__all__ = ["Engines", "attach", "join", "launch"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -4,27 +4,149 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from meshlab import markup
-from meshlab.engines.lease import Lease
-from meshlab.engines.rankset import RankFacts, RankSet, Reply
-from meshlab.engines.rounds import Round, RoundFailedError
-from meshlab.engines.verify import verify_mesh
-from meshlab.errors import EngineError, MeshError
+from meshlab.engines.rounds import RankInfo, RankSet, Reply, Round, RoundFailedError
+from meshlab.errors import CommunicatorError, EngineError, MeshError
 from meshlab.mesh.axes import WORLD
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.mesh.groups import Groups
-from meshlab.mesh.given import MeshLike, as_mesh
+from meshlab.mesh.groups import Group, Groups
+from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.units import format_size
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Engines", "check_mesh_size"]
+__all__ = ["Engines", "Lease", "check_mesh_size", "verify_mesh"]
+
+
+class Lease:
+    """The right to use the ranks, for as long as `Engines.lease` lasts."""
+
+    def __init__(self, engines: Engines) -> None:
+        self.engines = engines
+
+    @property
+    def doing(self) -> str:
+        """What the ranks are busy with, as others are told."""
+        return self.engines._doing
+
+    @doing.setter
+    def doing(self, text: str) -> None:
+        self.engines._doing = text
+
+    def everywhere(self, method: str, *arguments: Any) -> list[Reply]:
+        """Run one of the worker's own methods on every rank."""
+        engines = self.engines
+        return engines._round(method, [arguments] * engines.world_size, doing=self.doing)
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        mesh: DeviceMesh | None = None,
+        axis: str | Sequence[str] = WORLD,
+        arguments: tuple[Any, ...] = (),
+        *,
+        also: Sequence[str] = (),
+        ranks: Collection[int] | None = None,
+        deadline_s: float | None = None,
+    ) -> list[Reply]:
+        """Call ``function(communicator, *arguments)`` on every rank that is in a group along `axis`.
+
+        Parameters
+        ----------
+        function, mesh, axis, arguments, deadline_s
+            As in `Engines.run`.
+        also : sequence of str, default ()
+            More group sets; their communicators are handed over behind the first. Only ranks that are in all take part.
+        ranks : collection of int, optional
+            Only these take part; the others stay idle.
+        """
+        engines = self.engines
+        names, colors = [], []
+        for one in (axis, *also):
+            name, groups = engines._make_group_set(mesh, one)
+            names.append(name)
+            colors.append(groups.color)
+        members = [
+            rank
+            for rank in (range(engines.world_size) if ranks is None else sorted(ranks))
+            if all(color[rank] >= 0 for color in colors)
+        ]
+        task = (function, arguments)
+        shipped = task if engines.backend == "threads" else _pickled(task)
+        given = [(tuple(names), shipped)] * len(members)
+        # Ranks make the same calls only where they are together in all that they were handed.
+        _, together = np.unique(np.stack(colors), axis=1, return_inverse=True)
+        return engines._round(
+            "run", given, ranks=members, groups=together.ravel().tolist(), doing=self.doing, deadline_s=deadline_s
+        )
+
+    def renew(self) -> None:
+        """Close all communicators, so that fresh ones are made."""
+        self.engines._forget_group_sets("to make fresh ones")
+
+
+def _pickled(task: tuple[Callable[..., Any], tuple[Any, ...]]) -> bytes:
+    import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps(task))
+    except Exception as error:
+        raise EngineError(
+            f"the function or its arguments cannot be sent to the engines: {error}; "
+            "they must not hold open files, locks or widgets"
+        ) from error
+
+
+def verify_mesh(lease: Lease, mesh: DeviceMesh) -> pd.DataFrame:
+    """Do what `meshlab.engines.Engines.verify` promises."""
+    import pandas as pd
+
+    for reply in lease.everywhere("fingerprint", mesh):
+        if reply.value != mesh.fingerprint:
+            raise CommunicatorError(
+                f"rank {reply.rank} sees mesh {reply.value or reply.error} and not {mesh.fingerprint}; "
+                "install the same version of meshlab everywhere",
+                rank=reply.rank,
+            )
+    rows = []
+    for name in (WORLD, *mesh.axis_names, *(group.name for group in mesh.custom_groups)):
+        replies = {reply.rank: reply for reply in lease.call(_who_is_here, mesh, name)}
+        for group in mesh.group_set(name):
+            for rank in group:
+                _check_member(group, replies[rank])
+            rows.append((name, group.name, len(group), group.ranks, True, tuple(replies[group.ranks[0]].value[0])))
+    return pd.DataFrame(rows, columns=["axis", "group", "n_ranks", "ranks", "is_right", "seen"])
+
+
+def _who_is_here(comm: Any) -> tuple[list[int], int]:
+    """Runs on every rank: tell each other who we are, and add up a number that only the right ranks give."""
+    me = comm.xp.asarray([comm.world_rank], dtype="int64")
+    return [int(rank) for rank in comm.all_gather(me)], int(comm.all_reduce(me + 1)[0])
+
+
+def _check_member(group: Group, reply: Reply) -> None:
+    if reply.error is not None:
+        raise CommunicatorError(
+            f"rank {reply.rank} failed while group {group.name} was verified: {reply.error}",
+            group=group.name,
+            rank=reply.rank,
+        )
+    seen, total = reply.value
+    if tuple(seen) != group.ranks or total != sum(rank + 1 for rank in group.ranks):
+        raise CommunicatorError(
+            f"group {group.name} should be {list(group.ranks)}, but rank {reply.rank} is together with {list(seen)}, "
+            f"and their sum is {total}",
+            group=group.name,
+            rank=reply.rank,
+        )
+
 
 _MOST_GROUP_SETS = 32
 
@@ -62,7 +184,7 @@ class Engines:
         self._group_sets: OrderedDict[str, None] = OrderedDict()
         self._current: Round | None = None
         self.deadline_s = deadline_s
-        self.facts: tuple[RankFacts, ...] = ranks.start(timeout_s)
+        self.facts: tuple[RankInfo, ...] = ranks.start(timeout_s)
 
     # -- facts ---------------------------------------------------------------------------------------------------------
 
@@ -460,7 +582,7 @@ def check_mesh_size(mesh: DeviceMesh, n: int) -> None:
         )
 
 
-def _raise_first_error(replies: Sequence[Reply], doing: str, facts: Sequence[RankFacts]) -> None:
+def _raise_first_error(replies: Sequence[Reply], doing: str, facts: Sequence[RankInfo]) -> None:
     failed = [reply for reply in replies if reply.error is not None]
     if failed:
         first = failed[0]

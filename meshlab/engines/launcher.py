@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshlab.engines.engines import Engines
-from meshlab.engines.rankset import RankSet
+from meshlab.engines.rounds import RankSet
 from meshlab.errors import EngineError
 
 __all__ = ["attach", "count_gpus", "launch"]

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from meshlab.engines.reaper import Leash, ask_launchers, end_processes, marked_processes, remove_files
 from meshlab.engines.processes import ProcessSet, make_cluster
-from meshlab.engines.rankset import Death, Opening, RankFacts
+from meshlab.engines.reaper import Reaper, ask_launchers, end_processes, marked_processes, remove_files
+from meshlab.engines.rounds import RankExit, RankInfo, WorkerConfig
 from meshlab.engines.worker import make_identity
 from meshlab.errors import EngineError
 
@@ -102,10 +102,10 @@ class LaunchedSet(ProcessSet):
         self._launcher: Any = None
         self._mpiexec = find_mpiexec() if backend == "mpi" else ""
         self._folder = Path(tempfile.mkdtemp(prefix="meshlab-"))
-        self._leash = Leash(_RUN, self._id, self._folder)
+        self._leash = Reaper(_RUN, self._id, self._folder)
         self._finalizer = weakref.finalize(self, self._leash.release)
 
-    def start(self, timeout_s: float) -> tuple[RankFacts, ...]:
+    def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
         """Start controller (once) and engines, and wait until every rank is ready."""
         deadline = time.monotonic() + timeout_s
         try:
@@ -126,7 +126,7 @@ class LaunchedSet(ProcessSet):
     def _environment(self) -> dict[str, str]:
         return {_RUN: self._id, "IPYTHONDIR": str(self._folder / "ipython"), "PYTHONUNBUFFERED": "1"}
 
-    def _start_engines(self, deadline: float) -> tuple[RankFacts, ...]:
+    def _start_engines(self, deadline: float) -> tuple[RankInfo, ...]:
         survivors = [] if self._client is None else self._survivors()
         self._set_count += 1
         counts = self._share_counts(self._folder / f"calls-{self._set_count}")
@@ -176,13 +176,13 @@ class LaunchedSet(ProcessSet):
         )
         self._launcher = self._cluster.engines[name]
 
-    def _openings(self, ids: list[int], counts: str, deadline: float) -> dict[int, Opening]:
+    def _openings(self, ids: list[int], counts: str, deadline: float) -> dict[int, WorkerConfig]:
         if self.backend == "mpi":
-            return dict.fromkeys(ids, Opening("mpi", counts))
+            return dict.fromkeys(ids, WorkerConfig("mpi", counts))
         result = self._view(ids[0]).apply_async(make_identity)
         identity = self._answer(ids[0], result, deadline, "make the identity of a NCCL world")
         return {
-            number: Opening("nccl", counts, self.size, rank, self._devices[rank], identity)
+            number: WorkerConfig("nccl", counts, self.size, rank, self._devices[rank], identity)
             for rank, number in enumerate(ids)
         }
 
@@ -211,7 +211,7 @@ class LaunchedSet(ProcessSet):
     def _deaths_file(self) -> Path:
         return self._folder / f"deaths-{self._set_count}"
 
-    def first_death(self) -> Death | None:
+    def first_death(self) -> RankExit | None:
         """Who ended first, and how."""
         deadline = (
             time.monotonic() + 1.5
@@ -221,7 +221,7 @@ class LaunchedSet(ProcessSet):
                 shell, code = (int(word) for word in self._deaths_file.read_text().splitlines()[0].split())
                 ranks = {facts.parent_pid: facts.rank for facts in self._facts}
                 how = f"killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
-                return Death(ranks.get(shell), how)
+                return RankExit(ranks.get(shell), how)
             time.sleep(0.01)
         return None
 

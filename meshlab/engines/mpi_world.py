@@ -19,7 +19,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
 from meshlab.engines.engines import Engines
-from meshlab.engines.rankset import Death, RankDiedError, RankFacts, Reply
+from meshlab.engines.rounds import RankDiedError, RankExit, RankInfo, Reply
 from meshlab.engines.worker import Worker
 from meshlab.errors import EngineError
 
@@ -96,14 +96,14 @@ def join(*, backend: str = "auto", deadline_s: float = 30.0) -> Engines | None:
     ...         engines.run(lambda comm: (comm.rank, comm.size))["value"].tolist()
     [(0, 1)]
     """
-    from meshlab.comm import mpi
+    from meshlab.comm.backends import mpi
 
     if backend not in ("auto", "nccl", "mpi"):
         raise EngineError(f"processes that mpiexec started run mpi or nccl, not {backend!r}")
     world = mpi.world()
     control = world.comm.Dup()
     worker = Worker(_open(world, control, backend), [0] * world.size)
-    facts: Sequence[RankFacts] | None = control.gather(worker.facts())
+    facts: Sequence[RankInfo] | None = control.gather(worker.facts())
     if facts is None:
         _serve(worker, control)
         return None
@@ -161,14 +161,14 @@ def _unpacked(rank: int, data: bytes) -> Reply:
 
 
 class _HereSet:
-    """The ranks as rank 0 sees them; implements `meshlab.engines.rankset.RankSet`.
+    """The ranks as rank 0 sees them; implements `meshlab.engines.rounds.RankSet`.
 
     One thread sends the tasks of a round, does rank 0's own part and collects the answers.
     """
 
     is_attached = True
 
-    def __init__(self, worker: Worker, control: Any, facts: tuple[RankFacts, ...]) -> None:
+    def __init__(self, worker: Worker, control: Any, facts: tuple[RankInfo, ...]) -> None:
         self.size = len(facts)
         self.backend = facts[0].capabilities.backend
         self._worker = worker
@@ -179,7 +179,7 @@ class _HereSet:
         self._is_broken = False
         self._thread = threading.Thread(target=self._work, name="meshlab rank 0", daemon=True)
 
-    def start(self, timeout_s: float) -> tuple[RankFacts, ...]:
+    def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
         """All ranks are there already."""
         self._thread.start()
         return self._facts
@@ -231,7 +231,7 @@ class _HereSet:
         """Only the ranks themselves know."""
         return [-1] * self.size
 
-    def first_death(self) -> Death | None:
+    def first_death(self) -> RankExit | None:
         """When a rank dies, its launcher ends all of them."""
         return None
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from meshlab.engines.rankset import Death, Opening, RankDiedError, RankFacts, Reply
+from meshlab.engines.rounds import RankDiedError, RankExit, RankInfo, Reply, WorkerConfig
 from meshlab.engines.worker import open_worker, serve
 from meshlab.errors import EngineError
 
@@ -65,7 +65,7 @@ class ProcessSet:
         self._open: dict[int, Future[Reply]] = {}
         self._client: Any = None
         self._engine_ids: list[int] = []
-        self._facts: tuple[RankFacts, ...] = ()
+        self._facts: tuple[RankInfo, ...] = ()
         self._views: dict[int, Any] = {}
         self._counts: np.ndarray[Any, np.dtype[np.int64]] | None = None
 
@@ -74,16 +74,16 @@ class ProcessSet:
         """The ipyparallel client; plain, for ``%%px`` and everything else."""
         return self._client
 
-    def _open_ranks(self, openings: Mapping[int, Opening], timeout_s: float) -> tuple[RankFacts, ...]:
+    def _open_ranks(self, openings: Mapping[int, WorkerConfig], timeout_s: float) -> tuple[RankInfo, ...]:
         """Let every engine become a rank, and learn which engine is which rank."""
         self._views, self._open = {}, {}
         opened = [
             (number, self._view(number).apply_async(open_worker, opening)) for number, opening in openings.items()
         ]
         deadline = time.monotonic() + timeout_s
-        by_rank: dict[int, tuple[int, RankFacts]] = {}
+        by_rank: dict[int, tuple[int, RankInfo]] = {}
         for number, result in opened:
-            facts: RankFacts = self._answer(number, result, deadline, "open its communicator")
+            facts: RankInfo = self._answer(number, result, deadline, "open its communicator")
             by_rank[facts.rank] = (number, facts)
         n = len(openings)
         sizes = {facts.world_size for _, facts in by_rank.values()}
@@ -177,7 +177,7 @@ class AttachedSet(ProcessSet):
         super().__init__(len(client.ids), "mpi")
         self._client = client
 
-    def start(self, timeout_s: float) -> tuple[RankFacts, ...]:
+    def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
         """Let the engines become ranks."""
         ids = list(self._client.ids)
         if not ids:
@@ -186,15 +186,15 @@ class AttachedSet(ProcessSet):
         with tempfile.TemporaryDirectory(prefix="meshlab-") as folder:
             # Ranks on this host map the file before it goes; others have no such file and do not count.
             counts = self._share_counts(Path(folder) / "calls")
-            facts = self._open_ranks(dict.fromkeys(ids, Opening("mpi", counts)), timeout_s)
+            facts = self._open_ranks(dict.fromkeys(ids, WorkerConfig("mpi", counts)), timeout_s)
         if {fact.host for fact in facts} != {socket.gethostname()}:
             self._counts = None
         return facts
 
-    def first_death(self) -> Death | None:
+    def first_death(self) -> RankExit | None:
         """The first rank that the controller does not list any more."""
         gone = [rank for rank, number in enumerate(self._engine_ids) if number not in self._client.ids]
-        return Death(gone[0] if len(gone) == 1 else None, "gone") if gone else None
+        return RankExit(gone[0] if len(gone) == 1 else None, "gone") if gone else None
 
     def kill(self) -> None:
         """Not ours to kill."""

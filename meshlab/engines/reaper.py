@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["Leash", "ask_launchers", "end_processes", "marked_processes", "remove_files"]
+__all__ = ["Reaper", "ask_launchers", "end_processes", "marked_processes", "remove_files"]
 
 _POLL_S = 0.5
 _LAUNCHERS, _PROXIES = ("mpiexec", "mpirun"), ("hydra_", "orted", "prted")
@@ -28,7 +28,7 @@ _LAUNCHER_S = 0.3
 _SEGMENTS = ("/dev/shm/mpich_shm_", "/dev/shm/nccl-", "/dev/shm/vader_segment")
 
 
-class Leash:
+class Reaper:
     """The client's end.
 
     Parameters

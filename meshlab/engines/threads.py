@@ -10,7 +10,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 from meshlab.comm.backends.threads import ThreadWorld
-from meshlab.engines.rankset import Death, RankDiedError, RankFacts, Reply
+from meshlab.engines.rounds import RankDiedError, RankExit, RankInfo, Reply
 from meshlab.engines.worker import Worker
 
 __all__ = ["ThreadSet"]
@@ -19,7 +19,7 @@ _Task = tuple[str, tuple[Any, ...], "Future[Reply]"] | None
 
 
 class ThreadSet:
-    """One thread per rank; implements `meshlab.engines.rankset.RankSet`.
+    """One thread per rank; implements `meshlab.engines.rounds.RankSet`.
 
     A thread that never comes back cannot be ended by force: after `kill` it is left to itself, and a fresh set starts
     beside it.
@@ -42,7 +42,7 @@ class ThreadSet:
         self._was_interrupted = False
         self._lock = threading.Lock()  # an interrupt meets a task that was handed over, or none
 
-    def start(self, timeout_s: float) -> tuple[RankFacts, ...]:
+    def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
         """Start the threads."""
         self._world = ThreadWorld(self.size)
         self._counts = [0] * self.size
@@ -71,7 +71,7 @@ class ThreadSet:
         """How many collectives each rank has entered."""
         return list(self._counts)
 
-    def first_death(self) -> Death | None:
+    def first_death(self) -> RankExit | None:
         """Threads do not die."""
         return None
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from meshlab.comm.backend import Backend
 from meshlab.comm.communicator import Communicator
-from meshlab.engines.rankset import Opening, RankFacts, Reply
+from meshlab.engines.rounds import RankInfo, Reply, WorkerConfig
 from meshlab.errors import EngineError
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.version import __version__
@@ -55,9 +55,9 @@ class Worker:
         except BaseException as error:  # SystemExit too: a function that exits must not take its rank along
             return Reply(self.rank, error=f"{type(error).__name__}: {error}", trace=_trace(error))
 
-    def facts(self) -> RankFacts:
+    def facts(self) -> RankInfo:
         """Say who this rank is."""
-        return RankFacts(
+        return RankInfo(
             rank=self.rank,
             world_size=self._backend.size,
             host=socket.gethostname(),
@@ -173,12 +173,12 @@ def make_identity() -> bytes:
     return nccl.unique_id()
 
 
-def open_worker(opening: Opening) -> RankFacts:
+def open_worker(opening: WorkerConfig) -> RankInfo:
     """Open the backend in this process and become a rank; what it was before is given up.
 
     Parameters
     ----------
-    opening : Opening
+    opening : WorkerConfig
         What to open.
 
     Raises
@@ -195,9 +195,9 @@ def open_worker(opening: Opening) -> RankFacts:
     return _worker.facts()
 
 
-def _open(opening: Opening) -> Worker:
+def _open(opening: WorkerConfig) -> Worker:
     if opening.backend == "mpi":
-        from meshlab.comm import mpi
+        from meshlab.comm.backends import mpi
 
         backend: Backend = mpi.world()
         return Worker(backend, _shared_counts(opening.counts_file, backend.size))

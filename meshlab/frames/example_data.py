@@ -53,7 +53,8 @@ def example(name: str = "h200x2") -> pd.DataFrame:
     >>> f"{fast['busbw_gbs'].max():.0f} GB/s", results.attrs["where"]
     ('315 GB/s', '2 × H200 · NCCL 2.28.9')
     """
-    from meshlab.frames.schema import RESULTS, bandwidth, frame_from_csv
+    from meshlab.frames.schema import RESULTS, bandwidth
+    from meshlab.frames.store import frame_from_csv
 
     if name not in EXAMPLES:
         raise BenchError(f"there is no example {name!r}; there are {', '.join(EXAMPLES)}")

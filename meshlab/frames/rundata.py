@@ -2,154 +2,38 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from meshlab.errors import BenchError, MeshlabError
 from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth, conform, empty_results, empty_samples
-from meshlab.frames.statistics import summarise
-from meshlab.benchmark.on_ranks.timing import Measured
+from meshlab.units import format_size
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.benchmark.steps import Party, Step
+    from meshlab.benchmark.executor import Clock
+    from meshlab.frames.plan import Step
 
 __all__ = [
     "Columns",
+    "Record",
     "Row",
+    "State",
     "columns_of_samples",
     "results_frame",
     "rows_of_results",
-    "rows_of_step",
-    "rows_without_times",
     "samples_frame",
-    "samples_of_step",
 ]
 
+
 Row = dict[str, Any]
+
 Columns = dict[str, Any]
-
-
-def rows_of_step(
-    step: Step, parties: Sequence[Party], measured: Mapping[int, Measured], hosts: Sequence[str]
-) -> list[Row]:
-    """One results row per group or pair.
-
-    Parameters
-    ----------
-    step : Step
-        What was measured.
-    parties : sequence of Party
-        Who it was measured on.
-    measured : mapping of int to Measured
-        By global rank.
-    hosts : sequence of str
-        The host of every rank: only the clocks of one host can be compared.
-
-    Returns
-    -------
-    list of dict
-        Columns of the results that this step knows.
-    """
-    rows = []
-    for name, ranks in parties:
-        parts = [measured[rank] for rank in ranks]
-        batches = [part.batches for part in parts]
-        used = ~batches[0].is_warmup
-        times = np.stack([one.time_us for one in batches])[:, used]
-        summary = summarise(times.max(axis=0))
-        wrong = [part.n_wrong for part in parts]
-        n_wrong = None if None in wrong else sum(count or 0 for count in wrong)
-        starts = _on_one_clock([one.start_us for one in batches], ranks, hosts)
-        rows.append(
-            _fixed_columns(step, name)
-            | {
-                "n_samples": summary.n,
-                "calls": int(batches[0].calls[-1]),
-                "time_us": summary.median,
-                "time_us_lo": summary.lo,
-                "time_us_hi": summary.hi,
-                "p95_us": summary.p95,
-                "p99_us": summary.p99,
-                "min_us": summary.least,
-                "max_us": summary.most,
-                "skew_us": float(np.median(np.ptp(times, axis=0))),
-                "alignment_us": math.nan if starts is None else float(np.median(np.ptp(starts[:, used], axis=0))),
-                "n_wrong": n_wrong,
-                "status": "wrong" if n_wrong else "ok",
-                "stop_reason": batches[0].stop_reason,
-            }
-        )
-    return rows
-
-
-def rows_without_times(step: Step, parties: Sequence[Party], status: str, reason: str) -> list[Row]:
-    """One results row per group or pair of a step that gave no times: failed, cancelled or skipped."""
-    return [_fixed_columns(step, name) | {"status": status, "stop_reason": reason} for name, _ in parties]
-
-
-def _fixed_columns(step: Step, group: str) -> Row:
-    return {
-        "step": step.index,
-        "collective": step.collective,
-        "op": step.op,
-        "dtype": step.dtype,
-        "root": step.root,
-        "in_place": step.in_place,
-        "mode": step.mode,
-        "axis": step.axis,
-        "group": group,
-        "n_ranks": step.n_ranks,
-        "count": step.count,
-        "size_bytes": step.size_bytes,
-    }
-
-
-def _on_one_clock(starts: Sequence[Any], ranks: Sequence[int], hosts: Sequence[str]) -> Any:
-    """Starts of several ranks as one array, if they can be compared."""
-    if any(start is None for start in starts) or len({hosts[rank] for rank in ranks}) > 1:
-        return None
-    return np.stack(starts)
-
-
-def samples_of_step(
-    step: Step, parties: Sequence[Party], measured: Mapping[int, Measured], hosts: Sequence[str]
-) -> list[Columns]:
-    """The samples of one step, as columns per rank.
-
-    Parameters
-    ----------
-    step, parties, measured, hosts
-        As in `rows_of_step`.
-    """
-    columns = []
-    for name, ranks in parties:
-        parts = [measured[rank] for rank in ranks]
-        came = [part.batches.start_us if part.arrive_us is None else part.arrive_us for part in parts]
-        starts = _on_one_clock(came, ranks, hosts)
-        offsets = np.full((len(ranks), len(parts[0].batches.time_us)), np.nan) if starts is None else starts
-        for rank, part, offset in zip(ranks, parts, offsets - offsets.min(axis=0), strict=True):
-            batches = part.batches
-            n = len(batches.time_us)
-            columns.append(
-                {
-                    "step": np.full(n, step.index),
-                    "axis": np.full(n, step.axis, dtype=object),
-                    "group": np.full(n, name, dtype=object),
-                    "rank": np.full(n, rank),
-                    "batch": np.arange(n),
-                    "calls": batches.calls,
-                    "time_us": batches.time_us,
-                    "host_us": batches.host_us,
-                    "start_offset_us": offset,
-                    "is_warmup": batches.is_warmup,
-                    "status": np.full(n, "wrong" if part.n_wrong else "ok", dtype=object),
-                }
-            )
-    return columns
 
 
 def results_frame(rows: Sequence[Row], *, fixed: Mapping[str, Any], attrs: Mapping[str, Any]) -> pd.DataFrame:
@@ -193,3 +77,145 @@ def columns_of_samples(samples: pd.DataFrame) -> Columns:
         for column in SAMPLES
         if column.name != "run_id"
     }
+
+
+State = Literal["running", "done", "cancelled", "failed"]
+
+_TOLD = 3
+
+
+class Record:
+    """The memory of a run.
+
+    Parameters
+    ----------
+    run_id : str
+        The run's name.
+    clock : Clock
+        Counts its steps.
+    fixed : dict
+        The columns that are the same in all rows of the results.
+    where : str
+        What the numbers are numbers of.
+    """
+
+    def __init__(self, run_id: str, clock: Clock, fixed: dict[str, Any], where: str) -> None:
+        self.run_id = run_id
+        self.clock = clock
+        self.where = where
+        self.state: State = "running"
+        self.error: MeshlabError | None = None
+        self.environment: dict[str, dict[str, str]] = {}
+        self.devices: list[dict[str, Any]] = []
+        self.hosts: tuple[str, ...] = ()
+        self.log: list[str] = []
+        self.current: Step | None = None
+        self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        self.on_change: Callable[[], None] = _nothing
+        self._fixed = fixed
+        self._lock = threading.RLock()
+        self._rows: list[Row] = []
+        self._samples: list[Columns] = []
+        self._wrong: list[Row] = []
+        self._frames: dict[str, tuple[int, pd.DataFrame]] = {}
+
+    def note(self, sentence: str) -> None:
+        """Write a line into the log."""
+        self.log.append(f"{datetime.now(UTC):%H:%M:%S} {sentence}")
+
+    def add(self, launch: int, rows: Sequence[Row], samples: Sequence[Columns]) -> None:
+        """Take what a step gave."""
+        numbered = [{**row, "launch": launch} for row in rows]
+        with self._lock:
+            self._rows += numbered
+            self._wrong += [row for row in numbered if row["status"] == "wrong"]
+            self._samples += [{**part, "launch": np.full(len(part["batch"]), launch)} for part in samples]
+
+    def keep(self, rows: Sequence[Row], samples: Sequence[Columns]) -> None:
+        """Take rows and samples of an earlier part of the run, which have their launch already."""
+        with self._lock:
+            self._rows += rows
+            self._wrong += [row for row in rows if row["status"] == "wrong"]
+            self._samples += samples
+
+    def rows(self, start: int = 0) -> list[Row]:
+        """The rows from the given one on."""
+        with self._lock:
+            return self._rows[start:]
+
+    @property
+    def alert(self) -> str:
+        """What is wrong, in a sentence; empty while nothing is."""
+        with self._lock:
+            wrong, total = list(self._wrong), len(self._rows)
+        if not wrong:
+            return ""
+        named = [
+            f"{row['collective']} on {row['group']} at {format_size(row['size_bytes'])} ({row['n_wrong']:,} elements)"
+            for row in wrong[:_TOLD]
+        ]
+        more = f" and {len(wrong) - _TOLD:,} more" if len(wrong) > _TOLD else ""
+        verb = "is" if len(wrong) == 1 else "are"
+        return f"{len(wrong):,} of {total:,} rows {verb} WRONG: {', '.join(named)}{more}"
+
+    def finish(self, state: State, error: MeshlabError | None = None) -> None:
+        """Set the end."""
+        with self._lock:
+            self.current = None
+            self.clock.stop()
+            self.error = error
+            self.state = state
+
+    def restore(self, document: dict[str, Any], results: pd.DataFrame, samples: pd.DataFrame) -> None:
+        """Be what was read from disk."""
+        self.keep(rows_of_results(results), [])
+        self._frames = {"results": (len(results), results), "samples": (len(results), samples)}
+        self.run_id = document["run_id"]
+        self.error = None if document["error"] is None else BenchError(document["error"])
+        self.state, self.log, self.environment = document["state"], document["log"], document["environment"]
+        self.devices, self.hosts = document["devices"], tuple(document["hosts"])
+        self.started_at = document["started_at"]
+        self.clock.restore(document["n_done"], document["elapsed_s"])
+
+    @property
+    def source(self) -> str:
+        """What measured: the backend's name."""
+        return str(self._fixed["source"])
+
+    # -- frames --------------------------------------------------------------------------------------------------------
+
+    @property
+    def results(self) -> pd.DataFrame:
+        """One row per launch, step and group."""
+        return self._frame("results", lambda: results_frame(self._rows, fixed=self._fixed, attrs=self.attrs))
+
+    @property
+    def samples(self) -> pd.DataFrame:
+        """One row per launch, step, rank and batch."""
+        fixed = {"run_id": self.run_id}
+        return self._frame("samples", lambda: samples_frame(self._samples, fixed=fixed, attrs=self.attrs))
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """What the frames say about themselves."""
+        library = self.environment.get("Library", {})
+        told = {
+            "where": self.where,
+            "library": library.get("library", ""),
+            "gpu": library.get("device", ""),
+            "note": self.environment.get("Run", {}).get("note", ""),
+            "environment": self.environment.get("Settings", {}),
+        }
+        return {name: value for name, value in told.items() if value}
+
+    def _frame(self, name: str, build: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        with self._lock:
+            known = self._frames.get(name)
+            if known is None or known[0] != len(self._rows):
+                known = (len(self._rows), build())
+                self._frames[name] = known
+        return known[1].copy()
+
+
+def _nothing() -> None:
+    return None

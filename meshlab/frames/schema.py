@@ -6,23 +6,20 @@ live view, plots and reports.
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshlab.comm.catalog import CATALOG
-from meshlab.errors import BenchError, ParseError
+from meshlab.errors import BenchError
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
+    "DEVICES",
     "RESULTS",
     "SAMPLES",
     "STEP",
@@ -30,14 +27,9 @@ __all__ = [
     "bandwidth",
     "conform",
     "describe",
+    "devices_frame",
     "empty_results",
     "empty_samples",
-    "frame_from_csv",
-    "frame_from_json",
-    "frame_from_parquet",
-    "frame_to_csv",
-    "frame_to_json",
-    "frame_to_parquet",
     "require_columns",
     "told_steps",
 ]
@@ -132,6 +124,24 @@ RESULTS = _columns(
     ("mesh_fingerprint", "string", "The fingerprint of the mesh."),
 )
 """Columns of the results: one row per step and group."""
+
+DEVICES = (
+    Column("when", "string", "before or after the run."),
+    Column("host", "string", "The host."),
+    Column("device", "Int64", "The GPU's index as the driver counts."),
+    Column("clock_sm_mhz", "float64", "Clock of the multiprocessors."),
+    Column("clock_memory_mhz", "float64", "Clock of the memory."),
+    Column("temperature_c", "float64", "Temperature."),
+    Column("power_w", "float64", "Power drawn."),
+    Column("utilisation_percent", "float64", "How much of the last moment a kernel ran."),
+    Column("memory_bytes", "Int64", "Memory in all."),
+    Column("memory_used_bytes", "Int64", "Memory in use."),
+    Column("throttle", "string", "What holds the clocks down; empty for nothing."),
+    Column("ecc_corrected", "Int64", "Memory errors that were corrected, since the driver came."),
+    Column("ecc_uncorrected", "Int64", "Memory errors that were not."),
+    Column("nvlink_errors", "Int64", "Replays, recoveries and checksum errors of all NVLinks."),
+)
+"""Columns of the frame of devices: one row per GPU, before and after a run; what a driver does not say is missing."""
 
 STEP = ("run_id", "launch", "step", "axis", "group")
 """What a row of the results and its samples have in common."""
@@ -308,94 +318,8 @@ def told_steps(frame: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     return found.drop(columns="run_id")
 
 
-def frame_to_parquet(frame: pd.DataFrame, path: str | Path) -> None:
-    """Write a frame to Parquet; dtypes and `attrs` are kept."""
-    frame.to_parquet(path, index=False)
-
-
-def frame_from_parquet(path: str | Path, columns: Sequence[Column]) -> pd.DataFrame:
-    """Read a frame that `frame_to_parquet` wrote.
-
-    Raises
-    ------
-    ParseError
-        If the file is not whole, or no such frame.
-    OSError
-        If there is no such file, or it may not be read.
-    """
+def devices_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The frame of devices."""
     import pandas as pd
 
-    # Opened here, because pyarrow's own errors about a broken file are OSErrors too.
-    with Path(path).open("rb") as file, _whole(path, "Parquet"):
-        return conform(pd.read_parquet(file), columns)
-
-
-@contextmanager
-def _whole(path: str | Path, kind: str) -> Iterator[None]:
-    """Turn what pandas and its readers say about a broken file into a sentence."""
-    try:
-        yield
-    except BenchError as error:
-        raise ParseError(f"this is no frame of meshlab: {error}", file=str(path)) from error
-    except (ValueError, KeyError, TypeError, NotImplementedError, OSError) as error:
-        raise ParseError(
-            f"this is not a whole {kind} file; copy it again from where it was made, or measure again", file=str(path)
-        ) from error
-
-
-def frame_to_csv(frame: pd.DataFrame, path: str | Path) -> None:
-    """Write a frame to CSV: one header row, floats in full, missing values empty.
-
-    A text that a spreadsheet would take for a formula gets an apostrophe in front.
-    """
-    import pandas as pd
-
-    safe = frame.copy()
-    for name in safe.columns:
-        if isinstance(safe[name].dtype, pd.StringDtype) or safe[name].dtype == object:
-            safe[name] = safe[name].map(_guard_formula, na_action="ignore")
-    safe.to_csv(path, index=False, float_format="%.17g", lineterminator="\n")
-
-
-def _guard_formula(text: object) -> object:
-    return f"'{text}" if isinstance(text, str) and text[:1] in ("=", "+", "-", "@", "'") else text
-
-
-def frame_from_csv(path: str | Path, columns: Sequence[Column]) -> pd.DataFrame:
-    """Read a frame that `frame_to_csv` wrote; the dtypes come from the definition.
-
-    Raises
-    ------
-    ParseError
-        If the file is not whole, or no such frame.
-    OSError
-        If there is no such file, or it may not be read.
-    """
-    import pandas as pd
-
-    data = Path(path).read_bytes()
-    with _whole(path, "CSV"):
-        if not data.endswith(b"\n"):  # pandas would take the end of the last row for missing values
-            raise ValueError
-        frame = pd.read_csv(io.BytesIO(data), dtype="string", keep_default_na=False, na_values=[""])
-        for name in frame.columns:
-            frame[name] = frame[name].map(lambda text: text[1:] if text.startswith("'") else text, na_action="ignore")
-        return conform(frame, columns)
-
-
-def frame_to_json(frame: pd.DataFrame) -> str:
-    """Write a frame as JSON text: its columns, its `attrs`, and one list per row; missing values are null."""
-    rows = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
-    return json.dumps(
-        {"columns": [str(name) for name in frame.columns], "attrs": frame.attrs, "rows": rows}, allow_nan=False
-    )
-
-
-def frame_from_json(text: str, columns: Sequence[Column]) -> pd.DataFrame:
-    """Read a frame that `frame_to_json` wrote; the dtypes come from the definition."""
-    import pandas as pd
-
-    document: Mapping[str, Any] = json.loads(text)
-    frame = conform(pd.DataFrame(document["rows"], columns=document["columns"], dtype=object), columns)
-    frame.attrs = dict(document["attrs"])
-    return frame
+    return conform(pd.DataFrame(rows, columns=[column.name for column in DEVICES], dtype=object), DEVICES)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshlab.frames.schema import RESULTS, SAMPLES, Column, frame_from_csv, frame_from_parquet, frame_to_csv, frame_to_parquet
-from meshlab.frames.plan import Plan, Sampling
 from meshlab.errors import BenchError, ParseError
+from meshlab.frames.plan import Plan, Sampling
+from meshlab.frames.schema import RESULTS, SAMPLES, Column, conform
 from meshlab.mesh.mesh import DeviceMesh
 
 if TYPE_CHECKING:
@@ -19,14 +21,30 @@ if TYPE_CHECKING:
 
     from meshlab.benchmark.run import Run
 
-__all__ = ["FILES", "SCHEMA", "check_free", "document_of", "load_run", "run_id_in", "save_run"]
+__all__ = [
+    "FILES",
+    "SCHEMA",
+    "check_free",
+    "document_of",
+    "frame_from_csv",
+    "frame_from_json",
+    "frame_from_parquet",
+    "frame_to_csv",
+    "frame_to_json",
+    "frame_to_parquet",
+    "load_run",
+    "run_id_in",
+    "save_run",
+]
+
 
 SCHEMA = 2
 """The version of the folder's layout; it rises when an older reader could not read it any more."""
 
-
 _FRAMES = tuple(f"{name}.{suffix}" for name in ("results", "samples") for suffix in ("parquet", "csv"))
+
 _PICTURES = ("membership", "topology", "bandwidth", "latency", "matrix")
+
 FILES = ("run.json", *_FRAMES, "report.html", "report.md", *(f"report-{kind}-*.png" for kind in _PICTURES))
 """Patterns of what meshlab writes into the folder of a run."""
 
@@ -195,3 +213,104 @@ def _mesh_from_json(told: dict[str, Any]) -> DeviceMesh:
     for name, ranks in told["groups"]:
         mesh = mesh.with_group(name, ranks)
     return mesh
+
+
+def _unique(frame: pd.DataFrame, index: int) -> pd.Series[str]:
+    return f"{index}:" + frame["run_id"].astype("string").fillna("")
+
+
+def _common_attrs(attrs: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
+    return {name: value for name, value in attrs[0].items() if all(other.get(name) == value for other in attrs)}
+
+
+def frame_to_parquet(frame: pd.DataFrame, path: str | Path) -> None:
+    """Write a frame to Parquet; dtypes and `attrs` are kept."""
+    frame.to_parquet(path, index=False)
+
+
+def frame_from_parquet(path: str | Path, columns: Sequence[Column]) -> pd.DataFrame:
+    """Read a frame that `frame_to_parquet` wrote.
+
+    Raises
+    ------
+    ParseError
+        If the file is not whole, or no such frame.
+    OSError
+        If there is no such file, or it may not be read.
+    """
+    import pandas as pd
+
+    # Opened here, because pyarrow's own errors about a broken file are OSErrors too.
+    with Path(path).open("rb") as file, _whole(path, "Parquet"):
+        return conform(pd.read_parquet(file), columns)
+
+
+@contextmanager
+def _whole(path: str | Path, kind: str) -> Iterator[None]:
+    """Turn what pandas and its readers say about a broken file into a sentence."""
+    try:
+        yield
+    except BenchError as error:
+        raise ParseError(f"this is no frame of meshlab: {error}", file=str(path)) from error
+    except (ValueError, KeyError, TypeError, NotImplementedError, OSError) as error:
+        raise ParseError(
+            f"this is not a whole {kind} file; copy it again from where it was made, or measure again", file=str(path)
+        ) from error
+
+
+def frame_to_csv(frame: pd.DataFrame, path: str | Path) -> None:
+    """Write a frame to CSV: one header row, floats in full, missing values empty.
+
+    A text that a spreadsheet would take for a formula gets an apostrophe in front.
+    """
+    import pandas as pd
+
+    safe = frame.copy()
+    for name in safe.columns:
+        if isinstance(safe[name].dtype, pd.StringDtype) or safe[name].dtype == object:
+            safe[name] = safe[name].map(_guard_formula, na_action="ignore")
+    safe.to_csv(path, index=False, float_format="%.17g", lineterminator="\n")
+
+
+def _guard_formula(text: object) -> object:
+    return f"'{text}" if isinstance(text, str) and text[:1] in ("=", "+", "-", "@", "'") else text
+
+
+def frame_from_csv(path: str | Path, columns: Sequence[Column]) -> pd.DataFrame:
+    """Read a frame that `frame_to_csv` wrote; the dtypes come from the definition.
+
+    Raises
+    ------
+    ParseError
+        If the file is not whole, or no such frame.
+    OSError
+        If there is no such file, or it may not be read.
+    """
+    import pandas as pd
+
+    data = Path(path).read_bytes()
+    with _whole(path, "CSV"):
+        if not data.endswith(b"\n"):  # pandas would take the end of the last row for missing values
+            raise ValueError
+        frame = pd.read_csv(io.BytesIO(data), dtype="string", keep_default_na=False, na_values=[""])
+        for name in frame.columns:
+            frame[name] = frame[name].map(lambda text: text[1:] if text.startswith("'") else text, na_action="ignore")
+        return conform(frame, columns)
+
+
+def frame_to_json(frame: pd.DataFrame) -> str:
+    """Write a frame as JSON text: its columns, its `attrs`, and one list per row; missing values are null."""
+    rows = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
+    return json.dumps(
+        {"columns": [str(name) for name in frame.columns], "attrs": frame.attrs, "rows": rows}, allow_nan=False
+    )
+
+
+def frame_from_json(text: str, columns: Sequence[Column]) -> pd.DataFrame:
+    """Read a frame that `frame_to_json` wrote; the dtypes come from the definition."""
+    import pandas as pd
+
+    document: Mapping[str, Any] = json.loads(text)
+    frame = conform(pd.DataFrame(document["rows"], columns=document["columns"], dtype=object), columns)
+    frame.attrs = dict(document["attrs"])
+    return frame

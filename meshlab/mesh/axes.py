@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+import numpy as np
+import numpy.typing as npt
+
 from meshlab.errors import MeshError, ParseError
 
 __all__ = [
@@ -15,7 +18,10 @@ __all__ = [
     "MOST_AXES",
     "WELL_KNOWN_AXES",
     "WORLD",
+    "AxesLike",
     "Axis",
+    "Ranks",
+    "axis_pairs",
     "check_axis_name",
     "check_rank",
     "check_size",
@@ -25,11 +31,18 @@ __all__ = [
     "idle_text",
     "nearest_axes",
     "parse_axes",
+    "place_ranks",
     "short",
 ]
 
+
+Ranks = npt.NDArray[np.int32]
+"""Global ranks, as int32."""
+
 WORLD = "world"
+
 LARGEST_WORLD = 1 << 24
+
 MOST_AXES = 32
 
 WELL_KNOWN_AXES: Mapping[str, str] = MappingProxyType(
@@ -48,9 +61,13 @@ WELL_KNOWN_AXES: Mapping[str, str] = MappingProxyType(
 """What the field's usual axis names stand for. Any other identifier is a fine axis name too."""
 
 _DATA_AXES = ("dp", "dp_replicate", "dp_shard")
+
 _RESERVED = {WORLD: "all ranks", "rank": "the global number of a rank"}
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
 _WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
+
 _ASSIGNMENT = re.compile(r"(?P<name>[^\s=,]+|(?==))\s*=\s*(?P<size>[^\s=,]*)|[^\s,]+")
 
 
@@ -85,6 +102,10 @@ class Axis:
 
     def __str__(self) -> str:
         return f"{self.name}={self.size}"
+
+
+AxesLike = str | Mapping[str, int] | Sequence[tuple[str, int] | Axis]
+"""What can be read as axes: a text, names with sizes, or pairs."""
 
 
 def check_axis_name(name: str, what: str = "an axis") -> None:
@@ -374,3 +395,105 @@ def nearest_axes(
 def _divisors(number: int) -> list[int]:
     small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})
+
+
+def axis_pairs(axes: AxesLike) -> tuple[tuple[str, int], ...]:
+    """Bring axes of any form into pairs of name and size.
+
+    Raises
+    ------
+    MeshError
+        If they have none of the forms.
+    ParseError
+        If a text cannot be read.
+
+    Examples
+    --------
+    >>> axis_pairs("dp=2, tp=4") == axis_pairs({"dp": 2, "tp": 4}) == axis_pairs([Axis("dp", 2), ("tp", 4)])
+    True
+    """
+    if isinstance(axes, str):
+        return parse_axes(axes)
+    if isinstance(axes, Mapping):
+        return tuple(axes.items())
+    try:
+        return tuple(_pair(axis) for axis in axes)
+    except (TypeError, ValueError):
+        raise MeshError(
+            f"{short(axes)} does not name axes; write 'dp=2, tp=4', a mapping, or pairs such as ('tp', 4)"
+        ) from None
+
+
+def _pair(axis: tuple[str, int] | Axis) -> tuple[str, int]:
+    if isinstance(axis, Axis):
+        return axis.name, axis.size
+    if isinstance(axis, str):
+        raise TypeError("a text is no pair")
+    name, size = axis
+    return name, size
+
+
+def place_ranks(
+    pairs: Sequence[tuple[str, int]], ranks: npt.ArrayLike | None, world_size: int | None
+) -> tuple[tuple[Axis, ...], Ranks | None, int]:
+    """Check axes against ranks.
+
+    Parameters
+    ----------
+    pairs : sequence of (str, int)
+        Names and sizes; one size may be -1.
+    ranks : array_like of int, optional
+        The global ranks in row-major order of the axes; 0, 1, 2, … when left out. More than one dimension must match
+        the sizes.
+    world_size : int, optional
+        How many ranks the world has. Ranks that `ranks` leaves out are idle, and only this makes that legal.
+
+    Returns
+    -------
+    axes : tuple of Axis
+    order : numpy.ndarray or None
+        The ranks as flat int32, or None when they are 0, 1, 2, … without a gap.
+    world_size : int
+
+    Raises
+    ------
+    MeshError
+        If sizes and ranks do not fit, or a rank is repeated, outside the world or not a whole number.
+    """
+    if ranks is None:
+        axes = fill_axes(pairs, world_size)
+        return axes, None, math.prod(axis.size for axis in axes)
+    given = _as_whole_numbers(ranks)
+    axes = fill_axes(pairs, given.size)
+    shape = tuple(axis.size for axis in axes)
+    if given.ndim > 1 and given.shape != shape:
+        raise MeshError(
+            f"the ranks have shape {given.shape}, but the axes have {shape}; give them in that shape or as a flat list"
+        )
+    flat = given.reshape(-1)
+    world = given.size if world_size is None else check_world_size(world_size)
+    outside = flat[(flat < 0) | (flat >= world)]
+    if outside.size:
+        hint = "" if world_size is not None or outside[0] < 0 else f", or say world_size={int(flat.max()) + 1}"
+        raise MeshError(f"rank {outside[0]} does not exist; ranks go from 0 to {world - 1}{hint}")
+    counts = np.bincount(flat, minlength=world)
+    if counts.max() > 1:
+        twice = int(counts.argmax())
+        raise MeshError(f"rank {twice} stands {counts[twice]} times; a rank has one place in a mesh")
+    if world == flat.size and np.array_equal(flat, np.arange(world)):
+        return axes, None, world
+    order = flat.astype(np.int32)
+    order.flags.writeable = False
+    return axes, order, world
+
+
+def _as_whole_numbers(ranks: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    try:
+        given = np.asarray(list(ranks) if isinstance(ranks, (range, Sequence)) else ranks)
+    except (TypeError, ValueError):
+        raise MeshError("the ranks of a mesh must be one list of whole numbers, or nested lists of one shape") from None
+    if given.size == 0 or given.ndim == 0:
+        raise MeshError("the mesh has no ranks; give at least one")
+    if given.dtype.kind not in "iu":
+        raise MeshError(f"the ranks of a mesh must be whole numbers, not {short(given.reshape(-1)[0])}")
+    return given.astype(np.int64)

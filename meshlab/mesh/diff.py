@@ -13,9 +13,8 @@ import numpy.typing as npt
 
 from meshlab import markup
 from meshlab.errors import MeshError
-from meshlab.mesh.axes import idle_text
-from meshlab.mesh.frames import categories
-from meshlab.mesh.groups import Groups, Ranks, ranks_text
+from meshlab.mesh.axes import Ranks, idle_text
+from meshlab.mesh.groups import Groups, categories, ranks_text
 from meshlab.mesh.mesh import DeviceMesh
 
 if TYPE_CHECKING:

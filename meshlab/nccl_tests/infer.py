@@ -8,12 +8,33 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshlab.nccl_tests.info import NcclFacts
+from meshlab.nccl_tests.log import (
+    DeviceLine,
+    Footer,
+    IterationTimes,
+    LogTable,
+    Note,
+    Preamble,
+    Section,
+    Status,
+    average_matches,
+)
 from meshlab.nccl_tests.rows import ranks_in_size
-from meshlab.benchmark.nccl_tests.table import Table
 
-__all__ = ["COLLECTIVE_OF_PROGRAM", "Looks", "find_program", "implied_ranks", "infer_collective", "look_at"]
+__all__ = [
+    "COLLECTIVE_OF_PROGRAM",
+    "Looks",
+    "find_program",
+    "implied_ranks",
+    "infer_collective",
+    "look_at",
+    "make_section",
+]
+
 
 COLLECTIVE_OF_PROGRAM = {
     "all_gather": "all_gather",
@@ -31,8 +52,11 @@ COLLECTIVE_OF_PROGRAM = {
 """meshlab's name of each test program, without its ``_perf``."""
 
 _NAMES = "|".join(sorted(COLLECTIVE_OF_PROGRAM, key=len, reverse=True))
+
 _PROGRAM = re.compile(rf"[/\s'\"]({_NAMES})_perf(?:_\w+)?(?![\w.])")
+
 _WRAPPER = re.compile(rf"\bnccl[-_ ]tests?\s+({_NAMES})(?!\w)")
+
 _OPERATIONS = {
     "AllReduce": "all_reduce",
     "AllGather": "all_gather",
@@ -40,7 +64,9 @@ _OPERATIONS = {
     "Broadcast": "broadcast",
     "Reduce": "reduce",
 }
+
 _ROUNDING = 0.00501
+
 _FEW = 16
 
 
@@ -149,7 +175,7 @@ class Looks:
     factor: tuple[float, float]
 
 
-def look_at(table: Table) -> Looks:
+def look_at(table: LogTable) -> Looks:
     """See what the columns of a table show."""
     sizes, op, root = table.size_bytes.tolist(), table.op, table.root.tolist()
     used = [index for index, size in enumerate(sizes) if size > 0]
@@ -195,7 +221,7 @@ def _fits(looks: Looks, n_ranks: int | None, name: str, kind: _Kind) -> bool:
     return low <= expected <= high
 
 
-def _factor(table: Table) -> tuple[float, float]:
+def _factor(table: LogTable) -> tuple[float, float]:
     low, high = 0.0, math.inf
     # The last rows are the largest, whose rates have the most digits.
     rates: list[list[float]] = table.values[-_FEW:, :, 1:3].reshape(-1, 2).tolist()
@@ -220,3 +246,126 @@ def implied_ranks(looks: Looks, collective: str | None) -> tuple[int, int | None
     if collective != "all_reduce" or high < 1 or low >= 2:
         return None
     return max(2, math.ceil(2 / (2 - low) - 1e-9)), math.floor(2 / (2 - high) + 1e-9) if high < 2 else None
+
+
+_MOST_LINES = 10
+
+
+def make_section(
+    *,
+    number: int,
+    line: int,
+    preamble: Preamble,
+    command: str | None,
+    devices: Sequence[DeviceLine],
+    listed_ranks: int | None,
+    began_table: bool,
+    table: LogTable,
+    broken: Sequence[int],
+    footer: Footer,
+    failures: Sequence[Note],
+    failure_lines: int,
+    notes: Sequence[Note],
+    nccl: NcclFacts,
+    iterations: tuple[IterationTimes, ...] = (),
+) -> Section:
+    """Make a section from what was read.
+
+    Parameters
+    ----------
+    command : str or None
+        The test's name from a command line, where the log does not name it itself.
+    listed_ranks : int or None
+        How many ranks of one communicator the device list has.
+    began_table : bool
+        Whether a header, a row or a part of one was seen.
+    broken : sequence of int
+        Line numbers of rows that could not be completed.
+
+    The other parameters are those of `Section`.
+    """
+    notes = list(notes)
+    looks = look_at(table)
+    collective = infer_collective(looks, preamble.program, command, nccl.operations, listed_ranks)
+    if collective is None and command in COLLECTIVE_OF_PROGRAM:
+        notes.append(Note(None, f"the command starts {command}, but the rows are not those of {command}"))
+    n_ranks = _n_ranks(listed_ranks, nccl.n_ranks, implied_ranks(looks, collective), notes)
+    notes += _broken_rows(broken)
+    status = _status(len(table), began_table, footer, failure_lines)
+    if status == "failed" and failures:
+        notes.append(failures[0])
+    if status == "incomplete" and len(table):
+        notes.append(Note(None, "no average at the end: the run was cut off, or its end was lost"))
+    if n_ranks == 1:
+        notes.append(Note(None, "one rank: bandwidths say nothing"))
+    notes += _footer_notes(table, footer)
+    notes.sort(key=lambda note: note.line or 1 << 60)
+    return Section(
+        number,
+        line,
+        collective,
+        n_ranks,
+        status,
+        preamble,
+        devices,
+        table,
+        footer,
+        len(broken),
+        failure_lines,
+        tuple(failures),
+        tuple(notes),
+        nccl,
+        iterations,
+    )
+
+
+def _status(rows: int, began_table: bool, footer: Footer, failure_lines: int) -> Status:
+    if rows and footer.average_busbw_gbs is not None:
+        return "complete"
+    if failure_lines and footer.average_busbw_gbs is None:
+        return "failed"
+    return "incomplete" if began_table or footer != Footer() else "no_table"
+
+
+def _n_ranks(
+    listed: int | None, reported: int | None, implied: tuple[int, int | None] | None, notes: list[Note]
+) -> int | None:
+    """What is listed, then what NCCL reports, as far as the rows allow it; then what the rows imply."""
+    least, most = implied or (1, None)
+    for said in (listed, reported):
+        if said is not None and least <= said and (most is None or said <= most):
+            return said
+    if implied is None:
+        return None
+    exact = least if least == most else None
+    said = listed if listed is not None else reported
+    if said is not None:
+        bound = str(least) if exact else f"{least} to {most or 'more'}"
+        notes.append(Note(None, f"{said} ranks are listed, but the bandwidths say {bound}"))
+    return exact
+
+
+def _broken_rows(broken: Sequence[int]) -> list[Note]:
+    notes = [Note(line or None, "a row that cannot be completed; it is left out") for line in broken[:_MOST_LINES]]
+    if len(broken) > _MOST_LINES:
+        notes.append(Note(None, f"{len(broken) - _MOST_LINES} more rows that cannot be completed"))
+    return notes
+
+
+def _footer_notes(table: LogTable, footer: Footer) -> list[Note]:
+    notes = []
+    if average_matches(table, footer) is False:
+        notes.append(
+            Note(
+                None,
+                f"the printed average is {footer.average_busbw_gbs:g} GB/s, the mean of the rows read is "
+                f"{table.mean_busbw_gbs():g}: rows are missing",
+            )
+        )
+    if footer.correct is False:
+        notes.append(Note(None, f"results were wrong: {footer.out_of_bounds} checks failed"))
+    if footer.fast_enough is False:
+        notes.append(Note(None, "the average is below NCCL_TESTS_MIN_BW"))
+    if table.cpu_time:
+        notes.append(Note(None, "times are the host's (-C), not the collective's; results leave them out"))
+    return notes

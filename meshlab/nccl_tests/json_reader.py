@@ -10,13 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from meshlab.benchmark.nccl_tests.devices import Device
-from meshlab.nccl_tests.info import FactCollector, version_from_code
-from meshlab.nccl_tests.log import Footer, Note, Preamble, Section
-from meshlab.nccl_tests.rows import OPS, hold_together
-from meshlab.benchmark.nccl_tests.section import make_section
-from meshlab.benchmark.nccl_tests.table import IterationTimes, Table
 from meshlab.errors import ParseError
+from meshlab.nccl_tests.infer import make_section
+from meshlab.nccl_tests.info import FactCollector, version_from_code
+from meshlab.nccl_tests.log import OPS, DeviceLine, Footer, IterationTimes, LogTable, Note, Preamble, Section
+from meshlab.nccl_tests.rows import hold_together
 
 __all__ = ["MOST_JSON", "looks_like_json", "read_json_sections"]
 
@@ -149,7 +147,7 @@ def _section(document: dict[str, Any], number: int, line: int, whole: bool) -> S
     )
 
 
-def _table(results: list[dict[str, Any]]) -> tuple[Table, int]:
+def _table(results: list[dict[str, Any]]) -> tuple[LogTable, int]:
     """The results as columns, and how many do not hold together; those are taken out of the list too."""
     read = len(results)
     results[:] = [result for result in results if _is_result(result)]
@@ -171,7 +169,7 @@ def _table(results: list[dict[str, Any]]) -> tuple[Table, int]:
                 has_iterations = True
                 iteration[index, placement] = [_float(summary.get(name)) for name in _ITERATION]
     roots = [_int(str(result.get("root", "-1")).strip()) for result in results]
-    table = Table(
+    table = LogTable(
         np.zeros(n, dtype=np.int64),
         np.array([_int(result["size"]) for result in results], dtype=np.int64),
         np.array([_int(result.get("count")) or 0 for result in results], dtype=np.int64),
@@ -227,8 +225,8 @@ def _average(document: dict[str, Any]) -> float | None:
     return value if value == value else None
 
 
-def _device(device: dict[str, Any]) -> Device:
-    return Device(
+def _device(device: dict[str, Any]) -> DeviceLine:
+    return DeviceLine(
         _int(device.get("rank")) or 0,
         _int(device.get("group")),
         _int(device.get("pid")) or 0,

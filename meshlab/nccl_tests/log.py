@@ -2,21 +2,289 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
-from meshlab.benchmark.nccl_tests.devices import Device
-from meshlab.nccl_tests.info import NO_FACTS, NcclFacts, merge_facts
-from meshlab.benchmark.nccl_tests.table import IterationTimes, Row, Table
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth, conform, empty_results, empty_samples
+from meshlab.frames.statistics import summarise
 from meshlab.markup import card, table
+from meshlab.nccl_tests.info import NO_FACTS, NcclFacts, merge_facts
 from meshlab.units import format_size
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Footer", "NcclTestsLog", "Note", "Preamble", "Section", "Status", "average_matches"]
+__all__ = [
+    "DEVICE_LINE",
+    "DTYPE_OF_TYPE",
+    "ITEMSIZE",
+    "OPS",
+    "DeviceLine",
+    "DeviceLines",
+    "Footer",
+    "IterationTimes",
+    "Log",
+    "LogRow",
+    "LogTable",
+    "Note",
+    "Preamble",
+    "Section",
+    "Status",
+    "Timing",
+    "average_matches",
+    "results_frame",
+    "samples_frame",
+]
+
+
+DTYPE_OF_TYPE = {
+    "int8": "int8",
+    "char": "int8",
+    "uint8": "uint8",
+    "int32": "int32",
+    "int": "int32",
+    "uint32": "uint32",
+    "int64": "int64",
+    "uint64": "uint64",
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "bfloat16": "bfloat16",
+    "f8e4m3": "float8_e4m3fn",
+    "f8e5m2": "float8_e5m2",
+    "fp8_e4m3": "float8_e4m3fn",
+    "fp8_e5m2": "float8_e5m2",
+}
+"""numpy's (and ml_dtypes') name for the tool's type names."""
+
+ITEMSIZE = {
+    name: 1 if dtype.startswith(("int8", "uint8", "float8")) else int(re.findall(r"\d+", dtype)[0]) // 8
+    for name, dtype in DTYPE_OF_TYPE.items()
+}
+"""Bytes per element, by the tool's type name."""
+
+OPS = {"none": "", "sum": "sum", "prod": "prod", "min": "min", "max": "max", "avg": "avg", "mulsum": "mulsum"}
+"""What stands in the redop column, and the operation it means."""
+
+DEVICE_LINE = re.compile(r"Rank +(\d+) +(?:Group +(\d+) +)?Pid +(\d+) on +(\S+) device +(\d+) \[([^\]]*)\] *(.*)")
+"""What the tool prints for a rank; `Group` came with 2.13.4."""
+
+
+class DeviceLine(NamedTuple):
+    """One line of the device list."""
+
+    rank: int
+    group: int | None
+    pid: int
+    host: str
+    device: int
+    bus_id: str
+    name: str
+
+
+class DeviceLines(Sequence[DeviceLine]):
+    """Lines of the list, read one by one on demand: a log of a big machine has hundreds of thousands of them.
+
+    Examples
+    --------
+    >>> DeviceLines(["Rank  0 Group  0 Pid   1000 on     node00 device  0 [0x53] NVIDIA H100"])[0].bus_id
+    '0x53'
+    """
+
+    __slots__ = ("_lines",)
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._lines = tuple(lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @overload
+    def __getitem__(self, index: int) -> DeviceLine: ...
+    @overload
+    def __getitem__(self, index: slice) -> DeviceLines: ...
+    def __getitem__(self, index: int | slice) -> DeviceLine | DeviceLines:
+        if isinstance(index, slice):
+            return DeviceLines(self._lines[index])
+        match = DEVICE_LINE.search(self._lines[index])
+        if match is None:
+            raise IndexError(f"line {index} of the device list has no device")
+        rank, group, pid, host, device, bus_id, name = match.groups()
+        return DeviceLine(int(rank), int(group) if group else None, int(pid), host, int(device), bus_id, name.strip())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeviceLines) and self._lines == other._lines
+
+    def __hash__(self) -> int:
+        return hash(self._lines)
+
+    def __repr__(self) -> str:
+        return f"<DeviceLines: {len(self)} devices>"
+
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """One placement of one row, as printed.
+
+    `n_wrong` is None when the result was not checked. `error` is the largest relative error of the old layout, which
+    is not a count. The last four exist only with per-iteration timing (``-I``).
+    """
+
+    time_us: float
+    algbw_gbs: float
+    busbw_gbs: float
+    n_wrong: int | None = None
+    error: float | None = None
+    min_us: float | None = None
+    max_us: float | None = None
+    p99_us: float | None = None
+    cv_percent: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """One line of the table; a placement that the line does not have is None."""
+
+    line: int | None
+    size_bytes: int
+    count: int
+    type: str
+    op: str | None
+    root: int | None
+    out_of_place: Timing | None
+    in_place: Timing | None
+    timestamp: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IterationTimes:
+    """Times of the single iterations of one row and placement (JSON since version 2).
+
+    Parameters
+    ----------
+    row : int
+        The row in the section, from 0.
+    in_place : bool
+        Which placement.
+    skipped : int
+        How many leading iterations the tool's own summary leaves out.
+    times_us : numpy.ndarray
+        One time per iteration: the slowest process.
+    per_process_us : numpy.ndarray or None
+        Shape (processes, iterations): the slowest GPU of each process.
+    """
+
+    row: int
+    in_place: bool
+    skipped: int
+    times_us: Floats
+    per_process_us: Floats | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogTable:
+    """The rows of a section as columns; placement 0 is out of place, 1 is in place.
+
+    Parameters
+    ----------
+    line, size_bytes, count, root : numpy.ndarray
+        One whole number per row; line 0 and root -1 mean that there is none.
+    type, op, timestamp : sequence of str
+        One text per row; an empty text means that there is none. `timestamp` is empty where rows have none.
+    values : numpy.ndarray
+        Shape (rows, 2, 4): time, algbw, busbw and the last column (wrong elements or error).
+    iteration : numpy.ndarray or None
+        Shape (rows, 2, 4): fastest, slowest, 99th percentile in µs and coefficient of variation in percent.
+    present : numpy.ndarray
+        Shape (rows, 2): whether the placement was printed.
+    counted : bool
+        True when the last column counts wrong elements, False when it is the old layout's error.
+    op_column : bool
+        Whether there is a column for the reduce operation; the old layout has one only in some tests.
+    cpu_time : bool
+        True when the time is the host's (``-C``), so that it does not belong to the bandwidths beside it.
+    """
+
+    line: npt.NDArray[np.int64]
+    size_bytes: npt.NDArray[np.int64]
+    count: npt.NDArray[np.int64]
+    root: npt.NDArray[np.int64]
+    type: Sequence[str]
+    op: Sequence[str]
+    timestamp: Sequence[str]
+    values: Floats
+    iteration: Floats | None
+    present: npt.NDArray[np.bool_]
+    counted: bool = True
+    op_column: bool = True
+    cpu_time: bool = False
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+    def take(self, rows: npt.NDArray[np.int64]) -> LogTable:
+        """Only these rows."""
+        indices = rows.tolist()
+        return replace(
+            self,
+            line=self.line[rows],
+            size_bytes=self.size_bytes[rows],
+            count=self.count[rows],
+            root=self.root[rows],
+            type=[self.type[index] for index in indices],
+            op=[self.op[index] for index in indices],
+            timestamp=[self.timestamp[index] for index in indices] if self.timestamp else (),
+            values=self.values[rows],
+            iteration=None if self.iteration is None else self.iteration[rows],
+            present=self.present[rows],
+        )
+
+    def mean_busbw_gbs(self) -> float | None:
+        """The mean of all printed bus bandwidths, which the tool calls average."""
+        values = [value for half in self.values[..., 2].tolist() for value in half if value == value]
+        return sum(values) / len(values) if values else None
+
+    def timing(self, row: int, placement: int) -> Timing | None:
+        """One placement of one row."""
+        if not self.present[row, placement]:
+            return None
+        time, algbw, busbw, last = self.values[row, placement].tolist()
+        known = last == last
+        extra: tuple[float | None, ...] = (None,) * 4
+        if self.iteration is not None:
+            extra = tuple(value if value == value else None for value in self.iteration[row, placement].tolist())
+        return Timing(
+            time,
+            algbw,
+            busbw,
+            round(last) if known and self.counted else None,
+            last if known and not self.counted else None,
+            *extra,
+        )
+
+    def row(self, row: int) -> LogRow:
+        """One row."""
+        return LogRow(
+            int(self.line[row]) or None,
+            int(self.size_bytes[row]),
+            int(self.count[row]),
+            self.type[row],
+            self.op[row] or None,
+            int(self.root[row]) if self.root[row] >= 0 else None,
+            self.timing(row, 0),
+            self.timing(row, 1),
+            self.timestamp[row] if self.timestamp else None,
+        )
+
 
 Status = Literal["complete", "incomplete", "failed", "no_table"]
 """complete: rows and an average were read. failed: the tool printed a failure and no average. incomplete: a table was
@@ -113,8 +381,8 @@ class Section:
     n_ranks: int | None
     status: Status
     preamble: Preamble
-    devices: Sequence[Device]
-    table: Table = field(repr=False, compare=False)
+    devices: Sequence[DeviceLine]
+    table: LogTable = field(repr=False, compare=False)
     footer: Footer
     unparsable_rows: int
     failure_lines: int
@@ -124,7 +392,7 @@ class Section:
     iterations: tuple[IterationTimes, ...] = field(default=(), repr=False, compare=False)
 
     @cached_property
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[LogRow, ...]:
         """The complete rows, as printed."""
         return tuple(self.table.row(index) for index in range(len(self.table)))
 
@@ -175,7 +443,7 @@ class Section:
         return average_matches(self.table, self.footer)
 
 
-def average_matches(table: Table, footer: Footer) -> bool | None:
+def average_matches(table: LogTable, footer: Footer) -> bool | None:
     """Whether the printed average is the mean of the rows read; None when one of them is missing."""
     mean, average = table.mean_busbw_gbs(), footer.average_busbw_gbs
     if mean is None or average is None:
@@ -184,7 +452,7 @@ def average_matches(table: Table, footer: Footer) -> bool | None:
 
 
 @dataclass(frozen=True)
-class NcclTestsLog:
+class Log:
     """A whole log: its sections, and all of them as frames.
 
     Parameters
@@ -233,7 +501,6 @@ class NcclTestsLog:
 
     @cached_property
     def _frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        from meshlab.benchmark.nccl_tests.frames import results_frame, samples_frame
 
         return results_frame(self), samples_frame(self)
 
@@ -258,7 +525,7 @@ class NcclTestsLog:
         return rows
 
     def __repr__(self) -> str:
-        lines = [f"<NcclTestsLog {self.name}: {self.status}, {_plural(len(self.sections), 'section')}>"]
+        lines = [f"<Log {self.name}: {self.status}, {_plural(len(self.sections), 'section')}>"]
         for number, collective, n_ranks, gpu, dtype, rows, sizes, peak, status in self._summary()[:20]:
             lines.append(
                 f"  {number}. {collective}, {n_ranks} ranks, {gpu}, {dtype}, {_plural(rows, 'row')}, {sizes}, "
@@ -281,3 +548,171 @@ class NcclTestsLog:
 
 def _plural(n: int, word: str) -> str:
     return f"{n} {word}" if n == 1 else f"{n} {word}s"
+
+
+_REDUCES = frozenset(("all_reduce", "reduce", "reduce_scatter", None))
+
+_OPS = {"mulsum": "pre_mul_sum"}
+
+# Bandwidths that do not follow from the size: the busiest rank's bytes, and (n - 1) / n of the size.
+_PRINTED = frozenset(("all_to_all_v", "hypercube"))
+
+_NAN = float("nan")
+
+_STATISTICS = ("time_us", "time_us_lo", "time_us_hi", "p95_us", "p99_us", "min_us", "max_us", "skew_us")
+
+
+def results_frame(log: Log) -> pd.DataFrame:
+    """All rows of a log in the schema of results.
+
+    A row with times of single iterations gets their median with its interval and percentiles. Any other row is one
+    batch: its time is the tool's mean over all iterations, and has no interval. ``attrs`` hold what applies to the
+    whole log: ``file``, ``gpu``, ``library`` and ``environment`` (NCCL's variables).
+    """
+    import pandas as pd
+
+    parts = [_section_columns(log.name, section) for section in log.sections if len(section.table)]
+    if not parts:
+        return _with_attrs(empty_results(), log)
+    data = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    printed_algbw, printed_busbw = data.pop("printed_algbw"), data.pop("printed_busbw")
+    algbw, busbw = bandwidth(data["collective"].tolist(), data["size_bytes"], data["n_ranks"], data["time_us"])
+    use_printed = np.isnan(busbw) | np.isin(data["collective"].astype(str), list(_PRINTED))
+    data["algbw_gbs"] = np.where(np.isnan(algbw), printed_algbw, algbw)
+    data["busbw_gbs"] = np.where(use_printed & (data["n_ranks"] != 1), printed_busbw, busbw)
+    return _with_attrs(conform(pd.DataFrame(data), RESULTS), log)
+
+
+def _section_columns(name: str, section: Section) -> dict[str, npt.NDArray[Any]]:
+    """The columns of one section, one entry per printed placement."""
+    table = section.table
+    present = table.present.ravel()
+    n = int(present.sum())
+    rows = np.repeat(np.arange(len(table)), 2)[present]
+    values = table.values.reshape(-1, 4)[present]
+    statistics = {column: np.full(n, _NAN) for column in _STATISTICS}
+    statistics["time_us"] = np.where(table.cpu_time, _NAN, values[:, 0])
+    n_samples = np.ones(n)
+    iters, agg = section.preamble.iters, section.preamble.agg_iters
+    calls = np.full(n, _NAN if iters is None or agg is None else iters * agg)
+    if table.iteration is not None:
+        statistics["min_us"], statistics["max_us"] = table.iteration.reshape(-1, 4)[present][:, :2].T
+    place = np.cumsum(present) - 1
+    for times in section.iterations:
+        index = place[2 * times.row + times.in_place]
+        used = times.times_us[times.skipped :]
+        if used.size:
+            for column, value in _summary(times).items():
+                statistics[column][index] = value
+            n_samples[index], calls[index] = used.size, _NAN if agg is None else agg
+    n_wrong = np.round(values[:, 3]) if table.counted else np.full(n, _NAN)
+    types = {text: DTYPE_OF_TYPE.get(text, text) for text in set(table.type)}
+    reduces = section.collective in _REDUCES
+    return {
+        "run_id": _repeat(f"{name}#{section.number}", n),
+        "launch": np.zeros(n, dtype=np.int64),
+        "step": np.flatnonzero(present),
+        "source": _repeat("nccl-tests", n),
+        "collective": _repeat(section.collective, n),
+        "op": np.array([_OPS.get(op, op) or None if reduces else None for op in table.op], dtype=object)[rows],
+        "dtype": np.array([types[text] for text in table.type], dtype=object)[rows],
+        "root": np.where(table.root >= 0, table.root, _NAN)[rows],
+        "in_place": np.flatnonzero(present) % 2 == 1,
+        "mode": _repeat(section.mode, n),
+        "group": _repeat(_group(section), n),
+        "n_ranks": np.full(n, _NAN if section.n_ranks is None else section.n_ranks),
+        "count": table.count[rows],
+        "size_bytes": table.size_bytes[rows],
+        "n_samples": n_samples,
+        "calls": calls,
+        **statistics,
+        "n_wrong": n_wrong,
+        "status": np.where(np.nan_to_num(n_wrong) > 0, "wrong", "ok").astype(object),
+        "stop_reason": _repeat("batches", n),
+        "printed_algbw": values[:, 1],
+        "printed_busbw": values[:, 2],
+    }
+
+
+def _repeat(value: str | None, n: int) -> npt.NDArray[Any]:
+    column = np.empty(n, dtype=object)
+    column[:] = value
+    return column
+
+
+def _group(section: Section) -> str | None:
+    """All ranks are in one communicator unless ``NCCL_TESTS_SPLIT`` made several."""
+    return "world" if section.n_ranks is not None and section.n_ranks >= len(section.devices) else None
+
+
+def _summary(times: IterationTimes) -> dict[str, float]:
+    """Statistics over the iterations that the tool does not skip."""
+    told = summarise(times.times_us[times.skipped :])
+    summary = {
+        "time_us": told.median,
+        "time_us_lo": told.lo,
+        "time_us_hi": told.hi,
+        "p95_us": told.p95,
+        "p99_us": told.p99,
+        "min_us": told.least,
+        "max_us": told.most,
+    }
+    if times.per_process_us is not None and len(times.per_process_us) > 1:
+        ranks = times.per_process_us[:, times.skipped :]
+        summary["skew_us"] = float(np.median(ranks.max(axis=0) - ranks.min(axis=0)))
+    return summary
+
+
+def _with_attrs(frame: pd.DataFrame, log: Log) -> pd.DataFrame:
+    gpu, library = (_joined(getattr(section, name) for section in log.sections) for name in ("gpu", "library"))
+    attrs = {
+        "file": log.name,
+        "where": " · ".join(text for text in (gpu, library, "nccl-tests") if text),
+        "gpu": gpu,
+        "library": library,
+        "environment": dict(log.nccl.environment),
+    }
+    frame.attrs = {name: value for name, value in attrs.items() if value}
+    return frame
+
+
+def _joined(texts: Iterator[str | None]) -> str:
+    return " / ".join(dict.fromkeys(text for text in texts if text is not None))
+
+
+def samples_frame(log: Log) -> pd.DataFrame:
+    """Times of single iterations in the schema of samples: a batch is one iteration.
+
+    There is one row per rank where every process has one GPU; else one per iteration, of the slowest, without a rank.
+    """
+    import pandas as pd
+
+    parts = [_iteration_columns(log.name, section, times) for section in log.sections for times in section.iterations]
+    if not parts:
+        return _with_attrs(empty_samples(), log)
+    data = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return _with_attrs(conform(pd.DataFrame(data), SAMPLES), log)
+
+
+def _iteration_columns(name: str, section: Section, times: IterationTimes) -> dict[str, npt.NDArray[Any]]:
+    per_process = (section.preamble.threads or 0) * (section.preamble.gpus or 0)
+    if times.per_process_us is not None and per_process == 1:
+        values = times.per_process_us
+        ranks = np.arange(len(values), dtype=np.float64)
+    else:
+        values, ranks = times.times_us[None, :], np.array([_NAN])
+    n_ranks, n = values.shape
+    batch = np.tile(np.arange(n), n_ranks)
+    agg = section.preamble.agg_iters
+    return {
+        "run_id": _repeat(f"{name}#{section.number}", n_ranks * n),
+        "launch": np.zeros(n_ranks * n, dtype=np.int64),
+        "step": np.full(n_ranks * n, 2 * times.row + times.in_place),
+        "group": _repeat(_group(section), n_ranks * n),
+        "rank": np.repeat(ranks, n),
+        "batch": batch,
+        "calls": np.full(n_ranks * n, _NAN if agg is None else agg),
+        "time_us": values.ravel(),
+        "is_warmup": batch < times.skipped,
+        "status": _repeat("ok", n_ranks * n),
+    }

@@ -7,30 +7,125 @@ element type, everything else by its words.
 
 from __future__ import annotations
 
+import codecs
+import gc
+import hashlib
+import os
 import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
 
-from meshlab.benchmark.nccl_tests.devices import DEVICE_LINE
-from meshlab.nccl_tests.infer import find_program
-from meshlab.nccl_tests.info import FactCollector, version_from_code
-from meshlab.nccl_tests.log import Note, Section
-from meshlab.nccl_tests.rows import DTYPE_OF_TYPE, OPS, RowBuffer, read_header
-from meshlab.benchmark.nccl_tests.run import Run, Stage
+from meshlab.errors import ParseError
+from meshlab.nccl_tests.infer import find_program, make_section
+from meshlab.nccl_tests.info import NO_FACTS, FactCollector, merge_facts, version_from_code
+from meshlab.nccl_tests.json_reader import MOST_JSON, looks_like_json, read_json_sections
+from meshlab.nccl_tests.log import DEVICE_LINE, DTYPE_OF_TYPE, OPS, DeviceLines, Footer, Log, Note, Preamble, Section
+from meshlab.nccl_tests.rows import RowBuffer, read_header
 
-__all__ = ["LogReader"]
+__all__ = ["LogReader", "OpenSection", "Stage", "read"]
+
+
+class Stage(IntEnum):
+    """How far a run has come."""
+
+    NAMED = 0
+    SET = 1
+    LISTED = 2
+    TABLE = 3
+    CLOSED = 4
+
+
+class OpenSection:
+    """One run while it is being read."""
+
+    def __init__(self, line: int, command: str | None, stage: int) -> None:
+        self.line = line
+        self.command = command
+        self.stage = stage
+        self.settings: dict[str, Any] = {}
+        self.devices: dict[int, str] = {}
+        self.groups: Counter[str | None] = Counter()
+        self.device_lost = False
+        self.rows = RowBuffer()
+        self.has_header = False
+        self.began_table = False
+        self.fragment: tuple[int, tuple[str, ...]] | None = None
+        self.broken: list[int] = []
+        self.bounds: tuple[int | None, bool | None] = (None, None)
+        self.average: tuple[float | None, bool | None] = (None, None)
+        self.failures: list[Note] = []
+        self.failure_lines = 0
+        self.notes: list[Note] = []
+        self.facts = FactCollector()
+
+    def give_up_fragment(self) -> None:
+        """What was begun and not completed is a broken row."""
+        if self.fragment is not None:
+            self.broken.append(self.fragment[0])
+            self.fragment = None
+
+    def _listed_ranks(self) -> int | None:
+        """How many ranks the device list has; None when it was cut, as far as that can be seen."""
+        # A list with nothing behind it may go on.
+        ends_text = self.stage == Stage.LISTED and not self.failure_lines
+        if not self.devices or self.device_lost or ends_text:
+            return None
+        if len(self.groups) > 1:
+            return next(iter(self.groups.values()))
+        n_ranks = max(self.devices) + 1
+        per_process = self.settings.get("threads", 1) * self.settings.get("gpus", 1)
+        return n_ranks if per_process and n_ranks % per_process == 0 else None
+
+    def section(self, number: int, prelude: FactCollector | None) -> Section:
+        """What was read so far, settled."""
+        self.give_up_fragment()
+        table, cut = self.rows.table()
+        facts = self.facts.facts()
+        if prelude is not None:
+            facts = merge_facts([facts, prelude.facts()])
+        return make_section(
+            number=number,
+            line=self.line,
+            preamble=Preamble(**self.settings),
+            command=self.command,
+            devices=DeviceLines(list(self.devices.values())),
+            listed_ranks=self._listed_ranks(),
+            began_table=self.began_table,
+            table=table,
+            broken=sorted(self.broken + cut),
+            footer=Footer(*self.bounds, *self.average),
+            failures=self.failures,
+            failure_lines=self.failure_lines,
+            notes=self.notes,
+            nccl=facts,
+        )
+
 
 _MOST_FAILURES = 1000
+
 _HASH = ["#"]
 
 _TYPES = frozenset(DTYPE_OF_TYPE)
+
 _CELL = rf"{'|'.join(OPS)}|N/A|-?\d+(?:\.\d+)?(?:e[-+]\d+)?"
+
 _TYPE = "|".join(sorted(DTYPE_OF_TYPE, key=len, reverse=True))
+
 _ROW_START = re.compile(rf"(?<![\w.,/-])\d+\s+\d+\s+(?:{_TYPE})(?:\s+(?:{_CELL}))*")
+
 _SIZE_AT_END = re.compile(r"(?<=[:>\])|])\d+$")
+
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?|N/A")
+
 _SETTING = re.compile(
     r"(nThread|nGpus(?:\(perProc\))?|minBytes|maxBytes|step|warmup iters|agg iters|iters|validation|graph|unalign):? +"
     r"(-?\d+)(?:\((\w+)\))?"
 )
+
 _FIELDS = {
     "nThread": "threads",
     "nGpus": "gpus",
@@ -45,11 +140,17 @@ _FIELDS = {
     "graph": "graph",
     "unalign": "unalign",
 }
+
 _LAST_FIELDS = frozenset(("validation", "graph", "unalign"))
+
 _FOOTER = re.compile(r"(Out of bounds values|Avg bus bandwidth) *: *(\S*)(?: +(OK|FAILED))?")
+
 _TESTS_VERSION = re.compile(r"nccl-tests version +(\S+)")
+
 _CODES = re.compile(r"nccl-headers=(\d+) nccl-library=(\d+)")
+
 _PROGRAM = re.compile(r"Collective test (starting|concluded): *(?:\S*/)?(\w+?)_perf(?:_\w+)?\s*$")
+
 _EXPORT = re.compile(r"\+ (?:export )?'?(NCCL_[A-Z0-9_]+)='?([^']*)'?\s*$")
 
 
@@ -61,7 +162,7 @@ class LogReader:
         self.prelude = FactCollector()
         self._facts = self.prelude
         self._done: list[Section] = []
-        self._run: Run | None = None
+        self._run: OpenSection | None = None
         self._commands: set[str] = set()
         self._in_place_only = False
 
@@ -140,7 +241,7 @@ class LogReader:
         if not run.rows.add(tokens, text, self.line):
             self._take_interrupted_row(run, text)
 
-    def _take_interrupted_row(self, run: Run, text: str) -> None:
+    def _take_interrupted_row(self, run: OpenSection, text: str) -> None:
         """Take what there is of a row before other output breaks into its line."""
         match = _ROW_START.search(text)
         if match is None:
@@ -154,7 +255,7 @@ class LogReader:
             # The last cell may belong to what follows without a space, as in "sumhost:1:2 [0] NCCL INFO".
             run.fragment = (self.line, (whole, whole[: whole.rindex(whole.split()[-1])]))
 
-    def _take_part_of_row(self, run: Run, raw: str, tokens: list[str]) -> None:
+    def _take_part_of_row(self, run: OpenSection, raw: str, tokens: list[str]) -> None:
         """Take what may be the rest of a row, or the beginning of one."""
         if not _NUMBER.fullmatch(tokens[0]) and tokens[0] not in OPS:
             if tokens[0][-1] not in ":>|]" or len(tokens) == 1:
@@ -207,7 +308,7 @@ class LogReader:
         elif self._run is not None:
             self._take_inside(self._run, raw, tokens)
 
-    def _take_inside(self, run: Run, raw: str, tokens: list[str]) -> None:
+    def _take_inside(self, run: OpenSection, raw: str, tokens: list[str]) -> None:
         """Take a line that has a meaning only inside a run."""
         if "Reducing maxBytes" in raw:
             run.notes.append(Note(self.line, raw.strip(" #\t")))
@@ -223,13 +324,13 @@ class LogReader:
         elif run.stage == Stage.TABLE:
             self._take_part_of_row(run, raw, tokens)
 
-    def _at(self, stage: int, new: bool) -> Run:
+    def _at(self, stage: int, new: bool) -> OpenSection:
         """The run that a line of this stage belongs to."""
         if self._run is None or new:
             self._close()
             command = next(iter(self._commands)) if len(self._commands) == 1 else None
             self._commands.clear()
-            self._run = Run(self.line, command, stage)
+            self._run = OpenSection(self.line, command, stage)
             self._facts = self._run.facts
         self._run.stage = max(self._run.stage, stage)
         return self._run
@@ -325,3 +426,151 @@ class LogReader:
         run.failure_lines += 1
         if len(run.failures) < _MOST_FAILURES:
             run.failures.append(Note(self.line, raw.strip()[:500]))
+
+
+_BLOCK = 1 << 20
+
+_LONGEST_LINE = 1 << 16
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+_OVERWRITTEN = re.compile(r"(?m)^[^\n]*\r")
+
+
+def read(source: str | os.PathLike[str]) -> Log:
+    """Read a log of nccl-tests or rccl-tests: text of every layout since 2.0, or JSON.
+
+    Rows that were cut or mixed with other output are left out and counted; what the text does not say is None or
+    missing, never guessed. A check that was off leaves ``n_wrong`` missing, not 0.
+
+    Parameters
+    ----------
+    source : str or path
+        A file, or the text itself (a str with a line break in it).
+
+    Returns
+    -------
+    Log
+        Its `sections` hold the runs in the file's order, its `results` all rows in the schema of results.
+
+    Raises
+    ------
+    ParseError
+        If there is neither a run nor a message of NCCL in it; the error says what was seen.
+    OSError
+        If the file cannot be read.
+
+    Examples
+    --------
+    >>> log = read('''
+    ...   size         count      type   redop    root     time   algbw   busbw #wrong
+    ...  1073741824     268435456     float     sum      -1   4253.0  252.47  441.81      0
+    ... # Out of bounds values : 0 OK
+    ... # Avg bus bandwidth    : 441.81
+    ... ''')
+    >>> log.status, log.sections[0].collective, log.sections[0].n_ranks
+    ('complete', 'all_reduce', 8)
+    >>> log.results[["collective", "in_place", "time_us", "busbw_gbs"]].round(1)
+       collective  in_place  time_us  busbw_gbs
+    0  all_reduce     False   4253.0      441.8
+    """
+    if isinstance(source, str) and ("\n" in source or looks_like_json(source[:_LONGEST_LINE])):
+        name = f"text-{hashlib.sha256(source[:_BLOCK].encode(errors='replace')).hexdigest()[:8]}"
+        if looks_like_json(source[:_LONGEST_LINE]):
+            return Log(name, tuple(read_json_sections(source)))
+        blocks = (source[start : start + _BLOCK] for start in range(0, len(source), _BLOCK))
+        return _read_text(name, blocks)
+    path = Path(source) if len(str(source)) < 4096 else None
+    if path is None or (isinstance(source, str) and not path.is_file()):
+        shown = str(source)[:80]
+        raise ParseError(
+            f"no nccl-tests output found: {shown!r} is neither a file nor text with a line break in it", text=shown
+        )
+    with path.open("rb") as file:
+        start = file.read(_LONGEST_LINE)
+        encoding = _encoding(start)
+        file.seek(0)
+        if looks_like_json(start.decode(encoding, errors="replace")) and path.stat().st_size <= MOST_JSON:
+            text = file.read().decode(encoding, errors="replace")
+            return Log(path.name, tuple(read_json_sections(text, file=path.name)))
+        decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
+        return _read_text(path.name, (decoder.decode(block) for block in iter(lambda: file.read(_BLOCK), b"")))
+
+
+def _encoding(start: bytes) -> str:
+    """Windows shells write UTF-16 with a byte order mark."""
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    return "utf-8-sig"
+
+
+def _read_text(name: str, blocks: Iterator[str]) -> Log:
+    reader = LogReader()
+    start = ""
+    with _collector_paused():
+        for lines in _lines(blocks):
+            start = start or next((line.strip()[:200] for line in lines if line.strip()), "")
+            reader.take(lines)
+        sections = reader.finish()
+    prelude = reader.prelude.facts()
+    if not sections and prelude == NO_FACTS:
+        raise ParseError(
+            f"no nccl-tests output found: {_what_it_is(start, reader.line)}; a log has lines such as "
+            "'# nThread 1 nGpus 8 minBytes …' and a table of size, count, type, time, algbw and busbw",
+            text=start,
+            file=name,
+        )
+    return Log(name, sections, prelude)
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """A long log makes many values and no cycles; the collector would walk them over and over, a tenth of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _what_it_is(start: str, lines: int) -> str:
+    """What a text looks like, for someone who gave the wrong file."""
+    if not start:
+        return "the text is empty"
+    if "\0" in start or "\N{REPLACEMENT CHARACTER}" in start:
+        return "it holds binary data"
+    if start.lower().startswith(("<!doctype html", "<html")):
+        return "it looks like HTML"
+    return f"{lines:,} {'line' if lines == 1 else 'lines'}, the first is {start[:80]!r}"
+
+
+def _lines(blocks: Iterator[str]) -> Iterator[list[str]]:
+    """Lines of bounded length, by blocks: of a longer one only the start is kept, so that memory stays bounded too."""
+    tail, skipping = "", False
+    for block in blocks:
+        if skipping:
+            _, found, block = block.partition("\n")
+            if not found:
+                continue
+            yield [_clean(tail)]
+            tail, skipping = "", False
+        text = tail + block
+        end = text.rfind("\n") + 1
+        if end:
+            yield _clean(text[: end - 1]).split("\n")
+        tail = text[end:]
+        if len(tail) > _LONGEST_LINE:
+            tail, skipping = tail[:_LONGEST_LINE], True
+    if tail:
+        yield [_clean(tail)]
+
+
+def _clean(text: str) -> str:
+    """What a terminal shows: no control sequences, and of each line what follows its last carriage return."""
+    if "\x1b" in text:
+        text = _CONTROL.sub("", text)
+    if "\r" in text:
+        text = _OVERWRITTEN.sub("", text.replace("\r\n", "\n").rstrip("\r"))
+    return text

@@ -18,49 +18,29 @@ from itertools import cycle, product
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.nccl_tests.table import Table
+from meshlab.nccl_tests.log import DTYPE_OF_TYPE, ITEMSIZE, OPS, LogTable
 
-__all__ = ["DTYPE_OF_TYPE", "ITEMSIZE", "OPS", "RowBuffer", "Shape", "hold_together", "ranks_in_size", "read_header"]
+__all__ = ["RowBuffer", "Shape", "hold_together", "ranks_in_size", "read_header"]
 
-DTYPE_OF_TYPE = {
-    "int8": "int8",
-    "char": "int8",
-    "uint8": "uint8",
-    "int32": "int32",
-    "int": "int32",
-    "uint32": "uint32",
-    "int64": "int64",
-    "uint64": "uint64",
-    "half": "float16",
-    "float": "float32",
-    "double": "float64",
-    "bfloat16": "bfloat16",
-    "f8e4m3": "float8_e4m3fn",
-    "f8e5m2": "float8_e5m2",
-    "fp8_e4m3": "float8_e4m3fn",
-    "fp8_e5m2": "float8_e5m2",
-}
-"""numpy's (and ml_dtypes') name for the tool's type names."""
-
-ITEMSIZE = {
-    name: 1 if dtype.startswith(("int8", "uint8", "float8")) else int(re.findall(r"\d+", dtype)[0]) // 8
-    for name, dtype in DTYPE_OF_TYPE.items()
-}
-"""Bytes per element, by the tool's type name."""
-
-OPS = {"none": "", "sum": "sum", "prod": "prod", "min": "min", "max": "max", "avg": "avg", "mulsum": "mulsum"}
-"""What stands in the redop column, and the operation it means."""
 
 _PLAIN = ("time", "algbw", "busbw", "wrong")
+
 _PER_ITERATION = (*_PLAIN, "i_min", "i_max", "i_p99", "i_cv%")
+
 _STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+
 _SKIPPED_HALF = re.compile(r"\S {30,}\S")
+
 _PLACEMENT_BITS = np.array([1, 2], dtype=np.uint8)
+
 _INTERNED = {name: name for name in DTYPE_OF_TYPE}
+
 _WIDTHS = {"algbw": 6, "busbw": 6}
+
 _NAN = float("nan")
 
 Ints = npt.NDArray[np.int64]
+
 Bools = npt.NDArray[np.bool_]
 
 
@@ -230,7 +210,7 @@ class RowBuffer:
                     return True
         return False
 
-    def table(self) -> tuple[Table, list[int]]:
+    def table(self) -> tuple[LogTable, list[int]]:
         """The rows that are whole, and the line numbers of those that lost something."""
         n, shape = len(self), self.shape
         width = len(shape.columns)
@@ -241,7 +221,7 @@ class RowBuffer:
         values = (np.frombuffer(self._values, dtype=np.float64) if n else np.zeros(0)).reshape(n, 2, width)
         flags = bytes(self._flags)
         present = np.frombuffer(flags, dtype=np.uint8)[:, None] & _PLACEMENT_BITS > 0
-        table = Table(
+        table = LogTable(
             line,
             size,
             count,
@@ -289,7 +269,7 @@ def ranks_in_size(size: int, count: int, type_: str) -> int:
     return times if times and not rest else -1
 
 
-def hold_together(table: Table, follows: Sequence[int] | None = None) -> list[bool]:
+def hold_together(table: LogTable, follows: Sequence[int] | None = None) -> list[bool]:
     """Whether the numbers of each row belong together.
 
     The size must be count × element size × the same whole number (1, or the ranks) in every row, and algbw must be size
@@ -297,7 +277,7 @@ def hold_together(table: Table, follows: Sequence[int] | None = None) -> list[bo
 
     Parameters
     ----------
-    table : Table
+    table : LogTable
         The rows.
     follows : sequence of int, optional
         Whether the bandwidths of each row follow, where that is known; else six decimals are expected.

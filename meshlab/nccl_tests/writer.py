@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshlab.errors import BenchError
 from meshlab.frames.schema import require_columns
 from meshlab.nccl_tests.infer import COLLECTIVE_OF_PROGRAM
-from meshlab.nccl_tests.rows import DTYPE_OF_TYPE
-from meshlab.errors import BenchError
+from meshlab.nccl_tests.log import DTYPE_OF_TYPE
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["to_nccl_tests"]
+__all__ = ["write"]
 
 _PROGRAMS = {collective: program for program, collective in COLLECTIVE_OF_PROGRAM.items()}
 _TYPES = {dtype: name for name, dtype in reversed(DTYPE_OF_TYPE.items())}
@@ -34,7 +34,7 @@ _HEADER = (
 )
 
 
-def to_nccl_tests(results: pd.DataFrame) -> str:
+def write(results: pd.DataFrame) -> str:
     """Write a frame of results as an nccl-tests log, one table per run, collective and group.
 
     The text carries less than the frame: times and rates have two decimals, intervals and percentiles are lost, and
@@ -63,7 +63,7 @@ def to_nccl_tests(results: pd.DataFrame) -> str:
     >>> from meshlab.frames.schema import RESULTS, conform
     >>> row = dict(collective="all_reduce", op="sum", dtype="float32", in_place=False, mode="graph", n_ranks=2,
     ...            count=1 << 28, size_bytes=1 << 30, time_us=3295.43, algbw_gbs=325.83, busbw_gbs=325.83)
-    >>> print(to_nccl_tests(conform(pd.DataFrame([row]), RESULTS)).splitlines()[-5].rstrip())
+    >>> print(write(conform(pd.DataFrame([row]), RESULTS)).splitlines()[-5].rstrip())
     1073741824     268435456     float     sum      -1  3295.43  325.83  325.83    N/A
     """
     require_columns(results, [*_ONE_TABLE, *_ONE_LINE, "in_place", "time_us", "n_wrong", "status"])

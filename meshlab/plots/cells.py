@@ -11,16 +11,24 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.errors import MeshError
-from meshlab.mesh.mesh import DeviceMesh
 from meshlab.mesh.groups import Groups
-from meshlab.mesh.given import MeshLike, as_mesh
-from meshlab.plots.style import SEPARATOR, axes_size, room_right, set_title, text_width, wrap_parts
-from meshlab.plots.palette import PALETTE, rank_colors, text_colors
+from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.plots.style import (
+    PALETTE,
+    axes_size,
+    rank_colors,
+    room_right,
+    set_title,
+    text_colors,
+    text_width,
+    wrap_parts,
+)
+from meshlab.units import SEPARATOR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Grid", "membership_title", "plot_membership"]
+__all__ = ["CellGrid", "membership", "membership_title"]
 
 Mask = npt.NDArray[np.bool_]
 
@@ -32,7 +40,7 @@ _MOST_TICKS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class CellGrid:
     """How the ranks of a mesh lie on paper: row by row, in rank order.
 
     Parameters
@@ -51,7 +59,7 @@ class Grid:
     inner: tuple[tuple[str, int], ...]
 
     @classmethod
-    def of(cls, mesh: DeviceMesh, columns: int | None = None) -> Grid:
+    def of(cls, mesh: DeviceMesh, columns: int | None = None) -> CellGrid:
         """Lay a mesh out: whole axes along x where that looks good, else a part of one, near 3:2.
 
         Raises
@@ -61,7 +69,7 @@ class Grid:
 
         Examples
         --------
-        >>> Grid.of(DeviceMesh("pp=2, dp=2, tp=8")).columns, Grid.of(DeviceMesh("dp=2048, tp=8")).columns
+        >>> CellGrid.of(DeviceMesh("pp=2, dp=2, tp=8")).columns, CellGrid.of(DeviceMesh("dp=2048, tp=8")).columns
         (8, 128)
         """
         cuts = {}
@@ -100,8 +108,10 @@ class Grid:
 
         Examples
         --------
-        >>> Grid.of(DeviceMesh("pp=2, dp=2, tp=8")).row_names([0, 3]), Grid.of(DeviceMesh("dp=64")).row_names([1])
-        (['pp 0 · dp 0', 'pp 1 · dp 1'], ['dp 8–15 · rank 8'])
+        >>> CellGrid.of(DeviceMesh("pp=2, dp=2, tp=8")).row_names([0, 3])
+        ['pp 0 · dp 0', 'pp 1 · dp 1']
+        >>> CellGrid.of(DeviceMesh("dp=64")).row_names([1])
+        ['dp 8–15 · rank 8']
         """
         shape = [size // step for _, size, step in self.outer]
         names = []
@@ -155,7 +165,7 @@ def membership_title(groups: Groups) -> list[str]:
     return parts + ([f"{left_out:,} rank{'s' * (left_out != 1)} in no group"] if left_out else [])
 
 
-def plot_membership(
+def membership(
     mesh: MeshLike, axis: str | Sequence[str], *, ax: Axes | None = None, columns: int | None = None
 ) -> Axes:
     """Draw one cell per rank, coloured by the group that the rank is in along `axis`.
@@ -186,13 +196,13 @@ def plot_membership(
     Examples
     --------
     >>> from matplotlib.figure import Figure
-    >>> ax = plot_membership(DeviceMesh("dp=2, tp=4"), "tp", ax=Figure().add_subplot())
+    >>> ax = membership(DeviceMesh("dp=2, tp=4"), "tp", ax=Figure().add_subplot())
     >>> ax.get_title(loc="left")
     'tp: 2 groups of 4 ranks'
     """
     mesh = as_mesh(mesh)
     groups = mesh.group_set(axis)
-    grid = Grid.of(mesh, columns)
+    grid = CellGrid.of(mesh, columns)
     if ax is None:
         from matplotlib import pyplot as plt
 
@@ -317,7 +327,7 @@ def _run_centres(color: npt.NDArray[np.int32], *, within_cells: bool) -> tuple[A
     return line, (start + stop - 1) // 2 if within_cells else (start + stop - 1) / 2, stop - start
 
 
-def _name_cells(ax: Axes, grid: Grid, row_height: float, note: str) -> None:
+def _name_cells(ax: Axes, grid: CellGrid, row_height: float, note: str) -> None:
     row_step = _tick_step(grid.rows, row_height, _TEXT * (1.5 if grid.rows <= _MOST_TICKS else 3))
     rows = list(range(0, grid.rows, row_step))
     ax.set_yticks(rows, grid.row_names(rows))

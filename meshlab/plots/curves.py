@@ -9,17 +9,27 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.errors import BenchError
-from meshlab.plots.style import SEPARATOR, axes_size, font_size, room_right, set_title, text_width, wrap_title
-from meshlab.plots.lines import Line, Values, lines_of, title_parts
-from meshlab.plots.palette import PALETTE, PREVIOUS, WRONG
-from meshlab.units import THIN, format_bandwidth, format_size
+from meshlab.frames.labels import title_parts
+from meshlab.plots.lines import Line, Values, lines_of
+from meshlab.plots.style import (
+    PALETTE,
+    PREVIOUS,
+    WRONG,
+    axes_size,
+    font_size,
+    room_right,
+    set_title,
+    text_width,
+    wrap_title,
+)
+from meshlab.units import SEPARATOR, THIN, format_bandwidth, format_size
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-__all__ = ["curve_box", "plot_bandwidth", "plot_latency", "spread_labels"]
+__all__ = ["bandwidth", "curve_box", "latency", "spread_labels"]
 
 _BANDWIDTHS = {"busbw_gbs": "bus bandwidth", "algbw_gbs": "algorithm bandwidth"}
 _MOST_LABELS = 5
@@ -37,7 +47,7 @@ _SIZE_STEPS = (1, 2, 3, 4, 5, 10)
 """Octaves between two ticks; one of them stands at 1 KiB."""
 
 
-def plot_bandwidth(
+def bandwidth(
     results: pd.DataFrame,
     *,
     ax: Axes | None = None,
@@ -78,7 +88,7 @@ def plot_bandwidth(
     >>> from matplotlib.figure import Figure
     >>> from meshlab.frames.example_data import example
     >>> results = example().query("mode == 'graph'")
-    >>> ax = plot_bandwidth(results, references={"NVLink 4": 450}, ax=Figure((9, 4)).add_subplot())
+    >>> ax = bandwidth(results, references={"NVLink 4": 450}, ax=Figure((9, 4)).add_subplot())
     >>> ax.get_ylabel(), ax.get_xlabel()
     ('bus bandwidth (GB/s)', 'message size')
     """
@@ -96,8 +106,8 @@ def plot_bandwidth(
     return ax
 
 
-def plot_latency(results: pd.DataFrame, *, ax: Axes | None = None, previous: pd.DataFrame | None = None) -> Axes:
-    """Draw the time per call over message size, both logarithmic; the lines are those of `plot_bandwidth`.
+def latency(results: pd.DataFrame, *, ax: Axes | None = None, previous: pd.DataFrame | None = None) -> Axes:
+    """Draw the time per call over message size, both logarithmic; the lines are those of `bandwidth`.
 
     At each size a line stands at the median time of the slowest group. The band reaches over the 95 % intervals of all
     groups.
@@ -124,7 +134,7 @@ def plot_latency(results: pd.DataFrame, *, ax: Axes | None = None, previous: pd.
     --------
     >>> from matplotlib.figure import Figure
     >>> from meshlab.frames.example_data import example
-    >>> ax = plot_latency(example().query("collective == 'all_reduce'"), ax=Figure((9, 4)).add_subplot())
+    >>> ax = latency(example().query("collective == 'all_reduce'"), ax=Figure((9, 4)).add_subplot())
     >>> ax.get_ylabel(), ax.get_yscale()
     ('time per call', 'log')
     """

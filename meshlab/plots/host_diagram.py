@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.errors import TopologyError
-from meshlab.plots.style import axes_size, set_title, text_width
-from meshlab.plots.palette import PALETTE, WRONG, text_colors
-from meshlab.topology.given import ClusterLike, as_cluster
+from meshlab.plots.style import PALETTE, WRONG, axes_size, set_title, text_colors, text_width
 from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.links import Distance
+from meshlab.topology.model.presets import ClusterLike, as_cluster
 from meshlab.units import format_bandwidth
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_host"]
+__all__ = ["host"]
 
 _POINTS = 9.0
 _BOX, _GAP = 50.0, 10.0  # width of a box and of a gap, in points of a figure of our own
@@ -80,7 +79,7 @@ class _Sheet:
         self.ax.text(x, y, label, fontsize=_POINTS, **look)
 
 
-def plot_host(cluster: ClusterLike, node: int | str = 0, *, ax: Axes | None = None) -> Axes:
+def host(cluster: ClusterLike, node: int | str = 0, *, ax: Axes | None = None) -> Axes:
     """Draw the inside of one host: CPUs above, PCIe switches below them, then GPUs and NICs, and NVLink at the bottom.
 
     A line is as wide as the link is fast. NICs behind one switch share a box. Red marks a GPU that has no NVLink while
@@ -108,7 +107,7 @@ def plot_host(cluster: ClusterLike, node: int | str = 0, *, ax: Axes | None = No
     --------
     >>> from matplotlib.figure import Figure
     >>> from meshlab.topology.model.presets import preset
-    >>> ax = plot_host(preset("dgx-h100"), ax=Figure((12, 5)).add_subplot())
+    >>> ax = host(preset("dgx-h100"), ax=Figure((12, 5)).add_subplot())
     >>> [text.get_text() for text in ax.texts if "NVLink" in text.get_text()]
     ['NVLink · NV18 between all · 371\u2009GB/s each']
     """

@@ -8,20 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.frames.schema import STEP
-from meshlab.frames.statistics import spike_limit
 from meshlab.analysis.stragglers import find_stragglers
 from meshlab.errors import BenchError
-from meshlab.plots.style import axes_size, set_title
-from meshlab.plots.lines import where_text
-from meshlab.plots.palette import PALETTE, PREVIOUS, QUANTITY
+from meshlab.frames.labels import where_text
+from meshlab.frames.schema import STEP
+from meshlab.frames.statistics import spike_limit
+from meshlab.plots.style import PALETTE, PREVIOUS, QUANTITY, axes_size, set_title
 from meshlab.units import format_size, format_time_us
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["plot_batches", "plot_stragglers"]
+__all__ = ["batches", "stragglers"]
 
 _POINTS = 9.0
 _ROW = 15.0  # points that a rank has in a figure of our own, until the figure is high enough
@@ -80,7 +79,7 @@ class _Part:
         return [part for part in parts if part]
 
 
-def plot_stragglers(
+def stragglers(
     samples: pd.DataFrame,
     results: pd.DataFrame,
     *,
@@ -122,7 +121,7 @@ def plot_stragglers(
     >>> with launch(2, backend="threads") as engines:
     ...     run = bench(engines, "tp=2", axis="tp", sizes="1K", mode="isolated")
     ...     results = run.wait()
-    >>> ax = plot_stragglers(run.samples, results, ax=Figure((7, 4)).add_subplot())
+    >>> ax = stragglers(run.samples, results, ax=Figure((7, 4)).add_subplot())
     >>> [label.get_text().removeprefix("▸ ") for label in ax.get_yticklabels()]
     ['rank 0', 'rank 1']
     """
@@ -154,7 +153,7 @@ def plot_stragglers(
     return ax
 
 
-def plot_batches(
+def batches(
     samples: pd.DataFrame,
     results: pd.DataFrame,
     *,
@@ -194,7 +193,7 @@ def plot_batches(
     >>> with launch(2, backend="threads") as engines:
     ...     run = bench(engines, "tp=2", axis="tp", sizes="1K", mode="isolated")
     ...     results = run.wait()
-    >>> ax = plot_batches(run.samples, results, ax=Figure((7, 4)).add_subplot())
+    >>> ax = batches(run.samples, results, ax=Figure((7, 4)).add_subplot())
     >>> ax.get_images()[0].get_array().shape[0]
     2
     """

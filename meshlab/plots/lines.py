@@ -10,44 +10,23 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.frames.schema import require_columns
-from meshlab.frames.labels import PAIRS_OF, say_axes
 from meshlab.errors import BenchError
-from meshlab.plots.style import SEPARATOR
+from meshlab.frames.labels import is_wrong, say, say_axes
+from meshlab.frames.schema import require_columns
+from meshlab.units import SEPARATOR
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = [
-    "CPU_SOURCES",
-    "SOURCES",
-    "Line",
-    "Quantity",
-    "describe_groups",
-    "is_wrong",
-    "lines_of",
-    "say",
-    "title_parts",
-    "where_text",
-]
+__all__ = ["Line", "Quantity", "lines_of"]
+
 
 Values = npt.NDArray[np.float64]
+
 Quantity = Literal["busbw_gbs", "algbw_gbs", "time_us"]
 
-SOURCES: Mapping[str, str] = MappingProxyType(
-    {
-        "mpi": "MPI on this CPU",
-        "threads": "threads in this process, not a machine's numbers",
-        "nccl": "NCCL",
-        "nccl-tests": "nccl-tests",
-    }
-)
-"""What a title says about the source of its numbers."""
-
-CPU_SOURCES: Mapping[str, str] = MappingProxyType({"mpi": "CPU", "threads": "threads"})
-"""Sources that run on a CPU, each with the word that must stand in the title of their numbers."""
-
 _KEYS = ("collective", "axis", "n_ranks", "mode", "dtype", "op", "in_place", "root", "source", "run_id")
+
 _NEEDED = (
     *_KEYS,
     *get_args(Quantity),
@@ -136,28 +115,6 @@ def _names(combinations: Sequence[Mapping[str, Any]]) -> list[str]:
     return [SEPARATOR.join(say(key, combination[key]) for key in telling) for combination in combinations]
 
 
-def say(key: str, value: Any) -> str:
-    """One key's value in words."""
-    import pandas as pd
-
-    missing = pd.isna(value)
-    match key:
-        case "in_place":
-            return "placement unknown" if missing else ("in place" if value else "out of place")
-        case "n_ranks":
-            return "ranks unknown" if missing else f"{value} rank{'s' * (value != 1)}"
-        case "root" | "run_id":
-            return f"no {key.removesuffix('_id')}" if missing else f"{key.removesuffix('_id')} {value}"
-    return f"no {key}" if missing else str(value)
-
-
-def is_wrong(results: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which rows have a wrong result."""
-    counted = results["n_wrong"].gt(0).fillna(False).to_numpy(bool)
-    said = results["status"].eq("wrong").fillna(False).to_numpy(bool)
-    return np.asarray(counted | said)
-
-
 def _line(name: str, keys: Mapping[str, Any], rows: pd.DataFrame, quantity: Quantity) -> Line:
     size, launch, time, low, high, drawn = (
         rows[column].to_numpy("float64", na_value=np.nan)
@@ -183,60 +140,3 @@ def _line(name: str, keys: Mapping[str, Any], rows: pd.DataFrame, quantity: Quan
         value, lowest, highest = count / median, count / highest, count / lowest
     keys = MappingProxyType(dict(keys))
     return Line(name, keys, sizes, value, lowest, highest, size[crosses], drawn[crosses], rows)
-
-
-def where_text(results: pd.DataFrame) -> str:
-    """Where the numbers come from, for a title; numbers from a CPU always say so.
-
-    The text in ``results.attrs["where"]`` comes first; the column ``source`` speaks when it is silent.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> where_text(pd.DataFrame({"source": ["mpi", "mpi"]}))
-    'MPI on this CPU'
-    """
-    where = str(results.attrs.get("where") or "")
-    sources = [str(source) for source in results["source"].dropna().unique()]
-    if not where:
-        return " and ".join(SOURCES.get(source, source) for source in sources)
-    silent = [source for source in sources if CPU_SOURCES.get(source, "").lower() not in where.lower()]
-    return SEPARATOR.join([where, *(SOURCES[source] for source in silent)])
-
-
-def title_parts(results: pd.DataFrame) -> list[str]:
-    """The parts of a title that hold for all rows: collective, axis and groups, where, mode.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> row = {"collective": "all_reduce", "axis": "tp", "source": "mpi", "mode": "pipelined", "n_ranks": 2}
-    >>> title_parts(pd.DataFrame([row | {"group": "tp_0"}, row | {"group": "tp_1"}]))
-    ['all_reduce', 'tp (2 groups of 2)', 'MPI on this CPU', 'pipelined']
-    """
-    parts = [
-        _constant(results, "collective"),
-        describe_groups(results),
-        where_text(results),
-        _constant(results, "mode"),
-    ]
-    return [part for part in parts if part]
-
-
-def _constant(results: pd.DataFrame, column: str) -> str:
-    values = results[column].dropna().unique()
-    return str(values[0]) if len(values) == 1 else ""
-
-
-def describe_groups(results: pd.DataFrame) -> str:
-    """The axis in words and its groups, such as "tp (2 groups of 4)"; empty where they are not the same in all rows."""
-    results = say_axes(results)
-    axis, n_ranks = _constant(results, "axis"), _constant(results, "n_ranks")
-    groups = results["group"].nunique()
-    if not axis:
-        return f"{n_ranks} rank{'s' * (n_ranks != '1')}" if n_ranks and results["axis"].isna().all() else ""
-    if axis.startswith(PAIRS_OF):
-        return axis
-    if not n_ranks or not groups:
-        return axis
-    return f"{axis} ({groups} group{'s' * (groups != 1)} of {n_ranks})"

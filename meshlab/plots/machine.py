@@ -10,17 +10,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.mesh.given import MeshLike
-from meshlab.plots.style import SEPARATOR, axes_size, room_right, set_title, text_width, wrap_parts
-from meshlab.plots.palette import PALETTE, rank_colors, text_colors
-from meshlab.topology.given import ClusterLike
-from meshlab.topology.levels import Ints
-from meshlab.topology.placement.placement.scene import View, make_view
+from meshlab.mesh.mesh import MeshLike
+from meshlab.plots.style import (
+    PALETTE,
+    axes_size,
+    rank_colors,
+    room_right,
+    set_title,
+    text_colors,
+    text_width,
+    wrap_parts,
+)
+from meshlab.topology.model.cluster import Ints
+from meshlab.topology.model.presets import ClusterLike
+from meshlab.topology.placement.scene import View, make_view
+from meshlab.units import SEPARATOR
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_topology"]
+__all__ = ["topology"]
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -38,7 +47,7 @@ _COLUMNS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128
 
 
 @dataclass(frozen=True, slots=True)
-class _Grid:
+class _Blocks:
     """Where blocks and cells lie, in pixels of the image."""
 
     wide: int  # cells of a block
@@ -69,7 +78,7 @@ class _Grid:
         return self.side * self.inch
 
 
-def plot_topology(
+def topology(
     mesh: MeshLike | None = None,
     cluster: ClusterLike | None = None,
     *,
@@ -113,7 +122,7 @@ def plot_topology(
     >>> from meshlab.mesh.mesh import DeviceMesh
     >>> from meshlab.topology.model.presets import preset
     >>> mesh, cluster = DeviceMesh("dp=2, tp=8"), preset("dgx-h100", nodes=2)
-    >>> ax = plot_topology(mesh, cluster, axis="dp", ax=Figure((12, 4)).add_subplot())
+    >>> ax = topology(mesh, cluster, axis="dp", ax=Figure((12, 4)).add_subplot())
     >>> ax.get_title(loc="left")
     'dp (8 groups of 2) · 2 nodes · 16 × H100 80GB · NVLink domains of 8'
     """
@@ -127,7 +136,7 @@ def plot_topology(
     return ax
 
 
-def _new_axes(view: View) -> tuple[Axes, _Grid]:
+def _new_axes(view: View) -> tuple[Axes, _Blocks]:
     from matplotlib import pyplot as plt
 
     grid = _fit(view, _WIDTH, _HEIGHT, _TALL)
@@ -139,7 +148,7 @@ def _new_axes(view: View) -> tuple[Axes, _Grid]:
     return figure.add_axes((left / width, bottom / height, wide / width, high / height)), grid
 
 
-def _fit(view: View, width: float, height: float, tall: float | None = None) -> _Grid:
+def _fit(view: View, width: float, height: float, tall: float | None = None) -> _Blocks:
     """Choose the grid with the largest cells; blocks carry their names where every name has room.
 
     Where colours repeat and numbers find no room in it, blocks carry their groups too, on up to `tall` inches.
@@ -150,7 +159,7 @@ def _fit(view: View, width: float, height: float, tall: float | None = None) -> 
     return _largest(view, width, tall or height, [*view.blocks, *_spans(view)], spans=True)
 
 
-def _largest(view: View, width: float, height: float, labels: Sequence[str], *, spans: bool = False) -> _Grid:
+def _largest(view: View, width: float, height: float, labels: Sequence[str], *, spans: bool = False) -> _Blocks:
     cells = int(np.bincount(view.block_of, minlength=1).max())
     blocks = len(view.blocks)
     longest = max(len(label) for label in labels)
@@ -174,10 +183,10 @@ def _largest(view: View, width: float, height: float, labels: Sequence[str], *, 
     return best[1]
 
 
-def _grid(wide: int, high: int, columns: int, rows: int, lines: int, cell: float) -> _Grid:
+def _grid(wide: int, high: int, columns: int, rows: int, lines: int, cell: float) -> _Blocks:
     side = min(32, max(5, round(cell / _SEAM)))
     inch = cell / side
-    return _Grid(wide, high, columns, rows, side, math.ceil(lines * _LINE / inch), inch, spans=lines > 1)
+    return _Blocks(wide, high, columns, rows, side, math.ceil(lines * _LINE / inch), inch, spans=lines > 1)
 
 
 def _spans(view: View) -> list[str]:
@@ -198,12 +207,12 @@ def _span(word: str, groups: Ints) -> str:
     return f"{word} {held[0]}, {held[1]}{', …' * (len(held) > 2)}"
 
 
-def _needs_spans(view: View, grid: _Grid) -> bool:
+def _needs_spans(view: View, grid: _Blocks) -> bool:
     """Whether colours repeat and nothing else tells the groups apart."""
     return view.n_groups > len(PALETTE) and not _numbers_cells(view, grid) and not _numbers_blocks(view, grid)
 
 
-def _row_names(view: View, grid: _Grid, spans: bool) -> list[str]:
+def _row_names(view: View, grid: _Blocks, spans: bool) -> list[str]:
     """What stands at the left where blocks have no room for their names: the first block of some rows."""
     firsts = range(0, grid.rows * grid.columns, _lines_apart(grid) * grid.columns)
     names = [view.blocks[first] for first in firsts]
@@ -213,7 +222,7 @@ def _row_names(view: View, grid: _Grid, spans: bool) -> list[str]:
     return [f"{name} · {_span(view.word, held)}" for name, held in zip(names, groups, strict=True)]
 
 
-def _lines_apart(grid: _Grid) -> int:
+def _lines_apart(grid: _Blocks) -> int:
     return math.ceil(_LINE / (grid.block_size[1] * grid.inch))
 
 
@@ -230,11 +239,11 @@ def _digits(view: View) -> int:
     return len(str(max(view.n_groups - 1, 0)))
 
 
-def _numbers_cells(view: View, grid: _Grid) -> bool:
+def _numbers_cells(view: View, grid: _Blocks) -> bool:
     return len(view.group_of) <= _MOST_TEXTS and grid.cell >= max((_digits(view) + 0.8) * _CHAR, _LINE)
 
 
-def _numbers_blocks(view: View, grid: _Grid) -> bool:
+def _numbers_blocks(view: View, grid: _Blocks) -> bool:
     if len(view.blocks) > _MOST_TEXTS or len(view.blocks) == len(view.group_of):
         return False
     roomy = grid.wide * grid.cell >= (_digits(view) + 0.8) * _CHAR and grid.high * grid.cell >= _LINE
@@ -245,7 +254,7 @@ def _numbers_blocks(view: View, grid: _Grid) -> bool:
     return roomy and bool(np.all(lowest == highest))
 
 
-def _meaning(view: View, grid: _Grid) -> str:
+def _meaning(view: View, grid: _Blocks) -> str:
     """What colour and number say."""
     numbered = " and number" if _numbers_cells(view, grid) or _numbers_blocks(view, grid) else ""
     repeats = f", repeating after {len(PALETTE)}" if view.n_groups > len(PALETTE) else ""
@@ -255,12 +264,12 @@ def _meaning(view: View, grid: _Grid) -> str:
     return f"{view.subtitle} · colour{numbered}: {view.word}{repeats}{below}{left}{idle}"
 
 
-def _has_legend(view: View, grid: _Grid) -> bool:
+def _has_legend(view: View, grid: _Blocks) -> bool:
     numbered = _numbers_cells(view, grid) or _numbers_blocks(view, grid)
     return not numbered and view.n_groups <= len(view.group_names)
 
 
-def _draw(view: View, grid: _Grid, ax: Axes) -> None:
+def _draw(view: View, grid: _Blocks, ax: Axes) -> None:
     high, wide = grid.shape
     column, row = _corners(view, grid)
     colors = (rank_colors(view.group_of) * 255).round().astype(np.uint8)
@@ -280,7 +289,7 @@ def _draw(view: View, grid: _Grid, ax: Axes) -> None:
     ax.set_xlabel(note, fontsize=_POINTS, loc="left", labelpad=4 + pad)
 
 
-def _corners(view: View, grid: _Grid) -> tuple[Ints, Ints]:
+def _corners(view: View, grid: _Blocks) -> tuple[Ints, Ints]:
     """The upper left pixel of every cell: column and row."""
     across, down = grid.block_size
     column = view.block_of % grid.columns * across + view.slot_of % grid.wide * grid.side
@@ -288,7 +297,7 @@ def _corners(view: View, grid: _Grid) -> tuple[Ints, Ints]:
     return column, row
 
 
-def _paint(view: View, grid: _Grid, colors: Pixels) -> Pixels:
+def _paint(view: View, grid: _Blocks, colors: Pixels) -> Pixels:
     """The image as RGBA: cells with a seam to the right and below, dark inside a group and clear between groups."""
     high, wide = grid.shape
     down_cells, across_cells = grid.rows * grid.high, grid.columns * grid.wide
@@ -335,7 +344,7 @@ def _inks(view: View, colors: Pixels) -> list[str]:
     return inks.tolist()  # type: ignore[no-any-return]
 
 
-def _write_cells(view: View, grid: _Grid, colors: Pixels, column: Ints, row: Ints, ax: Axes) -> None:
+def _write_cells(view: View, grid: _Blocks, colors: Pixels, column: Ints, row: Ints, ax: Axes) -> None:
     """Write the number of the group into every cell, and the rank above it where there is room."""
     longest = max(len(f"{view.word} {view.n_groups - 1}"), len(f"rank {view.rank_of.max()}")) + 0.5
     worded = grid.cell >= max(longest * _CHAR, 2 * _LINE)
@@ -350,7 +359,7 @@ def _write_cells(view: View, grid: _Grid, colors: Pixels, column: Ints, row: Int
         ax.text(x, y, text, ha="center", va="center", fontsize=_POINTS, color=ink)
 
 
-def _write_block_numbers(view: View, grid: _Grid, colors: Pixels, ax: Axes) -> None:
+def _write_block_numbers(view: View, grid: _Blocks, colors: Pixels, ax: Axes) -> None:
     """Write the number of the group across every block; all cells of a block are of one group."""
     across, down = grid.block_size
     _, first = np.unique(view.block_of, return_index=True)
@@ -362,7 +371,7 @@ def _write_block_numbers(view: View, grid: _Grid, colors: Pixels, ax: Axes) -> N
         ax.text(x, y, text, ha="center", va="center", fontsize=_POINTS, color=ink)
 
 
-def _write_blocks(view: View, grid: _Grid, ax: Axes) -> None:
+def _write_blocks(view: View, grid: _Blocks, ax: Axes) -> None:
     """Name every block above it; where there is no room, name the first block of some rows at the left."""
     across, down = grid.block_size
     if grid.label:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.benchmark.comparison import Comparison, row_name, telling_columns
+from meshlab.analysis.comparison import Comparison, row_name, telling_columns
 from meshlab.errors import BenchError
 from meshlab.plots.curves import spread_labels
-from meshlab.plots.palette import PALETTE, PREVIOUS, WRONG
+from meshlab.plots.style import PALETTE, PREVIOUS, WRONG
 from meshlab.units import format_size
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["plot_comparison"]
+__all__ = ["comparison"]
 
 # Shape and colour say the same, so that either is enough; mid tones stand out on white and on black.
 _MARKERS: dict[str, dict[str, Any]] = {
@@ -37,7 +37,7 @@ _RATIOS = (
 """Ticks for ratios, by how far the smallest and the largest are apart."""
 
 
-def plot_comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
+def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     """Draw the time after over the time before, for every size.
 
     Triangles are rows that are surely slower (up) or faster (down), dots are the same, rings are unclear. Bars are 95 %
@@ -67,7 +67,7 @@ def plot_comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     >>> from meshlab.frames.example_data import example
     >>> graph = example().query("mode == 'graph' and collective == 'all_reduce'")
     >>> slower = graph.assign(**{name: 2 * graph[name] for name in ("time_us", "time_us_lo", "time_us_hi")})
-    >>> ax = plot_comparison(compare(graph, slower), ax=Figure((7, 4)).add_subplot())
+    >>> ax = comparison(compare(graph, slower), ax=Figure((7, 4)).add_subplot())
     >>> ax.get_ylabel()
     'time after / before  (above 1 is slower)'
     """

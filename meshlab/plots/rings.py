@@ -8,18 +8,17 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.errors import TopologyError
-from meshlab.plots.style import axes_size, set_title, text_width
-from meshlab.plots.palette import PALETTE, text_colors
-from meshlab.topology.placement.placement.crossings import ring_hops
-from meshlab.topology.levels import INNER_LEVELS
+from meshlab.plots.style import PALETTE, axes_size, set_title, text_colors, text_width
+from meshlab.topology.model.cluster import INNER_LEVELS
 from meshlab.topology.model.links import Distance
-from meshlab.topology.placement.placement.placement import Placement
+from meshlab.topology.placement.crossings import ring_hops
+from meshlab.topology.placement.placement import Placement
 from meshlab.units import format_bandwidth
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["plot_ring"]
+__all__ = ["ring"]
 
 _POINTS = 9.0
 _RADIUS, _HOSTS, _NAMES = 1.0, 1.14, 1.22  # of ranks, host arcs, and host names
@@ -32,7 +31,7 @@ _WIDTHS = (1.5, 4.0, 3.0, 2.5, 2.5, 2.5)
 _DEPTHS = (0.05, 0.1, 0.25, 0.45, 0.75, 1.05)
 
 
-def plot_ring(placement: Placement, group: str, *, ax: Axes | None = None) -> Axes:
+def ring(placement: Placement, group: str, *, ax: Axes | None = None) -> Axes:
     """Draw the ring of one group, as NCCL builds it: every host once, in the order of its first rank.
 
     The farther a hop goes, the deeper it bows to the middle.
@@ -60,10 +59,10 @@ def plot_ring(placement: Placement, group: str, *, ax: Axes | None = None) -> Ax
     --------
     >>> from matplotlib.figure import Figure
     >>> from meshlab.mesh.mesh import DeviceMesh
-    >>> from meshlab.topology.placement.placement.placement import place
+    >>> from meshlab.topology.placement.placement import place
     >>> from meshlab.topology.model.presets import preset
     >>> placement = place(DeviceMesh("tp=16"), preset("dgx-h100", nodes=2))
-    >>> ax = plot_ring(placement, "tp_0", ax=Figure((8, 6)).add_subplot())
+    >>> ax = ring(placement, "tp_0", ax=Figure((8, 6)).add_subplot())
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['14 hops over NV18 · 371\u2009GB/s', '2 hops over leaf · 48.0\u2009GB/s']
     """
@@ -77,7 +76,7 @@ def plot_ring(placement: Placement, group: str, *, ax: Axes | None = None) -> Ax
         from matplotlib import pyplot as plt
 
         ax = plt.figure(figsize=(11, 6.2)).add_axes((0.02, 0.02, 0.96, 0.88))
-    order, level, distance, gbs = ring_hops(placement.ground, ranks.array)
+    order, level, distance, gbs = ring_hops(placement.rank_map, ranks.array)
     angle = np.pi / 2 - 2 * np.pi * np.arange(size) / size
     where = np.stack([np.cos(angle), np.sin(angle)], axis=1) * _RADIUS
     _draw_hops(ax, placement, order, where, level, distance, gbs)
@@ -122,7 +121,7 @@ def _draw_hops(
         rate += f", behind a 1:{taper:g} taper" if taper > 1 else ""
         hops = int(mine.sum())
         handles.append(Line2D([], [], label=f"{hops:,} hop{'s' * (hops > 1)} over {word}{rate}", **look))
-    hosts = np.unique(placement.ground.node[order])[:200]
+    hosts = np.unique(placement.rank_map.node[order])[:200]
     beside = text_width(max((placement.cluster.names[host] for host in hosts), key=len), _POINTS)
     place: Any = {"loc": "center left", "bbox_to_anchor": (_legend_at(ax, beside), 0.5), "frameon": False}
     ax.legend(handles=handles, fontsize=_POINTS + 1, handlelength=3.4, labelspacing=0.8, **place)
@@ -172,7 +171,7 @@ def _draw_hosts(ax: Axes, placement: Placement, order: npt.NDArray[np.int32], an
     from matplotlib import rcParams
     from matplotlib.collections import LineCollection
 
-    node = placement.ground.node[order]
+    node = placement.rank_map.node[order]
     starts = np.flatnonzero(np.append(True, node[1:] != node[:-1]))
     stops = np.append(starts[1:], len(order))
     half = np.pi / len(order) * 0.8

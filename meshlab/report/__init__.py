@@ -1,5 +1,5 @@
-"""One run, or any results, as a document for someone else."""
+"""Reports: a run or any results as one HTML or Markdown document."""
 
-from meshlab.report.report import Report, read_report
+import lazy_loader
 
-__all__ = ["Report", "read_report"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

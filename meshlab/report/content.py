@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from meshlab.frames.labels import is_plain
+from meshlab.analysis.concurrency import contention, interference
+from meshlab.analysis.pairs import pair_table
 from meshlab.comm.catalog import CATALOG
-from meshlab.plots.style import SEPARATOR
-from meshlab.plots.lines import CPU_SOURCES, Line, describe_groups, is_wrong, lines_of, say
-from meshlab.units import THIN, format_bandwidth, format_size, format_time_us
+from meshlab.frames.labels import CPU_SOURCES, axis_words, describe_groups, is_plain, is_wrong, say
+from meshlab.plots.lines import Line, lines_of
+from meshlab.units import SEPARATOR, THIN, format_bandwidth, format_size, format_time_us
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +23,9 @@ __all__ = [
     "MOST_ROWS",
     "MOST_TABLES",
     "Cell",
-    "Table",
+    "ReportTable",
+    "answer_tables",
+    "answers",
     "correctness",
     "has_failed",
     "method",
@@ -31,9 +34,13 @@ __all__ = [
     "warnings_of",
 ]
 
+
 MOST_ROWS, MOST_TABLES = 200, 60
+
 _MOST_NAMED = 3
+
 _FEW_SAMPLES = 30
+
 _WIDE_INTERVAL = 0.10
 
 
@@ -46,16 +53,13 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """A titled table; `more` rows were left out of it."""
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     more: int = 0
-
-
-# -- the verdict -------------------------------------------------------------------------------------------------------
 
 
 def correctness(results: pd.DataFrame) -> str:
@@ -152,9 +156,6 @@ def _difference(lines: Sequence[Line]) -> Iterable[str]:
         yield max(found)[2]
 
 
-# -- warnings ----------------------------------------------------------------------------------------------------------
-
-
 def warnings_of(results: pd.DataFrame, *, state: str, fingerprint: str, cluster: Cluster | None = None) -> list[str]:
     """What the reader should know before trusting the numbers."""
     warnings = _another_machine(results, cluster) if cluster is not None else []
@@ -211,10 +212,7 @@ def _another_machine(results: pd.DataFrame, cluster: Cluster) -> list[str]:
     return [f"The machine shown here did not give these numbers, {who} did: {cluster.summary}."] if who else []
 
 
-# -- tables ------------------------------------------------------------------------------------------------------------
-
-
-def tables(results: pd.DataFrame) -> tuple[list[Table], int]:
+def tables(results: pd.DataFrame) -> tuple[list[ReportTable], int]:
     """One table per line of the plots, by axis, and how many more there would be."""
     lines = lines_of(_without_pairs(results), "busbw_gbs")
     axes = list(dict.fromkeys(_axis(line) for line in lines))
@@ -222,7 +220,7 @@ def tables(results: pd.DataFrame) -> tuple[list[Table], int]:
     return [_table(line) for line in lines[:MOST_TABLES]], max(0, len(lines) - MOST_TABLES)
 
 
-def _table(line: Line) -> Table:
+def _table(line: Line) -> ReportTable:
     keys = line.keys
     told = [say(key, keys[key]) for key in ("dtype", "op", "root", "in_place", "mode") if not _missing(keys[key])]
     title = SEPARATOR.join(part for part in (str(keys["collective"]), describe_groups(line.rows), *told) if part)
@@ -243,7 +241,7 @@ def _table(line: Line) -> Table:
             *bandwidths,
         ]
         cells.append((*(Cell(text) for text in texts), _wrong_cell(row)))
-    return Table(title, header, tuple(cells), max(0, len(rows) - MOST_ROWS))
+    return ReportTable(title, header, tuple(cells), max(0, len(rows) - MOST_ROWS))
 
 
 def _interval(low: float, high: float) -> str:
@@ -267,15 +265,12 @@ def _wrong_cell(row: Any) -> Cell:
     return Cell("0")
 
 
-# -- method ------------------------------------------------------------------------------------------------------------
-
 _MODES = {
     "isolated": "isolated: one call at a time, from an aligned start until it is complete",
     "pipelined": "pipelined: calls back to back, as nccl-tests does by default; for a small message that is the cost "
     "of one call among many, not its latency alone",
     "graph": "graph: calls captured once in a CUDA graph and replayed, as nccl-tests -G does",
 }
-
 
 _WAYS = {
     " alone": "one group at a time: the rest idle; else all groups of an axis at once",
@@ -343,9 +338,6 @@ def _factors(results: pd.DataFrame) -> str:
     return ", ".join(told) if told else "see PERFORMANCE.md of nccl-tests"
 
 
-# -- words -------------------------------------------------------------------------------------------------------------
-
-
 def _missing(value: Any) -> bool:
     import pandas as pd
 
@@ -378,3 +370,130 @@ def _span(values: pd.Series[Any]) -> str:
         return ""
     low, high = int(known.min()), int(known.max())
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+_VARYING = ("launch", "op", "dtype", "root", "in_place", "mode", "group")
+
+
+def answers(results: pd.DataFrame) -> list[str]:
+    """One sentence with numbers for each question and axis."""
+    return [
+        *(_of_pairs(rows) for rows in _pairs(results)),
+        *(_of_groups(axis, rows) for axis, rows in contention(results).groupby("axis", sort=False)),
+        *(
+            _of_axes(axis, beside, rows)
+            for (axis, beside), rows in interference(results).groupby(["axis", "beside"], sort=False)
+        ),
+    ]
+
+
+def answer_tables(results: pd.DataFrame) -> list[ReportTable]:
+    """One table for each question and axis."""
+    return [
+        *(_pair_table(rows) for rows in _pairs(results)),
+        *(
+            _ratio_table(f"{axis}{SEPARATOR}all groups at once against one at a time", rows, "alone", "together")
+            for axis, rows in contention(results).groupby("axis", sort=False)
+        ),
+        *(
+            _ratio_table(f"{axis}{SEPARATOR}while {beside} runs, against alone", rows, "alone", "beside")
+            for (axis, beside), rows in interference(results).groupby(["axis", "beside"], sort=False)
+        ),
+    ]
+
+
+def _pairs(results: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """The pairs of each collective, axis, mode and element type."""
+    for _, rows in pair_table(results).groupby(["collective", "axis", "mode", "dtype"], sort=False):
+        yield rows
+
+
+def _of_pairs(rows: pd.DataFrame) -> str:
+    size = rows["size_bytes"].max()
+    largest = rows[rows["size_bytes"] == size]
+    low, high = largest["busbw_gbs"].min(), largest["busbw_gbs"].max()
+    first = largest.iloc[0]
+    words = axis_words(f"{first['axis']} pairs")
+    text = f"{first['collective']} at {format_size(size)}, {words}: {format_bandwidth(low)} to "
+    text += f"{format_bandwidth(high)} busbw; "
+    slow = largest[largest["is_slow"].fillna(value=False)]
+    if not len(slow):
+        return f"{text}no pair is slow."
+    named = [f"{_ends(row)} {format_bandwidth(row.busbw_gbs)}" for row in slow.head(_MOST_NAMED).itertuples()]
+    more = f" and {len(slow) - len(named)} more" if len(slow) > len(named) else ""
+    return f"{text}SLOW: {', '.join(named)}{more}."
+
+
+def _ends(row: Any) -> str:
+    return f"{row.from_rank}{'→' if row.collective == 'send' else '↔'}{row.to_rank}"
+
+
+def _pair_table(rows: pd.DataFrame) -> ReportTable:
+    first = rows.iloc[0]
+    parts = [first["collective"], axis_words(f"{first['axis']} pairs"), first["dtype"], first["mode"]]
+    parts.append("the slowest first")
+    varying = [name for name in ("launch",) if rows[name].nunique() > 1]
+    cells = []
+    row: Any
+    for row in rows.head(MOST_ROWS).itertuples():
+        texts = [
+            _ends(row),
+            format_size(row.size_bytes),
+            *(str(getattr(row, name)) for name in varying),
+            format_time_us(row.time_us),
+            format_bandwidth(row.busbw_gbs),
+        ]
+        share = Cell(f"{'✕ ' if row.is_slow else ''}{row.share:.0%}", is_bad=bool(row.is_slow))
+        cells.append((*(Cell(text) for text in texts), share))
+    header = ("pair", "size", *varying, "median", "busbw", "of the median pair")
+    return ReportTable(SEPARATOR.join(map(str, parts)), header, tuple(cells), max(0, len(rows) - MOST_ROWS))
+
+
+def _worst(rows: pd.DataFrame) -> str:
+    """What became slower the most, and how many rows surely did; empty where none did."""
+    slower = rows[rows["is_clear"] & (rows["ratio"] > 1)]
+    if slower.empty:
+        return ""
+    row = slower.iloc[int(slower["ratio"].to_numpy().argmax())]
+    what = f"{row['collective']} at {format_size(row['size_bytes'])} on {row['group']}"
+    ratio = f"{row['ratio']:.2f} × as long ({row['ratio_lo']:.2f} to {row['ratio_hi']:.2f})"
+    return f"{len(slower):,} of {len(rows):,} rows are clearly slower than alone, at most {what}, {ratio}"
+
+
+def _of_groups(axis: Any, rows: pd.DataFrame) -> str:
+    worst = _worst(rows)
+    if not worst:
+        return f"The groups of {axis} do not slow each other down beyond the intervals."
+    return f"The groups of {axis} slow each other down: {worst}."
+
+
+def _of_axes(axis: Any, beside: Any, rows: pd.DataFrame) -> str:
+    worst = _worst(rows)
+    if not worst:
+        return f"{beside} does not slow {axis} down beyond the intervals."
+    return f"{beside} slows {axis} down: {worst}."
+
+
+def _ratio_table(title: str, rows: pd.DataFrame, before: str, after: str) -> ReportTable:
+    names = {"alone": "alone", "together": "all at once", "beside": "both at once"}
+    per_collective = rows.groupby("collective")
+    # What follows from the collective, such as that all_gather has no op, needs no column.
+    varying = [name for name in _VARYING if per_collective[name].nunique(dropna=False).max() > 1]
+    varying = ["collective", *varying] if len(per_collective) > 1 else varying
+    constant = [name for name in ("collective", "dtype", "mode") if name not in varying]
+    told = [say(name, rows[name].iloc[0]) for name in constant]
+    ordered = rows.sort_values(["size_bytes", *varying], kind="stable")
+    cells = []
+    for _, row in ordered.head(MOST_ROWS).iterrows():
+        interval = "–" if row["ratio_lo"] != row["ratio_lo"] else f"{row['ratio_lo']:.2f} – {row['ratio_hi']:.2f}"
+        texts = [
+            format_size(row["size_bytes"]),
+            *(say(name, row[name]) for name in varying),
+            format_time_us(row[f"{before}_us"]),
+            format_time_us(row[f"{after}_us"]),
+            f"{row['ratio']:.2f} ×",
+            interval,
+        ]
+        cells.append(tuple(Cell(text) for text in texts))
+    header = ("size", *varying, names[before], names[after], "ratio", "95 % interval")
+    return ReportTable(SEPARATOR.join([title, *told]), header, tuple(cells), max(0, len(rows) - MOST_ROWS))

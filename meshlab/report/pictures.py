@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshlab.analysis.pairs import pair_matrix
-from meshlab.frames.labels import PAIRS_OF, axis_words, say_axes
 from meshlab.files import write_file
+from meshlab.frames.labels import PAIRS_OF, axis_words, describe_groups, say, say_axes, title_parts
 from meshlab.mesh.mesh import DeviceMesh
-from meshlab.plots.curves import curve_box, plot_bandwidth, plot_latency
-from meshlab.plots.style import SEPARATOR, figure_png, figure_svg
-from meshlab.plots.lines import Quantity, describe_groups, lines_of, say, title_parts
-from meshlab.plots.cells import Grid, membership_title, plot_membership
-from meshlab.units import format_bandwidth, format_size, format_time_us
+from meshlab.plots.cells import CellGrid, membership_title
+from meshlab.plots.cells import membership as plot_membership
+from meshlab.plots.curves import bandwidth as plot_bandwidth
+from meshlab.plots.curves import curve_box
+from meshlab.plots.curves import latency as plot_latency
+from meshlab.plots.lines import Quantity, lines_of
+from meshlab.plots.style import figure_png, figure_svg
+from meshlab.units import SEPARATOR, format_bandwidth, format_size, format_time_us
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,7 +129,7 @@ def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[Picture]:
     """Who is in which group, one picture for each of `axes`."""
     from matplotlib.figure import Figure
 
-    figsize, rect = Grid.of(mesh).figure_box(widest=WIDTH * 72)
+    figsize, rect = CellGrid.of(mesh).figure_box(widest=WIDTH * 72)
     pictures = []
     for axis in axes:
         figure = Figure(figsize)
@@ -141,8 +144,8 @@ def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> li
     """The groups of every axis on the machine; none when the mesh does not fit on it."""
     from matplotlib.figure import Figure
 
-    from meshlab.plots.machine import plot_topology
-    from meshlab.topology.placement.placement.placement import place
+    from meshlab.plots.machine import topology as plot_topology
+    from meshlab.topology.placement.placement import place
 
     if cluster.n_devices < mesh.world_size:
         return []
@@ -210,7 +213,7 @@ def matrix_pictures(results: pd.DataFrame) -> list[Picture]:
     """Pairs of ranks as matrices, at their largest size: one for each collective, axis, mode and element type."""
     from matplotlib.figure import Figure
 
-    from meshlab.plots.matrix import plot_matrix
+    from meshlab.plots.heatmaps import matrix as plot_matrix
 
     is_pair = results["axis"].str.endswith(" pairs").fillna(value=False) & (results["status"] == "ok")
     pairs = results[is_pair.fillna(value=False).to_numpy(bool)]

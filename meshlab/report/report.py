@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache, partial
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from meshlab.errors import BenchError, ParseError
 from meshlab.files import write_file
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.mesh.given import MeshLike, as_mesh
+from meshlab.mesh.groups import Groups
+from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.report.pictures import Pictures
 from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.given import ClusterLike, as_cluster
+from meshlab.topology.model.presets import ClusterLike, as_cluster
+from meshlab.units import THIN
 
 if TYPE_CHECKING:
+    import jinja2
     import pandas as pd
 
-    from meshlab.report.pictures import Pictures
+    from meshlab.report.pictures import Picture
 
-__all__ = ["Report", "read_report"]
+__all__ = ["Report", "document", "page", "read_report"]
+
 
 _MOST_LOG_LINES = 200
+
 _MOST_PICTURES = 8
+
 _DATA = re.compile(r'<script type="application/json" id="meshlab-results">(.*?)</script>', re.DOTALL)
 
 
@@ -101,8 +108,9 @@ class Report:
 
     def _content(self) -> dict[str, Any]:
         """What both formats show."""
-        from meshlab.plots.lines import where_text
-        from meshlab.report import content, questions
+        from meshlab.frames.labels import where_text
+        from meshlab.report import content
+        from meshlab.report import content as questions
 
         shown, more = content.tables(self.results)
         fingerprint = self.mesh.fingerprint if self.mesh is not None else ""
@@ -127,7 +135,7 @@ class Report:
     def _machine(self) -> list[str]:
         """What the machine is, what every axis crosses on it, and what looks wrong with it."""
         from meshlab.topology.health import health
-        from meshlab.topology.placement.placement.placement import place
+        from meshlab.topology.placement.placement import place
 
         if self.cluster is None:
             return []
@@ -138,8 +146,8 @@ class Report:
 
     def _shown_axes(self) -> list[str]:
         """The axes whose groups are shown: those of the mesh that part it, then other sets that were measured."""
-        from meshlab.benchmark.steps import along
         from meshlab.errors import MeshError
+        from meshlab.frames.plan import along
 
         if self.mesh is None:
             return []
@@ -159,8 +167,6 @@ class Report:
 
     def html(self) -> str:
         """The report as one HTML page that loads nothing from elsewhere."""
-        from meshlab.report.html import page
-
         return page(self._content(), self.results, self._draw())
 
     def markdown(self) -> str:
@@ -168,7 +174,6 @@ class Report:
         return self._markdown()
 
     def _markdown(self, pictures: Pictures | None = None, prefix: str = "") -> str:
-        from meshlab.report.markdown import document
         from meshlab.report.pictures import picture_file
 
         groups = [self.mesh.group_set(axis) for axis in self._shown_axes()] if self.mesh is not None else []
@@ -208,7 +213,8 @@ class Report:
 
     def _repr_html_(self) -> str:
         from meshlab import markup
-        from meshlab.report import content, questions
+        from meshlab.report import content
+        from meshlab.report import content as questions
         from meshlab.report.pictures import matrix_pictures, pictures_by_axis
 
         told = [*content.verdict(self.results), *questions.answers(self.results)]
@@ -276,7 +282,8 @@ def read_report(path: str | Path) -> pd.DataFrame:
     ...     len(read_report(path)) == len(example())
     True
     """
-    from meshlab.frames.schema import RESULTS, frame_from_json
+    from meshlab.frames.schema import RESULTS
+    from meshlab.frames.store import frame_from_json
 
     found = _DATA.search(Path(path).read_text(encoding="utf-8"))
     if found is None:
@@ -285,3 +292,117 @@ def read_report(path: str | Path) -> pd.DataFrame:
         return frame_from_json(found[1], RESULTS)
     except (ValueError, KeyError, TypeError) as error:
         raise ParseError(f"the results inside are damaged: {error}", file=str(path)) from error
+
+
+def page(content: dict[str, Any], results: pd.DataFrame, pictures: Pictures) -> str:
+    """Render the page.
+
+    Parameters
+    ----------
+    content : dict
+        What `Report` gathered; every string in it is escaped by the template.
+    results : pandas.DataFrame
+        A results frame; it is embedded as JSON.
+    pictures : Pictures
+        Those of the report.
+    """
+    from meshlab.frames.store import frame_to_json
+
+    # With every "<" escaped, no text inside the JSON can end the script element or open a comment.
+    data = frame_to_json(results).replace("<", "\\u003c")
+    shown = {name: getattr(pictures, name) for name in ("memberships", "machines", "curves", "matrices")}
+    html = _template().render(content, data=data, **shown)
+    return html.replace(THIN, "\N{NARROW NO-BREAK SPACE}")  # as thin, but a number stays with its unit
+
+
+@cache
+def _template() -> jinja2.Template:
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(files("meshlab.report").joinpath("template.html").read_text(encoding="utf-8"))
+
+
+def document(
+    content: dict[str, Any],
+    groups: Sequence[Groups],
+    pictures: Pictures | None = None,
+    file_of: Callable[[Picture], str] | None = None,
+) -> str:
+    """Render the document; its order is that of the HTML page.
+
+    Parameters
+    ----------
+    content : dict
+        What `Report` gathered.
+    groups : sequence of Groups
+        What stands in the table of groups.
+    pictures : Pictures, optional
+        What to show as well.
+    file_of : callable, optional
+        From a picture to the name of its file.
+    """
+
+    def gallery(shown: Iterable[Picture]) -> Iterable[str]:
+        for picture in shown:
+            name = picture.name if file_of is None else file_of(picture)
+            yield from (f"![{_escape(picture.text)}](<{name}>)", "")
+
+    lines = [f"# {_escape(content['title'])}", "", _escape(content["where"]), ""]
+    for number, sentence in enumerate(content["verdict"]):
+        lines += [f"**{_escape(sentence)}**" if number == 0 else _escape(sentence), ""]
+    if content["warnings"]:
+        lines += ["Read with care:", "", *(f"- {_escape(warning)}" for warning in content["warnings"]), ""]
+    if groups:
+        rows = [[group.name, f"{len(group):,}", f"{group.size:,}", repr(group[0])] for group in groups]
+        lines += ["## Groups", "", *_table(["axis", "groups", "ranks each", "first group"], rows, numbers=False), ""]
+    if pictures is not None:
+        lines += gallery(pictures.memberships)
+    if content["machine"]:
+        lines += ["## Machine", "", *(f"- {_escape(sentence)}" for sentence in content["machine"]), ""]
+    if pictures is not None:
+        lines += gallery(pictures.machines)
+        lines += ["## Pairs", "", *gallery(pictures.matrices)] if pictures.matrices else []
+        lines += ["## Curves", ""] if pictures.curves else []
+        for name, drawn in pictures.curves:
+            lines += [f"### {_escape(name)}", "", *gallery(drawn)]
+    if content["tables"]:
+        lines += ["## Results", ""]
+    for table in content["tables"]:
+        rows = [[cell.text for cell in row] for row in table.rows]
+        lines += [f"### {_escape(table.title)}", "", *_table(table.header, rows, numbers=True), ""]
+        if table.more:
+            lines += [f"{table.more:,} more rows are not shown.", ""]
+    if content["more_tables"]:
+        lines += [f"{content['more_tables']:,} more tables are not shown.", ""]
+    lines += ["## Method", "", *(f"- **{_escape(term)}**: {_escape(text)}" for term, text in content["method"]), ""]
+    if content["environment"]:
+        lines += ["## Environment", ""]
+    for name, pairs in content["environment"]:
+        lines += [f"### {_escape(name)}", ""] if name else []
+        lines += [*_table(["key", "value"], pairs, numbers=False), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool) -> list[str]:
+    rule = "|" + ("---:" if numbers else "---") + ("|---:" if numbers else "|---") * (len(header) - 1) + "|"
+    return [_row(header), rule, *(_row(row) for row in rows)]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(_escape(cell) for cell in cells)} |"
+
+
+def _escape(text: str) -> str:
+    r"""Make any text safe to stand in a line or a cell: no markup, no HTML, no line breaks.
+
+    Examples
+    --------
+    >>> print(_escape("a|b <script> all_reduce"))
+    a\|b &lt;script&gt; all_reduce
+    """
+    text = re.sub(r"\s*[\r\n]+\s*", " ", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    # An underscore between letters is no emphasis on GitHub, and collectives are full of them.
+    return re.sub(r"([\\`*|\[\]~])|(?<!\w)(_)|(_)(?!\w)", lambda match: "\\" + match[0], text)

@@ -3,18 +3,247 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from meshlab import markup
 from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.cpus import parse_cpus
-from meshlab.topology.findings import SEVERITIES, Finding, Findings, Report
-from meshlab.topology.given import ClusterLike, as_cluster
-from meshlab.topology.model.hardware import Device, Node
-from meshlab.topology.model.links import NEAR, UNKNOWN, Distance
-from meshlab.topology.nvlink_rules import absent_nvlinks, lost_nvlinks, unknown_nvlinks
+from meshlab.topology.model.hardware import Device, Node, parse_cpus
+from meshlab.topology.model.links import HIDES_NVLINK, NEAR, UNKNOWN, Distance
+from meshlab.topology.model.presets import ClusterLike, as_cluster
+from meshlab.topology.model.products import find_product
 
-__all__ = ["health"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["SEVERITIES", "Finding", "Findings", "Report", "absent_nvlinks", "health", "lost_nvlinks", "unknown_nvlinks"]
+
+
+SEVERITIES = ("error", "warning", "note")
+"""From the worst to the mildest."""
+
+Report = Iterator[tuple[str, str, str, str]]
+"""What a rule yields: severity, code, message and cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that looks wrong.
+
+    Parameters
+    ----------
+    severity : {"error", "warning", "note"}
+        error: jobs will be slow or fail; warning: probably not meant; note: good to know.
+    code : str
+        A short name that stays the same between versions.
+    nodes : tuple of str
+        The hosts it is true for.
+    message : str
+        What was seen.
+    cure : str
+        What to do.
+    """
+
+    severity: str
+    code: str
+    nodes: tuple[str, ...]
+    message: str
+    cure: str
+
+    @property
+    def where(self) -> str:
+        """The hosts, in short.
+
+        Examples
+        --------
+        >>> Finding("note", "mig", ("a", "b", "c", "d"), "", "").where
+        'a, b and 2 more'
+        """
+        shown = ", ".join(self.nodes[:2])
+        return shown if len(self.nodes) <= 2 else f"{shown} and {len(self.nodes) - 2:,} more"
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.where}: {self.message}; {self.cure}"
+
+
+@dataclass(frozen=True, repr=False)
+class Findings(Sequence[Finding]):
+    """All findings of a cluster, the worst first."""
+
+    items: tuple[Finding, ...]
+    nodes: int
+    devices: int
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Finding:  # type: ignore[override]
+        return self.items[index]
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The codes, worst first."""
+        return tuple(item.code for item in self.items)
+
+    @property
+    def summary(self) -> str:
+        """The verdict in one sentence."""
+        seen = f"{self.devices:,} device{'s' * (self.devices != 1)} in {self.nodes:,} node{'s' * (self.nodes != 1)}"
+        if not self.items:
+            return f"nothing looks wrong with {seen}"
+        counts = [(name, sum(item.severity == name for item in self.items)) for name in SEVERITIES]
+        parts = [f"{count} {name}{'s' * (count > 1)}" for name, count in counts if count]
+        return f"{', '.join(parts)} for {seen}"
+
+    def frame(self) -> pd.DataFrame:
+        """One row per finding."""
+        import pandas as pd
+
+        rows = [(f.severity, f.code, len(f.nodes), f.where, f.message, f.cure) for f in self.items]
+        return pd.DataFrame(rows, columns=["severity", "code", "n_nodes", "where", "message", "cure"])
+
+    def __str__(self) -> str:
+        return "\n".join([self.summary, *map(str, self.items)])
+
+    def __repr__(self) -> str:
+        return f"<Findings: {self.summary}>"
+
+    def _repr_html_(self) -> str:
+        rows = [[item.severity, item.where, item.message, item.cure] for item in self.items]
+        table = markup.table(["severity", "where", "what", "what to do"], rows) if rows else ""
+        return markup.card("Health", self.summary, table)
+
+
+_PAIRS_PER_LOST_PAIR = 4  # up to one pair in four without NVLink is a fault; more are left out on purpose
+
+
+def lost_nvlinks(node: Node) -> Report:
+    """GPUs or pairs without NVLink, or with fewer NVLinks, among others that have it."""
+    count = len(node.devices)
+    links = node.nvlinks[:count, :count]
+    known = node.distance[:count, :count] != Distance.UNKNOWN
+    if count < 3 or not links.any():
+        return
+    usual = int(np.bincount(links[links > 0]).argmax())
+    per_gpu = (links > 0).sum(axis=1)
+    most = int(np.median(per_gpu))
+    lonely = [i for i in range(count) if per_gpu[i] == 0 and (known[i].sum() > 1)]
+    if lonely and len(lonely) < count / 2 and most >= 1:
+        names = ", ".join(node.ends[i] for i in lonely)
+        yield (
+            "error",
+            "off-fabric",
+            f"{names} {'has' if len(lonely) == 1 else 'have'} no NVLink while the others have NV{usual}",
+            "check nvidia-smi nvlink -s and the fabric manager's log on that host, reset the GPU or reseat it, "
+            "and keep ranks off it until then",
+        )
+    # Where every pair should have the same number (NVSwitch), one with fewer has lost links.
+    full = [i for i in range(count) if i not in lonely]
+    inner = links[np.ix_(full, full)]
+    off_diagonal = inner[~np.eye(len(full), dtype=bool)]
+    fewer = [full[i] for i in range(len(full)) if 0 < inner[i].max() < usual]
+    if len(full) > 2 and (off_diagonal > 0).all() and fewer and len(fewer) < len(full) / 2:
+        yield (
+            "error",
+            "fewer-nvlinks",
+            f"{', '.join(node.ends[i] for i in fewer)} has NV{int(inner[full.index(fewer[0])].max())}, "
+            f"the others have NV{usual}",
+            "check nvidia-smi nvlink -e for errors; links that went down come back with a GPU reset or not at all",
+        )
+    # Bridges and hybrid cube meshes leave out many pairs; a machine that leaves out a few has lost them.
+    pairs = [(full[i], full[j]) for i in range(len(full)) for j in range(i + 1, len(full))]
+    missing = [(i, j) for i, j in pairs if links[i, j] == links[j, i] == 0 and known[i, j]]
+    uniform = bool((off_diagonal[off_diagonal > 0] == usual).all())
+    if missing and uniform and len(missing) * _PAIRS_PER_LOST_PAIR <= len(pairs):
+        one, other = missing[0]
+        more = f", nor have {len(missing) - 1} more pairs" if len(missing) > 1 else ""
+        yield (
+            "error",
+            "pair-off-nvlink",
+            f"{node.ends[one]} and {node.ends[other]} have no NVLink between them{more}, while the other pairs have "
+            f"NV{usual}",
+            "check nvidia-smi nvlink -s on that host and reset both GPUs; until then keep the two out of one group",
+        )
+
+
+def unknown_nvlinks(node: Node) -> Report:
+    """What the source does not say, so that silence is no praise."""
+    if len(node.devices) < 2 or any(device.backend != "cuda" for device in node.devices):
+        return
+    if not node.nvlink_known and HIDES_NVLINK not in node.notes:
+        yield (
+            "note",
+            "nvlink-unknown",
+            "the source does not list NVLink, so nothing is known of it",
+            "ask the driver: nvidia-smi topo -m on that host, or probe()",
+        )
+    elif any(bus == device.bus_id for device in node.devices for _, bus, _ in device.nvlink_remotes):
+        yield (
+            "note",
+            "nvlink-hidden",
+            "NVLinks lead from a GPU to itself: the virtual machine hides which GPUs they join",
+            "ask the driver: nvidia-smi topo -m on that host, or probe()",
+        )
+
+
+def absent_nvlinks(node: Node) -> Report:
+    """A machine whose GPUs have NVLink, and a matrix without: another command, or a fabric that is down."""
+    count = len(node.devices)
+    links = node.nvlinks[:count, :count]
+    if HIDES_NVLINK in node.notes:
+        yield "note", "mp", "nvidia-smi topo -mp leaves NVLink out, so the matrix says nothing of it", "take topo -m"
+    if count < 2 or not node.nvlink_known or links.any() or not node.complete:
+        return
+    if (node.distance[:count, :count] == Distance.UNKNOWN).any():
+        return
+    expected = [_nvlinks_expected(device) for device in node.devices]
+    pcie = sorted({node.words[i][j] for i in range(count) for j in range(i)})
+    words = " and ".join(pcie)
+    if all(any(kind == "switch" for kind, _, _ in device.nvlink_remotes) for device in node.devices):
+        yield (
+            "error",
+            "nvlink-unused",
+            f"every GPU has NVLinks that are up, but all pairs are {words}",
+            "the fabric manager is probably not running: systemctl status nvidia-fabricmanager",
+        )
+    elif all(expected):
+        yield (
+            "error",
+            "all-pcie",
+            f"these GPUs have NVLink, but all pairs are {words}",
+            "if this is from nvidia-smi topo -mp, which hides NVLink, take topo -m; else start the fabric manager: "
+            "systemctl status nvidia-fabricmanager",
+        )
+    elif count in (4, 8) and None in expected and _each_has_a_near_nic(node):
+        yield (
+            "warning",
+            "maybe-mp",
+            f"{count} GPUs, each beside a NIC of its own, and no NVLink: all pairs are {words}",
+            "if the GPUs are SXM modules, this is nvidia-smi topo -mp, which hides NVLink (take topo -m), or a fabric "
+            "that is down",
+        )
+
+
+def _nvlinks_expected(device: Device) -> int | None:
+    """NVLinks of the product; None when the product is not known."""
+    name = device.name.upper().replace("NVIDIA", "").strip()
+    if "PCIE" in name or name == "GPU":
+        return None if name == "GPU" else 0
+    for word in ("GB200", "B200", "H200", "GH200", "H100", "A100"):
+        if word in name:
+            return find_product(word).nvlinks
+    return 0
+
+
+def _each_has_a_near_nic(node: Node) -> bool:
+    near = node.near_nics
+    if not near.size:
+        return False
+    away = node.distance[: len(node.devices), len(node.devices) :]
+    return bool((away.min(axis=1) <= NEAR).all()) and len(np.unique(near, axis=0)) == len(node.devices)
+
 
 _BUSY = 20.0  # percent of utilisation from which a PCIe link should run at full speed
 
@@ -64,9 +293,6 @@ def health(cluster: ClusterLike) -> Findings:
     ]
     items.sort(key=lambda item: SEVERITIES.index(item.severity))
     return Findings(tuple(items), cluster.n_nodes, cluster.n_devices)
-
-
-# -- one host ----------------------------------------------------------------------------------------------------------
 
 
 def _incomplete(node: Node) -> Report:
@@ -268,9 +494,6 @@ _NODE_RULES: tuple[Callable[[Node], Report], ...] = (
     _pcie,
     _devices,
 )
-
-
-# -- between hosts -----------------------------------------------------------------------------------------------------
 
 
 def _between_hosts(cluster: Cluster, hosts: Sequence[Sequence[str]]) -> Iterator[tuple[str, str, str, str, list[str]]]:

@@ -7,17 +7,17 @@ from itertools import zip_longest
 
 import numpy as np
 
-from meshlab.mesh.given import MeshLike
-from meshlab.topology.given import ClusterLike, as_cluster
-from meshlab.topology.levels import Ints
-from meshlab.topology.placement.placement.scene import View, make_view
+from meshlab.mesh.mesh import MeshLike
+from meshlab.topology.model.cluster import Ints
+from meshlab.topology.model.presets import ClusterLike, as_cluster
+from meshlab.topology.placement.scene import View, make_view
 
-__all__ = ["links_text", "topology_text"]
+__all__ = ["links_text", "text"]
 
 _IDLE = "–"
 
 
-def topology_text(
+def text(
     mesh: MeshLike | None = None,
     cluster: ClusterLike | None = None,
     *,
@@ -45,7 +45,7 @@ def topology_text(
     --------
     >>> from meshlab.mesh.mesh import DeviceMesh
     >>> from meshlab.topology.model.presets import preset
-    >>> print(topology_text(DeviceMesh("dp=2, tp=8"), preset("dgx-h100", nodes=2), axis="dp"))
+    >>> print(text(DeviceMesh("dp=2, tp=8"), preset("dgx-h100", nodes=2), axis="dp"))
     dp (8 groups of 2) · 2 nodes, 16 × H100 80GB, NVLink domains of 8
     node0  ranks 0–7   dp  0 1 2 3 4 5 6 7
     node1  ranks 8–15  dp  0 1 2 3 4 5 6 7

@@ -8,11 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from meshlab.errors import TopologyError
-from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.given import ClusterLike, as_cluster
+from meshlab.topology.model.cluster import Cluster, Ints
 from meshlab.topology.model.hardware import Node, Words
-from meshlab.topology.levels import Ints
 from meshlab.topology.model.links import UNKNOWN, Distance
+from meshlab.topology.model.presets import ClusterLike, as_cluster
 
 __all__ = ["add_nodes", "drop_device", "drop_link", "drop_nic", "set_nvlink_domain", "set_taper"]
 

@@ -1,8 +1,5 @@
-"""Widgets for notebooks: the grid of ranks, live curves, and the designer of meshes."""
+"""Widgets for notebooks."""
 
-from meshlab.widgets.grid import Grid
-from meshlab.widgets.curve import Curve, Line
-from meshlab.widgets.designer import Designer
-from meshlab.widgets.live import LiveView
+import lazy_loader
 
-__all__ = ["Curve", "Designer", "Grid", "Line", "LiveView"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

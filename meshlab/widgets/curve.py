@@ -18,7 +18,7 @@ import traitlets
 
 from meshlab.errors import BenchError
 from meshlab.markup import escape
-from meshlab.plots.palette import PALETTE, PREVIOUS
+from meshlab.plots.style import PALETTE, PREVIOUS
 from meshlab.units import format_size
 
 __all__ = ["Curve", "Line"]

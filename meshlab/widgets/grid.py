@@ -19,10 +19,9 @@ import traitlets
 
 from meshlab.errors import MeshError
 from meshlab.markup import escape
-from meshlab.mesh.mesh import DeviceMesh
 from meshlab.mesh.groups import Groups
-from meshlab.mesh.given import MeshLike, as_mesh
-from meshlab.plots.palette import PALETTE
+from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.plots.style import PALETTE
 
 __all__ = ["Grid", "grid_columns"]
 

@@ -11,9 +11,9 @@ import ipywidgets
 import numpy as np
 
 from meshlab import markup
-from meshlab.benchmark.card import PICTURE, run_card
-from meshlab.frames.schema import bandwidth
 from meshlab.frames.labels import axis_words
+from meshlab.frames.schema import bandwidth
+from meshlab.frames.table import PICTURE, run_card
 from meshlab.units import format_seconds
 from meshlab.widgets.curve import Curve, Line
 
@@ -178,8 +178,8 @@ def static_bundle(run: Run, *, previous: pd.DataFrame | None = None) -> dict[str
     if results["time_us"].notna().any():
         from matplotlib.figure import Figure
 
+        from meshlab.plots.curves import bandwidth as plot_bandwidth
         from meshlab.plots.style import figure_png, figure_svg
-        from meshlab.plots.curves import plot_bandwidth
 
         figure = Figure(figsize=(8, 3.6), layout="constrained")
         plot_bandwidth(results, ax=figure.add_subplot(), previous=previous)

@@ -7,8 +7,8 @@ import os
 import pytest
 
 import meshlab as ml
-from meshlab.frames.plan import Sampling
 from meshlab.errors import BenchError, EngineError
+from meshlab.frames.plan import Sampling
 
 MESH = ml.DeviceMesh("tp=2")
 

@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 import meshlab as ml
+from meshlab.analysis.stragglers import find_spikes, find_stragglers
+from meshlab.comm.backends.threads import ThreadBackend
 from meshlab.frames.plan import Sampling
-from meshlab.benchmark.spikes import find_spikes
-from meshlab.analysis.stragglers import find_stragglers
 from meshlab.frames.statistics import leading_warmup, spike_limit
 from meshlab.frames.table import results_text
-from meshlab.comm.backends.threads import ThreadBackend
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 SHORT = Sampling(max_s=0.3, min_batches=12, max_batches=40)

@@ -8,10 +8,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from meshlab.analysis.comparison import compare, print_comparison
-from meshlab.frames.schema import RESULTS, SAMPLES, conform, frame_to_csv, frame_to_json, frame_to_parquet
-from meshlab.benchmark.nccl_tests.read import read_nccl_tests
+import meshlab as ml
+from meshlab.analysis.comparison import compare
+from meshlab.cli.commands import print_comparison
 from meshlab.errors import BenchError
+from meshlab.frames.schema import RESULTS, SAMPLES, conform
+from meshlab.frames.store import frame_to_csv, frame_to_json, frame_to_parquet
 
 # Real times: four launches of 400 batches of numpy additions (40 calls of three additions of 32 KiB), measured on a
 # shared virtual machine with two cores. The medians are about 5 µs, single batches scatter by 12 % and neighbours agree
@@ -132,8 +134,8 @@ def test_repeats_decide_where_there_are_no_intervals():
 
 
 def test_a_list_of_logs_is_a_set_of_repeats(make_log):
-    logs = [read_nccl_tests(make_log("2.13", bandwidth_gbs=171 + k).text()) for k in range(3)]
-    slow = [read_nccl_tests(make_log("2.13", bandwidth_gbs=(171 + k) / 2, latency_us=50).text()) for k in range(3)]
+    logs = [ml.nccl_tests.read(make_log("2.13", bandwidth_gbs=171 + k).text()) for k in range(3)]
+    slow = [ml.nccl_tests.read(make_log("2.13", bandwidth_gbs=(171 + k) / 2, latency_us=50).text()) for k in range(3)]
     comparison = compare(logs, slow)
     assert set(comparison.frame["basis"]) == {"repeats"}
     assert set(verdicts(comparison)) == {"SLOWER"}
@@ -213,7 +215,7 @@ def test_another_gpu_is_refused_and_another_library_only_shown():
 
 
 def test_what_a_side_does_not_know_does_not_keep_rows_apart(make_log):
-    log = read_nccl_tests(make_log("2.10").text())
+    log = ml.nccl_tests.read(make_log("2.10").text())
     own = log.results.assign(mode="pipelined", axis="dp", source="nccl")
     comparison = compare(log, own)
     assert comparison.only_before == comparison.only_after == 0
@@ -221,7 +223,7 @@ def test_what_a_side_does_not_know_does_not_keep_rows_apart(make_log):
 
 
 def test_placements_are_never_mixed(make_log):
-    log = read_nccl_tests(make_log("2.13").text())
+    log = ml.nccl_tests.read(make_log("2.13").text())
     comparison = compare(log, log)
     assert len(comparison.frame) == len(log.results)
     assert comparison.frame["ratio"].eq(1).all()
@@ -292,7 +294,7 @@ def test_rows_are_named_by_what_varies(column):
 
 def test_rows_of_the_example_have_a_name_each():
     import meshlab as ml
-    from meshlab.benchmark.comparison import row_name, telling_columns
+    from meshlab.analysis.comparison import row_name, telling_columns
 
     frame = compare(ml.example(), ml.example()).frame
     assert len({row_name(row, telling_columns(frame)) for _, row in frame.iterrows()}) == len(frame) == 168
@@ -310,7 +312,7 @@ def test_regressions_respect_their_threshold():
 
 
 def test_everything_with_results_can_be_compared(make_log, tmp_path):
-    log = read_nccl_tests(make_log("2.17").text())
+    log = ml.nccl_tests.read(make_log("2.17").text())
     path = tmp_path / "log.txt"
     path.write_text(make_log("2.17").text())
     paths = [tmp_path / f"results.{suffix}" for suffix in ("parquet", "csv", "json")]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.frames.plan import Plan, Sampling
+from meshlab.benchmark.executor import Clock
 from meshlab.engines.memory import host_free_bytes
-from meshlab.benchmark.progress import Clock
+from meshlab.frames.plan import Plan, Sampling
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 
@@ -91,7 +91,7 @@ def test_a_container_without_a_limit_has_what_its_host_has(tmp_path: Path) -> No
 def test_sizes_that_do_not_fit_are_left_out_and_named(
     thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from meshlab.benchmark import memory
+    from meshlab.engines import memory
 
     monkeypatch.setattr(memory, "host_free_bytes", lambda: 4 * 100 * 1024)  # for four ranks
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 32K, 64K", sampling=Sampling(max_s=0.02))

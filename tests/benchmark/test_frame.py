@@ -10,9 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.frames.schema import RESULTS, SAMPLES, describe
-from meshlab.frames.schema import bandwidth, conform, empty_results, empty_samples, frame_from_csv, frame_from_json, frame_from_parquet, frame_to_csv, frame_to_json, frame_to_parquet
 from meshlab.errors import BenchError
+from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth, conform, describe, empty_results, empty_samples
+from meshlab.frames.store import (
+    frame_from_csv,
+    frame_from_json,
+    frame_from_parquet,
+    frame_to_csv,
+    frame_to_json,
+    frame_to_parquet,
+)
 
 DESIGN = {
     "results": """run_id launch step source collective op dtype root in_place mode axis group n_ranks count size_bytes

@@ -12,10 +12,11 @@ import pynvml
 import pytest
 
 import meshlab as ml
-from meshlab.frames.plan import Sampling
-from meshlab.benchmark.on_ranks.environment import DEVICES, device_lines, device_rows, devices_frame, differing_settings
-from meshlab.frames.redact import Redactor
+from meshlab.benchmark.executor import device_lines, device_rows, differing_settings
 from meshlab.errors import BenchError
+from meshlab.frames.plan import Sampling
+from meshlab.frames.redact import Redactor
+from meshlab.frames.schema import DEVICES, devices_frame
 from meshlab.topology.readers import nvml
 
 MESH = ml.DeviceMesh("dp=2, tp=2")

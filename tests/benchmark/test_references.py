@@ -6,7 +6,7 @@ import re
 import pandas as pd
 import pytest
 
-from meshlab.benchmark.nccl_tests.read import read_nccl_tests
+import meshlab as ml
 from meshlab.analysis.references import matching_references, published_references, reference_lines
 from meshlab.comm.catalog import CATALOG
 
@@ -47,6 +47,6 @@ def test_several_nodes_match_only_when_the_system_is_named():
 
 def test_lines_say_what_they_are(make_log):
     text = make_log("2.17").text().replace("NVIDIA X1", "NVIDIA H100 80GB HBM3")
-    lines = reference_lines(read_nccl_tests(text).results)
+    lines = reference_lines(ml.nccl_tests.read(text).results)
     assert len(lines) == 1
     assert re.fullmatch(r"8 × H100 SXM all_reduce, \d{4}-\d\d", next(iter(lines)))

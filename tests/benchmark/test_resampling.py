@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from meshlab.analysis.bootstrap import Estimate, block_length, estimate, log_ratio, student_p, student_quantile
+from meshlab.analysis.bootstrap import Interval, block_length, estimate, log_ratio, student_p, student_quantile
 
 
 def remembering(rng, n, memory):
@@ -52,14 +52,14 @@ def test_launches_count_more_than_the_batches_inside_them():
 
 
 def test_a_ratio_without_an_error_on_a_side_has_no_interval():
-    known, unknown = Estimate(0.0, 0.01, math.inf, 5, "intervals", 1), Estimate(0.1, math.nan, math.inf, 1, "single", 1)
+    known, unknown = Interval(0.0, 0.01, math.inf, 5, "intervals", 1), Interval(0.1, math.nan, math.inf, 1, "single", 1)
     value, low, high, p = log_ratio(known, unknown, 0.95)
     assert value == pytest.approx(0.1)
     assert all(math.isnan(number) for number in (low, high, p))
 
 
 def test_a_ratio_from_few_launches_has_a_wide_interval():
-    few, many = (Estimate(0.0, 0.01, freedom, 5, "repeats", 3) for freedom in (2, math.inf))
+    few, many = (Interval(0.0, 0.01, freedom, 5, "repeats", 3) for freedom in (2, math.inf))
     narrow, wide = log_ratio(many, many, 0.95), log_ratio(few, few, 0.95)
     assert narrow[2] == pytest.approx(1.96 * 0.01 * math.sqrt(2), rel=1e-2)
     assert wide[2] > 1.3 * narrow[2]

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.frames.plan import Plan, Sampling
 from meshlab.errors import BenchError, EngineError
+from meshlab.frames.plan import Plan, Sampling
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 QUICK = Sampling(max_s=0.02, min_batches=6)

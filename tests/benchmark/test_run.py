@@ -10,10 +10,9 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.frames.schema import RESULTS, SAMPLES
-from meshlab.frames.plan import Sampling
-from meshlab.frames.schema import bandwidth
 from meshlab.errors import BenchError, EngineError, MeshError, ParseError
+from meshlab.frames.plan import Sampling
+from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 QUICK = Sampling(max_s=0.02, min_batches=6)

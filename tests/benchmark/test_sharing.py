@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.frames.plan import Sampling
 from meshlab.analysis.concurrency import contention, interference
 from meshlab.analysis.pairs import pair_matrix, pair_table
-from meshlab.frames.schema import RESULTS, conform
 from meshlab.comm.backends.threads import ThreadBackend
 from meshlab.errors import BenchError
+from meshlab.frames.plan import Sampling
+from meshlab.frames.schema import RESULTS, conform
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 QUICK = Sampling(max_s=0.03, min_batches=6)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import meshlab as ml
-from meshlab.frames.schema import RESULTS
-from meshlab.frames.example_data import EXAMPLES
 from meshlab.errors import BenchError
+from meshlab.frames.example_data import EXAMPLES
+from meshlab.frames.schema import RESULTS
 
 
 @pytest.mark.parametrize("name", list(EXAMPLES))

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.frames.plan import Plan
-from meshlab.benchmark.steps import along, n_rounds, pairs_of_round
 from meshlab.errors import BenchError
+from meshlab.frames.plan import Plan, along, n_rounds, pairs_of_round
 from meshlab.mesh.mesh import DeviceMesh
 
 MESH = DeviceMesh("dp=2, tp=4")

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.frames.plan import Plan, Sampling
 from meshlab.benchmark.on_ranks.sampling import agree_alone, take_batches
 from meshlab.benchmark.on_ranks.timing import buffers, count_wrong, measure_step, prepare_step
-from meshlab.comm.catalog import CATALOG
 from meshlab.comm.backend import Timings
 from meshlab.comm.backends.threads import ThreadBackend, ThreadWorld
+from meshlab.comm.catalog import CATALOG
+from meshlab.frames.plan import Plan, Sampling
 
 MESH = ml.DeviceMesh("tp=4")
 MEASURABLE = [name for name, row in CATALOG.items() if row.is_measurable]

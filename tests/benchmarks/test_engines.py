@@ -77,8 +77,8 @@ def _overhead(comm: Any) -> dict[str, float]:
 
     from mpi4py import MPI
 
+    from meshlab.comm.backends.mpi import MpiBackend
     from meshlab.comm.communicator import Communicator
-    from meshlab.comm.mpi import MpiBackend
 
     alone = MPI.COMM_SELF.Dup()
     own = Communicator(MpiBackend(alone))

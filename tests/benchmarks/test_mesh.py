@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd  # before the clock starts: frames are timed without pandas' own import
 import pytest
 
-from meshlab.mesh.mesh import DeviceMesh
 from meshlab.mesh.diff import diff
+from meshlab.mesh.mesh import DeviceMesh
 
 AXES = "pp=16, dp=32, cp=4, ep=8, tp=8"
 OTHER = "tp=8, pp=16, dp=32, cp=4, ep=8"

@@ -2,12 +2,11 @@
 
 from matplotlib.figure import Figure
 
+import meshlab as ml
 from meshlab.mesh.mesh import DeviceMesh
-from meshlab.plots.style import figure_png
-from meshlab.plots.curves import plot_bandwidth
-from meshlab.plots.cells import plot_membership
+from meshlab.plots.cells import CellGrid
 from meshlab.plots.curves import curve_box
-from meshlab.plots.cells import Grid
+from meshlab.plots.style import figure_png
 from meshlab.report.report import Report
 
 
@@ -15,9 +14,9 @@ def test_membership_of_16384_ranks_to_png(benchmark):
     mesh = DeviceMesh("dp=2048, tp=8")
 
     def draw():
-        figsize, rect = Grid.of(mesh).figure_box()
+        figsize, rect = CellGrid.of(mesh).figure_box()
         figure = Figure(figsize)
-        plot_membership(mesh, "tp", ax=figure.add_axes(rect))
+        ml.plot.membership(mesh, "tp", ax=figure.add_axes(rect))
         return figure_png(figure, dpi=100)
 
     benchmark(draw)
@@ -28,7 +27,7 @@ def test_bandwidth_of_eight_lines_to_png(benchmark, make_results):
 
     def draw():
         figure = Figure((7.2, 4.2))
-        plot_bandwidth(results, ax=figure.add_axes(curve_box((7.2, 4.2))))
+        ml.plot.bandwidth(results, ax=figure.add_axes(curve_box((7.2, 4.2))))
         return figure_png(figure, dpi=100)
 
     benchmark(draw)

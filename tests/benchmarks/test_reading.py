@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import meshlab as ml
 from meshlab.analysis.comparison import compare
 from meshlab.frames.schema import RESULTS, SAMPLES, conform
-from meshlab.benchmark.nccl_tests.read import read_nccl_tests
 
 SIZE = 10 << 20
 HALF = "    198.6  168.96  295.67      0"
@@ -38,7 +38,7 @@ def test_reading_10_mib(benchmark, tmp_path, what):
     path.write_text(
         {"rows": lambda: HEADER + repeated(ROW), "messages": lambda: repeated(MESSAGE), "real logs": real_logs}[what]()
     )
-    benchmark.pedantic(read_nccl_tests, (path,), rounds=3)
+    benchmark.pedantic(ml.nccl_tests.read, (path,), rounds=3)
 
 
 def test_results_of_100_000_rows(benchmark, tmp_path):
@@ -46,7 +46,7 @@ def test_results_of_100_000_rows(benchmark, tmp_path):
     path.write_text(HEADER + ROW * 50_000)
 
     def results():
-        return read_nccl_tests(path).results
+        return ml.nccl_tests.read(path).results
 
     assert len(benchmark.pedantic(results, rounds=2)) == 100_000
 

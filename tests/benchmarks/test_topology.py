@@ -8,18 +8,16 @@ from typing import Any
 import matplotlib as mpl
 import pytest
 
+import meshlab as ml
 from meshlab.mesh.mesh import DeviceMesh
-from meshlab.plots.machine import plot_topology
-from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.readers.nccl_graph import NcclGraphs
 from meshlab.topology.health import health
-from meshlab.topology.placement.placement.placement import place
+from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.presets import preset
+from meshlab.topology.placement.placement import place
+from meshlab.topology.readers.nccl_graph import NcclGraphs
 from meshlab.topology.readers.nccl_xml import read_nccl_topology
 from meshlab.topology.readers.nvidia_smi import read_nvidia_smi
 from meshlab.topology.readers.slurm import read_slurm_topology
-from meshlab.topology.readers.detect import read_topology
-from meshlab.topology.render import topology_text
 
 MESH = DeviceMesh("pp=16, dp_replicate=8, dp_shard=16, cp=2, ep=4, tp=8")
 TEN_MB = 10_000_000
@@ -37,7 +35,7 @@ def test_placement_of_131072_ranks_on_six_axes(benchmark: Any, machine: str) -> 
 def picture(mesh: DeviceMesh, cluster: Cluster, axis: str) -> bytes:
     from matplotlib import pyplot as plt
 
-    ax = plot_topology(mesh, cluster, axis=axis)
+    ax = ml.plot.topology(mesh, cluster, axis=axis)
     buffer = io.BytesIO()
     ax.figure.savefig(buffer, format="png")
     plt.close(ax.figure)  # type: ignore[arg-type]
@@ -54,7 +52,7 @@ def test_the_picture_of_16384_devices(benchmark: Any, axis: str) -> None:
 
 def test_text_and_findings_of_16384_devices(benchmark: Any) -> None:
     mesh, cluster = DeviceMesh("pp=16, dp=128, tp=8"), preset("tapered-h100", nodes=2048)
-    text = benchmark(lambda: (topology_text(mesh, cluster), health(cluster).summary))
+    text = benchmark(lambda: (ml.topology.text(mesh, cluster), health(cluster).summary))
     assert "nothing looks wrong" in text[1]
 
 
@@ -127,9 +125,9 @@ def graphs(size: int) -> str:
             id="nvidia-smi, 18,000 machines",
         ),
         pytest.param(read_nccl_topology, lambda: xml_hosts(TEN_MB), id="NCCL topology"),
-        pytest.param(read_topology, lambda: graphs(TEN_MB), id="NCCL graphs"),
+        pytest.param(ml.topology.read, lambda: graphs(TEN_MB), id="NCCL graphs"),
         pytest.param(read_slurm_topology, lambda: slurm_conf(TEN_MB), id="Slurm conf"),
-        pytest.param(read_topology, lambda: slurm_yaml(TEN_MB), id="Slurm yaml"),
+        pytest.param(ml.topology.read, lambda: slurm_yaml(TEN_MB), id="Slurm yaml"),
     ],
 )
 def test_every_reader_over_ten_megabytes(benchmark: Any, read: Any, make: Any) -> None:

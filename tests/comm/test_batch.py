@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.comm.communicator import Communicator
 from meshlab.comm.backends.threads import ThreadWorld
+from meshlab.comm.communicator import Communicator
 from meshlab.errors import CommunicatorError
 
 

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.comm.correctness import Answer, Case, count_mistakes, encode
 from meshlab.comm.catalog import CATALOG, find_collective
-from meshlab.comm.dtypes import DTYPES, find_dtype
-from meshlab.comm.elements import OPS, find_op
+from meshlab.comm.correctness import Answer, Case, count_mistakes, encode
+from meshlab.comm.elements import DTYPES, OPS, find_dtype, find_op
 from meshlab.errors import CommunicatorError
 
 OPS_TO_TRY = ["pre_mul_sum(3)" if name == "pre_mul_sum" else name for name in OPS]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshlab.comm.communicator import Communicator
-from meshlab.comm.elements import pre_mul_sum
 from meshlab.comm.backend import Capabilities
 from meshlab.comm.backends.threads import ThreadBackend, ThreadWorld
+from meshlab.comm.communicator import Communicator
+from meshlab.comm.elements import pre_mul_sum
 from meshlab.errors import CommunicatorError
 
 

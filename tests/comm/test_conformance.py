@@ -17,8 +17,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.comm.catalog import CATALOG
-from meshlab.comm.dtypes import DTYPES
-from meshlab.comm.elements import OPS, pre_mul_sum
+from meshlab.comm.elements import DTYPES, OPS, pre_mul_sum
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -14,11 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.comm.dtypes import DTYPES
-from meshlab.comm.elements import OPS
-from meshlab.comm.communicator import Communicator
-from meshlab.comm.hierarchical import Hierarchical
+from meshlab.comm.backends.hierarchical import Hierarchical
 from meshlab.comm.backends.threads import ThreadWorld
+from meshlab.comm.communicator import Communicator
+from meshlab.comm.elements import DTYPES, OPS
 from meshlab.errors import CommunicatorError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -8,9 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshlab.comm.elements import pre_mul_sum
-from meshlab.comm.dtypes import DTYPES
-from meshlab.comm.elements import divide, find_op, scalar_in
+from meshlab.comm.elements import DTYPES, divide, find_op, pre_mul_sum, scalar_in
 from meshlab.errors import CommunicatorError
 
 

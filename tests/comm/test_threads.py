@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.comm.communicator import Communicator
 from meshlab.comm.backends.threads import ThreadWorld
+from meshlab.comm.communicator import Communicator
 from meshlab.errors import CommunicatorError, EngineError
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.engines import verify
+from meshlab.engines import engines as verify
 from meshlab.errors import CommunicatorError, EngineError, MeshError
 
 MESH = ml.DeviceMesh("dp=2, tp=2")

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import meshlab as ml
-from meshlab.frames.plan import Sampling
 from meshlab.errors import EngineError
+from meshlab.frames.plan import Sampling
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 

@@ -23,8 +23,8 @@ import cloudpickle
 import pandas as pd
 
 import meshlab as ml
-from meshlab.comm.catalog import CATALOG
 from meshlab.cli.doctor import examine, findings_text
+from meshlab.comm.catalog import CATALOG
 from meshlab.errors import BenchError, EngineError
 from tests.gpu.side_by_side import PROGRAMS
 

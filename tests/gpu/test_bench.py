@@ -10,8 +10,8 @@ import cloudpickle
 import pytest
 
 import meshlab as ml
-from meshlab.frames.plan import Sampling
 from meshlab.errors import BenchError
+from meshlab.frames.plan import Sampling
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

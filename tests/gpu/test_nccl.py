@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark.overlap import measure_overlap
 from meshlab.errors import EngineError
 from tests.comm import test_conformance as suite
 
@@ -189,7 +188,7 @@ def test_a_benchmark_in_all_modes_is_right(gpu_engines: ml.Engines, mesh: ml.Dev
 
 
 def test_overlap_is_measured(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
-    frame = measure_overlap(gpu_engines, mesh, axis="tp", sizes="64M, 256M", matrix=8192)
+    frame = ml.benchmark.overlap(gpu_engines, mesh, axis="tp", sizes="64M, 256M", matrix=8192)
     print(frame.round(2).to_string())
     assert (frame["both_us"] < frame["compute_us"] + frame["communication_us"]).all()
     assert (frame["overlap"] > 0.2).all()

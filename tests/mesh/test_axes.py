@@ -8,7 +8,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.errors import MeshError, ParseError
-from meshlab.mesh.axes import LARGEST_WORLD, Axis, check_rank, fill_axes, format_axes, idle_text, nearest_axes, parse_axes
+from meshlab.mesh.axes import (
+    LARGEST_WORLD,
+    Axis,
+    check_rank,
+    fill_axes,
+    format_axes,
+    idle_text,
+    nearest_axes,
+    parse_axes,
+)
 
 
 @pytest.mark.parametrize(

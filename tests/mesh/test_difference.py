@@ -5,9 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.errors import MeshError
+from meshlab.mesh.diff import CHANGES, diff
 from meshlab.mesh.mesh import DeviceMesh
-from meshlab.mesh.diff import diff
-from meshlab.mesh.diff import CHANGES
 
 
 def test_equal_meshes_have_no_difference() -> None:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from meshlab.errors import MeshError
+from meshlab.mesh.describe import check_groups
 from meshlab.mesh.mesh import DeviceMesh
-from meshlab.mesh.frames import check_groups
 
 FINDINGS = ["disjoint", "covers", "equal_size", "same_order"]
 

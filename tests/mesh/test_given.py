@@ -9,16 +9,14 @@ import pytest
 from matplotlib.figure import Figure
 
 import meshlab as ml
-from meshlab.frames.schema import empty_results
 from meshlab.errors import MeshError, ParseError
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.mesh.given import as_mesh
-from meshlab.topology.render import topology_text
+from meshlab.frames.schema import empty_results
+from meshlab.mesh.mesh import DeviceMesh, as_mesh
 
 CLUSTER = ml.preset("dgx-h100")
 TAKERS: dict[str, Callable[[Any], Any]] = {
     "place": lambda mesh: ml.place(mesh, CLUSTER).mesh,
-    "topology_text": lambda mesh: topology_text(mesh, CLUSTER),
+    "topology_text": lambda mesh: ml.topology.text(mesh, CLUSTER),
     "plot_topology": lambda mesh: ml.plot_topology(mesh, ax=Figure().add_subplot()).get_title(loc="left"),
     "plot_membership": lambda mesh: ml.plot_membership(mesh, "tp", ax=Figure().add_subplot()).get_title(loc="left"),
     "Report": lambda mesh: ml.Report(empty_results(), mesh=mesh).mesh,

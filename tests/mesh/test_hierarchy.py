@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.errors import MeshError
+from meshlab.mesh.groups import Groups, cut_groups
 from meshlab.mesh.mesh import DeviceMesh
-from meshlab.mesh.groups import Groups
-from meshlab.mesh.hierarchy import cut_groups
 
 
 def test_an_axis_is_cut_by_ranks_per_node() -> None:

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 from meshlab.errors import MeshError, ParseError
-from meshlab.mesh.interop import FRAMEWORKS, read_mesh
+from meshlab.mesh.interop.frameworks import FRAMEWORKS, read_mesh
+from meshlab.mesh.interop.parsing import find_call, read_flags
+from meshlab.mesh.interop.recipe import Recipe, code
 from meshlab.mesh.mesh import DeviceMesh
-from meshlab.mesh.interop.recipe import Recipe
-from meshlab.mesh.interop.parsing import find_call
-from meshlab.mesh.interop.flags import read_flags
-from meshlab.mesh.interop.recipe import code
 
 MESH = DeviceMesh("pp=2, dp=4, tp=8")
 EXPERTS = MESH.view("pp=2, edp=2, ep=16, etp=1")

@@ -10,8 +10,8 @@ import pytest
 
 from meshlab.errors import MeshError
 from meshlab.mesh.axes import Axis
-from meshlab.mesh.mesh import DeviceMesh
 from meshlab.mesh.groups import Group
+from meshlab.mesh.mesh import DeviceMesh
 
 # -- making one --------------------------------------------------------------------------------------------------------
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from meshlab.errors import MeshError
-from meshlab.mesh.mesh import DeviceMesh
 from meshlab.mesh.diff import diff
-from meshlab.mesh.interop import read_mesh
+from meshlab.mesh.interop.frameworks import read_mesh
+from meshlab.mesh.mesh import DeviceMesh
 
 
 def test_torchtitan_the_order_is_said_aloud() -> None:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshlab.mesh.interop.frameworks import read_mesh
 from meshlab.mesh.mesh import DeviceMesh
-from meshlab.mesh.interop import read_mesh
 
 NAMES = ("pp", "dp", "cp", "tp", "ep", "rail")
 QUICK = settings(deadline=None, max_examples=40)

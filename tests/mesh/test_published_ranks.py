@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 
+from meshlab.mesh.interop.frameworks import read_mesh
 from meshlab.mesh.mesh import DeviceMesh
-from meshlab.mesh.interop import read_mesh
 
 
 def lists(mesh: DeviceMesh, *axes: str) -> list[list[int]]:

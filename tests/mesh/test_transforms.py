@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from meshlab.errors import MeshError
-from meshlab.mesh.mesh import DeviceMesh
 from meshlab.mesh.groups import Group
+from meshlab.mesh.mesh import DeviceMesh
 
 MESH = DeviceMesh("pp=2, dp=2, cp=3, tp=2")
 

@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+import meshlab as ml
 from meshlab.analysis.comparison import compare
-from meshlab.frames.schema import RESULTS, conform
 from meshlab.errors import BenchError
-from meshlab.plots.ratios import plot_comparison
+from meshlab.frames.schema import RESULTS, conform
 
 
 def results(times, in_place=(False,), reach=0.005):
@@ -47,7 +47,7 @@ def markers(ax):
 def test_verdicts_differ_in_shape_as_well_as_in_colour(ax):
     wide = results(AFTER)
     wide.loc[5, ["time_us_lo", "time_us_hi"]] = [5.0, 20.0]
-    assert plot_comparison(compare(results(BEFORE), wide), ax=ax) is ax
+    assert ml.plot.comparison(compare(results(BEFORE), wide), ax=ax) is ax
     shapes = markers(ax)
     assert set(shapes) == {"slower", "faster", "unclear", "the same"}
     assert (shapes["slower"], shapes["faster"]) == ("^", "v")
@@ -59,7 +59,7 @@ def test_verdicts_differ_in_shape_as_well_as_in_colour(ax):
 
 def test_points_stand_at_their_ratio_and_bars_at_their_interval(ax):
     comparison = compare(results(BEFORE), results(AFTER))
-    plot_comparison(comparison, ax=ax)
+    ml.plot.comparison(comparison, ax=ax)
     points = np.concatenate([container.lines[0].get_xydata() for container in ax.containers])
     expected = comparison.frame[["size_bytes", "ratio"]].to_numpy(dtype=float)
     assert points[points[:, 0].argsort()] == pytest.approx(expected[expected[:, 0].argsort()])
@@ -70,7 +70,7 @@ def test_points_stand_at_their_ratio_and_bars_at_their_interval(ax):
 
 
 def test_axes_speak_of_sizes_and_of_what_is_slower(ax):
-    plot_comparison(compare(results(BEFORE), results(AFTER)), ax=ax)
+    ml.plot.comparison(compare(results(BEFORE), results(AFTER)), ax=ax)
     assert [label.get_text() for label in ax.get_xticklabels()][:2] == ["1\u2009KiB", "2\u2009KiB"]
     assert "above 1 is slower" in ax.get_ylabel()
     ax.get_figure().draw_without_rendering()
@@ -80,32 +80,32 @@ def test_axes_speak_of_sizes_and_of_what_is_slower(ax):
 
 def test_lines_of_both_placements_are_named(ax):
     both = (False, True)
-    plot_comparison(compare(results(BEFORE, both), results(AFTER, both)), ax=ax)
+    ml.plot.comparison(compare(results(BEFORE, both), results(AFTER, both)), ax=ax)
     assert {text.get_text() for text in ax.texts} == {"out of place", "in place"}
 
 
 def test_a_comparison_across_what_should_not_be_says_so_in_the_title(ax):
     after = results(AFTER).assign(n_ranks=16).astype({"n_ranks": "Int64"})
-    plot_comparison(compare(results(BEFORE), after, anyway=True), ax=ax)
+    ml.plot.comparison(compare(results(BEFORE), after, anyway=True), ax=ax)
     assert "ranks: 8 → 16" in ax.get_title(loc="left")
 
 
 def test_single_values_and_one_size_can_be_drawn(ax):
     before = results({1024: 10.0}).assign(time_us_lo=np.nan)
-    plot_comparison(compare(before, before), ax=ax)
+    ml.plot.comparison(compare(before, before), ax=ax)
     ax.get_figure().draw_without_rendering()
 
 
 def test_nothing_to_draw_is_an_error(ax):
     before, after = results(BEFORE), results(AFTER).assign(status="wrong").astype({"status": "string"})
     with pytest.raises(BenchError, match="nothing to draw"):
-        plot_comparison(compare(before, after), ax=ax)
+        ml.plot.comparison(compare(before, after), ax=ax)
 
 
 def test_without_axes_a_new_figure_is_made():
     mpl.use("agg")
     from matplotlib import pyplot as plt
 
-    ax = plot_comparison(compare(results(BEFORE), results(AFTER)))
+    ax = ml.plot.comparison(compare(results(BEFORE), results(AFTER)))
     assert ax.get_figure() in map(plt.figure, plt.get_fignums())
     plt.close(ax.get_figure())

@@ -8,14 +8,14 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from meshlab.frames.schema import empty_results
+import meshlab as ml
 from meshlab.errors import BenchError
-from meshlab.plots.curves import curve_box, plot_bandwidth, plot_latency, spread_labels
-from meshlab.plots.style import figure_png
-from meshlab.plots.palette import PREVIOUS, WRONG
+from meshlab.frames.schema import empty_results
+from meshlab.plots.curves import curve_box, spread_labels
+from meshlab.plots.style import PREVIOUS, WRONG, figure_png
 from meshlab.units import THIN
 
-PLOTS = (plot_bandwidth, plot_latency)
+PLOTS = (ml.plot.bandwidth, ml.plot.latency)
 
 
 def new_axes():
@@ -85,7 +85,7 @@ def test_lines_that_end_at_the_same_height_have_labels_apart(make_results):
     results = make_results(collectives=["all_reduce"])
     results["time_us"] = results["size_bytes"] / 1e3
     results["busbw_gbs"] = 1.0
-    ax = plot_bandwidth(results, ax=new_axes())
+    ax = ml.plot.bandwidth(results, ax=new_axes())
     assert labels(ax) == ["tp", "dp"]
     assert no_text_overlaps(ax)
 
@@ -99,7 +99,7 @@ def test_the_title_says_what_where_and_how(make_results, plot):
 
 def test_a_long_title_breaks_between_its_parts_and_stays_inside_the_figure(make_results):
     where = "1,024 × NVIDIA H200 in 128 nodes · 8 × 400 Gb/s InfiniBand · NCCL 2.32.3 with NVLS · MPI on this CPU"
-    ax = plot_bandwidth(make_results(axes=["tp"], where=where))
+    ax = ml.plot.bandwidth(make_results(axes=["tp"], where=where))
     ax.figure.draw_without_rendering()
     box = ax.get_children()[ax.get_children().index(ax.title) + 1].get_window_extent()
     assert ax.get_title(loc="left").count("\n") == 1
@@ -109,7 +109,7 @@ def test_a_long_title_breaks_between_its_parts_and_stays_inside_the_figure(make_
 
 
 def test_sizes_are_ticked_in_binary_units_and_never_beyond_the_data(make_results):
-    ax = plot_bandwidth(only(make_results(), axis="tp"), ax=new_axes())
+    ax = ml.plot.bandwidth(only(make_results(), axis="tp"), ax=new_axes())
     ticks = [text.get_text() for text in ax.get_xticklabels()]
     assert ticks[0] == f"1{THIN}KiB"
     assert ax.get_xticks().max() <= 1 << 24
@@ -117,15 +117,15 @@ def test_sizes_are_ticked_in_binary_units_and_never_beyond_the_data(make_results
 
 
 def test_bandwidth_starts_at_zero_and_latency_is_logarithmic(make_results):
-    assert plot_bandwidth(make_results(), ax=new_axes()).get_ylim()[0] == 0
-    assert plot_latency(make_results(), ax=new_axes()).get_yscale() == "log"
+    assert ml.plot.bandwidth(make_results(), ax=new_axes()).get_ylim()[0] == 0
+    assert ml.plot.latency(make_results(), ax=new_axes()).get_yscale() == "log"
 
 
 def test_algbw_can_be_drawn_instead_and_other_columns_cannot(make_results):
-    ax = plot_bandwidth(make_results(), ax=new_axes(), y="algbw_gbs")
+    ax = ml.plot.bandwidth(make_results(), ax=new_axes(), y="algbw_gbs")
     assert ax.get_ylabel() == "algorithm bandwidth (GB/s)"
     with pytest.raises(BenchError, match="y='time_us' is no bandwidth"):
-        plot_bandwidth(make_results(), ax=new_axes(), y="time_us")
+        ml.plot.bandwidth(make_results(), ax=new_axes(), y="time_us")
 
 
 @pytest.mark.parametrize("plot", PLOTS)
@@ -141,7 +141,7 @@ def test_wrong_rows_are_red_crosses_and_the_legend_counts_them(make_results, plo
 
 
 def test_red_is_absent_when_nothing_is_wrong(make_results):
-    ax = plot_bandwidth(make_results(), ax=new_axes())
+    ax = ml.plot.bandwidth(make_results(), ax=new_axes())
     assert WRONG not in {to_hex(line.get_color()) for line in ax.lines}
 
 
@@ -157,7 +157,7 @@ def test_a_previous_run_is_grey_and_both_are_named(make_results, plot):
 
 def test_references_are_dashed_lines_with_their_rate_at_them(make_results):
     references = {"link": 4.5, "memory copy": 4.6}
-    ax = plot_bandwidth(only(make_results(), axis="tp"), ax=new_axes(), references=references)
+    ax = ml.plot.bandwidth(only(make_results(), axis="tp"), ax=new_axes(), references=references)
     dashed = [line for line in ax.lines if line.get_linestyle() == "--"]
     assert [line.get_ydata()[0] for line in dashed] == [4.5, 4.6]
     assert labels(ax)[:2] == [f"link 4.50{THIN}GB/s", f"memory copy 4.60{THIN}GB/s"]
@@ -181,7 +181,7 @@ def test_poor_results_are_drawn_too(make_results, plot, rows):
 @pytest.mark.parametrize("style", ["default", "dark_background"])
 def test_texts_take_the_styles_colour(make_results, style):
     with plt.style.context(style):
-        ax = plot_bandwidth(only(make_results(), axis="tp"), ax=new_axes(), references={"link": 4.5})
+        ax = ml.plot.bandwidth(only(make_results(), axis="tp"), ax=new_axes(), references={"link": 4.5})
         texts = [*ax.texts, ax.xaxis.label, *ax.get_xticklabels(), ax.get_children()[-1]]
         assert {to_hex(text.get_color()) for text in texts if hasattr(text, "get_color")} == {
             to_hex(plt.rcParams["text.color"])
@@ -191,14 +191,14 @@ def test_texts_take_the_styles_colour(make_results, style):
 def test_names_with_dollars_and_underscores_are_no_markup(make_results):
     results = make_results(axes=["tp"], collectives=["all_reduce", "all_gather"], where="$10 a \\frac hour")
     results["collective"] = results["collective"].replace({"all_reduce": "_$x", "all_gather": "$\\nothing$"})
-    figure_png(plot_bandwidth(results, ax=new_axes()).figure)
+    figure_png(ml.plot.bandwidth(results, ax=new_axes()).figure)
 
 
 def test_without_axes_a_figure_is_made_and_with_axes_none_is(make_results):
     before = plt.get_fignums()
-    plot_bandwidth(make_results(), ax=new_axes())
+    ml.plot.bandwidth(make_results(), ax=new_axes())
     assert plt.get_fignums() == before
-    ax = plot_latency(make_results())
+    ax = ml.plot.latency(make_results())
     assert len(plt.get_fignums()) == len(before) + 1
     plt.close(ax.figure)
 

@@ -6,15 +6,16 @@ import matplotlib as mpl
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
+import meshlab as ml
 from meshlab.mesh.mesh import DeviceMesh
+from meshlab.plots.cells import CellGrid
 from meshlab.plots.style import figure_png, figure_svg, wrap_parts
-from meshlab.plots.cells import Grid, plot_membership
 
 
 def membership(mesh="dp=2, tp=2", axis="tp"):
-    figsize, rect = Grid.of(DeviceMesh(mesh)).figure_box()
+    figsize, rect = CellGrid.of(DeviceMesh(mesh)).figure_box()
     figure = Figure(figsize)
-    plot_membership(DeviceMesh(mesh), axis, ax=figure.add_axes(rect))
+    ml.plot.membership(DeviceMesh(mesh), axis, ax=figure.add_axes(rect))
     return figure
 
 

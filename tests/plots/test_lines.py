@@ -2,9 +2,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from meshlab.frames.schema import RESULTS, bandwidth, conform
 from meshlab.errors import BenchError
-from meshlab.plots.lines import lines_of, title_parts, where_text
+from meshlab.frames.labels import title_parts, where_text
+from meshlab.frames.schema import RESULTS, bandwidth, conform
+from meshlab.plots.lines import lines_of
 
 
 def by_hand(**columns):

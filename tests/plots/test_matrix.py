@@ -8,9 +8,9 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+import meshlab as ml
 from meshlab.errors import BenchError
-from meshlab.plots.matrix import plot_matrix
-from meshlab.plots.palette import WRONG
+from meshlab.plots.style import WRONG
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def frames(ax: Axes) -> list[tuple[float, float]]:
 
 
 def test_a_slow_pair_has_a_frame_and_stands_in_the_title(ax: Axes) -> None:
-    assert plot_matrix(matrix(slow=((2, 5),)), ax=ax) is ax
+    assert ml.plot.matrix(matrix(slow=((2, 5),)), ax=ax) is ax
     assert sorted(frames(ax)) == [(2, 5), (5, 2)]
     assert all(patch.get_edgecolor()[:3] == pytest.approx((0.898, 0.224, 0.208), abs=0.01) for patch in ax.patches)
     assert WRONG == "#e53935"
@@ -44,41 +44,41 @@ def test_a_slow_pair_has_a_frame_and_stands_in_the_title(ax: Axes) -> None:
 
 
 def test_a_rank_that_is_slow_with_all_is_named_once(ax: Axes) -> None:
-    plot_matrix(matrix(slow=tuple((3, other) for other in range(8) if other != 3)), ax=ax)
+    ml.plot.matrix(matrix(slow=tuple((3, other) for other in range(8) if other != 3)), ax=ax)
     assert ax.get_title(loc="left").startswith("Slow: 7 pairs, all with rank 3, 12.0\u2009GB/s")
 
 
 def test_many_slow_pairs_do_not_make_the_title_leave_the_figure() -> None:
     figure = Figure(figsize=(5.75, 4.6), layout="constrained")
-    ax = plot_matrix(matrix(slow=((0, 1), (2, 3), (4, 5), (6, 7))), ax=figure.subplots())
+    ax = ml.plot.matrix(matrix(slow=((0, 1), (2, 3), (4, 5), (6, 7))), ax=figure.subplots())
     figure.draw_without_rendering()
     assert "and 1 more" in ax.get_title(loc="left").replace("\n", " ")
     assert ax._left_title.get_window_extent().x1 <= figure.bbox.x1
 
 
 def test_an_even_matrix_has_no_frames(ax: Axes) -> None:
-    plot_matrix(matrix(), ax=ax)
+    ml.plot.matrix(matrix(), ax=ax)
     assert frames(ax) == []
     assert ax.get_title(loc="left").startswith("No slow pair: 40.0")
 
 
 def test_of_times_the_large_ones_are_slow(ax: Axes) -> None:
     times = matrix(slow=((0, 1),), value="time_us", collective="send")
-    plot_matrix(times.replace(12.0, 90.0), ax=ax)
+    ml.plot.matrix(times.replace(12.0, 90.0), ax=ax)
     assert (0, 1) in frames(ax)
     assert "90.0\u2009µs" in ax.get_title(loc="left")
 
 
 def test_numbers_stand_in_the_cells_only_where_they_have_room(ax: Axes) -> None:
-    plot_matrix(matrix(), ax=ax)
+    ml.plot.matrix(matrix(), ax=ax)
     assert sum(text.get_text() == "40" for text in ax.texts) == 8 * 7
     other = Figure(figsize=(6, 5)).subplots()
-    plot_matrix(matrix(64), ax=other)
+    ml.plot.matrix(matrix(64), ax=other)
     assert not other.texts
 
 
 def test_what_is_no_matrix_is_refused(ax: Axes) -> None:
     with pytest.raises(BenchError, match=r"not shape \(2, 3\)"):
-        plot_matrix(pd.DataFrame(np.ones((2, 3))), ax=ax)
+        ml.plot.matrix(pd.DataFrame(np.ones((2, 3))), ax=ax)
     with pytest.raises(BenchError, match="some numbers"):
-        plot_matrix(pd.DataFrame(np.full((2, 2), np.nan)), ax=ax)
+        ml.plot.matrix(pd.DataFrame(np.full((2, 2), np.nan)), ax=ax)

@@ -5,18 +5,18 @@ from hypothesis import strategies as st
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
+import meshlab as ml
 from meshlab.errors import MeshError
 from meshlab.mesh.mesh import DeviceMesh
-from meshlab.plots.style import figure_png
-from meshlab.plots.cells import Grid, plot_membership
-from meshlab.plots.palette import group_colors
+from meshlab.plots.cells import CellGrid
+from meshlab.plots.style import figure_png, group_colors
 
 sizes = st.lists(st.integers(1, 5), min_size=1, max_size=3)
 
 
 def drawn(mesh, axis, **options):
-    figsize, rect = Grid.of(mesh).figure_box()
-    return plot_membership(mesh, axis, ax=Figure(figsize).add_axes(rect), **options)
+    figsize, rect = CellGrid.of(mesh).figure_box()
+    return ml.plot.membership(mesh, axis, ax=Figure(figsize).add_axes(rect), **options)
 
 
 def texts(ax):
@@ -38,7 +38,7 @@ def test_the_cell_of_every_rank_has_the_colour_of_its_group(sizes, data):
 @settings(deadline=None, max_examples=25)
 def test_rows_are_named_by_the_coordinates_of_their_ranks(sizes):
     mesh = DeviceMesh([(f"a{index}", size) for index, size in enumerate(sizes)])
-    grid = Grid.of(mesh)
+    grid = CellGrid.of(mesh)
     assert grid.columns * grid.rows == mesh.world_size
     for row, name in enumerate(grid.row_names(range(grid.rows))):
         ranks = range(row * grid.columns, (row + 1) * grid.columns)
@@ -112,7 +112,7 @@ def test_without_axes_a_figure_is_made_and_with_axes_none_is():
     before = plt.get_fignums()
     drawn(DeviceMesh("dp=2, tp=4"), "tp")
     assert plt.get_fignums() == before
-    ax = plot_membership(DeviceMesh("dp=2, tp=4"), "tp")
+    ax = ml.plot.membership(DeviceMesh("dp=2, tp=4"), "tp")
     assert len(plt.get_fignums()) == len(before) + 1
     plt.close(ax.figure)
 

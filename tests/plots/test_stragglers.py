@@ -9,8 +9,8 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+import meshlab as ml
 from meshlab.errors import BenchError
-from meshlab.plots.lateness import plot_batches, plot_stragglers
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def names(ax: Axes) -> list[str]:
     return [label.get_text() for label in ax.get_yticklabels()]
 
 
-@pytest.mark.parametrize("plot", [plot_stragglers, plot_batches])
+@pytest.mark.parametrize("plot", [ml.plot.stragglers, ml.plot.batches])
 def test_the_late_rank_is_named_in_title_and_margin(plot: Any, late: Any, ax: Axes) -> None:
     assert plot(*late, ax=ax) is ax
     title = ax.get_title(loc="left").splitlines()
@@ -49,20 +49,20 @@ def test_the_late_rank_is_named_in_title_and_margin(plot: Any, late: Any, ax: Ax
 
 
 def test_every_batch_that_counts_is_a_dot(late: Any, ax: Axes) -> None:
-    plot_stragglers(*late, ax=ax)
+    ml.plot.stragglers(*late, ax=ax)
     (dots,) = ax.get_lines()
     assert len(dots.get_xdata()) == 4 * 35
     assert "grey: below the floor of" in ax.get_xlabel()
 
 
 def test_without_aligned_starts_the_title_warns(unaligned: Any, ax: Axes) -> None:
-    plot_stragglers(*unaligned, ax=ax)
+    ml.plot.stragglers(*unaligned, ax=ax)
     assert ax.get_title(loc="left").startswith("Starts are not aligned: a rank that comes late takes less time")
     assert "floor" not in ax.get_xlabel()
 
 
 def test_the_heat_map_has_ranks_batches_warmup_and_spikes(unaligned: Any, ax: Axes) -> None:
-    plot_batches(*unaligned, ax=ax)
+    ml.plot.batches(*unaligned, ax=ax)
     assert ax.get_images()[0].get_array().shape == (4, 40)
     assert ax.get_xlabel() == "batch (5 for warm-up, ▼ 2 spikes)"
     spikes = next(line for line in ax.get_lines() if line.get_marker() == "v")
@@ -72,11 +72,11 @@ def test_the_heat_map_has_ranks_batches_warmup_and_spikes(unaligned: Any, ax: Ax
 def test_hundreds_of_ranks_name_only_some_and_the_late_one_always(make_samples: Any, ax: Axes) -> None:
     starts = np.random.default_rng(5).uniform(0, 2, (200, 12))
     starts[77] += 300
-    plot_batches(*make_samples(starts=starts, times=310 - starts), ax=ax)
+    ml.plot.batches(*make_samples(starts=starts, times=310 - starts), ax=ax)
     assert len(names(ax)) < 40
     assert "▸ rank 77" in names(ax)
 
 
 def test_samples_that_are_not_there_are_told(late: Any, ax: Axes) -> None:
     with pytest.raises(BenchError, match="there are no samples of step 7, group None, launch 0"):
-        plot_stragglers(*late, step=7, ax=ax)
+        ml.plot.stragglers(*late, step=7, ax=ax)

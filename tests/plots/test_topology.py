@@ -12,18 +12,15 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+import meshlab as ml
 from meshlab.errors import TopologyError
 from meshlab.mesh.mesh import DeviceMesh
-from meshlab.plots.host_diagram import plot_host
-from meshlab.plots.heatmaps import plot_links
-from meshlab.plots.rings import plot_ring
-from meshlab.plots.machine import plot_topology
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Node
-from meshlab.topology.whatif import drop_device, drop_link
-from meshlab.topology.placement.placement.placement import place
 from meshlab.topology.model.presets import preset
+from meshlab.topology.placement.placement import place
 from meshlab.topology.readers.nvidia_smi import read_nvidia_smi
+from meshlab.topology.whatif import drop_device, drop_link
 from meshlab.units import THIN
 
 
@@ -80,9 +77,9 @@ def test_no_text_overlaps_another_or_leaves_the_figure(
     mesh: DeviceMesh, cluster: Cluster, what: str, axis: str
 ) -> None:
     if what == "cluster":
-        ax = plot_topology(cluster=cluster, axis={"tp": "nvlink", "dp": None}[axis])
+        ax = ml.plot.topology(cluster=cluster, axis={"tp": "nvlink", "dp": None}[axis])
     else:
-        ax = plot_topology(mesh, cluster if what == "both" else None, axis=axis)
+        ax = ml.plot.topology(mesh, cluster if what == "both" else None, axis=axis)
     assert overlaps(ax) == []
     assert min(text.get_fontsize() for text in ax.texts) >= 9
 
@@ -91,19 +88,19 @@ def test_no_text_overlaps_another_or_leaves_the_figure(
 def test_a_given_axes_of_any_size_is_filled_without_overlap(size: tuple[float, float]) -> None:
     figure = Figure(figsize=size)
     ax = figure.add_axes((0.15, 0.1, 0.8, 0.6))
-    assert plot_topology(cluster=preset("dgx-h100", nodes=16), ax=ax) is ax
+    assert ml.plot.topology(cluster=preset("dgx-h100", nodes=16), ax=ax) is ax
     cells = [pair for pair in overlaps(ax) if "edge of the figure" not in pair]
     assert cells == []
 
 
 def test_no_figure_is_made_where_an_axes_was_given() -> None:
     before = plt.get_fignums()
-    plot_topology(DeviceMesh("tp=8"), ax=Figure().add_subplot())
+    ml.plot.topology(DeviceMesh("tp=8"), ax=Figure().add_subplot())
     assert plt.get_fignums() == before
 
 
 def test_groups_are_painted_in_their_colours_and_divided_by_seams() -> None:
-    picture = image(plot_topology(DeviceMesh("dp=2, tp=4"), preset("dgx-h100")))
+    picture = image(ml.plot.topology(DeviceMesh("dp=2, tp=4"), preset("dgx-h100")))
     band = picture[picture.shape[0] - 20]
     opaque = np.flatnonzero(band[:, 3])
     gaps = np.flatnonzero(np.diff(opaque) > 1)
@@ -115,14 +112,14 @@ def test_groups_are_painted_in_their_colours_and_divided_by_seams() -> None:
 
 
 def test_numbers_say_what_repeated_colours_cannot() -> None:
-    ax = plot_topology(DeviceMesh("dp=64, tp=2"), preset("dgx-h100", nodes=16))
+    ax = ml.plot.topology(DeviceMesh("dp=64, tp=2"), preset("dgx-h100", nodes=16))
     written = {text.get_text().split("tp ")[-1] for text in ax.texts}
     assert {"0", "63"} <= written
     assert "repeating after 8" in ax.get_xlabel()
 
 
 def test_every_host_says_its_groups_where_cells_have_no_room_for_numbers() -> None:
-    ax = plot_topology(DeviceMesh("pp=8, dp=16, tp=8"), preset("dgx-h100", nodes=128), axis="dp")
+    ax = ml.plot.topology(DeviceMesh("pp=8, dp=16, tp=8"), preset("dgx-h100", nodes=128), axis="dp")
     written = [text.get_text() for text in ax.texts]
     assert written[:2] == ["node0", "node1"]
     assert written[128:] == [f"dp {8 * (node // 16)}–{8 * (node // 16) + 7}" for node in range(128)]
@@ -130,7 +127,7 @@ def test_every_host_says_its_groups_where_cells_have_no_room_for_numbers() -> No
 
 
 def test_rows_say_the_groups_they_begin_with_where_hosts_have_no_room_for_a_name() -> None:
-    ax = plot_topology(DeviceMesh("pp=16, dp=128, tp=8"), preset("tapered-h100", nodes=2048), axis="dp")
+    ax = ml.plot.topology(DeviceMesh("pp=16, dp=128, tp=8"), preset("tapered-h100", nodes=2048), axis="dp")
     written = [text.get_text() for text in ax.texts]
     assert written[0] == "node0 · dp 0–7"
     assert all(" · dp " in text for text in written)
@@ -140,45 +137,45 @@ def test_rows_say_the_groups_they_begin_with_where_hosts_have_no_room_for_a_name
 def test_groups_that_do_not_follow_each_other_are_named_one_by_one() -> None:
     mesh, cluster = DeviceMesh("dp=128, tp=8"), preset("dgx-h100", nodes=128)
     spread = [8 * (rank % 128) + rank // 128 for rank in range(1024)]
-    written = {text.get_text() for text in plot_topology(mesh, cluster, axis="tp", devices=spread).texts}
+    written = {text.get_text() for text in ml.plot.topology(mesh, cluster, axis="tp", devices=spread).texts}
     assert {"tp 0, 16, …", "tp 15, 31, …"} <= written
 
 
 def test_a_given_axes_keeps_to_bare_names_where_the_groups_have_no_room_beside_them() -> None:
     ax = Figure(figsize=(6, 5)).add_axes((0.15, 0.1, 0.8, 0.6))
-    plot_topology(DeviceMesh("pp=16, dp=128, tp=8"), preset("tapered-h100", nodes=2048), axis="dp", ax=ax)
+    ml.plot.topology(DeviceMesh("pp=16, dp=128, tp=8"), preset("tapered-h100", nodes=2048), axis="dp", ax=ax)
     assert overlaps(ax) == []
     assert ax.texts[0].get_text() == "node0"
 
 
 def test_idle_devices_are_grey_and_named() -> None:
-    ax = plot_topology(DeviceMesh("tp=4"), preset("dgx-h100"))
+    ax = ml.plot.topology(DeviceMesh("tp=4"), preset("dgx-h100"))
     assert sum(text.get_text() == "idle" for text in ax.texts) == 4
 
 
 def test_a_map_of_devices_moves_the_ranks() -> None:
-    ax = plot_topology(DeviceMesh("tp=8"), preset("dgx-h100"), devices=[7, 6, 5, 4, 3, 2, 1, 0])
+    ax = ml.plot.topology(DeviceMesh("tp=8"), preset("dgx-h100"), devices=[7, 6, 5, 4, 3, 2, 1, 0])
     cells = [text.get_text() for text in ax.texts if text.get_text().startswith("rank")]
     assert cells[0].startswith("rank 7")
     assert cells[7].startswith("rank 0")
 
 
 def test_few_groups_without_room_for_numbers_get_a_legend() -> None:
-    legend = plot_topology(cluster=preset("tapered-h100", nodes=2048)).get_legend()
+    legend = ml.plot.topology(cluster=preset("tapered-h100", nodes=2048)).get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == [f"pod {number}" for number in range(6)]
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:
     with pytest.raises(TopologyError, match="give a mesh, a cluster, or both"):
-        plot_topology()
+        ml.plot.topology()
     with pytest.raises(TopologyError, match="nothing to draw"):
-        plot_topology(cluster=Cluster.from_nodes([Node("laptop")]))
+        ml.plot.topology(cluster=Cluster.from_nodes([Node("laptop")]))
 
 
 def test_the_text_follows_the_style_in_force() -> None:
     with plt.style.context("dark_background"):
-        ax = plot_topology(DeviceMesh("tp=8"), preset("dgx-h100"))
+        ax = ml.plot.topology(DeviceMesh("tp=8"), preset("dgx-h100"))
         assert ax._left_title.get_color() == "white"  # type: ignore[attr-defined]
 
 
@@ -205,7 +202,7 @@ def hosts() -> list[pytest.param]:
 
 @pytest.mark.parametrize("cluster", hosts())
 def test_no_text_overlaps_inside_a_host_or_its_matrix(cluster: Cluster) -> None:
-    for ax in (plot_host(cluster), plot_links(cluster)):
+    for ax in (ml.plot.host(cluster), ml.plot.links(cluster)):
         assert overlaps(ax) == []
 
 
@@ -214,39 +211,39 @@ def texts(ax: Axes) -> list[str]:
 
 
 def test_a_host_shows_its_parts_and_marks_the_gpu_without_nvlink() -> None:
-    whole = texts(plot_host(preset("dgx-h100", nodes=2), "node1"))
+    whole = texts(ml.plot.host(preset("dgx-h100", nodes=2), "node1"))
     assert sum(text.startswith("GPU") for text in whole) == 8
     assert "NIC7\n400G" in whole
     assert "NUMA 1\nCPUs 56-111,168-223" in whole
     assert f"SYS · 22.0{THIN}GB/s" in whole
     assert f"NVLink · NV18 between all · 371{THIN}GB/s each" in whole
-    broken = texts(plot_host(drop_link(preset("dgx-h100"), 2)))
+    broken = texts(ml.plot.host(drop_link(preset("dgx-h100"), 2)))
     assert broken.count("no NVLink") == 1
     assert any("between 7 of 8" in text for text in broken)
 
 
 def test_nics_of_one_switch_share_a_box() -> None:
-    assert "NIC28–31\n4 × 100G" in texts(plot_host(preset("aws-p5")))
+    assert "NIC28–31\n4 × 100G" in texts(ml.plot.host(preset("aws-p5")))
 
 
 def test_what_the_source_hides_is_not_drawn_as_missing() -> None:
     peers = read_nvidia_smi("\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n")
-    assert "NVLink: the source does not say" in texts(plot_host(peers))
+    assert "NVLink: the source does not say" in texts(ml.plot.host(peers))
 
 
 def test_hosts_that_cannot_be_drawn_are_refused() -> None:
     with pytest.raises(TopologyError, match="no device to draw"):
-        plot_host(Cluster.from_nodes([Node("laptop")]))
-    with pytest.raises(TopologyError, match="take plot_links"):
-        plot_host(Cluster.from_nodes([Node("a", tuple(Device(id=i) for i in range(65)))]))
+        ml.plot.host(Cluster.from_nodes([Node("laptop")]))
+    with pytest.raises(TopologyError, match=r"take plot_links"):
+        ml.plot.host(Cluster.from_nodes([Node("a", tuple(Device(id=i) for i in range(65)))]))
     with pytest.raises(TopologyError, match="nothing to draw"):
-        plot_links(Cluster.from_nodes([Node("laptop")]))
+        ml.plot.links(Cluster.from_nodes([Node("laptop")]))
     with pytest.raises(TopologyError, match="name a node"):
-        plot_links(preset("dgx-h100", nodes=1024))
+        ml.plot.links(preset("dgx-h100", nodes=1024))
 
 
 def test_the_matrix_has_the_words_in_the_cells_and_near_is_lighter_than_far() -> None:
-    ax = plot_links(preset("dgx-a100"))
+    ax = ml.plot.links(preset("dgx-a100"))
     assert texts(ax).count("NV12") == 56
     pixels = image(ax)[..., :3].astype(int).sum(axis=-1)
     assert pixels[0, 1] > pixels[0, 8] > pixels[0, 15]  # NV12, PXB, SYS
@@ -254,7 +251,7 @@ def test_the_matrix_has_the_words_in_the_cells_and_near_is_lighter_than_far() ->
 
 
 def test_the_matrix_of_a_cluster_shows_levels_between_hosts() -> None:
-    ax = plot_links(preset("dgx-h100", nodes=64))
+    ax = ml.plot.links(preset("dgx-h100", nodes=64))
     legend = ax.get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == [
@@ -280,13 +277,13 @@ RINGS = [
 
 @pytest.mark.parametrize(("machine", "nodes", "shape", "group"), RINGS, ids=[f"{r[0]} {r[2]}" for r in RINGS])
 def test_no_text_overlaps_on_a_ring(machine: str, nodes: int, shape: str, group: str) -> None:
-    ax = plot_ring(place(DeviceMesh(shape), preset(machine, nodes)), group)
+    ax = ml.plot.ring(place(DeviceMesh(shape), preset(machine, nodes)), group)
     assert overlaps(ax) == []
 
 
 def test_a_ring_counts_its_hops_per_link_and_names_the_taper() -> None:
     placement = place(DeviceMesh("pp=8, dp=96, tp=8"), preset("tapered-h100", nodes=768))
-    legend = plot_ring(placement, "pp_3").get_legend()
+    legend = ml.plot.ring(placement, "pp_3").get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == [
         f"6 hops over pod · 48.0{THIN}GB/s",
@@ -296,7 +293,7 @@ def test_a_ring_counts_its_hops_per_link_and_names_the_taper() -> None:
 
 def test_a_ring_visits_every_host_once_whatever_the_order_of_ranks() -> None:
     devices = [device for pair in zip(range(8), range(8, 16), strict=True) for device in pair]
-    ax = plot_ring(place(DeviceMesh("tp=16"), preset("dgx-h100", nodes=2), devices), "tp_0")
+    ax = ml.plot.ring(place(DeviceMesh("tp=16"), preset("dgx-h100", nodes=2), devices), "tp_0")
     numbers = [text for text in texts(ax) if text.isdecimal()]
     assert numbers == [*map(str, range(0, 16, 2)), *map(str, range(1, 16, 2))]
 
@@ -304,12 +301,12 @@ def test_a_ring_visits_every_host_once_whatever_the_order_of_ranks() -> None:
 def test_rings_that_cannot_be_drawn_are_refused() -> None:
     placement = place(DeviceMesh("dp=1, tp=8"), preset("dgx-h100"))
     with pytest.raises(TopologyError, match="one rank"):
-        plot_ring(placement, "dp_0")
+        ml.plot.ring(placement, "dp_0")
     with pytest.raises(TopologyError, match="more than 4,096"):
-        plot_ring(place(DeviceMesh("dp=8192"), preset("dgx-h100", nodes=1024)), "world")
+        ml.plot.ring(place(DeviceMesh("dp=8192"), preset("dgx-h100", nodes=1024)), "world")
 
 
-@pytest.mark.parametrize("draw", [plot_host, plot_links])
+@pytest.mark.parametrize("draw", [ml.plot.host, ml.plot.links])
 def test_pictures_of_hosts_draw_where_they_are_told(draw: Callable[..., Axes]) -> None:
     before = plt.get_fignums()
     ax = Figure((9, 5)).add_subplot()

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
-from meshlab.report.content import tables, verdict
-from meshlab.report.questions import answer_tables, answers
+from meshlab.report.content import answer_tables, answers, tables, verdict
 from meshlab.units import THIN
 
 MESH = ml.DeviceMesh("dp=2, tp=2")

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from meshlab.frames.schema import empty_results
 from meshlab.errors import BenchError, ParseError
+from meshlab.frames.schema import empty_results
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.report.report import Report, read_report
 from meshlab.topology.model.presets import preset

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
+import meshlab as ml
 from meshlab.errors import ParseError
-from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.health import health
-from meshlab.topology.readers.nccl_graph import read_nccl_graph
+from meshlab.topology.model.cluster import Cluster
+from meshlab.topology.readers.nccl_graph import NcclGraphs, read_nccl_graph
 from meshlab.topology.readers.nccl_xml import read_nccl_topology
 from meshlab.topology.readers.nvidia_smi import read_nvidia_smi
-from meshlab.topology.readers.detect import read_topology
-from meshlab.topology.readers.nccl_graph import NcclGraphs
 
 FOLDER = os.environ.get("MESHLAB_CASES")
 
@@ -47,7 +46,7 @@ def test_every_real_nvidia_smi_is_read_as_expected(name: str, facts: dict[str, A
         known = facts["links_known_rows"]
         assert {f"GPU{i}": row for i, row in enumerate(words) if "?" not in row} == known
     assert [list(row) for row in node.p2p] == facts.get("p2p", [])
-    assert read_topology(text_of("smi", name)) == cluster
+    assert ml.topology.read(text_of("smi", name)) == cluster
 
 
 @pytest.mark.parametrize(("name", "facts"), cases("xml"))
@@ -60,7 +59,7 @@ def test_every_real_nccl_file_is_read_as_expected(name: str, facts: dict[str, An
         assert [sorted({len(c) for c in graph.channels}) for graph in graphs] == [
             graph["gpus_per_channel"] for graph in facts["graphs"]
         ]
-        assert isinstance(read_topology(text), NcclGraphs)
+        assert isinstance(ml.topology.read(text), NcclGraphs)
         with pytest.raises(ParseError, match="graph file"):
             read_nccl_topology(text)
         return
@@ -77,13 +76,13 @@ def test_every_real_nccl_file_is_read_as_expected(name: str, facts: dict[str, An
         assert counts == facts["nvlinks_per_gpu"]
     assert node.nvlink_known is (facts["nvlink_elements"] > 0)
     assert node.complete
-    assert read_topology(text) == cluster
+    assert ml.topology.read(text) == cluster
 
 
 def read(folder: str, name: str) -> Cluster:
     if FOLDER is None:
         pytest.skip("MESHLAB_CASES is not set")
-    cluster = read_topology(text_of(folder, name))
+    cluster = ml.topology.read(text_of(folder, name))
     assert isinstance(cluster, Cluster)
     return cluster
 

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from meshlab.errors import TopologyError
-from meshlab.topology.model.presets import PRESETS, preset
-from meshlab.topology.model.cluster import Cluster
+from meshlab.topology.model.cluster import Cluster, Level
 from meshlab.topology.model.hardware import Device, Node
-from meshlab.topology.levels import Level
+from meshlab.topology.model.presets import PRESETS, preset
 from meshlab.topology.model.products import find_product, product_of_pci
 
 

@@ -9,11 +9,10 @@ import pytest
 from matplotlib.figure import Figure
 
 import meshlab as ml
-from meshlab.frames.schema import empty_results
 from meshlab.errors import TopologyError
-from meshlab.topology.render import links_text
+from meshlab.frames.schema import empty_results
 from meshlab.topology.model.presets import preset
-from meshlab.topology.readers.detect import read_topology
+from meshlab.topology.render import links_text
 
 MESH = ml.DeviceMesh("dp=2, tp=4")
 TAKERS: dict[str, Callable[[Any], Any]] = {
@@ -33,7 +32,7 @@ TAKERS: dict[str, Callable[[Any], Any]] = {
     "Report": lambda cluster: ml.Report(empty_results(), cluster=cluster).cluster,
     "Designer": lambda cluster: ml.Designer(cluster).mesh,
 }
-GRAPHS = read_topology('<graphs version="1"><graph id="0"/></graphs>')
+GRAPHS = ml.topology.read('<graphs version="1"><graph id="0"/></graphs>')
 
 
 @pytest.mark.parametrize("take", TAKERS.values(), ids=TAKERS.keys())
@@ -43,12 +42,14 @@ def test_the_name_of_a_preset_is_taken_as_its_cluster(take: Callable[[Any], Any]
 
 @pytest.mark.parametrize("take", TAKERS.values(), ids=TAKERS.keys())
 def test_another_text_and_a_graph_file_are_refused_with_what_to_do(take: Callable[[Any], Any]) -> None:
-    with pytest.raises(TopologyError, match=r"'dgx' is the name of no preset; there are dgx-a100.*read_topology\(\)"):
+    with pytest.raises(
+        TopologyError, match=r"'dgx' is the name of no preset; there are dgx-a100.*ml.topology.read\(\)"
+    ):
         take("dgx")
     with pytest.raises(TopologyError, match=r"a graph file of NCCL.*not what the machine is; give the topology"):
         take(GRAPHS)
 
 
 def test_what_is_neither_is_refused() -> None:
-    with pytest.raises(TopologyError, match=r"not DeviceMesh; probe\(\), preset\(\) and read_topology\(\) give one"):
+    with pytest.raises(TopologyError, match=r"not DeviceMesh; probe\(\), preset\(\) and ml.topology.read\(\) give one"):
         ml.place(MESH, MESH)  # type: ignore[arg-type]

@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.errors import TopologyError
-from meshlab.topology.model.hardware import Device, Nic, Node
-from meshlab.topology.cpus import count_cpus, cpus_of_mask, format_cpus, parse_cpus
+from meshlab.topology.model.hardware import Device, Nic, Node, count_cpus, cpus_of_mask, format_cpus, parse_cpus
 from meshlab.topology.model.links import Distance, clique_numbers, distances, nvlink_gbs, pcie_gbs
 
 

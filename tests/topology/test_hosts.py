@@ -14,8 +14,7 @@ import pytest
 
 from meshlab.errors import TopologyError
 from meshlab.topology.readers.hosts import cluster_from_hosts, probe
-from meshlab.topology.readers.nvml import read_host
-from meshlab.topology.readers.nvml import read_devices, sample
+from meshlab.topology.readers.nvml import read_devices, read_host, sample
 from meshlab.topology.readers.sysfs import normal_bus_id, pci_path, pci_word, read_nics, read_processors
 
 

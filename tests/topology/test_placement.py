@@ -17,10 +17,10 @@ from meshlab.errors import MeshError, TopologyError
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Node
-from meshlab.topology.placement.placement.placement import Placement, place
-from meshlab.topology.whatif import drop_link, drop_nic
 from meshlab.topology.model.presets import preset
+from meshlab.topology.placement.placement import Placement, place
 from meshlab.topology.readers.nccl_xml import read_nccl_topology
+from meshlab.topology.whatif import drop_link, drop_nic
 from meshlab.units import THIN
 
 

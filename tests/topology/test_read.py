@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import meshlab as ml
 from meshlab.errors import ParseError, TopologyError
 from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.readers.detect import read_topology
 from meshlab.topology.readers.nccl_graph import NcclGraphs
 
 SMI = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV12\t0-7\nGPU1\tNV12\t X \t0-7\n"
@@ -26,13 +26,13 @@ def test_every_kind_is_found_in_text_bytes_and_files(text: str, source: str, tmp
     path = tmp_path / "anything"
     path.write_text(text)
     for given in (text, text.encode(), path, str(path)):
-        cluster = read_topology(given)
+        cluster = ml.topology.read(given)
         assert isinstance(cluster, Cluster)
         assert cluster.source == source
 
 
 def test_a_graph_file_gives_graphs() -> None:
-    assert isinstance(read_topology(GRAPH), NcclGraphs)
+    assert isinstance(ml.topology.read(GRAPH), NcclGraphs)
 
 
 @pytest.mark.parametrize(
@@ -48,28 +48,28 @@ def test_a_graph_file_gives_graphs() -> None:
 )
 def test_what_is_none_of_these_is_named_as_such_with_what_was_seen(text: str | bytes, message: str) -> None:
     with pytest.raises(ParseError, match=rf"{message}.*; that is none of what can be read: nvidia-smi"):
-        read_topology(text)
+        ml.topology.read(text)
 
 
 def test_a_name_that_is_no_file_is_said_to_be_none(tmp_path: Path) -> None:
     with pytest.raises(ParseError, match=r"^there is no file 'nofile\.xml', and the text begins with"):
-        read_topology("nofile.xml")
+        ml.topology.read("nofile.xml")
     with pytest.raises(ParseError, match="is a folder, not a file, and the text begins with"):
-        read_topology(str(tmp_path))
+        ml.topology.read(str(tmp_path))
     with pytest.raises(ParseError, match=r"^the text begins with 'hello'"):
-        read_topology("hello\nworld")
+        ml.topology.read("hello\nworld")
 
 
 def test_errors_in_a_file_name_the_file(tmp_path: Path) -> None:
     path = tmp_path / "topo.xml"
     path.write_text('<system version="9"><cpu/></system>')
     with pytest.raises(ParseError, match=r"topo\.xml: the topology has version '9'"):
-        read_topology(path)
+        ml.topology.read(path)
 
 
 def test_two_machines_are_asked_about_here_too() -> None:
     with pytest.raises(TopologyError, match="machine=0"):
-        read_topology(SMI + SMI)
-    cluster = read_topology(SMI + SMI, machine=1)
+        ml.topology.read(SMI + SMI)
+    cluster = ml.topology.read(SMI + SMI, machine=1)
     assert isinstance(cluster, Cluster)
     assert cluster.n_devices == 2

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from meshlab.errors import ParseError, TopologyError
 from meshlab.topology.model.hardware import Node
-from meshlab.topology.readers.slurm import read_slurm_topology
 from meshlab.topology.readers.block_yaml import read_block_yaml
 from meshlab.topology.readers.hostlists import expand_hosts
+from meshlab.topology.readers.slurm import read_slurm_topology
 
 
 @pytest.mark.parametrize(

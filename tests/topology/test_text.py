@@ -4,61 +4,61 @@ from __future__ import annotations
 
 import pytest
 
+import meshlab as ml
 from meshlab.errors import MeshError, TopologyError
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.presets import preset
-from meshlab.topology.render import topology_text
 
 
 def test_a_mesh_alone_is_written_by_its_outer_coordinates() -> None:
-    assert topology_text(DeviceMesh("pp=2, tp=3")) == (
+    assert ml.topology.text(DeviceMesh("pp=2, tp=3")) == (
         "tp (2 groups of 3) · pp=2, tp=3\npp 0  ranks 0–2  tp  0 (all 3)\npp 1  ranks 3–5  tp  1 (all 3)"
     )
 
 
 def test_a_machine_alone_is_written_by_its_outermost_level() -> None:
-    text = topology_text(cluster=preset("dgx-h100", nodes=64))
+    text = ml.topology.text(cluster=preset("dgx-h100", nodes=64))
     assert "node0   pod  0 (all 8)" in text
     assert "node63  pod  1 (all 8)" in text
     assert "… 40 more, from node12" in text
 
 
 def test_idle_devices_and_other_orders_are_shown() -> None:
-    text = topology_text(DeviceMesh("dp=2"), preset("dgx-a100"), devices=[5, 1])
+    text = ml.topology.text(DeviceMesh("dp=2"), preset("dgx-a100"), devices=[5, 1])
     assert text.splitlines()[1] == "node0  2 ranks, 0 to 1  dp  – 0 – – – 0 – –"
 
 
 def test_long_hosts_wrap_at_the_width() -> None:
-    lines = topology_text(DeviceMesh("dp=8, tp=8"), axis="dp", width=40).splitlines()
+    lines = ml.topology.text(DeviceMesh("dp=8, tp=8"), axis="dp", width=40).splitlines()
     assert max(map(len, lines[1:])) <= 40
-    wrapped = topology_text(DeviceMesh("pp=2, dp=50"), axis="pp", width=60).splitlines()
+    wrapped = ml.topology.text(DeviceMesh("pp=2, dp=50"), axis="pp", width=60).splitlines()
     assert max(map(len, wrapped[1:])) <= 60
     assert " ".join(line[-43:] for line in wrapped).count(" 49") == 2
 
 
 def test_sixteen_thousand_devices_stay_a_page() -> None:
-    text = topology_text(DeviceMesh("pp=16, dp=128, tp=8"), preset("tapered-h100", nodes=2048), axis="dp")
+    text = ml.topology.text(DeviceMesh("pp=16, dp=128, tp=8"), preset("tapered-h100", nodes=2048), axis="dp")
     assert len(text.splitlines()) == 26
     assert "2,024 more" in text
 
 
 def test_a_laptop_without_gpus_still_shows_where_ranks_run() -> None:
     laptop = Cluster.from_nodes([Node("laptop", cpu_model="Ryzen")])
-    assert topology_text(DeviceMesh("dp=2, tp=2"), laptop).splitlines()[1] == "laptop  ranks 0–3  tp  0 0 1 1"
+    assert ml.topology.text(DeviceMesh("dp=2, tp=2"), laptop).splitlines()[1] == "laptop  ranks 0–3  tp  0 0 1 1"
 
 
 def test_what_cannot_be_shown_is_answered_with_a_cure() -> None:
     with pytest.raises(TopologyError, match="give a mesh, a cluster, or both"):
-        topology_text()
+        ml.topology.text()
     with pytest.raises(TopologyError, match="16 ranks, but the cluster only 8 devices"):
-        topology_text(DeviceMesh("dp=2, tp=8"), preset("dgx-h100"))
+        ml.topology.text(DeviceMesh("dp=2, tp=8"), preset("dgx-h100"))
     with pytest.raises(TopologyError, match="no device 9"):
-        topology_text(DeviceMesh("dp=2"), preset("dgx-h100"), devices=[0, 9])
+        ml.topology.text(DeviceMesh("dp=2"), preset("dgx-h100"), devices=[0, 9])
     with pytest.raises(TopologyError, match="one per rank"):
-        topology_text(DeviceMesh("dp=2"), preset("dgx-h100"), devices=[0])
+        ml.topology.text(DeviceMesh("dp=2"), preset("dgx-h100"), devices=[0])
     with pytest.raises(MeshError, match="there is no axis or group 'xp'"):
-        topology_text(DeviceMesh("dp=2"), axis="xp")
+        ml.topology.text(DeviceMesh("dp=2"), axis="xp")
     with pytest.raises(TopologyError, match="nothing to draw"):
-        topology_text(cluster=Cluster.from_nodes([Node("laptop")]))
+        ml.topology.text(cluster=Cluster.from_nodes([Node("laptop")]))

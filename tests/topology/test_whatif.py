@@ -7,12 +7,12 @@ import pytest
 
 from meshlab.errors import TopologyError
 from meshlab.mesh.mesh import DeviceMesh
+from meshlab.topology.health import health
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Node
-from meshlab.topology.whatif import add_nodes, drop_device, drop_link, drop_nic, set_nvlink_domain, set_taper
-from meshlab.topology.health import health
-from meshlab.topology.placement.placement.placement import place
 from meshlab.topology.model.presets import preset
+from meshlab.topology.placement.placement import place
+from meshlab.topology.whatif import add_nodes, drop_device, drop_link, drop_nic, set_nvlink_domain, set_taper
 from meshlab.units import THIN
 
 CLUSTER = preset("dgx-h100", nodes=4)

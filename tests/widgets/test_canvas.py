@@ -12,9 +12,8 @@ from PIL import Image
 
 from meshlab.errors import MeshError
 from meshlab.mesh.mesh import DeviceMesh
-from meshlab.plots.palette import PALETTE
-from meshlab.widgets.grid import Grid
-from meshlab.widgets.grid import grid_columns
+from meshlab.plots.style import PALETTE
+from meshlab.widgets.grid import Grid, grid_columns
 
 MESHES = st.lists(st.integers(1, 9), min_size=1, max_size=4).map(
     lambda sizes: DeviceMesh([(f"axis{index}", size) for index, size in enumerate(sizes)])

@@ -2,55 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import os
+import platform
+import sys
+from collections.abc import Collection, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
-from meshlab.benchmark import environment, memory
-from meshlab.frames.schema import Column, conform
+from meshlab.engines import memory
 from meshlab.topology.readers import nvml
-from meshlab.topology.readers.hosts import cluster_from_hosts
-
-if TYPE_CHECKING:
-    import pandas as pd
+from meshlab.version import __version__
 
 __all__ = [
-    "DEVICES",
+    "SETTINGS",
+    "describe_host",
     "describe_rank",
-    "device_lines",
-    "device_rows",
-    "devices_frame",
-    "differing_settings",
-    "machine_text",
+    "read_settings",
     "sample_rank",
+    "software_versions",
+    "usable_cores",
 ]
 
-_UNITS = (
-    ("clock_sm_mhz", "{:.0f} MHz"),
-    ("temperature_c", "{:.0f} °C"),
-    ("power_w", "{:.0f} W"),
-    ("throttle", "held down by {}"),
-    ("ecc_corrected", "{} ECC errors corrected"),
-    ("ecc_uncorrected", "{} not"),
-    ("nvlink_errors", "{} NVLink errors"),
-)
 
-DEVICES = (
-    Column("when", "string", "before or after the run."),
-    Column("host", "string", "The host."),
-    Column("device", "Int64", "The GPU's index as the driver counts."),
-    Column("clock_sm_mhz", "float64", "Clock of the multiprocessors."),
-    Column("clock_memory_mhz", "float64", "Clock of the memory."),
-    Column("temperature_c", "float64", "Temperature."),
-    Column("power_w", "float64", "Power drawn."),
-    Column("utilisation_percent", "float64", "How much of the last moment a kernel ran."),
-    Column("memory_bytes", "Int64", "Memory in all."),
-    Column("memory_used_bytes", "Int64", "Memory in use."),
-    Column("throttle", "string", "What holds the clocks down; empty for nothing."),
-    Column("ecc_corrected", "Int64", "Memory errors that were corrected, since the driver came."),
-    Column("ecc_uncorrected", "Int64", "Memory errors that were not."),
-    Column("nvlink_errors", "Int64", "Replays, recoveries and checksum errors of all NVLinks."),
+SETTINGS = (
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_VISIBLE_DEVICES",
+    "MPIR_CVAR_CH4_NETMOD",
+    "MPIR_CVAR_DEVICE_COLLECTIVES",
+    "MPIR_CVAR_ENABLE_GPU",
+    "NCCL_ALGO",
+    "NCCL_BUFFSIZE",
+    "NCCL_COLLNET_ENABLE",
+    "NCCL_CROSS_NIC",
+    "NCCL_CUMEM_ENABLE",
+    "NCCL_DEBUG",
+    "NCCL_GRAPH_MIXING_SUPPORT",
+    "NCCL_IB_DISABLE",
+    "NCCL_IB_GID_INDEX",
+    "NCCL_IB_HCA",
+    "NCCL_IB_QPS_PER_CONNECTION",
+    "NCCL_IB_TC",
+    "NCCL_LAUNCH_ORDER_IMPLICIT",
+    "NCCL_MAX_CTAS",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_CTAS",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_MULTI_RANK_GPU_ENABLE",
+    "NCCL_NET",
+    "NCCL_NET_GDR_LEVEL",
+    "NCCL_NTHREADS",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_P2P_LEVEL",
+    "NCCL_PROTO",
+    "NCCL_PXN_DISABLE",
+    "NCCL_SHM_DISABLE",
+    "NCCL_SOCKET_IFNAME",
+    "NCCL_TOPO_FILE",
+    "OMP_NUM_THREADS",
 )
-"""Columns of the frame of devices: one row per GPU, before and after a run; what a driver does not say is missing."""
+"""The environment variables that a run records; no other one is ever read."""
+
+_SOFTWARE = ("numpy", "pandas", "ipyparallel", "mpi4py", "mpich", "cupy-cuda12x", "cupy-cuda13x", "nccl4py")
+
+
+def read_settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The settings of `SETTINGS` that are set, by name.
+
+    Examples
+    --------
+    >>> read_settings({"NCCL_ALGO": "Ring", "SECRET": "1"})
+    {'NCCL_ALGO': 'Ring'}
+    """
+    given = os.environ if environ is None else environ
+    return {name: given[name] for name in SETTINGS if name in given}
+
+
+def software_versions() -> dict[str, str]:
+    """The versions of what measurements depend on, for what is installed."""
+    versions = {"meshlab": __version__, "Python": platform.python_version()}
+    for name in _SOFTWARE:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def describe_host() -> dict[str, str]:
+    """The host: name, system, processor, cores this process may use, memory."""
+    import psutil
+
+    from meshlab.units import format_size
+
+    return {
+        "name": platform.node(),
+        "system": f"{platform.system()} {platform.release()}",
+        "processor": _processor(),
+        "cores": f"{usable_cores()} of {os.cpu_count()} usable",
+        "memory": format_size(psutil.virtual_memory().total),
+    }
+
+
+def _processor() -> str:
+    if sys.platform == "linux":
+        try:
+            with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
+                for line in file:
+                    if line.startswith("model name"):
+                        return line.split(":", 1)[1].strip()
+        except OSError:
+            pass
+    return platform.processor() or platform.machine()
 
 
 def describe_rank(comm: Any, firsts: Collection[int]) -> dict[str, Any]:
@@ -63,7 +131,7 @@ def describe_rank(comm: Any, firsts: Collection[int]) -> dict[str, Any]:
     firsts : collection of int
         The ranks that speak for their hosts.
     """
-    told: dict[str, Any] = {"settings": environment.read_settings(), "free": memory.free_bytes(comm)}
+    told: dict[str, Any] = {"settings": read_settings(), "free": memory.free_bytes(comm)}
     if comm.world_rank in firsts:
         told |= {"host": nvml.read_host(), "devices": nvml.sample()}
     return told
@@ -72,59 +140,3 @@ def describe_rank(comm: Any, firsts: Collection[int]) -> dict[str, Any]:
 def sample_rank(comm: Any, firsts: Collection[int]) -> list[dict[str, Any]]:
     """How the GPUs of this rank's host are, if it speaks for the host; runs on the engines."""
     return nvml.sample() if comm.world_rank in firsts else []
-
-
-def machine_text(hosts: Iterable[Mapping[str, Any]]) -> str:
-    """What the machine is, in a sentence, from answers of `meshlab.topology.readers.nvml.read_host`."""
-    return cluster_from_hosts(list(hosts)).summary
-
-
-def differing_settings(settings: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """The settings that are not the same on all ranks, with what they are where.
-
-    Examples
-    --------
-    >>> differing_settings([{"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Ring"}, {}])
-    {'NCCL_ALGO': 'Ring on ranks 0, 1; not set on rank 2'}
-    """
-    found = {}
-    for name in sorted({name for one in settings for name in one}):
-        ranks: dict[str, list[str]] = {}
-        for rank, one in enumerate(settings):
-            ranks.setdefault(one.get(name, "not set"), []).append(str(rank))
-        if len(ranks) > 1:
-            told = [f"{value} on rank{'s' * (len(who) > 1)} {', '.join(who)}" for value, who in ranks.items()]
-            found[name] = "; ".join(told)
-    return found
-
-
-def device_rows(when: str, host: str, readings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of the frame of devices, from what `meshlab.topology.readers.nvml.sample` says of one host."""
-    names = {column.name for column in DEVICES}
-    return [
-        {"when": when, "host": host, "device": reading["id"]}
-        | {name: value for name, value in reading.items() if name in names}
-        for reading in readings
-    ]
-
-
-def devices_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The frame of devices."""
-    import pandas as pd
-
-    return conform(pd.DataFrame(rows, columns=[column.name for column in DEVICES], dtype=object), DEVICES)
-
-
-def device_lines(rows: Iterable[Mapping[str, Any]], *, with_host: bool) -> dict[str, str]:
-    """The same in words, one line per GPU; what is zero or not known is left out.
-
-    Examples
-    --------
-    >>> device_lines([{"host": "n", "device": 0, "clock_sm_mhz": 1980, "throttle": ""}], with_host=False)
-    {'GPU 0': '1980 MHz'}
-    """
-    lines = {}
-    for row in rows:
-        told = [form.format(row[name]) for name, form in _UNITS if row.get(name)]
-        lines[f"{row['host']}, GPU {row['device']}" if with_host else f"GPU {row['device']}"] = " · ".join(told)
-    return lines

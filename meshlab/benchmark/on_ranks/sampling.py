@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.frames.statistics import FEWEST_FOR_INTERVAL, is_precise, leading_warmup
 from meshlab.comm.backend import Mode, Timings
+from meshlab.frames.plan import PATIENCE_S
+from meshlab.frames.statistics import FEWEST_FOR_INTERVAL, is_precise, leading_warmup
 
 if TYPE_CHECKING:
-    from meshlab.frames.plan import Sampling
     from meshlab.comm.communicator import Communicator
+    from meshlab.frames.plan import Sampling
 
-__all__ = ["PATIENCE_S", "Agreement", "Batches", "Measure", "agree_alone", "calls_per_batch", "take_batches"]
+__all__ = ["Batches", "Measure", "StopVote", "agree_alone", "calls_per_batch", "take_batches"]
+
 
 Floats = npt.NDArray[np.float64]
 
@@ -25,10 +27,9 @@ Measure = Callable[[Mode, int, int], Timings]
 """``measure(mode, calls, batches)``, as `meshlab.comm.PreparedCall.measure`."""
 
 _PROBES = 3
+
 _SLOW_S = 0.1
 """From here on a call is slow: what talk between batches costs does not matter, and every batch has to be worth it."""
-PATIENCE_S = 10.0
-"""How long a step goes on for an interval's sake, where `max_s` is over after a few slow calls."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +58,7 @@ class Batches:
     stop_reason: str
 
 
-class Agreement:
+class StopVote:
     """What ranks agree on from times that all of them share: when to stop, and how long a batch is.
 
     All parties stop together, so that none of them is measured while another one is idle already.
@@ -87,12 +88,12 @@ class Agreement:
         return max(values) if self._own is None else values[self._own]
 
 
-def agree_alone(comm: Communicator) -> Agreement:
+def agree_alone(comm: Communicator) -> StopVote:
     """The ranks of one group agree, whatever others do."""
-    return Agreement(comm, [range(comm.size)])
+    return StopVote(comm, [range(comm.size)])
 
 
-def take_batches(measure: Measure, agreement: Agreement, mode: Mode, sampling: Sampling) -> Batches:
+def take_batches(measure: Measure, agreement: StopVote, mode: Mode, sampling: Sampling) -> Batches:
     """Time a call until its times are precise enough. All ranks of the agreement call it together.
 
     A few single calls say how long a batch should be, then come the batches for warm-up. Then batches are taken some at
@@ -104,7 +105,7 @@ def take_batches(measure: Measure, agreement: Agreement, mode: Mode, sampling: S
     ----------
     measure : callable
         Times batches of calls.
-    agreement : Agreement
+    agreement : StopVote
         Among the ranks that take part.
     mode : {"isolated", "pipelined", "graph"}
         See `meshlab.comm.MODES`.

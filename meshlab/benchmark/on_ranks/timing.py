@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.on_ranks.sampling import Agreement, Batches, Floats, agree_alone, take_batches
-from meshlab.benchmark.steps import pairs_of_round
-from meshlab.comm.correctness import Case, count_mistakes, encode
+from meshlab.benchmark.on_ranks.sampling import Batches, Floats, StopVote, agree_alone, calls_per_batch, take_batches
 from meshlab.comm.backend import Mode, Timings
 from meshlab.comm.catalog import CATALOG
-from meshlab.comm.elements import find_op
-from meshlab.comm.dtypes import carrier, find_dtype
+from meshlab.comm.correctness import Case, count_mistakes, encode
+from meshlab.comm.elements import carrier, find_dtype, find_op
+from meshlab.frames.plan import pairs_of_round
 
 if TYPE_CHECKING:
-    from meshlab.frames.plan import Sampling
-    from meshlab.benchmark.steps import Step
-    from meshlab.comm.communicator import Communicator
-    from meshlab.comm.prepared import PreparedCall
+    from meshlab.comm.communicator import Communicator, PreparedCall
+    from meshlab.frames.plan import Sampling, Step
 
 __all__ = [
     "Measured",
     "buffers",
     "count_wrong",
+    "measure_concurrent",
+    "measure_function",
     "measure_pair",
     "measure_step",
     "measure_together",
     "prepare_step",
     "ready_step",
 ]
+
 
 Ints = npt.NDArray[np.int32]
 
@@ -97,7 +100,7 @@ def measure_together(
         int32 of shape (groups, size): who is in which, as ranks of `everyone`.
     """
     call, n_wrong = ready_step(comm, step, check)
-    return Measured(take_batches(call.measure, Agreement(everyone, groups), step.mode, sampling), n_wrong)
+    return Measured(take_batches(call.measure, StopVote(everyone, groups), step.mode, sampling), n_wrong)
 
 
 def ready_step(comm: Communicator, step: Step, check: bool) -> tuple[PreparedCall, int | None]:
@@ -138,7 +141,7 @@ def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool
     def measure(mode: Mode, calls: int, batches: int) -> Timings:
         return comm.backend.measure(work, barrier, mode, calls, batches)
 
-    batches = take_batches(measure, Agreement(comm, pairs), step.mode, sampling)
+    batches = take_batches(measure, StopVote(comm, pairs), step.mode, sampling)
     return None if mine is None else Measured(batches, n_wrong)
 
 
@@ -233,3 +236,151 @@ def count_wrong(
 
 def _is_receiver(comm: Communicator, step: Step) -> bool:
     return any(comm.rank == receiver for _, receiver in pairs_of_round(comm.size, step.number))
+
+
+def measure_concurrent(
+    comm: Communicator, other: Communicator, step: Step, sampling: Sampling, check: bool
+) -> tuple[Measured, Measured]:
+    """Time both collectives of a step, each while the other one runs. Every rank of both groups calls it.
+
+    Parameters
+    ----------
+    comm, other : Communicator
+        The group of the step, and the group of what runs beside it.
+    step : Step
+        With ``beside``.
+    sampling : Sampling
+        How much, for each of the two.
+    check : bool
+        Whether to compare the results with the right answers.
+
+    Returns
+    -------
+    tuple of Measured
+        The step's own, and that of what runs beside it.
+    """
+    if step.beside is None:
+        raise TypeError("a step of two collectives has one beside it")
+    first = _Concurrent(comm, step, sampling, check)
+    second = _Concurrent(other, step.beside, sampling, check)
+    return first.measure_beside(second, sampling), second.measure_beside(first, sampling)
+
+
+class _Concurrent:
+    """One of the two collectives: it is timed, or it is the load."""
+
+    def __init__(self, comm: Communicator, step: Step, sampling: Sampling, check: bool) -> None:
+        self.comm = comm
+        self.step = step
+        self.call: PreparedCall
+        self.call, self.n_wrong = ready_step(comm, step, check)
+        self.agreement = agree_alone(comm)
+        alone = self.call.measure(step.mode, 1, 3)
+        call_us = float(self.agreement.share([sorted(alone.time_us)[1]]).max())
+        self.calls = calls_per_batch(call_us, "pipelined", sampling)
+
+    def measure_beside(self, load: _Concurrent, sampling: Sampling) -> Measured:
+        """Take batches while the other side is busy."""
+        is_over = threading.Event()
+        broke: list[BaseException] = []
+        thread = threading.Thread(target=load.repeat, args=(is_over, broke), name="meshlab load", daemon=True)
+        thread.start()
+        try:
+            batches = take_batches(self.call.measure, self.agreement, self.step.mode, sampling)
+        finally:
+            is_over.set()
+        thread.join()
+        if broke:
+            raise broke[0]
+        return Measured(batches, self.n_wrong)
+
+    def repeat(self, is_over: threading.Event, broke: list[BaseException]) -> None:
+        """Make calls until all ranks of this group have heard that it is over."""
+        try:
+            is_needed = True
+            while is_needed:
+                for _ in range(self.calls):
+                    self.call()
+                is_needed = bool(self.agreement.share([not is_over.is_set()]).max())
+        except BaseException as error:
+            broke.append(error)
+
+
+def measure_function(
+    comm: Communicator,
+    everyone: Communicator,
+    step: Step,
+    sampling: Sampling,
+    groups: npt.NDArray[np.int32],
+    function: Callable[[Communicator], Any],
+) -> Measured:
+    """Time a function on this rank. Every rank of every group calls it, and all of them stop together.
+
+    The function is called once. What it returns is timed when that can be called; else the function itself is, so that
+    the first call was its warm-up. In isolated mode it is noted when this rank comes to the first collective of each
+    call, because the rank that comes last is the one that the others wait for.
+
+    Parameters
+    ----------
+    comm, everyone, step, sampling, groups
+        As in `meshlab.benchmark.on_ranks.timing.measure_together`.
+    function : callable
+        ``function(comm)``.
+
+    Returns
+    -------
+    Measured
+        Without a count of wrong elements: nobody knows what is right.
+    """
+    made = function(comm)
+    watch = _Arrivals(comm, made if callable(made) else lambda: function(comm))
+    barrier = comm.prepare("barrier").enqueue
+    arrivals: list[float] = []
+
+    def measure(mode: Mode, calls: int, batches: int) -> Timings:
+        if mode != "isolated":
+            return comm.backend.measure(watch.work, barrier, mode, calls, batches)
+        with watch.noting() as times:
+            timings = comm.backend.measure(watch.noted, barrier, mode, calls, batches)
+        arrivals.extend(times[-batches:])  # those before were the backend's own warm-up
+        return timings
+
+    with comm.backend.local():  # on a GPU, the function's own kernels are timed too
+        batches = take_batches(measure, StopVote(everyone, groups), step.mode, sampling)
+    return Measured(batches, None, np.array(arrivals) if arrivals else None)
+
+
+class _Arrivals:
+    """Notes when a rank enters the first collective of each call of `work`."""
+
+    def __init__(self, comm: Communicator, work: Callable[[], object]) -> None:
+        self.work = work
+        self._comm = comm
+        self._times: list[float] = []
+        self._is_under_way = False
+
+    def noted(self) -> None:
+        """Call `work`; where it makes no collective, its beginning counts."""
+        self._times.append(time.perf_counter_ns() / 1e3)
+        self._is_under_way = True
+        self.work()
+        self._is_under_way = False
+
+    @contextmanager
+    def noting(self) -> Iterator[list[float]]:
+        """Listen to the communicator; gives the list that the times, in µs, are put in."""
+        self._times = []
+        told = self._comm._on_enter
+
+        def enter() -> None:
+            if self._is_under_way:
+                self._is_under_way = False
+                self._times[-1] = time.perf_counter_ns() / 1e3
+            if told is not None:
+                told()
+
+        self._comm._on_enter = enter
+        try:
+            yield self._times
+        finally:
+            self._comm._on_enter = told

@@ -1,1 +1,1 @@
-"""Internal."""
+"""The libraries that move the data."""

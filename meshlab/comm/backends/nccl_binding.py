@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from meshlab.comm.backend import Call, CallConfig
 from meshlab.errors import CommunicatorError
 
-__all__ = ["Binder", "Libraries", "load"]
+__all__ = ["Libraries", "NcclBinder", "load"]
 
 _INSTALL = "install the GPU parts with: pip install '.[cuda12]' or '.[cuda13]', whichever the driver supports"
 _DTYPES = {"float8_e4m3fn": "Float8e4m3", "float8_e5m2": "Float8e5m2"}  # the others differ by a capital letter only
@@ -56,7 +56,7 @@ def load() -> Libraries:
     return Libraries(cupy, nccl, binding, errors)
 
 
-class Binder:
+class NcclBinder:
     """Binds calls of one communicator.
 
     Parameters

@@ -8,17 +8,32 @@ from typing import Any
 
 from meshlab.errors import MeshError, ParseError
 from meshlab.mesh.axes import short
-from meshlab.mesh.interop.parsing import find_call
-from meshlab.mesh.interop.flags import read_flags, read_sizes, require_world_size
-from meshlab.mesh.interop.recipe import Format, Recipe, check_view, code, first_rank, losses, no_experts, require, require_order
+from meshlab.mesh.interop.parsing import find_call, read_flags, read_sizes, require_world_size
+from meshlab.mesh.interop.recipe import (
+    Format,
+    Recipe,
+    check_view,
+    code,
+    first_rank,
+    losses,
+    no_experts,
+    require,
+    require_order,
+    zip_axes,
+)
 from meshlab.mesh.mesh import DeviceMesh
 
-__all__ = ["FLAGS", "ORDER"]
+__all__ = ["FLAGS", "HYPERCOMM", "ORDER"]
+
 
 _TOKENS = ("tp", "cp", "ep", "dp", "pp")
+
 _DEFAULT_ORDER = "tp-cp-ep-dp-pp"
+
 _STAGES_BEFORE_DATA = "tp-cp-ep-pp-dp"
+
 _GENERATOR = ["tp", "ep", "dp", "pp", "cp", "order", "rank_offset"]
+
 _FLAGS = {
     "tensor-model-parallel-size": "tp",
     "pipeline-model-parallel-size": "pp",
@@ -26,6 +41,7 @@ _FLAGS = {
     "expert-model-parallel-size": "ep",
     "expert-tensor-parallel-size": "etp",
 }
+
 _OF_EXPERTS = {"tp": "etp", "dp": "edp"}
 
 
@@ -43,9 +59,6 @@ def _order_pairs(order: str, sizes: Mapping[str, Any]) -> list[tuple[str, int]]:
             f"{short(unknown[0])} in the order {order!r} has no size; sizes were given for {', '.join(sizes)}"
         )
     return [(token, sizes.get(token, 1)) for token in reversed(tokens)]
-
-
-# -- sizes and an order string -----------------------------------------------------------------------------------------
 
 
 def _write_order(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
@@ -93,9 +106,6 @@ def _order_from_object(source: Any) -> Mapping[str, Any] | None:
 ORDER = Format(
     "megatron", re.compile(r"RankGenerator\s*\("), _write_order, _parse_order, _build_order, _order_from_object
 )
-
-
-# -- flags -------------------------------------------------------------------------------------------------------------
 
 
 def _write_flags(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
@@ -154,4 +164,63 @@ FLAGS = Format(
     _parse_flags,
     _build_flags,
     has_experts=lambda arguments: any((arguments.get(flag) or 1) > 1 for flag in _FLAGS if flag.startswith("expert")),
+)
+
+
+def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
+    offset = first_rank(mesh, "HyperCommGrid", may_start_later=True)
+    arguments: dict[str, Any] = _reversed(mesh)
+    shown = f"{code(arguments['shape'])}, {code(arguments['dim_names'])}"
+    if offset:
+        arguments["rank_offset"] = offset
+        shown += f", rank_offset={offset}"
+    text = f"HyperCommGrid({shown})"
+    if experts is not None:
+        check_view(mesh, experts)
+        shared = [name for name in experts.axis_names if name in mesh.axis_names]
+        arguments["view"] = _reversed(experts)
+        text = (
+            f'grid = {text}\ngrid.register_view("experts", {code(arguments["view"]["shape"])}, '
+            f"{code(arguments['view']['dim_names'])}, shared_dims={code(shared)})"
+        )
+    return Recipe("hypercomm", text, arguments, losses(mesh, "hypercomm"))
+
+
+def _reversed(mesh: DeviceMesh) -> dict[str, Any]:
+    return {"shape": list(reversed(mesh.shape)), "dim_names": list(reversed(mesh.axis_names))}
+
+
+def _parse(text: str) -> Mapping[str, Any]:
+    arguments = dict(find_call(text, {"HyperCommGrid": ["shape", "dim_names", "rank_offset"]}).arguments)
+    if "register_view" in text:
+        view = find_call(text, {"register_view": ["name", "shape", "dim_names", "shared_dims"]})
+        arguments["view"] = {name: view.arguments.get(name) for name in ("shape", "dim_names")}
+    return arguments
+
+
+def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) -> DeviceMesh:
+    shape, names = require(arguments, "hypercomm", "shape", "dim_names")
+    mesh = from_offset(zip_axes(names, shape)[::-1], arguments.get("rank_offset") or 0, world_size)
+    if not experts:
+        return mesh
+    if arguments.get("view") is None:
+        raise MeshError("this grid has no registered view, so it says nothing of experts; read it without experts=")
+    shape, names = require(arguments["view"], "hypercomm's view", "shape", "dim_names")
+    return mesh.view(zip_axes(names, shape)[::-1])
+
+
+def _from_object(source: Any) -> Mapping[str, Any] | None:
+    if not hasattr(source, "dim_names") or not hasattr(source, "shape"):
+        return None
+    return {"shape": source.shape, "dim_names": source.dim_names, "rank_offset": getattr(source, "rank_offset", 0)}
+
+
+HYPERCOMM = Format(
+    "hypercomm",
+    re.compile(r"HyperCommGrid\s*\("),
+    _write,
+    _parse,
+    _build,
+    _from_object,
+    has_experts=lambda arguments: arguments.get("view") is not None,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import re
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,14 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from meshlab.errors import ParseError
+from meshlab.errors import MeshError, ParseError
 from meshlab.mesh.axes import LARGEST_WORLD, short
 
-__all__ = ["Call", "find_call"]
+__all__ = ["ParsedCall", "find_call", "read_flags", "read_sizes"]
+
 
 _LONGEST_TEXT = 4_000_000
+
 _WRAPPERS = {"array", "asarray", "tensor", "as_tensor", "list", "tuple"}
+
 _COUNTERS = {"arange", "range"}
+
 _SHAPERS = {"reshape", "view"}
 
 
@@ -28,7 +33,7 @@ class _Devices:
 
 
 @dataclass(frozen=True)
-class Call:
+class ParsedCall:
     """A call that was found in a text.
 
     Parameters
@@ -43,7 +48,7 @@ class Call:
     arguments: Mapping[str, Any]
 
 
-def find_call(text: str, signatures: Mapping[str, Sequence[str]]) -> Call:
+def find_call(text: str, signatures: Mapping[str, Sequence[str]]) -> ParsedCall:
     """Find the first call of one of the given functions and read its arguments as plain values.
 
     Parameters
@@ -82,7 +87,7 @@ def find_call(text: str, signatures: Mapping[str, Sequence[str]]) -> Call:
             name = _name(node.func)
             given = dict(zip(signatures[name], node.args, strict=False))
             given |= {item.arg: item.value for item in node.keywords if item.arg and item.arg in signatures[name]}
-            return Call(name, {argument: _value(value) for argument, value in given.items()})
+            return ParsedCall(name, {argument: _value(value) for argument, value in given.items()})
     raise ParseError(f"no call of {' or '.join(signatures)} was found", text=text.strip())
 
 
@@ -132,3 +137,77 @@ def _reshaped(value: Any, shape: Sequence[Any]) -> Any:
         return np.asarray(value).reshape(sizes).tolist()
     except (ValueError, TypeError):
         raise ParseError(f"{short(value)} does not fit the shape {tuple(sizes)}") from None
+
+
+_NUMBER = re.compile(r"-?[0-9]{1,12}")
+
+
+def read_flags(text: str) -> dict[str, str]:
+    """Split a command line into flags and values.
+
+    Parameters
+    ----------
+    text : str
+        A command line, a part of a shell script, or a list of arguments as it stands in Python or YAML.
+
+    Returns
+    -------
+    dict of str to str
+        By name without dashes in front, underscores written as dashes; the value is empty for a switch. Where a flag
+        stands twice, the last counts.
+
+    Examples
+    --------
+    >>> read_flags("serve --tensor-parallel-size 8 -pp=2 --enable_expert_parallel")
+    {'tensor-parallel-size': '8', 'pp': '2', 'enable-expert-parallel': ''}
+    """
+    tokens = [token.strip("\"',[]()\\") for token in text.split()]
+    tokens = [token for token in tokens if token]
+    flags: dict[str, str] = {}
+    for index, token in enumerate(tokens):
+        if not token.startswith("-") or _NUMBER.fullmatch(token):
+            continue
+        name, equals, value = token.lstrip("-").partition("=")
+        following = tokens[index + 1] if index + 1 < len(tokens) else "-"
+        if not equals and (not following.startswith("-") or _NUMBER.fullmatch(following)):
+            value = following
+        flags[name.replace("_", "-")] = value.strip("\"'")
+    return flags
+
+
+def read_sizes(flags: Mapping[str, str], names: Mapping[str, str]) -> dict[str, int]:
+    """Pick the flags that give the size of an axis.
+
+    Parameters
+    ----------
+    flags : mapping of str to str
+        From `read_flags`.
+    names : mapping of str to str
+        The axis that each flag gives.
+
+    Returns
+    -------
+    dict of str to int
+        By axis; axes without a flag are left out.
+
+    Raises
+    ------
+    ParseError
+        If a value is not a whole number.
+    """
+    sizes = {}
+    for flag, axis in names.items():
+        if flag in flags:
+            if _NUMBER.fullmatch(flags[flag]) is None:
+                raise ParseError(
+                    f"the flag {flag} has the value {short(flags[flag])}; write the number itself, such as {flag} 8"
+                )
+            sizes[axis] = int(flags[flag])
+    return sizes
+
+
+def require_world_size(world_size: int | None, framework: str) -> int:
+    """The world size, or a `MeshError` that asks for it."""
+    if world_size is None:
+        raise MeshError(f"{framework} does not say how many ranks there are; give world_size=")
+    return world_size

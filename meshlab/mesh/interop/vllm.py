@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshlab.errors import MeshError, ParseError
-from meshlab.mesh.interop.flags import read_flags, read_sizes
+from meshlab.mesh.interop.parsing import read_flags, read_sizes
 from meshlab.mesh.interop.recipe import Format, Recipe, first_rank, losses, require_order
 from meshlab.mesh.mesh import DeviceMesh
 

@@ -1,1 +1,1 @@
-"""Internal."""
+"""The values that describe hardware."""

@@ -3,25 +3,222 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
+from meshlab import markup
 from meshlab.errors import TopologyError
 from meshlab.topology.model.hardware import Device, Node
-from meshlab.topology.levels import INNER_LEVELS, Ints, Lazy, Level
-from meshlab.topology.link_matrix import link_codes
 from meshlab.topology.model.links import UNKNOWN
-from meshlab.topology.tables import cluster_card, device_table, level_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Cluster"]
+__all__ = [
+    "INNER_LEVELS",
+    "Cluster",
+    "Ints",
+    "Lazy",
+    "Level",
+    "cluster_card",
+    "device_table",
+    "level_table",
+    "link_codes",
+]
+
+
+Ints = npt.NDArray[np.int32]
+
+Item = TypeVar("Item")
+
+INNER_LEVELS = ("device", "nvlink", "host")
+"""The levels that every cluster has, from the inside out; the network's levels follow."""
+
+
+class Lazy(Sequence[Item], Generic[Item]):
+    """A sequence whose items are made when they are asked for.
+
+    Examples
+    --------
+    >>> squares = Lazy(4, lambda i: i * i)
+    >>> len(squares), squares[-1], list(squares)
+    (4, 9, [0, 1, 4, 9])
+    """
+
+    def __init__(self, length: int, make: Callable[[int], Item]) -> None:
+        self._length = length
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+        if isinstance(index, slice):
+            return [self._make(i) for i in range(*index.indices(self._length))]
+        number = index + self._length if index < 0 else index
+        if not 0 <= number < self._length:
+            raise IndexError(f"there are {self._length}, not {index}")
+        return self._make(number)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(item) for item in self[:3])
+        return f"[{shown}{', …' if self._length > 3 else ''}] ({self._length:,})"
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """One level of the network: which hosts are inside one domain, and what crossing it costs.
+
+    Parameters
+    ----------
+    name : str
+        Such as ``"leaf"`` or ``"pod"``.
+    of_node : numpy.ndarray
+        int32 of shape (nodes,): the domain of every host.
+    rails : int, default 1
+        More than 1 when device k of every host hangs on its own switch: a domain then splits into one per rail.
+    latency_us : float, optional
+        What one hop at this level adds, in µs.
+    taper : float, default 1
+        How much less bandwidth crosses here than the NICs below could send: 7 is written 1:7.
+    """
+
+    name: str
+    of_node: Ints
+    rails: int = 1
+    latency_us: float | None = None
+    taper: float = 1.0
+
+
+_MOST_WORDS = 2048
+
+
+def link_codes(cluster: Cluster, node: int | str | None = None) -> tuple[list[str], npt.NDArray[np.int16]]:
+    """The matrix of `Cluster.link_words` as the different words, and the number of the word of every pair.
+
+    Parameters
+    ----------
+    cluster : Cluster
+    node : int or str, optional
+        One host only.
+
+    Raises
+    ------
+    TopologyError
+        If the whole matrix would be larger than 2,048 × 2,048.
+    """
+    numbers: dict[str, int] = {}
+    if node is not None or cluster.n_nodes == 1:
+        kind = int(cluster.kinds[cluster.node_index(0 if node is None else node)])
+        codes = _template_codes(cluster.templates[kind], numbers)
+        return list(numbers), codes
+    if cluster.n_devices > _MOST_WORDS:
+        raise TopologyError(
+            f"{cluster.n_devices:,} devices make too large a matrix; name a node: link_words({cluster.names[0]!r})"
+        )
+    names = [*reversed(cluster.level_names[3:]), "nvlink"]
+    rows = [*reversed(cluster.domains[3:]), cluster.domains[1]]
+    codes = np.zeros((cluster.n_devices, cluster.n_devices), dtype=np.int16)
+    for number, domain in enumerate(rows):
+        np.copyto(codes, number, where=domain[:, None] == domain)
+    numbers = {name: number for number, name in enumerate(names)}
+    inside = [_template_codes(template, numbers) for template in cluster.templates]
+    for index in range(cluster.n_nodes):
+        start, stop = cluster.first_device[index : index + 2]
+        codes[start:stop, start:stop] = inside[cluster.kinds[index]]
+    return list(numbers), codes
+
+
+def _template_codes(template: Node, numbers: dict[str, int]) -> npt.NDArray[np.int16]:
+    size = len(template.devices)
+    rows = [[numbers.setdefault(word, len(numbers)) for word in row[:size]] for row in template.words[:size]]
+    return np.array(rows, dtype=np.int16).reshape(size, size)
+
+
+_LATENCIES_US = (None, 0.6, 1.0)  # of a hop inside a device, NVLink and PCIe (NVIDIA/nccl src/graph/tuning.cc, LL ring)
+
+
+def device_table(cluster: Cluster) -> pd.DataFrame:
+    """What `Cluster.frame` gives."""
+    import pandas as pd
+
+    fields = [name for name in Device.__slots__ if name not in ("id", "node", "unknown", "nvlink_remotes")]
+    rows = [
+        {name: getattr(device, name) for name in (*fields, "supports_fp16", "supports_int8")}
+        for template in cluster.templates
+        for device in template.devices
+    ]
+    starts = np.cumsum([0, *(len(template.devices) for template in cluster.templates[:-1])])
+    frame = pd.DataFrame(rows, columns=[*fields, "supports_fp16", "supports_int8"])
+    if cluster.n_devices:
+        frame = frame.iloc[starts[cluster.kinds[cluster.node_of]] + cluster.local_of].reset_index(drop=True)
+    frame.insert(0, "device", np.arange(cluster.n_devices))
+    frame.insert(1, "node", np.array(cluster.names, dtype=object)[cluster.node_of])
+    frame.insert(2, "local_id", cluster.local_of)
+    for name, domain in zip(cluster.level_names[1:], cluster.domains[1:], strict=True):
+        frame[name] = domain
+    return frame
+
+
+def level_table(cluster: Cluster) -> pd.DataFrame:
+    """What `Cluster.level_frame` gives."""
+    import pandas as pd
+
+    nics = min((_nic_share(template) for template in cluster.templates), default=float("nan"))
+    inner = [float("nan"), *(min((t.inner_gbs(k) for t in cluster.templates), default=np.nan) for k in (True, False))]
+    rows: list[tuple[object, ...]] = []
+    taper = 1.0
+    for index, (name, domain) in enumerate(zip(cluster.level_names, cluster.domains, strict=True)):
+        sizes = np.bincount(domain)
+        if not sizes.size:
+            rows.append((name, 0, 0, 0, np.nan, np.nan, 1.0))
+            continue
+        if index < len(INNER_LEVELS):
+            rows.append((name, len(sizes), sizes.min(), sizes.max(), inner[index], _LATENCIES_US[index], 1.0))
+            continue
+        level = cluster.levels[index - len(INNER_LEVELS)]
+        taper = max(taper, level.taper)
+        rows.append((name, len(sizes), sizes.min(), sizes.max(), nics / taper, level.latency_us, level.taper))
+    columns = ["level", "domains", "devices_min", "devices_max", "gbs", "latency_us", "taper"]
+    return pd.DataFrame(rows, columns=columns).astype({"gbs": "float64", "latency_us": "float64"})
+
+
+def _nic_share(node: Node) -> float:
+    """GB/s of the NICs near devices, per device; NaN where nothing is known of them."""
+    used = np.flatnonzero(node.near_nics.any(axis=0)).tolist() if node.devices else []
+    return sum(node.nics[k].gbs for k in used) / len(node.devices) if used else float("nan")
+
+
+def cluster_card(cluster: Cluster) -> str:
+    """The card of a cluster as HTML."""
+    of_name = {level.name: level for level in cluster.levels}
+    hosts = np.bincount(cluster.kinds, minlength=len(cluster.templates))
+    kinds = [
+        [int(count), template.model or "host", template.summary, template.cpu_model or "unknown"]
+        for template, count in zip(cluster.templates, hosts, strict=True)
+    ]
+    levels: list[Sequence[object]] = [
+        [name, len(np.unique(domain)), "" if name in INNER_LEVELS else f"1:{of_name[name].taper:g}"]
+        for name, domain in zip(cluster.level_names, cluster.domains, strict=True)
+    ]
+    return markup.card(
+        f"Cluster · {cluster.title or cluster.names[0]}",
+        cluster.summary,
+        markup.table(["hosts", "machine", "holds", "CPU"], kinds, most=12),
+        markup.table(["level", "domains", "taper"], levels),
+        "".join(
+            f'<div class="ml-sub">{markup.escape(note)}</div>' for note in (*cluster.notes, cluster.source) if note
+        ),
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 __all__ = [
+    "HIDES_NVLINK",
     "LINK_MEANINGS",
     "NEAR",
     "NVLINK_GBS",
@@ -29,6 +30,10 @@ __all__ = [
     "pcie_gbs",
     "socket_gbs",
 ]
+
+
+HIDES_NVLINK = "this is nvidia-smi topo -mp, which leaves NVLink out; topo -m has it"
+"""The note of a node that was read from ``topo -mp``."""
 
 UNKNOWN = "?"
 """The word for a pair of which nothing was read."""
@@ -73,6 +78,7 @@ NVLINK_GBS: Mapping[int, float] = MappingProxyType({60: 18.0, 70: 20.0, 80: 20.0
 """GB/s that one NVLink carries one way in practice, by compute capability times ten (NVIDIA/nccl src/graph/topo.h)."""
 
 _PCIE3_X16_GBS = 12.0
+
 _SOCKET_GBS = (
     # What crosses from one CPU socket to another, by CPU (NVIDIA/nccl src/graph/topo.h); the first match counts.
     (r"Xeon.*Platinum 85|Emerald", 40.0),

@@ -9,15 +9,16 @@ from types import MappingProxyType
 import numpy as np
 
 from meshlab.errors import TopologyError
-from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.cpus import count_cpus
-from meshlab.topology.model.hardware import Nic, Node, Numa
-from meshlab.topology.levels import Level
+from meshlab.topology.model.cluster import Cluster, Level
+from meshlab.topology.model.hardware import Nic, Node, Numa, count_cpus
 from meshlab.topology.model.products import find_product
+from meshlab.topology.readers.nccl_graph import NcclGraphs
 
-__all__ = ["PRESETS", "Fabric", "Machine", "preset"]
+__all__ = ["PRESETS", "ClusterLike", "Fabric", "Preset", "as_cluster", "preset"]
+
 
 _HOP_US = 2.7  # What one network hop adds to a ring (NVIDIA/nccl src/graph/tuning.cc, LL protocol).
+
 _MOST_NODES = 1 << 20
 
 
@@ -59,7 +60,7 @@ class Fabric:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class Preset:
     """One kind of host, and the network it usually stands in.
 
     Parameters
@@ -132,17 +133,24 @@ class Machine:
 
 
 _TWO_SOCKETS_112 = MappingProxyType({0: "0-55,112-167", 1: "56-111,168-223"})
+
 _TWO_SOCKETS_96 = MappingProxyType({0: "0-47,96-143", 1: "48-95,144-191"})
+
 _TWO_SOCKETS_48 = MappingProxyType({0: "0-23,48-71", 1: "24-47,72-95"})
+
 _EPYC_8_NUMA = MappingProxyType({n: f"{16 * n}-{16 * n + 15},{128 + 16 * n}-{128 + 16 * n + 15}" for n in range(8)})
+
 _TWO_GRACES = MappingProxyType({0: "0-71", 1: "72-143"})
+
 _EACH_ITS_NIC = ((0, 1, 1),) * 4 + ((1, 1, 1),) * 4
+
 _SUPERPOD = Fabric(leaf=32, rails=8, pod=32)
+
 _SUPERPOD_SOURCE = (
     "NVIDIA DGX SuperPOD reference architecture (scalable units of 32 systems, 8 rails, no taper) and DGX user guides"
 )
 
-_DGX_H100 = Machine(
+_DGX_H100 = Preset(
     title="DGX H100",
     gpu="H100 80GB",
     nvlinks=18,
@@ -157,9 +165,9 @@ _DGX_H100 = Machine(
     source=_SUPERPOD_SOURCE,
 )
 
-PRESETS: Mapping[str, Machine] = MappingProxyType(
+PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
-        "dgx-a100": Machine(
+        "dgx-a100": Preset(
             title="DGX A100",
             gpu="A100 80GB",
             nvlinks=12,
@@ -176,7 +184,7 @@ PRESETS: Mapping[str, Machine] = MappingProxyType(
         "dgx-h100": _DGX_H100,
         "dgx-h200": replace(_DGX_H100, title="DGX H200", gpu="H200"),
         "dgx-b200": replace(_DGX_H100, title="DGX B200", gpu="B200", cpu_model="Intel Xeon Platinum 8570"),
-        "gb200-nvl72": Machine(
+        "gb200-nvl72": Preset(
             title="GB200 NVL72",
             gpu="GB200",
             nvlinks=18,
@@ -191,7 +199,7 @@ PRESETS: Mapping[str, Machine] = MappingProxyType(
             nodes=18,
             source="NVIDIA DGX GB200 user guide (18 trays of 4 GPUs, one NVLink domain), SuperPOD GB200 (8 racks)",
         ),
-        "pcie-l40s": Machine(
+        "pcie-l40s": Preset(
             title="PCIe box, 8 × L40S",
             gpu="L40S",
             nvlinks=0,
@@ -205,7 +213,7 @@ PRESETS: Mapping[str, Machine] = MappingProxyType(
             fabric=Fabric(leaf=16),
             source="a common two-socket server with PCIe switches, no NVLink and two NICs; no vendor's own",
         ),
-        "aws-p4d": Machine(
+        "aws-p4d": Preset(
             title="AWS p4d.24xlarge",
             gpu="A100 40GB",
             nvlinks=12,
@@ -219,7 +227,7 @@ PRESETS: Mapping[str, Machine] = MappingProxyType(
             fabric=Fabric(),
             source="aws/aws-ofi-nccl topology/p4d-24xl-topo.xml, AWS instance pages; the network is not public",
         ),
-        "aws-p5": Machine(
+        "aws-p5": Preset(
             title="AWS p5.48xlarge",
             gpu="H100 80GB",
             nvlinks=18,
@@ -233,7 +241,7 @@ PRESETS: Mapping[str, Machine] = MappingProxyType(
             fabric=Fabric(),
             source="aws/aws-ofi-nccl topology/p5.48xl-topo.xml (32 NICs of 100 Gb/s); the network is not public",
         ),
-        "azure-ndv5": Machine(
+        "azure-ndv5": Preset(
             title="Azure ND H100 v5",
             gpu="H100 80GB",
             nvlinks=18,
@@ -247,7 +255,7 @@ PRESETS: Mapping[str, Machine] = MappingProxyType(
             fabric=Fabric(leaf=32, rails=8),
             source="Azure/azhpc-images topology/ndv5-topo.xml and Azure's page on the ND H100 v5 series",
         ),
-        "gcp-a3-high": Machine(
+        "gcp-a3-high": Preset(
             title="Google A3 High",
             gpu="H100 80GB",
             nvlinks=18,
@@ -344,4 +352,45 @@ def preset(
         nvlink_of_node=np.arange(nodes, dtype=np.int32) // fabric.rack if fabric.rack > 1 else None,
         title=machine.title,
         source=machine.source,
+    )
+
+
+ClusterLike = Cluster | str
+"""A cluster, or the name of a preset such as ``"dgx-h100"``."""
+
+
+def as_cluster(given: ClusterLike | NcclGraphs) -> Cluster:
+    """The cluster that was given as such or as the name of a preset.
+
+    Parameters
+    ----------
+    given : Cluster or str
+
+    Raises
+    ------
+    TopologyError
+        If it is neither.
+
+    Examples
+    --------
+    >>> as_cluster("dgx-h100").summary
+    '1 node, 8 × H100 80GB, NVLink domains of 8'
+    """
+    if isinstance(given, Cluster):
+        return given
+    if isinstance(given, str):
+        if given in PRESETS:
+            return preset(given)
+        shown = given if len(given) <= 60 else f"{given[:60]}…"
+        raise TopologyError(
+            f"{shown!r} is the name of no preset; there are {', '.join(PRESETS)}, and read_topology() reads a file"
+        )
+    if isinstance(given, NcclGraphs):
+        raise TopologyError(
+            "this is a graph file of NCCL: it says which rings and trees NCCL chose, not what the machine is; give the "
+            "topology, which NCCL writes to NCCL_TOPO_DUMP_FILE"
+        )
+    raise TopologyError(
+        f"a cluster is a Cluster or the name of a preset, not {type(given).__name__}; probe(), preset() and "
+        "read_topology() give one"
     )

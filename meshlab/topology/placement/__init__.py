@@ -1,1 +1,1 @@
-"""Internal."""
+"""A mesh on a cluster: which links each group uses."""

@@ -10,22 +10,129 @@ import numpy as np
 
 from meshlab import markup
 from meshlab.errors import MeshError, TopologyError
-from meshlab.mesh.mesh import DeviceMesh
 from meshlab.mesh.groups import Groups
-from meshlab.mesh.given import MeshLike, as_mesh
-from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.placement.placement.crossings import Crossings, cross
-from meshlab.topology.given import ClusterLike, as_cluster
-from meshlab.topology.placement.placement.rank_map import Ground
-from meshlab.topology.levels import INNER_LEVELS, Ints
-from meshlab.topology.sentences import sentence, slowest_gbs
-from meshlab.topology.placement.placement.scene import devices_of_ranks
+from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.topology.model.cluster import INNER_LEVELS, Cluster, Ints
+from meshlab.topology.model.links import Distance
+from meshlab.topology.model.presets import ClusterLike, as_cluster
+from meshlab.topology.placement.crossings import Crossings, cross
+from meshlab.topology.placement.rank_map import RankMap, devices_of_ranks
 from meshlab.units import format_bandwidth
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Placement", "place"]
+__all__ = ["Placement", "place", "sentence", "slowest_gbs"]
+
+
+_NVLINK = INNER_LEVELS.index("nvlink")
+
+
+def sentence(placement: Placement, axis: str) -> str:
+    """Say in one sentence what the groups of an axis cross, and what that leaves them.
+
+    Parameters
+    ----------
+    placement : Placement
+    axis : str
+        An axis, or a group by name.
+    """
+    answer = placement.of(axis)
+    name, groups = placement.groups(axis)
+    if groups.size == 1:
+        return f"{name} has one rank per group: nothing crosses a link"
+    worst = int(np.argmax(answer.worst_level * 16 + answer.worst_distance))
+    level = int(answer.worst_level[worst])
+    gbs = slowest_gbs(answer)
+    rate = "" if gbs is None else f", {format_bandwidth(gbs)}"
+    word = placement.worst_words(axis)[worst]
+    if level == 0:
+        return f"{name} stays on one device: {int(answer.ranks_per_node[1].max())} ranks share it"
+    if level == _NVLINK:
+        racks = "" if answer.domains[_HOST].max() == 1 else f" across {int(answer.domains[_HOST].max())} hosts"
+        some = "; not every two of its devices have NVLink between them" if _has_unlinked_pair(answer) else ""
+        return f"{name} stays inside NVLink{racks}: {'NVLink' if word == 'nvlink' else word}{rate}{some}"
+    if level == _HOST:
+        return f"{name} stays inside the host{_why_no_nvlink(placement, answer, worst)}: its worst link is {word}{rate}"
+    return f"{name} leaves the host: {_sharing(placement, answer)}; {_crossing(placement, answer)}"
+
+
+def _has_unlinked_pair(answer: Crossings) -> bool:
+    """Whether a group whose ring is all NVLink has two ranks that are not linked: all_to_all goes between them too."""
+    return bool(((answer.domains[_HOST] == 1) & (answer.domains[_NVLINK] > 1)).any())
+
+
+def _why_no_nvlink(placement: Placement, answer: Crossings, worst: int) -> str:
+    template = placement.cluster.templates[placement.rank_map.kind[answer.worst[0, worst]]]
+    if template.devices and template.devices[0].backend == "cpu":
+        return ", on CPUs"
+    if not template.nvlink_known:
+        return ", and the source does not say whether NVLink joins it"
+    return " but leaves NVLink" if (template.distance == Distance.NVLINK).any() else ""
+
+
+def _sharing(placement: Placement, answer: Crossings) -> str:
+    groups = answer.groups_per_node
+    who = f"{groups} group{'s' * (groups > 1)} share{'s' * (groups == 1)}"
+    nics = _nics_per_node(placement, answer)
+    if not nics:
+        return f"{who} the host's NICs, which are not known"
+    busiest = float(np.nanmax(answer.groups_per_nic))
+    slowest = np.nanmin(answer.node_gbs) if np.isfinite(answer.node_gbs).any() else None
+    rate = "" if slowest is None else f", {format_bandwidth(float(slowest))} a group"
+    if groups == 1:
+        return f"it has the host's {nics} NIC{'s' * (nics > 1)} for itself{rate.removesuffix(' a group')}"
+    if busiest == 1:
+        each = ", one each"
+    elif busiest > 1:
+        each = f", {busiest:g} to a NIC"
+    else:
+        each = f", {1 / busiest:g} each"
+    return f"{who} {nics} NIC{'s' * (nics > 1)}{each}{rate}"
+
+
+def _nics_per_node(placement: Placement, answer: Crossings) -> int:
+    """The NICs that groups leaving a host use there, on the host with the fewest."""
+    leaving = answer.worst_level > _HOST
+    kinds = np.unique(placement.rank_map.kind[answer.worst[0][leaving]])
+    return min(int(placement.cluster.templates[k].near_nics.any(axis=0).sum()) for k in kinds)
+
+
+def _crossing(placement: Placement, answer: Crossings) -> str:
+    names = placement.cluster.level_names
+    outermost = int(answer.worst_level.max())
+    span = int(answer.span.max())
+    below = outermost - 1
+    if below > _HOST:
+        text = f"it crosses {int(answer.domains[below].max())} {_plural(names[below])}"
+    elif answer.domains[outermost].max() == 1:
+        text = f"it stays inside {_article(names[outermost])}"
+    else:
+        text = "every hop stays on its rail"
+    if below > _HOST and names[outermost] != names[-1] and span == outermost:
+        text += f" and stays inside {_article(names[outermost])}"
+    taper = float(answer.taper.max())
+    gbs = slowest_gbs(answer)
+    if taper > 1:
+        text += f" and pays the 1:{taper:g} taper"
+        if gbs is not None and gbs < np.nanmin(answer.node_gbs):
+            text += f", {format_bandwidth(gbs)} a group"
+    return text
+
+
+def slowest_gbs(answer: Crossings) -> float | None:
+    """GB/s of the slowest hop of all groups of an axis; None where none is known."""
+    known = answer.ring_gbs[np.isfinite(answer.ring_gbs)]
+    return float(known.min()) if known.size else None
+
+
+def _plural(level: str) -> str:
+    return {"leaf": "leaf switches"}.get(level, f"{level}s")
+
+
+def _article(level: str) -> str:
+    return {"leaf": "one leaf switch", "cluster": "the cluster"}.get(level, f"a {level}")
+
 
 _HOST = INNER_LEVELS.index("host")
 
@@ -40,7 +147,7 @@ class Placement:
     cluster : Cluster
     devices : numpy.ndarray
         int32 of shape (world_size,): the device of every rank.
-    ground : Ground
+    rank_map : RankMap
         The cluster as the ranks see it.
     answers : dict of str to Crossings
         By axis or group set, filled as they are asked for.
@@ -62,14 +169,14 @@ class Placement:
     mesh: DeviceMesh
     cluster: Cluster
     devices: Ints
-    ground: Ground
+    rank_map: RankMap
     answers: dict[str, Crossings] = field(default_factory=dict)
 
     def of(self, axis: str | Sequence[str]) -> Crossings:
         """What the groups of one axis, several axes, or one group by name cross and share, as arrays."""
         name, groups = self.groups(axis)
         if name not in self.answers:
-            self.answers[name] = cross(self.ground, groups.array)
+            self.answers[name] = cross(self.rank_map, groups.array)
         return self.answers[name]
 
     def groups(self, axis: str | Sequence[str]) -> tuple[str, Groups]:
@@ -141,8 +248,8 @@ class Placement:
         """For every group the word of its worst hop: of nvidia-smi inside a host, else the level that joins it."""
         answer = self.of(axis)
         one, other = answer.worst
-        together = (answer.worst_level <= _HOST) & (self.ground.node[one] == self.ground.node[other])
-        keys = np.stack([self.ground.kind[one], self.ground.local[one], self.ground.local[other]], axis=1)
+        together = (answer.worst_level <= _HOST) & (self.rank_map.node[one] == self.rank_map.node[other])
+        keys = np.stack([self.rank_map.kind[one], self.rank_map.local[one], self.rank_map.local[other]], axis=1)
         keys = np.where(together[:, None], keys, np.stack([-1 - answer.worst_level] * 3, axis=1))
         unique, number = np.unique(keys, axis=0, return_inverse=True)
         words = [
@@ -153,9 +260,11 @@ class Placement:
 
     def word_between(self, one: int, other: int) -> str:
         """The word of the link between two ranks: of nvidia-smi inside a host, else the level that joins them."""
-        if self.ground.node[one] == self.ground.node[other]:
-            return self._word(int(self.ground.kind[one]), int(self.ground.local[one]), int(self.ground.local[other]))
-        joined = self.ground.domains[:, one] == self.ground.domains[:, other]
+        if self.rank_map.node[one] == self.rank_map.node[other]:
+            return self._word(
+                int(self.rank_map.kind[one]), int(self.rank_map.local[one]), int(self.rank_map.local[other])
+            )
+        joined = self.rank_map.domains[:, one] == self.rank_map.domains[:, other]
         return self.cluster.level_names[int(joined.argmax())]
 
     def _word(self, kind: int, i: int, j: int) -> str:
@@ -251,7 +360,7 @@ class Placement:
         name, groups = self.groups(axis)
         devices = [device for template in self.cluster.templates for device in template.devices]
         starts = np.cumsum([0, *(len(template.devices) for template in self.cluster.templates[:-1])])
-        kind = (starts[self.ground.kind] + self.ground.local).astype(np.int64)
+        kind = (starts[self.rank_map.kind] + self.rank_map.local).astype(np.int64)
         used = sorted(
             {
                 (devices[k].backend, devices[k].name, devices[k].memory_bytes, devices[k].sm_count)
@@ -266,7 +375,7 @@ class Placement:
         seen: dict[bytes, tuple[object, ...]] = {}
         for group, ranks in zip([*groups.names, f"all {name}"], members, strict=True):
             mine = product[ranks]
-            if not self.ground.one_rank_each:
+            if not self.rank_map.one_rank_each:
                 mine = mine[np.unique(self.devices[ranks], return_index=True)[1]]
             counts = np.bincount(mine, minlength=len(used))
             key = counts.tobytes()
@@ -347,7 +456,7 @@ def place(mesh: MeshLike, cluster: ClusterLike, devices: Sequence[int] | Ints | 
     cluster = as_cluster(cluster)
     mesh = as_mesh(mesh, fill=(cluster.n_devices or None) if devices is None else len(devices))
     cluster, of_rank = devices_of_ranks(mesh, cluster, devices)
-    placement = Placement(mesh, cluster, of_rank, Ground.of(cluster, of_rank))
+    placement = Placement(mesh, cluster, of_rank, RankMap.of(cluster, of_rank))
     for axis in mesh.axis_names:
         placement.of(axis)
     return placement

@@ -1,24 +1,27 @@
-"""A cluster with ranks on its devices, as flat arrays: what `meshlab.topology.placement.crossings` asks its questions of."""
+"""The hardware position of every rank, as flat arrays that `meshlab.topology.placement.crossings` reads."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.topology.model.cluster import Cluster
+from meshlab.errors import TopologyError
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.topology.model.cluster import Cluster, Ints
 from meshlab.topology.model.hardware import Node
-from meshlab.topology.levels import Ints
 from meshlab.topology.model.links import Distance
 
-__all__ = ["Floats", "Ground"]
+__all__ = ["Floats", "RankMap", "devices_of_ranks"]
+
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Ground:
+class RankMap:
     """A cluster with a rank on each of some devices, prepared for questions about groups of these ranks.
 
     Parameters
@@ -61,7 +64,7 @@ class Ground:
     one_rank_each: bool
 
     @classmethod
-    def of(cls, cluster: Cluster, devices: Ints) -> Ground:
+    def of(cls, cluster: Cluster, devices: Ints) -> RankMap:
         """Prepare a cluster for ranks on the given devices."""
         node = cluster.node_of[devices]
         local = cluster.local_of[devices]
@@ -136,3 +139,52 @@ def _overlap(
         np.concatenate([pairs[kind][1] + first[node] for node, kind in enumerate(kinds)]),
         np.concatenate([speeds[kind][pairs[kind][1]] for kind in kinds]),
     )
+
+
+def devices_of_ranks(
+    mesh: DeviceMesh, cluster: Cluster, devices: Sequence[int] | Ints | None = None
+) -> tuple[Cluster, Ints]:
+    """Which device every rank runs on.
+
+    Parameters
+    ----------
+    mesh : DeviceMesh
+    cluster : Cluster
+        Without any device its hosts get CPU slots.
+    devices : sequence of int, optional
+        The device of every rank; rank r runs on device r when it is left out.
+
+    Returns
+    -------
+    tuple of Cluster and numpy.ndarray
+        The cluster, with CPU slots if it had no device, and int32 of shape (world_size,).
+
+    Raises
+    ------
+    TopologyError
+        If there are fewer devices than ranks, or the map does not name one existing device per rank.
+
+    Examples
+    --------
+    >>> from meshlab.topology.model.presets import preset
+    >>> devices_of_ranks(DeviceMesh("tp=4"), preset("dgx-h100"), [7, 6, 5, 4])[1].tolist()
+    [7, 6, 5, 4]
+    """
+    if not cluster.n_devices:
+        cluster = cluster.with_cpu_slots(mesh.world_size)
+    if devices is None:
+        if mesh.world_size > cluster.n_devices:
+            raise TopologyError(
+                f"the mesh has {mesh.world_size:,} ranks, but the cluster only {cluster.n_devices:,} devices; take a "
+                "smaller mesh or more nodes, or say with devices= which ranks share a device"
+            )
+        return cluster, np.arange(mesh.world_size, dtype=np.int32)
+    given = np.asarray(devices)
+    if given.shape != (mesh.world_size,) or given.dtype.kind not in "iu":
+        raise TopologyError(
+            f"devices must be {mesh.world_size:,} whole numbers, one per rank, not {given.dtype} of shape {given.shape}"
+        )
+    outside = given[(given < 0) | (given >= cluster.n_devices)]
+    if outside.size:
+        raise TopologyError(f"there is no device {outside[0]}; they go from 0 to {cluster.n_devices - 1:,}")
+    return cluster, given.astype(np.int32)

@@ -8,62 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from meshlab.errors import TopologyError
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.mesh.given import MeshLike, as_mesh
-from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.given import ClusterLike, as_cluster
-from meshlab.topology.levels import Ints
+from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.topology.model.cluster import Cluster, Ints
+from meshlab.topology.model.presets import ClusterLike, as_cluster
+from meshlab.topology.placement.rank_map import devices_of_ranks
 
-__all__ = ["View", "devices_of_ranks", "make_view"]
-
-
-def devices_of_ranks(
-    mesh: DeviceMesh, cluster: Cluster, devices: Sequence[int] | Ints | None = None
-) -> tuple[Cluster, Ints]:
-    """Which device every rank runs on.
-
-    Parameters
-    ----------
-    mesh : DeviceMesh
-    cluster : Cluster
-        Without any device its hosts get CPU slots.
-    devices : sequence of int, optional
-        The device of every rank; rank r runs on device r when it is left out.
-
-    Returns
-    -------
-    tuple of Cluster and numpy.ndarray
-        The cluster, with CPU slots if it had no device, and int32 of shape (world_size,).
-
-    Raises
-    ------
-    TopologyError
-        If there are fewer devices than ranks, or the map does not name one existing device per rank.
-
-    Examples
-    --------
-    >>> from meshlab.topology.model.presets import preset
-    >>> devices_of_ranks(DeviceMesh("tp=4"), preset("dgx-h100"), [7, 6, 5, 4])[1].tolist()
-    [7, 6, 5, 4]
-    """
-    if not cluster.n_devices:
-        cluster = cluster.with_cpu_slots(mesh.world_size)
-    if devices is None:
-        if mesh.world_size > cluster.n_devices:
-            raise TopologyError(
-                f"the mesh has {mesh.world_size:,} ranks, but the cluster only {cluster.n_devices:,} devices; take a "
-                "smaller mesh or more nodes, or say with devices= which ranks share a device"
-            )
-        return cluster, np.arange(mesh.world_size, dtype=np.int32)
-    given = np.asarray(devices)
-    if given.shape != (mesh.world_size,) or given.dtype.kind not in "iu":
-        raise TopologyError(
-            f"devices must be {mesh.world_size:,} whole numbers, one per rank, not {given.dtype} of shape {given.shape}"
-        )
-    outside = given[(given < 0) | (given >= cluster.n_devices)]
-    if outside.size:
-        raise TopologyError(f"there is no device {outside[0]}; they go from 0 to {cluster.n_devices - 1:,}")
-    return cluster, given.astype(np.int32)
+__all__ = ["View", "make_view"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,1 +1,1 @@
-"""Internal."""
+"""Readers: text, files and drivers in, a `Cluster` out."""

@@ -13,13 +13,13 @@ from meshlab.topology.readers.nccl_xml import read_nccl_topology
 from meshlab.topology.readers.nvidia_smi import looks_like_nvidia_smi, read_nvidia_smi
 from meshlab.topology.readers.slurm import looks_like_slurm, read_slurm_topology
 
-__all__ = ["read_topology"]
+__all__ = ["read"]
 
 _LARGEST_FILE = 256 << 20
 _ROOT = re.compile(r"<(?!\?|!)([A-Za-z_][\w.:-]*)")
 
 
-def read_topology(source: str | bytes | Path, *, machine: int | None = None) -> Cluster | NcclGraphs:
+def read(source: str | bytes | Path, *, machine: int | None = None) -> Cluster | NcclGraphs:
     """Find out what a text or file is, and read it.
 
     Parameters
@@ -46,7 +46,7 @@ def read_topology(source: str | bytes | Path, *, machine: int | None = None) -> 
 
     Examples
     --------
-    >>> read_topology("SwitchName=s1 Nodes=n[1-4]").names
+    >>> read("SwitchName=s1 Nodes=n[1-4]").names
     ('n1', 'n2', 'n3', 'n4')
     """
     text, file = _text(source)

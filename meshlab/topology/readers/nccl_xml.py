@@ -14,8 +14,7 @@ import numpy as np
 
 from meshlab.errors import ParseError
 from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.cpus import count_cpus, cpus_of_mask
-from meshlab.topology.model.hardware import Device, Nic, Node, Numa
+from meshlab.topology.model.hardware import Device, Nic, Node, Numa, count_cpus, cpus_of_mask
 from meshlab.topology.model.products import product_of_pci
 from meshlab.topology.readers.xml import Element, read_document
 

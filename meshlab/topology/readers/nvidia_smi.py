@@ -14,29 +14,42 @@ from itertools import islice
 from meshlab.errors import ParseError, TopologyError
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Nic, Node
-from meshlab.topology.model.links import UNKNOWN
+from meshlab.topology.model.links import HIDES_NVLINK, UNKNOWN
 from meshlab.topology.model.products import Product, find_product
 
-__all__ = ["HIDES_NVLINK", "looks_like_nvidia_smi", "read_nvidia_smi"]
+__all__ = ["looks_like_nvidia_smi", "read_nvidia_smi"]
+
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\r")
+
 _LINKS = r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC"
+
 _P2P = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR", "U"))
+
 _CELL = rf"(?:{_LINKS}|{'|'.join(sorted(_P2P))})(?=[\s|]|$)"
+
 _CELLS = re.compile(rf"(?:[\s|]*{_CELL})+")
+
 _ROW = re.compile(rf"[\s|]*((?!{_CELL})[A-Za-z][\w.:-]*)((?:[\s|]+{_CELL})+)")
+
 _HEADER = re.compile(r"[\s|]*GPU\d")
+
 _GPU = re.compile(r"GPU\d+")
+
 _NIC = re.compile(r"(?:NIC|mlx|mthca|bnxt|rdma|roce|hfi|efa|irdma|erdma|mana|ib|qedr|hns|cxi)[\w.:-]*\d")
+
 _COLUMN = re.compile(r"GPU\d+|NIC\d+|mlx\d+_(?:bond_)?\d+|[^\s|]+")
+
 _AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
+
 _LEGEND = re.compile(r"\b(NIC\d+)\s*:\s*([\w.:-]+)")
+
 _HIDDEN = re.compile(r"NICs?\s+(?:were\s+|are\s+)?(?:found|detected|present)")
-HIDES_NVLINK = "this is nvidia-smi topo -mp, which leaves NVLink out; topo -m has it"
-"""The note of a node that was read from ``topo -mp``."""
 
 _LARGEST = 4096
+
 _ASKED = 8  # machines that are counted before asking which is meant
+
 _LONGEST = 1 << 17  # characters of a line; 4,096 columns fit
 
 
@@ -176,9 +189,6 @@ def _cluster(nodes: Sequence[Node], text: str) -> Cluster:
     return Cluster.from_nodes(nodes, names=names, source="nvidia-smi topo", notes=tuple(notes))
 
 
-# -- lines to matrices -------------------------------------------------------------------------------------------------
-
-
 def _matrices(lines: Sequence[str]) -> Iterator[_Matrix]:
     matrix: _Matrix | None = None
     known: dict[tuple[str, str], _Row | None] = {}
@@ -237,9 +247,6 @@ def _continue_row(matrix: _Matrix, line: str) -> None:
 def _announced(matrix: _Matrix) -> int:
     gpus, nics = _header_names(matrix.header)
     return max(len(gpus) + len(nics), max(len(row.cells) for row in matrix.rows.values()))
-
-
-# -- matrices to nodes -------------------------------------------------------------------------------------------------
 
 
 def _header_names(header: str) -> tuple[list[str], list[str]]:

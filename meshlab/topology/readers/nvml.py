@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from meshlab.topology.cpus import format_cpus
+from meshlab.topology.model.hardware import format_cpus
 from meshlab.topology.readers.sysfs import normal_bus_id, pci_path, pci_word, read_nics, read_processors
 
 __all__ = ["read_host", "sample"]

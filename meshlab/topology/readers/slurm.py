@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 
 from meshlab.errors import ParseError, TopologyError
-from meshlab.topology.readers.block_yaml import read_block_yaml
-from meshlab.topology.model.cluster import Cluster
+from meshlab.topology.model.cluster import Cluster, Ints, Level
 from meshlab.topology.model.hardware import Node
-from meshlab.topology.readers.hostlists import MOST_HOSTS, expand_hosts
-from meshlab.topology.levels import Ints, Level
 from meshlab.topology.model.presets import PRESETS
+from meshlab.topology.readers.block_yaml import read_block_yaml
+from meshlab.topology.readers.hostlists import MOST_HOSTS, expand_hosts
 
 __all__ = ["looks_like_slurm", "read_slurm_topology"]
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from meshlab.benchmark.nccl_tests.read import read_nccl_tests
-from meshlab.nccl_tests.writer import to_nccl_tests
+import meshlab as ml
 from meshlab.errors import ParseError
 
 FOLDER = os.environ.get("MESHLAB_CASES")
@@ -37,9 +36,9 @@ def test_a_real_log_comes_out_as_expected(name):
     expected = EXPECTED[name]
     if expected["sections"] == [] and "NCCL" not in (LOGS / name).read_text():
         with pytest.raises(ParseError, match="no nccl-tests output found"):
-            read_nccl_tests(LOGS / name)
+            ml.nccl_tests.read(LOGS / name)
         return
-    log = read_nccl_tests(LOGS / name)
+    log = ml.nccl_tests.read(LOGS / name)
     assert log.status == expected["file_status"]
     assert len(log.sections) == len(expected["sections"])
     for section, wanted in zip(log.sections, expected["sections"], strict=True):
@@ -78,7 +77,7 @@ def check_row(row, wanted):
 def test_no_cut_and_no_loss_of_a_line_in_a_real_log_makes_a_row_that_was_not_there(name):
     text = (LOGS / name).read_text()
     try:
-        whole = cells(read_nccl_tests(text))
+        whole = cells(ml.nccl_tests.read(text))
     except ParseError:
         return
     rng = random.Random(name)
@@ -95,7 +94,7 @@ def test_no_cut_and_no_loss_of_a_line_in_a_real_log_makes_a_row_that_was_not_the
             [[lines[index][:start]], [lines[index][stop:]], [lines[index][:start] + lines[index][stop:]], []]
         )
         try:
-            log = read_nccl_tests("\n".join([*lines[:index], *line, *lines[index + 1 :], ""]))
+            log = ml.nccl_tests.read("\n".join([*lines[:index], *line, *lines[index + 1 :], ""]))
         except ParseError:
             continue
         assert cells(log) <= whole, (index + 1, line)
@@ -104,12 +103,12 @@ def test_no_cut_and_no_loss_of_a_line_in_a_real_log_makes_a_row_that_was_not_the
 @pytest.mark.parametrize("name", sorted(EXPECTED) or ["none"])
 def test_a_real_log_survives_being_written_and_read_again(name):
     try:
-        results = read_nccl_tests(LOGS / name).results
+        results = ml.nccl_tests.read(LOGS / name).results
     except ParseError:
         return
     results = results[results["collective"].notna()]
     if results.empty:
         return
-    back = read_nccl_tests(to_nccl_tests(results)).results
+    back = ml.nccl_tests.read(ml.nccl_tests.write(results)).results
     columns = ["collective", "op", "dtype", "root", "in_place", "n_ranks", "count", "size_bytes", "n_wrong", "time_us"]
     assert back[columns].reset_index(drop=True).equals(results[columns].reset_index(drop=True))

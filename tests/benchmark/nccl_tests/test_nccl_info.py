@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+import meshlab as ml
 from meshlab.nccl_tests.info import FactCollector, merge_facts
-from meshlab.benchmark.nccl_tests.read import read_nccl_tests
 
 LINES = """
 node00:1:1 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to hsn
@@ -28,7 +28,7 @@ node01:1:2 [0] transport.cc:1 NCCL WARN something <b>odd</b>
 
 
 def test_what_nccl_prints_is_understood_without_any_table():
-    facts = read_nccl_tests(LINES).nccl
+    facts = ml.nccl_tests.read(LINES).nccl
     assert facts.version == "2.20.5+cuda12.4"
     assert (facts.n_ranks, facts.n_nodes, facts.ranks_per_node) == (4, 2, 2)
     assert (facts.network, facts.nvls) == ("AWS Libfabric", False)
@@ -39,7 +39,7 @@ def test_what_nccl_prints_is_understood_without_any_table():
 
 
 def test_a_ring_that_was_cut_is_left_out_and_trees_are_parents():
-    facts = read_nccl_tests(LINES).nccl
+    facts = ml.nccl_tests.read(LINES).nccl
     assert dict(facts.rings) == {0: (0, 2, 3, 1)}
     assert {channel: dict(tree) for channel, tree in facts.trees.items()} == {0: {0: -1, 2: 0}, 1: {0: 1}}
 
@@ -69,7 +69,7 @@ def test_messages_belong_to_the_run_they_stand_in(make_log):
         "n0:1:1 [0] NCCL INFO NCCL_ALGO set by environment to Tree",
         *second[5:],
     ]
-    log = read_nccl_tests("n0:1:1 [0] NCCL INFO NCCL_DEBUG set by environment to INFO\n" + "\n".join(lines))
+    log = ml.nccl_tests.read("n0:1:1 [0] NCCL INFO NCCL_DEBUG set by environment to INFO\n" + "\n".join(lines))
     assert [dict(section.nccl.environment) for section in log.sections] == [
         {"NCCL_ALGO": "Ring", "NCCL_DEBUG": "INFO"},
         {"NCCL_ALGO": "Tree"},
@@ -80,16 +80,16 @@ def test_messages_belong_to_the_run_they_stand_in(make_log):
 def test_calls_that_nccl_reports_name_the_collective(make_log):
     call = "n0:1:1 [0] NCCL INFO AllGather: opCount 0 sendbuff 0x7f recvbuff 0x7f count 16 datatype 7 op 0 root 0"
     text = make_log("2.13", "all_gather", checked=False).text()
-    assert read_nccl_tests(f"{text}{call}\n").sections[0].collective == "all_gather"
+    assert ml.nccl_tests.read(f"{text}{call}\n").sections[0].collective == "all_gather"
 
 
 def test_a_shell_trace_tells_variables(make_log):
-    log = read_nccl_tests("+ export 'NCCL_NET=AWS Libfabric'\n+ NCCL_CROSS_NIC=0\n" + make_log().text())
+    log = ml.nccl_tests.read("+ export 'NCCL_NET=AWS Libfabric'\n+ NCCL_CROSS_NIC=0\n" + make_log().text())
     assert dict(log.nccl.environment) == {"NCCL_NET": "AWS Libfabric", "NCCL_CROSS_NIC": "0"}
 
 
 def test_facts_add_up():
-    facts = read_nccl_tests(LINES).nccl
+    facts = ml.nccl_tests.read(LINES).nccl
     both = merge_facts([facts, facts])
     assert both.n_ranks == 4
     assert both.transports["P2P/CUMEM/read"] == 4

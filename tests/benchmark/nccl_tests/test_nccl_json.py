@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from meshlab.benchmark.nccl_tests.read import read_nccl_tests
+import meshlab as ml
 from meshlab.errors import ParseError
 
 
@@ -82,7 +82,7 @@ def document(version=3, sizes=(1 << 20, 1 << 22), iterations=True, gpus=1, proce
 
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_every_version_is_read(version):
-    log = read_nccl_tests(json.dumps(document(version)))
+    log = ml.nccl_tests.read(json.dumps(document(version)))
     (section,) = log.sections
     assert (section.status, section.collective, section.n_ranks, section.library) == (
         "complete",
@@ -99,7 +99,7 @@ def test_every_version_is_read(version):
 
 def test_iterations_become_samples_and_the_results_their_median():
     source = document()
-    log = read_nccl_tests(json.dumps(source))
+    log = ml.nccl_tests.read(json.dumps(source))
     samples, results = log.samples, log.results
     assert len(samples) == 2 * 8 * 20
     assert samples.loc[samples["is_warmup"], "batch"].unique().tolist() == [0, 1]
@@ -115,24 +115,24 @@ def test_iterations_become_samples_and_the_results_their_median():
 
 
 def test_processes_with_several_gpus_are_no_ranks():
-    log = read_nccl_tests(json.dumps(document(gpus=4, processes=2)))
+    log = ml.nccl_tests.read(json.dumps(document(gpus=4, processes=2)))
     assert log.sections[0].n_ranks == 8
     assert log.samples["rank"].isna().all()
     assert len(log.samples) == 2 * 20
 
 
 def test_only_the_variables_of_nccl_are_kept():
-    log = read_nccl_tests(json.dumps(document()))
+    log = ml.nccl_tests.read(json.dumps(document()))
     assert dict(log.nccl.environment) == {"NCCL_ALGO": "Ring"}
     assert log.results.attrs["environment"] == {"NCCL_ALGO": "Ring"}
 
 
 def test_a_document_that_was_cut_off_keeps_its_whole_results():
     text = json.dumps(document(sizes=(1 << 20, 1 << 22, 1 << 24)))
-    whole = read_nccl_tests(text).sections[0].rows
+    whole = ml.nccl_tests.read(text).sections[0].rows
     for end in range(0, len(text), 97):
         try:
-            log = read_nccl_tests(text[:end] + "\n")
+            log = ml.nccl_tests.read(text[:end] + "\n")
         except ParseError:
             assert '"results"' not in text[:end]
             continue
@@ -145,7 +145,7 @@ def test_a_document_that_was_cut_off_keeps_its_whole_results():
 def test_results_that_do_not_hold_together_are_left_out():
     broken = document()
     broken["results"][0]["in_place"]["time"] *= 10
-    (section,) = read_nccl_tests(json.dumps(broken)).sections
+    (section,) = ml.nccl_tests.read(json.dumps(broken)).sections
     assert [row.size_bytes for row in section.rows] == [1 << 22]
     assert section.unparsable_rows == 1
 
@@ -153,13 +153,13 @@ def test_results_that_do_not_hold_together_are_left_out():
 def test_nan_as_text_is_no_average():
     broken = document()
     broken["average_bus_bandwidth"]["bandwidth"] = "nan"
-    assert read_nccl_tests(json.dumps(broken)).status == "incomplete"
+    assert ml.nccl_tests.read(json.dumps(broken)).status == "incomplete"
 
 
 def test_documents_behind_each_other_and_printed_prettily_are_read(tmp_path):
     path = tmp_path / "two.json"
     path.write_text(json.dumps(document(), indent=2) + "\n" + json.dumps(document(1)))
-    log = read_nccl_tests(path)
+    log = ml.nccl_tests.read(path)
     assert [section.number for section in log.sections] == [1, 2]
     assert log.sections[1].line > 100
 
@@ -168,7 +168,7 @@ def test_strange_values_are_left_out_and_never_raise():
     strange = document()
     strange["results"] += [None, 5, {}, {"size": "x"}, {"size": 8, "count": 2, "out_of_place": {"time": "nan"}}]
     strange["config"] = {"devices": [{"rank": "?"}, 7], "nthreads": None}
-    log = read_nccl_tests(json.dumps(strange))
+    log = ml.nccl_tests.read(json.dumps(strange))
     assert len(log.sections[0].rows) == 2
 
 
@@ -177,4 +177,4 @@ def test_other_json_is_refused(tmp_path, text):
     path = tmp_path / "file.json"
     path.write_text(text)
     with pytest.raises(ParseError, match="no nccl-tests output found"):
-        read_nccl_tests(path)
+        ml.nccl_tests.read(path)

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import meshlab as ml
+from meshlab.errors import ParseError
 from meshlab.frames.schema import RESULTS
 from meshlab.nccl_tests.info import NO_FACTS
-from meshlab.benchmark.nccl_tests.read import read_nccl_tests
-from meshlab.errors import ParseError
 
 LAYOUTS = ("2.0", "2.10", "2.13", "2.17", "2.19")
 NAMES = {"alltoall": "all_to_all", "sendrecv": "send_recv"}
@@ -42,7 +42,7 @@ def timings(log):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_layout_of_every_collective_is_read_as_printed(make_log, layout, collective):
     maker = make_log(layout, collective)
-    log = read_nccl_tests(maker.text())
+    log = ml.nccl_tests.read(maker.text())
     (section,) = log.sections
     assert (log.status, section.collective, section.n_ranks) == ("complete", NAMES.get(collective, collective), 8)
     assert section.warnings == ()
@@ -61,7 +61,7 @@ def test_every_layout_of_every_collective_is_read_as_printed(make_log, layout, c
 
 
 def test_what_the_preamble_and_the_device_list_say_is_kept(make_log):
-    (section,) = read_nccl_tests(make_log("2.17").text()).sections
+    (section,) = ml.nccl_tests.read(make_log("2.17").text()).sections
     preamble = section.preamble
     assert (preamble.tool, preamble.tool_version, preamble.library_version) == ("nccl-tests", "2.17.8", "2.29.2")
     assert (preamble.iters, preamble.warmup_iters, preamble.step, preamble.step_kind) == (20, 5, 8, "factor")
@@ -85,8 +85,8 @@ def test_what_the_preamble_and_the_device_list_say_is_kept(make_log):
 @pytest.mark.parametrize("name", PREFIXES)
 def test_a_prefix_before_each_line_changes_nothing(make_log, name):
     lines = make_log("2.17", wrong={2: 288}).lines()
-    plain = read_nccl_tests("\n".join(lines))
-    prefixed = read_nccl_tests("\n".join(PREFIXES[name](number) + line for number, line in enumerate(lines)))
+    plain = ml.nccl_tests.read("\n".join(lines))
+    prefixed = ml.nccl_tests.read("\n".join(PREFIXES[name](number) + line for number, line in enumerate(lines)))
     assert timings(prefixed) == timings(plain)
     assert prefixed.sections[0].unparsable_rows == 0
     assert prefixed.status == "complete"
@@ -98,7 +98,7 @@ def test_windows_line_ends_and_encodings_are_read(make_log, tmp_path, newline, e
     text = make_log().text()
     path = tmp_path / "log.txt"
     path.write_bytes(text.replace("\n", newline).encode(encoding))
-    assert timings(read_nccl_tests(path)) == timings(read_nccl_tests(text))
+    assert timings(ml.nccl_tests.read(path)) == timings(ml.nccl_tests.read(text))
 
 
 def test_a_tag_before_every_write_is_taken_out_of_the_rows(make_log):
@@ -107,30 +107,30 @@ def test_a_tag_before_every_write_is_taken_out_of_the_rows(make_log):
         "[0] " + (line[:52] + "[0] " + line[52:84] + "[0] " + line[84:] if "float " in line else line)
         for line in text.splitlines()
     )
-    assert timings(read_nccl_tests(tagged)) == timings(read_nccl_tests(text))
+    assert timings(ml.nccl_tests.read(tagged)) == timings(ml.nccl_tests.read(text))
 
 
 def test_a_text_that_lost_its_hashes_is_read(make_log):
     text = make_log().text()
-    log = read_nccl_tests(text.replace("#", ""))
-    assert timings(log) == timings(read_nccl_tests(text))
+    log = ml.nccl_tests.read(text.replace("#", ""))
+    assert timings(log) == timings(ml.nccl_tests.read(text))
     assert log.sections[0].n_ranks == 8
 
 
 def test_columns_that_were_taken_apart_are_read_all_the_same(make_log):
     text = make_log().text()
     collapsed = "\n".join(" ".join(line.split()) for line in text.splitlines())
-    assert timings(read_nccl_tests(collapsed)) == timings(read_nccl_tests(text))
+    assert timings(ml.nccl_tests.read(collapsed)) == timings(ml.nccl_tests.read(text))
 
 
 def test_unchecked_results_are_missing_and_not_zero(make_log):
-    log = read_nccl_tests(make_log("2.13", checked=False).text())
+    log = ml.nccl_tests.read(make_log("2.13", checked=False).text())
     assert log.results["n_wrong"].isna().all()
     assert (log.results["status"] == "ok").all()
 
 
 def test_wrong_results_are_counted_and_do_not_make_the_run_a_failure(make_log):
-    log = read_nccl_tests(make_log("2.13", wrong={3: 288}).text())
+    log = ml.nccl_tests.read(make_log("2.13", wrong={3: 288}).text())
     (section,) = log.sections
     assert (section.status, section.footer.correct, section.footer.out_of_bounds) == ("complete", False, 2)
     wrong = log.results[log.results["n_wrong"] > 0]
@@ -139,7 +139,7 @@ def test_wrong_results_are_counted_and_do_not_make_the_run_a_failure(make_log):
 
 
 def test_a_gather_like_table_without_a_check_leaves_the_collective_open(make_log):
-    log = read_nccl_tests(make_log("2.13", "all_gather", checked=False).text())
+    log = ml.nccl_tests.read(make_log("2.13", "all_gather", checked=False).text())
     (section,) = log.sections
     assert (section.collective, section.n_ranks) == (None, 8)
     assert log.results["collective"].isna().all()
@@ -148,32 +148,32 @@ def test_a_gather_like_table_without_a_check_leaves_the_collective_open(make_log
 
 def test_the_command_line_names_the_collective(make_log):
     text = make_log("2.13", "all_gather", checked=False).text()
-    log = read_nccl_tests(f"user@host:~$ ./build/all_gather_perf -b 8 -e 1G -f 2 -g 8 -c 0\n{text}")
+    log = ml.nccl_tests.read(f"user@host:~$ ./build/all_gather_perf -b 8 -e 1G -f 2 -g 8 -c 0\n{text}")
     assert log.sections[0].collective == "all_gather"
 
 
 def test_a_command_line_of_another_test_is_not_believed(make_log):
-    log = read_nccl_tests(f"$ ./build/broadcast_perf -b 8\n{make_log('2.13', 'all_reduce').text()}")
+    log = ml.nccl_tests.read(f"$ ./build/broadcast_perf -b 8\n{make_log('2.13', 'all_reduce').text()}")
     assert log.sections[0].collective is None
     assert any("broadcast" in note.text for note in log.warnings)
 
 
 def test_rows_alone_tell_their_ranks(make_log):
     maker = make_log("2.13", n_ranks=16)
-    log = read_nccl_tests("\n".join([*maker.header(), maker.row(5), maker.row(6)]))
+    log = ml.nccl_tests.read("\n".join([*maker.header(), maker.row(5), maker.row(6)]))
     (section,) = log.sections
     assert (section.status, section.n_ranks, section.collective) == ("incomplete", 16, "all_reduce")
-    assert read_nccl_tests(maker.row(6) + "\n").sections[0].n_ranks == 16
+    assert ml.nccl_tests.read(maker.row(6) + "\n").sections[0].n_ranks == 16
 
 
 def test_many_ranks_that_rounding_cannot_tell_apart_stay_unknown(make_log):
     maker = make_log("2.13", n_ranks=4000)
-    assert read_nccl_tests("\n".join([*maker.header(), maker.row(5)])).sections[0].n_ranks is None
+    assert ml.nccl_tests.read("\n".join([*maker.header(), maker.row(5)])).sections[0].n_ranks is None
 
 
 def test_a_device_list_that_the_rows_contradict_is_not_believed(make_log):
     lines = [line for line in make_log("2.13", n_ranks=8).lines() if "Rank  7" not in line]
-    log = read_nccl_tests("\n".join(lines))
+    log = ml.nccl_tests.read("\n".join(lines))
     assert log.sections[0].n_ranks == 8
     assert any("7 ranks are listed" in note.text for note in log.warnings)
 
@@ -183,14 +183,14 @@ def test_groups_of_a_split_count_one_by_one(make_log):
     lines = [
         line.replace("Group  0", f"Group  {int(line[8:10]) % 2}") if "Rank" in line else line for line in maker.lines()
     ]
-    log = read_nccl_tests("\n".join(lines))
+    log = ml.nccl_tests.read("\n".join(lines))
     assert log.sections[0].n_ranks == 4
     assert log.results["group"].isna().all()
 
 
 def test_several_tests_in_one_file_are_several_sections(make_log):
     text = "".join(make_log("2.17", collective).text() for collective in COLLECTIVES)
-    log = read_nccl_tests(text)
+    log = ml.nccl_tests.read(text)
     assert [section.collective for section in log.sections] == [NAMES.get(name, name) for name in COLLECTIVES]
     assert log.results["run_id"].nunique() == len(COLLECTIVES)
     assert log.status == "complete"
@@ -198,7 +198,7 @@ def test_several_tests_in_one_file_are_several_sections(make_log):
 
 def test_a_run_that_was_killed_in_its_table_is_incomplete(make_log):
     lines = make_log("2.17", footer=False).lines()
-    log = read_nccl_tests("\n".join([*make_log("2.17", "sendrecv").lines(), *lines[:-3]]))
+    log = ml.nccl_tests.read("\n".join([*make_log("2.17", "sendrecv").lines(), *lines[:-3]]))
     assert [section.status for section in log.sections] == ["complete", "incomplete"]
     assert log.status == "incomplete"
 
@@ -208,14 +208,14 @@ def test_a_run_that_was_killed_in_its_table_is_incomplete(make_log):
     ["node00: Test NCCL failure common.cu:1012 'unhandled system error'", "node00: Test timeout (30s) common.cu:5"],
 )
 def test_a_failure_line_without_an_average_is_a_failure(make_log, line):
-    log = read_nccl_tests("\n".join([*make_log("2.13").preamble(), line, line]))
+    log = ml.nccl_tests.read("\n".join([*make_log("2.13").preamble(), line, line]))
     (section,) = log.sections
     assert (section.status, section.failure_lines, section.n_ranks) == ("failed", 2, 8)
     assert section.collective is None
 
 
 def test_a_preamble_alone_never_reached_a_table(make_log):
-    log = read_nccl_tests("\n".join(make_log("2.13").preamble()[:3]))
+    log = ml.nccl_tests.read("\n".join(make_log("2.13").preamble()[:3]))
     assert log.status == "no_table"
     assert len(log.results) == 0
     assert list(log.results.columns) == [column.name for column in RESULTS]
@@ -223,12 +223,12 @@ def test_a_preamble_alone_never_reached_a_table(make_log):
 
 def test_a_list_that_the_text_ends_in_tells_no_rank_count(make_log):
     lines = make_log("2.13").preamble()
-    assert read_nccl_tests("\n".join(lines[:8])).sections[0].n_ranks is None
+    assert ml.nccl_tests.read("\n".join(lines[:8])).sections[0].n_ranks is None
 
 
 def test_host_times_are_kept_as_printed_and_left_out_of_results(make_log):
     text = make_log("2.13").text().replace("   time ", "cputime ")
-    log = read_nccl_tests(text)
+    log = ml.nccl_tests.read(text)
     assert log.sections[0].rows[0].out_of_place.time_us > 0
     assert log.results["time_us"].isna().all()
     assert log.results["busbw_gbs"].notna().all()
@@ -236,33 +236,33 @@ def test_host_times_are_kept_as_printed_and_left_out_of_results(make_log):
 
 def test_blocking_and_graph_runs_are_other_modes(make_log):
     text = make_log("2.13").text()
-    assert set(read_nccl_tests(text.replace("graph: 0", "graph: 20")).results["mode"]) == {"graph"}
+    assert set(ml.nccl_tests.read(text.replace("graph: 0", "graph: 20")).results["mode"]) == {"graph"}
     blocking = "# Blocking Enabled: wait for completion and barrier after each collective\n#\n# Using devices"
-    assert set(read_nccl_tests(text.replace("#\n# Using devices", blocking)).results["mode"]) == {"isolated"}
-    assert read_nccl_tests(make_log("2.10").text()).results["mode"].isna().all()
+    assert set(ml.nccl_tests.read(text.replace("#\n# Using devices", blocking)).results["mode"]) == {"isolated"}
+    assert ml.nccl_tests.read(make_log("2.10").text()).results["mode"].isna().all()
 
 
 def test_rccl_tests_are_read(make_log):
     text = make_log("2.13").text().replace("# Using devices", "rccl-tests: Version develop:ae3e635\n# Using devices")
     text = text.replace("Group  0 ", "").replace(":00] NVIDIA X1", ":00.0] AMD Instinct MI300X")
-    log = read_nccl_tests("RCCL version : 2.22.3-develop:f5b15f2\n" + text)
+    log = ml.nccl_tests.read("RCCL version : 2.22.3-develop:f5b15f2\n" + text)
     (section,) = log.sections
     assert (section.preamble.tool, section.preamble.tool_version) == ("rccl-tests", "develop:ae3e635")
     assert (section.gpu, section.library, section.n_ranks) == ("AMD Instinct MI300X", "RCCL 2.22.3-develop:f5b15f2", 8)
-    assert timings(log) == timings(read_nccl_tests(make_log("2.13").text()))
+    assert timings(log) == timings(ml.nccl_tests.read(make_log("2.13").text()))
 
 
 def test_a_table_of_one_placement_is_that_placement(make_log):
     maker = make_log("2.13")
     names = "# size count type redop root time algbw busbw #wrong"
     rows = [maker.row(row)[: -len(maker.half(row, False))] for row in range(len(maker.sizes))]
-    log = read_nccl_tests("\n".join(["#" + " " * 60 + "in-place", names, *rows]))
+    log = ml.nccl_tests.read("\n".join(["#" + " " * 60 + "in-place", names, *rows]))
     assert not log.results.empty
     assert log.results["in_place"].all()
-    log = read_nccl_tests("\n".join([*maker.header(), *rows]))
+    log = ml.nccl_tests.read("\n".join([*maker.header(), *rows]))
     assert not log.results["in_place"].any()
     blanked = [maker.row(row)[:52] + " " * 32 + maker.half(row, True) for row in range(len(maker.sizes))]
-    log = read_nccl_tests("\n".join([*maker.header(), *blanked]))
+    log = ml.nccl_tests.read("\n".join([*maker.header(), *blanked]))
     assert log.results["in_place"].all()
 
 
@@ -274,12 +274,12 @@ def test_a_row_that_other_output_interrupts_is_put_together_again(make_log, at):
     maker = make_log("2.13")
     row = maker.row(4)
     broken = "\n".join(maker.lines()).replace(row, f"{row[:at]}{MESSAGE}\n{MESSAGE}\n{row[at:]}")
-    log = read_nccl_tests(broken)
+    log = ml.nccl_tests.read(broken)
     if at == 12:
         # What is left does not begin like a row.
-        assert timings(log) < timings(read_nccl_tests(maker.text()))
+        assert timings(log) < timings(ml.nccl_tests.read(maker.text()))
     else:
-        assert timings(log) == timings(read_nccl_tests(maker.text()))
+        assert timings(log) == timings(ml.nccl_tests.read(maker.text()))
         assert log.sections[0].unparsable_rows == 0
         assert any("goes on in line" in note.text for note in log.warnings)
 
@@ -287,7 +287,7 @@ def test_a_row_that_other_output_interrupts_is_put_together_again(make_log, at):
 def test_a_message_behind_a_whole_row_takes_nothing_away(make_log):
     maker = make_log("2.17")
     text = "\n".join(maker.lines()).replace(maker.row(4), maker.row(4) + MESSAGE)
-    assert timings(read_nccl_tests(text)) == timings(read_nccl_tests(maker.text()))
+    assert timings(ml.nccl_tests.read(text)) == timings(ml.nccl_tests.read(maker.text()))
 
 
 def test_halves_of_rows_that_find_no_partner_are_counted(make_log):
@@ -295,7 +295,7 @@ def test_halves_of_rows_that_find_no_partner_are_counted(make_log):
     orphan = "    579.3    0.00    0.00      0    137.0    0.00    0.00      0"
     start = "          64            16     float     sum" + MESSAGE
     lines = [*maker.preamble(), *maker.header(), orphan, maker.row(0), start, maker.row(1), *maker.end()]
-    (section,) = read_nccl_tests("\n".join(lines)).sections
+    (section,) = ml.nccl_tests.read("\n".join(lines)).sections
     assert (len(section.rows), section.unparsable_rows) == (2, 2)
     assert [note.line for note in section.warnings[:2]] == [len(maker.preamble()) + 4, len(maker.preamble()) + 6]
 
@@ -306,14 +306,14 @@ def test_numbers_that_were_blacked_out_are_counted_and_not_read(make_log):
     )
     maker = make_log("2.13")
     lines = [*maker.header(), row, row, "# Out of bounds values : 0 OK", "# Avg bus bandwidth    : XXX.XX"]
-    (section,) = read_nccl_tests("\n".join(lines)).sections
+    (section,) = ml.nccl_tests.read("\n".join(lines)).sections
     assert (section.status, len(section.rows), section.unparsable_rows) == ("incomplete", 0, 2)
 
 
 def test_rows_that_an_author_cut_out_show_in_the_average(make_log):
     lines = make_log("2.13").lines()
     row = next(index for index, line in enumerate(lines) if "float " in line)
-    log = read_nccl_tests("\n".join([*lines[: row + 1], "...", *lines[row + 4 :]]))
+    log = ml.nccl_tests.read("\n".join([*lines[: row + 1], "...", *lines[row + 4 :]]))
     assert log.status == "complete"
     assert log.sections[0].average_matches_rows is False
     assert any("rows are missing" in note.text for note in log.warnings)
@@ -323,14 +323,14 @@ def test_rows_that_an_author_cut_out_show_in_the_average(make_log):
 def test_a_header_that_a_terminal_wrapped_is_read(make_log):
     maker = make_log("2.10")
     text = maker.text().replace("#" + " " * 60 + "out-of-place", "#" + " " * 42 + "\n" + " " * 12 + "out-of-place")
-    assert timings(read_nccl_tests(text)) == timings(read_nccl_tests(maker.text()))
+    assert timings(ml.nccl_tests.read(text)) == timings(ml.nccl_tests.read(maker.text()))
 
 
 def test_other_tables_around_the_run_are_left_alone(make_log):
     noise = "Counter  Samples  Min  (/s)  Mean\natu_cache_evictions    1   4   0.2   4   0.2\n  3  1  0.0  1  0.0\n"
     text = make_log("2.13").text()
-    log = read_nccl_tests(noise + text + noise)
-    assert timings(log) == timings(read_nccl_tests(text))
+    log = ml.nccl_tests.read(noise + text + noise)
+    assert timings(log) == timings(ml.nccl_tests.read(text))
     assert log.sections[0].unparsable_rows == 0
 
 
@@ -354,8 +354,8 @@ def test_no_cut_and_no_loss_of_a_line_makes_a_row_that_was_not_there(make_log, w
         "both": lines[index][:start] + lines[index][stop:],
     }
     changed = lines[:index] + ([line[kept]] if kept in line else []) + lines[index + 1 :]
-    log = read_nccl_tests("\n".join(changed))
-    assert timings(log) <= timings(read_nccl_tests("\n".join(lines)))
+    log = ml.nccl_tests.read("\n".join(changed))
+    assert timings(log) <= timings(ml.nccl_tests.read("\n".join(lines)))
     named = {section.collective for section in log.sections}
     assert named <= {NAMES.get(which[1], which[1]), None}
 
@@ -366,11 +366,11 @@ def test_a_text_that_ends_anywhere_has_the_rows_before_its_end(make_log, which, 
     text = make_log(*which).text()
     end %= len(text)
     try:
-        log = read_nccl_tests(text[:end] + "\n")
+        log = ml.nccl_tests.read(text[:end] + "\n")
     except ParseError:
         assert "minBytes" not in text[: max(0, end - 60)]
         return
-    whole = timings(read_nccl_tests(text))
+    whole = timings(ml.nccl_tests.read(text))
     complete = sum("float " in line for line in text[:end].split("\n")[:-1])
     assert timings(log) <= whole
     assert len(timings(log)) >= 2 * complete
@@ -380,7 +380,7 @@ def test_a_text_that_ends_anywhere_has_the_rows_before_its_end(make_log, which, 
 @given(st.text())
 def test_no_text_makes_the_reader_fail_otherwise_than_by_refusing(text):
     try:
-        log = read_nccl_tests(text + "\n")
+        log = ml.nccl_tests.read(text + "\n")
     except ParseError:
         return
     assert log.sections or log.nccl != NO_FACTS
@@ -401,16 +401,16 @@ def test_what_is_no_log_is_refused_and_described(tmp_path, content, seen):
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(ParseError, match="no nccl-tests output found") as caught:
-        read_nccl_tests(path)
+        ml.nccl_tests.read(path)
     assert seen in str(caught.value)
     assert caught.value.file == "file"
 
 
 def test_a_name_that_is_no_file_is_refused():
     with pytest.raises(ParseError, match=r"'missing\.log' is neither a file"):
-        read_nccl_tests("missing.log")
+        ml.nccl_tests.read("missing.log")
     with pytest.raises(ParseError, match="neither a file"):
-        read_nccl_tests("x" * 100_000)
+        ml.nccl_tests.read("x" * 100_000)
 
 
 def test_one_endless_line_takes_little_memory(tmp_path):
@@ -420,14 +420,14 @@ def test_one_endless_line_takes_little_memory(tmp_path):
     tracemalloc.start()
     try:
         with pytest.raises(ParseError, match="binary"):
-            read_nccl_tests(path)
+            ml.nccl_tests.read(path)
         assert tracemalloc.get_traced_memory()[1] < 20 << 20
     finally:
         tracemalloc.stop()
 
 
 def test_results_hold_the_schema_and_cannot_be_changed_from_outside(make_log):
-    log = read_nccl_tests(make_log("2.17").text())
+    log = ml.nccl_tests.read(make_log("2.17").text())
     frame = log.results
     assert {column.name: column.dtype for column in RESULTS} == {
         name: str(dtype) for name, dtype in frame.dtypes.items()
@@ -446,7 +446,7 @@ def test_results_hold_the_schema_and_cannot_be_changed_from_outside(make_log):
 
 def test_one_rank_has_no_bus_bandwidth(make_log):
     text = make_log("2.13", "reduce", n_ranks=1).text()
-    log = read_nccl_tests(f"$ ./reduce_perf -g 1\n{text}")
+    log = ml.nccl_tests.read(f"$ ./reduce_perf -g 1\n{text}")
     assert log.sections[0].n_ranks == 1
     assert log.results["busbw_gbs"].isna().all()
     assert any("one rank" in note.text for note in log.warnings)
@@ -454,7 +454,7 @@ def test_one_rank_has_no_bus_bandwidth(make_log):
 
 def test_a_log_shows_itself_safely(make_log):
     text = make_log("2.13").text().replace("NVIDIA X1", "<script>alert(1)</script>")
-    log = read_nccl_tests(text)
+    log = ml.nccl_tests.read(text)
     assert "all_reduce, 8 ranks" in repr(log)
     assert "<script>alert" not in log._repr_html_()
     assert "&lt;script&gt;" in log._repr_html_()
@@ -463,7 +463,7 @@ def test_a_log_shows_itself_safely(make_log):
 def test_a_row_that_ends_after_its_first_half_is_no_row_where_others_are_whole(make_log):
     maker = make_log("2.13")
     text = maker.text().replace(maker.half(3, True), "")
-    (section,) = read_nccl_tests(text).sections
+    (section,) = ml.nccl_tests.read(text).sections
     assert [row.size_bytes for row in section.rows] == [size for size in maker.sizes if size != maker.sizes[3]]
     assert section.unparsable_rows == 1
 
@@ -471,6 +471,8 @@ def test_a_row_that_ends_after_its_first_half_is_no_row_where_others_are_whole(m
 def test_a_setting_that_may_have_been_cut_is_unknown(make_log):
     text = make_log("2.13").text()
     preamble = (
-        read_nccl_tests(text.replace("iters: 20 agg iters: 1 validation: 1 graph: 0", "iters: 2")).sections[0].preamble
+        ml.nccl_tests.read(text.replace("iters: 20 agg iters: 1 validation: 1 graph: 0", "iters: 2"))
+        .sections[0]
+        .preamble
     )
     assert (preamble.max_bytes, preamble.warmup_iters, preamble.iters) == (1 << 26, 5, None)

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.frames.schema import RESULTS, bandwidth, conform
-from meshlab.benchmark.nccl_tests.read import read_nccl_tests
-from meshlab.nccl_tests.writer import to_nccl_tests
+import meshlab as ml
 from meshlab.errors import BenchError
+from meshlab.frames.schema import RESULTS, bandwidth, conform
 
 KEPT = ["collective", "op", "dtype", "root", "in_place", "mode", "n_ranks", "count", "size_bytes", "n_wrong", "status"]
 
@@ -53,7 +52,7 @@ def test_what_is_written_reads_back(cells, mode, n_ranks):
             for size, time, in_place, n_wrong in cells
         ]
     )
-    log = read_nccl_tests(to_nccl_tests(frame))
+    log = ml.nccl_tests.read(ml.nccl_tests.write(frame))
     assert log.status == "complete"
     assert all(section.unparsable_rows == 0 for section in log.sections)
     order = ["size_bytes", "in_place"]
@@ -68,30 +67,32 @@ def test_what_is_written_reads_back(cells, mode, n_ranks):
 )
 def test_every_collective_that_the_tool_has_can_be_written(make_log, collective):
     name = {"all_to_all": "alltoall", "send_recv": "sendrecv"}.get(collective, collective)
-    log = read_nccl_tests(make_log("2.13", name).text())
-    back = read_nccl_tests(to_nccl_tests(log.results))
+    log = ml.nccl_tests.read(make_log("2.13", name).text())
+    back = ml.nccl_tests.read(ml.nccl_tests.write(log.results))
     pd.testing.assert_frame_equal(back.results[KEPT], log.results[KEPT])
     assert back.sections[0].average_matches_rows
 
 
 def test_runs_and_groups_become_tables_of_their_own():
     rows = [row(group=group, axis="tp", launch=launch) for group in ("tp_0", "tp_1") for launch in (0, 1)]
-    log = read_nccl_tests(to_nccl_tests(results(rows)))
+    log = ml.nccl_tests.read(ml.nccl_tests.write(results(rows)))
     assert len(log.sections) == 4
-    assert "group tp_1" in to_nccl_tests(results(rows))
+    assert "group tp_1" in ml.nccl_tests.write(results(rows))
 
 
 def test_a_size_that_was_measured_twice_is_written_twice():
-    log = read_nccl_tests(to_nccl_tests(results([row(time=10.0), row(time=12.0)])))
+    log = ml.nccl_tests.read(ml.nccl_tests.write(results([row(time=10.0), row(time=12.0)])))
     assert log.results["time_us"].tolist() == [10.0, 12.0]
 
 
 def test_rows_without_a_time_become_comments():
-    text = to_nccl_tests(results([row(), row(size=1 << 22, time=None, status="failed", stop_reason="rank 3 died")]))
+    text = ml.nccl_tests.write(
+        results([row(), row(size=1 << 22, time=None, status="failed", stop_reason="rank 3 died")])
+    )
     assert "# error: all_reduce of 4194304 bytes is left out: rank 3 died" in text
-    assert len(read_nccl_tests(text).results) == 1
+    assert len(ml.nccl_tests.read(text).results) == 1
 
 
 def test_nothing_to_write_is_an_error():
     with pytest.raises(BenchError, match="nothing to write"):
-        to_nccl_tests(results([row(collective="barrier")]))
+        ml.nccl_tests.write(results([row(collective="barrier")]))

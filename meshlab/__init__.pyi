@@ -1,0 +1,35 @@
+from . import analysis as analysis
+from . import benchmark as benchmark
+from . import comm as comm
+from . import engines as engines
+from . import errors as errors
+from . import frames as frames
+from . import mesh as mesh
+from . import nccl_tests as nccl_tests
+from . import plots as plots
+from . import topology as topology
+from . import widgets as widgets
+from .analysis.comparison import compare as compare
+from .benchmark.api import bench as bench
+from .benchmark.api import bench_pairs as bench_pairs
+from .benchmark.environments import compare_env as compare_env
+from .benchmark.run import Run as Run
+from .comm.communicator import Communicator as Communicator
+from .engines.engines import Engines as Engines
+from .engines.launcher import attach as attach
+from .engines.launcher import launch as launch
+from .errors import MeshlabError as MeshlabError
+from .frames.example_data import example as example
+from .frames.plan import Plan as Plan
+from .frames.plan import Sampling as Sampling
+from .frames.schema import describe as describe
+from .mesh.groups import Group as Group
+from .mesh.mesh import DeviceMesh as DeviceMesh
+from .report.report import Report as Report
+from .topology.model.cluster import Cluster as Cluster
+from .topology.model.presets import preset as preset
+from .topology.placement.placement import place as place
+from .topology.readers.hosts import probe as probe
+from .version import __version__ as __version__
+
+plot = plots

@@ -1,0 +1,15 @@
+from .backend import MODES as MODES
+from .backend import Call as Call
+from .backend import Capabilities as Capabilities
+from .backend import Mode as Mode
+from .backend import Timings as Timings
+from .backends.hierarchical import Hierarchical as Hierarchical
+from .catalog import CATALOG as CATALOG
+from .catalog import Collective as Collective
+from .communicator import Batch as Batch
+from .communicator import Communicator as Communicator
+from .communicator import PreparedCall as PreparedCall
+from .elements import DTYPES as DTYPES
+from .elements import OPS as OPS
+from .elements import ReduceOp as ReduceOp
+from .elements import pre_mul_sum as pre_mul_sum

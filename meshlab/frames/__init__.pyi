@@ -1,0 +1,9 @@
+from .example_data import example as example
+from .plan import Plan as Plan
+from .plan import Sampling as Sampling
+from .plan import Step as Step
+from .schema import DEVICES as DEVICES
+from .schema import RESULTS as RESULTS
+from .schema import SAMPLES as SAMPLES
+from .schema import bandwidth as bandwidth
+from .schema import describe as describe

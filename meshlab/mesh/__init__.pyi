@@ -1,0 +1,12 @@
+from .axes import WELL_KNOWN_AXES as WELL_KNOWN_AXES
+from .axes import WORLD as WORLD
+from .axes import Axis as Axis
+from .diff import MeshDiff as MeshDiff
+from .groups import Group as Group
+from .groups import Groups as Groups
+from .groups import Hierarchy as Hierarchy
+from .interop.frameworks import FRAMEWORKS as FRAMEWORKS
+from .interop.recipe import Recipe as Recipe
+from .mesh import DeviceMesh as DeviceMesh
+from .mesh import MeshLike as MeshLike
+from .mesh import as_mesh as as_mesh

@@ -1,0 +1,14 @@
+from .cells import membership as membership
+from .curves import bandwidth as bandwidth
+from .curves import latency as latency
+from .heatmaps import links as links
+from .heatmaps import matrix as matrix
+from .host_diagram import host as host
+from .lateness import batches as batches
+from .lateness import stragglers as stragglers
+from .machine import topology as topology
+from .ratios import comparison as comparison
+from .rings import ring as ring
+from .style import figure_png as figure_png
+from .style import figure_svg as figure_svg
+from .style import group_colors as group_colors
