@@ -11,6 +11,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth, conform
+from tests.nccl_tests.log_maker import LogMaker
 
 MakeResults = Callable[..., pd.DataFrame]
 
@@ -152,3 +153,9 @@ def planted_samples(
 def make_samples() -> Callable[..., tuple[pd.DataFrame, pd.DataFrame]]:
     """Makes samples and results of one step from times and starts."""
     return planted_samples
+
+
+@pytest.fixture(scope="session")
+def make_log() -> Callable[..., LogMaker]:
+    """Makes logs in the layouts of nccl-tests; its arguments are the fields of `LogMaker`."""
+    return LogMaker

@@ -130,5 +130,5 @@ def test_what_would_mix_two_kinds_of_numbers_is_refused(thread_engines: ml.Engin
         ml.bench(thread_engines, resume=going)
     going.cancel()
     going.wait(30)
-    with ml.launch(2, backend="threads") as fewer, pytest.raises(ml.MeshError, match="4 ranks, but there are 2"):
+    with ml.launch(2, backend="threads") as fewer, pytest.raises(ml.errors.MeshError, match="4 ranks, but there are 2"):
         ml.bench(fewer, resume=first)

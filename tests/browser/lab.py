@@ -3,7 +3,7 @@
 ::
 
     with lab_server(tmp_path) as lab:
-        lab.write_notebook("demo.ipynb", ["import meshlab", "meshlab.Designer()"])
+        lab.write_notebook("demo.ipynb", ["import meshlab", "meshlab.widgets.Designer()"])
         notebook = lab.open(page, "demo.ipynb")
         notebook.run_all()
         notebook.ask("designer.mesh")

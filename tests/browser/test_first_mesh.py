@@ -100,7 +100,7 @@ def test_a_person_goes_through_the_first_notebook(lab: Lab, wide: Any, say: Call
     assert notebook.ask("engines.state") == "'closed'"
 
     # A size is changed by keyboard: the grid and Python follow.
-    cell_with(page, "ml.Designer").wait_for()
+    cell_with(page, "ml.widgets.Designer").wait_for()
     page.locator(f"{DESIGNER} input[type=number]").first.focus()
     page.keyboard.press("Control+a")
     page.keyboard.type("4")

@@ -111,7 +111,7 @@ def test_no_rank_is_left_half_way_when_the_body_raises_on_one(thread_engines: ml
                 raise ValueError("not today")
             batch.barrier()
 
-    with pytest.raises(ml.EngineError, match=r"rank 2 raised ValueError: not today .* still waited for it"):
+    with pytest.raises(ml.errors.EngineError, match=r"rank 2 raised ValueError: not today .* still waited for it"):
         thread_engines.run(half)
     assert [out.item() for out in outs] == [0, 0, 0, 0]
 

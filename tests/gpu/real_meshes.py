@@ -124,7 +124,7 @@ def go_through(engines: ml.Engines, mesh: ml.DeviceMesh, cluster: ml.Cluster, si
             both.interference().to_csv(out / "interference.csv", index=False)
         note("two axes at once")
     if is_gpu:
-        overlap = [ml.measure_overlap(engines, mesh, axis=axis, sizes="16M, 256M") for axis in axes]
+        overlap = [ml.benchmark.overlap(engines, mesh, axis=axis, sizes="16M, 256M") for axis in axes]
         pd.concat(overlap).to_csv(out / "overlap.csv", index=False)
         note("overlap")
     told = recover(engines, mesh)
@@ -138,7 +138,7 @@ def pairs(engines: ml.Engines, n: int, out: Path) -> None:
     run = ml.bench_pairs(engines, mesh, axis="all", sizes="64M", sampling=QUICK)
     finish(run)
     run.matrix().to_csv(out / "pairs.csv")
-    figure = ml.plot_matrix(run.matrix()).get_figure()
+    figure = ml.plot.matrix(run.matrix()).get_figure()
     figure.savefig(out / "pairs.png", dpi=144)
 
 
@@ -152,7 +152,7 @@ def yardstick(build: Path, n: int, sizes: str) -> pd.DataFrame:
             done = subprocess.run(
                 [*command, "-c", "0", *extra], capture_output=True, text=True, timeout=300, check=True
             )
-            parts.append(ml.read_nccl_tests(done.stdout).results)
+            parts.append(ml.nccl_tests.read(done.stdout).results)
     return pd.concat(parts, ignore_index=True)
 
 
@@ -169,7 +169,7 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     cluster = ml.probe()
     (out / "doctor.txt").write_text(findings_text(examine()) + "\n")
-    (out / "health.txt").write_text("\n".join(map(str, ml.health(cluster))) + "\n")
+    (out / "health.txt").write_text("\n".join(map(str, ml.topology.health(cluster))) + "\n")
     (out / "links.txt").write_text(pd.DataFrame(cluster.link_words()).to_string() + "\n")
     cluster.frame().drop(columns=["uuid", "node"], errors="ignore").to_csv(out / "devices.csv", index=False)
     n = options.ranks or cluster.n_devices

@@ -40,7 +40,7 @@ def theirs(program: Path, n: int, sizes: str, mode: str) -> pd.DataFrame:
     command = [str(program), "-b", first, "-e", last, "-f", factor, "-t", str(n), "-g", "1", "-n", "20", "-w", "5"]
     command += ["-c", "0", *(["-G", "20"] if mode == "graph" else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
-    return ml.read_nccl_tests(done.stdout).results
+    return ml.nccl_tests.read(done.stdout).results
 
 
 def ours(engines: ml.Engines, mesh: ml.DeviceMesh, name: str, sizes: str, mode: str) -> pd.DataFrame:

@@ -132,18 +132,18 @@ def test_describe_says_what_it_takes(columns: Any) -> None:
 @pytest.mark.parametrize(
     "use",
     [
-        ml.plot_bandwidth,
-        ml.plot_latency,
-        ml.contention,
-        ml.interference,
-        ml.pair_table,
-        ml.pair_matrix,
-        ml.reference_lines,
-        ml.to_nccl_tests,
-        lambda frame: ml.find_stragglers(frame, frame),
-        lambda frame: ml.find_spikes(frame, frame),
-        lambda frame: ml.plot_stragglers(frame, frame),
-        lambda frame: ml.plot_batches(frame, frame),
+        ml.plot.bandwidth,
+        ml.plot.latency,
+        ml.analysis.contention,
+        ml.analysis.interference,
+        ml.analysis.pair_table,
+        ml.analysis.pair_matrix,
+        ml.analysis.reference_lines,
+        ml.nccl_tests.write,
+        lambda frame: ml.analysis.find_stragglers(frame, frame),
+        lambda frame: ml.analysis.find_spikes(frame, frame),
+        lambda frame: ml.plot.stragglers(frame, frame),
+        lambda frame: ml.plot.batches(frame, frame),
     ],
 )
 def test_what_is_no_frame_of_a_run_is_refused_in_words(use: Any) -> None:
@@ -155,4 +155,4 @@ def test_what_is_no_frame_of_a_run_is_refused_in_words(use: Any) -> None:
 
 def test_a_comparison_is_needed_to_draw_one() -> None:
     with pytest.raises(BenchError, match=r"a comparison is needed, not DataFrame; compare\(before, after\) gives one"):
-        ml.plot_comparison(empty_results())  # type: ignore[arg-type]
+        ml.plot.comparison(empty_results())  # type: ignore[arg-type]

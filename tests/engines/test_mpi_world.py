@@ -73,7 +73,7 @@ def test_a_mesh_that_does_not_fit_is_told_once_and_nobody_waits() -> None:
 def test_an_error_of_the_client_lets_the_other_ranks_go() -> None:
     code = """
 import meshlab as ml
-engines = ml.join(backend="mpi")
+engines = ml.engines.join(backend="mpi")
 if engines is not None:
     with engines:
         print("values", engines.run(lambda comm: comm.all_reduce(comm.xp.ones(1)).item())["value"].tolist())
@@ -92,13 +92,13 @@ def stuck(comm):
     if comm.rank == 1:
         time.sleep(600)
     comm.barrier()
-engines = ml.join(backend="mpi", deadline_s=1.0)
+engines = ml.engines.join(backend="mpi", deadline_s=1.0)
 if engines is not None:
     with engines:
         run = ml.bench(engines, ml.DeviceMesh("tp=2"), ["all_reduce", stuck], sizes="1K")
         try:
             run.wait(30)
-        except ml.EngineError as error:
+        except ml.errors.EngineError as error:
             print("error", error)
         run.save({str(tmp_path / "run")!r})
 """
@@ -115,7 +115,7 @@ import meshlab as ml
 def stuck(comm):
     if comm.rank == 1:
         time.sleep(600)
-engines = ml.join(backend="mpi")
+engines = ml.engines.join(backend="mpi")
 if engines is not None:
     threading.Thread(target=engines.run, args=(stuck,), daemon=True).start()
     time.sleep(0.5)
@@ -132,7 +132,7 @@ import sys
 import meshlab as ml
 def local(comm):
     return (lambda: 1) if comm.rank == 1 else comm.rank
-engines = ml.join(backend="mpi", deadline_s=5)
+engines = ml.engines.join(backend="mpi", deadline_s=5)
 if engines is not None:
     with engines:
         print("errors", engines.run(local)["error"].tolist())

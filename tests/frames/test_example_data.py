@@ -36,7 +36,7 @@ def test_plots_reports_and_texts_show_it(tmp_path: object) -> None:
     from meshlab.frames.table import results_text
 
     results = ml.example()
-    assert "2 × H200" in ml.plot_bandwidth(results, ax=Figure().add_subplot()).get_title(loc="left")
+    assert "2 × H200" in ml.plot.bandwidth(results, ax=Figure().add_subplot()).get_title(loc="left")
     assert "All 168 rows are right." in ml.Report(results).markdown()
     assert "2 × H200 · NCCL 2.28.9 · graph" in results_text(results)
     assert len(ml.compare(results, results).frame) == 168

@@ -17,12 +17,12 @@ from meshlab.topology.render import links_text
 MESH = ml.DeviceMesh("dp=2, tp=4")
 TAKERS: dict[str, Callable[[Any], Any]] = {
     "place": lambda cluster: ml.place(MESH, cluster).cluster,
-    "health": lambda cluster: ml.health(cluster),
-    "topology_text": lambda cluster: ml.topology_text(MESH, cluster),
+    "health": lambda cluster: ml.topology.health(cluster),
+    "topology_text": lambda cluster: ml.topology.text(MESH, cluster),
     "links_text": lambda cluster: links_text(cluster),
-    "plot_topology": lambda cluster: ml.plot_topology(MESH, cluster, ax=Figure().add_subplot()).get_title(loc="left"),
-    "plot_links": lambda cluster: ml.plot_links(cluster, ax=Figure().add_subplot()).get_title(loc="left"),
-    "plot_host": lambda cluster: ml.plot_host(cluster, ax=Figure((12, 5)).add_subplot()).get_title(loc="left"),
+    "plot_topology": lambda cluster: ml.plot.topology(MESH, cluster, ax=Figure().add_subplot()).get_title(loc="left"),
+    "plot_links": lambda cluster: ml.plot.links(cluster, ax=Figure().add_subplot()).get_title(loc="left"),
+    "plot_host": lambda cluster: ml.plot.host(cluster, ax=Figure((12, 5)).add_subplot()).get_title(loc="left"),
     "drop_device": lambda cluster: ml.drop_device(cluster, 0),
     "drop_link": lambda cluster: ml.drop_link(cluster, 0),
     "drop_nic": lambda cluster: ml.drop_nic(cluster, 0, 0),
@@ -30,7 +30,7 @@ TAKERS: dict[str, Callable[[Any], Any]] = {
     "set_nvlink_domain": lambda cluster: ml.set_nvlink_domain(cluster, 4),
     "set_taper": lambda cluster: ml.set_taper(ml.add_nodes(cluster, 1), 2),
     "Report": lambda cluster: ml.Report(empty_results(), cluster=cluster).cluster,
-    "Designer": lambda cluster: ml.Designer(cluster).mesh,
+    "Designer": lambda cluster: ml.widgets.Designer(cluster).mesh,
 }
 GRAPHS = ml.topology.read('<graphs version="1"><graph id="0"/></graphs>')
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-
-import pytest
 
 FACTORS = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
@@ -163,9 +160,3 @@ class LogMaker:
 
     def text(self) -> str:
         return "\n".join(self.lines()) + "\n"
-
-
-@pytest.fixture(scope="session")
-def make_log() -> Callable[..., LogMaker]:
-    """A maker of logs; its arguments are the fields of `LogMaker`."""
-    return LogMaker

@@ -17,13 +17,13 @@ CLUSTER = ml.preset("dgx-h100")
 TAKERS: dict[str, Callable[[Any], Any]] = {
     "place": lambda mesh: ml.place(mesh, CLUSTER).mesh,
     "topology_text": lambda mesh: ml.topology.text(mesh, CLUSTER),
-    "plot_topology": lambda mesh: ml.plot_topology(mesh, ax=Figure().add_subplot()).get_title(loc="left"),
-    "plot_membership": lambda mesh: ml.plot_membership(mesh, "tp", ax=Figure().add_subplot()).get_title(loc="left"),
+    "plot_topology": lambda mesh: ml.plot.topology(mesh, ax=Figure().add_subplot()).get_title(loc="left"),
+    "plot_membership": lambda mesh: ml.plot.membership(mesh, "tp", ax=Figure().add_subplot()).get_title(loc="left"),
     "Report": lambda mesh: ml.Report(empty_results(), mesh=mesh).mesh,
     "Plan.steps": lambda mesh: ml.Plan("all_reduce", "tp", sizes="1K").steps(mesh),
     "Plan.estimate": lambda mesh: str(ml.Plan("all_reduce", "tp", sizes="1K").estimate(mesh)),
-    "Grid": lambda mesh: ml.Grid(mesh).mesh,
-    "Designer": lambda mesh: ml.Designer(mesh=mesh).mesh,
+    "Grid": lambda mesh: ml.widgets.Grid(mesh).mesh,
+    "Designer": lambda mesh: ml.widgets.Designer(mesh=mesh).mesh,
 }
 
 
