@@ -1,21 +1,22 @@
-"""Every exception that meshlab raises on purpose.
+"""All exceptions that meshlab raises deliberately.
 
 ::
 
     MeshlabError
-    ├── ParseError          a text could not be read
-    ├── MeshError           a mesh, an axis or a group is not possible
-    ├── TopologyError       a description of hardware does not hold together
-    ├── CommunicatorError   a collective call is wrong, or the library refused it
-    ├── EngineError         a rank died, raised, or did not answer in time
-    └── BenchError          a plan, a run or a frame of results is not possible
+    ├── ParseError          a text could not be parsed
+    ├── MeshError           a mesh, an axis or a group is invalid
+    ├── TopologyError       a description of hardware is invalid
+    ├── CommunicatorError   a collective call is invalid, or its library failed
+    ├── EngineError         a rank died, raised, or missed a deadline
+    └── BenchError          a plan, a run or a table of results is invalid
 
-A message says what was given, what was wanted and what to do about it.
+A message states what was given and what was expected; its hint states the fix.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from typing import Any, Self
 
 __all__ = [
     "BenchError",
@@ -29,22 +30,73 @@ __all__ = [
 
 
 class MeshlabError(Exception):
-    """The root of all errors that meshlab raises on purpose."""
-
-
-class ParseError(MeshlabError, ValueError):
-    """A text could not be read; says where, and shows the place.
+    """Base class of all exceptions that meshlab raises deliberately.
 
     Parameters
     ----------
     message : str
-        What is wrong and what would be right.
-    text : str
-        The text, or the line of it, that was being read.
+        The problem: what was given, and what was expected.
+    hint : str, optional
+        The fix, as an imperative. By default the message is complete without one.
+
+    Attributes
+    ----------
+    message, hint : str
+        The arguments.
+
+    Examples
+    --------
+    The hint names the fix in Python. A command line replaces it with its own option:
+
+    >>> error = BenchError("the folder 'out' holds a different run", hint="pass overwrite=True to replace it")
+    >>> print(error)
+    the folder 'out' holds a different run; pass overwrite=True to replace it
+    >>> print(error.with_hint("pass --force"))
+    the folder 'out' holds a different run; pass --force
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    @property
+    def summary(self) -> str:
+        """The message and the hint, without a log or an excerpt of the input."""
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+    def with_hint(self, hint: str) -> Self:
+        """Return a copy of the error with a different hint.
+
+        Parameters
+        ----------
+        hint : str
+            The fix, in terms of the caller's interface. An empty string removes the hint.
+        """
+        error = copy.copy(self)  # keeps the class and its attributes, like pickling
+        error.hint = hint
+        error.__cause__ = self.__cause__
+        return error.with_traceback(self.__traceback__)
+
+    def __str__(self) -> str:
+        return self.summary
+
+
+class ParseError(MeshlabError, ValueError):
+    """A text could not be parsed. The error shows the file, the line and the position.
+
+    Parameters
+    ----------
+    message : str
+        The problem.
+    hint : str, optional
+        The fix.
+    text : str, optional
+        The text that was parsed, or the line with the problem. At most 200 characters are kept.
     column : int, optional
-        Where in `text` the trouble starts, counted from 0.
+        Index in `text` at which the problem starts, counted from 0.
     file : str, optional
-        The file the text came from.
+        The file that contains the text.
     line : int, optional
         The line number in that file, counted from 1.
     """
@@ -53,68 +105,64 @@ class ParseError(MeshlabError, ValueError):
         self,
         message: str,
         *,
+        hint: str = "",
         text: str = "",
         column: int | None = None,
         file: str | None = None,
         line: int | None = None,
     ) -> None:
-        self.message = message
+        super().__init__(message, hint=hint)
         self.excerpt = text[:200]
         self.column = column
         self.file = file
         self.line = line
-        super().__init__(self._compose())
 
-    def _compose(self) -> str:
+    def __str__(self) -> str:
         where = ", ".join(part for part in (self.file, f"line {self.line}" if self.line is not None else None) if part)
-        message = f"{where}: {self.message}" if where else self.message
+        shown = f"{where}: {self.summary}" if where else self.summary
         if self.column is not None and self.excerpt:
-            message += f"\n  {self.excerpt}\n  {' ' * self.column}^"
-        return message
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_parse_error, (self.message, self.excerpt, self.column, self.file, self.line))
-
-
-def _parse_error(message: str, text: str, column: int | None, file: str | None, line: int | None) -> ParseError:
-    return ParseError(message, text=text, column=column, file=file, line=line)
+            shown += f"\n  {self.excerpt}\n  {' ' * self.column}^"
+        return shown
 
 
 class MeshError(MeshlabError, ValueError):
-    """A mesh, an axis or a group is not possible."""
+    """A mesh, an axis or a group is invalid."""
 
 
 class TopologyError(MeshlabError, ValueError):
-    """A description of hardware does not hold together."""
+    """A description of hardware is invalid."""
 
 
 class CommunicatorError(MeshlabError):
-    """A collective call is wrong, or the library refused it.
+    """A collective call is invalid, or its library failed.
 
     Parameters
     ----------
     message : str
-        What is wrong and what to do.
+        The problem.
+    hint : str, optional
+        The fix.
     collective : str, optional
-        The collective that was called.
+        The name of the collective.
     group : str, optional
         The name of the communicator's group.
     rank : int, optional
-        The global rank that called.
+        The global rank of the caller.
     code : int, optional
-        The error code of the library below.
+        The error code of the library.
     """
 
     def __init__(
         self,
         message: str,
         *,
+        hint: str = "",
         collective: str | None = None,
         group: str | None = None,
         rank: int | None = None,
         code: int | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, hint=hint)
         self.collective = collective
         self.group = group
         self.rank = rank
@@ -122,38 +170,43 @@ class CommunicatorError(MeshlabError):
 
 
 class EngineError(MeshlabError):
-    """A rank died, raised, or did not answer in time.
+    """A rank died, raised, or missed a deadline.
 
     Parameters
     ----------
     message : str
-        What happened and what to do.
+        The problem.
+    hint : str, optional
+        The fix.
     rank : int, optional
-        The global rank that is to blame.
+        The global rank that caused the error.
     host : str, optional
-        The host it ran on.
+        The host of that rank.
     log : str, optional
-        The tail of its log or its traceback.
+        The last lines of the rank's log, or its traceback. ``str(error)`` appends them.
     measured : object, optional
-        What was measured before it happened, of a call that makes several runs.
+        The results measured before the error, if the call consists of several runs.
     """
 
     def __init__(
         self,
         message: str,
         *,
+        hint: str = "",
         rank: int | None = None,
         host: str | None = None,
         log: str = "",
         measured: Any = None,
     ) -> None:
-        super().__init__(f"{message}\n{log.rstrip()}" if log.strip() else message)
-        self.summary = message
+        super().__init__(message, hint=hint)
         self.rank = rank
         self.host = host
         self.log = log
         self.measured = measured
 
+    def __str__(self) -> str:
+        return f"{self.summary}\n{self.log.rstrip()}" if self.log.strip() else self.summary
+
 
 class BenchError(MeshlabError, ValueError):
-    """A plan, a run or a frame of results is not possible."""
+    """A plan, a run or a table of results is invalid."""

@@ -1,4 +1,4 @@
-"""Writing files so that nothing half-written stays."""
+"""Write files and folders completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ __all__ = ["staged_folder", "write_file"]
 
 
 def write_file(path: str | Path, data: str | bytes) -> Path:
-    """Write a file under a temporary name beside it, and rename it.
+    """Write a file atomically: under a temporary name in the same folder, then renamed.
 
     Parameters
     ----------
     path : path
-        Where it should lie; its folder must exist.
+        The file to write. Its folder must exist.
     data : str or bytes
-        Text is written as UTF-8.
+        The content. A string is encoded as UTF-8.
 
     Returns
     -------
     pathlib.Path
-        The path.
+        `path`.
 
     Raises
     ------
     BenchError
-        If the file cannot be written; what lay there before is untouched.
+        If the file cannot be written. An existing file is left unchanged.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -43,44 +43,53 @@ def write_file(path: str | Path, data: str | bytes) -> Path:
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        raise BenchError(f"{path} cannot be written: {error.strerror or error}; choose another place") from error
+        raise BenchError(
+            f"cannot write {str(path)!r}: {error.strerror or error}", hint="choose a different path"
+        ) from error
     return path
 
 
 @contextmanager
 def staged_folder(target: str | Path, *, replaces: Sequence[str] = ()) -> Iterator[Path]:
-    """Fill a folder in one go: what is written into the folder given appears in `target` at the end, or not at all.
+    """Write several files into a folder, all of them or none.
 
-    Files of the same name in `target` are replaced, others stay.
+    The block writes into a temporary folder. If the block succeeds, its files are moved to `target`, where they replace
+    files of the same name. Other files in `target` are kept. If the block raises, `target` is left unchanged.
 
     Parameters
     ----------
     target : path
-        Made, with its parents, if it is not there.
+        The folder. It is created with its parents if it does not exist.
     replaces : sequence of str, default ()
-        Patterns of older files in `target` that go when the new ones come, whether or not they are called alike.
+        Glob patterns of files in `target` that are removed before the new files are moved there.
+
+    Yields
+    ------
+    pathlib.Path
+        The temporary folder.
 
     Raises
     ------
     BenchError
-        At once, if the folder cannot be written.
+        If the folder cannot be written. This is checked before the block runs.
     """
     target = Path(target)
     made: list[Path] = []
     try:
         if target.exists() and not target.is_dir():
-            raise NotADirectoryError(0, "a file of that name is in the way")
+            raise NotADirectoryError(0, "a file with that name exists")
         missing = [folder for folder in (target.parent, *target.parent.parents) if not folder.exists()]
         for folder in reversed(missing):
             folder.mkdir()
             made.append(folder)
         if target.exists() and not os.access(target, os.W_OK | os.X_OK):
             raise PermissionError(0, "Permission denied")
+        # In the parent folder, because a rename is atomic only within one file system.
         stage = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
-        stage.chmod(0o777 & ~_umask())
+        stage.chmod(0o777 & ~_umask())  # mkdtemp makes it private, but it may become `target` itself
     except OSError as error:
         _remove_empty(made)
-        raise BenchError(f"the folder {target} cannot be written: {error.strerror or error}; choose another") from error
+        raise _cannot_write(target, error) from error
     try:
         yield stage
         if target.exists():
@@ -92,10 +101,16 @@ def staged_folder(target: str | Path, *, replaces: Sequence[str] = ()) -> Iterat
             stage.rename(target)
             made = []
     except OSError as error:
-        raise BenchError(f"the folder {target} cannot be written: {error.strerror or error}; choose another") from error
+        raise _cannot_write(target, error) from error
     finally:
         shutil.rmtree(stage, ignore_errors=True)
         _remove_empty(made)
+
+
+def _cannot_write(target: Path, error: OSError) -> BenchError:
+    return BenchError(
+        f"cannot write the folder {str(target)!r}: {error.strerror or error}", hint="choose a different folder"
+    )
 
 
 def _umask() -> int:

@@ -1,13 +1,13 @@
-"""Static HTML for notebooks: pure functions from plain values to strings, good without JavaScript.
+"""Static HTML for notebooks: pure functions from plain values to strings. The HTML needs no JavaScript.
 
-Colours come from the front end's own CSS variables where it has them, so light and dark themes both work. Every text
-from outside goes through `escape`.
+Colours use the CSS variables of the front end if it defines them, so that light and dark themes both work. `escape` is
+applied to every string that comes from the caller.
 """
 
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 __all__ = ["bar", "card", "escape", "table"]
 
@@ -29,7 +29,7 @@ _STYLE = (
 
 
 def escape(value: object) -> str:
-    """Make any value safe to stand in HTML, as text or inside an attribute.
+    """Escape a value for HTML, as text or inside an attribute.
 
     Examples
     --------
@@ -39,10 +39,16 @@ def escape(value: object) -> str:
     return html.escape(str(value), quote=True)
 
 
-def table(header: Sequence[object], rows: Sequence[Sequence[object]], *, most: int = 40) -> str:
-    """A plain table; more rows than `most` are left out, and the table says so.
+def table(
+    header: Sequence[object],
+    rows: Sequence[Sequence[object]],
+    *,
+    most: int = 40,
+    right: Collection[int] | None = None,
+) -> str:
+    """Return a plain table with at most `most` rows. A note below it counts the rows that are not shown.
 
-    Numbers are aligned to the right.
+    Columns of numbers are right-aligned.
 
     Examples
     --------
@@ -50,7 +56,8 @@ def table(header: Sequence[object], rows: Sequence[Sequence[object]], *, most: i
     2
     """
     numeric = [
-        bool(rows) and all(isinstance(row[column], (int, float)) for row in rows) for column in range(len(header))
+        bool(rows) and all(isinstance(row[column], (int, float)) for row in rows) if right is None else column in right
+        for column in range(len(header))
     ]
 
     def cell(tag: str, column: int, value: object) -> str:
@@ -67,14 +74,14 @@ def table(header: Sequence[object], rows: Sequence[Sequence[object]], *, most: i
 
 
 def bar(share: float, label: str) -> str:
-    """A progress bar with its label in words; it brings its own style.
+    """Return a progress bar with an accessible label and inline styles.
 
     Parameters
     ----------
     share : float
-        Between 0 and 1.
+        The progress, from 0 to 1. Other values are clipped.
     label : str
-        What the bar says, for those who do not see it.
+        The text for screen readers.
     """
     percent = round(100 * min(max(share, 0.0), 1.0))
     track = "background:var(--jp-layout-color3,rgba(128,128,128,.25));border-radius:4px;height:8px;margin:4px 0"
@@ -86,7 +93,7 @@ def bar(share: float, label: str) -> str:
 
 
 def card(title: str, subtitle: str, *parts: str) -> str:
-    """A titled box; `parts` are HTML already."""
+    """Return a box with a title. `parts` are HTML strings and are not escaped."""
     return (
         f'{_STYLE}<div class="ml-card"><div class="ml-title">{escape(title)}</div>'
         f'<div class="ml-sub">{escape(subtitle)}</div>{"".join(parts)}</div>'

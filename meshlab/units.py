@@ -1,7 +1,7 @@
-"""Sizes, times and rates, read and written the way the field writes them.
+"""Parsing and formatting of sizes, times and bandwidths.
 
-Sizes are binary, as in nccl-tests: ``8M`` is 8 × 2^20 bytes and is written ``8 MiB``. Rates are decimal: 1 GB/s is
-10^9 bytes per second. A thin space stands between a number and its unit.
+Sizes are binary, as in nccl-tests: ``8M`` is 8 × 2^20 bytes and is formatted as ``8 MiB``. Bandwidths are decimal:
+1 GB/s is 10^9 bytes per second. A thin space separates a number from its unit.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ __all__ = [
 
 
 SEPARATOR = " · "
+"""Separates the parts of a title, such as ``4 ranks · MPI on this CPU``."""
 
 THIN = "\N{THIN SPACE}"
 
@@ -32,16 +33,17 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
 
 _LARGEST_SIZE = 1 << 50
 
-_MANY_SIZES = 4096
+_MOST_SIZES = 4096
 
 
 def parse_size(text: str | int) -> int:
-    """Read one size in bytes.
+    """Parse a size in bytes.
 
     Parameters
     ----------
     text : str or int
-        Such as ``"8M"``, ``"8 MiB"``, ``"512"`` or a whole number of bytes. K, M, G and T are powers of 1024.
+        A size such as ``"8M"``, ``"8 MiB"`` or ``"512"``, or an integer number of bytes. K, M, G and T are powers of
+        1024.
 
     Returns
     -------
@@ -51,7 +53,7 @@ def parse_size(text: str | int) -> int:
     Raises
     ------
     ParseError
-        If the text is not a size, is not a whole number of bytes, or is zero.
+        If `text` is not a size, is not an integer number of bytes, is not positive, or exceeds 1 PiB.
 
     Examples
     --------
@@ -65,34 +67,36 @@ def parse_size(text: str | int) -> int:
         match = _SIZE.fullmatch(str(text))
         if match is None:
             raise ParseError(
-                f"{str(text)!r} is not a size; write a number of bytes with K, M, G or T behind it, such as 64M"
+                f"{str(text)!r} is not a size",
+                hint="write a number of bytes, optionally followed by K, M, G or T, such as 64M",
             )
         size = float(match[1]) * 1024 ** _POWERS[match[2].upper()]
     if size != int(size):
-        raise ParseError(f"{text!r} is {size} bytes, which is not a whole number")
+        raise ParseError(f"size {text!r} is {size} bytes, but must be an integer number of bytes")
     if not 1 <= size <= _LARGEST_SIZE:
-        raise ParseError(f"{text!r} is {int(size)} bytes; a size lies between 1 byte and 1 PiB")
+        raise ParseError(f"size {text!r} is {int(size)} bytes, but must be between 1 byte and 1 PiB")
     return int(size)
 
 
 def parse_sizes(text: str | int | list[int | str] | tuple[int | str, ...]) -> tuple[int, ...]:
-    """Read a list of sizes.
+    """Parse a list of sizes.
 
     Parameters
     ----------
     text : str, int or sequence of these
-        One size (``"8M"``), a range that doubles (``"1K:64M"``), a range with a factor (``"8:1G*4"``) or with a step
-        (``"1M:8M+1M"``), or several of them with commas between.
+        A size (``"8M"``), a range of powers of two times the first size (``"1K:64M"``), a range with a factor
+        (``"8:1G*4"``) or with a step (``"1M:8M+1M"``), or a comma-separated list of these.
 
     Returns
     -------
     tuple of int
-        The sizes in bytes, ascending, each once.
+        The sizes in bytes, in ascending order, without duplicates.
 
     Raises
     ------
     ParseError
-        If a part is not a size or a range, or the list would be empty or longer than 4,096.
+        If a part is not a size or a range.
+        If the list is empty or has more than 4,096 sizes.
 
     Examples
     --------
@@ -111,9 +115,11 @@ def parse_sizes(text: str | int | list[int | str] | tuple[int | str, ...]) -> tu
     for part in parts:
         sizes.update(_parse_range(part) if isinstance(part, str) and ":" in part else [parse_size(part)])
     if not sizes:
-        raise ParseError(f"no size was given in {text!r}; write for example 1K:64M")
-    if len(sizes) > _MANY_SIZES:
-        raise ParseError(f"{text!r} means {len(sizes)} sizes; at most {_MANY_SIZES} make sense in one plan")
+        raise ParseError(f"{text!r} contains no size", hint="write a size or a range, such as 1K:64M")
+    if len(sizes) > _MOST_SIZES:
+        raise ParseError(
+            f"{text!r} has {len(sizes)} sizes, but at most {_MOST_SIZES} are supported", hint="use fewer sizes"
+        )
     return tuple(sorted(sizes))
 
 
@@ -121,34 +127,39 @@ def _parse_range(text: str) -> list[int]:
     match = re.fullmatch(r"([^:*+]+):([^:*+]+)(?:([*+])([^:*+]+))?", text)
     if match is None:
         raise ParseError(
-            f"{text!r} is not a range of sizes; write first:last, and *factor or +step if it should not double"
+            f"{text!r} is not a range of sizes",
+            hint="write first:last, optionally followed by *factor or +step, such as 1M:8M+1M",
         )
     first, last = parse_size(match[1]), parse_size(match[2])
     if first > last:
-        raise ParseError(f"{text!r} starts above its end; write {match[2].strip()}:{match[1].strip()}")
+        raise ParseError(
+            f"the first size of {text!r} exceeds the last one", hint=f"write {match[2].strip()}:{match[1].strip()}"
+        )
     if match[3] == "+":
         step = parse_size(match[4])
-        if (last - first) // step >= _MANY_SIZES:
-            raise ParseError(f"{text!r} means more than {_MANY_SIZES} sizes; take a larger step")
+        if (last - first) // step >= _MOST_SIZES:
+            raise ParseError(
+                f"{text!r} has more than {_MOST_SIZES} sizes, which is the maximum", hint="use a larger step"
+            )
         return list(range(first, last + 1, step))
     factor = 2.0
     if match[3] == "*":
         try:
             factor = float(match[4])
         except ValueError:
-            raise ParseError(f"the factor {match[4]!r} in {text!r} is not a number") from None
-        if not factor > 1.0001:
-            raise ParseError(f"the factor {match[4]} in {text!r} must be above 1, or the range never ends")
+            raise ParseError(f"the factor in {text!r} must be a number, not {match[4]!r}") from None
+        if not factor > 1.0001:  # a smaller factor would repeat sizes and never reach the last one
+            raise ParseError(f"the factor in {text!r} must be greater than 1, not {match[4]}")
     sizes: list[int] = []
     size = float(first)
-    while size <= last and len(sizes) <= _MANY_SIZES:
+    while size <= last and len(sizes) <= _MOST_SIZES:
         sizes.append(int(size))
         size *= factor
     return sizes
 
 
 def format_size(size: int | float) -> str:
-    r"""Write a size in bytes with a binary unit.
+    r"""Format a size in bytes with a binary unit.
 
     Examples
     --------
@@ -172,7 +183,7 @@ def _three_digits(value: float) -> str:
 
 
 def format_time_us(time_us: float) -> str:
-    r"""Write a time, given in microseconds, with three digits and the unit that fits.
+    r"""Format a time in microseconds with three digits and a suitable unit.
 
     Examples
     --------
@@ -188,7 +199,7 @@ def format_time_us(time_us: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    r"""Write a duration as a person would say it.
+    r"""Format a duration in seconds for reading, such as ``1 min 15 s``.
 
     Examples
     --------
@@ -208,7 +219,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_bandwidth(gbs: float) -> str:
-    r"""Write a rate, given in GB/s, with three digits.
+    r"""Format a bandwidth in GB/s with three digits.
 
     Examples
     --------

@@ -80,7 +80,7 @@ def test_a_folder_that_cannot_be_written_is_known_before_anything_starts(
     (tmp_path / "file").write_text("mine")
     assert main([*words(command), "--out", str(tmp_path / "file" / "out")]) == 2
     out, err = capsys.readouterr()
-    assert "cannot be written" in err
+    assert "cannot write the folder" in err
     assert "ready in" not in out
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 

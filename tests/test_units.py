@@ -9,13 +9,13 @@ from meshlab.units import format_bandwidth, format_seconds, format_size, format_
 
 
 @given(st.integers(1, 1023), st.sampled_from("KMGT"))
-def test_a_written_size_is_read_back(number: int, unit: str) -> None:
+def test_a_formatted_size_parses_back(number: int, unit: str) -> None:
     size = parse_size(f"{number}{unit}")
     assert parse_size(format_size(size).replace("\u2009", " ")) == size
 
 
 @pytest.mark.parametrize("text", ["12Q", "", "-1", "0", "1.5", "K", "1 K B", "nan", "1e3", "9999999T"])
-def test_what_is_no_size_is_refused(text: str) -> None:
+def test_an_invalid_size_is_rejected(text: str) -> None:
     with pytest.raises(ParseError):
         parse_size(text)
 
@@ -36,17 +36,19 @@ def test_size_lists(text: str, sizes: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("text", ["8K:1K", "1K:", ":1K", "1K:8K*1", "1K:8K*x", "1:1T+1", "1K:2K:3K", ",", "1K:8K+0"])
-def test_what_is_no_list_of_sizes_is_refused(text: str) -> None:
+def test_an_invalid_list_of_sizes_is_rejected(text: str) -> None:
     with pytest.raises(ParseError):
         parse_sizes(text)
 
 
-def test_the_error_names_the_text_and_the_cure() -> None:
-    with pytest.raises(ParseError, match=r"'12Q' is not a size; write a number of bytes with K, M, G or T behind it"):
+def test_the_error_names_the_text_and_the_fix() -> None:
+    with pytest.raises(
+        ParseError, match=r"'12Q' is not a size; write a number of bytes, optionally followed by K, M, G or T, such"
+    ):
         parse_sizes("1K, 12Q")
 
 
-def test_missing_numbers_are_a_dash() -> None:
+def test_missing_numbers_are_shown_as_a_dash() -> None:
     assert format_time_us(float("nan")) == format_bandwidth(float("nan")) == format_seconds(float("nan")) == "–"
 
 

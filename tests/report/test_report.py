@@ -202,10 +202,10 @@ def test_other_suffixes_are_refused_before_anything_is_written(small, tmp_path):
 
 
 def test_a_folder_that_cannot_be_written_is_named(small, tmp_path):
-    with pytest.raises(BenchError, match="cannot be written"):
+    with pytest.raises(BenchError, match=r"cannot write '.*a\.html'"):
         small.save(tmp_path / "nowhere" / "a.html")
     (tmp_path / "taken.html").mkdir()
-    with pytest.raises(BenchError, match=r"taken\.html cannot be written"):
+    with pytest.raises(BenchError, match=r"cannot write '.*taken\.html'"):
         small.save(tmp_path / "taken.html")
     assert [path.name for path in tmp_path.iterdir()] == ["taken.html"]
 

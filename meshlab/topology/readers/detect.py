@@ -56,7 +56,9 @@ def read(source: str | bytes | Path, *, machine: int | None = None) -> Cluster |
     except ParseError as error:
         if file is None or error.file is not None:
             raise
-        raise ParseError(error.message, text=error.excerpt, column=error.column, file=file, line=error.line) from None
+        raise ParseError(
+            error.message, hint=error.hint, text=error.excerpt, column=error.column, file=file, line=error.line
+        ) from None
 
 
 def _text(source: str | bytes | Path) -> tuple[str, str | None]:
