@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from meshlab.analysis.bootstrap import Interval, estimate, log_ratio, student_quantile
-from meshlab.errors import BenchError, ParseError
-from meshlab.frames.schema import RESULTS, STEP, conform, empty_samples
-from meshlab.frames.store import _common_attrs, _unique, frame_from_csv, frame_from_json, frame_from_parquet
+from meshlab.errors import BenchError
+from meshlab.frames.schema import STEP, is_plain
+from meshlab.frames.store import as_frames
 from meshlab.markup import card, escape, table
 from meshlab.nccl_tests.reader import read as read_nccl_tests
 from meshlab.units import format_size, format_time_us
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 __all__ = [
     "CLEAR_WITHOUT_INTERVAL",
@@ -48,12 +48,25 @@ KEYS = (
     "mode",
     "axis",
     "group",
+    "grouping",
+    "concurrent_axis",
+    "concurrent_collective",
+    "src_rank",
+    "dst_rank",
     "n_ranks",
     "size_bytes",
 )
-"""Two rows answer each other when these agree."""
+"""The columns in which two rows must agree to be compared."""
 
-_COLUMN_WORDS = {"n_ranks": "ranks", "in_place": "in place", "size_bytes": "sizes"}
+_COLUMN_WORDS = {
+    "n_ranks": "ranks",
+    "in_place": "in place",
+    "size_bytes": "sizes",
+    "concurrent_axis": "concurrent axis",
+    "concurrent_collective": "concurrent collective",
+    "src_rank": "source rank",
+    "dst_rank": "destination rank",
+}
 
 _KINDS = {"nccl": "a GPU", "nccl-tests": "a GPU"}
 
@@ -73,7 +86,7 @@ class Difference:
     before, after : str
         What the sides say; ``"unknown"`` when a side does not.
     blocks : bool
-        True when times must not be compared across it unless someone insists.
+        True if times must not be compared across it, except with ``anyway=True``.
     """
 
     what: str
@@ -112,7 +125,7 @@ class Side:
 
     @cached_property
     def steps(self) -> list[tuple[Any, ...]]:
-        """For each row, run, launch, step, axis and group."""
+        """The key of the samples of each row, see `STEP`."""
         return _tuples(self.results, STEP)
 
     def groups(self, keys: Sequence[str]) -> dict[tuple[Any, ...], list[int]]:
@@ -145,77 +158,11 @@ def _tuples(frame: pd.DataFrame, names: Sequence[str]) -> list[tuple[Any, ...]]:
 
 
 def load_side(source: Any, label: str) -> Side:
-    """Take a frame, a pair of results and samples, a file, anything with ``.results``, or a list of these."""
-    import pandas as pd
-
-    parts = list(_parts(source))
-    if len(parts) == 1:
-        results, samples, name = parts[0]
-    else:
-        results = pd.concat([part[0].assign(run_id=_unique(part[0], index)) for index, part in enumerate(parts)])
-        results.attrs = _common_attrs([dict(part[0].attrs) for part in parts])
-        samples = pd.concat([part[1].assign(run_id=_unique(part[1], index)) for index, part in enumerate(parts)])
-        name = f"{len(parts)} runs"
+    """Read one side of a comparison; see `compare` for what it takes."""
+    results, samples, name = as_frames(source, read_other=read_nccl_tests)
     if not len(results):
         raise BenchError(f"{name or label} has no results to compare")
     return Side(results.reset_index(drop=True), _batches(samples), name or label)
-
-
-def _parts(source: Any) -> Iterator[tuple[pd.DataFrame, pd.DataFrame, str]]:
-    import pandas as pd
-
-    path: Path | None = None
-    if isinstance(source, (str, os.PathLike)):
-        path = Path(source)
-        source = _read(path)
-    if isinstance(source, list):
-        for item in source:
-            yield from _parts(item)
-        return
-    results: Any = source
-    samples: Any = None
-    if isinstance(source, tuple) and len(source) == 2:
-        results, samples = source
-    elif hasattr(source, "results"):
-        results, samples = source.results, getattr(source, "samples", None)
-    if not isinstance(results, pd.DataFrame) or "time_us" not in results or "batch" in results:
-        raise BenchError(
-            f"a {type(source).__name__} cannot be compared; give a frame of results, a pair (results, samples), "
-            "a file, or anything with .results"
-        )
-    results = conform(results, RESULTS)
-    name = str(getattr(source, "name", "") or results.attrs.get("file", ""))
-    if path is not None:
-        name = path.name or path.resolve().name
-    yield results, empty_samples() if samples is None else samples, name
-
-
-def _read(path: Path) -> Any:
-    """The folder of a run, a frame that meshlab wrote, by its suffix, or else a log of nccl-tests."""
-    try:
-        return _read_there(path)
-    except OSError as error:
-        raise BenchError(
-            f"{path} cannot be read: {error.strerror or error}; give the folder of a run, results as Parquet, CSV or "
-            "JSON, or a log of nccl-tests"
-        ) from error
-
-
-def _read_there(path: Path) -> Any:
-    if path.is_dir():
-        from meshlab.benchmark.run import Run
-
-        return Run.load(path)
-    if path.suffix == ".parquet":
-        return frame_from_parquet(path, RESULTS)
-    if path.suffix == ".csv":
-        return frame_from_csv(path, RESULTS)
-    if path.suffix == ".json" and '"columns"' in path.read_text(encoding="utf-8", errors="replace")[:100]:
-        try:
-            return frame_from_json(path.read_text(encoding="utf-8"), RESULTS)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ParseError("this is not a whole frame of meshlab; copy it again", file=str(path)) from error
-    return read_nccl_tests(path)
 
 
 def _batches(samples: pd.DataFrame) -> dict[tuple[Any, ...], Floats]:
@@ -299,8 +246,23 @@ _WORDS = {"WRONG": "WRONG", "SLOWER": "slower", "FASTER": "faster", "SAME": "the
 
 _ORDER = ("WRONG", "SLOWER", "FASTER", "UNCLEAR", "SAME")
 
-# The group before the axis, because it mostly tells the axis too.
-_TELLING = ("collective", "op", "dtype", "root", "mode", "group", "axis", "n_ranks", "in_place")
+# The group before the axis, because its name mostly includes that of the axis.
+_TELLING = (
+    "collective",
+    "op",
+    "dtype",
+    "root",
+    "mode",
+    "src_rank",
+    "dst_rank",
+    "group",
+    "axis",
+    "grouping",
+    "concurrent_axis",
+    "concurrent_collective",
+    "n_ranks",
+    "in_place",
+)
 
 _MOST_NAMED = 3
 
@@ -311,7 +273,7 @@ class Comparison:
 
     Parameters
     ----------
-    frame : pandas.DataFrame
+    rows : pandas.DataFrame
         One row per pair of rows, with the columns that they were matched by and
 
         - before_us, after_us: the times; ratio: after / before, above 1 is slower; ratio_lo, ratio_hi: its 95 %
@@ -329,7 +291,7 @@ class Comparison:
         The names of the sides.
     """
 
-    frame: pd.DataFrame = field(repr=False)
+    rows: pd.DataFrame = field(repr=False)
     differences: tuple[Difference, ...]
     only_before: int
     only_after: int
@@ -337,25 +299,35 @@ class Comparison:
     before: str
     after: str
 
+    def frame(self) -> pd.DataFrame:
+        """Return the comparison as a frame, with the columns of `rows`."""
+        return self.rows.copy()
+
+    def plot(self, **options: Any) -> Axes:
+        """Draw the ratios over message size; see `meshlab.plots.comparison`, which takes the options."""
+        from meshlab.plots.ratios import comparison
+
+        return comparison(self, **options)
+
     @property
     def counts(self) -> dict[str, int]:
         """How many rows got each verdict."""
-        return {verdict: int((self.frame["verdict"] == verdict).sum()) for verdict in _ORDER}
+        return {verdict: int((self.rows["verdict"] == verdict).sum()) for verdict in _ORDER}
 
     @property
     def headline(self) -> str:
         """The verdict in one sentence."""
-        counts, n = self.counts, len(self.frame)
+        counts, n = self.counts, len(self.rows)
         parts = [f"{counts[verdict]} {_WORDS[verdict]}" for verdict in _ORDER if counts[verdict]]
         sentence = f"{n} {'row' if n == 1 else 'rows'} compared: {', '.join(parts)}"
-        telling = telling_columns(self.frame)
-        wrong = self.frame[self.frame["verdict"] == "WRONG"]
+        telling = telling_columns(self.rows)
+        wrong = self.rows[self.rows["verdict"] == "WRONG"]
         if len(wrong):
             named = [row_name(row, telling) for _, row in wrong.head(_MOST_NAMED).iterrows()]
             more = f" and {len(wrong) - len(named)} more" if len(wrong) > len(named) else ""
             sentence += f". Wrong: {', '.join(named)}{more}"
         for verdict, pick, extreme in (("SLOWER", "idxmax", "Slowest"), ("FASTER", "idxmin", "Fastest")):
-            rows = self.frame[self.frame["verdict"] == verdict]
+            rows = self.rows[self.rows["verdict"] == verdict]
             if len(rows):
                 row = rows.loc[getattr(rows["ratio"], pick)()]
                 return f"{sentence}. {extreme}: {row_name(row, telling)}, {_ratio(row)}."
@@ -375,19 +347,19 @@ class Comparison:
            size_bytes verdict
         0        1024  SLOWER
         """
-        slower = (self.frame["verdict"] == "SLOWER") & (self.frame["ratio"] >= 1 + threshold)
-        return self.frame[slower | (self.frame["verdict"] == "WRONG")]
+        slower = (self.rows["verdict"] == "SLOWER") & (self.rows["ratio"] >= 1 + threshold)
+        return self.rows[slower | (self.rows["verdict"] == "WRONG")]
 
     def _notes(self) -> list[str]:
         notes = []
         for n, side in ((self.only_before, "before"), (self.only_after, "after")):
             if n:
                 notes.append(f"{n} {'row' if n == 1 else 'rows'} only {side}")
-        if (self.frame["basis"] == "single").any():
+        if (self.rows["basis"] == "single").any():
             notes.append(
                 f"single values have no interval: below {CLEAR_WITHOUT_INTERVAL:g}× they are unclear; repeat the runs"
             )
-        if self.frame["basis"].str.contains("1 launch").any():
+        if self.rows["basis"].str.contains("1 launch").any():
             notes.append("one launch cannot show how much launches differ")
         return notes
 
@@ -403,13 +375,13 @@ class Comparison:
         lines = [self.headline]
         lines += [f"  {'!' if difference.blocks else '·'} {difference}" for difference in self.differences]
         lines += [f"  · {note}" for note in self._notes()]
-        rows, telling = _by_interest(self.frame), telling_columns(self.frame)
+        rows, telling = _by_interest(self.rows), telling_columns(self.rows)
         for _, row in rows.head(20).iterrows():
             time = f"{format_time_us(row['before_us'])} → {format_time_us(row['after_us'])}"
             name = row_name(row, telling)
             lines.append(f"  {_SIGNS[row['verdict']]} {row['verdict']:<7} {name}: {time}, {_ratio(row)}")
         if len(rows) > 20:
-            lines.append(f"  … {len(rows) - 20} more rows in .frame")
+            lines.append(f"  … {len(rows) - 20} more rows in .frame()")
         return lines
 
     def _repr_html_(self) -> str:
@@ -420,7 +392,7 @@ class Comparison:
                 for difference in self.differences
             ]
             parts.append(table(["differs", "before", "after", ""], rows))
-        telling = telling_columns(self.frame)
+        telling = telling_columns(self.rows)
         header = ["", "verdict", "row", "before", "after", "after / before", "95 % interval", "rests on"]
         parts.append(
             table(
@@ -436,7 +408,7 @@ class Comparison:
                         _interval(row) or "–",
                         row["note"] or {"single": "single values"}.get(row["basis"], row["basis"]),
                     )
-                    for _, row in _by_interest(self.frame).iterrows()
+                    for _, row in _by_interest(self.rows).iterrows()
                 ],
             )
         )
@@ -484,7 +456,9 @@ def row_name(row: Any, telling: Sequence[str], *, is_line: bool = False) -> str:
             parts.append(str(value or "unknown"))
             size = plain(row.get("size_bytes"))
             parts += [] if size is None else [format_size(size)]  # a function has none
-        elif name in telling and value is not None:
+        elif name == "src_rank" and value is not None:
+            parts.append(f"{value:g}→{plain(row.get('dst_rank')):g}")
+        elif name in telling and value is not None and name != "dst_rank":
             parts.append(_say(name, value))
     return " ".join(parts)
 
@@ -497,6 +471,10 @@ def _say(name: str, value: Any) -> str:
             return f"{value:g} ranks"
         case "root":
             return f"root {value:g}"
+        case "concurrent_axis":
+            return f"while {value} is busy"
+        case "concurrent_collective":
+            return f"with {value}"
     return str(value)
 
 
@@ -563,19 +541,15 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
     >>> print(compare(before, before.assign(time_us=10.1)).headline)
     1 row compared: 1 the same.
     """
-    return _compare(before, after, effect=effect, anyway=anyway, seed=seed, insist="pass anyway=True")
-
-
-def _compare(before: Any, after: Any, *, effect: float, anyway: bool, seed: int, insist: str) -> Comparison:
-    """`insist` is how whoever asks would insist."""
     if not 0 < effect < 1:
         raise BenchError(f"effect is a relative difference between 0 and 1, not {effect!r}")
-    sides = load_side(before, "before"), load_side(after, "after")
+    sides = _with_same_loads(load_side(before, "before"), load_side(after, "after"))
     found = differences(*sides)
     blocking = [str(difference) for difference in found if difference.blocks]
     if blocking and not anyway:
         raise BenchError(
-            f"not comparable: {'; '.join(blocking)}; {insist} to compare across this, by what both sides share"
+            f"not comparable: {'; '.join(blocking)}",
+            hint="pass anyway=True to compare across this, by what both sides share",
         )
     keys = matching_keys(*sides, anyway=anyway)
     frame, n_common, only = _match(*sides, keys, seed)
@@ -586,6 +560,20 @@ def _compare(before: Any, after: Any, *, effect: float, anyway: bool, seed: int,
     if labels[0] == labels[1] and are_paths and before != after:
         labels = [os.fspath(before), os.fspath(after)]  # two folders may be called alike
     return Comparison(_judge(frame, effect), found, *only, effect, *labels)
+
+
+def _with_same_loads(before: Side, after: Side) -> tuple[Side, Side]:
+    """Keep only plain rows if one side does not record the load, as logs of nccl-tests do not."""
+    if before.results["grouping"].notna().any() and after.results["grouping"].notna().any():
+        return before, after
+
+    def plain_side(side: Side) -> Side:
+        rows = is_plain(side.results)
+        if rows.all() or not rows.any():
+            return side
+        return replace(side, results=side.results[rows].reset_index(drop=True))
+
+    return plain_side(before), plain_side(after)
 
 
 def _match(before: Side, after: Side, keys: list[str], seed: int) -> tuple[pd.DataFrame, int, tuple[int, int]]:

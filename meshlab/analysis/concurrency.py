@@ -1,37 +1,55 @@
-"""What sharing costs: groups of one axis at the same time, and two axes at the same time, against each by itself."""
+"""Contention and interference: groups or axes that run at the same time, compared with each in isolation."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from meshlab.frames.schema import require_columns
+from meshlab.frames.schema import is_plain
+from meshlab.frames.store import as_results
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["contention", "interference"]
 
-_SAME = ["launch", "collective", "op", "dtype", "root", "in_place", "mode", "group", "n_ranks", "count", "size_bytes"]
-_NEEDED = [*_SAME, "step", "axis", "status", "time_us", "time_us_lo", "time_us_hi"]
+_SAME = [
+    "launch",
+    "collective",
+    "op",
+    "dtype",
+    "root",
+    "in_place",
+    "mode",
+    "axis",
+    "group",
+    "n_ranks",
+    "count",
+    "size_bytes",
+]
 
 
-def contention(results: pd.DataFrame) -> pd.DataFrame:
-    """Compare groups that all work at once with the same groups one at a time.
+def contention(run: Any) -> pd.DataFrame:
+    """Compare the groups of an axis that run at the same time with the same groups one at a time.
 
-    Measure with ``groups=["together", "alone"]``. The ratio is above 1 where groups slow each other down: they share a
-    link, a switch or a core.
+    Measure with ``grouping=["together", "alone"]``. The ratio is above 1 if the groups slow each other down, because
+    they share a link, a switch or a core.
 
     Parameters
     ----------
-    results : pandas.DataFrame
-        Results in which an axis stands as ``"tp"`` and as ``"tp alone"``.
+    run : RunData, DataFrame, path, object with ``.results``, or a list of these
+        Results with both groupings.
 
     Returns
     -------
     pandas.DataFrame
-        One row per collective, size and group: ``axis``, ``alone_us``, ``together_us``, ``ratio`` and its ends
-        ``ratio_lo`` and ``ratio_hi``, from the farther ends of the two 95 % intervals, and ``is_clear``: whether the
-        ends lie on the same side of 1. Rows with wrong results are left out.
+        One row per collective, size and group: ``axis``, ``alone_us`` and ``together_us`` in µs, their ``ratio``, its
+        bounds ``ratio_lo`` and ``ratio_hi`` from the outer bounds of the two 95 % intervals, and ``is_clear``: whether
+        both bounds lie on the same side of 1. Rows with wrong results are left out.
+
+    Raises
+    ------
+    BenchError
+        If `run` has no results.
 
     Examples
     --------
@@ -39,29 +57,33 @@ def contention(results: pd.DataFrame) -> pd.DataFrame:
     >>> len(contention(empty_results()))
     0
     """
-    require_columns(results, _NEEDED)
-    good = results[results["status"] == "ok"]
-    is_alone = good["axis"].str.endswith(" alone").fillna(value=False).astype(bool)
-    alone = good[is_alone].assign(axis=lambda rows: rows["axis"].str.removesuffix(" alone"))
-    pairs = alone.merge(good[~is_alone], on=["axis", *_SAME], suffixes=("_alone", "_together"))
-    return _ratios(pairs, ["axis", *_SAME], "alone", "together")
+    good = _good(run)
+    alone = good[good["grouping"].eq("alone").fillna(value=False)]
+    matched = alone.merge(good[is_plain(good)], on=_SAME, suffixes=("_alone", "_together"))
+    return _ratios(matched, _SAME, "alone", "together")
 
 
-def interference(results: pd.DataFrame) -> pd.DataFrame:
-    """Compare a collective while another axis is busy with the same collective by itself.
+def interference(run: Any) -> pd.DataFrame:
+    """Compare each collective with and without concurrent traffic on another axis.
 
-    Measure with ``beside={"dp": "reduce_scatter"}``. The ratio is above 1 where the axes slow each other down.
+    Measure with ``concurrent={"dp": "reduce_scatter"}``. The ratio is above 1 if the axes slow each other down.
 
     Parameters
     ----------
-    results : pandas.DataFrame
-        Results in which an axis stands as ``"tp"`` and as ``"tp+dp"``: along ``tp`` while ``dp`` is busy.
+    run : RunData, DataFrame, path, object with ``.results``, or a list of these
+        Results with and without a concurrent axis.
 
     Returns
     -------
     pandas.DataFrame
-        One row per collective, size and group: ``axis``, ``beside`` (what the other axis did), ``alone_us``,
-        ``beside_us``, ``ratio``, ``ratio_lo``, ``ratio_hi`` and ``is_clear`` as in `contention`.
+        One row per collective, size and group: ``axis``, ``concurrent_axis`` and ``concurrent_collective``,
+        ``alone_us`` and ``concurrent_us`` in µs, and ``ratio``, ``ratio_lo``, ``ratio_hi`` and ``is_clear`` as in
+        `contention`.
+
+    Raises
+    ------
+    BenchError
+        If `run` has no results.
 
     Examples
     --------
@@ -69,27 +91,28 @@ def interference(results: pd.DataFrame) -> pd.DataFrame:
     >>> len(interference(empty_results()))
     0
     """
-    require_columns(results, _NEEDED)
-    good = results[results["status"] == "ok"]
-    is_joint = good["axis"].str.contains("+", regex=False).fillna(value=False).astype(bool)
-    halves = good[is_joint]
-    ends = halves["axis"].str.split("+", expand=True).reindex(columns=[0, 1]).astype("string")
-    joint = halves.assign(axis=ends[0], other=ends[1])
-    doing = joint[["launch", "step", "axis", "collective"]].drop_duplicates()
-    doing = doing.rename(columns={"axis": "other", "collective": "does"})
-    joint = joint.merge(doing, on=["launch", "step", "other"])
-    joint["beside"] = joint["does"] + " on " + joint["other"]
-    pairs = joint.merge(good[~is_joint], on=["axis", *_SAME], suffixes=("_beside", "_alone"))
-    return _ratios(pairs, ["axis", "beside", *_SAME], "alone", "beside")
+    good = _good(run)
+    busy = good[good["concurrent_axis"].notna()]
+    matched = busy.merge(good[is_plain(good)], on=_SAME, suffixes=("_concurrent", "_alone"))
+    partner = ["concurrent_axis", "concurrent_collective"]
+    matched = matched.rename(columns={f"{name}_concurrent": name for name in partner})
+    return _ratios(matched, [*_SAME, *partner], "alone", "concurrent")
 
 
-def _ratios(pairs: pd.DataFrame, keys: list[str], before: str, after: str) -> pd.DataFrame:
-    """Times on both sides, their ratio, and how sure it is."""
-    frame = pairs[keys].copy()
+def _good(run: Any) -> pd.DataFrame:
+    """Return the rows that have a time and a correct result."""
+    results = as_results(run)
+    return results[results["status"].eq("ok").fillna(value=False)]
+
+
+def _ratios(matched: pd.DataFrame, keys: list[str], before: str, after: str) -> pd.DataFrame:
+    """Return both times of each row, their ratio, and its bounds."""
+    front = [name for name in ("axis", "concurrent_axis", "concurrent_collective") if name in keys]
+    frame = matched[[*front, *(name for name in keys if name not in front)]].copy()
     frame.attrs = {}
-    frame[f"{before}_us"], frame[f"{after}_us"] = pairs[f"time_us_{before}"], pairs[f"time_us_{after}"]
-    frame["ratio"] = pairs[f"time_us_{after}"] / pairs[f"time_us_{before}"]
-    frame["ratio_lo"] = pairs[f"time_us_lo_{after}"] / pairs[f"time_us_hi_{before}"]
-    frame["ratio_hi"] = pairs[f"time_us_hi_{after}"] / pairs[f"time_us_lo_{before}"]
+    frame[f"{before}_us"], frame[f"{after}_us"] = matched[f"time_us_{before}"], matched[f"time_us_{after}"]
+    frame["ratio"] = matched[f"time_us_{after}"] / matched[f"time_us_{before}"]
+    frame["ratio_lo"] = matched[f"time_us_lo_{after}"] / matched[f"time_us_hi_{before}"]
+    frame["ratio_hi"] = matched[f"time_us_hi_{after}"] / matched[f"time_us_lo_{before}"]
     frame["is_clear"] = (frame["ratio_lo"] > 1) | (frame["ratio_hi"] < 1)
     return frame

@@ -1,13 +1,13 @@
-"""Pairs of ranks: as a table that names the slow ones, and as a matrix."""
+"""Pairs of ranks: as a table that marks the slow ones, and as a matrix."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshlab.errors import BenchError
-from meshlab.frames.schema import require_columns
+from meshlab.frames.store import as_results
 from meshlab.units import format_size
 
 if TYPE_CHECKING:
@@ -16,27 +16,31 @@ if TYPE_CHECKING:
 __all__ = ["SLOW", "pair_matrix", "pair_table"]
 
 SLOW = 0.8
-"""The share of the median bandwidth below which a pair is slow."""
+"""Share of the median bandwidth below which a pair is slow."""
 
 _KEYS = ["launch", "collective", "dtype", "mode", "axis", "size_bytes"]
-_NEEDED = [*_KEYS, "group", "status", "time_us", "time_us_lo", "busbw_gbs"]
 
 
-def pair_table(results: pd.DataFrame) -> pd.DataFrame:
+def pair_table(run: Any) -> pd.DataFrame:
     """List every pair of ranks that was measured.
 
     Parameters
     ----------
-    results : pandas.DataFrame
-        Results of a run with ``groups="pairs"``.
+    run : RunData, DataFrame, path, object with ``.results``, or a list of these
+        Results that were measured with ``grouping="pairs"``.
 
     Returns
     -------
     pandas.DataFrame
-        One row per pair, direction, size and launch, the slowest first: ``from_rank`` and ``to_rank`` (messages both
-        ways, collective ``send_recv``, stand once), ``time_us``, ``busbw_gbs``, ``share`` (of the median bandwidth of
-        the same messages) and ``is_slow``: whether that is below 0.8, and the interval of the time does not reach the
-        median.
+        One row per pair, direction, size and launch, the slowest first: ``src_rank`` and ``dst_rank`` (messages in both
+        directions, the collective ``send_recv``, are one row), ``time_us``, ``busbw_gbs``, ``share`` (of the median
+        bandwidth of the same messages) and ``is_slow``: whether the share is below 0.8, and the interval of the time
+        does not reach the median.
+
+    Raises
+    ------
+    BenchError
+        If `run` has no results.
 
     Examples
     --------
@@ -44,18 +48,11 @@ def pair_table(results: pd.DataFrame) -> pd.DataFrame:
     >>> len(pair_table(empty_results()))
     0
     """
-    require_columns(results, _NEEDED)
-    is_pair = results["axis"].str.endswith(" pairs").fillna(value=False).astype(bool)
-    rows = results[is_pair & (results["status"] == "ok")]
-    ends = rows["group"].str.extract(r"(\d+)[→↔](\d+)").astype("Int64")
+    results = as_results(run)
+    rows = results[_is_pair(results)]
     keys = rows.groupby(_KEYS, dropna=False)
     share = rows["busbw_gbs"] / keys["busbw_gbs"].transform("median")
-    frame = rows[_KEYS].assign(
-        axis=rows["axis"].str.removesuffix(" pairs"),
-        from_rank=ends[0],
-        to_rank=ends[1],
-        time_us=rows["time_us"],
-        busbw_gbs=rows["busbw_gbs"],
+    frame = rows[[*_KEYS, "src_rank", "dst_rank", "time_us", "busbw_gbs"]].assign(
         share=share,
         is_slow=(share < SLOW) & ~(rows["time_us_lo"] <= keys["time_us"].transform("median")),
     )
@@ -63,8 +60,13 @@ def pair_table(results: pd.DataFrame) -> pd.DataFrame:
     return frame.sort_values("share", kind="stable", ignore_index=True)
 
 
+def _is_pair(results: pd.DataFrame) -> pd.Series[bool]:
+    pairs = results["grouping"].eq("pairs") & results["status"].eq("ok") & results["src_rank"].notna()
+    return pairs.fillna(value=False).astype(bool)
+
+
 def pair_matrix(
-    results: pd.DataFrame,
+    run: Any,
     collective: str = "send_recv",
     *,
     size_bytes: int | None = None,
@@ -73,28 +75,28 @@ def pair_matrix(
     dtype: str | None = None,
     value: str = "busbw_gbs",
 ) -> pd.DataFrame:
-    """Write the pairs as a matrix.
+    """Arrange the measured pairs as a matrix.
 
     Parameters
     ----------
-    results : pandas.DataFrame
-        Results of a run with ``groups="pairs"``.
+    run : RunData, DataFrame, path, object with ``.results``, or a list of these
+        Results that were measured with ``grouping="pairs"``.
     collective : {"send_recv", "send"}
-        Messages both ways at once, where the matrix is symmetric, or one way, from the rank of the row to the rank of
-        the column.
+        Messages in both directions at the same time, which give a symmetric matrix, or messages from the rank of the
+        row to the rank of the column.
     size_bytes : int, optional
-        Which size; the largest by default.
+        The message size; the largest by default.
     axis : str, optional
-        Along which axis; the first that was measured by default.
+        The axis; the first that was measured by default.
     mode, dtype : str, optional
-        Which mode and element type; needed where several were measured, because a matrix never mixes them.
+        The mode and the element type; required if several were measured, because a matrix never mixes them.
     value : {"busbw_gbs", "algbw_gbs", "time_us"}
-        What stands in the cells: the median over launches.
+        The quantity in the cells; the median over launches.
 
     Returns
     -------
     pandas.DataFrame
-        Ranks down and across, missing on the diagonal and where nothing was measured. ``attrs`` say what it shows.
+        Ranks down and across, missing on the diagonal and where nothing was measured. Its ``attrs`` have the choices.
 
     Raises
     ------
@@ -105,10 +107,9 @@ def pair_matrix(
     --------
     >>> import pandas as pd
     >>> from meshlab.frames.schema import RESULTS, conform
-    >>> row = {"collective": "send_recv", "axis": "world pairs", "mode": "isolated", "dtype": "float32", "status": "ok"}
-    >>> rates = {"0↔1": 40.0, "0↔2": 39.0, "1↔2": 12.0}
-    >>> rows = [{**row, "group": name, "size_bytes": 4096, "busbw_gbs": rate} for name, rate in rates.items()]
-    >>> pair_matrix(conform(pd.DataFrame(rows), RESULTS))
+    >>> pairs = pd.DataFrame({"src_rank": [0, 0, 1], "dst_rank": [1, 2, 2], "busbw_gbs": [40.0, 39.0, 12.0]})
+    >>> pairs = pairs.assign(collective="send_recv", axis="world", grouping="pairs", status="ok", size_bytes=4096)
+    >>> pair_matrix(conform(pairs.assign(mode="isolated", dtype="float32"), RESULTS))
     rank     0     1     2
     rank
     0      NaN  40.0  39.0
@@ -118,32 +119,29 @@ def pair_matrix(
     from pandas import DataFrame
 
     if value not in ("busbw_gbs", "algbw_gbs", "time_us"):
-        raise BenchError(f"value={value!r} is nothing that pairs have; choose busbw_gbs, algbw_gbs or time_us")
-    require_columns(results, [*_NEEDED, value])
-    label = None if axis is None else f"{axis} pairs"
-    rows = results[
-        (results["status"] == "ok")
-        & (results["collective"] == collective)
-        & results["axis"].str.endswith(" pairs").fillna(value=False)
-    ]
-    rows = rows[rows["axis"] == (rows["axis"].iloc[0] if label is None and len(rows) else label)]
+        raise BenchError(f"unknown value {value!r}; choose one of busbw_gbs, algbw_gbs, time_us")
+    results = as_results(run)
+    rows = results[_is_pair(results) & results["collective"].eq(collective).fillna(value=False)]
+    rows = rows[rows["axis"] == (rows["axis"].iloc[0] if axis is None and len(rows) else axis)]
     for name, wanted in (("mode", mode), ("dtype", dtype)):
         rows = rows if wanted is None else rows[rows[name] == wanted]
     if len(rows):
         rows = rows[rows["size_bytes"] == (rows["size_bytes"].max() if size_bytes is None else size_bytes)]
     if not len(rows):
-        told = "".join(f" in {wanted}" for wanted in (mode, dtype) if wanted is not None)
+        choice = "".join(f" in {wanted}" for wanted in (mode, dtype) if wanted is not None)
         size = "" if size_bytes is None else f" of {format_size(size_bytes)}"
         raise BenchError(
-            f"no pairs with {collective}{size}{told} were measured; bench(…, {collective!r}, groups='pairs') does"
+            f"no pairs were measured with {collective}{size}{choice}; measure them with "
+            f"bench(…, {collective!r}, grouping='pairs')"
         )
     for name in ("mode", "dtype"):
         found = [str(one) for one in rows[name].dropna().unique()]
         if len(found) > 1:
             raise BenchError(
-                f"these pairs have more than one {name}: {', '.join(found)}; choose one, such as {name}={found[0]!r}"
+                f"the pairs were measured with several values of {name}: {', '.join(found)}; choose one, such as "
+                f"{name}={found[0]!r}"
             )
-    ends = rows["group"].str.extract(r"(\d+)[→↔](\d+)").astype(int).to_numpy()
+    ends = rows[["src_rank", "dst_rank"]].to_numpy(dtype=int)
     ranks = np.unique(ends)
     cells = np.full((2, len(ranks), len(ranks)), np.nan)
     values = rows[value].groupby([ends[:, 0], ends[:, 1]]).median()
@@ -156,7 +154,7 @@ def pair_matrix(
         "value": value,
         "collective": collective,
         "size_bytes": int(rows["size_bytes"].iloc[0]),
-        "axis": str(rows["axis"].iloc[0]).removesuffix(" pairs"),
+        "axis": str(rows["axis"].iloc[0]),
         "mode": str(rows["mode"].iloc[0]),
         "dtype": str(rows["dtype"].iloc[0]),
     }

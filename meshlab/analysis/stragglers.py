@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.frames.schema import STEP, require_columns, told_steps
+from meshlab.frames.schema import STEP, with_step_columns
 from meshlab.frames.statistics import spike_limit
+from meshlab.frames.store import as_frames
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,8 +20,8 @@ __all__ = ["find_spikes", "find_stragglers"]
 _MOSTLY = 0.5
 
 
-def find_stragglers(samples: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
-    """Say of every rank how late it comes, where starts were aligned (isolated mode, ranks on one host).
+def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Estimate how late each rank enters a collective. Needs aligned starts: isolated mode, all ranks on one host.
 
     A rank's lateness in a batch is its start minus the median start of the other ranks of its group; for a function of
     the user's own, "start" is its first collective. How exact this can be is the floor: the largest of
@@ -34,8 +36,10 @@ def find_stragglers(samples: pd.DataFrame, results: pd.DataFrame) -> pd.DataFram
 
     Parameters
     ----------
-    samples, results : pandas.DataFrame
-        The frames of a run.
+    run : RunData, path, pair of DataFrames (results, samples), or DataFrame
+        A run or its folder, its two frames, or its samples if `results` is passed too.
+    results : pandas.DataFrame, optional
+        The results that belong to the samples in `run`.
 
     Returns
     -------
@@ -47,17 +51,16 @@ def find_stragglers(samples: pd.DataFrame, results: pd.DataFrame) -> pd.DataFram
     Examples
     --------
     >>> from meshlab.frames.schema import empty_results, empty_samples
-    >>> len(find_stragglers(empty_samples(), empty_results()))
+    >>> len(find_stragglers((empty_results(), empty_samples())))
     0
     """
     import pandas as pd
 
-    require_columns(samples, [*STEP, "rank", "batch", "time_us", "start_offset_us", "is_warmup"], "samples")
-    require_columns(results, [*STEP, "size_bytes", "alignment_us"])
+    results, samples, _ = as_frames(run, results)
     rows: list[dict[str, Any]] = []
-    alignment = results.set_index(list(STEP))["alignment_us"]
     used = samples[~samples["is_warmup"].fillna(value=False).astype(bool) & samples["start_offset_us"].notna()]
     functions = set(results.loc[results["size_bytes"].isna(), "step"].dropna())
+    alignment = _by_step(results, "alignment_us")
     fastest = _fastest(used[~used["step"].isin(functions)])
     for key, part in used.groupby(list(STEP), sort=False, dropna=False):
         starts = part.pivot(index="batch", columns="rank", values="start_offset_us")
@@ -68,7 +71,11 @@ def find_stragglers(samples: pd.DataFrame, results: pd.DataFrame) -> pd.DataFram
         step: dict[str, Any] = dict(zip(STEP, key, strict=True))
         earlier = np.sort(offsets, axis=1)[:, : (len(ranks) + 1) // 2]
         apart = 3 * float(np.median(np.ptp(earlier, axis=1)))
-        floor = 2 * alignment.get(key, np.nan) if step["step"] in functions else fastest.get(str(step["group"]), 0.0)
+        if step["step"] in functions:
+            floor = 2 * alignment.get(_plain_key(key), np.nan)
+        else:
+            load = (str(part["grouping"].iloc[0]), str(part["concurrent_axis"].iloc[0]))
+            floor = fastest.get((str(step["group"]), *load), 0.0)
         for place, rank in enumerate(ranks):
             others = np.delete(offsets, place, axis=1)
             late = float(np.median(offsets[:, place] - np.median(others, axis=1)))
@@ -87,18 +94,37 @@ def find_stragglers(samples: pd.DataFrame, results: pd.DataFrame) -> pd.DataFram
                 }
             )
     names = ["rank", "late_us", "floor_us", "last_share", "time_us", "shortest_share", "is_straggler"]
-    frame = told_steps(pd.DataFrame(rows, columns=[*STEP, *names]), results)
+    frame = with_step_columns(pd.DataFrame(rows, columns=[*STEP, *names]), results)
     return frame.sort_values("late_us", ascending=False, kind="stable", ignore_index=True)
 
 
-def _fastest(samples: pd.DataFrame) -> dict[str, float]:
-    """The time of each group's fastest collective on the rank that waits least, in µs."""
-    waiting_least = samples.groupby([*STEP, "batch"])["time_us"].min()
-    best = waiting_least.groupby(list(STEP)).median().groupby("group").min()
-    return {str(group): float(time) for group, time in best.items()}
+def _by_step(frame: pd.DataFrame, column: str) -> dict[tuple[Any, ...], float]:
+    """Map the key of each step to a value."""
+    return {
+        _plain_key(key): float(value)
+        for *key, value in frame[[*STEP, column]].itertuples(index=False, name=None)
+        if value == value
+    }
 
 
-def find_spikes(samples: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
+def _plain_key(key: Iterable[Any]) -> tuple[Any, ...]:
+    """Replace missing values by None: NA is equal to nothing, so it cannot be part of a key."""
+    import pandas as pd
+
+    return tuple(None if value is pd.NA or value != value else value for value in key)
+
+
+def _fastest(samples: pd.DataFrame) -> dict[tuple[Any, ...], float]:
+    """Return the time of each group's fastest collective on the rank that waits least, in µs, per kind of load."""
+    # Groups that run alone, together, or next to another axis leave a barrier at different distances: do not mix them.
+    load = ["grouping", "concurrent_axis"]
+    waiting_least = samples.groupby([*STEP, *load, "batch"], dropna=False)["time_us"].min()
+    best = waiting_least.groupby([*STEP, *load], dropna=False).median().groupby(["group", *load], dropna=False).min()
+    keys = best.index.to_frame(index=False).astype(str).itertuples(index=False, name=None)
+    return dict(zip(keys, best.to_numpy(dtype=float).tolist(), strict=True))
+
+
+def find_spikes(run: Any, results: pd.DataFrame | None = None) -> pd.DataFrame:
     """Count the spikes of every row of the results.
 
     A batch is a spike when its slowest rank took longer than the median and five times the median absolute deviation of
@@ -106,8 +132,10 @@ def find_spikes(samples: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
 
     Parameters
     ----------
-    samples, results : pandas.DataFrame
-        The frames of a run.
+    run : RunData, path, pair of DataFrames (results, samples), or DataFrame
+        A run or its folder, its two frames, or its samples if `results` is passed too.
+    results : pandas.DataFrame, optional
+        The results that belong to the samples in `run`.
 
     Returns
     -------
@@ -120,13 +148,12 @@ def find_spikes(samples: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     Examples
     --------
     >>> from meshlab.frames.schema import empty_results, empty_samples
-    >>> len(find_spikes(empty_samples(), empty_results()))
+    >>> len(find_spikes((empty_results(), empty_samples())))
     0
     """
     import pandas as pd
 
-    require_columns(samples, [*STEP, "rank", "batch", "time_us", "start_offset_us", "is_warmup"], "samples")
-    require_columns(results, [*STEP, "size_bytes", "alignment_us"])
+    results, samples, _ = as_frames(run, results)
     rows: list[dict[str, Any]] = []
     used = samples[~samples["is_warmup"].fillna(value=False).astype(bool)]
     for key, part in used.groupby(list(STEP), sort=False, dropna=False):
@@ -147,5 +174,5 @@ def find_spikes(samples: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
             }
         )
     columns = [*STEP, "n_samples", "median_us", "n_spikes", "spike_share", "worst_us", "worst_rank", "batches"]
-    frame = told_steps(pd.DataFrame(rows, columns=columns), results)
+    frame = with_step_columns(pd.DataFrame(rows, columns=columns), results)
     return frame.astype({"worst_rank": "Int64"})

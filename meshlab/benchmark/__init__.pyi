@@ -4,5 +4,4 @@ from .api import overlap as overlap
 from .environments import EnvComparison as EnvComparison
 from .environments import compare_env as compare_env
 from .estimate import Estimate as Estimate
-from .executor import Progress as Progress
 from .run import Run as Run

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.benchmark.run import Earlier, Run
+from meshlab.benchmark.run import Run, check_resumable
 from meshlab.comm.catalog import find_collective
 from meshlab.comm.elements import ReduceOp, find_op
 from meshlab.engines.engines import Engines
 from meshlab.errors import BenchError, EngineError
 from meshlab.frames.plan import Function, Plan, Sampling
+from meshlab.frames.rundata import RunData
 from meshlab.mesh.axes import WORLD
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.units import parse_sizes
@@ -38,15 +39,15 @@ def bench(
     mode: str | Sequence[str] = "pipelined",
     in_place: bool | Sequence[bool] = False,
     root: int = 0,
-    groups: str | Sequence[str] = "together",
-    beside: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+    grouping: str | Sequence[str] = "together",
+    concurrent: Mapping[str, str] | Sequence[tuple[str, str]] = (),
     launches: int = 1,
     shuffle: bool = False,
     seed: int = 0,
     sampling: Sampling | None = None,
     check: bool = True,
     deadline_s: float | None = None,
-    resume: Run | None = None,
+    resume: RunData | None = None,
 ) -> Run:
     """Measure collectives, or functions of your own, along axes of a mesh.
 
@@ -65,11 +66,11 @@ def bench(
         plan says everything, and the other arguments of the plan are not used then.
     axis : str or sequence of str, optional
         Where; all axes of the mesh by default.
-    sizes, dtype, op, mode, in_place, root, groups, beside, launches, shuffle, seed, sampling, check
+    sizes, dtype, op, mode, in_place, root, grouping, concurrent, launches, shuffle, seed, sampling, check
         As in `Plan`.
     deadline_s : float, optional
         How long one step may take before its ranks count as stuck; the engines' own deadline by default.
-    resume : Run, optional
+    resume : RunData, optional
         A run that was cancelled or failed, or that `Run.load` has read: go on where it stopped. Its plan is used unless
         a `Plan` is given; what was measured there is not measured again, and its rows are in the new run.
 
@@ -126,8 +127,8 @@ def bench(
             mode=mode,
             in_place=in_place,
             root=root,
-            groups=groups,
-            beside=beside,
+            grouping=grouping,
+            concurrent=concurrent,
             launches=launches,
             shuffle=shuffle,
             seed=seed,
@@ -135,11 +136,9 @@ def bench(
             check=check,
         )
     _check_fit(engines, mesh, plan)
-    earlier = None
     if resume is not None:
-        earlier = Earlier(resume)
-        earlier.check(engines, mesh, plan)
-    return Run(engines, mesh, plan, deadline_s=deadline_s, earlier=earlier)
+        check_resumable(resume, engines, mesh, plan)
+    return Run(engines, mesh, plan, deadline_s=deadline_s, resume=resume)
 
 
 def bench_pairs(
@@ -165,13 +164,14 @@ def bench_pairs(
     >>> with launch(3, backend="threads") as engines:
     ...     run = bench_pairs(engines, sizes="1K")
     ...     results = run.wait()
-    >>> sorted(results["group"])
-    ['0→1', '0→2', '0↔1', '0↔2', '1→0', '1→2', '1↔2', '2→0', '2→1']
+    >>> sends = results[results["collective"] == "send"]
+    >>> sorted(zip(sends["src_rank"], sends["dst_rank"]))
+    [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
     """
-    return bench(engines, mesh, ["send", "send_recv"], axis=axis, sizes=sizes, groups="pairs", **arguments)
+    return bench(engines, mesh, ["send", "send_recv"], axis=axis, sizes=sizes, grouping="pairs", **arguments)
 
 
-def _resumed_plan(run: Run, given: Any) -> Plan:
+def _resumed_plan(run: RunData, given: Any) -> Plan:
     """The plan to go on with; functions of a run that was read from disk must be given again."""
     if isinstance(given, Plan):
         return given
@@ -191,7 +191,9 @@ def _resumed_plan(run: Run, given: Any) -> Plan:
 def _check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
     engines.check_mesh(mesh)
     can = engines.facts[0].capabilities
-    collectives = [name for name in plan.collective if name not in plan.functions] + [name for _, name in plan.beside]
+    collectives = [name for name in plan.collective if name not in plan.functions] + [
+        name for _, name in plan.concurrent
+    ]
     for what, wanted, known in (
         ("collective", collectives, can.collectives),
         ("dtype", plan.dtype, can.dtypes),
@@ -206,8 +208,11 @@ def _check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
         for name in plan.dtype:
             if name not in can_reduce:
                 raise BenchError(f"{can.backend} cannot reduce {name!r}; it reduces {', '.join(can_reduce)}")
-    if plan.beside and can.backend == "nccl":
-        raise BenchError("nccl has one stream per rank here, so two axes would take turns; leave beside= out")
+    if plan.concurrent and can.backend == "nccl":
+        raise BenchError(
+            "concurrent= is not supported with nccl: each rank has one communication stream, so the two axes would be "
+            "serialised; omit concurrent="
+        )
     for name, function in plan.functions.items():
         if function is None:
             raise BenchError(f"the function {name!r} does not come back from disk; give it again as collective")

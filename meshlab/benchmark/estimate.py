@@ -14,6 +14,7 @@ import numpy.typing as npt
 from meshlab.comm.catalog import CATALOG
 from meshlab.frames.plan import PATIENCE_S
 from meshlab.frames.statistics import FEWEST_FOR_INTERVAL
+from meshlab.frames.store import as_results
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.units import format_seconds, format_size
 
@@ -122,7 +123,7 @@ def seconds_per_step(
     for row, step in zip(seconds, steps, strict=True):
         if not _fits(step, room_bytes):
             continue
-        times = len(mesh.group_set(step.along)) if step.grouping == "alone" else 1
+        times = len(mesh[step.axis]) if step.grouping == "alone" else 1
         for part in step.parts:
             call_us = known.time_us(part)
             call_us = _model_us(part, rates) if math.isnan(call_us) else call_us
@@ -165,18 +166,21 @@ def _sampling_s(call_us: float, mode: str, sampling: Sampling, rates: Rates) -> 
 class _Known:
     """Times of an earlier run, by what was called; between sizes they are interpolated, beyond them they grow."""
 
-    def __init__(self, results: pd.DataFrame | None) -> None:
+    def __init__(self, source: Any) -> None:
         self._curves: dict[tuple[Any, ...], tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = {}
-        if results is None:
+        if source is None:
             return
-        good = results[(results["status"] == "ok") & results["size_bytes"].notna()]
-        for key, rows in good.groupby(["collective", "mode", "n_ranks"]):
+        results = as_results(source)
+        good = results[(results["status"] == "ok") & results["size_bytes"].notna() & results["concurrent_axis"].isna()]
+        # A pair and a group of two have the same number of ranks, but not the same load on the links.
+        grouping = good["grouping"].fillna("together")
+        for key, rows in good.groupby(["collective", "mode", "n_ranks", grouping]):
             slowest = rows.groupby("size_bytes")["time_us"].max()
             self._curves[key] = slowest.index.to_numpy(dtype=np.float64), slowest.to_numpy(dtype=np.float64)
 
     def time_us(self, step: Step) -> float:
         """The time of one call; NaN where nothing is known."""
-        curve = self._curves.get((step.collective, step.mode, step.n_ranks))
+        curve = self._curves.get((step.collective, step.mode, step.n_ranks, step.grouping))
         if curve is None or step.size_bytes is None:
             return math.nan
         size, time = curve

@@ -1,11 +1,10 @@
-"""Goes through the steps of a plan: what happens in a run's own thread."""
+"""Executor: measures the steps of a plan on the engines, in the thread of a run."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +25,11 @@ from meshlab.engines.engines import Lease
 from meshlab.engines.memory import USABLE
 from meshlab.engines.rounds import Reply
 from meshlab.errors import BenchError, EngineError, MeshlabError
-from meshlab.frames.plan import Plan, Step
-from meshlab.frames.rundata import Columns, Record, Row, State
+from meshlab.frames.plan import Step
+from meshlab.frames.rundata import Columns, Progress, Row, RunData, State
 from meshlab.frames.schema import DEVICES
 from meshlab.frames.statistics import summarise
 from meshlab.mesh.axes import WORLD
-from meshlab.mesh.mesh import DeviceMesh
 from meshlab.topology.readers.hosts import cluster_from_hosts
 from meshlab.units import format_seconds, format_size
 
@@ -39,9 +37,7 @@ if TYPE_CHECKING:
     from meshlab.frames.plan import Party
 
 __all__ = [
-    "Clock",
-    "Conductor",
-    "Progress",
+    "Executor",
     "device_lines",
     "device_rows",
     "differing_settings",
@@ -56,7 +52,7 @@ _UNITS = (
     ("clock_sm_mhz", "{:.0f} MHz"),
     ("temperature_c", "{:.0f} °C"),
     ("power_w", "{:.0f} W"),
-    ("throttle", "held down by {}"),
+    ("throttle", "throttled by {}"),
     ("ecc_corrected", "{} ECC errors corrected"),
     ("ecc_uncorrected", "{} not"),
     ("nvlink_errors", "{} NVLink errors"),
@@ -64,137 +60,175 @@ _UNITS = (
 
 _MEASURED = ("ok", "wrong")
 
+_STEP_COLUMNS = (
+    "collective",
+    "op",
+    "dtype",
+    "root",
+    "in_place",
+    "mode",
+    "axis",
+    "grouping",
+    "concurrent_axis",
+    "concurrent_collective",
+    "n_ranks",
+    "count",
+    "size_bytes",
+)
 
-class Conductor:
-    """Measures what a plan says, step by step, and writes it into a record.
+
+class Executor:
+    """Measure the steps of a plan, one after the other, and add what was measured to a run.
+
+    It keeps the clock of the run. It knows neither the run's thread nor its listeners: it calls `on_change`.
 
     Parameters
     ----------
-    record : Record
-        Where everything goes.
-    mesh : DeviceMesh
-        Where it is measured.
-    plan : Plan
-        What is measured.
-    steps : sequence of Step
-        The plan's steps on that mesh.
+    data : RunData
+        The run that grows.
+    seconds : numpy.ndarray
+        The estimated duration of each step, in seconds.
     known : set of (int, int)
-        Launches and steps that need no measuring, because their rows are there.
+        Launches and steps that were measured before.
     deadline_s : float, optional
-        How long a step may take before its ranks count as stuck.
-    presses : callable
-        Asked between steps how often the user has pressed Cancel.
+        Time limit of a step, after which its ranks count as stuck.
+    n_cancels : callable
+        Returns how often the user has asked to cancel; called between steps.
+    on_change : callable
+        Called after every step and change of state.
     """
 
     def __init__(
         self,
-        record: Record,
-        mesh: DeviceMesh,
-        plan: Plan,
-        steps: Sequence[Step],
-        known: set[tuple[int, int]],
+        data: RunData,
+        seconds: npt.NDArray[np.float64],
+        known: Collection[tuple[int, int]],
+        *,
         deadline_s: float | None,
-        presses: Callable[[], int],
+        n_cancels: Callable[[], int],
+        on_change: Callable[[], None],
     ) -> None:
-        self._record = record
-        self._mesh = mesh
-        self._plan = plan
-        self._steps = steps
+        self._data = data
         self._known = known
         self._deadline_s = deadline_s
-        self._presses = presses
+        self._n_cancels = n_cancels
+        self._on_change = on_change
         self._state: State = "failed"
         self._error: MeshlabError | None = None
         self._hosts: list[str] = []
         self._limits: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._current: Step | None = None
+        self._seconds = seconds
+        self._total = data.plan.launches * len(data.steps)
+        self._left_s = data.plan.launches * float(seconds.sum())
+        self._measured_s = self._spent_s = 0.0
+        self._began = time.monotonic() - data.elapsed_s
+        self._since = time.monotonic()
+        for _, index in known:
+            self._count(index)
 
-    def conduct(self, lease: Lease) -> None:
-        """Go through all steps. How it ended is written by `finish`, when the ranks are free again."""
+    @property
+    def progress(self) -> Progress:
+        """The progress of the run. The estimate of the time left starts with the plan's and learns from every step."""
+        data = self._data
+        if data.state != "running":
+            return Progress(data.n_done, self._total, "", data.elapsed_s, 0.0)
+        pace = self._spent_s / self._measured_s if self._measured_s else 1.0
+        current = "" if self._current is None else str(self._current)
+        return Progress(
+            data.n_done, self._total, current, time.monotonic() - self._began, max(self._left_s, 0.0) * pace
+        )
+
+    def run(self, lease: Lease) -> None:
+        """Measure all steps. `finish` records how the run ended, once the ranks are free again."""
+        data = self._data
         try:
             self._describe(lease)
-            is_whole = self._go_through(lease)
-            self._look_again(lease)
-            self._state = "done" if is_whole else "cancelled"
-            if is_whole and not any(row["status"] in _MEASURED for row in self._record.rows()):
+            is_complete = self._run_steps(lease)
+            self._describe_after(lease)
+            self._state = "done" if is_complete else "cancelled"
+            if is_complete and not any(row["status"] in _MEASURED for row in data.rows()):
                 self._error = self._nothing_measured()
         except EngineError as error:
             self._error = error
-        except Exception as error:  # a defect of ours must not look like a run that never ends
+        except Exception as error:  # a bug in meshlab must not look like a run that never ends
             self._error = BenchError(f"the run stopped on an internal error: {type(error).__name__}: {error}")
 
     def _nothing_measured(self) -> BenchError | None:
-        """Why there is not a single time; None when steps were only left out, because there was no memory for them."""
-        failed = [row for row in self._record.rows() if row["status"] == "failed"]
+        """Return the reason why no step was measured; None if steps were only skipped for lack of memory."""
+        failed = [row for row in self._data.rows() if row["status"] == "failed"]
         if not failed:
             return None
         return BenchError(f"nothing could be measured: {failed[0]['stop_reason']}")
 
-    def _go_through(self, lease: Lease) -> bool:
-        """Measure; say whether nobody stopped it."""
-        for launch in range(self._plan.launches):
-            order = [self._steps[index] for index in self._plan.order(len(self._steps), launch)]
+    def _run_steps(self, lease: Lease) -> bool:
+        """Measure the steps of all launches; return False if the user cancelled."""
+        plan, steps = self._data.plan, self._data.steps
+        for launch in range(plan.launches):
+            order = [steps[index] for index in plan.order(len(steps), launch)]
             if launch and any((launch, step.index) not in self._known for step in order):
                 lease.renew()
             for step in order:
                 if (launch, step.index) in self._known:
                     continue
-                if self._presses():
+                if self._n_cancels():
                     return False
-                self._take(lease, launch, step)
+                self._run_step(lease, launch, step)
         return True
 
     def finish(self) -> None:
-        """Write how it ended, whatever has happened."""
-        record, error, state = self._record, self._error, self._state
+        """Record how the run ended."""
+        data, error, state = self._data, self._error, self._state
         if error is not None:
-            record.note(str(error).splitlines()[0])
+            data.note(str(error).splitlines()[0])
             state = "failed"
-            if self._presses():
+            if self._n_cancels():
                 error, state = None, "cancelled"
-        record.finish(state, error)
-        now = record.clock.read("")
-        record.note(f"{state} after {now.done} of {now.total} steps, {format_seconds(now.elapsed_s)}")
-        record.on_change()
+        # The state last: whoever sees that the run has ended may read the rest.
+        data.elapsed_s, data.error = time.monotonic() - self._began, error
+        data.note(f"{state} after {data.n_done} of {self._total} steps, {format_seconds(data.elapsed_s)}")
+        data.state = state
+        self._on_change()
 
     # -- one step ------------------------------------------------------------------------------------------------------
 
-    def _take(self, lease: Lease, launch: int, step: Step) -> None:
-        record = self._record
+    def _run_step(self, lease: Lease, launch: int, step: Step) -> None:
+        data = self._data
         too_large = self._too_large(step)
         if too_large:
-            record.note(f"skipped {step}: {too_large}")
+            data.note(f"skipped {step}: {too_large}")
             self._add_without_times(launch, step, "skipped", too_large)
             return
-        record.current = step
-        record.clock.start_step()
-        lease.doing = f"step {record.clock.done + 1} of {record.clock.total}: {step}"
-        record.on_change()
+        self._current, self._since = step, time.monotonic()
+        lease.doing = f"step {data.n_done + 1} of {self._total}: {step}"
+        self._on_change()
         try:
             replies = self._measure(lease, step)
         except EngineError as error:
-            self._add_without_times(launch, step, "cancelled" if self._presses() else "failed", error.summary)
+            self._add_without_times(launch, step, "cancelled" if self._n_cancels() else "failed", error.summary)
             raise
         failed = [reply for reply in replies if reply.error is not None]
         if failed:
             reason = f"rank {failed[0].rank}: {failed[0].error}"
-            record.note(f"step {step.index + 1}, {step}: {reason}")
+            data.note(f"step {step.index + 1}, {step}: {reason}")
             self._add_without_times(launch, step, "cancelled" if failed[0].is_interrupt else "failed", reason)
         else:
             self._add(launch, step, {reply.rank: reply.value for reply in replies})
 
     def _measure(self, lease: Lease, step: Step) -> list[Reply]:
-        plan = self._plan
-        call = partial(lease.call, mesh=self._mesh, axis=step.along, deadline_s=self._deadline_s)
+        plan, mesh = self._data.plan, self._data.mesh
+        call = partial(lease.call, mesh=mesh, axis=step.axis, deadline_s=self._deadline_s)
         arguments: tuple[Any, ...] = (step, plan.sampling, plan.check)
-        if step.beside is not None:
-            return call(measure_concurrent, arguments=arguments, also=(step.beside.along,))
+        if step.concurrent is not None:
+            return call(measure_concurrent, arguments=arguments, also=(step.concurrent.axis,))
         if step.grouping == "pairs":
             return call(measure_pair, arguments=arguments)
-        groups = self._mesh.group_set(step.along)
+        groups = mesh[step.axis]
         if step.grouping == "alone":
             return [reply for group in groups for reply in call(measure_step, arguments=arguments, ranks=group.ranks)]
-        # A set of several groups has all ranks of the mesh; one group has no other to wait for.
-        everyone, array = (WORLD, groups.array) if len(groups) > 1 else (step.along, np.arange(groups.size)[None])
+        # Several groups stop at the same batch, so they vote over the world: every rank is in one of them. A single
+        # group may leave ranks out, which would never come to that vote.
+        everyone, array = (WORLD, groups.array) if len(groups) > 1 else (step.axis, np.arange(groups.size)[None])
         own = plan.functions.get(step.collective)
         if own is None:
             return call(measure_together, arguments=(*arguments, array), also=(everyone,))
@@ -205,29 +239,36 @@ class Conductor:
         rows, samples = [], []
         for number, part in enumerate(step.parts):
             measured: dict[int, Measured] = (
-                {rank: value[number] for rank, value in values.items()} if step.beside is not None else dict(values)
+                {rank: value[number] for rank, value in values.items()} if step.concurrent is not None else dict(values)
             )
-            parties = part.parties(self._mesh.group_set(part.along))
+            parties = part.parties(self._data.mesh[part.axis])
             rows += rows_of_step(part, parties, measured, self._hosts)
             samples += samples_of_step(part, parties, measured, self._hosts)
-        self._record.add(launch, rows, samples)
-        self._record.clock.count(step.index)
-        self._record.on_change()
+        self._data.add(rows, samples, launch=launch)
+        self._spent_s += time.monotonic() - self._since
+        self._measured_s += float(self._seconds[step.index])
+        self._count(step.index)
+        self._on_change()
 
     def _add_without_times(self, launch: int, step: Step, status: str, reason: str) -> None:
         rows = []
         for part in step.parts:
-            rows += rows_without_times(part, part.parties(self._mesh.group_set(part.along)), status, reason)
-        self._record.add(launch, rows, [])
-        self._record.clock.skip(step.index)
-        self._record.on_change()
+            rows += rows_without_times(part, part.parties(self._data.mesh[part.axis]), status, reason)
+        self._data.add(rows, [], launch=launch)
+        self._count(step.index)
+        self._on_change()
+
+    def _count(self, index: int) -> None:
+        """Count a step as finished."""
+        self._data.n_done += 1
+        self._left_s -= float(self._seconds[index])
+        self._current = None
 
     def _too_large(self, step: Step) -> str:
-        """Why a step does not fit into memory; empty when it does."""
-        groups = self._mesh.group_set(step.along)
-        limits = self._limits[groups.array.ravel()]
-        rank = int(groups.array.ravel()[limits.argmin()])
-        least = int(limits.min())
+        """Return why a step does not fit into memory; empty if it does."""
+        ranks = self._data.mesh[step.axis].array.ravel()
+        limits = self._limits[ranks]
+        rank, least = int(ranks[limits.argmin()]), int(limits.min())
         if step.buffer_bytes <= least:
             return ""
         return (
@@ -238,33 +279,33 @@ class Conductor:
     # -- around the steps ----------------------------------------------------------------------------------------------
 
     def _describe(self, lease: Lease) -> None:
-        """Note what the machine is, and how much memory every rank may use."""
-        record, engines = self._record, lease.engines
+        """Record the system, and how much memory each rank may use."""
+        data, engines = self._data, lease.engines
         facts = engines.facts
         capabilities = facts[0].capabilities
         self._hosts = [fact.host for fact in facts]
-        record.hosts = tuple(dict.fromkeys([*record.hosts, *self._hosts, environment.describe_host()["name"]]))
-        replies = self._ask(lease, describe_rank)
+        data.hosts = tuple(dict.fromkeys([*data.hosts, *self._hosts, environment.describe_host()["name"]]))
+        replies = self._query(lease, describe_rank)
         for reply in replies:
             if reply.error is not None:
-                record.note(f"rank {reply.rank} could not say where it is: {reply.error}")
-        told = [reply.value or {} for reply in replies]
-        settings = [one.get("settings", {}) for one in told]
-        self._limits = self._shares([one.get("free", (False, np.iinfo(np.int64).max)) for one in told])
-        firsts = [one for one in told if "host" in one]
+                data.note(f"rank {reply.rank} could not describe its host: {reply.error}")
+        answers = [reply.value or {} for reply in replies]
+        settings = [one.get("settings", {}) for one in answers]
+        self._limits = self._shares([one.get("free", (False, np.iinfo(np.int64).max)) for one in answers])
+        firsts = [one for one in answers if "host" in one]
         self._note_devices("before", {one["host"]["name"]: one["devices"] for one in firsts})
-        about = {"run": record.run_id, "started": record.started_at, "ranks": record.where, "mesh": str(self._mesh)}
+        about = {"run": data.run_id, "started": data.started_at, "ranks": data.where, "mesh": str(data.mesh)}
         cores, n = environment.usable_cores(), engines.world_size
         if capabilities.backend == "mpi" and len(set(self._hosts)) == 1 and n > cores:
             about["note"] = f"{n} ranks share {cores} cores, so times include waiting for a core."
         gpus = [(fact.host, fact.capabilities.facts.get("device number")) for fact in facts]
         if capabilities.backend == "nccl" and len(set(gpus)) < n:
-            about["note"] = f"{n} ranks share {len(set(gpus))} GPUs, so times say nothing about a GPU for each."
+            about["note"] = f"{n} ranks share {len(set(gpus))} GPUs, so times include waiting for a GPU."
         if len(set(self._hosts)) > 1:
             about["hosts"] = ", ".join(dict.fromkeys(self._hosts))
         differing = differing_settings(settings)
         about |= {f"{name} differs": text for name, text in differing.items()}
-        record.environment = {
+        data.environment = {
             "Run": about,
             "Host": environment.describe_host() | {"machine": machine_text(one["host"] for one in firsts)},
             "Library": {
@@ -275,15 +316,15 @@ class Conductor:
             },
             "Software": environment.software_versions(),
             "Settings": settings[0],
-            **{name: lines for name, lines in record.environment.items() if name.startswith("GPUs")},
+            **{name: lines for name, lines in data.environment.items() if name.startswith("GPUs")},
         }
 
-    def _ask(self, lease: Lease, function: Callable[..., Any]) -> list[Reply]:
+    def _query(self, lease: Lease, function: Callable[..., Any]) -> list[Reply]:
         firsts = sorted({host: rank for rank, host in reversed(list(enumerate(self._hosts)))}.values())
-        return lease.call(function, self._mesh, WORLD, (firsts,))
+        return lease.call(function, self._data.mesh, WORLD, (firsts,))
 
     def _shares(self, free: Sequence[tuple[bool, int]]) -> npt.NDArray[np.int64]:
-        """What buffers of each rank may take: ranks of one host share its memory, a GPU belongs to its rank."""
+        """Return the memory for buffers of each rank, in bytes; the ranks of a host share its memory."""
         return np.array(
             [
                 int(USABLE * n_bytes / (self._hosts.count(host) if is_shared else 1))
@@ -292,10 +333,10 @@ class Conductor:
             dtype=np.int64,
         )
 
-    def _look_again(self, lease: Lease) -> None:
-        """Note how the GPUs are after the run, if there were any before."""
-        if any(row["when"] == "before" for row in self._record.devices):
-            replies = self._ask(lease, sample_rank)
+    def _describe_after(self, lease: Lease) -> None:
+        """Record the readings of the GPUs after the run, if there were any before."""
+        if any(row["when"] == "before" for row in self._data.device_rows):
+            replies = self._query(lease, sample_rank)
             found: dict[str, Any] = {}
             for reply in replies:
                 if reply.value:
@@ -305,97 +346,19 @@ class Conductor:
     def _note_devices(self, when: str, readings: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         rows = [row for host, devices in readings.items() for row in device_rows(when, host, devices)]
         if rows:
-            record = self._record
-            record.devices = [row for row in record.devices if row["when"] != when] + rows
+            data = self._data
+            data.device_rows = [row for row in data.device_rows if row["when"] != when] + rows
             lines = device_lines(rows, with_host=len(readings) > 1)
-            record.environment = {**record.environment, f"GPUs {when}": lines}
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run is.
-
-    Parameters
-    ----------
-    done, total : int
-        Steps, over all launches.
-    step : str
-        What is being measured now; empty when nothing is.
-    elapsed_s, left_s : float
-        Time so far, and the estimate of what is left, in seconds.
-    """
-
-    done: int
-    total: int
-    step: str
-    elapsed_s: float
-    left_s: float
-
-
-class Clock:
-    """Counts steps and time. The estimate of what is left begins with the plan's own and learns from every step.
-
-    Parameters
-    ----------
-    seconds : numpy.ndarray
-        How long each step of the plan should take.
-    launches : int
-        How often the plan is measured.
-    elapsed_s : float, default 0
-        What it has taken before.
-    """
-
-    def __init__(self, seconds: npt.NDArray[np.float64], launches: int, elapsed_s: float = 0.0) -> None:
-        self._seconds = seconds
-        self._began = time.monotonic() - elapsed_s
-        self._ended: float | None = None
-        self._left_s = launches * float(seconds.sum())
-        self._measured_s = 0.0
-        self._spent_s = 0.0
-        self._since = time.monotonic()
-        self.done = 0
-        self.total = launches * len(seconds)
-
-    def skip(self, index: int) -> None:
-        """A step needs no measuring."""
-        self.done += 1
-        self._left_s -= float(self._seconds[index])
-        self._since = time.monotonic()
-
-    def count(self, index: int) -> None:
-        """A step was measured."""
-        now = time.monotonic()
-        self._spent_s += now - self._since
-        self._measured_s += float(self._seconds[index])
-        self.skip(index)
-
-    def start_step(self) -> None:
-        """A step begins."""
-        self._since = time.monotonic()
-
-    def stop(self) -> None:
-        """Nothing more comes."""
-        self._ended = time.monotonic()
-
-    def restore(self, done: int, elapsed_s: float) -> None:
-        """Be where a run that was read from disk had come to."""
-        self.done, self._began, self._ended = done, 0.0, elapsed_s
-
-    def read(self, step: str) -> Progress:
-        """How far it is."""
-        elapsed = (time.monotonic() if self._ended is None else self._ended) - self._began
-        pace = self._spent_s / self._measured_s if self._measured_s else 1.0
-        left = 0.0 if self._ended is not None else max(self._left_s, 0.0) * pace
-        return Progress(self.done, self.total, step, elapsed, left)
+            data.environment = {**data.environment, f"GPUs {when}": lines}
 
 
 def machine_text(hosts: Iterable[Mapping[str, Any]]) -> str:
-    """What the machine is, in a sentence, from answers of `meshlab.topology.readers.nvml.read_host`."""
+    """Summarise the machine from the results of `meshlab.topology.readers.nvml.read_host`."""
     return cluster_from_hosts(list(hosts)).summary
 
 
 def differing_settings(settings: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """The settings that are not the same on all ranks, with what they are where.
+    """Return the settings that differ between ranks, with their values.
 
     Examples
     --------
@@ -408,13 +371,13 @@ def differing_settings(settings: Sequence[Mapping[str, str]]) -> dict[str, str]:
         for rank, one in enumerate(settings):
             ranks.setdefault(one.get(name, "not set"), []).append(str(rank))
         if len(ranks) > 1:
-            told = [f"{value} on rank{'s' * (len(who) > 1)} {', '.join(who)}" for value, who in ranks.items()]
-            found[name] = "; ".join(told)
+            texts = [f"{value} on rank{'s' * (len(who) > 1)} {', '.join(who)}" for value, who in ranks.items()]
+            found[name] = "; ".join(texts)
     return found
 
 
 def device_rows(when: str, host: str, readings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of the frame of devices, from what `meshlab.topology.readers.nvml.sample` says of one host."""
+    """Return rows of the frame of devices, from `meshlab.topology.readers.nvml.sample` on one host."""
     names = {column.name for column in DEVICES}
     return [
         {"when": when, "host": host, "device": reading["id"]}
@@ -424,7 +387,7 @@ def device_rows(when: str, host: str, readings: Iterable[Mapping[str, Any]]) -> 
 
 
 def device_lines(rows: Iterable[Mapping[str, Any]], *, with_host: bool) -> dict[str, str]:
-    """The same in words, one line per GPU; what is zero or not known is left out.
+    """Describe the readings in one line per GPU; zero and unknown values are left out.
 
     Examples
     --------
@@ -433,44 +396,27 @@ def device_lines(rows: Iterable[Mapping[str, Any]], *, with_host: bool) -> dict[
     """
     lines = {}
     for row in rows:
-        told = [form.format(row[name]) for name, form in _UNITS if row.get(name)]
-        lines[f"{row['host']}, GPU {row['device']}" if with_host else f"GPU {row['device']}"] = " · ".join(told)
+        readings = [form.format(row[name]) for name, form in _UNITS if row.get(name)]
+        lines[f"{row['host']}, GPU {row['device']}" if with_host else f"GPU {row['device']}"] = " · ".join(readings)
     return lines
 
 
 def rows_of_step(
     step: Step, parties: Sequence[Party], measured: Mapping[int, Measured], hosts: Sequence[str]
 ) -> list[Row]:
-    """One results row per group or pair.
-
-    Parameters
-    ----------
-    step : Step
-        What was measured.
-    parties : sequence of Party
-        Who it was measured on.
-    measured : mapping of int to Measured
-        By global rank.
-    hosts : sequence of str
-        The host of every rank: only the clocks of one host can be compared.
-
-    Returns
-    -------
-    list of dict
-        Columns of the results that this step knows.
-    """
+    """Return one row of the results per group or pair; `hosts` has the host of every rank."""
     rows = []
-    for name, ranks in parties:
-        parts = [measured[rank] for rank in ranks]
+    for party in parties:
+        parts = [measured[rank] for rank in party.ranks]
         batches = [part.batches for part in parts]
         used = ~batches[0].is_warmup
         times = np.stack([one.time_us for one in batches])[:, used]
         summary = summarise(times.max(axis=0))
         wrong = [part.n_wrong for part in parts]
         n_wrong = None if None in wrong else sum(count or 0 for count in wrong)
-        starts = _on_one_clock([one.start_us for one in batches], ranks, hosts)
+        starts = _on_one_clock([one.start_us for one in batches], party.ranks, hosts)
         rows.append(
-            _fixed_columns(step, name)
+            _fixed_columns(step, party)
             | {
                 "n_samples": summary.n,
                 "calls": int(batches[0].calls[-1]),
@@ -492,29 +438,22 @@ def rows_of_step(
 
 
 def rows_without_times(step: Step, parties: Sequence[Party], status: str, reason: str) -> list[Row]:
-    """One results row per group or pair of a step that gave no times: failed, cancelled or skipped."""
-    return [_fixed_columns(step, name) | {"status": status, "stop_reason": reason} for name, _ in parties]
+    """Return one row per group or pair of a step without times: failed, cancelled or skipped."""
+    return [_fixed_columns(step, party) | {"status": status, "stop_reason": reason} for party in parties]
 
 
-def _fixed_columns(step: Step, group: str) -> Row:
-    return {
-        "step": step.index,
-        "collective": step.collective,
-        "op": step.op,
-        "dtype": step.dtype,
-        "root": step.root,
-        "in_place": step.in_place,
-        "mode": step.mode,
-        "axis": step.axis,
-        "group": group,
-        "n_ranks": step.n_ranks,
-        "count": step.count,
-        "size_bytes": step.size_bytes,
-    }
+def _fixed_columns(step: Step, party: Party) -> Row:
+    columns = {name: getattr(step, name) for name in _STEP_COLUMNS}
+    return columns | {"step": step.index} | _party_columns(party)
+
+
+def _party_columns(party: Party) -> Row:
+    src, dst = party.ranks if party.is_pair else (None, None)
+    return {"group": party.group, "src_rank": src, "dst_rank": dst}
 
 
 def _on_one_clock(starts: Sequence[Any], ranks: Sequence[int], hosts: Sequence[str]) -> Any:
-    """Starts of several ranks as one array, if they can be compared."""
+    """Return the starts of several ranks as one array; None unless they come from the clock of one host."""
     if any(start is None for start in starts) or len({hosts[rank] for rank in ranks}) > 1:
         return None
     return np.stack(starts)
@@ -523,18 +462,13 @@ def _on_one_clock(starts: Sequence[Any], ranks: Sequence[int], hosts: Sequence[s
 def samples_of_step(
     step: Step, parties: Sequence[Party], measured: Mapping[int, Measured], hosts: Sequence[str]
 ) -> list[Columns]:
-    """The samples of one step, as columns per rank.
-
-    Parameters
-    ----------
-    step, parties, measured, hosts
-        As in `rows_of_step`.
-    """
+    """Return the samples of one step, as columns per rank."""
     columns = []
-    for name, ranks in parties:
+    for party in parties:
+        ranks = party.ranks
         parts = [measured[rank] for rank in ranks]
-        came = [part.batches.start_us if part.arrive_us is None else part.arrive_us for part in parts]
-        starts = _on_one_clock(came, ranks, hosts)
+        entered = [part.batches.start_us if part.arrive_us is None else part.arrive_us for part in parts]
+        starts = _on_one_clock(entered, ranks, hosts)
         offsets = np.full((len(ranks), len(parts[0].batches.time_us)), np.nan) if starts is None else starts
         for rank, part, offset in zip(ranks, parts, offsets - offsets.min(axis=0), strict=True):
             batches = part.batches
@@ -543,7 +477,9 @@ def samples_of_step(
                 {
                     "step": np.full(n, step.index),
                     "axis": np.full(n, step.axis, dtype=object),
-                    "group": np.full(n, name, dtype=object),
+                    "grouping": np.full(n, step.grouping, dtype=object),
+                    "concurrent_axis": np.full(n, step.concurrent_axis, dtype=object),
+                    **{key: np.full(n, value, dtype=object) for key, value in _party_columns(party).items()},
                     "rank": np.full(n, rank),
                     "batch": np.arange(n),
                     "calls": batches.calls,

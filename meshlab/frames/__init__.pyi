@@ -2,6 +2,8 @@ from .example_data import example as example
 from .plan import Plan as Plan
 from .plan import Sampling as Sampling
 from .plan import Step as Step
+from .rundata import Progress as Progress
+from .rundata import RunData as RunData
 from .schema import DEVICES as DEVICES
 from .schema import RESULTS as RESULTS
 from .schema import SAMPLES as SAMPLES

@@ -1,4 +1,4 @@
-"""Where something was measured, in words: the column ``axis`` of a frame is short, a heading need not be."""
+"""Labels: what the rows of a frame are about, for titles, legends and tables."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CPU_SOURCES",
-    "PAIRS_OF",
+    "LABELLED",
     "SOURCES",
-    "axis_words",
+    "axis_label",
+    "axis_labels",
     "describe_groups",
-    "is_plain",
     "is_wrong",
-    "say",
-    "say_axes",
     "title_parts",
+    "value_label",
     "where_text",
 ]
 
@@ -38,88 +37,66 @@ SOURCES: Mapping[str, str] = MappingProxyType(
         "nccl-tests": "nccl-tests",
     }
 )
-"""What a title says about the source of its numbers."""
+"""Titles of the sources of numbers."""
 
 CPU_SOURCES: Mapping[str, str] = MappingProxyType({"mpi": "CPU", "threads": "threads"})
-"""Sources that run on a CPU, each with the word that must stand in the title of their numbers."""
-
-_ALONE, _PAIRS, _BESIDE = " alone", " pairs", "+"
-
-PAIRS_OF = "pairs of "
-"""How the words for pairs begin."""
+"""Sources that run on a CPU, each with the word that the titles of their numbers must contain."""
 
 
-def axis_words(axis: str, doing: str = "") -> str:
-    """Say the column ``axis`` in words.
+def axis_label(
+    axis: str, grouping: str | None = None, concurrent_axis: str | None = None, concurrent_collective: str | None = None
+) -> str:
+    """Describe what was measured along an axis, for titles and tables.
 
     Parameters
     ----------
     axis : str
-        As it stands in the frames; words stay as they are.
-    doing : str, default ""
-        What the other axis does meanwhile, where that is known.
+        The axis or group set.
+    grouping : {"together", "alone", "pairs"}, optional
+        The ranks that worked at the same time.
+    concurrent_axis, concurrent_collective : str, optional
+        The axis that was busy at the same time, and its collective.
 
     Examples
     --------
-    >>> axis_words("tp"), axis_words("tp alone"), axis_words("tp pairs"), axis_words("world pairs")
+    >>> axis_label("tp"), axis_label("tp", "alone"), axis_label("tp", "pairs"), axis_label("world", "pairs")
     ('tp', 'tp, one group at a time', 'pairs of tp', 'pairs of all ranks')
-    >>> axis_words("tp+dp", "reduce_scatter"), axis_words("tp+dp")
-    ('tp, while dp does reduce_scatter', 'tp, while dp is busy')
+    >>> axis_label("tp", "together", "dp", "reduce_scatter"), axis_label("tp", "together", "dp")
+    ('tp, while dp runs reduce_scatter', 'tp, while dp is busy')
     """
-    if axis.endswith(_ALONE):
-        return f"{axis.removesuffix(_ALONE)}, one group at a time"
-    if axis.endswith(_PAIRS):
-        own = axis.removesuffix(_PAIRS)
-        return f"{PAIRS_OF}{'all ranks' if own == WORLD else own}"
-    own, joint, other = axis.partition(_BESIDE)
-    if not joint:
-        return axis
-    return f"{own}, while {other} {f'does {doing}' if doing else 'is busy'}"
+    if grouping == "pairs":
+        return f"pairs of {'all ranks' if axis == WORLD else axis}"
+    label = f"{axis}, one group at a time" if grouping == "alone" else axis
+    if concurrent_axis is None:
+        return label
+    return f"{label}, while {concurrent_axis} {f'runs {concurrent_collective}' if concurrent_collective else 'is busy'}"
 
 
-def is_plain(axis: str) -> bool:
-    """Whether all groups of an axis worked at once and nothing beside them, which is what axes are compared by.
-
-    Examples
-    --------
-    >>> [is_plain(axis) for axis in ("tp", "dp-cp", "tp alone", axis_words("tp alone"), "tp+dp")]
-    [True, True, False, False, False]
-    """
-    return axis_words(axis) == axis and ", " not in axis and not axis.startswith(PAIRS_OF)
+LABELLED = ("axis", "grouping", "concurrent_axis", "concurrent_collective")
+"""The columns that an axis label is made of."""
 
 
-def say_axes(results: pd.DataFrame) -> pd.DataFrame:
-    """The same rows with the column ``axis`` in words; `attrs` are kept.
+def axis_labels(results: pd.DataFrame) -> pd.Series[str]:
+    """Return the axis label of every row; missing where the axis is.
 
     Examples
     --------
     >>> import pandas as pd
-    >>> rows = [("all_reduce", "tp+dp"), ("reduce_scatter", "dp+tp"), ("all_reduce", "tp")]
-    >>> frame = pd.DataFrame(rows, columns=["collective", "axis"]).assign(launch=0, step=[2, 2, 0])
-    >>> say_axes(frame)["axis"].tolist()
-    ['tp, while dp does reduce_scatter', 'dp, while tp does all_reduce', 'tp']
+    >>> rows = [("tp", "together", "dp", "broadcast"), ("tp", "alone", None, None), (None, None, None, None)]
+    >>> axis_labels(pd.DataFrame(rows, columns=LABELLED)).tolist()
+    ['tp, while dp runs broadcast', 'tp, one group at a time', <NA>]
     """
-    axes = [str(axis) for axis in results["axis"].dropna().unique()]
-    if all(axis_words(axis) == axis for axis in axes):
-        return results
-    axis = results["axis"].astype(object)
-    named = [name for name in ("run_id", "launch", "step") if name in results]
-    steps = list(zip(*(results[name] for name in named), axis, strict=True))
-    does = dict(zip(steps, results["collective"], strict=True)) if any(_BESIDE in axis for axis in axes) else {}
-    words = []
-    for *step, own in steps:
-        if not isinstance(own, str):
-            words.append(own)
-            continue
-        first, _, other = own.partition(_BESIDE)
-        words.append(axis_words(own, str(does.get((*step, f"{other}{_BESIDE}{first}"), ""))))
-    told = results.assign(axis=words).astype({"axis": results["axis"].dtype})
-    told.attrs = dict(results.attrs)
-    return told
+    import pandas as pd
+
+    columns = results[list(LABELLED)].astype(object)
+    values = columns.where(columns.notna(), None)
+    rows = list(values.itertuples(index=False, name=None))
+    labels = {row: None if row[0] is None else axis_label(*row) for row in set(rows)}  # few labels, many rows
+    return pd.Series([labels[row] for row in rows], index=results.index, dtype="string", name="axis_label")
 
 
-def say(key: str, value: Any) -> str:
-    """One key's value in words."""
+def value_label(key: str, value: Any) -> str:
+    """Describe the value of one column, for a legend."""
     import pandas as pd
 
     missing = pd.isna(value)
@@ -134,16 +111,16 @@ def say(key: str, value: Any) -> str:
 
 
 def is_wrong(results: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Which rows have a wrong result."""
+    """Select the rows with a wrong result."""
     counted = results["n_wrong"].gt(0).fillna(False).to_numpy(bool)
-    said = results["status"].eq("wrong").fillna(False).to_numpy(bool)
-    return np.asarray(counted | said)
+    marked = results["status"].eq("wrong").fillna(False).to_numpy(bool)
+    return np.asarray(counted | marked)
 
 
 def where_text(results: pd.DataFrame) -> str:
-    """Where the numbers come from, for a title; numbers from a CPU always say so.
+    """Describe the measured system, for a title; numbers from a CPU are always labelled as such.
 
-    The text in ``results.attrs["where"]`` comes first; the column ``source`` speaks when it is silent.
+    The label in ``results.attrs["where"]`` comes first. If it does not mention the CPU, the column ``source`` adds it.
 
     Examples
     --------
@@ -160,13 +137,14 @@ def where_text(results: pd.DataFrame) -> str:
 
 
 def title_parts(results: pd.DataFrame) -> list[str]:
-    """The parts of a title that hold for all rows: collective, axis and groups, where, mode.
+    """Return the parts of a title that all rows share: collective, axis and groups, system, mode.
 
     Examples
     --------
     >>> import pandas as pd
+    >>> from meshlab.frames.schema import RESULTS, conform
     >>> row = {"collective": "all_reduce", "axis": "tp", "source": "mpi", "mode": "pipelined", "n_ranks": 2}
-    >>> title_parts(pd.DataFrame([row | {"group": "tp_0"}, row | {"group": "tp_1"}]))
+    >>> title_parts(conform(pd.DataFrame([row | {"group": "tp_0"}, row | {"group": "tp_1"}]), RESULTS))
     ['all_reduce', 'tp (2 groups of 2)', 'MPI on this CPU', 'pipelined']
     """
     parts = [
@@ -184,14 +162,14 @@ def _constant(results: pd.DataFrame, column: str) -> str:
 
 
 def describe_groups(results: pd.DataFrame) -> str:
-    """The axis in words and its groups, such as "tp (2 groups of 4)"; empty where they are not the same in all rows."""
-    results = say_axes(results)
-    axis, n_ranks = _constant(results, "axis"), _constant(results, "n_ranks")
-    groups = results["group"].nunique()
-    if not axis:
-        return f"{n_ranks} rank{'s' * (n_ranks != '1')}" if n_ranks and results["axis"].isna().all() else ""
-    if axis.startswith(PAIRS_OF):
-        return axis
-    if not n_ranks or not groups:
-        return axis
-    return f"{axis} ({groups} group{'s' * (groups != 1)} of {n_ranks})"
+    """Describe the axis and its groups, such as "tp (2 groups of 4)"; empty if the rows differ in that."""
+    labels = axis_labels(results)
+    n_ranks, groups = _constant(results, "n_ranks"), results["group"].nunique()
+    if labels.isna().all():
+        return f"{n_ranks} rank{'s' * (n_ranks != '1')}" if n_ranks else ""
+    if labels.nunique() > 1:
+        return ""
+    label = str(labels.dropna().iloc[0])
+    if results["grouping"].eq("pairs").any() or not n_ranks or not groups:
+        return label
+    return f"{label} ({groups} group{'s' * (groups != 1)} of {n_ranks})"

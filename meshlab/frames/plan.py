@@ -34,15 +34,14 @@ __all__ = [
     "Plan",
     "Sampling",
     "Step",
-    "along",
-    "lay_steps",
+    "expand_steps",
     "n_rounds",
     "pairs_of_round",
 ]
 
 
 PATIENCE_S = 10.0
-"""How long a step goes on for an interval's sake, where `max_s` is over after a few slow calls."""
+"""Time limit of a step whose calls are so slow that `Sampling.max_s` ends before an interval can be computed."""
 
 Grouping = Literal["together", "alone", "pairs"]
 
@@ -51,43 +50,61 @@ GROUPINGS: dict[Grouping, str] = {
     "alone": "one group after the other, the rest idle",
     "pairs": "every two ranks of a group, in rounds of pairs that share no rank",
 }
-"""Which ranks work at the same time."""
+"""The ranks that work at the same time."""
 
 PAIRED = ("send", "send_recv")
-"""What pairs can do: one message, or one each way at the same time."""
+"""The calls that pairs support: one message, or one in each direction at the same time."""
 
-Party = tuple[str, tuple[int, ...]]
-"""Ranks that get a row of their own in the results: their name, and who they are in the world."""
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """The ranks behind one row of the results: a group, or a pair within a group.
+
+    Parameters
+    ----------
+    group : str
+        Name of the group.
+    ranks : tuple of int
+        Global ranks, in group order; for a pair, the sender first.
+    is_pair : bool, default False
+        Whether the ranks are a pair.
+    """
+
+    group: str
+    ranks: tuple[int, ...]
+    is_pair: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One point of a plan: one call, on groups of one axis, in one mode.
+    """One point of a plan: one call on the groups of one axis, in one mode.
+
+    The fields have the names of the columns of the results.
 
     Parameters
     ----------
     index : int
-        Its place in the plan, from 0.
+        Position in the plan, from 0.
     collective : str
-        What is called; for a function of the user's own, its name.
+        The collective, or the name of a user's function.
     op, dtype, root, in_place
-        How; None where they have no meaning.
+        Arguments of the call; None where they have no meaning.
     mode : {"isolated", "pipelined", "graph"}
         See `meshlab.comm.MODES`.
     axis : str
-        Where, as the frames say it: ``"tp"``, ``"tp alone"``, ``"tp pairs"``, or ``"tp+dp"`` while ``dp`` is busy too.
+        The axis or group set of the mesh.
     n_ranks : int
-        How many ranks each group has, or 2 for pairs.
+        Number of ranks per group, or 2 for pairs.
     count, size_bytes : int or None
         The call's count argument in elements, and S of nccl-tests for it; None for a function.
-    along : str
-        The group set of the mesh.
     grouping : {"together", "alone", "pairs"}
-        Which ranks work at the same time.
+        The ranks that work at the same time.
     number : int, default 0
-        Which round of pairs.
-    beside : Step, optional
-        What another axis does at the same time.
+        The round of pairs.
+    concurrent_axis, concurrent_collective : str, optional
+        The axis that is busy at the same time, and its collective.
+    concurrent : Step, optional
+        The step to run at the same time. Its own `concurrent` is None.
     """
 
     index: int
@@ -101,72 +118,57 @@ class Step:
     n_ranks: int
     count: int | None
     size_bytes: int | None
-    along: str
     grouping: Grouping = "together"
     number: int = 0
-    beside: Step | None = None
+    concurrent_axis: str | None = None
+    concurrent_collective: str | None = None
+    concurrent: Step | None = None
 
     @property
     def parts(self) -> tuple[Step, ...]:
-        """What gets rows of its own: the step, and what another axis does at the same time."""
-        return (self,) if self.beside is None else (self, self.beside)
+        """The steps that get rows: this one, and the one that runs at the same time."""
+        return (self,) if self.concurrent is None else (self, self.concurrent)
 
     @property
     def buffer_bytes(self) -> int:
-        """How much memory the buffers of one rank take; 0 for a function, which makes its own."""
+        """Memory of one rank's buffers, in bytes; 0 for a function, which allocates its own."""
         if self.count is None or self.dtype is None:
             return 0
         row = find_collective(self.collective)
         sizes = [row.elements(side, self.count, self.n_ranks) for side in ("sends", "receives")]
         own = (max(sizes) if self.in_place else sum(sizes)) * find_dtype(self.dtype).itemsize
-        return own + (0 if self.beside is None else self.beside.buffer_bytes)
+        return own + (0 if self.concurrent is None else self.concurrent.buffer_bytes)
 
     def parties(self, groups: Groups) -> list[Party]:
-        """Who gets a row: the groups, or the pairs of this round."""
+        """Return the groups that get a row, or the pairs of this round."""
         if self.grouping != "pairs":
-            return [(group.name, group.ranks) for group in groups]
-        arrow = "→" if self.collective == "send" else "↔"
+            return [Party(group.name, group.ranks) for group in groups]
         pairs = pairs_of_round(groups.size, self.number)
-        return [
-            (f"{group.ranks[a]}{arrow}{group.ranks[b]}", (group.ranks[a], group.ranks[b]))
-            for group in groups
-            for a, b in pairs
-        ]
+        return [Party(group.name, (group.ranks[a], group.ranks[b]), is_pair=True) for group in groups for a, b in pairs]
 
     def __str__(self) -> str:
         size = "" if self.size_bytes is None else f" {format_size(self.size_bytes)} {self.dtype}"
         place = " in place" if self.in_place else ""
-        text = f"{self.collective}{size}{place} along {self.along}"
+        text = f"{self.collective}{size}{place} along {self.axis}"
         if self.grouping == "alone":
             text += ", one group at a time"
         elif self.grouping == "pairs":
             text += f", pairs of round {self.number + 1}"
-        if self.beside is not None:
-            text += f" while {self.beside.collective} along {self.beside.along}"
+        if self.concurrent_axis is not None:
+            text += f" while {self.concurrent_collective} along {self.concurrent_axis}"
         return f"{text}, {self.mode}"
 
 
-def along(axis: str) -> str:
-    """The group set of the mesh that the column ``axis`` of a frame is about.
-
-    Examples
-    --------
-    >>> along("tp"), along("tp alone"), along("dp-cp+tp")
-    ('tp', 'tp', 'dp-cp')
-    """
-    return axis.partition(" ")[0].partition("+")[0]
-
-
 def n_rounds(n: int) -> int:
-    """How many rounds it takes until each of `n` ranks was paired with each other one."""
+    """Return the number of rounds in which every two of `n` ranks meet once."""
     return 0 if n < 2 else n - 1 + n % 2
 
 
 def pairs_of_round(n: int, number: int) -> list[tuple[int, int]]:
-    """The pairs of one round: no rank is in two of them, and over all rounds every two ranks meet once.
+    """Return the pairs of one round. No rank is in two pairs, and over all rounds every two ranks meet once.
 
-    The circle method of tournaments: one rank stays, the others go round. Rounds from `n_rounds` on are the same
-    pairs the other way round.
+    This is the circle method of round-robin tournaments: one rank keeps its position and the others rotate. Rounds from
+    ``n_rounds(n)`` on have the same pairs in the opposite direction.
 
     Examples
     --------
@@ -181,20 +183,20 @@ def pairs_of_round(n: int, number: int) -> list[tuple[int, int]]:
     return [(b, a) for a, b in there] if is_back else there
 
 
-def lay_steps(plan: Plan, mesh: DeviceMesh) -> tuple[Step, ...]:
-    """Lay a plan over a mesh; `Plan.steps` says how."""
-    _check_beside(plan, mesh)
+def expand_steps(plan: Plan, mesh: DeviceMesh) -> tuple[Step, ...]:
+    """Expand a plan into its steps on a mesh; see `Plan.steps`."""
+    _check_concurrent(plan, mesh)
     steps: dict[Step, Step] = {}
     for step in _points(plan, mesh):
-        beside = None if step.beside is None else replace(step.beside, index=len(steps))
-        steps.setdefault(step, replace(step, index=len(steps), beside=beside))
+        concurrent = None if step.concurrent is None else replace(step.concurrent, index=len(steps))
+        steps.setdefault(step, replace(step, index=len(steps), concurrent=concurrent))
     return tuple(steps.values())
 
 
 def _points(plan: Plan, mesh: DeviceMesh) -> Iterator[Step]:
-    """All points, also those that come twice, without their numbers."""
-    for axis, grouping in itertools.product(plan.axis, plan.groups):
-        n = mesh.group_set(axis).size
+    """Yield all points of the plan, duplicates included, without their indices."""
+    for axis, grouping in itertools.product(plan.axis, plan.grouping):
+        n = mesh[axis].size
         if grouping == "pairs" and n < 2:
             raise BenchError(f"the groups of {axis} have one rank, so there are no pairs; choose another axis")
         for number in range(2 * n_rounds(n) if grouping == "pairs" else 1):
@@ -210,43 +212,42 @@ def _points(plan: Plan, mesh: DeviceMesh) -> Iterator[Step]:
                     continue
                 point = (dtype, op, mode, in_place, size)
                 step = _point(plan, name, axis, 2 if grouping == "pairs" else n, *point)
-                label = axis if grouping == "together" else f"{axis} {grouping}"
-                yield replace(step, axis=label, grouping=grouping, number=number)
+                yield replace(step, grouping=grouping, number=number)
                 if grouping == "together":
-                    yield from _beside(plan, mesh, step, point)
+                    yield from _with_concurrent(plan, mesh, step, point)
 
 
-def _check_beside(plan: Plan, mesh: DeviceMesh) -> None:
-    """What is to run beside another axis needs one: along its own axis it is left out."""
-    for axis, name in plan.beside:
-        mesh.group_set(axis)
+def _check_concurrent(plan: Plan, mesh: DeviceMesh) -> None:
+    """Raise unless every concurrent axis exists and has another axis to run next to."""
+    for axis, name in plan.concurrent:
+        mesh[axis]
         if all(other == axis for other in plan.axis):
             others = ", ".join(other for other in mesh.axis_names if other != axis)
             raise BenchError(
-                f"{name} along {axis} cannot run beside {axis} itself, the only axis that is measured; "
-                + (f"let it run along another: {others}" if others else "leave beside= out")
+                f"concurrent: {name} along {axis} cannot run next to {axis} itself, the only axis that is measured; "
+                + (f"choose another axis: {others}" if others else "omit concurrent=")
             )
 
 
 def _check_same_ranks(mesh: DeviceMesh, axis: str, other: str) -> None:
-    """A rank that is in one of two group sets only would be waited for in the other."""
-    alone = np.setxor1d(mesh.group_set(axis).array, mesh.group_set(other).array)
+    """Raise unless two axes have the same ranks: the other ranks of a group would wait for one that has no call."""
+    alone = np.setxor1d(mesh[axis].array, mesh[other].array)
     if alone.size:
         raise BenchError(
-            f"{axis} and {other} cannot run at the same time: rank {alone[0]} is in the groups of one of them only; "
-            "choose two that have the same ranks"
+            f"{axis} and {other} cannot run at the same time: rank {alone[0]} is in the groups of only one of them; "
+            "choose two axes that have the same ranks"
         )
 
 
 def _fits(name: str, grouping: Grouping, number: int, n: int) -> bool:
-    """Whether something is measured in this way; messages both ways are the same in the second half of the rounds."""
+    """Return whether a collective is measured in a round; send_recv is the same in both directions, so once."""
     if grouping == "pairs":
         return name in PAIRED and (name == "send" or number < n_rounds(n))
     return name != "send"
 
 
 def _function(name: str, axis: str, n: int, mode: Mode) -> Step:
-    return Step(0, name, None, None, None, None, mode, axis, n, None, None, along=axis)
+    return Step(0, name, None, None, None, None, mode, axis, n, None, None)
 
 
 def _point(
@@ -268,21 +269,21 @@ def _point(
         n_ranks=n,
         count=count,
         size_bytes=row.size_bytes(count, itemsize, n),
-        along=axis,
     )
 
 
-def _beside(plan: Plan, mesh: DeviceMesh, step: Step, point: Sequence[object]) -> Iterator[Step]:
-    """What the other axis does by itself, and then both at the same time: close together, so that clocks agree."""
+def _with_concurrent(plan: Plan, mesh: DeviceMesh, step: Step, point: Sequence[object]) -> Iterator[Step]:
+    """Yield the other axis by itself, then both at the same time: close together, so that clock drift hits both."""
     dtype, op, mode, in_place, size = point
-    for axis, name in plan.beside:
-        if axis == step.along:
+    for axis, name in plan.concurrent:
+        if axis == step.axis:
             continue
-        _check_same_ranks(mesh, step.along, axis)
+        _check_same_ranks(mesh, step.axis, axis)
         may = in_place and find_collective(name).in_place
-        other = _point(plan, name, axis, mesh.group_set(axis).size, dtype, op, mode, may, size)  # type: ignore[arg-type]
+        other = _point(plan, name, axis, mesh[axis].size, dtype, op, mode, may, size)  # type: ignore[arg-type]
         yield other
-        yield replace(step, axis=f"{step.axis}+{other.axis}", beside=replace(other, axis=f"{other.axis}+{step.axis}"))
+        partner = replace(other, concurrent_axis=step.axis, concurrent_collective=step.collective)
+        yield replace(step, concurrent_axis=axis, concurrent_collective=name, concurrent=partner)
 
 
 Function = Callable[[Any], Any]
@@ -372,12 +373,12 @@ class Plan:
         How many batches to take.
     check : bool, default True
         Whether to compare each step's result with the right answer, outside the timed part.
-    groups : str or sequence of str, default "together"
-        Which ranks work at the same time: ``"together"`` (all groups of an axis), ``"alone"`` (one group after the
-        other), ``"pairs"`` (every two ranks of a group, with ``"send"`` or ``"send_recv"``).
-    beside : mapping of str to str, optional
-        What other axes do at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size and mode. Each of
-        the two is also measured by itself.
+    grouping : str or sequence of str, default "together"
+        The ranks that work at the same time: ``"together"`` (all groups of an axis), ``"alone"`` (one group at a
+        time), ``"pairs"`` (every two ranks of a group, with ``"send"`` or ``"send_recv"``).
+    concurrent : mapping of str to str, optional
+        The collectives that other axes run at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size
+        and mode. Each of the two is also measured by itself.
     launches : int, default 1
         How often the whole plan is measured, each time with fresh communicators.
     shuffle : bool, default False
@@ -410,8 +411,8 @@ class Plan:
     root: int
     sampling: Sampling
     check: bool
-    groups: tuple[Grouping, ...]
-    beside: tuple[tuple[str, str], ...]
+    grouping: tuple[Grouping, ...]
+    concurrent: tuple[tuple[str, str], ...]
     launches: int
     shuffle: bool
     seed: int
@@ -429,8 +430,8 @@ class Plan:
         root: int = 0,
         sampling: Sampling | None = None,
         check: bool = True,
-        groups: str | Sequence[str] = "together",
-        beside: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        grouping: str | Sequence[str] = "together",
+        concurrent: Mapping[str, str] | Sequence[tuple[str, str]] = (),
         launches: int = 1,
         shuffle: bool = False,
         seed: int = 0,
@@ -445,18 +446,18 @@ class Plan:
             "op": tuple(str(find_op(name)) for name in _several(op)),
             "mode": _several(mode),
             "in_place": _several(in_place),
-            "groups": _several(groups),
+            "grouping": _several(grouping),
         }
         for name, values in choices.items():
             if not values:
                 raise BenchError(f"the plan has no {name}; give at least one")
             object.__setattr__(self, name, tuple(dict.fromkeys(values)))
-        pairs = beside.items() if isinstance(beside, Mapping) else beside
+        pairs = concurrent.items() if isinstance(concurrent, Mapping) else concurrent
         put = object.__setattr__
         put(self, "root", operator.index(root))
         put(self, "sampling", Sampling() if sampling is None else sampling)
         put(self, "check", check)
-        put(self, "beside", tuple((str(axis), str(name)) for axis, name in pairs))
+        put(self, "concurrent", tuple((str(axis), str(name)) for axis, name in pairs))
         put(self, "launches", operator.index(launches))
         put(self, "shuffle", bool(shuffle))
         put(self, "seed", operator.index(seed))
@@ -465,33 +466,37 @@ class Plan:
 
     def _check(self) -> None:
         _check_known("mode", self.mode, MODES)
-        _check_known("way to group", self.groups, GROUPINGS)
+        _check_known("grouping", self.grouping, GROUPINGS)
         if self.launches < 1:
             raise BenchError(f"launches={self.launches} must be at least 1")
-        for name in (*self.collective, *(name for _, name in self.beside)):
+        for name in (*self.collective, *(name for _, name in self.concurrent)):
             if name not in self.functions:
                 self._check_collective(name)
-        if self.beside and ("together" not in self.groups or self.functions):
-            raise BenchError("beside= goes with collectives and groups='together'; leave the others to another run")
+        if self.concurrent and ("together" not in self.grouping or self.functions):
+            raise BenchError(
+                "concurrent= supports collectives with grouping='together' only; measure the others in a separate run"
+            )
 
     def _check_collective(self, name: str) -> None:
         row = find_collective(name)
-        if name == "send" and "pairs" in self.groups:
+        if name == "send" and "pairs" in self.grouping:
             return
         if row.peers and not row.is_measurable:
             raise BenchError(
-                f"{name} is one side of a message; measure send_recv, which goes round in a ring, or send with "
-                "groups='pairs'"
+                f"{name} is one side of a message; measure send_recv, which sends around a ring, or send with "
+                "grouping='pairs'"
             )
         if not row.is_measurable:
             raise BenchError(f"{name} moves no data, so it has no sizes to measure; leave it out")
         if not row.in_place and False not in self.in_place:
             raise BenchError(f"{name} cannot work in place; give in_place=False, or both")
-        if self.groups == ("pairs",) and name not in PAIRED:
-            raise BenchError(f"two ranks by themselves do {' or '.join(PAIRED)}, not {name}; choose one of these")
+        if self.grouping == ("pairs",) and name not in PAIRED:
+            raise BenchError(
+                f"grouping='pairs' supports {' and '.join(PAIRED)}, not {name}; choose one of them, or another grouping"
+            )
 
     def steps(self, mesh: MeshLike) -> tuple[Step, ...]:
-        """Lay the plan over a mesh.
+        """Expand the plan into its steps on a mesh.
 
         Sizes that round to the same count on the mesh's groups become one step. Every round of pairs is a step.
 
@@ -502,7 +507,7 @@ class Plan:
         BenchError
             If the root is outside a group, or a group has no pairs.
         """
-        return lay_steps(self, as_mesh(mesh))
+        return expand_steps(self, as_mesh(mesh))
 
     def order(self, n: int, launch: int) -> list[int]:
         """In which order a launch takes the `n` steps of the plan: a new one for every launch when shuffled.
@@ -550,9 +555,9 @@ class Plan:
         if len(self.functions) < len(self.collective):
             text += f"{span} ({len(sizes)} sizes), {', '.join(self.dtype)}, "
         text += ", ".join(self.mode)
-        if self.groups != ("together",):
-            text += f", groups {' and '.join(self.groups)}"
-        text += "".join(f", while {name} runs along {axis}" for axis, name in self.beside)
+        if self.grouping != ("together",):
+            text += f", groups {' and '.join(self.grouping)}"
+        text += "".join(f", while {name} runs along {axis}" for axis, name in self.concurrent)
         return text + (f", {self.launches} launches" if self.launches > 1 else "")
 
 

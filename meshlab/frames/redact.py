@@ -1,4 +1,4 @@
-"""Takes names out of a run that is to be given away: hosts, users, addresses, UUIDs."""
+"""Redaction: replace the names of hosts and users, addresses and UUIDs of a run by hashes, before it is shared."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import re
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from meshlab.benchmark.run import Run
+from meshlab.frames.rundata import RunData
+from meshlab.frames.store import from_document, to_document
 
-__all__ = ["Redactor", "redact_run"]
+__all__ = ["Redactor", "redact"]
 
 _UUID = re.compile(r"\b(GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")
 _ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b")
@@ -22,7 +22,7 @@ _HOME = re.compile(r"(/home/|/Users/)[^/\s:]+")
 
 
 class Redactor:
-    """Replaces names by hashes. Its key is random and kept nowhere, so nobody can try names until one fits.
+    """Replace names by hashes. The key is random and is not kept, so the names cannot be guessed by trial.
 
     Parameters
     ----------
@@ -43,18 +43,18 @@ class Redactor:
         names |= {user: "user" for user in users if user and user != "root"}
         self._kinds = names
         longest_first = sorted(map(re.escape, names), key=len, reverse=True)
-        # A name ends where letters, digits, underscores and dashes end.
+        # Letters, digits, underscores and dashes belong to a name, so node7 is not found in node77.
         self._names = re.compile(rf"(?<![\w-])(?:{'|'.join(longest_first) or '(?!)'})(?![\w-])")
 
     def text(self, text: str) -> str:
-        """The text without names."""
+        """Return a string without names."""
         text = _UUID.sub(lambda found: f"{found[1]}-{self._hash(found[0])}", text)
         text = _HOME.sub(r"\1user", text)
         text = self._names.sub(lambda found: f"{self._kinds[found[0]]}-{self._hash(found[0])}", text)
         return _ADDRESS.sub(lambda found: f"address-{self._hash(found[0])}", text)
 
     def anything(self, value: Any) -> Any:
-        """A value of dicts, lists, texts and numbers without names."""
+        """Return a value of dicts, lists, strings and numbers without names."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -67,19 +67,16 @@ class Redactor:
         return hmac.new(self._key, name.encode(), hashlib.sha256).hexdigest()[:8]
 
 
-def redact_run(run: Run) -> Run:
-    """A copy of a run without names; see `Run.redacted`."""
-    from meshlab.frames.store import document_of
-
-    redactor = Redactor(run._record.hosts, [_user(), Path.home().name])
-    document = redactor.anything(document_of(run))
+def redact(run: RunData) -> RunData:
+    """Return a copy of a run without names; see `RunData.redacted`."""
+    redactor = Redactor(run.hosts, [_user(), Path.home().name])
     frames = []
     for frame in (run.results, run.samples):
         frame.attrs = redactor.anything(frame.attrs)
         frames.append(frame)
     results, samples = frames
     results["stop_reason"] = results["stop_reason"].map(redactor.text, na_action="ignore").astype("string")
-    return type(run)._from_record(run.mesh, run.plan, document, results, samples)
+    return from_document(redactor.anything(to_document(run)), run.plan, run.mesh, results, samples)
 
 
 def _user() -> str:

@@ -1,28 +1,40 @@
-"""From what the ranks measured in one step to rows of `samples` and `results`."""
+"""RunData: what is known about a benchmark run, as a plain value. It grows while a run measures."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from meshlab.errors import BenchError, MeshlabError
-from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth, conform, empty_results, empty_samples
+from meshlab.errors import MeshlabError
+from meshlab.frames.plan import Plan, Step
+from meshlab.frames.schema import (
+    RESULTS,
+    SAMPLES,
+    bandwidth,
+    conform,
+    devices_frame,
+    empty_results,
+    empty_samples,
+)
+from meshlab.frames.table import ResultsTable, results_table, run_html
+from meshlab.mesh.mesh import DeviceMesh
 from meshlab.units import format_size
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from meshlab.benchmark.executor import Clock
-    from meshlab.frames.plan import Step
+    from matplotlib.axes import Axes
 
 __all__ = [
     "Columns",
-    "Record",
+    "Progress",
     "Row",
+    "RunData",
     "State",
     "columns_of_samples",
     "results_frame",
@@ -30,14 +42,390 @@ __all__ = [
     "samples_frame",
 ]
 
+State = Literal["running", "done", "cancelled", "failed"]
 
 Row = dict[str, Any]
+"""One row of the results, without the columns that all rows of a run share, and without bandwidth."""
 
 Columns = dict[str, Any]
+"""Some samples, as numpy arrays by column."""
+
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a run.
+
+    Parameters
+    ----------
+    done, total : int
+        Number of steps, over all launches.
+    step : str
+        The step that is being measured; empty if there is none.
+    elapsed_s, left_s : float
+        Time so far, and the estimated time left, in seconds.
+    """
+
+    done: int
+    total: int
+    step: str
+    elapsed_s: float
+    left_s: float
+
+
+class RunData:
+    """A benchmark run as data: its rows and samples, where they were measured, and how the run ended.
+
+    `Run.load` and `RunData.load` read one from a folder. A live `Run` is a RunData that still grows. Everything that
+    takes a run takes this: plots, reports, comparisons and analyses.
+
+    Parameters
+    ----------
+    plan : Plan
+        The measured plan.
+    mesh : DeviceMesh
+        The mesh that it was measured on.
+    run_id : str
+        A unique name.
+    source : str
+        The backend that measured: nccl, mpi or threads.
+    where : str
+        Label of the measured system, for example "4 ranks · MPI on this CPU".
+    state : {"running", "done", "cancelled", "failed"}, default "running"
+        The state of the run.
+    error : MeshlabError, optional
+        The reason why the run failed.
+    started_at : str, optional
+        Start time in UTC, in ISO format; now by default.
+    elapsed_s : float, default 0
+        Time that the run has taken so far, in seconds.
+    n_done : int, default 0
+        Number of finished steps, over all launches.
+    hosts : sequence of str, default ()
+        The hosts of the ranks, and of the client.
+    devices : sequence of mapping, default ()
+        Readings of the GPUs before and after the run, as rows of `RunData.devices`.
+    environment : mapping of str to mapping, optional
+        Sections of names and values that describe the system.
+    log : sequence of str, default ()
+        Events of the run, with their times.
+    results, samples : pandas.DataFrame, optional
+        The frames of a finished run.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> with ml.launch(2, backend="threads") as engines:
+    ...     results = (run := ml.bench(engines, sizes="1K, 4K")).wait()
+    >>> run.state, run.progress.done, run.results["size_bytes"].tolist()
+    ('done', 2, [1024, 4096])
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        mesh: DeviceMesh,
+        *,
+        run_id: str,
+        source: str,
+        where: str,
+        state: State = "running",
+        error: MeshlabError | None = None,
+        started_at: str | None = None,
+        elapsed_s: float = 0.0,
+        n_done: int = 0,
+        hosts: Iterable[str] = (),
+        devices: Iterable[Mapping[str, Any]] = (),
+        environment: Mapping[str, Mapping[str, str]] | None = None,
+        log: Iterable[str] = (),
+        results: pd.DataFrame | None = None,
+        samples: pd.DataFrame | None = None,
+    ) -> None:
+        self.plan = plan
+        self.mesh = mesh
+        self.run_id = run_id
+        self.source = source
+        self.where = where
+        self.state: State = state
+        self.error = error
+        self.started_at = started_at or datetime.now(UTC).isoformat(timespec="seconds")
+        self.elapsed_s = elapsed_s
+        self.n_done = n_done
+        self.hosts = tuple(hosts)
+        self.device_rows = [dict(row) for row in devices]
+        self.environment = {name: dict(values) for name, values in (environment or {}).items()}
+        self.log = list(log)
+        self.steps: tuple[Step, ...] = plan.steps(mesh)
+        """The steps of the plan on the mesh."""
+        self._lock = threading.RLock()
+        self._rows: list[Row] = [] if results is None else rows_of_results(results)
+        self._samples: list[Columns] = [] if samples is None or samples.empty else [columns_of_samples(samples)]
+        self._wrong = [row for row in self._rows if row["status"] == "wrong"]
+        self._frames: dict[str, tuple[int, pd.DataFrame]] = {}
+        # A frame that was read from disk is kept, because its attrs may say more than the columns do.
+        for name, frame in (("results", results), ("samples", samples)):
+            if frame is not None:
+                kept = frame.copy()
+                kept.attrs = dict(frame.attrs) or self.attrs
+                self._frames[name] = (len(self._rows), kept)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.RLock())
+
+    # -- growing -------------------------------------------------------------------------------------------------------
+
+    def note(self, message: str) -> None:
+        """Append a message to the log, with the time."""
+        self.log.append(f"{datetime.now(UTC):%H:%M:%S} {message}")
+
+    def add(self, rows: Sequence[Row], samples: Sequence[Columns], *, launch: int | None = None) -> None:
+        """Append rows and samples; `launch` fills their column if they do not have it yet."""
+        if launch is not None:
+            rows = [{**row, "launch": launch} for row in rows]
+            samples = [{**part, "launch": np.full(len(part["batch"]), launch)} for part in samples]
+        with self._lock:
+            self._rows += rows
+            self._wrong += [row for row in rows if row["status"] == "wrong"]
+            self._samples += samples
+
+    def rows(self, start: int = 0) -> list[Row]:
+        """Return the rows measured so far, from a position on. This is cheap, for views that follow a run.
+
+        They are dicts without the columns that all rows share, and without bandwidth.
+        """
+        with self._lock:
+            return self._rows[start:]
+
+    # -- frames --------------------------------------------------------------------------------------------------------
+
+    @property
+    def results(self) -> pd.DataFrame:
+        """One row per launch, step and group, as far as measured; `meshlab.describe` explains the columns."""
+        fixed = {"run_id": self.run_id, "source": self.source, "mesh_fingerprint": self.mesh.fingerprint}
+        with self._lock:
+            known = self._frames.get("results")
+            if known is None or known[0] != len(self._rows):
+                known = len(self._rows), results_frame(self._rows, fixed=fixed, attrs=self.attrs)
+                self._frames["results"] = known
+        return known[1].copy()
+
+    @property
+    def samples(self) -> pd.DataFrame:
+        """One row per launch, step, rank and batch, as far as measured."""
+        with self._lock:
+            known = self._frames.get("samples")
+            if known is None or known[0] != len(self._rows):
+                known = len(self._rows), samples_frame(self._samples, fixed={"run_id": self.run_id}, attrs=self.attrs)
+                self._frames["samples"] = known
+        return known[1].copy()
+
+    @property
+    def devices(self) -> pd.DataFrame:
+        """One row per GPU, before and after the run: clocks, temperature, power, throttling and errors."""
+        return devices_frame(self.device_rows)
+
+    @property
+    def attrs(self) -> dict[Any, Any]:
+        """The `attrs` of the frames: the system, the library and the settings."""
+        library = self.environment.get("Library", {})
+        values = {
+            "where": self.where,
+            "library": library.get("library", ""),
+            "gpu": library.get("device", ""),
+            "note": self.environment.get("Run", {}).get("note", ""),
+            "environment": self.environment.get("Settings", {}),
+        }
+        return {name: value for name, value in values.items() if value}
+
+    @property
+    def progress(self) -> Progress:
+        """The progress when the run stopped."""
+        return Progress(self.n_done, self.plan.launches * len(self.steps), "", self.elapsed_s, 0.0)
+
+    @property
+    def alert(self) -> str:
+        """A message about wrong results; empty if there are none."""
+        with self._lock:
+            wrong, total = list(self._wrong), len(self._rows)
+        if not wrong:
+            return ""
+        named = [
+            f"{row['collective']} on {row['group']} at {format_size(row['size_bytes'])} ({row['n_wrong']:,} elements)"
+            for row in wrong[:_MOST_NAMED]
+        ]
+        more = f" and {len(wrong) - _MOST_NAMED:,} more" if len(wrong) > _MOST_NAMED else ""
+        verb = "is" if len(wrong) == 1 else "are"
+        return f"{len(wrong):,} of {total:,} results {verb} WRONG: {', '.join(named)}{more}"
+
+    def table(self) -> ResultsTable:
+        """Return the results as one table per axis: sizes down, and time and bus bandwidth of each collective across.
+
+        Each cell is the slowest group of the axis. `results` has all columns and rows.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     results = (run := ml.bench(engines, sizes="1K, 4K")).wait()
+        >>> print(str(run.table()).splitlines()[1].strip())
+        all_reduce
+        """
+        return results_table(self.results)
+
+    # -- analyses ------------------------------------------------------------------------------------------------------
+
+    def spikes(self) -> pd.DataFrame:
+        """Return the batches that took far longer than the others; see `meshlab.analysis.find_spikes`."""
+        from meshlab.analysis.stragglers import find_spikes
+
+        return find_spikes(self)
+
+    def stragglers(self) -> pd.DataFrame:
+        """Return how late each rank enters the collectives; see `meshlab.analysis.find_stragglers`."""
+        from meshlab.analysis.stragglers import find_stragglers
+
+        return find_stragglers(self)
+
+    def contention(self) -> pd.DataFrame:
+        """Compare groups that run together with one group at a time; see `meshlab.analysis.contention`."""
+        from meshlab.analysis.concurrency import contention
+
+        return contention(self)
+
+    def interference(self) -> pd.DataFrame:
+        """Compare an axis with and without concurrent traffic on another; see `meshlab.analysis.interference`."""
+        from meshlab.analysis.concurrency import interference
+
+        return interference(self)
+
+    def pairs(self) -> pd.DataFrame:
+        """Return every measured pair of ranks, the slowest first; see `meshlab.analysis.pair_table`."""
+        from meshlab.analysis.pairs import pair_table
+
+        return pair_table(self)
+
+    def matrix(self, collective: str = "send_recv", **choice: Any) -> pd.DataFrame:
+        """Return the measured pairs as a matrix; see `meshlab.analysis.pair_matrix`.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(3, backend="threads") as engines:
+        ...     results = (run := ml.bench_pairs(engines, sizes="1K")).wait()
+        >>> run.matrix("send").notna()
+        to        0      1      2
+        from
+        0     False   True   True
+        1      True  False   True
+        2      True   True  False
+        """
+        from meshlab.analysis.pairs import pair_matrix
+
+        return pair_matrix(self, collective, **choice)
+
+    def to_nccl_tests(self) -> str:
+        """Return the results as text in the layout of nccl-tests; see `meshlab.nccl_tests.write`."""
+        from meshlab.nccl_tests.writer import write
+
+        return write(self.results)
+
+    def plot(self, **options: Any) -> Axes:
+        """Draw bandwidth over message size; see `meshlab.plots.bandwidth`, which takes the options."""
+        from meshlab.plots.curves import bandwidth as plot_bandwidth
+
+        return plot_bandwidth(self, **options)
+
+    # -- files ---------------------------------------------------------------------------------------------------------
+
+    def save(self, folder: str | Path, *, overwrite: bool = False, redact: bool = False) -> Path:
+        """Write the run to a folder: frames as Parquet and CSV, everything else as JSON.
+
+        Parameters
+        ----------
+        folder : path
+            The folder. A run that was resumed may be written to its own folder again.
+        overwrite : bool, default False
+            If True, replace a different run in the folder, with its report and figures. Other files stay.
+        redact : bool, default False
+            If True, write hashes instead of the names of hosts and users, addresses and the UUIDs of GPUs.
+
+        Returns
+        -------
+        pathlib.Path
+            The folder.
+
+        Raises
+        ------
+        BenchError
+            If the folder holds a different run, or cannot be written. No partial files are left behind.
+
+        Examples
+        --------
+        >>> import tempfile, meshlab as ml
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     results = (run := ml.bench(engines, sizes="1K")).wait()
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     run.save(folder).is_dir(), ml.Run.load(folder).run_id == run.run_id
+        (True, True)
+        """
+        from meshlab.frames.store import save
+
+        return save(self.redacted() if redact else self, folder, overwrite=overwrite)
+
+    @staticmethod
+    def load(folder: str | Path) -> RunData:
+        """Read a run that `save` wrote.
+
+        Parameters
+        ----------
+        folder : path
+            The folder.
+
+        Returns
+        -------
+        RunData
+            The run without engines. If a Parquet file is corrupt or missing, the CSV file next to it is read, with a
+            warning and a note in the log.
+
+        Raises
+        ------
+        ParseError
+            If the folder does not hold a complete run.
+        """
+        from meshlab.frames.store import load
+
+        return load(folder)
+
+    def redacted(self) -> RunData:
+        """Return a copy with hashes instead of the names of hosts and users, addresses and the UUIDs of GPUs.
+
+        A name has the same hash in the whole run, and a different one in the next copy.
+        """
+        from meshlab.frames.redact import redact
+
+        return redact(self)
+
+    # -- display -------------------------------------------------------------------------------------------------------
+
+    def __repr__(self) -> str:
+        now = self.progress
+        wrong = ", with WRONG results" if self.alert else ""
+        return (
+            f"<{type(self).__name__} {self.run_id}: {self.state}, {now.done} of {now.total} steps, {self.where}{wrong}>"
+        )
+
+    def _repr_html_(self) -> str:
+        from meshlab.plots.curves import run_figure_html
+
+        return run_html(self, run_figure_html(self))
 
 
 def results_frame(rows: Sequence[Row], *, fixed: Mapping[str, Any], attrs: Mapping[str, Any]) -> pd.DataFrame:
-    """The results frame of a run: its rows, the columns that are the same in all of them, and bandwidth."""
+    """Build the results frame of a run: its rows, the columns that all of them share, and bandwidth."""
     import pandas as pd
 
     frame = pd.DataFrame([{**fixed, **row} for row in rows]) if rows else empty_results()
@@ -49,173 +437,32 @@ def results_frame(rows: Sequence[Row], *, fixed: Mapping[str, Any], attrs: Mappi
 
 
 def samples_frame(parts: Sequence[Columns], *, fixed: Mapping[str, Any], attrs: Mapping[str, Any]) -> pd.DataFrame:
-    """The samples frame of a run."""
+    """Build the samples frame of a run."""
     import pandas as pd
 
     if not parts:
         frame = empty_samples()
     else:
-        frame = conform(
-            pd.DataFrame({name: np.concatenate([part[name] for part in parts]) for name in parts[0]}).assign(**fixed),
-            SAMPLES,
-        )
+        data = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        frame = conform(pd.DataFrame(data).assign(**fixed), SAMPLES)
     frame.attrs.update(attrs)
     return frame
 
 
 def rows_of_results(results: pd.DataFrame) -> list[Row]:
-    """The rows of a results frame as `rows_of_step` gives them: the way back from a run that was read from disk."""
+    """Convert a results frame back to rows."""
     known = results.astype(object).where(results.notna(), None)
     return [dict(zip(known.columns, values, strict=True)) for values in known.itertuples(index=False)]
 
 
 def columns_of_samples(samples: pd.DataFrame) -> Columns:
-    """The columns of a samples frame as `samples_of_step` gives them, with ``launch``."""
+    """Convert a samples frame back to columns, with ``launch``."""
     kinds = {"Int64": np.int64, "float64": np.float64, "boolean": np.bool_, "string": object}
-    return {
-        column.name: samples[column.name].to_numpy(dtype=kinds[column.dtype])
-        for column in SAMPLES
-        if column.name != "run_id"
-    }
-
-
-State = Literal["running", "done", "cancelled", "failed"]
-
-_TOLD = 3
-
-
-class Record:
-    """The memory of a run.
-
-    Parameters
-    ----------
-    run_id : str
-        The run's name.
-    clock : Clock
-        Counts its steps.
-    fixed : dict
-        The columns that are the same in all rows of the results.
-    where : str
-        What the numbers are numbers of.
-    """
-
-    def __init__(self, run_id: str, clock: Clock, fixed: dict[str, Any], where: str) -> None:
-        self.run_id = run_id
-        self.clock = clock
-        self.where = where
-        self.state: State = "running"
-        self.error: MeshlabError | None = None
-        self.environment: dict[str, dict[str, str]] = {}
-        self.devices: list[dict[str, Any]] = []
-        self.hosts: tuple[str, ...] = ()
-        self.log: list[str] = []
-        self.current: Step | None = None
-        self.started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        self.on_change: Callable[[], None] = _nothing
-        self._fixed = fixed
-        self._lock = threading.RLock()
-        self._rows: list[Row] = []
-        self._samples: list[Columns] = []
-        self._wrong: list[Row] = []
-        self._frames: dict[str, tuple[int, pd.DataFrame]] = {}
-
-    def note(self, sentence: str) -> None:
-        """Write a line into the log."""
-        self.log.append(f"{datetime.now(UTC):%H:%M:%S} {sentence}")
-
-    def add(self, launch: int, rows: Sequence[Row], samples: Sequence[Columns]) -> None:
-        """Take what a step gave."""
-        numbered = [{**row, "launch": launch} for row in rows]
-        with self._lock:
-            self._rows += numbered
-            self._wrong += [row for row in numbered if row["status"] == "wrong"]
-            self._samples += [{**part, "launch": np.full(len(part["batch"]), launch)} for part in samples]
-
-    def keep(self, rows: Sequence[Row], samples: Sequence[Columns]) -> None:
-        """Take rows and samples of an earlier part of the run, which have their launch already."""
-        with self._lock:
-            self._rows += rows
-            self._wrong += [row for row in rows if row["status"] == "wrong"]
-            self._samples += samples
-
-    def rows(self, start: int = 0) -> list[Row]:
-        """The rows from the given one on."""
-        with self._lock:
-            return self._rows[start:]
-
-    @property
-    def alert(self) -> str:
-        """What is wrong, in a sentence; empty while nothing is."""
-        with self._lock:
-            wrong, total = list(self._wrong), len(self._rows)
-        if not wrong:
-            return ""
-        named = [
-            f"{row['collective']} on {row['group']} at {format_size(row['size_bytes'])} ({row['n_wrong']:,} elements)"
-            for row in wrong[:_TOLD]
-        ]
-        more = f" and {len(wrong) - _TOLD:,} more" if len(wrong) > _TOLD else ""
-        verb = "is" if len(wrong) == 1 else "are"
-        return f"{len(wrong):,} of {total:,} rows {verb} WRONG: {', '.join(named)}{more}"
-
-    def finish(self, state: State, error: MeshlabError | None = None) -> None:
-        """Set the end."""
-        with self._lock:
-            self.current = None
-            self.clock.stop()
-            self.error = error
-            self.state = state
-
-    def restore(self, document: dict[str, Any], results: pd.DataFrame, samples: pd.DataFrame) -> None:
-        """Be what was read from disk."""
-        self.keep(rows_of_results(results), [])
-        self._frames = {"results": (len(results), results), "samples": (len(results), samples)}
-        self.run_id = document["run_id"]
-        self.error = None if document["error"] is None else BenchError(document["error"])
-        self.state, self.log, self.environment = document["state"], document["log"], document["environment"]
-        self.devices, self.hosts = document["devices"], tuple(document["hosts"])
-        self.started_at = document["started_at"]
-        self.clock.restore(document["n_done"], document["elapsed_s"])
-
-    @property
-    def source(self) -> str:
-        """What measured: the backend's name."""
-        return str(self._fixed["source"])
-
-    # -- frames --------------------------------------------------------------------------------------------------------
-
-    @property
-    def results(self) -> pd.DataFrame:
-        """One row per launch, step and group."""
-        return self._frame("results", lambda: results_frame(self._rows, fixed=self._fixed, attrs=self.attrs))
-
-    @property
-    def samples(self) -> pd.DataFrame:
-        """One row per launch, step, rank and batch."""
-        fixed = {"run_id": self.run_id}
-        return self._frame("samples", lambda: samples_frame(self._samples, fixed=fixed, attrs=self.attrs))
-
-    @property
-    def attrs(self) -> dict[str, Any]:
-        """What the frames say about themselves."""
-        library = self.environment.get("Library", {})
-        told = {
-            "where": self.where,
-            "library": library.get("library", ""),
-            "gpu": library.get("device", ""),
-            "note": self.environment.get("Run", {}).get("note", ""),
-            "environment": self.environment.get("Settings", {}),
-        }
-        return {name: value for name, value in told.items() if value}
-
-    def _frame(self, name: str, build: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-        with self._lock:
-            known = self._frames.get(name)
-            if known is None or known[0] != len(self._rows):
-                known = (len(self._rows), build())
-                self._frames[name] = known
-        return known[1].copy()
-
-
-def _nothing() -> None:
-    return None
+    columns: Columns = {}
+    for column in SAMPLES:
+        if column.name == "run_id":
+            continue
+        values = samples[column.name]
+        kind: Any = object if values.isna().any() and column.dtype != "float64" else kinds[column.dtype]
+        columns[column.name] = values.to_numpy(dtype=kind)
+    return columns

@@ -30,8 +30,9 @@ __all__ = [
     "devices_frame",
     "empty_results",
     "empty_samples",
+    "is_plain",
     "require_columns",
-    "told_steps",
+    "with_step_columns",
 ]
 
 
@@ -62,8 +63,12 @@ SAMPLES = _columns(
     ("run_id", "string", "Which run; unique."),
     ("launch", "Int64", "Which repeat with fresh communicators, from 0."),
     ("step", "Int64", "Which step of the plan, from 0."),
-    ("axis", "string", "The axis or group set that was measured, as in the results."),
-    ("group", "string", "The group's name."),
+    ("axis", "string", "The axis or group set that was measured."),
+    ("grouping", "string", "together, alone or pairs, as in the results."),
+    ("concurrent_axis", "string", "The axis that was busy at the same time; missing if there was none."),
+    ("group", "string", "The name of the group."),
+    ("src_rank", "Int64", "The sender of a pair, as a global rank; missing unless pairs were measured."),
+    ("dst_rank", "Int64", "The receiver of a pair, as a global rank; missing unless pairs were measured."),
     ("rank", "Int64", "The global rank."),
     ("batch", "Int64", "Which batch, from 0; warm-up counts too."),
     ("calls", "Int64", "How many calls the batch held."),
@@ -91,13 +96,21 @@ RESULTS = _columns(
     ("root", "Int64", "The root, as a rank of the group; missing where there is none."),
     ("in_place", "boolean", "True when input and output share memory."),
     ("mode", "string", "isolated, pipelined or graph."),
+    ("axis", "string", "The axis or group set that was measured."),
+    ("group", "string", "The name of the group; for pairs, the group that both ranks belong to."),
     (
-        "axis",
+        "grouping",
         "string",
-        "The axis or group set that was measured; tp alone: one group at a time; tp pairs: two ranks at a time; tp+dp: "
-        "along tp while dp is busy.",
+        "The ranks that worked at the same time: together (all groups of the axis), alone (one group), or pairs.",
     ),
-    ("group", "string", "The group's name; of pairs, 0→1 for a message and 0↔1 for one each way."),
+    ("concurrent_axis", "string", "The axis that was busy at the same time; missing if there was none."),
+    ("concurrent_collective", "string", "The collective that ran on the concurrent axis; missing if there was none."),
+    ("src_rank", "Int64", "The sender of a pair, as a global rank; missing unless pairs were measured."),
+    (
+        "dst_rank",
+        "Int64",
+        "The receiver of a pair, as a global rank; with send_recv both ranks send. Missing unless pairs were measured.",
+    ),
     ("n_ranks", "Int64", "How many ranks the group has."),
     ("count", "Int64", "The count argument of the call, in elements: per rank for gather-like collectives."),
     (
@@ -143,8 +156,8 @@ DEVICES = (
 )
 """Columns of the frame of devices: one row per GPU, before and after a run; what a driver does not say is missing."""
 
-STEP = ("run_id", "launch", "step", "axis", "group")
-"""What a row of the results and its samples have in common."""
+STEP = ("run_id", "launch", "step", "axis", "group", "src_rank", "dst_rank")
+"""The columns that identify a row of the results and its samples. Some are missing, so group with ``dropna=False``."""
 
 
 def describe(columns: Sequence[Column] = RESULTS) -> pd.DataFrame:
@@ -310,12 +323,41 @@ def _empty(columns: Sequence[Column]) -> pd.DataFrame:
     return pd.DataFrame({column.name: pd.Series([], dtype=column.dtype) for column in columns})
 
 
-def told_steps(frame: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
-    """Put what was measured before the columns of a frame that only says which step and group it is about."""
-    told = results[[*STEP, "collective", "op", "dtype", "mode", "n_ranks", "size_bytes"]]
-    told.attrs = {}
-    found = told.merge(frame.astype({"launch": "Int64", "step": "Int64"}), on=list(STEP), how="right")
-    return found.drop(columns="run_id")
+def is_plain(results: pd.DataFrame) -> pd.Series[bool]:
+    """Select the rows that axes are compared by: all groups together, and nothing concurrent on another axis.
+
+    Logs of other tools do not record the grouping; their rows count as plain.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> rows = [("tp", "together", None), ("tp", "alone", None), ("tp", "together", "dp"), (None, None, None)]
+    >>> is_plain(pd.DataFrame(rows, columns=["axis", "grouping", "concurrent_axis"])).tolist()
+    [True, False, False, True]
+    """
+    together = results["grouping"].isna() | results["grouping"].eq("together").fillna(value=False).astype(bool)
+    return together & results["concurrent_axis"].isna()
+
+
+_DESCRIPTION = (
+    "grouping",
+    "concurrent_axis",
+    "concurrent_collective",
+    "collective",
+    "op",
+    "dtype",
+    "mode",
+    "n_ranks",
+    "size_bytes",
+)
+
+
+def with_step_columns(frame: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame that is keyed by `STEP`, preceded by the columns that describe each step."""
+    described = results[[*STEP, *_DESCRIPTION]]
+    described.attrs = {}
+    keys = {name: described[name].dtype for name in STEP}
+    return described.merge(frame.astype(keys), on=list(STEP), how="right").drop(columns="run_id")
 
 
 def devices_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -1,56 +1,204 @@
-"""A run as a folder: frames as Parquet (and CSV, for other tools), everything else as JSON."""
+"""Runs and frames on disk, and the one way to turn whatever a person has into frames.
+
+A run is a folder: its frames as Parquet (and CSV, for other tools), everything else as JSON.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshlab.errors import BenchError, ParseError
+from meshlab.files import staged_folder
 from meshlab.frames.plan import Plan, Sampling
-from meshlab.frames.schema import RESULTS, SAMPLES, Column, conform
+from meshlab.frames.rundata import RunData
+from meshlab.frames.schema import RESULTS, SAMPLES, Column, conform, empty_samples, require_columns
+from meshlab.mesh.axes import WORLD
 from meshlab.mesh.mesh import DeviceMesh
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.benchmark.run import Run
-
 __all__ = [
     "FILES",
     "SCHEMA",
+    "Frames",
+    "as_frames",
+    "as_results",
     "check_free",
-    "document_of",
     "frame_from_csv",
     "frame_from_json",
     "frame_from_parquet",
     "frame_to_csv",
     "frame_to_json",
     "frame_to_parquet",
-    "load_run",
+    "frames_of",
+    "from_document",
+    "load",
     "run_id_in",
-    "save_run",
+    "save",
+    "split_old_axes",
+    "to_document",
 ]
 
-
-SCHEMA = 2
-"""The version of the folder's layout; it rises when an older reader could not read it any more."""
+SCHEMA = 3
+"""Version of the layout of a folder. It rises when an older reader could not read it. This module reads 2 and 3."""
 
 _FRAMES = tuple(f"{name}.{suffix}" for name in ("results", "samples") for suffix in ("parquet", "csv"))
+_FIGURES = ("membership", "topology", "bandwidth", "latency", "matrix")
+FILES = ("run.json", *_FRAMES, "report.html", "report.md", *(f"report-{kind}-*.png" for kind in _FIGURES))
+"""Patterns of the files that meshlab writes into the folder of a run."""
 
-_PICTURES = ("membership", "topology", "bandwidth", "latency", "matrix")
 
-FILES = ("run.json", *_FRAMES, "report.html", "report.md", *(f"report-{kind}-*.png" for kind in _PICTURES))
-"""Patterns of what meshlab writes into the folder of a run."""
+class Frames(NamedTuple):
+    """The frames behind something that a person passed: results, samples (maybe empty), and a name."""
+
+    results: pd.DataFrame
+    samples: pd.DataFrame
+    name: str
+
+
+def as_results(source: Any) -> pd.DataFrame:
+    """Return the results frame of whatever a person has.
+
+    Parameters
+    ----------
+    source : RunData, DataFrame, path, object with ``.results``, or a list of these
+        A run or its folder, a results frame or a file of one (Parquet, CSV, JSON), a log that was read. A list is
+        concatenated, and each item becomes a run of its own.
+
+    Returns
+    -------
+    pandas.DataFrame
+        With the columns of `meshlab.frames.schema.RESULTS`.
+
+    Raises
+    ------
+    BenchError
+        If it is something else, or a column has an unknown name or a wrong type.
+    ParseError
+        If a file is corrupt.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> len(as_results(ml.example())), len(as_results([ml.example(), ml.example()]))
+    (168, 336)
+    """
+    return as_frames(source).results
+
+
+def as_frames(source: Any, results: Any = None, *, read_other: Callable[[Path], Any] | None = None) -> Frames:
+    """Return the frames of whatever a person has; see `as_results`.
+
+    Parameters
+    ----------
+    source
+        As in `as_results`; or a samples frame, if `results` is given.
+    results : DataFrame, optional
+        The results that the samples in `source` belong to.
+    read_other : callable, optional
+        Reads the files that are not meshlab's own, such as logs.
+    """
+    import pandas as pd
+
+    if results is not None:
+        require_columns(source, ["rank", "batch"], "samples")
+        source = (results, source)
+    parts = list(frames_of(source, read_other))
+    if len(parts) == 1:
+        return parts[0]
+    joined = []
+    for kind in ("results", "samples"):
+        frames: list[pd.DataFrame] = []
+        for index, part in enumerate(parts):
+            frame: pd.DataFrame = getattr(part, kind)
+            frames.append(frame.assign(run_id=f"{index}:" + frame["run_id"].astype("string").fillna("")))
+        attrs = [dict(frame.attrs) for frame in frames]
+        for frame in frames:
+            frame.attrs = {}  # pandas compares them when it concatenates, which fails for some values
+        joined.append(pd.concat(frames, ignore_index=True))
+        joined[-1].attrs = {
+            name: value for name, value in attrs[0].items() if all(other.get(name) == value for other in attrs)
+        }
+    return Frames(joined[0], joined[1], f"{len(parts)} runs")
+
+
+def frames_of(source: Any, read_other: Callable[[Path], Any] | None = None) -> Iterator[Frames]:
+    """Yield the frames of each run in `source`; `read_other` reads files that are not meshlab's own."""
+    import pandas as pd
+
+    path: Path | None = None
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source)
+        source = _read(path, read_other)
+    if isinstance(source, list):
+        if not source:
+            raise BenchError("an empty list has no results; pass at least one run")
+        for item in source:
+            yield from frames_of(item, read_other)
+        return
+    results: Any = source
+    samples: Any = None
+    if isinstance(source, tuple) and len(source) == 2:
+        results, samples = source
+    elif hasattr(source, "results"):
+        results, samples = source.results, getattr(source, "samples", None)
+    if not isinstance(results, pd.DataFrame):
+        raise BenchError(
+            f"{type(source).__name__} has no results; pass a run or its folder, a results frame or its file, a pair "
+            "(results, samples), or an object with .results"
+        )
+    if "batch" in results:
+        raise BenchError(
+            "this is a samples frame, but results are needed; pass run, run.results, or (results, samples)"
+        )
+    name = str(getattr(source, "name", "") or results.attrs.get("file", ""))
+    if path is not None:
+        name = path.name or path.resolve().name
+    # Conforming an already conforming frame is cheap, and everything behind this line can rely on the columns.
+    results = conform(split_old_axes(results), RESULTS)
+    samples = empty_samples() if samples is None else conform(split_old_axes(samples), SAMPLES)
+    yield Frames(results, samples, name)
+
+
+def _read(path: Path, read_other: Callable[[Path], Any] | None) -> Any:
+    """Read the folder of a run, or a frame by its suffix."""
+    try:
+        if path.is_dir():
+            return load(path)
+        if path.suffix == ".parquet":
+            return frame_from_parquet(path, RESULTS)
+        if path.suffix == ".csv":
+            return frame_from_csv(path, RESULTS)
+        if path.suffix == ".json" and '"columns"' in path.read_text(encoding="utf-8", errors="replace")[:100]:
+            try:
+                return frame_from_json(path.read_text(encoding="utf-8"), RESULTS)
+            except (ValueError, KeyError, TypeError) as error:
+                raise ParseError("not a complete frame of meshlab; copy the file again", file=str(path)) from error
+        if read_other is not None:
+            return read_other(path)
+        path.stat()
+    except OSError as error:
+        raise BenchError(
+            f"cannot read {path}: {error.strerror or error}; pass the folder of a run, results as Parquet, CSV or "
+            "JSON, or a log of nccl-tests"
+        ) from error
+    raise BenchError(
+        f"{path} is neither the folder of a run nor results as Parquet, CSV or JSON; read a log of nccl-tests with "
+        "ml.nccl_tests.read(path) first"
+    )
 
 
 def run_id_in(folder: str | Path) -> str | None:
-    """Which run a folder holds; None for none, and an empty text for one that cannot be read."""
+    """Return the id of the run in a folder; None if there is none, and an empty string if it cannot be read."""
     folder = Path(folder)
     try:
         document = json.loads((folder / "run.json").read_text(encoding="utf-8"))
@@ -61,41 +209,45 @@ def run_id_in(folder: str | Path) -> str | None:
         return "" if folder.is_dir() else None
 
 
-def check_free(folder: str | Path, run_id: str | None, insist: str = "pass overwrite=True") -> None:
-    """Refuse a folder that holds another run than this one.
+def check_free(folder: str | Path, run_id: str | None) -> None:
+    """Raise if a folder holds a different run.
 
     Parameters
     ----------
     folder : path
     run_id : str or None
         The run that is to be written; None for a new one.
-    insist : str
-        How whoever asks would insist.
 
     Raises
     ------
     BenchError
-        If another run is inside.
+        If the folder holds a different run.
     """
     other = run_id_in(folder)
     if other is not None and other != run_id:
         raise BenchError(
-            f"the folder {folder} holds another run{other and f', {other}'}; choose another folder, or {insist} to "
-            "replace that run and its report"
+            f"the folder {folder} holds a different run{other and f', {other}'}",
+            hint="choose another folder, or pass overwrite=True to replace that run and its report",
         )
 
 
-def save_run(run: Run, folder: Path) -> None:
-    """Write a run's files into a folder that is there."""
-    for name, frame in (("results", run.results), ("samples", run.samples)):
-        frame_to_parquet(frame, folder / f"{name}.parquet")
-        frame_to_csv(frame, folder / f"{name}.csv")
-    text = json.dumps(document_of(run), indent=1, ensure_ascii=False)
-    (folder / "run.json").write_text(text + "\n", encoding="utf-8")
+def save(run: RunData, folder: str | Path, *, overwrite: bool = False) -> Path:
+    """Write a run to a folder; see `RunData.save`."""
+    if not overwrite:
+        check_free(folder, run.run_id)
+    replaces = () if run_id_in(folder) == run.run_id else FILES  # the report of the same run stays
+    with staged_folder(folder, replaces=replaces) as stage:
+        for name, frame in (("results", run.results), ("samples", run.samples)):
+            frame_to_parquet(frame, stage / f"{name}.parquet")
+            frame_to_csv(frame, stage / f"{name}.csv")
+        text = json.dumps(to_document(run), indent=1, ensure_ascii=False)
+        (stage / "run.json").write_text(text + "\n", encoding="utf-8")
+    return Path(folder)
 
 
-def document_of(run: Run) -> dict[str, Any]:
-    """Everything about a run but its frames, as plain data."""
+def to_document(run: RunData) -> dict[str, Any]:
+    """Return everything about a run except its frames, as plain data."""
+    progress = run.progress
     return {
         "schema": SCHEMA,
         "n_rows": {"results": len(run.results), "samples": len(run.samples)},
@@ -103,12 +255,12 @@ def document_of(run: Run) -> dict[str, Any]:
         "state": run.state,
         "error": str(run.error) if run.error is not None else None,
         "started_at": run.started_at,
-        "elapsed_s": run.progress.elapsed_s,
-        "n_done": run.progress.done,
-        "source": run._record.source,
+        "elapsed_s": progress.elapsed_s,
+        "n_done": progress.done,
+        "source": run.source,
         "where": run.where,
-        "hosts": list(run._record.hosts),
-        "devices": run._record.devices,
+        "hosts": list(run.hosts),
+        "devices": run.device_rows,
         "plan": _plan_to_json(run.plan),
         "mesh": _mesh_to_json(run.mesh),
         "environment": run.environment,
@@ -116,8 +268,8 @@ def document_of(run: Run) -> dict[str, Any]:
     }
 
 
-def load_run(cls: type[Run], folder: str | Path) -> Run:
-    """Read a run that `save_run` wrote."""
+def load(folder: str | Path) -> RunData:
+    """Read a run that `save` wrote; see `RunData.load`."""
     folder = Path(folder)
     path = folder / "run.json"
     try:
@@ -125,11 +277,12 @@ def load_run(cls: type[Run], folder: str | Path) -> Run:
     except OSError as error:
         raise ParseError(f"{folder} holds no run: {error.strerror or error}", file=str(path)) from error
     except json.JSONDecodeError as error:
-        raise ParseError(f"this is not JSON: {error.msg}", file=str(path), line=error.lineno) from error
+        raise ParseError(f"not valid JSON: {error.msg}", file=str(path), line=error.lineno) from error
     schema = document.get("schema") if isinstance(document, dict) else None
-    if schema != SCHEMA:
+    if schema not in (2, SCHEMA):
         raise ParseError(
-            f"the run has schema {schema}, this meshlab reads {SCHEMA}; use the version that wrote it",
+            f"the run has schema {schema}, but this version of meshlab reads 2 and {SCHEMA}; read it with the version "
+            "that wrote it",
             file=str(path),
         )
     try:
@@ -141,14 +294,30 @@ def load_run(cls: type[Run], folder: str | Path) -> Run:
             _read_frame(folder, name, columns, n_rows.get(name), notes)
             for name, columns in (("results", RESULTS), ("samples", SAMPLES))
         )
-        run = cls._from_record(mesh, plan, document, results, samples)
+        run = from_document(document, plan, mesh, *(_with_pair_groups(frame, mesh) for frame in (results, samples)))
     except KeyError as error:
-        raise ParseError(f"the run is not whole: it does not say its {error}", file=str(path)) from error
+        raise ParseError(f"the run is incomplete: {error} is missing", file=str(path)) from error
     except (TypeError, AttributeError) as error:
-        raise ParseError(f"the run is not whole: {error}", file=str(path)) from error
+        raise ParseError(f"the run is incomplete: {error}", file=str(path)) from error
     for note in notes:
-        run._record.note(note)
+        run.note(note)
     return run
+
+
+def from_document(
+    document: Mapping[str, Any], plan: Plan, mesh: DeviceMesh, results: pd.DataFrame, samples: pd.DataFrame
+) -> RunData:
+    """Build a run from its document (see `to_document`) and its frames."""
+    names = ("run_id", "source", "state", "started_at", "elapsed_s", "n_done", "hosts", "devices", "environment", "log")
+    return RunData(
+        plan,
+        mesh,
+        error=None if document["error"] is None else BenchError(document["error"]),
+        where=results.attrs.get("where", document["where"]),
+        results=results,
+        samples=samples,
+        **{name: document[name] for name in names},
+    )
 
 
 def _read_frame(
@@ -172,25 +341,27 @@ def _read_frame(
         frame = None
     if frame is None or n_rows not in (None, len(frame)):
         raise ParseError(
-            f"the file {trouble}, and {csv.name} beside it is not whole either; copy the folder again from where it "
-            "was made, or measure again",
+            f"the file {trouble}, and {csv.name} next to it is not complete either; copy the folder again, or measure "
+            "again",
             file=str(parquet),
         ) from cause
     note = f"{parquet.name} {trouble}; its rows were read from {csv.name}"
     notes.append(note)
-    if not isinstance(cause, FileNotFoundError):  # who left only the CSV there knows
+    if not isinstance(cause, FileNotFoundError):  # without a Parquet file, somebody kept only the CSV on purpose
         warnings.warn(f"{folder}: {note}", stacklevel=4)
     return frame
 
 
 def _plan_to_json(plan: Plan) -> dict[str, Any]:
-    """A plan as plain data; of functions of the user's own only the names."""
-    told = {field.name: getattr(plan, field.name) for field in fields(plan)}
-    return told | {"sampling": asdict(plan.sampling), "functions": dict.fromkeys(plan.functions)}
+    """Return a plan as plain data; of a user's functions, only the names."""
+    values = {field.name: getattr(plan, field.name) for field in fields(plan)}
+    return values | {"sampling": asdict(plan.sampling), "functions": dict.fromkeys(plan.functions)}
 
 
-def _plan_from_json(told: dict[str, Any]) -> Plan:
-    return Plan(**{**told, "sampling": Sampling(**told["sampling"])})
+def _plan_from_json(values: dict[str, Any]) -> Plan:
+    renamed = {"groups": "grouping", "beside": "concurrent"}  # names of schema 2
+    values = {renamed.get(name, name): value for name, value in values.items()}
+    return Plan(**{**values, "sampling": Sampling(**values["sampling"])})
 
 
 def _mesh_to_json(mesh: DeviceMesh) -> dict[str, Any]:
@@ -203,24 +374,89 @@ def _mesh_to_json(mesh: DeviceMesh) -> dict[str, Any]:
     }
 
 
-def _mesh_from_json(told: dict[str, Any]) -> DeviceMesh:
+def _mesh_from_json(values: dict[str, Any]) -> DeviceMesh:
     mesh = DeviceMesh(
-        [(name, size) for name, size in told["axes"]],
-        world_size=told["world_size"],
-        ranks=told["ranks"],
-        backends=told["backends"],
+        [(name, size) for name, size in values["axes"]],
+        world_size=values["world_size"],
+        ranks=values["ranks"],
+        backends=values["backends"],
     )
-    for name, ranks in told["groups"]:
+    for name, ranks in values["groups"]:
         mesh = mesh.with_group(name, ranks)
     return mesh
 
 
-def _unique(frame: pd.DataFrame, index: int) -> pd.Series[str]:
-    return f"{index}:" + frame["run_id"].astype("string").fillna("")
+def split_old_axes(frame: pd.DataFrame) -> pd.DataFrame:
+    """Split the axis column of frames that were written before they had a column for the grouping.
+
+    Those frames have "tp", "tp alone", "tp pairs" or "tp+dp" as the axis, and "0→1" or "0↔1" as the group of a pair.
+    Any other frame is returned as it is.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> old = pd.DataFrame({"axis": ["tp", "tp alone", "dp pairs"], "group": ["tp_0", "tp_0", "0→1"]})
+    >>> split_old_axes(old)[["axis", "grouping", "group", "src_rank", "dst_rank"]]
+      axis  grouping group  src_rank  dst_rank
+    0   tp  together  tp_0      <NA>      <NA>
+    1   tp     alone  tp_0      <NA>      <NA>
+    2   dp     pairs  <NA>         0         1
+    """
+    if "axis" not in frame or "grouping" in frame:
+        return frame
+    axis = frame["axis"].astype("string")
+    parts = axis.str.extract(r"^(?P<axis>[^ +]+)(?: (?P<grouping>alone|pairs))?(?:\+(?P<other>.+))?$").astype("string")
+    is_ours = axis.notna()
+    if "source" in frame:
+        is_ours &= ~frame["source"].eq("nccl-tests").fillna(value=False)  # that tool does not record a grouping
+    new = frame.assign(
+        axis=parts["axis"].fillna(axis),
+        grouping=parts["grouping"].mask(parts["grouping"].isna() & is_ours, "together"),
+        concurrent_axis=parts["other"],
+    )
+    if "collective" in frame:
+        new["concurrent_collective"] = _old_partners(new)
+    if "group" in frame:
+        group = frame["group"].astype("string")
+        ranks = group.str.extract(r"^(\d+)[→↔](\d+)$").astype("Int64")
+        is_pair = new["grouping"].eq("pairs").fillna(value=False)
+        new["src_rank"], new["dst_rank"] = ranks[0].where(is_pair), ranks[1].where(is_pair)
+        # A frame alone does not record which group of an axis a pair was in; `load` asks the mesh.
+        new["group"] = group.mask(is_pair & new["axis"].ne(WORLD), None).mask(is_pair & new["axis"].eq(WORLD), WORLD)
+    new.attrs = dict(frame.attrs)
+    return new
 
 
-def _common_attrs(attrs: Sequence[Mapping[Any, Any]]) -> dict[Any, Any]:
-    return {name: value for name, value in attrs[0].items() if all(other.get(name) == value for other in attrs)}
+def _old_partners(frame: pd.DataFrame) -> pd.Series[str]:
+    """Return the collective of the concurrent axis: that of the same step on the other axis."""
+    import pandas as pd
+
+    keys = [name for name in ("run_id", "launch", "step") if name in frame]
+    steps = list(zip(*(frame[name].astype(object) for name in keys), strict=True)) or [()] * len(frame)
+    known = dict(
+        zip(
+            zip(steps, frame["axis"], frame["concurrent_axis"].fillna(""), strict=True),
+            frame["collective"],
+            strict=True,
+        )
+    )
+    found = [
+        known.get((step, other, axis)) if isinstance(other, str) else None
+        for step, axis, other in zip(steps, frame["axis"], frame["concurrent_axis"], strict=True)
+    ]
+    return pd.Series(found, index=frame.index, dtype="string")
+
+
+def _with_pair_groups(frame: pd.DataFrame, mesh: DeviceMesh) -> pd.DataFrame:
+    """Fill in the groups of pairs that `split_old_axes` could not know."""
+    unknown = (frame["group"].isna() & frame["src_rank"].notna()).to_numpy(bool)
+    if unknown.any():
+        pairs = zip(frame["axis"][unknown], frame["src_rank"][unknown], strict=True)
+        groups = frame["group"].astype(object).to_numpy()
+        groups[unknown] = [mesh[str(axis)].of(int(rank)).name for axis, rank in pairs]
+        attrs, frame = frame.attrs, frame.assign(group=groups).astype({"group": "string"})
+        frame.attrs = attrs
+    return frame
 
 
 def frame_to_parquet(frame: pd.DataFrame, path: str | Path) -> None:
@@ -234,34 +470,32 @@ def frame_from_parquet(path: str | Path, columns: Sequence[Column]) -> pd.DataFr
     Raises
     ------
     ParseError
-        If the file is not whole, or no such frame.
+        If the file is incomplete, or holds a different kind of frame.
     OSError
-        If there is no such file, or it may not be read.
+        If the file does not exist, or cannot be read.
     """
     import pandas as pd
 
     # Opened here, because pyarrow's own errors about a broken file are OSErrors too.
     with Path(path).open("rb") as file, _whole(path, "Parquet"):
-        return conform(pd.read_parquet(file), columns)
+        return conform(split_old_axes(pd.read_parquet(file)), columns)
 
 
 @contextmanager
 def _whole(path: str | Path, kind: str) -> Iterator[None]:
-    """Turn what pandas and its readers say about a broken file into a sentence."""
+    """Turn the errors of pandas and its readers about a broken file into a ParseError."""
     try:
         yield
     except BenchError as error:
-        raise ParseError(f"this is no frame of meshlab: {error}", file=str(path)) from error
+        raise ParseError(f"not a frame of meshlab: {error}", file=str(path)) from error
     except (ValueError, KeyError, TypeError, NotImplementedError, OSError) as error:
-        raise ParseError(
-            f"this is not a whole {kind} file; copy it again from where it was made, or measure again", file=str(path)
-        ) from error
+        raise ParseError(f"not a complete {kind} file; copy it again, or measure again", file=str(path)) from error
 
 
 def frame_to_csv(frame: pd.DataFrame, path: str | Path) -> None:
     """Write a frame to CSV: one header row, floats in full, missing values empty.
 
-    A text that a spreadsheet would take for a formula gets an apostrophe in front.
+    A string that a spreadsheet would read as a formula gets a leading apostrophe.
     """
     import pandas as pd
 
@@ -282,24 +516,24 @@ def frame_from_csv(path: str | Path, columns: Sequence[Column]) -> pd.DataFrame:
     Raises
     ------
     ParseError
-        If the file is not whole, or no such frame.
+        If the file is incomplete, or holds a different kind of frame.
     OSError
-        If there is no such file, or it may not be read.
+        If the file does not exist, or cannot be read.
     """
     import pandas as pd
 
     data = Path(path).read_bytes()
     with _whole(path, "CSV"):
-        if not data.endswith(b"\n"):  # pandas would take the end of the last row for missing values
+        if not data.endswith(b"\n"):  # a truncated row would read as missing values
             raise ValueError
         frame = pd.read_csv(io.BytesIO(data), dtype="string", keep_default_na=False, na_values=[""])
         for name in frame.columns:
             frame[name] = frame[name].map(lambda text: text[1:] if text.startswith("'") else text, na_action="ignore")
-        return conform(frame, columns)
+        return conform(split_old_axes(frame), columns)
 
 
 def frame_to_json(frame: pd.DataFrame) -> str:
-    """Write a frame as JSON text: its columns, its `attrs`, and one list per row; missing values are null."""
+    """Write a frame as JSON: its columns, its `attrs`, and one list per row; missing values are null."""
     rows = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
     return json.dumps(
         {"columns": [str(name) for name in frame.columns], "attrs": frame.attrs, "rows": rows}, allow_nan=False
@@ -311,6 +545,7 @@ def frame_from_json(text: str, columns: Sequence[Column]) -> pd.DataFrame:
     import pandas as pd
 
     document: Mapping[str, Any] = json.loads(text)
-    frame = conform(pd.DataFrame(document["rows"], columns=document["columns"], dtype=object), columns)
+    frame = pd.DataFrame(document["rows"], columns=document["columns"], dtype=object)
+    frame = conform(split_old_axes(frame), columns)
     frame.attrs = dict(document["attrs"])
     return frame

@@ -1,131 +1,220 @@
-"""Results as plain text, for terminals and for those who listen to them."""
+"""Results as tables: plain text for terminals, and static HTML for notebooks."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshlab import markup
-from meshlab.frames.labels import PAIRS_OF, say_axes
-from meshlab.units import format_bandwidth, format_seconds, format_size, format_time_us
+from meshlab.frames.labels import axis_labels
+from meshlab.units import format_seconds, format_size
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.benchmark.run import Run
+    from meshlab.frames.rundata import RunData
 
-__all__ = ["PICTURE", "results_text", "run_card"]
+__all__ = ["ResultsTable", "TablePart", "results_table", "run_html"]
+
+_MOST_ROWS = 60
+_SPACE = "\N{FIGURE SPACE}"  # as wide as a digit, so that decimal points align in proportional fonts too
 
 
-def results_text(results: pd.DataFrame) -> str:
-    """Write results as one table per axis: sizes down, collectives across, time and bus bandwidth in each cell.
+@dataclass(frozen=True, slots=True)
+class TablePart:
+    """One table: message sizes down, collectives across.
 
-    Several groups of an axis become one cell, that of the slowest. A cell that is wrong or missing says so.
+    Parameters
+    ----------
+    title : str
+        Axis, groups, system, mode and element type.
+    collectives : tuple of str
+        The names of the columns.
+    sizes : tuple of str
+        The names of the rows; empty for functions, which have no sizes and one row.
+    cells : tuple of tuple of (float, float, str)
+        Per row and collective: time in µs and bus bandwidth in GB/s of the slowest group, and the status.
+    """
+
+    title: str
+    collectives: tuple[str, ...]
+    sizes: tuple[str, ...]
+    cells: tuple[tuple[tuple[float, float, str], ...], ...]
+
+    def columns(self) -> list[tuple[str, str, list[str]]]:
+        """Return the columns as name, unit and texts, with aligned decimal points."""
+        found = []
+        for number, name in enumerate(self.collectives):
+            column = [row[number] for row in self.cells]
+            times = [three_digits(time) if status == "ok" else status for time, _, status in column]
+            rates = [three_digits(rate) if status == "ok" else "" for _, rate, status in column]
+            found.append((name, "µs", align_decimals(times)))
+            if self.sizes:
+                found.append(("", "GB/s", align_decimals(rates)))
+        return found
+
+    def __str__(self) -> str:
+        columns = self.columns()
+        if not self.sizes:
+            lines = [f"{name}  {texts[0].strip()}" for name, _, texts in columns]
+            is_ok = [row[2] == "ok" for row in self.cells[0]]
+            return "\n".join([self.title, *(line + " µs" * ok for line, ok in zip(lines, is_ok, strict=True))])
+        blocks = [["", "size", *self.sizes]]
+        for (name, *_, times), (*_, rates) in zip(columns[::2], columns[1::2], strict=True):
+            left, right = (_justified([unit, *texts]) for unit, texts in (("µs", times), ("GB/s", rates)))
+            blocks.append([name, *(f"{time}  {rate}" for time, rate in zip(left, right, strict=True))])
+        lines = ["  ".join(cells).rstrip() for cells in zip(*map(_justified, blocks), strict=True)]
+        return "\n".join([self.title, *lines])
+
+    def html(self) -> str:
+        """Return the table as HTML."""
+        columns = self.columns()
+        header = ["size"] * bool(self.sizes) + [f"{name} {unit}".strip() for name, unit, _ in columns]
+        texts = [[text.replace(" ", _SPACE) for text in column] for *_, column in columns]
+        rows = [list(row) for row in zip(*([list(self.sizes)] if self.sizes else []), *texts, strict=True)]
+        return f'<div class="ml-sub">{markup.escape(self.title)}</div>' + markup.table(
+            header, rows, most=_MOST_ROWS, right=range(len(self.sizes) > 0, len(header))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsTable:
+    """Results as one table per axis. A console shows plain text, and a notebook shows HTML.
+
+    Parameters
+    ----------
+    parts : tuple of TablePart
+        The tables.
+    """
+
+    parts: tuple[TablePart, ...]
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.parts)) or "no results"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return "".join(part.html() for part in self.parts) or "no results"
+
+
+def results_table(results: pd.DataFrame) -> ResultsTable:
+    """Arrange results as one table per axis: sizes down, and time and bus bandwidth of each collective across.
+
+    Several groups of an axis become one cell, that of the slowest. A cell that is wrong or missing shows its status.
 
     Parameters
     ----------
     results : pandas.DataFrame
-        Columns as in `meshlab.benchmark.RESULTS`.
+        A results frame, see `meshlab.frames.schema.RESULTS`.
 
     Returns
     -------
-    str
+    ResultsTable
     """
     if results.empty:
-        return "no results"
-    tables = []
+        return ResultsTable(())
     where = results.attrs.get("where") or results["source"].iloc[0]
-    keys = ["axis", "mode", "dtype", "op", "in_place"]
-    results = say_axes(results)
-    is_function = results["size_bytes"].isna()
-    sized = results[~is_function]
-    shown = sized.assign(op=sized["op"].fillna(sized["op"].dropna().iloc[0] if sized["op"].notna().any() else ""))
-    for (axis, mode, dtype, op, in_place), rows in shown.groupby(keys, sort=False):
-        place = ", in place" if in_place else ""
+    # A collective without a reduction shares the table of those that reduce, if there is only one operation.
+    ops = results["op"].dropna().unique()
+    shown = results.assign(
+        label=axis_labels(results).fillna("all ranks"), op=results["op"].fillna(ops[0] if len(ops) == 1 else "")
+    )
+    is_function = shown["size_bytes"].isna()
+    parts = []
+    for (label, mode, dtype, op, in_place), rows in shown[~is_function].groupby(
+        ["label", "mode", "dtype", "op", "in_place"], dropna=False, sort=False
+    ):
         element = f"{dtype}, {op}" if op else str(dtype)
-        tables.append(f"{axis} · {_groups(rows)} · {where} · {mode} · {element}{place}\n{_table(rows)}")
-    for (axis, mode), rows in results[is_function].groupby(["axis", "mode"], sort=False):
-        lines = [f"{name}  {_time(part)}" for name, part in rows.groupby("collective", sort=False)]
-        tables.append("\n".join([f"{axis} · {_groups(rows)} · {where} · {mode}", *lines]))
-    return "\n\n".join(tables)
+        place = ", in place" if in_place is True else ""
+        title = f"{label} · {_groups(rows)} · {where} · {mode} · {element}{place}"
+        sizes = sorted(rows["size_bytes"].unique())
+        parts.append(_part(title, rows, tuple(sizes)))
+    for (label, mode), rows in shown[is_function].groupby(["label", "mode"], dropna=False, sort=False):
+        parts.append(_part(f"{label} · {_groups(rows)} · {where} · {mode}", rows, ()))
+    return ResultsTable(tuple(parts))
 
 
 def _groups(rows: pd.DataFrame) -> str:
+    if rows["grouping"].eq("pairs").any():
+        n_pairs = len(rows[["src_rank", "dst_rank", "collective"]].drop_duplicates())
+        return f"{n_pairs} pairs and directions, the slowest shown"
     n_groups, n_ranks = rows["group"].nunique(), rows["n_ranks"].iloc[0]
-    if rows["axis"].iloc[0].startswith(PAIRS_OF):
-        return f"{n_groups} pairs and directions, the slowest shown"
     return f"{n_groups} groups of {n_ranks}, the slowest shown" if n_groups > 1 else f"1 group of {n_ranks}"
 
 
-def _table(rows: pd.DataFrame) -> str:
-    collectives = list(dict.fromkeys(rows["collective"]))
-    cells = {key: _cell(part) for key, part in rows.groupby(["size_bytes", "collective"], sort=False)}
-    lines = [["size", *collectives], ["", *["µs      GB/s"] * len(collectives)]]
-    lines += [
-        [format_size(size), *(cells.get((size, name), "") for name in collectives)]
-        for size in sorted(rows["size_bytes"].unique())
+def _part(title: str, rows: pd.DataFrame, sizes: Sequence[int]) -> TablePart:
+    collectives = tuple(dict.fromkeys(rows["collective"]))
+    keys = ["size_bytes", "collective"] if sizes else ["collective"]
+    cells = {key: _cell(part) for key, part in rows.groupby(keys, sort=False)}
+    absent = (math.nan, math.nan, "")
+    lines = [tuple(cells.get((size, name), absent) for name in collectives) for size in sizes] or [
+        tuple(cells[(name,)] for name in collectives)
     ]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
+    return TablePart(title, collectives, tuple(format_size(size) for size in sizes), tuple(lines))
 
 
-def _time(part: pd.DataFrame) -> str:
-    bad = part[part["status"] != "ok"]
-    return str(bad["status"].iloc[0]) if len(bad) else f"{_short(float(part['time_us'].max()))} µs"
-
-
-def _cell(part: pd.DataFrame) -> str:
+def _cell(part: pd.DataFrame) -> tuple[float, float, str]:
     bad = part[part["status"] != "ok"]
     if len(bad):
-        return str(bad["status"].iloc[0])
+        return math.nan, math.nan, str(bad["status"].iloc[0])
     slowest = part.iloc[int(part["time_us"].to_numpy().argmax())]
-    return f"{_short(slowest['time_us'])}  {_short(slowest['busbw_gbs']):>8}"
+    return float(slowest["time_us"]), float(slowest["busbw_gbs"]), "ok"
 
 
-def _short(value: float) -> str:
-    if value != value:
+def three_digits(value: float) -> str:
+    """Write a number with three significant digits, so that 0.0004 GB/s does not become zero.
+
+    Examples
+    --------
+    >>> three_digits(1234.5), three_digits(12.345), three_digits(0.000456), three_digits(float("nan"))
+    ('1,234', '12.3', '0.000456', '–')
+    """
+    if math.isnan(value):
         return "–"
-    # Three digits that count: a rate of 0.0004 GB/s is not nothing.
     digits = 0 if value == 0 else min(max(0, 2 - math.floor(math.log10(abs(value)))), 9)
     return f"{value:,.{digits}f}"
 
 
-PICTURE = "<!-- picture -->"
-"""Where a picture goes: frames know nothing of plots, so whoever draws one puts it here."""
+def align_decimals(texts: Sequence[str]) -> list[str]:
+    """Pad texts to one width, with the decimal points of all numbers below each other.
+
+    Examples
+    --------
+    >>> align_decimals(["1,234", "12.3", "wrong"])
+    ['1,234  ', '   12.3', '  wrong']
+    """
+    behind = [len(text) - text.index(".") if "." in text else 0 for text in texts]
+    is_number = [text[:1].isdigit() or text[:1] == "-" for text in texts]
+    most = max(behind, default=0)
+    padded = [
+        text + " " * (most - after) if number else text
+        for text, after, number in zip(texts, behind, is_number, strict=True)
+    ]
+    return _justified(padded)
 
 
-def run_card(run: Run) -> str:
-    """Write a run as HTML that is good without JavaScript."""
+def _justified(texts: Sequence[str]) -> list[str]:
+    width = max(map(len, texts), default=0)
+    return [text.rjust(width) for text in texts]
+
+
+def run_html(run: RunData, figure: str = "") -> str:
+    """Write a run as HTML that needs no JavaScript: state, progress, error, a figure and the results."""
     now = run.progress
     times = f"{format_seconds(now.elapsed_s)} elapsed"
     if run.state == "running":
         times += f", about {format_seconds(now.left_s)} left"
-    says = f"{run.state} · {now.done} of {now.total} steps · {times}"
-    parts = [markup.bar(now.done / max(now.total, 1), says)]
+    status = f"{run.state} · {now.done} of {now.total} steps · {times}"
+    parts = [markup.bar(now.done / max(now.total, 1), status)]
     if now.step:
         parts.append(f"<div>{markup.escape(now.step)}</div>")
     if run.error is not None:
         parts.append(f'<div class="ml-bad">{markup.escape(str(run.error).splitlines()[0])}</div>')
     if run.alert:
         parts.append(f'<div class="ml-bad">{markup.escape(run.alert)}</div>')
-    parts += [PICTURE, _results_table(run.results)]
-    return markup.card(f"Run {run.run_id} · {run.where}", says, *parts)
-
-
-def _results_table(results: pd.DataFrame) -> str:
-    names = ["collective", "axis", "group", "size_bytes", "time_us", "algbw_gbs", "busbw_gbs", "n_wrong", "status"]
-    shown = results[names].copy()
-    shown["n_wrong"] = shown["n_wrong"].astype(object).where(shown["n_wrong"].notna(), "–")
-    shown["size_bytes"] = shown["size_bytes"].astype(object).where(shown["size_bytes"].notna(), None)
-    for name, write in (
-        ("size_bytes", lambda size: "–" if size is None else format_size(size)),
-        ("time_us", format_time_us),
-        ("algbw_gbs", format_bandwidth),
-        ("busbw_gbs", format_bandwidth),
-    ):
-        shown[name] = shown[name].map(write)
-    rows = shown.to_numpy().tolist()
-    header = ["collective", "axis", "group", "size", "time", "algbw", "busbw", "wrong", "status"]
-    return markup.table(header, rows, most=20)
+    parts += [figure, run.table()._repr_html_()]
+    return markup.card(f"Run {run.run_id} · {run.where}", status, *parts)

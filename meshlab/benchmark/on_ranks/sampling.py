@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from meshlab.comm.communicator import Communicator
     from meshlab.frames.plan import Sampling
 
-__all__ = ["Batches", "Measure", "StopVote", "agree_alone", "calls_per_batch", "take_batches"]
+__all__ = ["Batches", "Measure", "StopVote", "calls_per_batch", "take_batches", "vote_alone"]
 
 
 Floats = npt.NDArray[np.float64]
@@ -88,13 +88,13 @@ class StopVote:
         return max(values) if self._own is None else values[self._own]
 
 
-def agree_alone(comm: Communicator) -> StopVote:
+def vote_alone(comm: Communicator) -> StopVote:
     """The ranks of one group agree, whatever others do."""
     return StopVote(comm, [range(comm.size)])
 
 
-def take_batches(measure: Measure, agreement: StopVote, mode: Mode, sampling: Sampling) -> Batches:
-    """Time a call until its times are precise enough. All ranks of the agreement call it together.
+def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Sampling) -> Batches:
+    """Time a call until its times are precise enough. All ranks of the vote call it together.
 
     A few single calls say how long a batch should be, then come the batches for warm-up. Then batches are taken some at
     a time; what the ranks must agree on, such as when to stop, they work out from the times that all of them share. The
@@ -105,7 +105,7 @@ def take_batches(measure: Measure, agreement: StopVote, mode: Mode, sampling: Sa
     ----------
     measure : callable
         Times batches of calls.
-    agreement : StopVote
+    vote : StopVote
         Among the ranks that take part.
     mode : {"isolated", "pipelined", "graph"}
         See `meshlab.comm.MODES`.
@@ -115,14 +115,14 @@ def take_batches(measure: Measure, agreement: StopVote, mode: Mode, sampling: Sa
     began = time.perf_counter()
     parts = [measure(mode, 1, 1)]
     counts = [1]
-    shared = agreement.share([parts[0].time_us[0]])
+    shared = vote.share([parts[0].time_us[0]])
     is_slow = float(shared.max()) > 1e6 * _SLOW_S
     if not is_slow:
         parts.append(measure(mode, 1, _PROBES - 1))
         counts.append(1)
-        shared = agreement.share([np.median(np.concatenate([part.time_us for part in parts]))])
+        shared = vote.share([np.median(np.concatenate([part.time_us for part in parts]))])
     every = [calls_per_batch(call_us, mode, sampling) for call_us in shared[:, 0]]
-    calls = agreement.own(every)
+    calls = vote.own(every)
     batch_s = float((shared[:, 0] * every).max()) / 1e6
     if sampling.warmup_batches and not is_slow:
         parts.append(measure(mode, calls, sampling.warmup_batches))
@@ -144,7 +144,7 @@ def take_batches(measure: Measure, agreement: StopVote, mode: Mode, sampling: Sa
         mark = np.ones(len(part.time_us), dtype=bool)
         mark[inside] = False
         marks.append(mark)
-        shared = agreement.share([*part.time_us[inside], time.perf_counter() - began])
+        shared = vote.share([*part.time_us[inside], time.perf_counter() - began])
         series = shared[:, :-1] if series is None else np.concatenate([series, shared[:, :-1]], axis=1)
         lead = max(leading_warmup(one) for one in series)
         elapsed_s = float(shared[:, -1].max())

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.on_ranks.sampling import Batches, Floats, StopVote, agree_alone, calls_per_batch, take_batches
+from meshlab.benchmark.on_ranks.sampling import Batches, Floats, StopVote, calls_per_batch, take_batches, vote_alone
 from meshlab.comm.backend import Mode, Timings
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.correctness import Case, count_mistakes, encode
@@ -82,7 +82,7 @@ def measure_step(comm: Communicator, step: Step, sampling: Sampling, check: bool
     Measured
     """
     call, n_wrong = ready_step(comm, step, check)
-    return Measured(take_batches(call.measure, agree_alone(comm), step.mode, sampling), n_wrong)
+    return Measured(take_batches(call.measure, vote_alone(comm), step.mode, sampling), n_wrong)
 
 
 def measure_together(
@@ -246,9 +246,9 @@ def measure_concurrent(
     Parameters
     ----------
     comm, other : Communicator
-        The group of the step, and the group of what runs beside it.
+        The group of the step, and the group of the concurrent step.
     step : Step
-        With ``beside``.
+        A step with a concurrent one.
     sampling : Sampling
         How much, for each of the two.
     check : bool
@@ -257,13 +257,13 @@ def measure_concurrent(
     Returns
     -------
     tuple of Measured
-        The step's own, and that of what runs beside it.
+        The step's own measurement, and that of the concurrent step.
     """
-    if step.beside is None:
-        raise TypeError("a step of two collectives has one beside it")
+    if step.concurrent is None:
+        raise TypeError("the step has no concurrent step")
     first = _Concurrent(comm, step, sampling, check)
-    second = _Concurrent(other, step.beside, sampling, check)
-    return first.measure_beside(second, sampling), second.measure_beside(first, sampling)
+    second = _Concurrent(other, step.concurrent, sampling, check)
+    return first.measure_under_load(second, sampling), second.measure_under_load(first, sampling)
 
 
 class _Concurrent:
@@ -274,36 +274,36 @@ class _Concurrent:
         self.step = step
         self.call: PreparedCall
         self.call, self.n_wrong = ready_step(comm, step, check)
-        self.agreement = agree_alone(comm)
+        self.vote = vote_alone(comm)
         alone = self.call.measure(step.mode, 1, 3)
-        call_us = float(self.agreement.share([sorted(alone.time_us)[1]]).max())
+        call_us = float(self.vote.share([sorted(alone.time_us)[1]]).max())
         self.calls = calls_per_batch(call_us, "pipelined", sampling)
 
-    def measure_beside(self, load: _Concurrent, sampling: Sampling) -> Measured:
-        """Take batches while the other side is busy."""
+    def measure_under_load(self, load: _Concurrent, sampling: Sampling) -> Measured:
+        """Take batches while the other collective repeats in a second thread."""
         is_over = threading.Event()
-        broke: list[BaseException] = []
-        thread = threading.Thread(target=load.repeat, args=(is_over, broke), name="meshlab load", daemon=True)
+        errors: list[BaseException] = []
+        thread = threading.Thread(target=load.repeat, args=(is_over, errors), name="meshlab load", daemon=True)
         thread.start()
         try:
-            batches = take_batches(self.call.measure, self.agreement, self.step.mode, sampling)
+            batches = take_batches(self.call.measure, self.vote, self.step.mode, sampling)
         finally:
             is_over.set()
         thread.join()
-        if broke:
-            raise broke[0]
+        if errors:
+            raise errors[0]
         return Measured(batches, self.n_wrong)
 
-    def repeat(self, is_over: threading.Event, broke: list[BaseException]) -> None:
-        """Make calls until all ranks of this group have heard that it is over."""
+    def repeat(self, is_over: threading.Event, errors: list[BaseException]) -> None:
+        """Repeat the collective until every rank of this group has finished measuring the other one."""
         try:
             is_needed = True
             while is_needed:
                 for _ in range(self.calls):
                     self.call()
-                is_needed = bool(self.agreement.share([not is_over.is_set()]).max())
+                is_needed = bool(self.vote.share([not is_over.is_set()]).max())
         except BaseException as error:
-            broke.append(error)
+            errors.append(error)
 
 
 def measure_function(
