@@ -1,8 +1,9 @@
-"""What holds for the package as a whole: names, imports, the direction of imports, the two lists of dependencies."""
+"""Rules that hold for the package as a whole: names, imports and their direction, dependencies."""
 
 from __future__ import annotations
 
 import ast
+import collections
 import importlib
 import inspect
 import json
@@ -11,6 +12,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,90 +22,225 @@ import meshlab
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(meshlab.__file__).parent
 MODULES = sorted(module.name for module in pkgutil.walk_packages([str(PACKAGE)], "meshlab."))
+FILES = sorted(PACKAGE.rglob("*.py"))
 
-# Parts at the same height do not import each other.
-HEIGHTS = [
-    {"errors", "units", "markup", "files", "version"},
-    {"mesh"},
-    {"topology", "comm"},
-    {"model", "engines"},
-    {"benchmark"},
-    {"plots"},
-    {"widgets", "report"},
-    {"doctor", "cli"},
+# Folders and top-level modules, lowest first. Those of a line do not import each other, except in the first line.
+LEVELS = [
+    ["errors", "units", "files", "markup", "version"],
+    ["mesh"],
+    ["topology", "comm"],
+    ["frames"],
+    ["engines", "nccl_tests"],
+    ["analysis"],
+    ["benchmark"],
+    ["plots"],
+    ["report"],
+    ["widgets"],
+    ["cli"],
+    ["__main__"],
 ]
-AMONG_EACH_OTHER = [HEIGHTS[0], HEIGHTS[-1]]  # the plain helpers, and the command line
+LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
+
+# These folders work on frames and plain values, so they never import what measures.
+NEVER_IMPORT = {name: {"engines", "benchmark"} for name in ("analysis", "plots", "nccl_tests")}
+
+# The only imports that go up, or would close a circle: methods that forward, `.plot()`, and display hooks. All are inside
+# functions, so nothing is imported before the method is called.
+FORWARDING = {
+    ("mesh/mesh", "DeviceMesh.to"): "mesh/interop/frameworks",
+    ("mesh/mesh", "DeviceMesh.read"): "mesh/interop/frameworks",
+    ("mesh/mesh", "DeviceMesh.diff"): "mesh/diff",
+    ("mesh/mesh", "DeviceMesh.plot"): "plots/cells",
+    ("topology/model/cluster", "Cluster.health"): "topology/health",
+    ("topology/model/cluster", "Cluster.without_device"): "topology/whatif",
+    ("topology/model/cluster", "Cluster.without_link"): "topology/whatif",
+    ("topology/model/cluster", "Cluster.without_nic"): "topology/whatif",
+    ("topology/model/cluster", "Cluster.with_nodes"): "topology/whatif",
+    ("topology/model/cluster", "Cluster.with_nvlink_domain"): "topology/whatif",
+    ("topology/model/cluster", "Cluster.with_taper"): "topology/whatif",
+    ("topology/model/cluster", "Cluster.plot"): "plots/machine",
+    ("topology/model/hardware", "Node.plot"): "plots/host_diagram",
+    ("topology/placement/placement", "Placement.plot"): "plots/machine",
+    ("frames/plan", "Plan.estimate"): "benchmark/estimate",
+    ("frames/rundata", "RunData.spikes"): "analysis/stragglers",
+    ("frames/rundata", "RunData.stragglers"): "analysis/stragglers",
+    ("frames/rundata", "RunData.contention"): "analysis/concurrency",
+    ("frames/rundata", "RunData.interference"): "analysis/concurrency",
+    ("frames/rundata", "RunData.pairs"): "analysis/pairs",
+    ("frames/rundata", "RunData.matrix"): "analysis/pairs",
+    ("frames/rundata", "RunData.to_nccl_tests"): "nccl_tests/writer",
+    ("frames/rundata", "RunData.save"): "frames/store",
+    ("frames/rundata", "RunData.load"): "frames/store",
+    ("frames/rundata", "RunData.redacted"): "frames/redact",
+    ("frames/rundata", "RunData.plot"): "plots/curves",
+    ("frames/rundata", "RunData._repr_html_"): "plots/curves",
+    ("analysis/comparison", "Comparison.plot"): "plots/ratios",
+    ("benchmark/run", "Run._ipython_display_"): "widgets/live",
+}
 
 ONLY_IN = {
-    "mpi4py": {"meshlab/comm/mpi.py"},
-    "cupy": {"meshlab/comm/nccl.py", "meshlab/comm/nccl_binding.py"},
-    "nccl": {"meshlab/comm/nccl.py", "meshlab/comm/nccl_binding.py"},
-    "torch": {"meshlab/comm/gloo.py"},
-    "pynvml": {"meshlab/topology/nvml.py"},
+    "mpi4py": {"meshlab/comm/backends/mpi.py"},
+    "cupy": {"meshlab/comm/backends/nccl.py", "meshlab/comm/backends/nccl_binding.py"},
+    "nccl": {"meshlab/comm/backends/nccl.py", "meshlab/comm/backends/nccl_binding.py"},
+    "torch": set(),
+    "pynvml": {"meshlab/topology/readers/nvml.py"},
+    "yaml": {"meshlab/topology/readers/slurm.py"},
     "ipyparallel": {"meshlab/engines/processes.py"},
     "ipywidgets": {"meshlab/widgets/"},
     "anywidget": {"meshlab/widgets/"},
 }
 
 
-def imports_of(path: Path) -> list[tuple[str, ast.AST]]:
-    tree = ast.parse(path.read_text())
+def file_of(path: Path) -> str:
+    return str(path.relative_to(PACKAGE).with_suffix(""))
+
+
+def file_named(module: str) -> str | None:
+    """The file of a module of meshlab, such as "mesh/mesh"; None if it is a package or not a module."""
+    path = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    return file_of(path) if module.startswith("meshlab.") and path.is_file() else None
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def imports_of(path: Path) -> Iterator[tuple[str, str, str]]:
+    """All imports of a file but those for type checkers only: the enclosing function, the module and the name."""
+
+    def walk(node: ast.AST, owner: str) -> Iterator[tuple[str, str, str]]:
+        for child in ast.iter_child_nodes(node):
+            if is_type_checking(child):
+                continue
+            if isinstance(child, ast.Import):
+                yield from ((owner, alias.name, "") for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"{path} has a relative import"
+                yield from ((owner, child.module or "", alias.name) for alias in child.names)
+            elif isinstance(child, ast.FunctionDef | ast.ClassDef):
+                yield from walk(child, f"{owner}.{child.name}".lstrip("."))
+            else:
+                yield from walk(child, owner)
+
+    yield from walk(ast.parse(path.read_text()), "")
+
+
+def edges() -> list[tuple[str, str, str]]:
+    """The imports between the files of meshlab: importing file, enclosing function, imported file."""
     found = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found += [(alias.name, node) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} has a relative import"
-            found += [
-                (f"{node.module}.{alias.name}" if node.module == "meshlab" else node.module or "", node)
-                for alias in node.names
-            ]
+    for path in FILES:
+        for owner, module, name in imports_of(path):
+            if not module.startswith("meshlab"):
+                continue
+            other = file_named(f"{module}.{name}") or file_named(module)
+            if other is None:
+                assert path.name == "__init__.py", (
+                    f"{path} imports {name} from {module}, not from the file that defines it"
+                )
+                continue
+            found.append((file_of(path), owner, other))
     return found
 
 
-def enclosing_functions(path: Path) -> dict[ast.AST, str]:
-    owners = {}
-    for function in ast.walk(ast.parse(path.read_text())):
-        if isinstance(function, ast.FunctionDef):
-            for node in ast.walk(function):
-                owners[ast.unparse(node) if isinstance(node, ast.Import | ast.ImportFrom) else ""] = function.name
-    return owners
+EDGES = edges()
 
 
-def part_of(module: str) -> str:
-    return module.split(".")[1] if "." in module else ""
+def forwards(file: str, owner: str, other: str) -> bool:
+    return FORWARDING.get((file, owner)) == other
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_down_only(path: Path) -> None:
-    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    if own in ("__init__", "__main__"):
-        return
-    height = {part: number for number, parts in enumerate(HEIGHTS) for part in parts}
-    owners = enclosing_functions(path)
-    for module, node in imports_of(path):
-        other = part_of(module)
-        if not module.startswith("meshlab.") or other == own:
+def test_imports_go_down_only() -> None:
+    for file, owner, other in EDGES:
+        own_folder, folder = file.split("/")[0], other.split("/")[0]
+        if own_folder == folder or own_folder == "__init__" or forwards(file, owner, other):
             continue
-        if other == "widgets" and owners.get(ast.unparse(node), "").startswith(("_repr_", "_ipython_")):
-            continue  # the one way up: an object that a notebook shows
-        assert other in height, f"{path.name} imports {module}, which has no place in the order"
-        below = height[other] < height[own]
-        beside = any({own, other} <= group for group in AMONG_EACH_OTHER)
-        assert below or beside, f"{own} must not import {module}"
-        if own == "plots":
-            assert module not in ("meshlab.benchmark.run", "meshlab.engines"), f"plots must not import {module}"
+        below = LEVEL[folder] < LEVEL[own_folder] or LEVEL[folder] == LEVEL[own_folder] == 0
+        assert below, f"{file} must not import {other} (in {owner or 'the module'})"
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_what_works_on_frames_never_imports_what_measures() -> None:
+    for file, owner, other in EDGES:
+        never = NEVER_IMPORT.get(file.split("/")[0], set())
+        assert other.split("/")[0] not in never, f"{file} must not import {other} (in {owner or 'the module'})"
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    graph: dict[str, set[str]] = collections.defaultdict(set)
+    for file, owner, other in EDGES:
+        if file != other and not forwards(file, owner, other):
+            graph[file].add(other)
+    order: list[str] = []
+    state: dict[str, str] = {}
+
+    def visit(file: str, path: tuple[str, ...]) -> None:
+        assert state.get(file) != "open", f"imports form a circle: {' → '.join([*path, file])}"
+        if file in state:
+            return
+        state[file] = "open"
+        for other in sorted(graph[file]):
+            visit(other, (*path, file))
+        state[file] = "done"
+        order.append(file)
+
+    for file in sorted(graph):
+        visit(file, ())
+    assert len(order) > 100
+
+
+def test_every_listed_exception_is_still_needed() -> None:
+    used = {((file, owner), other) for file, owner, other in EDGES}
+    assert set(FORWARDING.items()) <= used
+
+
+def test_no_module_has_the_name_of_a_public_function_of_its_package() -> None:
+    for package in PACKAGE.iterdir():
+        if (package / "__init__.pyi").is_file():
+            module = importlib.import_module(f"meshlab.{package.name}")
+            functions = {name for name in module.__all__ if inspect.isroutine(getattr(module, name))}
+            modules = {path.stem for path in package.rglob("*.py")}
+            assert not functions & modules, f"{package.name}: {functions & modules}"
+
+
+def test_no_module_name_is_used_more_than_twice() -> None:
+    names = collections.Counter(path.stem for path in FILES if path.name != "__init__.py")
+    assert {name: count for name, count in names.items() if count > 2} == {}
+    assert [name for name, count in names.items() if count == 2] == ["threads"]  # the backend, and its engines
+
+
+def test_classes_of_one_name_are_one_thing() -> None:
+    classes = collections.defaultdict(list)
+    for path in FILES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes[node.name].append(file_of(path))
+    assert {name: files for name, files in classes.items() if len(files) > 1} == {}
+
+
+@pytest.mark.parametrize("module", ["meshlab.benchmark.on_ranks.timing", "meshlab.engines.worker"])
+def test_what_runs_on_the_ranks_is_light(module: str) -> None:
+    heavy = ["pandas", "matplotlib", "pyarrow", "ipywidgets", "anywidget"]
+    code = f"import sys, json, {module}; print(json.dumps([name for name in {heavy} if name in sys.modules]))"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert json.loads(out) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=file_of)
+def test_only_the_command_line_prints(path: Path) -> None:
+    if file_of(path).startswith("cli/"):
+        return
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    assert not [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
+
+
+@pytest.mark.parametrize("path", FILES, ids=file_of)
 def test_libraries_are_imported_only_where_they_belong(path: Path) -> None:
     name = str(path.relative_to(PACKAGE.parent))
-    for module, _ in imports_of(path):
+    for _, module, _ in imports_of(path):
         allowed = ONLY_IN.get(module.split(".")[0])
         assert allowed is None or any(name.startswith(place) for place in allowed), f"{name} imports {module}"
 
 
-@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", FILES, ids=file_of)
 def test_pyplot_is_imported_only_where_no_axes_were_given(path: Path) -> None:
     tree = ast.parse(path.read_text())
     branches = [
@@ -127,18 +264,35 @@ def test_pyplot_is_imported_only_where_no_axes_were_given(path: Path) -> None:
 def test_exported_names_exist_and_are_sorted(name: str) -> None:
     module = importlib.import_module(name)
     exported = getattr(module, "__all__", None)
+    is_package = Path(str(module.__file__)).name == "__init__.py"
     if exported is None:
-        assert name in ("meshlab.version", "meshlab.__main__"), f"{name} has no __all__"
+        assert is_package or name == "meshlab.version", f"{name} has no __all__"
         return
-    # Like ruff's rule: constants, then classes, then the rest, each in order.
-    order = sorted(exported, key=lambda word: (not word.isupper(), not word[:1].isupper(), word))
+    # Like ruff's rule: constants, then classes, then the rest, each in order. lazy_loader sorts by character.
+    order = sorted(
+        exported, key=None if is_package else lambda word: (not word.isupper(), not word[:1].isupper(), word)
+    )
     assert list(exported) == order
     for word in exported:
         assert getattr(module, word) is not None
 
 
-def test_public_names_are_listed_once_and_have_a_home() -> None:
-    assert set(meshlab._HOMES) | {"__version__"} == set(meshlab.__all__)
+def test_about_thirty_names_are_at_the_top() -> None:
+    namespaces = {name for name in meshlab.__all__ if inspect.ismodule(getattr(meshlab, name))}
+    assert namespaces == {
+        "analysis",
+        "benchmark",
+        "comm",
+        "engines",
+        "errors",
+        "frames",
+        "mesh",
+        "nccl_tests",
+        "plot",
+        "topology",
+        "widgets",
+    }
+    assert len(set(meshlab.__all__) - namespaces) <= 32
     with pytest.raises(AttributeError, match="no_such_name"):
         meshlab.no_such_name  # noqa: B018
 
@@ -147,11 +301,16 @@ def test_dir_offers_public_names_only() -> None:
     assert {name for name in dir(meshlab) if not name.startswith("__")} == set(meshlab.__all__) - {"__version__"}
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, home in meshlab._HOMES.items() if home in ("meshlab.plots", "meshlab.topology")]
-)
-def test_pictures_and_machines_come_with_an_example_that_runs(name: str) -> None:
-    value = getattr(meshlab, name)
+PUBLIC = [
+    (space, name)
+    for space in ("plot", "topology", "analysis", "nccl_tests", "benchmark", "engines", "frames")
+    for name in getattr(meshlab, space).__all__
+]
+
+
+@pytest.mark.parametrize(("space", "name"), PUBLIC)
+def test_public_functions_come_with_an_example_that_runs(space: str, name: str) -> None:
+    value = getattr(getattr(meshlab, space), name)
     if inspect.isfunction(value):
         assert ">>>" in (value.__doc__ or "")
 

@@ -77,7 +77,7 @@ def table(times, **other):
 
 
 def verdicts(comparison):
-    return comparison.frame["verdict"].tolist()
+    return comparison.frame()["verdict"].tolist()
 
 
 @pytest.mark.parametrize("launches", [1, 4])
@@ -95,7 +95,7 @@ def test_the_interval_holds_the_true_ratio_in_most_trials():
     rng = np.random.default_rng(8)
     sizes = [1024 * trial for trial in range(1, 101)]
     before, after = ({size: [again(LAUNCHES[0], rng)] for size in sizes} for _ in range(2))
-    frame = compare(run(before), run(after, 1.2)).frame
+    frame = compare(run(before), run(after, 1.2)).frame()
     assert frame["ratio_lo"].le(1.2).mul(frame["ratio_hi"].ge(1.2)).sum() >= 90
     assert (frame["ratio_hi"] / frame["ratio_lo"]).median() < 1.1
 
@@ -105,13 +105,13 @@ def test_launches_that_differ_make_a_difference_unclear():
     after = {1024: [1.1 * LAUNCHES[0], 1.4 * LAUNCHES[0], 0.9 * LAUNCHES[0]]}
     comparison = compare(run(before), run(after))
     assert verdicts(comparison) == ["UNCLEAR"]
-    assert comparison.frame["basis"].tolist() == ["samples, 3 launches"]
+    assert comparison.frame()["basis"].tolist() == ["samples, 3 launches"]
     assert verdicts(compare(run({1024: before[1024][:1]}), run({1024: after[1024][:1]}))) == ["SLOWER"]
 
 
 def test_the_slowest_rank_counts_and_the_warm_up_does_not():
     comparison = compare(run({1024: [LAUNCHES[0]]}), run({1024: [LAUNCHES[0]]}))
-    assert comparison.frame["before_us"].tolist() == pytest.approx([np.median(LAUNCHES[0])])
+    assert comparison.frame()["before_us"].tolist() == pytest.approx([np.median(LAUNCHES[0])])
     assert "one launch" in repr(comparison)
 
 
@@ -120,8 +120,8 @@ def test_intervals_decide_where_there_are_no_batches():
     after = table({1: (101.0, 100.0, 102.0), 2: (110.0, 109.0, 111.0), 3: (110.0, 90.0, 130.0), 4: (80.0, 79.0, 81.0)})
     comparison = compare(before, after)
     assert verdicts(comparison) == ["SAME", "SLOWER", "UNCLEAR", "FASTER"]
-    assert set(comparison.frame["basis"]) == {"intervals"}
-    assert comparison.frame["ratio"].tolist() == pytest.approx([1.01, 1.1, 1.1, 0.8])
+    assert set(comparison.frame()["basis"]) == {"intervals"}
+    assert comparison.frame()["ratio"].tolist() == pytest.approx([1.01, 1.1, 1.1, 0.8])
 
 
 def test_repeats_decide_where_there_are_no_intervals():
@@ -130,14 +130,14 @@ def test_repeats_decide_where_there_are_no_intervals():
         table({1: [120.0, 121.0, 119.0], 2: [100.5, 101, 99]}),
     )
     assert verdicts(comparison) == ["SLOWER", "SAME"]
-    assert set(comparison.frame["basis"]) == {"repeats"}
+    assert set(comparison.frame()["basis"]) == {"repeats"}
 
 
 def test_a_list_of_logs_is_a_set_of_repeats(make_log):
     logs = [ml.nccl_tests.read(make_log("2.13", bandwidth_gbs=171 + k).text()) for k in range(3)]
     slow = [ml.nccl_tests.read(make_log("2.13", bandwidth_gbs=(171 + k) / 2, latency_us=50).text()) for k in range(3)]
     comparison = compare(logs, slow)
-    assert set(comparison.frame["basis"]) == {"repeats"}
+    assert set(comparison.frame()["basis"]) == {"repeats"}
     assert set(verdicts(comparison)) == {"SLOWER"}
 
 
@@ -146,7 +146,7 @@ def test_single_readings_are_unclear_until_the_difference_is_large():
         table({1: 100.0, 2: 100.0, 3: 100.0, 4: 100.0}), table({1: 100.0, 2: 124.0, 3: 126.0, 4: 79.0})
     )
     assert verdicts(comparison) == ["UNCLEAR", "UNCLEAR", "SLOWER", "FASTER"]
-    assert comparison.frame["ratio_lo"].isna().all()
+    assert comparison.frame()["ratio_lo"].isna().all()
     assert "repeat the runs" in repr(comparison)
 
 
@@ -155,7 +155,7 @@ def test_many_rows_need_stronger_evidence_than_one():
     assert verdicts(compare(table({1: before}), table({1: after}))) == ["SLOWER"]
     sizes = range(1, 41)
     many = compare(table(dict.fromkeys(sizes, before)), table(dict.fromkeys(sizes, before) | {1: after}))
-    assert many.frame.loc[many.frame["size_bytes"] == 1, "verdict"].tolist() == ["UNCLEAR"]
+    assert many.frame().loc[many.frame()["size_bytes"] == 1, "verdict"].tolist() == ["UNCLEAR"]
 
 
 def test_noise_with_intervals_rarely_gives_a_false_alarm():
@@ -194,7 +194,7 @@ def test_what_is_not_comparable_is_refused_and_said(column, value, word):
     else:
         comparison = compare(before, after, anyway=True)
         assert comparison.differences[0].blocks
-        assert len(comparison.frame) == 1
+        assert len(comparison.frame()) == 1
 
 
 def test_another_gpu_is_refused_and_another_library_only_shown():
@@ -225,8 +225,8 @@ def test_what_a_side_does_not_know_does_not_keep_rows_apart(make_log):
 def test_placements_are_never_mixed(make_log):
     log = ml.nccl_tests.read(make_log("2.13").text())
     comparison = compare(log, log)
-    assert len(comparison.frame) == len(log.results)
-    assert comparison.frame["ratio"].eq(1).all()
+    assert len(comparison.frame()) == len(log.results)
+    assert comparison.frame()["ratio"].eq(1).all()
 
 
 def test_rows_without_a_counterpart_are_counted():
@@ -261,7 +261,7 @@ def test_results_that_are_wrong_on_both_sides_or_only_there_after_do_not_vanish(
     one.loc[0, "status"] = "wrong"
     both = compare(one, one)
     assert verdicts(both) == ["WRONG"]
-    assert both.frame["note"].tolist() == ["results are wrong before and after"]
+    assert both.frame()["note"].tolist() == ["results are wrong before and after"]
     two.loc[1, "status"] = "wrong"
     new = compare(table({1: 100.0}), two)
     assert verdicts(new) == ["UNCLEAR", "WRONG"]
@@ -271,8 +271,8 @@ def test_results_that_are_wrong_on_both_sides_or_only_there_after_do_not_vanish(
 def test_a_row_without_a_time_says_on_which_side():
     before, after = table({1: 100.0, 2: 100.0}), table({1: 100.0, 2: 100.0})
     after.loc[1, "status"] = "failed"
-    assert compare(before, after).frame["note"].tolist() == ["", "no time after"]
-    assert compare(after, before).frame["note"].tolist() == ["", "no time before"]
+    assert compare(before, after).frame()["note"].tolist() == ["", "no time after"]
+    assert compare(after, before).frame()["note"].tolist() == ["", "no time before"]
 
 
 def test_functions_have_no_size_and_are_compared_too():
@@ -296,7 +296,7 @@ def test_rows_of_the_example_have_a_name_each():
     import meshlab as ml
     from meshlab.analysis.comparison import row_name, telling_columns
 
-    frame = compare(ml.example(), ml.example()).frame
+    frame = compare(ml.example(), ml.example()).frame()
     assert len({row_name(row, telling_columns(frame)) for _, row in frame.iterrows()}) == len(frame) == 168
 
 
@@ -320,7 +320,7 @@ def test_everything_with_results_can_be_compared(make_log, tmp_path):
     frame_to_csv(log.results, paths[1])
     paths[2].write_text(frame_to_json(log.results))
     for other in (log, log.results, (log.results, None), SimpleNamespace(results=log.results), str(path), path, *paths):
-        assert compare(log, other).frame["ratio"].eq(1).all()
+        assert compare(log, other).frame()["ratio"].eq(1).all()
 
 
 @pytest.mark.parametrize("other", [5, None, pd.DataFrame({"x": [1]}), "missing.parquet"])

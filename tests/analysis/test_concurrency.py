@@ -22,73 +22,78 @@ QUICK = Sampling(max_s=0.03, min_batches=6)
 
 def rows(*times: tuple[str, str, str, int, float], **columns: Any) -> pd.DataFrame:
     """Results with these: collective, axis, group, step, time; intervals of 1 %."""
-    told = [
+    made = [
         {
             "launch": 0, "collective": collective, "axis": axis, "group": group, "step": step, "time_us": time,
             "time_us_lo": 0.99 * time, "time_us_hi": 1.01 * time, "size_bytes": 1024, "n_ranks": 2, "status": "ok",
-            "mode": "pipelined", "dtype": "float32", **columns,
+            "mode": "pipelined", "dtype": "float32", "grouping": "together", **columns,
         }
         for collective, axis, group, step, time in times
     ]  # fmt: skip
-    return conform(pd.DataFrame(told), RESULTS)
+    return conform(pd.DataFrame(made), RESULTS)
+
+
+def pair_rows(*times: tuple[int, int, float], collective: str = "send_recv", **columns: Any) -> pd.DataFrame:
+    """Results of pairs with these: sender, receiver, time."""
+    frames = [
+        rows((collective, "world", "world", 0, time), grouping="pairs", src_rank=src, dst_rank=dst, **columns)
+        for src, dst, time in times
+    ]
+    return pd.concat(frames, ignore_index=True)
 
 
 def test_the_contention_ratio_is_together_over_alone_per_group() -> None:
-    frame = contention(
-        rows(
-            ("all_reduce", "tp", "tp_0", 0, 30.0),
-            ("all_reduce", "tp", "tp_1", 0, 10.05),
-            ("all_reduce", "tp alone", "tp_0", 1, 10.0),
-            ("all_reduce", "tp alone", "tp_1", 1, 10.0),
-        )
-    ).set_index("group")
+    together = rows(("all_reduce", "tp", "tp_0", 0, 30.0), ("all_reduce", "tp", "tp_1", 0, 10.05))
+    alone = rows(("all_reduce", "tp", "tp_0", 1, 10.0), ("all_reduce", "tp", "tp_1", 1, 10.0), grouping="alone")
+    busy = rows(("all_reduce", "tp", "tp_0", 2, 90.0), concurrent_axis="dp", concurrent_collective="broadcast")
+    frame = contention(pd.concat([together, alone, busy])).set_index("group")
     assert frame["ratio"].tolist() == pytest.approx([3.0, 1.005])
     assert frame["is_clear"].tolist() == [True, False]
     assert frame.loc["tp_0", ["ratio_lo", "ratio_hi"]].tolist() == pytest.approx([3 * 0.99 / 1.01, 3 * 1.01 / 0.99])
     assert frame["axis"].tolist() == ["tp", "tp"]
 
 
-def test_the_interference_ratio_is_beside_over_alone_and_says_beside_what() -> None:
-    frame = interference(
-        rows(
-            ("all_reduce", "tp", "tp_0", 0, 10.0),
-            ("reduce_scatter", "dp", "dp_0", 1, 20.0),
-            ("all_reduce", "tp+dp", "tp_0", 2, 15.0),
-            ("reduce_scatter", "dp+tp", "dp_0", 2, 50.0),
-        )
-    )
-    assert frame[["axis", "group", "beside"]].to_numpy().tolist() == [
-        ["tp", "tp_0", "reduce_scatter on dp"],
-        ["dp", "dp_0", "all_reduce on tp"],
+def test_the_interference_ratio_is_concurrent_over_alone_and_names_the_other_axis() -> None:
+    plain = rows(("all_reduce", "tp", "tp_0", 0, 10.0), ("reduce_scatter", "dp", "dp_0", 1, 20.0))
+    busy = [
+        rows(("all_reduce", "tp", "tp_0", 2, 15.0), concurrent_axis="dp", concurrent_collective="reduce_scatter"),
+        rows(("reduce_scatter", "dp", "dp_0", 2, 50.0), concurrent_axis="tp", concurrent_collective="all_reduce"),
+    ]
+    single = rows(("all_reduce", "tp", "tp_0", 3, 1.0), grouping="alone")
+    frame = interference(pd.concat([plain, *busy, single]))
+    assert frame[["axis", "group", "concurrent_axis", "concurrent_collective"]].to_numpy().tolist() == [
+        ["tp", "tp_0", "dp", "reduce_scatter"],
+        ["dp", "dp_0", "tp", "all_reduce"],
     ]
     assert frame["ratio"].tolist() == pytest.approx([1.5, 2.5])
 
 
 def test_wrong_rows_are_in_no_ratio() -> None:
     wrong = rows(("all_reduce", "tp", "tp_0", 0, 30.0), status="wrong")
-    right = rows(("all_reduce", "tp alone", "tp_0", 1, 10.0))
+    right = rows(("all_reduce", "tp", "tp_0", 1, 10.0), grouping="alone")
     assert contention(pd.concat([wrong, right])).empty
 
 
 def test_groups_are_measured_together_and_alone(engines: ml.Engines) -> None:
-    run = ml.bench(engines, MESH, axis="tp", sizes="4K", groups=["together", "alone"], sampling=QUICK)
+    run = ml.bench(engines, MESH, axis="tp", sizes="4K", grouping=["together", "alone"], sampling=QUICK)
     results = run.wait(30)
-    assert results[["axis", "group", "status", "n_wrong"]].to_numpy().tolist() == [
-        ["tp", "tp_0", "ok", 0],
-        ["tp", "tp_1", "ok", 0],
-        ["tp alone", "tp_0", "ok", 0],
-        ["tp alone", "tp_1", "ok", 0],
+    assert results[["axis", "grouping", "group", "status", "n_wrong"]].to_numpy().tolist() == [
+        ["tp", "together", "tp_0", "ok", 0],
+        ["tp", "together", "tp_1", "ok", 0],
+        ["tp", "alone", "tp_0", "ok", 0],
+        ["tp", "alone", "tp_1", "ok", 0],
     ]
+    assert set(run.samples["grouping"]) == {"together", "alone"}
     assert len(run.contention()) == 2
     assert (run.contention()["ratio"] > 0).all()
 
 
 def test_alone_means_that_the_others_are_idle(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshlab.benchmark import executor as conductor
+    from meshlab.benchmark import executor
 
     under_way: set[int] = set()
     seen = []
-    honest = conductor.measure_step
+    honest = executor.measure_step
 
     def watch(comm: Any, *rest: Any) -> Any:
         under_way.add(comm.world_rank)
@@ -100,29 +105,34 @@ def test_alone_means_that_the_others_are_idle(thread_engines: ml.Engines, monkey
             comm.barrier()
             under_way.discard(comm.world_rank)
 
-    monkeypatch.setattr(conductor, "measure_step", watch)
-    ml.bench(thread_engines, MESH, axis="tp", sizes="4K", groups="alone", sampling=QUICK).wait(30)
+    monkeypatch.setattr(executor, "measure_step", watch)
+    ml.bench(thread_engines, MESH, axis="tp", sizes="4K", grouping="alone", sampling=QUICK).wait(30)
     assert set(seen) == {frozenset({0, 1}), frozenset({2, 3})}
 
 
 def test_two_axes_run_at_the_same_time(engines: ml.Engines) -> None:
-    run = ml.bench(engines, MESH, "all_reduce", axis="tp", sizes="16K", beside={"dp": "reduce_scatter"}, sampling=QUICK)
+    run = ml.bench(
+        engines, MESH, "all_reduce", axis="tp", sizes="16K", concurrent={"dp": "reduce_scatter"}, sampling=QUICK
+    )
     results = run.wait(60)
-    assert results[["axis", "collective", "group"]].to_numpy().tolist() == [
-        ["tp", "all_reduce", "tp_0"],
-        ["tp", "all_reduce", "tp_1"],
-        ["dp", "reduce_scatter", "dp_0"],
-        ["dp", "reduce_scatter", "dp_1"],
-        ["tp+dp", "all_reduce", "tp_0"],
-        ["tp+dp", "all_reduce", "tp_1"],
-        ["dp+tp", "reduce_scatter", "dp_0"],
-        ["dp+tp", "reduce_scatter", "dp_1"],
+    columns = ["axis", "collective", "group", "concurrent_axis", "concurrent_collective"]
+    found = results[columns].astype(object)
+    assert found.where(found.notna(), None).to_numpy().tolist() == [
+        ["tp", "all_reduce", "tp_0", None, None],
+        ["tp", "all_reduce", "tp_1", None, None],
+        ["dp", "reduce_scatter", "dp_0", None, None],
+        ["dp", "reduce_scatter", "dp_1", None, None],
+        ["tp", "all_reduce", "tp_0", "dp", "reduce_scatter"],
+        ["tp", "all_reduce", "tp_1", "dp", "reduce_scatter"],
+        ["dp", "reduce_scatter", "dp_0", "tp", "all_reduce"],
+        ["dp", "reduce_scatter", "dp_1", "tp", "all_reduce"],
     ]
     assert (results["status"] == "ok").all()
     assert (results["n_wrong"] == 0).all()
     assert len(run.interference()) == 4
     samples = run.samples
-    assert set(samples["axis"]) == {"tp", "dp", "tp+dp", "dp+tp"}
+    loads = samples[["axis", "concurrent_axis"]].fillna("").drop_duplicates()
+    assert set(loads.itertuples(index=False, name=None)) == {("tp", ""), ("dp", ""), ("tp", "dp"), ("dp", "tp")}
 
 
 def test_the_other_axis_is_busy_all_the_time(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +163,7 @@ def test_the_other_axis_is_busy_all_the_time(thread_engines: ml.Engines, monkeyp
 
     monkeypatch.setattr(ThreadBackend, "prepare", watch)
     run = ml.bench(
-        thread_engines, MESH, "all_reduce", axis="tp", sizes="16K", beside={"dp": "reduce_scatter"}, sampling=QUICK
+        thread_engines, MESH, "all_reduce", axis="tp", sizes="16K", concurrent={"dp": "reduce_scatter"}, sampling=QUICK
     )
     run.wait(60)
     assert sum(loads) > 0
@@ -180,7 +190,17 @@ def test_every_pair_is_measured_both_ways_and_one_way(n: int) -> None:
 
 def test_pairs_run_over_mpi_too(mpi_engines: ml.Engines) -> None:
     results = ml.bench_pairs(mpi_engines, MESH, axis="tp", sizes="64K", sampling=QUICK).wait(60)
-    assert sorted(results["group"]) == ["0→1", "0↔1", "1→0", "2→3", "2↔3", "3→2"]
+    found = results[["collective", "group", "src_rank", "dst_rank"]].to_numpy().tolist()
+    assert sorted(found) == [
+        ["send", "tp_0", 0, 1],
+        ["send", "tp_0", 1, 0],
+        ["send", "tp_1", 2, 3],
+        ["send", "tp_1", 3, 2],
+        ["send_recv", "tp_0", 0, 1],
+        ["send_recv", "tp_1", 2, 3],
+    ]
+    assert set(results["axis"]) == {"tp"}
+    assert set(results["grouping"]) == {"pairs"}
     assert (results["n_wrong"] == 0).all()
 
 
@@ -201,43 +221,44 @@ def test_a_message_that_arrives_damaged_is_counted(thread_engines: ml.Engines, m
         return prepared
 
     monkeypatch.setattr(ThreadBackend, "prepare", corrupt)
-    run = ml.bench(thread_engines, MESH, "send", axis="world", groups="pairs", sizes="4K", sampling=QUICK)
-    results = run.wait(30).set_index("group")
-    assert results.loc[results["status"] == "wrong", "n_wrong"].to_dict() == {
-        "0→3": 2,
-        "1→3": 2,
-        "2→3": 2,
-    }
+    run = ml.bench(thread_engines, MESH, "send", axis="world", grouping="pairs", sizes="4K", sampling=QUICK)
+    results = run.wait(30)
+    wrong = results[results["status"] == "wrong"]
+    assert wrong[["src_rank", "dst_rank", "n_wrong"]].sort_values("src_rank").to_numpy().tolist() == [
+        [0, 3, 2],
+        [1, 3, 2],
+        [2, 3, 2],
+    ]
 
 
 def test_a_slow_link_is_named() -> None:
-    times = [("send_recv", "world pairs", f"{a}↔{b}", 0, 10.0) for a in range(4) for b in range(a + 1, 4)]
-    results = rows(*times)
-    results.loc[results["group"] == "1↔2", ["time_us", "time_us_lo", "time_us_hi"]] *= 2
+    results = pair_rows(*((a, b, 20.0 if (a, b) == (1, 2) else 10.0) for a in range(4) for b in range(a + 1, 4)))
     results["busbw_gbs"] = 1024 / results["time_us"] / 1e3
     table = pair_table(results)
-    assert table.loc[table["is_slow"], ["from_rank", "to_rank"]].to_numpy().tolist() == [[1, 2]]
+    assert table.loc[table["is_slow"], ["src_rank", "dst_rank"]].to_numpy().tolist() == [[1, 2]]
     assert table["share"].iloc[0] == pytest.approx(0.5)
     assert pair_matrix(results).loc[2, 1] == pytest.approx(1024 / 20 / 1e3)
-    with pytest.raises(BenchError, match="no pairs with send were measured"):
+    with pytest.raises(BenchError, match="no pairs were measured with send;"):
         pair_matrix(results, "send")
-    with pytest.raises(BenchError, match="no pairs with send_recv of 4\u2009KiB were measured"):
+    with pytest.raises(BenchError, match="no pairs were measured with send_recv of 4\u2009KiB;"):
         pair_matrix(results, size_bytes=4096)
-    with pytest.raises(BenchError, match="value='speed' is nothing that pairs have"):
+    with pytest.raises(BenchError, match="unknown value 'speed'; choose one of busbw_gbs"):
         pair_matrix(results, value="speed")
 
 
 def test_a_matrix_never_mixes_modes_or_element_types() -> None:
-    fast = rows(("send_recv", "world pairs", "0↔1", 0, 10.0)).assign(busbw_gbs=4.0)
+    fast = pair_rows((0, 1, 10.0)).assign(busbw_gbs=4.0)
     slow = fast.assign(mode="isolated", busbw_gbs=1.0)
-    with pytest.raises(BenchError, match="more than one mode: pipelined, isolated; choose one, such as mode='pipel"):
+    with pytest.raises(
+        BenchError, match="several values of mode: pipelined, isolated; choose one, such as mode='pipel"
+    ):
         pair_matrix(pd.concat([fast, slow]))
     matrix = pair_matrix(pd.concat([fast, slow]), mode="isolated")
     assert matrix.loc[0, 1] == 1.0
     assert matrix.attrs["mode"] == "isolated"
     double = fast.assign(dtype="float64", busbw_gbs=3.0)
-    with pytest.raises(BenchError, match="more than one dtype: float32, float64"):
+    with pytest.raises(BenchError, match="several values of dtype: float32, float64"):
         pair_matrix(pd.concat([fast, double]))
     assert pair_matrix(pd.concat([fast, double]), dtype="float64").loc[0, 1] == 3.0
-    with pytest.raises(BenchError, match="no pairs with send_recv in graph were measured"):
+    with pytest.raises(BenchError, match="no pairs were measured with send_recv in graph;"):
         pair_matrix(fast, mode="graph")

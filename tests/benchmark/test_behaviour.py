@@ -13,7 +13,7 @@ from meshlab.analysis.stragglers import find_spikes, find_stragglers
 from meshlab.comm.backends.threads import ThreadBackend
 from meshlab.frames.plan import Sampling
 from meshlab.frames.statistics import leading_warmup, spike_limit
-from meshlab.frames.table import results_text
+from meshlab.frames.table import results_table
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 SHORT = Sampling(max_s=0.3, min_batches=12, max_batches=40)
@@ -46,7 +46,7 @@ def test_a_function_is_timed_like_a_collective(engines: ml.Engines) -> None:
     assert set(run.samples.loc[run.samples["step"] == own["step"].iloc[0], "rank"]) == {0, 1, 2, 3}
     run._repr_html_()
     assert "sum_up" in ml.Report(run).markdown()
-    assert "sum_up  " in results_text(results)
+    assert "sum_up  " in str(results_table(results))
 
 
 def test_what_a_function_returns_is_timed_when_it_can_be_called(thread_engines: ml.Engines) -> None:
@@ -170,7 +170,7 @@ def test_a_wrong_row_turns_the_run_red(thread_engines: ml.Engines, monkeypatch: 
     from meshlab.benchmark.on_ranks import timing
     from meshlab.widgets.live import LiveView
 
-    monkeypatch.setattr(timing, "count_wrong", lambda comm, *rest, **more: 3 if comm.world_rank == 2 else 0)
+    monkeypatch.setattr(timing, "count_wrong_elements", lambda comm, *rest, **more: 3 if comm.world_rank == 2 else 0)
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=SHORT)
     view = LiveView(run)
     run.wait(30)

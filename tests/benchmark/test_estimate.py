@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark.executor import Clock
 from meshlab.engines.memory import host_free_bytes
 from meshlab.frames.plan import Plan, Sampling
 
@@ -31,9 +29,9 @@ def test_more_of_everything_takes_longer() -> None:
 
     base = seconds()
     assert seconds(launches=3) == pytest.approx(3 * base)
-    assert seconds(groups="alone") == pytest.approx(2 * base)
+    assert seconds(grouping="alone") == pytest.approx(2 * base)
     assert seconds(sizes="1M, 64M") > 2 * base
-    assert seconds(beside={"dp": "reduce_scatter"}) > 3 * base
+    assert seconds(concurrent={"dp": "reduce_scatter"}) > 3 * base
     assert seconds(check=False) < base
 
 
@@ -50,16 +48,21 @@ def test_times_that_were_measured_count_more_than_the_assumption(make_results: A
     assert plan.estimate(MESH, results=slower).seconds > 5 * plan.estimate(MESH, results=results).seconds
 
 
-def test_what_is_left_begins_with_the_estimate_and_learns() -> None:
-    clock = Clock(np.array([1.0, 1.0, 2.0]), launches=2)
-    assert clock.read("").left_s == pytest.approx(8.0)
-    clock.start_step()
-    clock.count(0)  # it took no time at all
-    assert clock.read("").left_s < 0.1
-    clock.skip(1)
-    clock.stop()
-    now = clock.read("")
-    assert (now.done, now.total, now.left_s) == (2, 6, 0.0)
+def test_the_time_left_starts_with_the_estimate_and_learns(thread_engines: ml.Engines) -> None:
+    sampling = Sampling(max_s=0.01, min_batches=6, max_batches=6)
+    run = ml.bench(thread_engines, MESH, "all_reduce", sizes="1K, 2K, 4K", launches=2, sampling=sampling, check=False)
+    seen = [run.progress]
+    run.subscribe(lambda run: seen.append(run.progress))
+    run.wait(60)
+    assert seen[0].total == 12
+    assert seen[0].left_s <= run.estimate.seconds
+    assert [now.done for now in seen] == sorted(now.done for now in seen)
+    now = run.progress
+    assert (now.done, now.total, now.step, now.left_s) == (12, 12, "", 0.0)
+    assert now.elapsed_s == run.elapsed_s > 0
+    # The pace comes from the steps measured so far, so the time left is proportional to the steps left.
+    halfway = [now for now in seen if now.done == 6 and now.step]
+    assert all(now.left_s < 10 * now.elapsed_s for now in halfway)
 
 
 @pytest.mark.parametrize(

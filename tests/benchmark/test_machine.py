@@ -72,7 +72,7 @@ def test_a_sample_tells_what_holds_clocks_down_and_counts_errors() -> None:
     )
     (row,) = device_rows("before", "node1", [reading])
     assert device_lines([row], with_host=False) == {
-        "GPU 0": "1980 MHz · 61 °C · 412 W · held down by power cap, heat, by the hardware · 7 ECC errors corrected · "
+        "GPU 0": "1980 MHz · 61 °C · 412 W · throttled by power cap, heat, by the hardware · 7 ECC errors corrected · "
         "20 NVLink errors"
     }
 

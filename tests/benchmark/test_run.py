@@ -162,7 +162,7 @@ def test_who_hears_that_a_run_is_over_finds_the_engines_free(thread_engines: ml.
 def test_wrong_results_are_marked(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     from meshlab.benchmark.on_ranks import timing
 
-    monkeypatch.setattr(timing, "count_wrong", lambda comm, *rest: 3 if comm.world_rank == 2 else 0)
+    monkeypatch.setattr(timing, "count_wrong_elements", lambda comm, *rest: 3 if comm.world_rank == 2 else 0)
     results = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK).wait(30)
     assert results["n_wrong"].tolist() == [0, 3]
     assert results["status"].tolist() == ["ok", "wrong"]
@@ -179,7 +179,7 @@ def test_unchecked_is_missing_and_not_zero(thread_engines: ml.Engines) -> None:
     [
         ({"mesh": ml.DeviceMesh("tp=8")}, MeshError, "tp=8 is 8 ranks, but there are 4 engines"),
         ({"mode": "graph"}, BenchError, "threads has no mode 'graph'; it has isolated, pipelined"),
-        ({"axis": "ep"}, MeshError, "no axis or group 'ep'"),
+        ({"axis": "ep"}, MeshError, "unknown axis or group 'ep'"),
         ({"sizes": "12Q"}, ParseError, "'12Q' is not a size"),
     ],
 )
@@ -262,9 +262,9 @@ def test_a_saved_run_comes_back_whole(thread_engines: ml.Engines, tmp_path: Path
     ("text", "message"),
     [
         (None, "holds no run"),
-        ("{", "this is not JSON"),
-        ('{"schema": 99}', "the run has schema 99, this meshlab reads 2"),
-        ('{"schema": 2}', "the run is not whole: it does not say its 'mesh'"),
+        ("{", "not valid JSON"),
+        ('{"schema": 99}', "the run has schema 99, but this version of meshlab reads 2 and 3"),
+        ('{"schema": 2}', "the run is incomplete: 'mesh' is missing"),
     ],
 )
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, text: str | None, message: str) -> None:

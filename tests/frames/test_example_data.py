@@ -33,13 +33,13 @@ def test_two_h200_reach_what_nccl_tests_reaches_there() -> None:
 def test_plots_reports_and_texts_show_it(tmp_path: object) -> None:
     from matplotlib.figure import Figure
 
-    from meshlab.frames.table import results_text
+    from meshlab.frames.table import results_table
 
     results = ml.example()
     assert "2 × H200" in ml.plot.bandwidth(results, ax=Figure().add_subplot()).get_title(loc="left")
     assert "All 168 rows are right." in ml.Report(results).markdown()
-    assert "2 × H200 · NCCL 2.28.9 · graph" in results_text(results)
-    assert len(ml.compare(results, results).frame) == 168
+    assert "2 × H200 · NCCL 2.28.9 · graph" in str(results_table(results))
+    assert len(ml.compare(results, results).frame()) == 168
 
 
 def test_an_unknown_example_is_told_what_there_is() -> None:

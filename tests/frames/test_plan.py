@@ -71,19 +71,19 @@ def test_an_operation_with_a_scalar_keeps_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"collective": "all_reduced"}, CommunicatorError, "no collective 'all_reduced'; there are all_reduce"),
-        ({"dtype": "float33"}, CommunicatorError, "no dtype 'float33'"),
-        ({"op": "xor"}, CommunicatorError, "no reduce operation 'xor'"),
+        ({"collective": "all_reduced"}, CommunicatorError, "unknown collective 'all_reduced'; choose one of all_reduce"),
+        ({"dtype": "float33"}, CommunicatorError, "unknown dtype 'float33'"),
+        ({"op": "xor"}, CommunicatorError, "unknown reduce operation 'xor'"),
         ({"mode": "fast"}, BenchError, "no mode 'fast'; there are isolated, pipelined, graph"),
         ({"sizes": "12Q"}, ParseError, "'12Q' is not a size"),
-        ({"axis": "ep"}, MeshError, "no axis or group 'ep'"),
+        ({"axis": "ep"}, MeshError, "unknown axis or group 'ep'; choose one of the axes dp, tp"),
         ({"axis": ()}, BenchError, "the plan has no axis"),
         ({"collective": ""}, BenchError, "the plan has no collective"),
         ({"collective": "barrier"}, BenchError, "barrier moves no data"),
         ({"collective": "send"}, BenchError, "send is one side of a message; measure send_recv"),
         ({"collective": "recv"}, BenchError, "recv is one side of a message; measure send_recv"),
         ({"collective": "all_to_all", "in_place": True}, BenchError, "all_to_all cannot work in place"),
-        ({"op": "pre_mul_sum"}, CommunicatorError, r"needs its scalar; give op=pre_mul_sum\(0.5\)"),
+        ({"op": "pre_mul_sum"}, CommunicatorError, r"needs a scalar; pass op=pre_mul_sum\(0.5\)"),
         (
             {"collective": "broadcast", "root": 4},
             BenchError,
@@ -137,12 +137,15 @@ def all_reduce(comm: object) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"groups": "some"}, "no way to group 'some'; there are together, alone, pairs"),
-        ({"groups": "pairs"}, "two ranks by themselves do send or send_recv, not all_reduce"),
-        ({"collective": "send"}, "or send with groups='pairs'"),
+        ({"grouping": "some"}, "no grouping 'some'; there are together, alone, pairs"),
+        ({"grouping": "pairs"}, "grouping='pairs' supports send and send_recv, not all_reduce"),
+        ({"collective": "send"}, "or send with grouping='pairs'"),
         ({"launches": 0}, "launches=0 must be at least 1"),
-        ({"beside": {"dp": "all_reduced"}}, "no collective 'all_reduced'"),
-        ({"beside": {"dp": "all_reduce"}, "groups": "alone"}, "beside= goes with collectives and groups='together'"),
+        ({"concurrent": {"dp": "all_reduced"}}, "unknown collective 'all_reduced'"),
+        (
+            {"concurrent": {"dp": "all_reduce"}, "grouping": "alone"},
+            "concurrent= supports collectives with grouping='tog",
+        ),
         ({"collective": all_reduce}, "the function 'all_reduce' is called like a collective"),
         ({"collective": [lambda comm: 1, lambda comm: 2]}, "two functions are called '<lambda>'"),
         ({"collective": [3]}, "3 is neither the name of a collective nor a function"),
@@ -169,9 +172,12 @@ def test_impossible_sampling_is_refused(arguments: dict[str, float]) -> None:
         Sampling(**arguments)  # type: ignore[arg-type]
 
 
-def test_an_axis_does_not_run_beside_itself() -> None:
+def test_an_axis_is_not_concurrent_with_itself() -> None:
     mesh = DeviceMesh("dp=2, tp=2")
-    with pytest.raises(BenchError, match=r"broadcast along tp cannot run beside tp itself, .* along another: dp"):
-        Plan("all_reduce", "tp", beside={"tp": "broadcast"}).steps(mesh)
-    both = Plan("all_reduce", ["dp", "tp"], sizes="1K", beside={"dp": "broadcast"}).steps(mesh)
-    assert [step.axis for step in both] == ["dp", "tp", "dp", "tp+dp"]
+    with pytest.raises(
+        BenchError, match=r"broadcast along tp cannot run next to tp itself, .* choose another axis: dp"
+    ):
+        Plan("all_reduce", "tp", concurrent={"tp": "broadcast"}).steps(mesh)
+    both = Plan("all_reduce", ["dp", "tp"], sizes="1K", concurrent={"dp": "broadcast"}).steps(mesh)
+    loads = [(step.axis, step.concurrent_axis) for step in both]
+    assert loads == [("dp", None), ("tp", None), ("dp", None), ("tp", "dp")]

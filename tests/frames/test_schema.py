@@ -22,10 +22,12 @@ from meshlab.frames.store import (
 )
 
 DESIGN = {
-    "results": """run_id launch step source collective op dtype root in_place mode axis group n_ranks count size_bytes
+    "results": """run_id launch step source collective op dtype root in_place mode axis group grouping
+        concurrent_axis concurrent_collective src_rank dst_rank n_ranks count size_bytes
         n_samples calls time_us time_us_lo time_us_hi p95_us p99_us min_us max_us skew_us alignment_us algbw_gbs
         busbw_gbs n_wrong status stop_reason mesh_fingerprint""",
-    "samples": """run_id launch step axis group rank batch calls time_us host_us start_offset_us is_warmup status""",
+    "samples": """run_id launch step axis grouping concurrent_axis group src_rank dst_rank rank batch calls
+        time_us host_us start_offset_us is_warmup status""",
 }
 
 
@@ -146,13 +148,13 @@ def test_describe_says_what_it_takes(columns: Any) -> None:
         lambda frame: ml.plot.batches(frame, frame),
     ],
 )
-def test_what_is_no_frame_of_a_run_is_refused_in_words(use: Any) -> None:
+def test_what_has_no_results_is_rejected_with_a_fix(use: Any) -> None:
     with pytest.raises(BenchError, match=r"a (results|samples) frame is needed, but this one has no column"):
         use(pd.DataFrame({"a": [1]}))
-    with pytest.raises(BenchError, match=r"a (results|samples) frame is needed, not int; run\.(results|samples) is"):
+    with pytest.raises(BenchError, match=r"int has no results; pass a run or its folder|a samples frame is needed, not"):
         use(3)
 
 
 def test_a_comparison_is_needed_to_draw_one() -> None:
-    with pytest.raises(BenchError, match=r"a comparison is needed, not DataFrame; compare\(before, after\) gives one"):
+    with pytest.raises(BenchError, match=r"must be a Comparison, not DataFrame; pass ml\.compare\(before, after\)"):
         ml.plot.comparison(empty_results())  # type: ignore[arg-type]

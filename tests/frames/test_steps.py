@@ -1,4 +1,4 @@
-"""Steps: how a plan is laid over groups that work together, alone, in pairs, or beside another axis."""
+"""Steps: a plan expanded over groups that work together, alone, in pairs, or next to a concurrent axis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.errors import BenchError
-from meshlab.frames.plan import Plan, along, n_rounds, pairs_of_round
+from meshlab.frames.plan import Party, Plan, n_rounds, pairs_of_round
 from meshlab.mesh.mesh import DeviceMesh
 
 MESH = DeviceMesh("dp=2, tp=4")
@@ -39,55 +39,64 @@ def steps(**arguments: Any) -> Any:
     return Plan(**{"collective": "all_reduce", "axis": "tp", "sizes": "1K", **arguments}).steps(MESH)
 
 
-def test_groups_alone_are_a_step_and_an_axis_of_their_own() -> None:
-    together, alone = steps(groups=["together", "alone"])
-    assert (together.axis, alone.axis) == ("tp", "tp alone")
-    assert along(together.axis) == along(alone.axis) == together.along == alone.along == "tp"
-    assert [name for name, _ in alone.parties(MESH.groups("tp"))] == ["tp_0", "tp_1"]
+def test_groups_alone_are_a_step_of_their_own() -> None:
+    together, alone = steps(grouping=["together", "alone"])
+    assert (together.axis, together.grouping) == ("tp", "together")
+    assert (alone.axis, alone.grouping) == ("tp", "alone")
+    assert alone.parties(MESH["tp"]) == [Party("tp_0", (0, 1, 2, 3)), Party("tp_1", (4, 5, 6, 7))]
     assert "one group at a time" in str(alone)
 
 
 def test_pairs_take_a_step_per_round_and_direction() -> None:
-    found = steps(collective=["send", "send_recv"], groups="pairs")
+    found = steps(collective=["send", "send_recv"], grouping="pairs")
     assert [step.collective for step in found].count("send_recv") == 3
     assert [step.collective for step in found].count("send") == 6
     assert {step.n_ranks for step in found} == {2}
-    groups = MESH.groups("tp")
-    one_way = [name for step in found if step.collective == "send" for name, _ in step.parties(groups)]
-    both_ways = [name for step in found if step.collective == "send_recv" for name, _ in step.parties(groups)]
-    assert sorted(one_way) == sorted(
-        f"{a}→{b}" for group in groups for a in group for b in group if a != b
-    )  # in both groups at the same time
-    assert sorted(both_ways) == sorted(f"{a}↔{b}" for group in groups for a in group for b in group if a < b)
+    groups = MESH["tp"]
+    parties = {
+        name: [party for step in found if step.collective == name for party in step.parties(groups)]
+        for name in ("send", "send_recv")
+    }
+    both_groups = [(group.name, a, b) for group in groups for a in group for b in group]  # at the same time
+    assert sorted((party.group, *party.ranks) for party in parties["send"]) == [
+        (group, a, b) for group, a, b in both_groups if a != b
+    ]
+    assert sorted((party.group, *party.ranks) for party in parties["send_recv"]) == [
+        (group, a, b) for group, a, b in both_groups if a < b
+    ]
+    assert all(party.is_pair for party in [*parties["send"], *parties["send_recv"]])
 
 
-def test_two_axes_at_once_are_also_measured_by_themselves_and_nothing_stands_twice() -> None:
-    found = steps(sizes="1K, 4K", beside={"dp": "reduce_scatter"})
-    assert [step.axis for step in found] == ["tp", "dp", "tp+dp"] * 2
-    joint = found[2]
-    assert (joint.beside.axis, joint.beside.collective, joint.beside.index) == ("dp+tp", "reduce_scatter", 2)
-    assert joint.parts == (joint, joint.beside)
-    assert str(joint).endswith("along tp while reduce_scatter along dp, pipelined")
-    twice = steps(collective=["all_reduce", "broadcast"], beside={"dp": "reduce_scatter"})
+def test_concurrent_axes_are_also_measured_separately_and_nothing_twice() -> None:
+    found = steps(sizes="1K, 4K", concurrent={"dp": "reduce_scatter"})
+    assert [(step.axis, step.concurrent_axis) for step in found] == [("tp", None), ("dp", None), ("tp", "dp")] * 2
+    both = found[2]
+    assert (both.concurrent_axis, both.concurrent_collective) == ("dp", "reduce_scatter")
+    partner = both.concurrent
+    assert (partner.axis, partner.collective, partner.index) == ("dp", "reduce_scatter", 2)
+    assert (partner.concurrent_axis, partner.concurrent_collective) == ("tp", "all_reduce")
+    assert both.parts == (both, partner)
+    assert str(both).endswith("along tp while reduce_scatter along dp, pipelined")
+    twice = steps(collective=["all_reduce", "broadcast"], concurrent={"dp": "reduce_scatter"})
     assert [step.axis for step in twice].count("dp") == 1
 
 
 def test_groups_of_other_ranks_cannot_run_at_the_same_time() -> None:
     mesh = MESH.with_group("pair", [0, 1])
-    with pytest.raises(BenchError, match="pair and dp cannot run at the same time: rank 2 is in the groups of one"):
-        Plan("all_reduce", "pair", beside={"dp": "all_reduce"}).steps(mesh)
+    with pytest.raises(BenchError, match="pair and dp cannot run at the same time: rank 2 is in the groups of only"):
+        Plan("all_reduce", "pair", concurrent={"dp": "all_reduce"}).steps(mesh)
     with pytest.raises(BenchError, match="dp and pair cannot run at the same time: rank 2"):
-        Plan("all_reduce", "dp", beside={"pair": "all_reduce"}).steps(mesh)
+        Plan("all_reduce", "dp", concurrent={"pair": "all_reduce"}).steps(mesh)
 
 
 def test_a_step_knows_the_memory_of_its_buffers() -> None:
     assert steps(sizes="1M")[0].buffer_bytes == 2 << 20
     assert steps(sizes="1M", in_place=True)[0].buffer_bytes == 1 << 20
     assert steps(collective="all_gather", sizes="1M")[0].buffer_bytes == (1 << 20) + (1 << 18)
-    assert steps(sizes="1M", beside={"dp": "all_reduce"})[-1].buffer_bytes == 4 << 20
+    assert steps(sizes="1M", concurrent={"dp": "all_reduce"})[-1].buffer_bytes == 4 << 20
     assert steps(collective=lambda comm: None)[0].buffer_bytes == 0
 
 
 def test_pairs_of_one_rank_are_refused() -> None:
     with pytest.raises(BenchError, match="the groups of tp have one rank, so there are no pairs"):
-        Plan("send_recv", "tp", groups="pairs").steps(DeviceMesh("dp=2, tp=1"))
+        Plan("send_recv", "tp", grouping="pairs").steps(DeviceMesh("dp=2, tp=1"))

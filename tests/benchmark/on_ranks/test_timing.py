@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark.on_ranks.sampling import agree_alone, take_batches
-from meshlab.benchmark.on_ranks.timing import buffers, count_wrong, measure_step, prepare_step
+from meshlab.benchmark.on_ranks.sampling import vote_alone, take_batches
+from meshlab.benchmark.on_ranks.timing import buffers, count_wrong_elements, measure_step, prepare_step
 from meshlab.comm.backend import Timings
 from meshlab.comm.backends.threads import ThreadBackend, ThreadWorld
 from meshlab.comm.catalog import CATALOG
@@ -72,7 +72,7 @@ def test_a_planted_wrong_element_is_counted(
 
     def count(comm: Any) -> int:
         send, out = buffers(comm, step)
-        return count_wrong(comm, step, prepare_step(comm, step, send, out), send, out)
+        return count_wrong_elements(comm, step, prepare_step(comm, step, send, out), send, out)
 
     assert thread_engines.run(count, MESH, axis="tp")["value"].tolist() == [0, 0, 3, 0]
 
@@ -150,7 +150,7 @@ def test_of_very_slow_calls_there_are_few(monkeypatch: pytest.MonkeyPatch, call_
         return Timings(times, times, None)
 
     comm = ml.Communicator(ThreadWorld(1).backend(0))
-    taken = take_batches(measure, agree_alone(comm), "pipelined", Sampling())
+    taken = take_batches(measure, vote_alone(comm), "pipelined", Sampling())
     assert (~taken.is_warmup).sum() == n
     assert taken.stop_reason == "time"
 

@@ -1,0 +1,178 @@
+"""Runs and frames on disk: folders of today, and folders that were written before the grouping had a column."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import meshlab as ml
+from meshlab.errors import BenchError, ParseError
+from meshlab.frames.rundata import RunData
+from meshlab.frames.schema import RESULTS, SAMPLES, is_plain
+from meshlab.frames.store import as_frames, as_results, frame_from_csv, load, split_old_axes
+
+OLD = Path(__file__).parent / "data" / "schema_2"  # send_recv along tp: together, alone, pairs, and next to dp
+QUICK = ml.Sampling(max_s=0.02, min_batches=6)
+
+
+@pytest.fixture
+def measured(thread_engines: ml.Engines) -> ml.Run:
+    """A run with all three groupings and a concurrent axis."""
+    plan = ml.Plan(
+        "send_recv",
+        "tp",
+        sizes="1K",
+        mode="isolated",
+        grouping=["together", "alone", "pairs"],
+        concurrent={"dp": "reduce_scatter"},
+        sampling=QUICK,
+    )
+    run = ml.bench(thread_engines, ml.DeviceMesh("dp=2, tp=2"), plan)
+    run.wait(60)
+    return run
+
+
+def places(results: pd.DataFrame) -> list[tuple[object, ...]]:
+    columns = ["step", "axis", "group", "grouping", "concurrent_axis", "concurrent_collective", "src_rank", "dst_rank"]
+    found = results[columns].astype(object)
+    return list(found.where(found.notna(), None).itertuples(index=False, name=None))
+
+
+def test_an_old_run_has_the_columns_of_one_that_is_measured_today(measured: ml.Run) -> None:
+    old = ml.Run.load(OLD)
+    assert places(old.results) == places(measured.results)
+    assert old.plan == ml.Plan(**{**vars(measured.plan), "sampling": old.plan.sampling})
+    assert old.steps == measured.steps
+    keys = ["step", "axis", "grouping", "concurrent_axis", "group", "src_rank", "dst_rank", "rank"]
+    samples = [run.samples[keys].drop_duplicates().sort_values(keys, ignore_index=True) for run in (old, measured)]
+    pd.testing.assert_frame_equal(*samples)
+
+
+def test_an_old_run_gives_the_same_log_and_analyses_as_before() -> None:
+    old = ml.Run.load(OLD)
+    before = (OLD / "nccl_tests.txt").read_text(encoding="utf-8")
+    rows = [line for line in old.to_nccl_tests().splitlines() if line[:1] == " "]
+    assert rows == [line for line in before.splitlines() if line[:1] == " "]
+    contention, interference, pairs = old.contention(), old.interference(), old.pairs()
+    results = old.results.set_index(["grouping", "group"])
+    together = results[is_plain(results.reset_index()).to_numpy()].loc["together"]
+    for row in contention.itertuples():
+        assert row.ratio == together.loc[row.group, "time_us"] / results.loc[("alone", row.group), "time_us"]
+    assert interference["concurrent_axis"].tolist() == ["dp", "dp", "tp", "tp"]
+    assert interference["concurrent_collective"].tolist() == ["reduce_scatter"] * 2 + ["send_recv"] * 2
+    assert sorted(zip(pairs["src_rank"], pairs["dst_rank"], strict=True)) == [(0, 1), (2, 3)]
+    assert len(old.stragglers()) == 24  # 12 rows of two ranks
+    assert len(old.spikes()) == 12
+
+
+def test_an_old_run_compares_with_a_new_one_row_by_row(measured: ml.Run) -> None:
+    frame = ml.compare(OLD, measured, anyway=True).frame()
+    assert len(frame) == len(measured.results) == 12
+    old, new = ml.Run.load(OLD).results["time_us"], measured.results["time_us"]
+    assert sorted(frame["after_us"]) == pytest.approx(sorted(new), rel=0.5)  # of batches, so not the same median
+    assert sorted(frame["before_us"]) == pytest.approx(sorted(old), rel=0.5)
+
+
+def test_a_run_comes_back_from_disk_as_it_was(measured: ml.Run, tmp_path: Path) -> None:
+    back = ml.Run.load(measured.save(tmp_path / "run"))
+    assert type(back) is RunData
+    pd.testing.assert_frame_equal(back.results, measured.results)
+    pd.testing.assert_frame_equal(back.samples, measured.samples)
+    assert back.results.attrs == measured.results.attrs
+    for name in ("plan", "mesh", "steps", "run_id", "state", "source", "where", "hosts", "environment", "log"):
+        assert getattr(back, name) == getattr(measured, name)
+    assert back.progress == measured.progress
+    assert str(back.table()) == str(measured.table())
+    again = RunData.load(back.save(tmp_path / "again"))
+    pd.testing.assert_frame_equal(again.results, measured.results)
+
+
+def test_run_data_can_be_pickled_and_a_live_run_says_what_to_do(measured: ml.Run) -> None:
+    data = ml.Run.load(OLD)
+    back = pickle.loads(pickle.dumps(data))
+    pd.testing.assert_frame_equal(back.results, data.results)
+    back.note("still works")
+    with pytest.raises(BenchError, match=r"cannot pickle a live run; save it with run\.save"):
+        pickle.dumps(measured)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "json", "html"])
+def test_an_old_frame_is_split_whatever_file_it_is_in(suffix: str, tmp_path: Path) -> None:
+    old = pd.read_csv(OLD / "results.csv")
+    path = tmp_path / f"results.{suffix}"
+    if suffix == "parquet":
+        old.to_parquet(path)
+    elif suffix == "csv":
+        path.write_bytes((OLD / "results.csv").read_bytes())
+    else:
+        rows = old.astype(object).where(old.notna(), None).to_numpy().tolist()
+        text = json.dumps({"columns": list(old.columns), "attrs": {}, "rows": rows})
+        if suffix == "html":
+            text = ml.Report(ml.example()).html()
+            start = text.index('{"columns"')
+            text = text[:start] + json.dumps({"columns": list(old.columns), "attrs": {}, "rows": rows}) + "</script>"
+        path.write_text(text, encoding="utf-8")
+    results = ml.Report.read(path) if suffix == "html" else as_results(path)
+    expected = places(ml.Run.load(OLD).results)
+    # A frame alone does not record the mesh, so the group of a pair stays unknown.
+    assert places(results) == [(*row[:2], None if row[3] == "pairs" else row[2], *row[3:]) for row in expected]
+
+
+def test_only_rows_of_meshlab_get_a_grouping() -> None:
+    log = pd.DataFrame({"axis": ["dp", None], "source": ["nccl-tests", "mpi"], "group": ["dp_0", None]})
+    assert split_old_axes(log)["grouping"].isna().all()
+    new = frame_from_csv(OLD / "results.csv", RESULTS)
+    assert split_old_axes(new) is new
+
+
+def test_whatever_a_person_has_becomes_results(tmp_path: Path) -> None:
+    run = ml.Run.load(OLD)
+    paths = [OLD, run.save(tmp_path / "run"), str(tmp_path / "run" / "results.parquet")]
+    for source in (run, run.results, (run.results, run.samples), *paths):
+        assert len(as_results(source)) == 12
+    both = as_frames([run, OLD])
+    assert (len(both.results), both.results["run_id"].nunique()) == (24, 2)
+    assert (len(both.samples), both.samples["run_id"].nunique()) == (2 * len(run.samples), 2)
+    assert len(as_frames(run.samples, run.results).samples) == len(run.samples)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (3, "int has no results; pass a run or its folder"),
+        ([], "an empty list has no results"),
+        (pd.DataFrame({"batch": [0]}), "this is a samples frame, but results are needed; pass run"),
+        (pd.DataFrame({"speed": [0]}), "this one has no column collective, size_bytes, time_us"),
+        ("nowhere/at/all", "cannot read nowhere/at/all: No such file or directory; pass the folder of a run"),
+        (__file__, r"is neither the folder of a run nor results as Parquet, CSV or JSON; .* ml\.nccl_tests\.read"),
+    ],
+)
+def test_anything_else_is_rejected_with_a_fix(source: object, message: str) -> None:
+    with pytest.raises(BenchError, match=message):
+        as_results(source)
+
+
+def test_a_frame_may_have_more_columns_and_fewer() -> None:
+    frame = pd.DataFrame({"collective": ["all_reduce"], "size_bytes": [8000], "n_ranks": [2], "time_us": [4.0], "x": [1]})
+    results = as_results(frame)
+    assert list(results) == [column.name for column in RESULTS]
+    assert results["busbw_gbs"].tolist() == [2.0]
+
+
+def test_a_schema_of_the_future_is_rejected(tmp_path: Path) -> None:
+    folder = shutil.copytree(OLD, tmp_path / "run")
+    document = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**document, "schema": 4}))
+    with pytest.raises(ParseError, match="the run has schema 4, but this version of meshlab reads 2 and 3"):
+        load(folder)
+
+
+def test_samples_are_read_with_their_new_columns() -> None:
+    samples = frame_from_csv(OLD / "samples.csv", SAMPLES)
+    assert set(samples["grouping"]) == {"together", "alone", "pairs"}
+    assert samples.loc[samples["src_rank"].notna(), "grouping"].eq("pairs").all()
