@@ -54,7 +54,7 @@ def model_results(
     layout = ml.DeviceMesh(mesh)
     rows = []
     for axis_number, axis in enumerate(axes):
-        groups = layout.group_set(axis)
+        groups = layout[axis]
         for collective_number, collective in enumerate(collectives):
             latency = 6.0 + 2.5 * collective_number + 1.5 * axis_number
             rate = (4.2 - 0.7 * collective_number) / (1 + 0.55 * axis_number)  # GB/s

@@ -1,12 +1,14 @@
-"""Named axes: reading and writing ``"dp=2, tp=4"``, filling a ``-1``, and finding sizes that do fit."""
+"""Axes of a mesh: parsing ``"dp=2, tp=4"``, filling a size of -1, and suggesting valid sizes."""
 
 from __future__ import annotations
 
 import math
+import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +16,14 @@ import numpy.typing as npt
 from meshlab.errors import MeshError, ParseError
 
 __all__ = [
-    "LARGEST_WORLD",
-    "MOST_AXES",
+    "MAX_AXES",
+    "MAX_RANKS",
     "WELL_KNOWN_AXES",
     "WORLD",
     "AxesLike",
     "Axis",
     "Ranks",
+    "as_integer",
     "axis_pairs",
     "check_axis_name",
     "check_rank",
@@ -28,7 +31,7 @@ __all__ = [
     "check_world_size",
     "fill_axes",
     "format_axes",
-    "idle_text",
+    "format_ranks",
     "nearest_axes",
     "parse_axes",
     "place_ranks",
@@ -37,37 +40,39 @@ __all__ = [
 
 
 Ranks = npt.NDArray[np.int32]
-"""Global ranks, as int32."""
+"""Global ranks as int32."""
 
 WORLD = "world"
 
-LARGEST_WORLD = 1 << 24
+MAX_RANKS = 1 << 24
 
-MOST_AXES = 32
+MAX_AXES = 32  # numpy arrays have at most 64 dimensions, and `DeviceMesh.ranks` has one per axis
 
 WELL_KNOWN_AXES: Mapping[str, str] = MappingProxyType(
     {
         "pp": "pipeline parallel: each rank holds some layers",
-        "dp": "data parallel: each rank holds the whole model and other data",
+        "dp": "data parallel: each rank holds the complete model and processes different data",
         "dp_replicate": "data parallel, replicated: gradients are all-reduced",
-        "dp_shard": "data parallel, sharded: parameters are gathered, gradients reduce-scattered",
-        "cp": "context parallel: each rank holds a part of the sequence",
-        "tp": "tensor parallel: each rank holds a part of every layer",
+        "dp_shard": "data parallel, sharded: parameters are all-gathered, gradients reduce-scattered",
+        "cp": "context parallel: each rank holds a chunk of the sequence",
+        "tp": "tensor parallel: each rank holds a shard of every layer",
         "ep": "expert parallel: each rank holds some experts",
-        "etp": "expert tensor parallel: each rank holds a part of every expert",
+        "etp": "expert tensor parallel: each rank holds a shard of every expert",
         "edp": "expert data parallel: ranks that hold the same experts",
     }
 )
-"""What the field's usual axis names stand for. Any other identifier is a fine axis name too."""
+"""Meanings of the usual axis names. Any other identifier is a valid axis name too."""
 
 _DATA_AXES = ("dp", "dp_replicate", "dp_shard")
 
-_RESERVED = {WORLD: "all ranks", "rank": "the global number of a rank"}
+_RESERVED = {WORLD: "the group of all ranks", "rank": "the global rank"}
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-_WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 
+# Either name=size with optional spaces around "=", where one of the two may be missing so that the error can show it,
+# or any other run of characters, which is an error.
 _ASSIGNMENT = re.compile(r"(?P<name>[^\s=,]+|(?==))\s*=\s*(?P<size>[^\s=,]*)|[^\s,]+")
 
 
@@ -80,16 +85,17 @@ class Axis:
     name : str
         An identifier, such as ``"tp"``.
     size : int
-        How many ranks lie along it, at least 1.
+        Number of ranks along the axis, at least 1.
 
     Raises
     ------
     MeshError
-        If the name or the size is not possible.
+        If the name or the size is invalid.
 
     Examples
     --------
-    >>> str(Axis("tp", 4))
+    >>> import meshlab as ml
+    >>> str(ml.mesh.Axis("tp", 4))
     'tp=4'
     """
 
@@ -105,84 +111,87 @@ class Axis:
 
 
 AxesLike = str | Mapping[str, int] | Sequence[tuple[str, int] | Axis]
-"""What can be read as axes: a text, names with sizes, or pairs."""
+"""Axes as text, as a mapping of names to sizes, or as pairs."""
 
 
-def check_axis_name(name: str, what: str = "an axis") -> None:
-    """Raise a `MeshError` unless `name` can name an axis, or `what` else is said."""
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise MeshError(
-            f"{short(name)} cannot name {what}; use letters, digits and underscores, such as tp or dp_shard"
-        )
-    if name in _RESERVED:
-        raise MeshError(f"{name!r} always means {_RESERVED[name]} and cannot name {what}; choose another name")
-
-
-def check_size(name: str, size: object, *, may_fill: bool = False) -> int:
-    """Return the size of an axis as an int, or raise a `MeshError`."""
-    whole = _whole(f"the size of axis {name!r}", size)
-    if may_fill and whole == -1:
-        return whole
-    if whole < 1:
-        hint = "; write -1 to let it fill the rest" if may_fill else ""
-        raise MeshError(f"{name}={short(whole)} is not possible: an axis has at least one rank{hint}")
-    if whole > LARGEST_WORLD:
-        raise MeshError(f"{name}={short(whole)} is more than the {LARGEST_WORLD:,} ranks a mesh can have")
-    return whole
-
-
-def check_world_size(world_size: object) -> int:
-    """Return a number of ranks as an int, or raise a `MeshError`."""
-    whole = _whole("world_size", world_size)
-    if not 1 <= whole <= LARGEST_WORLD:
-        raise MeshError(f"world_size={short(whole)} is not possible; it lies between 1 and {LARGEST_WORLD:,}")
-    return whole
-
-
-def check_rank(rank: object, world_size: int) -> int:
-    """Return a global rank as an int, or raise a `MeshError`."""
-    whole = _whole("a rank", rank)
-    if not 0 <= whole < world_size:
-        raise MeshError(f"rank {short(whole)} does not exist; ranks go from 0 to {world_size - 1}")
-    return whole
-
-
-def _whole(what: str, value: object) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise MeshError(f"{what} must be a whole number, not {short(value)}")
+def as_integer(value: object) -> int | None:
+    """Return an integer of any type as an int, and None for everything else, including bools."""
+    if isinstance(value, bool):
+        return None
     try:
-        return int(value.__index__())
+        return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise MeshError(f"{what} must be one whole number, not {short(value)}") from None
+        return None
 
 
 def short(value: object) -> str:
-    """Write any value on one short line, for an error's sentence."""
+    """Return the repr of any value on one short line, for use in an error message."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
-        return f"a number of {value.bit_length():,} bits"
+        return f"a number of {value.bit_length():,} bits"  # Python refuses to convert very large integers to a string
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
+def check_axis_name(name: str, what: str = "axis") -> None:
+    """Raise a `MeshError` unless `name` is a valid name for an axis, or for something else in the same namespace."""
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise MeshError(
+            f"invalid {what} name {short(name)}", hint="use letters, digits and underscores, such as tp or dp_shard"
+        )
+    if name in _RESERVED:
+        raise MeshError(f"{what} name {name!r} is reserved for {_RESERVED[name]}", hint="choose a different name")
+
+
+def check_size(name: str, size: object, *, may_fill: bool = False) -> int:
+    """Return the size of an axis as an int, or raise a `MeshError`."""
+    number = as_integer(size)
+    if number is None:
+        raise MeshError(f"size of axis {name!r} must be an integer, not {short(size)}")
+    if may_fill and number == -1:
+        return number
+    if number < 1:
+        hint = "pass -1 to use all remaining ranks" if may_fill else ""
+        raise MeshError(f"size of axis {name!r} must be at least 1, not {short(number)}", hint=hint)
+    if number > MAX_RANKS:
+        raise MeshError(f"size of axis {name!r} must be at most {MAX_RANKS:,}, not {short(number)}")
+    return number
+
+
+def check_world_size(world_size: object) -> int:
+    """Return a number of ranks as an int, or raise a `MeshError`."""
+    number = as_integer(world_size)
+    if number is None or not 1 <= number <= MAX_RANKS:
+        raise MeshError(f"world_size must be an integer from 1 to {MAX_RANKS:,}, not {short(world_size)}")
+    return number
+
+
+def check_rank(rank: object, world_size: int) -> int:
+    """Return a global rank as an int, or raise a `MeshError`."""
+    number = as_integer(rank)
+    if number is None:
+        raise MeshError(f"rank must be an integer, not {short(rank)}")
+    if not 0 <= number < world_size:
+        raise MeshError(f"rank {short(number)} does not exist", hint=f"use a rank from 0 to {world_size - 1}")
+    return number
+
+
 def parse_axes(text: str) -> tuple[tuple[str, int], ...]:
-    """Read axis names and sizes.
+    """Parse axis names and sizes.
 
     Parameters
     ----------
     text : str
-        Such as ``"dp=2, tp=4"``; commas or spaces between, the last axis the fastest. One size may be -1.
+        Such as ``"dp=2, tp=4"``, separated by commas or spaces, slowest axis first. One size may be -1.
 
     Returns
     -------
     tuple of (str, int)
-        The names and sizes, in the order of the text.
+        Names and sizes, in the order of the text.
 
     Raises
     ------
     ParseError
         If a part is not ``name=size``.
-    MeshError
-        If a name or a size is not possible.
 
     Examples
     --------
@@ -194,22 +203,25 @@ def parse_axes(text: str) -> tuple[tuple[str, int], ...]:
         name, size = match["name"], match["size"]
         if not name or not size:
             raise ParseError(
-                f"{short(match[0])} is not an axis; write name=size, such as tp=4", text=text, column=match.start()
+                f"{short(match[0])} is not an axis",
+                hint="write name=size, such as tp=4",
+                text=text,
+                column=match.start(),
             )
-        if _WHOLE.fullmatch(size) is None:
+        if _INTEGER.fullmatch(size) is None:
             raise ParseError(
-                f"the size of {short(name)} must be a whole number, not {short(size)}",
+                f"size of axis {short(name)} must be an integer, not {short(size)}",
                 text=text,
                 column=match.start("size"),
             )
         pairs.append((name, int(size)))
     if not pairs:
-        raise ParseError("the mesh is empty; write axes and sizes, such as 'dp=2, tp=4'")
+        raise ParseError("the mesh is empty", hint="write axes and sizes, such as 'dp=2, tp=4'")
     return tuple(pairs)
 
 
 def format_axes(axes: Sequence[Axis]) -> str:
-    """Write axes the way `parse_axes` reads them.
+    """Return axes as text that `parse_axes` accepts.
 
     Examples
     --------
@@ -220,14 +232,14 @@ def format_axes(axes: Sequence[Axis]) -> str:
 
 
 def fill_axes(pairs: Sequence[tuple[str, int]], world_size: int | None) -> tuple[Axis, ...]:
-    """Turn names and sizes into axes; -1 takes the ranks that are left.
+    """Turn names and sizes into axes, and fill a size of -1 from the world size.
 
     Parameters
     ----------
     pairs : sequence of (str, int)
-        Names and sizes; at most one size is -1.
+        Names and sizes. At most one size is -1.
     world_size : int or None
-        How many ranks there are; None when the sizes say it.
+        Number of ranks; None for the product of the sizes.
 
     Returns
     -------
@@ -236,8 +248,8 @@ def fill_axes(pairs: Sequence[tuple[str, int]], world_size: int | None) -> tuple
     Raises
     ------
     MeshError
-        If a name stands twice, two sizes are -1, or the sizes do not multiply to `world_size`. The message names the
-        nearest sizes that do.
+        If a name is repeated, two sizes are -1, or the product of the sizes is not `world_size`. The message suggests
+        the nearest valid sizes.
 
     Examples
     --------
@@ -245,34 +257,38 @@ def fill_axes(pairs: Sequence[tuple[str, int]], world_size: int | None) -> tuple
     'dp=8, tp=8'
     """
     if not pairs:
-        raise MeshError("a mesh needs at least one axis; write for example DeviceMesh('dp=2, tp=4')")
-    if len(pairs) > MOST_AXES:
-        raise MeshError(f"{len(pairs)} axes are too many; a mesh has at most {MOST_AXES}")
+        raise MeshError("a mesh needs at least one axis", hint="write for example DeviceMesh('dp=2, tp=4')")
+    if len(pairs) > MAX_AXES:
+        raise MeshError(f"{len(pairs)} axes, but a mesh has at most {MAX_AXES}", hint="merge some of them")
     names = [name for name, _ in pairs]
     _check_names(names)
     sizes = [check_size(name, size, may_fill=True) for name, size in pairs]
     if world_size is not None:
         world_size = check_world_size(world_size)
     fixed = math.prod(size for size in sizes if size != -1)
-    if fixed > LARGEST_WORLD:
-        raise MeshError(f"{_product(names, sizes)} is {short(fixed)} ranks; a mesh has at most {LARGEST_WORLD:,}")
-    open_axes = [name for name, size in zip(names, sizes, strict=True) if size == -1]
-    if len(open_axes) > 1:
-        raise MeshError(f"only one axis can be -1, but {' and '.join(open_axes)} are; give the others a size")
-    if open_axes:
+    if fixed > MAX_RANKS:
+        raise MeshError(f"{_product(names, sizes)} is {short(fixed)} ranks, but a mesh has at most {MAX_RANKS:,}")
+    unknown = [name for name, size in zip(names, sizes, strict=True) if size == -1]
+    if len(unknown) > 1:
+        raise MeshError(f"{' and '.join(unknown)} are -1, but only one axis can be", hint="set the size of the others")
+    if unknown:
         if world_size is None:
-            raise MeshError(f"{open_axes[0]}=-1 fills the ranks that are left, so say how many there are: world_size=")
+            raise MeshError(
+                f"{unknown[0]}=-1 is filled from the number of ranks, which is unknown", hint="pass world_size="
+            )
         if world_size % fixed:
             known = _product(*zip(*((n, s) for n, s in zip(names, sizes, strict=True) if s != -1), strict=True))
             known += f" = {fixed}" if len(names) > 2 else ""
             raise MeshError(
-                f"{_ranks(world_size)} cannot be divided by {known}, so {open_axes[0]}=-1 has no size; "
-                f"{_cure(names, sizes, world_size)}"
+                f"{_count(world_size)} cannot be divided by {known}, so {unknown[0]}=-1 has no size",
+                hint=_suggestions(names, sizes, world_size),
             )
         sizes = [world_size // fixed if size == -1 else size for size in sizes]
     elif world_size is not None and fixed != world_size:
         given = f"{world_size} {'was' if world_size == 1 else 'were'} given"
-        raise MeshError(f"{_product(names, sizes)} is {_ranks(fixed)}, but {given}; {_cure(names, sizes, world_size)}")
+        raise MeshError(
+            f"{_product(names, sizes)} is {_count(fixed)}, but {given}", hint=_suggestions(names, sizes, world_size)
+        )
     return tuple(Axis(name, size) for name, size in zip(names, sizes, strict=True))
 
 
@@ -280,12 +296,12 @@ def _check_names(names: Sequence[str]) -> None:
     for name in names:
         check_axis_name(name)
         if names.count(name) > 1:
-            raise MeshError(f"the axis {name!r} stands {names.count(name)} times; give each axis a name of its own")
+            raise MeshError(f"axis {name!r} appears {names.count(name)} times", hint="give each axis a unique name")
     for name in names:
         front, _, end = name.rpartition("_")
         if front in names and (end == "group" or end.isdecimal()):
             raise MeshError(
-                f"the axis {name!r} reads like a group of the axis {front!r}; rename it, for example to {front}{end}"
+                f"axis name {name!r} could be a group of axis {front!r}", hint=f"rename it, for example to {front}{end}"
             )
 
 
@@ -293,16 +309,16 @@ def _product(names: Sequence[str], sizes: Sequence[int]) -> str:
     return " × ".join(f"{name}={size}" for name, size in zip(names, sizes, strict=True))
 
 
-def _ranks(number: int) -> str:
-    return f"{number} rank{'s' * (number != 1)}"
+def _count(ranks: int) -> str:
+    return f"{ranks} rank{'s' * (ranks != 1)}"
 
 
-def _cure(names: Sequence[str], sizes: Sequence[int], world_size: int) -> str:
-    """Say which size is to blame, what would fit, and who would be idle."""
+def _suggestions(names: Sequence[str], sizes: Sequence[int], world_size: int) -> str:
+    """Return which size is wrong, which sizes would be valid, and which ranks a smaller world would leave idle."""
     text = ""
-    blamed = [f"{n}={s}" for n, s in zip(names, sizes, strict=True) if s != -1 and world_size % s]
-    if blamed and sum(size != -1 for size in sizes) > 1:  # a single known size is to blame anyway
-        text = f"{' and '.join(blamed)} {'does' if len(blamed) == 1 else 'do'} not divide {world_size}; "
+    wrong = [f"{n}={s}" for n, s in zip(names, sizes, strict=True) if s != -1 and world_size % s]
+    if wrong and sum(size != -1 for size in sizes) > 1:  # a single known size is obviously the wrong one
+        text = f"{' and '.join(wrong)} {'does' if len(wrong) == 1 else 'do'} not divide {world_size}; "
     options = [", ".join(f"{n}={s}" for n, s in option) for option in nearest_axes(names, sizes, world_size)]
     text += "nearest: " + " · ".join(options)
     fixed = math.prod(size for size in sizes if size != -1)
@@ -314,21 +330,21 @@ def _cure(names: Sequence[str], sizes: Sequence[int], world_size: int) -> str:
         text += f" · or world_size={used}"
     elif copies > 1 and not set(_DATA_AXES) & set(names):
         used = copies * fixed
-        text += f" · or a further axis dp={copies}" + (f" with world_size={used}" if used < world_size else "")
+        text += f" · or an additional axis dp={copies}" + (f" with world_size={used}" if used < world_size else "")
     else:
         used = fixed
         text += f" · or world_size={used}"
     if used < world_size:
-        text += f", which leaves {idle_text(range(used, world_size))} idle"
+        text += f", which leaves {format_ranks(range(used, world_size))} idle"
     return text
 
 
-def idle_text(ranks: Sequence[int]) -> str:
-    """Name ranks in words.
+def format_ranks(ranks: Sequence[int]) -> str:
+    """Return ranks as words for a sentence, abbreviated if there are many.
 
     Examples
     --------
-    >>> idle_text([6, 7]), idle_text(range(8, 12)), idle_text([3])
+    >>> format_ranks([6, 7]), format_ranks(range(8, 12)), format_ranks([3])
     ('ranks 6 and 7', 'ranks 8 to 11', 'rank 3')
     """
     if len(ranks) == 1:
@@ -344,23 +360,23 @@ def idle_text(ranks: Sequence[int]) -> str:
 def nearest_axes(
     names: Sequence[str], sizes: Sequence[int], world_size: int, *, most: int = 3
 ) -> list[tuple[tuple[str, int], ...]]:
-    """Find the sizes nearest to the given ones that multiply to `world_size`.
+    """Return the sizes nearest to the given ones whose product is `world_size`.
 
-    Near means that the factors by which the sizes change, multiplied together, are small. Axes that shrink to 1 stay.
+    The distance is the product of the factors by which the sizes change. Axes that shrink to 1 are kept.
 
     Parameters
     ----------
     names, sizes : sequences of equal length
-        The axes that do not fit; a size of -1 may become anything.
+        Axes whose product is not `world_size`. A size of -1 may become any number.
     world_size : int
-        What the sizes should multiply to.
+        Product of the returned sizes.
     most : int, default 3
-        How many answers to give.
+        Maximum number of results.
 
     Returns
     -------
     list of tuple of (str, int)
-        The nearest first.
+        The nearest sizes first.
 
     Examples
     --------
@@ -368,14 +384,16 @@ def nearest_axes(
     [(('dp', 2), ('tp', 4)), (('dp', 4), ('tp', 2)), (('dp', 1), ('tp', 8))]
     """
     divisors = _divisors(world_size)
-    tried = 8  # divisors tried for an axis: enough for good answers, few enough for eight axes
+    # The search is exhaustive for small meshes only. Eight divisors per axis, nearest first, give good suggestions for
+    # any mesh, and the limit on results bounds the time for many axes: 8 ** 20 combinations would take forever.
+    tried = 8
     most_found = 4096
     found: dict[tuple[int, ...], float] = {}
 
     def change(size: int, new: int) -> float:
         return 0.0 if size == -1 else abs(math.log(new / size))
 
-    def place(index: int, rest: int, chosen: tuple[int, ...], cost: float) -> None:
+    def extend(index: int, rest: int, chosen: tuple[int, ...], cost: float) -> None:
         if len(found) >= most_found:
             return
         if index == len(sizes) - 1:
@@ -383,9 +401,11 @@ def nearest_axes(
             return
         options = sorted((d for d in divisors if rest % d == 0), key=lambda d: (change(sizes[index], d), d))
         for option in options[:tried]:
-            place(index + 1, rest // option, (*chosen, option), cost + change(sizes[index], option))
+            extend(index + 1, rest // option, (*chosen, option), cost + change(sizes[index], option))
 
-    place(0, world_size, (), 0.0)
+    extend(0, world_size, (), 0.0)
+    # Costs are sums of logarithms, so equal ones differ in the last bits. Rounding makes them equal, and then the
+    # option that changes fewer axes wins.
     ranked = sorted(
         found, key=lambda option: (round(found[option], 9), sum(a != b for a, b in zip(option, sizes, strict=True)))
     )
@@ -397,21 +417,32 @@ def _divisors(number: int) -> list[int]:
     return sorted({*small, *(number // d for d in small)})
 
 
-def axis_pairs(axes: AxesLike) -> tuple[tuple[str, int], ...]:
-    """Bring axes of any form into pairs of name and size.
+def axis_pairs(axes: Any, names: Any = None) -> tuple[tuple[str, int], ...]:
+    """Return axes in any accepted form as pairs of name and size.
+
+    Parameters
+    ----------
+    axes : str, mapping, sequence of (str, int) or of Axis, or sequence of int
+        Text, names with sizes, pairs, or sizes if `names` is passed.
+    names : sequence of str, optional
+        Axis names, if `axes` contains sizes only.
 
     Raises
     ------
     MeshError
-        If they have none of the forms.
+        If the axes have none of these forms, or if the numbers of names and sizes differ.
     ParseError
-        If a text cannot be read.
+        If the text cannot be parsed.
 
     Examples
     --------
     >>> axis_pairs("dp=2, tp=4") == axis_pairs({"dp": 2, "tp": 4}) == axis_pairs([Axis("dp", 2), ("tp", 4)])
     True
+    >>> axis_pairs((2, 4), ("dp", "tp"))
+    (('dp', 2), ('tp', 4))
     """
+    if names is not None:
+        return _zip_axes(axes, names)
     if isinstance(axes, str):
         return parse_axes(axes)
     if isinstance(axes, Mapping):
@@ -420,7 +451,8 @@ def axis_pairs(axes: AxesLike) -> tuple[tuple[str, int], ...]:
         return tuple(_pair(axis) for axis in axes)
     except (TypeError, ValueError):
         raise MeshError(
-            f"{short(axes)} does not name axes; write 'dp=2, tp=4', a mapping, or pairs such as ('tp', 4)"
+            "axes must be text such as 'dp=2, tp=4', a mapping, pairs such as ('tp', 4), or sizes followed by names "
+            f"such as (2, 4), ('dp', 'tp'), not {short(axes)}"
         ) from None
 
 
@@ -428,58 +460,74 @@ def _pair(axis: tuple[str, int] | Axis) -> tuple[str, int]:
     if isinstance(axis, Axis):
         return axis.name, axis.size
     if isinstance(axis, str):
-        raise TypeError("a text is no pair")
+        raise TypeError("a string of two letters would unpack into a pair")
     name, size = axis
     return name, size
+
+
+def _zip_axes(sizes: Any, names: Any) -> tuple[tuple[str, int], ...]:
+    # A single name or size needs no tuple, as in torch. A string of sizes would be split into its characters.
+    names = [names] if isinstance(names, str) else names
+    sizes = [sizes] if as_integer(sizes) is not None else sizes
+    if not isinstance(names, Iterable) or not isinstance(sizes, Iterable) or isinstance(sizes, (str, Mapping)):
+        raise MeshError(
+            f"axes must be one size per name, such as (2, 4), ('dp', 'tp'), not {short(sizes)}, {short(names)}"
+        )
+    names, sizes = tuple(names), tuple(sizes)
+    if len(names) != len(sizes):
+        raise MeshError(
+            f"sizes {short(sizes)} and names {short(names)} have different lengths",
+            hint="pass one name per size",
+        )
+    return tuple(zip(names, sizes, strict=True))
 
 
 def place_ranks(
     pairs: Sequence[tuple[str, int]], ranks: npt.ArrayLike | None, world_size: int | None
 ) -> tuple[tuple[Axis, ...], Ranks | None, int]:
-    """Check axes against ranks.
+    """Check axes, ranks and world size against each other.
 
     Parameters
     ----------
     pairs : sequence of (str, int)
-        Names and sizes; one size may be -1.
+        Names and sizes. One size may be -1.
     ranks : array_like of int, optional
-        The global ranks in row-major order of the axes; 0, 1, 2, … when left out. More than one dimension must match
-        the sizes.
+        Global ranks in row-major order of the axes, flat or in the shape of the mesh. By default 0, 1, 2, …
     world_size : int, optional
-        How many ranks the world has. Ranks that `ranks` leaves out are idle, and only this makes that legal.
+        Number of ranks in the world. Ranks may be missing from `ranks` only if it is given.
 
     Returns
     -------
     axes : tuple of Axis
     order : numpy.ndarray or None
-        The ranks as flat int32, or None when they are 0, 1, 2, … without a gap.
+        The ranks as flat, read-only int32, or None if they are 0, 1, 2, … without a gap.
     world_size : int
 
     Raises
     ------
     MeshError
-        If sizes and ranks do not fit, or a rank is repeated, outside the world or not a whole number.
+        If sizes and ranks do not match, or a rank is repeated, not in the world or not an integer.
     """
     if ranks is None:
         axes = fill_axes(pairs, world_size)
         return axes, None, math.prod(axis.size for axis in axes)
-    given = _as_whole_numbers(ranks)
+    given = _as_integers(ranks)
     axes = fill_axes(pairs, given.size)
     shape = tuple(axis.size for axis in axes)
     if given.ndim > 1 and given.shape != shape:
         raise MeshError(
-            f"the ranks have shape {given.shape}, but the axes have {shape}; give them in that shape or as a flat list"
+            f"ranks have shape {given.shape}, but the axes have {shape}", hint="pass that shape, or a flat list"
         )
     flat = given.reshape(-1)
     world = given.size if world_size is None else check_world_size(world_size)
     outside = flat[(flat < 0) | (flat >= world)]
     if outside.size:
-        hint = "" if world_size is not None or outside[0] < 0 else f", or say world_size={int(flat.max()) + 1}"
-        raise MeshError(f"rank {outside[0]} does not exist; ranks go from 0 to {world - 1}{hint}")
+        fix = "" if world_size is not None or outside[0] < 0 else f", or pass world_size={int(flat.max()) + 1}"
+        raise MeshError(f"rank {outside[0]} does not exist", hint=f"use ranks from 0 to {world - 1}{fix}")
     counts = np.bincount(flat, minlength=world)
     if counts.max() > 1:
-        twice = int(counts.argmax())
-        raise MeshError(f"rank {twice} stands {counts[twice]} times; a rank has one place in a mesh")
+        repeated = int(counts.argmax())
+        raise MeshError(f"rank {repeated} appears {counts[repeated]} times", hint="list every rank once")
     if world == flat.size and np.array_equal(flat, np.arange(world)):
         return axes, None, world
     order = flat.astype(np.int32)
@@ -487,13 +535,13 @@ def place_ranks(
     return axes, order, world
 
 
-def _as_whole_numbers(ranks: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def _as_integers(ranks: npt.ArrayLike) -> npt.NDArray[np.int64]:
     try:
         given = np.asarray(list(ranks) if isinstance(ranks, (range, Sequence)) else ranks)
     except (TypeError, ValueError):
-        raise MeshError("the ranks of a mesh must be one list of whole numbers, or nested lists of one shape") from None
+        raise MeshError("ranks must be a flat list of integers, or nested lists of equal lengths") from None
     if given.size == 0 or given.ndim == 0:
-        raise MeshError("the mesh has no ranks; give at least one")
+        raise MeshError(f"ranks must be a list of at least one rank, not {short(ranks)}")
     if given.dtype.kind not in "iu":
-        raise MeshError(f"the ranks of a mesh must be whole numbers, not {short(given.reshape(-1)[0])}")
+        raise MeshError(f"ranks must be integers, not {short(given.reshape(-1)[0])}")
     return given.astype(np.int64)

@@ -1,4 +1,4 @@
-"""What changes between two meshes: which ranks get other peers, another order or another number."""
+"""The difference between two meshes: which ranks get different peers, a different order or a different group."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab import markup
-from meshlab.errors import MeshError
-from meshlab.mesh.axes import Ranks, idle_text
-from meshlab.mesh.groups import Groups, categories, ranks_text
-from meshlab.mesh.mesh import DeviceMesh
+from meshlab.mesh.axes import Ranks, format_ranks
+from meshlab.mesh.groups import Groups, categories, ranks_repr
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from meshlab.mesh.mesh import DeviceMesh
+
 __all__ = ["CHANGES", "AxisChange", "MeshDiff", "diff"]
 
 CHANGES = ("same", "number", "order", "members", "joins", "leaves")
-"""What can happen to a rank along an axis.
+"""Possible changes of a rank along an axis.
 
-number: the same group under another number; order: the same peers in another order; members: other peers; joins and
-leaves: the rank is in no such group before, or after.
+number: the same group under a different number. order: the same peers in a different order. members: different peers.
+joins, leaves: the rank is in no such group before, or after.
 """
 _SAME, _NUMBER, _ORDER, _MEMBERS, _JOINS, _LEAVES = range(6)
 _TEXTS = {
-    _MEMBERS: "other peers",
-    _ORDER: "the same peers in another order",
-    _NUMBER: "the same group under another number",
+    _MEMBERS: "different peers",
+    _ORDER: "the same peers in a different order",
+    _NUMBER: "the same group under a different number",
     _JOINS: "joined",
     _LEAVES: "left",
 }
@@ -40,16 +40,16 @@ _TEXTS = {
 
 @dataclass(frozen=True, eq=False)
 class AxisChange:
-    """What happens to every rank along one axis that both meshes have.
+    """The change of every rank along one axis that both meshes have.
 
     Parameters
     ----------
     before, after : Groups
         The groups in the two meshes.
     change : numpy.ndarray
-        int8 of shape (ranks,): an index into `CHANGES`, per global rank.
+        Index into `CHANGES` per global rank: int8 of shape (ranks,).
     lost, gained : numpy.ndarray
-        int32 of shape (ranks,): how many peers go, and how many come.
+        Number of peers that each rank loses and gains: int32 of shape (ranks,).
     """
 
     before: Groups
@@ -61,14 +61,22 @@ class AxisChange:
 
 @dataclass(frozen=True, eq=False)
 class MeshDiff:
-    """The difference between two meshes; in words as ``str()``, rank by rank as `frame`.
+    """The difference between two meshes, created by `DeviceMesh.diff`. ``str()`` returns a summary.
 
     Parameters
     ----------
     before, after : DeviceMesh
         The two meshes.
     axes : mapping of str to AxisChange
-        For every axis, and every group added by hand, that both have.
+        One entry for every axis and every custom group that both meshes have.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> print(ml.DeviceMesh("dp=2, tp=2").diff("pp=2, tp=2"))
+    dp=2, tp=2 → pp=2, tp=2: no rank changes groups
+    removed: dp
+    added: pp
     """
 
     before: DeviceMesh
@@ -77,34 +85,37 @@ class MeshDiff:
 
     @property
     def removed(self) -> tuple[str, ...]:
-        """The axes and groups that only the mesh before has."""
+        """The axes and custom groups of the first mesh only."""
         return tuple(name for name in self.before.creation_order if name not in self.axes)
 
     @property
     def added(self) -> tuple[str, ...]:
-        """The axes and groups that only the mesh after has."""
+        """The axes and custom groups of the second mesh only."""
         return tuple(name for name in self.after.creation_order if name not in self.axes)
 
     @cached_property
     def changed_ranks(self) -> Ranks:
-        """The ranks for which any shared axis changes, ascending; int32."""
-        worlds = max(self.before.world_size, self.after.world_size)
-        changed = np.zeros(worlds, dtype=bool)
+        """The ranks with a change along any shared axis, ascending: read-only int32."""
+        changed = np.zeros(self._n_ranks, dtype=bool)
         for axis in self.axes.values():
             changed |= axis.change != _SAME
         ranks = np.flatnonzero(changed).astype(np.int32)
         ranks.flags.writeable = False
         return ranks
 
+    @property
+    def _n_ranks(self) -> int:
+        return max(self.before.world_size, self.after.world_size)
+
     def frame(self) -> pd.DataFrame:
-        """One row per rank and axis that changes.
+        """Return one row per rank and axis with a change.
 
         Returns
         -------
         pandas.DataFrame
-            ``rank``, ``axis``, the group's name ``before`` and ``after`` (missing where the rank is in none),
-            ``change`` (one of `CHANGES`), and how many peers are ``lost`` and ``gained``. Texts are categorical;
-            ``before`` and ``after`` share their categories, so they can be compared.
+            Columns: ``rank``, ``axis``, the group names ``before`` and ``after`` (missing if the rank is in none),
+            ``change`` (one of `CHANGES`), and the numbers of peers ``lost`` and ``gained``. Strings are categorical.
+            ``before`` and ``after`` have the same categories, so they can be compared.
         """
         import pandas as pd
 
@@ -118,6 +129,7 @@ class MeshDiff:
             for side, groups in (("before", axis.before), ("after", axis.after)):
                 color = _padded(groups.color, len(axis.change))[ranks]
                 parts[side].append(np.where(color < 0, -1, color + len(names)))
+            # Group names count up from 0 in both meshes, so the longer list contains the names of the shorter one.
             names += (axis.before if len(axis.before) > len(axis.after) else axis.after).names
             parts["change"].append(axis.change[ranks])
             parts["lost"].append(axis.lost[ranks])
@@ -138,22 +150,23 @@ class MeshDiff:
         )
 
     def __str__(self) -> str:
-        lines = [f"{self.before} → {self.after}: {self._verdict()}"]
-        for word, names in (("gone", self.removed), ("new", self.added)):
-            if names:
-                lines.append(f"{word}: {', '.join(names)}")
+        lines = [f"{self.before} → {self.after}: {self._verdict()}", *self._one_sided()]
         lines += [f"{name}: {_axis_text(axis)}" for name, axis in self.axes.items() if axis.change.any()]
         return "\n".join(lines)
 
+    def _one_sided(self) -> list[str]:
+        sides = (("removed", self.removed), ("added", self.added))
+        return [f"{side}: {', '.join(names)}" for side, names in sides if names]
+
     def _verdict(self) -> str:
         if self.before == self.after:
-            return "the two meshes are equal"
+            return "the meshes are equal"
         if not self.axes:
-            return "they share no axis"
+            return "no axis is in both meshes"
         changed = len(self.changed_ranks)
         if changed:
-            return f"{changed:,} of {max(self.before.world_size, self.after.world_size):,} ranks change a group"
-        return "no rank changes a group"
+            return f"{changed:,} of {self._n_ranks:,} ranks change groups"
+        return "no rank changes groups"
 
     def __repr__(self) -> str:
         return f"<MeshDiff {self.before} → {self.after}: {self._verdict()}>"
@@ -164,55 +177,19 @@ class MeshDiff:
             for name, axis in self.axes.items()
             for text, ranks, example in _kinds(axis)
         ]
-        header = ["axis", "ranks", "change", "example", "peers lost, at most", "gained, at most"]
-        apart = [
-            f"{word}: {', '.join(names)}" for word, names in (("gone", self.removed), ("new", self.added)) if names
-        ]
+        header = ["axis", "ranks", "change", "example", "max peers lost", "max peers gained"]
         return markup.card(
             f"{self.before} → {self.after}",
-            " · ".join([self._verdict(), *apart]),
+            " · ".join([self._verdict(), *self._one_sided()]),
             *([markup.table(header, rows)] if rows else []),
         )
 
 
 def diff(before: DeviceMesh, after: DeviceMesh) -> MeshDiff:
-    """Compare two meshes group by group.
-
-    Parameters
-    ----------
-    before, after : DeviceMesh
-        They may differ in axes, sizes, ranks and world size.
-
-    Returns
-    -------
-    MeshDiff
-
-    Raises
-    ------
-    MeshError
-        If one of them is not a mesh.
-
-    Examples
-    --------
-    >>> change = diff(DeviceMesh("dp=2, tp=2"), DeviceMesh("tp=2, dp=2"))
-    >>> print(change)
-    dp=2, tp=2 → tp=2, dp=2: 4 of 4 ranks change a group
-    dp: 4 ranks get other peers; rank 0 goes from dp_0 [0, 2] to dp_0 [0, 1]
-    tp: 4 ranks get other peers; rank 0 goes from tp_0 [0, 1] to tp_0 [0, 2]
-    >>> print(change.frame().head(2).to_string(index=False))
-     rank axis before after  change  lost  gained
-        0   dp   dp_0  dp_0 members     1       1
-        1   dp   dp_1  dp_0 members     1       1
-    """
-    for mesh in (before, after):
-        if not isinstance(mesh, DeviceMesh):
-            raise MeshError(f"a mesh can be compared with a mesh only, not with {type(mesh).__name__}")
+    """Compare two meshes group by group; they may have different axes, sizes, ranks and world sizes."""
     shared = [name for name in before.creation_order if name in after.creation_order]
-    return MeshDiff(
-        before,
-        after,
-        MappingProxyType({name: _compare(before.group_set(name), after.group_set(name)) for name in shared}),
-    )
+    changes = {name: _compare(before[name], after[name]) for name in shared}
+    return MeshDiff(before, after, MappingProxyType(changes))
 
 
 def _padded(array: Ranks, length: int) -> Ranks:
@@ -225,10 +202,13 @@ def _compare(before: Groups, after: Groups) -> AxisChange:
     world = max(before.world_size, after.world_size)
     old, new = _padded(before.color, world), _padded(after.color, world)
     both = np.flatnonzero((old >= 0) & (new >= 0))
-    kept = _peers_kept(before, new)
-    lost = np.where(old >= 0, before.size - np.maximum(kept, 1), 0).astype(np.int32)
-    gained = np.where(new >= 0, after.size - np.maximum(kept, 1), 0).astype(np.int32)
+    # The number of ranks kept includes the rank itself. Ranks that leave together have the same colour, -1, but lose
+    # each other, and ranks that join keep no peer: for both, only the rank itself is kept.
+    kept = np.where(new >= 0, np.maximum(_peers_kept(before, new), 1), 1)
+    lost = np.where(old >= 0, before.size - kept, 0).astype(np.int32)
+    gained = np.where(new >= 0, after.size - kept, 0).astype(np.int32)
 
+    # The order changes for all ranks of a group if it changes for one of them: the group is a different ring.
     moved = np.zeros(world, dtype=bool)
     moved[both] = before.key[both] != after.key[both]
     group_moved = np.bincount(old[moved], minlength=len(before)) > 0
@@ -246,7 +226,9 @@ def _compare(before: Groups, after: Groups) -> AxisChange:
 
 
 def _peers_kept(before: Groups, after_color: Ranks) -> Ranks:
-    """For every rank of `before`, how many ranks of its group share its group afterwards, itself counted."""
+    """Return, per rank, the number of ranks that share its group before and after, itself included."""
+    # Sort each row of old groups by new group. A run of equal colours is a set of ranks that stay together, so the
+    # length of the run is the answer for all of them: O(n log n) for all groups, without a set per rank.
     color = after_color[before.array]
     order = np.argsort(color, axis=1)
     in_order = np.take_along_axis(color, order, axis=1)
@@ -259,18 +241,18 @@ def _peers_kept(before: Groups, after_color: Ranks) -> Ranks:
 
 
 def _kinds(axis: AxisChange) -> list[tuple[str, Ranks, str]]:
-    """What changes along an axis: the change in words, the ranks it happens to, and an example or the ranks' names."""
+    """Return, per kind of change along an axis, its text, its ranks, and an example or a list of the ranks."""
     found = []
     for kind, text in _TEXTS.items():
         ranks = np.flatnonzero(axis.change == kind).astype(np.int32)
         if not len(ranks):
             continue
         if kind in (_JOINS, _LEAVES):
-            found.append((text, ranks, idle_text(ranks.tolist())))
+            found.append((text, ranks, format_ranks(ranks.tolist())))
             continue
         old, new = axis.before.of(int(ranks[0])), axis.after.of(int(ranks[0]))
-        shown = f"{old.name} {ranks_text(old.array)} to {new.name} {ranks_text(new.array)}"
-        found.append((text, ranks, f"rank {ranks[0]} goes from {shown}"))
+        shown = f"{old.name} {ranks_repr(old.array)} to {new.name} {ranks_repr(new.array)}"
+        found.append((text, ranks, f"rank {ranks[0]} moves from {shown}"))
     return found
 
 

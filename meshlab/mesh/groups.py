@@ -1,4 +1,4 @@
-"""Groups of ranks: the ordered members of one communicator, and all groups along an axis at once."""
+"""Groups of ranks: the ordered members of one communicator, and all groups along an axis."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.errors import MeshError
-from meshlab.mesh.axes import Ranks, check_rank, idle_text
+from meshlab.mesh.axes import Ranks, check_rank, format_ranks
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,19 +21,19 @@ __all__ = [
     "Groups",
     "Hierarchy",
     "categories",
-    "cut_groups",
-    "even_step",
-    "frozen",
     "groups_name",
-    "ranks_text",
+    "ranks_repr",
+    "read_only",
+    "split_levels",
+    "uniform_stride",
 ]
 
 
-_SHOWN = 16
+_MAX_SHOWN = 16
 
 
 def groups_name(axes: Sequence[str]) -> str:
-    """Name the groups that span `axes`: the axis names with a dash between.
+    """Return the name of the groups along `axes`: the axis names joined with dashes.
 
     Examples
     --------
@@ -43,26 +43,26 @@ def groups_name(axes: Sequence[str]) -> str:
     return "-".join(axes)
 
 
-def ranks_text(ranks: Ranks) -> str:
-    """Write ranks for people; long groups are shortened and say how many there are.
+def ranks_repr(ranks: Ranks) -> str:
+    """Return ranks as a list; a long one is abbreviated and followed by the number of ranks.
 
     Examples
     --------
-    >>> ranks_text(np.arange(4, dtype=np.int32)), ranks_text(np.arange(64, dtype=np.int32))
+    >>> ranks_repr(np.arange(4, dtype=np.int32)), ranks_repr(np.arange(64, dtype=np.int32))
     ('[0, 1, 2, 3]', '[0, 1, 2, 3, 4, 5, 6, 7, …, 63] (64 ranks)')
     """
-    if len(ranks) <= _SHOWN:
+    if len(ranks) <= _MAX_SHOWN:
         return str(ranks.tolist())
-    head = ", ".join(str(rank) for rank in ranks[: _SHOWN // 2])
+    head = ", ".join(str(rank) for rank in ranks[: _MAX_SHOWN // 2])
     return f"[{head}, …, {ranks[-1]}] ({len(ranks):,} ranks)"
 
 
-def even_step(ranks: Ranks) -> int | None:
-    """How far neighbours in a group are apart in global rank; None where the distance is not the same.
+def uniform_stride(ranks: Ranks) -> int | None:
+    """Return the distance in global rank between neighbours in a group, or None if it varies.
 
     Examples
     --------
-    >>> even_step(np.array([0, 8, 16])), even_step(np.array([0, 1, 3])), even_step(np.array([5]))
+    >>> uniform_stride(np.array([0, 8, 16])), uniform_stride(np.array([0, 1, 3])), uniform_stride(np.array([5]))
     (8, None, 1)
     """
     if len(ranks) == 1:
@@ -71,10 +71,12 @@ def even_step(ranks: Ranks) -> int | None:
     return int(steps[0]) if (steps == steps[0]).all() else None
 
 
-def frozen(array: npt.ArrayLike) -> Ranks:
-    """Return int32 values that nobody can change: an array that may change is copied, one that may not is kept."""
+def read_only(array: npt.ArrayLike) -> Ranks:
+    """Return read-only int32 values without changing the argument."""
     ranks = np.ascontiguousarray(array, dtype=np.int32)
     if ranks.flags.writeable:
+        # Copy if the caller can still write to these bytes, through `array` itself or through the base of a view. A
+        # read-only array is shared: all groups along an axis are rows of one array.
         ranks = ranks.copy() if ranks is array or ranks.base is not None else ranks
         ranks.flags.writeable = False
     return ranks
@@ -86,17 +88,20 @@ class Group:
     Parameters
     ----------
     name : str
-        Such as ``"tp_0"``; the same on every rank.
+        Such as ``"tp_0"``. Identical on every rank.
     array : array_like of int
-        The global ranks, in the order in which they number themselves 0, 1, … inside the group.
+        Global ranks in group order: the first one is rank 0 of the communicator.
     axes : tuple of str, default ()
-        The axes it spans; empty for ``world`` and for groups that were added by hand.
+        The axes along which the ranks differ. Empty for ``world`` and for custom groups.
     index : int, default 0
-        Its place among the groups of the same axes.
+        Index among the groups along the same axes.
 
     Examples
     --------
-    >>> group = Group("tp_1", [2, 3], axes=("tp",), index=1)
+    >>> import meshlab as ml
+    >>> group = ml.DeviceMesh("dp=2, tp=2").group("tp_1")
+    >>> group
+    Group('tp_1', [2, 3])
     >>> group.ranks, len(group), 3 in group, group.position(3)
     ((2, 3), 2, True, 1)
     """
@@ -111,23 +116,23 @@ class Group:
     def __init__(self, name: str, array: npt.ArrayLike, *, axes: tuple[str, ...] = (), index: int = 0) -> None:
         put = object.__setattr__
         put(self, "name", name)
-        put(self, "array", frozen(array))
+        put(self, "array", read_only(array))
         put(self, "axes", axes)
         put(self, "index", index)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a Group does not change; {name!r} cannot be set")
+        raise AttributeError(f"Group is immutable; cannot set {name!r}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild_group, (self.name, np.array(self.array), self.axes, self.index))
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The global ranks, in order."""
+        """The global ranks, in group order."""
         return tuple(self.array.tolist())
 
     def position(self, rank: int) -> int:
-        """The rank's number inside the group.
+        """Return the number of a global rank inside the group, counted from 0.
 
         Raises
         ------
@@ -136,7 +141,7 @@ class Group:
         """
         found = np.flatnonzero(self.array == rank)
         if not len(found):
-            raise MeshError(f"rank {rank} is not in group {self.name!r}, whose ranks are {ranks_text(self.array)}")
+            raise MeshError(f"rank {rank} is not in group {self.name!r} with ranks {ranks_repr(self.array)}")
         return int(found[0])
 
     def __len__(self) -> int:
@@ -157,7 +162,7 @@ class Group:
         return hash((self.name, self.axes, self.array.tobytes()))
 
     def __repr__(self) -> str:
-        return f"Group({self.name!r}, {ranks_text(self.array)})"
+        return f"Group({self.name!r}, {ranks_repr(self.array)})"
 
 
 def _rebuild_group(name: str, array: Ranks, axes: tuple[str, ...], index: int) -> Group:
@@ -165,24 +170,25 @@ def _rebuild_group(name: str, array: Ranks, axes: tuple[str, ...], index: int) -
 
 
 class Groups(Sequence[Group]):
-    """All groups along some axes: a sequence of `Group` over one array.
+    """All groups along one or more axes: a sequence of `Group` over one array.
 
     Parameters
     ----------
     name : str
-        What the groups are called together, such as ``"tp"`` or ``"dp-cp"``.
+        Common name of the groups, such as ``"tp"`` or ``"dp-cp"``.
     array : array_like of int
-        Of shape (groups, size): one row of global ranks per group.
+        One row of global ranks per group, of shape (groups, size).
     world_size : int
-        How many ranks there are in all; a group set made by hand may leave some out.
+        Number of ranks in the world. Some may be in none of the groups.
     axes : tuple of str, default ()
-        The axes they span.
+        The axes along which the ranks of a group differ.
     single : bool, default False
-        True when the one group carries the name itself, without a number behind it.
+        True if the only group has the name itself, without a number after it.
 
     Examples
     --------
-    >>> groups = Groups("tp", [[0, 1], [2, 3]], world_size=4, axes=("tp",))
+    >>> import meshlab as ml
+    >>> groups = ml.DeviceMesh("dp=2, tp=2")["tp"]
     >>> groups[1], groups.of(2).name, groups.color.tolist(), groups.key.tolist()
     (Group('tp_1', [2, 3]), 'tp_1', [0, 0, 1, 1], [0, 1, 0, 1])
     """
@@ -202,17 +208,17 @@ class Groups(Sequence[Group]):
         axes: tuple[str, ...] = (),
         single: bool = False,
     ) -> None:
-        self.__dict__.update(name=name, array=frozen(array), world_size=world_size, axes=axes, single=single)
+        self.__dict__.update(name=name, array=read_only(array), world_size=world_size, axes=axes, single=single)
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"Groups do not change; {name!r} cannot be set")
+        raise AttributeError(f"Groups is immutable; cannot set {name!r}")
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild_groups, (self.name, np.array(self.array), self.world_size, self.axes, self.single))
 
     @property
     def size(self) -> int:
-        """How many ranks each group has."""
+        """Number of ranks in each group."""
         return int(self.array.shape[1])
 
     @property
@@ -222,9 +228,9 @@ class Groups(Sequence[Group]):
 
     @cached_property
     def color(self) -> Ranks:
-        """For every global rank the number of its group, -1 for a rank in none; int32 of shape (world_size,).
+        """Group number of every global rank, -1 for a rank in no group: int32 of shape (world_size,).
 
-        This is the color of the split that makes the communicators.
+        This is the ``color`` argument of the split that creates the communicators.
         """
         color = np.full(self.world_size, -1, dtype=np.int32)
         color[self.array] = np.arange(len(self), dtype=np.int32)[:, None]
@@ -233,9 +239,9 @@ class Groups(Sequence[Group]):
 
     @cached_property
     def key(self) -> Ranks:
-        """For every global rank its number inside its group, -1 for a rank in none; int32 of shape (world_size,).
+        """Position of every global rank in its group, -1 for a rank in no group: int32 of shape (world_size,).
 
-        This is the key of the split that makes the communicators.
+        This is the ``key`` argument of the split that creates the communicators.
         """
         key = np.full(self.world_size, -1, dtype=np.int32)
         key[self.array] = np.arange(self.size, dtype=np.int32)
@@ -243,17 +249,24 @@ class Groups(Sequence[Group]):
         return key
 
     def of(self, rank: int) -> Group:
-        """The group that `rank` is in.
+        """Return the group that contains a rank.
 
         Raises
         ------
         MeshError
-            If there is no such rank, or it is in none of the groups.
+            If the rank does not exist.
+            If the rank is in none of the groups.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh("dp=2, tp=4")["tp"].of(6)
+        Group('tp_1', [4, 5, 6, 7])
         """
         rank = check_rank(rank, self.world_size)
         index = int(self.color[rank])
         if index < 0:
-            raise MeshError(f"rank {rank} is in no group of {self.name!r}")
+            raise MeshError(f"rank {rank} is not in any group of {self.name!r}")
         return self[index]
 
     @overload
@@ -266,7 +279,7 @@ class Groups(Sequence[Group]):
         number = operator.index(index)
         number += len(self) if number < 0 else 0
         if not 0 <= number < len(self):
-            raise IndexError(f"there are {len(self)} groups of {self.name!r}, not {index}")
+            raise IndexError(f"group index {index} is out of range: {self.name!r} has {len(self)} groups")
         name = self.name if self.single else f"{self.name}_{number}"
         return Group(name, self.array[number], axes=self.axes, index=number)
 
@@ -276,16 +289,16 @@ class Groups(Sequence[Group]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Groups):
             return NotImplemented
-        return self._told() == other._told() and np.array_equal(self.array, other.array)
+        return self._identity() == other._identity() and np.array_equal(self.array, other.array)
 
     def __hash__(self) -> int:
-        return hash((*self._told(), self.array.tobytes()))
+        return hash((*self._identity(), self.array.tobytes()))
 
-    def _told(self) -> tuple[Any, ...]:
+    def _identity(self) -> tuple[Any, ...]:
         return (self.name, self.world_size, self.axes, self.single)
 
     def __repr__(self) -> str:
-        return f"Groups({self.name!r}: {len(self)} of {self.size}, first {ranks_text(self.array[0])})"
+        return f"Groups({self.name!r}: {len(self)} of {self.size}, first {ranks_repr(self.array[0])})"
 
 
 def _rebuild_groups(name: str, array: Ranks, world_size: int, axes: tuple[str, ...], single: bool) -> Groups:
@@ -293,32 +306,33 @@ def _rebuild_groups(name: str, array: Ranks, world_size: int, axes: tuple[str, .
 
 
 class Hierarchy(NamedTuple):
-    """The two levels that a hierarchical collective runs on.
+    """The two levels of a hierarchical collective.
 
     Parameters
     ----------
     inner : Groups
-        Ranks of one group on one node; the color and key of the first split.
+        The ranks of one group on one node. Their color and key are the arguments of the first split.
     outer : Groups
-        Ranks of one group with the same place on their nodes; the color and key of the second split.
+        The ranks of one group with the same position on their nodes. Their color and key are the arguments of the
+        second split.
     """
 
     inner: Groups
     outer: Groups
 
 
-def cut_groups(groups: Groups, nodes: int | npt.ArrayLike) -> Hierarchy:
-    """Cut groups in two levels.
+def split_levels(groups: Groups, nodes: int | npt.ArrayLike) -> Hierarchy:
+    """Split groups into two levels: inside a node, and across nodes.
 
-    Inside a node the ranks keep the order of the group, and nodes come in the order in which the group meets them. So
-    an all-reduce of the whole is a reduce-scatter inside, an all-reduce across, and an all-gather inside.
+    Ranks inside a node keep the order of the group, and nodes are ordered by their first rank in the group. An
+    all-reduce of a group is then a reduce-scatter inside, an all-reduce across, and an all-gather inside.
 
     Parameters
     ----------
     groups : Groups
-        The groups to cut.
+        The groups to split.
     nodes : int or array_like of int
-        How many ranks a node has (rank r is on node r // nodes), or the node of every global rank.
+        Number of ranks per node (rank r is on node r // nodes), or the node number of every global rank.
 
     Returns
     -------
@@ -327,38 +341,45 @@ def cut_groups(groups: Groups, nodes: int | npt.ArrayLike) -> Hierarchy:
     Raises
     ------
     MeshError
-        If `nodes` does not fit the world, or a group has unlike numbers of ranks on its nodes.
+        If `nodes` does not match the world size.
+        If a group has different numbers of ranks on its nodes.
 
     Examples
     --------
     >>> groups = Groups("dp", [[0, 1, 2, 3]], world_size=4)
-    >>> inner, outer = cut_groups(groups, [7, 9, 7, 9])
+    >>> inner, outer = split_levels(groups, [7, 9, 7, 9])
     >>> inner, outer
     (Groups('dp_inner': 2 of 2, first [0, 2]), Groups('dp_outer': 2 of 2, first [0, 1]))
     """
+    # All groups are sorted in one pass, because a Python loop over groups is slow for thousands of them. `first_seen`
+    # is the position in the group of the first rank on the same node. Node numbers are arbitrary, so a stable sort
+    # brings the ranks of a node together, and the running maximum of the run starts gives every rank the index of its
+    # run. Sorting by `first_seen` then orders nodes by first appearance and keeps the group order inside a node.
     node = _nodes_of_ranks(nodes, groups.world_size)[groups.array]
-    place = np.arange(groups.size)
+    position = np.arange(groups.size)
     by_node = np.argsort(node, axis=1, kind="stable")
     in_order = np.take_along_axis(node, by_node, axis=1)
     starts = np.ones(node.shape, dtype=bool)
     starts[:, 1:] = in_order[:, 1:] != in_order[:, :-1]
-    run = np.maximum.accumulate(np.where(starts, place, 0), axis=1)
+    run = np.maximum.accumulate(np.where(starts, position, 0), axis=1)
     first_seen = np.empty(node.shape, dtype=np.int64)
     np.put_along_axis(first_seen, by_node, np.take_along_axis(by_node, run, axis=1), axis=1)
     order = np.argsort(first_seen, axis=1, kind="stable")
     first_seen = np.take_along_axis(first_seen, order, axis=1)
 
-    together = int((first_seen[0] == first_seen[0, 0]).sum())
-    even = groups.size % together == 0
+    # The two levels are arrays of one shape only if every node of every group has the same number of ranks: each block
+    # of that length is one node, and neighbouring blocks are different nodes.
+    per_node = int((first_seen[0] == first_seen[0, 0]).sum())
+    even = groups.size % per_node == 0
     if even:
-        blocks = first_seen.reshape(len(groups), -1, together)
+        blocks = first_seen.reshape(len(groups), -1, per_node)
         even_rows = (blocks == blocks[..., :1]).all(axis=(1, 2)) & (np.diff(blocks[..., 0], axis=1) > 0).all(axis=1)
         even = bool(even_rows.all())
     if not even:
         raise MeshError(_uneven_text(groups, node))
-    cut = np.take_along_axis(groups.array, order, axis=1).reshape(len(groups), -1, together)
-    inner = cut.reshape(-1, together)
-    outer = cut.transpose(0, 2, 1).reshape(-1, cut.shape[1])
+    levels = np.take_along_axis(groups.array, order, axis=1).reshape(len(groups), -1, per_node)
+    inner = levels.reshape(-1, per_node)
+    outer = levels.transpose(0, 2, 1).reshape(-1, levels.shape[1])
     return Hierarchy(
         Groups(f"{groups.name}_inner", inner, world_size=groups.world_size),
         Groups(f"{groups.name}_outer", outer, world_size=groups.world_size),
@@ -368,32 +389,34 @@ def cut_groups(groups: Groups, nodes: int | npt.ArrayLike) -> Hierarchy:
 def _nodes_of_ranks(nodes: int | npt.ArrayLike, world_size: int) -> npt.NDArray[np.int64]:
     given = np.asarray(nodes)
     if given.dtype.kind not in "iu":
-        raise MeshError("nodes must be the number of ranks on a node, or a list with the node of every rank")
+        raise MeshError(f"nodes must be the number of ranks per node, or one node number per rank, not {nodes!r}")
     if given.ndim == 0:
         if given < 1:
-            raise MeshError(f"a node has at least one rank, not {given}")
+            raise MeshError(f"nodes must be at least 1 rank per node, not {given}")
         return np.arange(world_size) // given.astype(np.int64)
     if given.shape != (world_size,):
-        raise MeshError(f"nodes has shape {given.shape}, but there are {world_size} ranks; give one number per rank")
+        raise MeshError(
+            f"nodes has shape {given.shape}, but there are {world_size} ranks", hint="pass one number per rank"
+        )
     return given.astype(np.int64)
 
 
 def _uneven_text(groups: Groups, node: npt.NDArray[Any]) -> str:
     counts = [np.unique(row, return_counts=True) for row in node]
-    wanted = int(counts[0][1][0])
-    index = next(i for i, (_, sizes) in enumerate(counts) if (sizes != wanted).any())
+    expected = int(counts[0][1][0])
+    index = next(i for i, (_, sizes) in enumerate(counts) if (sizes != expected).any())
     names, sizes = counts[index]
     shown = ", ".join(f"{size} on node {name}" for name, size in zip(names[:4], sizes[:4], strict=True))
     more = ", …" if len(names) > 4 else ""
     return (
-        f"the group {groups[index].name!r} ({idle_text(groups.array[index].tolist())}) cannot be cut in two levels: it "
+        f"cannot split group {groups[index].name!r} ({format_ranks(groups.array[index].tolist())}) into two levels: it "
         f"has {shown}{more}; every node of every group must hold the same number of its ranks"
     )
 
 
 def categories(names: Sequence[str]) -> pd.CategoricalDtype[Any]:
-    """The categorical dtype of these names."""
+    """Return the categorical dtype with these names."""
     import pandas as pd
 
-    # As Python objects: pandas takes six times as long to see that Arrow strings are unique.
+    # As Python objects: pandas takes six times longer to check that Arrow strings are unique.
     return pd.CategoricalDtype(pd.Index(names, dtype=object))

@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,42 +19,311 @@ from meshlab.mesh.axes import (
     AxesLike,
     Axis,
     Ranks,
+    as_integer,
     axis_pairs,
     check_axis_name,
     check_rank,
     fill_axes,
     format_axes,
-    idle_text,
+    format_ranks,
     parse_axes,
     place_ranks,
     short,
 )
-from meshlab.mesh.describe import explain, html, membership, proof, source, stats
-from meshlab.mesh.groups import Group, Groups, Hierarchy, cut_groups, groups_name, ranks_text
+from meshlab.mesh.describe import check_groups, explain, html, membership, source, stats
+from meshlab.mesh.diff import MeshDiff, diff
+from meshlab.mesh.groups import Group, Groups, Hierarchy, groups_name, ranks_repr, split_levels
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
     from meshlab.mesh.interop.recipe import Recipe
 
-__all__ = ["DeviceMesh", "Grouping", "Layout", "MeshLike", "Transforms", "as_mesh"]
+__all__ = ["DeviceMesh", "MeshLike", "as_mesh"]
+
+_BACKEND = re.compile(r"[a-z][a-z0-9_.:,+-]*")
 
 
-class Layout(ABC):
-    """Named axes over ranks, in row-major order: the last axis is the fastest."""
+class DeviceMesh:
+    """Named axes over ranks, in row-major order: the last axis is the fastest.
+
+    A mesh is an immutable value. It holds no devices and no processes. The order of the axes is also the order in
+    which every rank creates its communicators.
+
+    Parameters
+    ----------
+    axes : str, mapping, sequence of (str, int), or sequence of int, optional
+        Names and sizes, such as ``"dp=2, tp=4"``, ``{"dp": 2, "tp": 4}`` or ``[("dp", 2), ("tp", 4)]``, slowest axis
+        first. With `names`, sizes only, as in torch. One size may be -1: it is filled from `world_size`.
+    names : sequence of str, optional
+        Axis names, if `axes` contains sizes only: ``DeviceMesh((2, 4), ("dp", "tp"))``.
+    world_size : int, optional
+        Number of ranks in the world. Required for a size of -1. By default the product of the sizes.
+    ranks : array_like of int, optional
+        Global ranks in row-major order of the axes. By default 0, 1, 2, … Groups keep this order, so it is also the
+        order of a ring. If `world_size` is larger than the number of ranks, the missing ranks are idle.
+    backends : mapping of str to str, optional
+        Communication backend of some axes, such as ``{"pp": "gloo"}``. The mesh only records it, and `to` writes it
+        for frameworks that support it. meshlab's own engines use one backend for all axes: they raise an error for an
+        axis that asks for a different one.
+    **sizes : int
+        Axes as keywords: ``DeviceMesh(dp=2, tp=4)``.
+
+    Raises
+    ------
+    MeshError
+        If names, sizes or ranks are invalid. The message suggests the nearest valid sizes.
+    ParseError
+        If the text cannot be parsed.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> mesh = ml.DeviceMesh("dp=2, tp=4")
+    >>> mesh == ml.DeviceMesh(dp=2, tp=4) == ml.DeviceMesh((2, 4), ("dp", "tp"))
+    True
+    >>> [group.ranks for group in mesh["tp"]]
+    [(0, 1, 2, 3), (4, 5, 6, 7)]
+    >>> mesh.coordinates(6), mesh.rank_at(dp=1, tp=2)
+    ({'dp': 1, 'tp': 2}, 6)
+    >>> ml.DeviceMesh("dp=-1, tp=8", world_size=64).shape
+    (8, 8)
+    """
 
     axes: tuple[Axis, ...]
     """The axes, slowest first."""
 
     world_size: int
-    """How many ranks the world has, idle ones included."""
+    """Number of ranks in the world, including idle ranks."""
+
+    backends: Mapping[str, str]
+    """Backend name of each axis that has one, in axis order (read-only)."""
+
+    custom_groups: tuple[Group, ...]
+    """Groups added with `with_group`, in the order in which they were added."""
 
     _order: Ranks | None
+    """Ranks in row-major order; None if they are 0, 1, 2, … without a gap, which saves the array in the usual case."""
+
+    _groups: dict[tuple[str, ...], Groups]
+    """Cache of the groups along each tuple of axis names."""
+
+    __iter__ = None  # otherwise Python would iterate with mesh[0], mesh[1], …
+
+    def __init__(
+        self,
+        axes: AxesLike | Sequence[int] | None = None,
+        names: Sequence[str] | None = None,
+        /,
+        *,
+        world_size: int | None = None,
+        ranks: npt.ArrayLike | None = None,
+        backends: Mapping[str, str] | None = None,
+        **sizes: int,
+    ) -> None:
+        if axes is not None and sizes:
+            raise MeshError("axes must be one argument or keywords, not both", hint="write DeviceMesh('dp=2, tp=4')")
+        pairs = axis_pairs(sizes if axes is None else axes, names)
+        placed_axes, order, world = place_ranks(pairs, ranks, world_size)
+        self.__dict__.update(axes=placed_axes, world_size=world, custom_groups=(), _order=order, _groups={})
+        self.__dict__.update(backends=self._check_backends(backends or {}))
+
+    def _check_backends(self, backends: Mapping[str, str]) -> Mapping[str, str]:
+        for axis, backend in backends.items():
+            self._axis_index(axis)
+            if not isinstance(backend, str) or _BACKEND.fullmatch(backend) is None:
+                raise MeshError(f"backend of axis {axis!r} must be a name such as 'nccl', not {short(backend)}")
+        return MappingProxyType({name: backends[name] for name in self.axis_names if name in backends})
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"a {type(self).__name__} does not change; {name!r} cannot be set")
+        raise AttributeError(f"DeviceMesh is immutable; cannot set {name!r}")
 
-    # -- shape ---------------------------------------------------------------------------------------------------------
+    # -- named layouts and other frameworks ----------------------------------------------------------------------------
+
+    @classmethod
+    def data_parallel(cls, ranks: int) -> DeviceMesh:
+        """Return a mesh with a single ``dp`` group of all ranks: every rank holds the complete model.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh.data_parallel(4).group("dp_0")
+        Group('dp_0', [0, 1, 2, 3])
+        """
+        return cls([("dp", ranks)])
+
+    @classmethod
+    def tensor_parallel(cls, degree: int, world_size: int | None = None) -> DeviceMesh:
+        """Return a mesh in which every layer is sharded over `degree` neighbouring ranks.
+
+        Parameters
+        ----------
+        degree : int
+            Size of the ``tp`` axis.
+        world_size : int, optional
+            Number of ranks, by default `degree`. The ``dp`` axis takes the remaining factor.
+
+        Raises
+        ------
+        MeshError
+            If `degree` does not divide `world_size`.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh.tensor_parallel(4, world_size=8)
+        DeviceMesh('dp=2, tp=4')
+        """
+        return cls([("dp", -1), ("tp", degree)], world_size=degree if world_size is None else world_size)
+
+    @classmethod
+    def pipeline_parallel(cls, stages: int, world_size: int | None = None) -> DeviceMesh:
+        """Return a mesh in which the layers are split into stages of neighbouring ranks.
+
+        Parameters
+        ----------
+        stages : int
+            Size of the ``pp`` axis.
+        world_size : int, optional
+            Number of ranks, by default `stages`. The ``dp`` axis takes the remaining factor.
+
+        Raises
+        ------
+        MeshError
+            If `stages` does not divide `world_size`.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> mesh = ml.DeviceMesh.pipeline_parallel(2, world_size=4)
+        >>> mesh, mesh.group("pp_0"), mesh.stages()[1]
+        (DeviceMesh('pp=2, dp=2'), Group('pp_0', [0, 2]), Group('pp_stage_1', [2, 3]))
+        """
+        return cls([("pp", stages), ("dp", -1)], world_size=stages if world_size is None else world_size)
+
+    @classmethod
+    def mixed(cls, tp: int, pp: int, dp: int, world_size: int | None = None) -> DeviceMesh:
+        """Return a mesh with the axes ``pp``, ``dp`` and ``tp``, slowest first.
+
+        Parameters
+        ----------
+        tp, pp, dp : int
+            Axis sizes. One of them may be -1 if `world_size` is given.
+        world_size : int, optional
+            Number of ranks, by default the product of the sizes.
+
+        Raises
+        ------
+        MeshError
+            If the product of the sizes is not `world_size`.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh.mixed(tp=8, pp=2, dp=-1, world_size=64)
+        DeviceMesh('pp=2, dp=4, tp=8')
+        """
+        return cls([("pp", pp), ("dp", dp), ("tp", tp)], world_size=world_size)
+
+    @classmethod
+    def read(
+        cls,
+        layout: str | Mapping[str, Any] | Recipe | object,
+        *,
+        framework: str | None = None,
+        world_size: int | None = None,
+        experts: bool | None = None,
+    ) -> DeviceMesh:
+        """Read a mesh from the code, flags, arguments or objects of a training or serving framework.
+
+        Parameters
+        ----------
+        layout : str, mapping, Recipe or object
+            Code or command-line flags, such as a part of a script; arguments under the framework's own names; or a
+            live mesh, grid or topology object. Text such as ``"dp=2, tp=4"`` and a `DeviceMesh` are accepted too. Code
+            is parsed and never executed.
+        framework : str, optional
+            One of ``meshlab.mesh.FRAMEWORKS``. Required for a mapping. By default text and objects are recognised.
+        world_size : int, optional
+            Number of ranks, if `layout` does not contain it. Megatron's flags never do.
+        experts : bool, optional
+            If `layout` has a dense and an expert layout, True reads the expert layout and False the dense one. By
+            default the dense one is read, with a warning.
+
+        Returns
+        -------
+        DeviceMesh
+
+        Raises
+        ------
+        ParseError
+            If the text cannot be parsed.
+        MeshError
+            If the layout is invalid or incomplete.
+
+        Warns
+        -----
+        UserWarning
+            If `layout` has experts and `experts` was not passed.
+
+        See Also
+        --------
+        to : write a mesh for a framework.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh.read("init_device_mesh('cuda', (2, 4), mesh_dim_names=('dp', 'tp'))")
+        DeviceMesh('dp=2, tp=4')
+        >>> flags = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2 --expert-model-parallel-size 16"
+        >>> ml.DeviceMesh.read(flags, world_size=64, experts=False)
+        DeviceMesh('pp=2, dp=4, tp=8')
+        >>> flags += " --expert-tensor-parallel-size 1"
+        >>> ml.DeviceMesh.read(flags, world_size=64, experts=True)
+        DeviceMesh('pp=2, edp=2, ep=16, etp=1')
+        """
+        from meshlab.mesh.interop.frameworks import read_mesh
+
+        return read_mesh(layout, framework=framework, world_size=world_size, experts=experts)
+
+    def to(self, framework: str, *, experts: DeviceMesh | None = None) -> Recipe:
+        """Return the code or flags that create this layout in another framework.
+
+        Parameters
+        ----------
+        framework : str
+            ``torch``, ``jax``, ``megatron``, ``megatron-flags``, ``hypercomm``, ``deepspeed``, ``vllm`` or
+            ``torchtitan``.
+        experts : DeviceMesh, optional
+            A `view` of this mesh with the expert layout, for frameworks that have one.
+
+        Returns
+        -------
+        Recipe
+            ``text`` is the code or the flags, ``arguments`` the same as a mapping, and ``notes`` lists what the
+            framework cannot express.
+
+        Raises
+        ------
+        MeshError
+            If the framework cannot express this layout.
+
+        See Also
+        --------
+        read : the inverse.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh("dp=2, tp=4").to("torch")
+        init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"))
+        """
+        from meshlab.mesh.interop.frameworks import write_mesh
+
+        return write_mesh(self, framework, experts=experts)
+
+    # -- axes and coordinates ------------------------------------------------------------------------------------------
 
     @cached_property
     def axis_names(self) -> tuple[str, ...]:
@@ -68,12 +336,12 @@ class Layout(ABC):
         return tuple(axis.size for axis in self.axes)
 
     def size(self, *axes: str) -> int:
-        """How many ranks lie along one or several axes together; in the whole mesh when no axis is named.
+        """Return the number of ranks along one or more axes, or in the complete mesh if no axis is named.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> mesh = DeviceMesh("pp=2, dp=3, tp=4")
+        >>> import meshlab as ml
+        >>> mesh = ml.DeviceMesh("pp=2, dp=3, tp=4")
         >>> mesh.size("dp", "tp"), mesh.size()
         (12, 24)
         """
@@ -83,34 +351,30 @@ class Layout(ABC):
 
     @cached_property
     def ranks(self) -> Ranks:
-        """The global ranks as int32 in the shape of the mesh."""
+        """The global ranks: read-only int32 in the shape of the mesh."""
         flat = np.arange(self.world_size, dtype=np.int32) if self._order is None else self._order
-        ranks = flat.reshape(self.shape)
-        ranks.flags.writeable = False
-        return ranks
+        return _read_only(flat.reshape(self.shape))
 
     @cached_property
     def idle_ranks(self) -> Ranks:
-        """The ranks of the world that have no place in the mesh, ascending; int32.
+        """The ranks of the world that are not in the mesh, ascending: read-only int32.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> DeviceMesh("tp=4", ranks=[0, 1, 2, 3], world_size=6).idle_ranks.tolist()
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh("tp=4", ranks=[0, 1, 2, 3], world_size=6).idle_ranks.tolist()
         [4, 5]
         """
-        idle = np.flatnonzero(self.positions < 0).astype(np.int32)
-        idle.flags.writeable = False
-        return idle
+        return _read_only(np.flatnonzero(self.positions < 0).astype(np.int32))
 
     @cached_property
     def strides(self) -> tuple[int | None, ...]:
-        """How far apart neighbours along each axis are in global rank; None where the distance is not the same.
+        """Distance in global rank between neighbours along each axis; None if it varies.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> DeviceMesh("pp=2, dp=3, tp=4").strides, DeviceMesh("tp=3", ranks=[0, 2, 1]).strides
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh("pp=2, dp=3, tp=4").strides, ml.DeviceMesh("tp=3", ranks=[0, 2, 1]).strides
         ((12, 4, 1), (None,))
         """
         strides: list[int | None] = []
@@ -123,235 +387,195 @@ class Layout(ABC):
             strides.append(stride)
         return tuple(strides)
 
-    def _axis_index(self, name: str) -> int:
-        for index, axis in enumerate(self.axes):
-            if axis.name == name:
-                return index
-        raise MeshError(f"there is no axis {name!r}; this mesh has {', '.join(self.axis_names)}")
-
-    def _axis_indices(self, names: Sequence[str]) -> tuple[int, ...]:
-        if not names:
-            raise MeshError(f"name at least one axis; this mesh has {', '.join(self.axis_names)}")
-        indices = tuple(self._axis_index(name) for name in names)
-        if len(set(indices)) != len(indices):
-            raise MeshError(f"an axis stands twice in {', '.join(names)}")
-        return indices
-
-    # -- coordinates ---------------------------------------------------------------------------------------------------
-
     @property
     def in_order(self) -> bool:
-        """True when the ranks lie as 0, 1, 2, … without a gap, which is the usual case."""
+        """True if the ranks are 0, 1, 2, … without a gap, which is the usual case."""
         return self._order is None
 
     @cached_property
     def positions(self) -> Ranks:
-        """For every global rank its place in row-major order, -1 for an idle one; int32 of shape (world_size,).
+        """Row-major position of every global rank, -1 for an idle rank: read-only int32 of shape (world_size,).
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> DeviceMesh("tp=3", ranks=[3, 0, 1], world_size=4).positions.tolist()
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh("tp=3", ranks=[3, 0, 1], world_size=4).positions.tolist()
         [1, 2, -1, 0]
         """
         if self._order is None:
-            positions = np.arange(self.world_size, dtype=np.int32)
-        else:
-            positions = np.full(self.world_size, -1, dtype=np.int32)
-            positions[self._order] = np.arange(len(self._order), dtype=np.int32)
-        positions.flags.writeable = False
-        return positions
-
-    def coordinates(self, rank: int) -> dict[str, int]:
-        """Where a rank lies on every axis.
-
-        Raises
-        ------
-        MeshError
-            If there is no such rank, or it is idle.
-
-        Examples
-        --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> DeviceMesh("dp=2, tp=4").coordinates(5)
-        {'dp': 1, 'tp': 1}
-        """
-        place = self._place_of(rank)
-        found = []
-        for axis in reversed(self.axes):
-            place, coordinate = divmod(place, axis.size)
-            found.append((axis.name, coordinate))
-        return dict(reversed(found))
-
-    def _place_of(self, rank: int) -> int:
-        rank = check_rank(rank, self.world_size)
-        if self._order is None:
-            return rank
-        place = int(self.positions[rank])
-        if place < 0:
-            raise MeshError(f"rank {rank} is idle in this mesh, which leaves out {idle_text(self.idle_ranks.tolist())}")
-        return place
+            return _read_only(np.arange(self.world_size, dtype=np.int32))
+        positions = np.full(self.world_size, -1, dtype=np.int32)
+        positions[self._order] = np.arange(len(self._order), dtype=np.int32)
+        return _read_only(positions)
 
     @cached_property
     def coordinate_array(self) -> Ranks:
-        """The coordinates of all ranks: int32 of shape (world_size, axes), one row per rank, -1 for an idle rank."""
+        """Coordinates of every global rank, -1 for an idle rank: read-only int32 of shape (world_size, axes)."""
         grid = np.empty((*self.shape, len(self.axes)), dtype=np.int32)
         for index, axis in enumerate(self.axes):
             along = np.arange(axis.size, dtype=np.int32)
             grid[..., index] = along.reshape(-1, *[1] * (len(self.axes) - index - 1))
         coordinates = grid.reshape(-1, len(self.axes))
         if self._order is not None:
-            placed = np.full((self.world_size, len(self.axes)), -1, dtype=np.int32)
-            placed[self._order] = coordinates
-            coordinates = placed
-        coordinates.flags.writeable = False
-        return coordinates
+            by_position = coordinates
+            coordinates = np.full((self.world_size, len(self.axes)), -1, dtype=np.int32)
+            coordinates[self._order] = by_position
+        return _read_only(coordinates)
 
-    def rank_at(self, **coordinates: int) -> int:
-        """The rank at the given coordinates, one for every axis.
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """Return the coordinate of a rank on every axis.
 
         Raises
         ------
         MeshError
-            If an axis is missing, unknown, or the coordinate lies outside it.
+            If the rank does not exist or is idle.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> DeviceMesh("dp=2, tp=4").rank_at(tp=1, dp=1)
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh("dp=2, tp=4").coordinates(5)
+        {'dp': 1, 'tp': 1}
+        """
+        rank = check_rank(rank, self.world_size)
+        position = rank if self._order is None else int(self.positions[rank])
+        if position < 0:
+            raise MeshError(f"rank {rank} is idle: this mesh does not use {format_ranks(self.idle_ranks.tolist())}")
+        found = []
+        for axis in reversed(self.axes):
+            position, coordinate = divmod(position, axis.size)
+            found.append((axis.name, coordinate))
+        return dict(reversed(found))
+
+    def rank_at(self, **coordinates: int) -> int:
+        """Return the rank at the given coordinates, one for every axis.
+
+        Raises
+        ------
+        MeshError
+            If an axis is missing or unknown.
+            If a coordinate is out of range.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh("dp=2, tp=4").rank_at(tp=1, dp=1)
         5
         """
         for name in coordinates:
             self._axis_index(name)
         missing = [name for name in self.axis_names if name not in coordinates]
         if missing:
-            raise MeshError(f"a rank needs a coordinate on every axis; {', '.join(missing)} is missing")
-        place = 0
+            raise MeshError("rank_at() needs a coordinate for every axis", hint=f"add {'=, '.join(missing)}=")
+        position = 0
         for axis in self.axes:
-            place = place * axis.size + check_coordinate(axis, coordinates[axis.name])
-        return place if self._order is None else int(self._order[place])
+            position = position * axis.size + _check_coordinate(axis, coordinates[axis.name])
+        return position if self._order is None else int(self._order[position])
 
-    # -- groups as plain arrays ----------------------------------------------------------------------------------------
+    def _axis_index(self, name: str) -> int:
+        for index, axis in enumerate(self.axes):
+            if axis.name == name:
+                return index
+        raise MeshError(f"unknown axis {short(name)}", hint=f"choose one of {', '.join(self.axis_names)}")
 
-    def _group_array(self, inside: tuple[int, ...]) -> Ranks:
-        """One row per group of the axes with the indices `inside`: int32 of shape (groups, size)."""
-        outside = [index for index in range(len(self.axes)) if index not in inside]
-        size = math.prod(self.shape[index] for index in inside)
-        array = np.ascontiguousarray(self.ranks.transpose(*outside, *inside).reshape(-1, size))
-        array.flags.writeable = False
-        return array
+    def _axis_indices(self, names: Sequence[str]) -> tuple[int, ...]:
+        if not names:
+            raise MeshError("no axis given", hint=f"name at least one of {', '.join(self.axis_names)}")
+        indices = tuple(self._axis_index(name) for name in names)
+        if len(set(indices)) != len(indices):
+            raise MeshError(f"axes {', '.join(names)} repeat an axis", hint="name each axis once")
+        return indices
 
+    # -- groups --------------------------------------------------------------------------------------------------------
 
-def check_coordinate(axis: Axis, value: Any) -> int:
-    """Return a coordinate on an axis as an int, or raise a `MeshError`."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise MeshError(
-            f"{axis.name}={short(value)} is not a coordinate; give a whole number from 0 to {axis.size - 1}"
-        )
-    whole = int(value.__index__())
-    if not 0 <= whole < axis.size:
-        raise MeshError(f"{axis.name}={whole} lies outside the axis; it goes from 0 to {axis.size - 1}")
-    return whole
+    def __getitem__(self, axes: str | Sequence[str]) -> Groups:
+        """Return the groups along one or more axes: each group contains the ranks that differ only there.
 
-
-class Grouping(Layout):
-    """The methods of a mesh that say who is in which group."""
-
-    custom_groups: tuple[Group, ...]
-    """Groups that were added by hand, in the order in which they were added."""
-
-    def groups(self, *axes: str) -> Groups:
-        """All groups along one or several axes: ranks that differ only there.
+        In torch, ``mesh["tp"]`` is a sub-mesh. Here it is all groups along ``tp``, because every rank's group is known
+        without running on that rank. For a sub-mesh as in torch, call ``mesh.submesh("tp", rank=5)``; for the ranks at
+        chosen coordinates, ``mesh.select(pp=0)``.
 
         Parameters
         ----------
-        *axes : str
-            Axis names. Inside a group the ranks count row-major over the axes in the order given here, the last the
-            fastest. The groups themselves are in row-major order of the remaining axes.
+        axes : str or sequence of str
+            ``mesh["tp"]``, ``mesh["dp", "cp"]`` (also written ``mesh["dp-cp"]``), ``mesh["world"]``, a single group
+            such as ``mesh["tp_0"]``, or the name of a custom group. Ranks in a group are in row-major order of the axes
+            as named here, the last one fastest. Groups are in row-major order of the remaining axes.
 
         Returns
         -------
         Groups
-            Together they contain every rank of the mesh exactly once.
+            A sequence of `Group`. The groups along axes contain every rank of the mesh exactly once.
 
         Raises
         ------
         MeshError
-            If an axis is unknown or stands twice.
+            If an axis or group is unknown. The message lists the known ones.
+            If an axis is repeated.
+
+        See Also
+        --------
+        group : a single group by name.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> mesh = DeviceMesh("dp=2, cp=2, tp=2")
-        >>> mesh.groups("dp", "cp").array.tolist()
+        >>> import meshlab as ml
+        >>> mesh = ml.DeviceMesh("dp=2, cp=2, tp=2").with_group("pair", [3, 0])
+        >>> mesh["dp", "cp"].array.tolist()
         [[0, 2, 4, 6], [1, 3, 5, 7]]
+        >>> mesh["tp"].of(5), mesh["pair"][0]
+        (Group('tp_2', [4, 5]), Group('pair', [3, 0]))
         """
-        cache: dict[tuple[str, ...], Groups] = self.__dict__["_group_cache"]
-        if not all(isinstance(name, str) for name in axes):
-            raise MeshError(f"name the axes one by one, such as groups('dp', 'cp'), not {short(axes)}")
-        if axes not in cache:
-            array = self._group_array(self._axis_indices(axes))
-            cache[axes] = Groups(groups_name(axes), array, world_size=self.world_size, axes=axes)
-        return cache[axes]
+        if isinstance(axes, str):
+            known = self._groups.get((axes,))
+            if known is not None:
+                return known
+            parts = axes.split("-")
+            if not all(part in self.axis_names for part in parts):
+                group = self.group(axes)
+                return Groups(axes, group.array[None, :], world_size=self.world_size, axes=group.axes, single=True)
+            names = tuple(parts)
+        else:
+            names = tuple(axes) if isinstance(axes, Iterable) else (axes,)
+            if not all(isinstance(name, str) for name in names):
+                raise MeshError(
+                    f"mesh[...] takes axis names, such as mesh['tp'] or mesh['dp', 'cp'], not {short(axes)}",
+                    hint=f"mesh['{self.axis_names[-1]}'][0] is one group, and rank_at() returns a rank",
+                )
+        if names not in self._groups:
+            array = self._group_array(self._axis_indices(names))
+            self._groups[names] = Groups(groups_name(names), array, world_size=self.world_size, axes=names)
+        return self._groups[names]
+
+    def _group_array(self, inside: tuple[int, ...]) -> Ranks:
+        """Return one row per group along the axes with the indices `inside`: int32 of shape (groups, size)."""
+        # A transposition puts the grouped axes last, in the order asked for, so that a reshape makes each group one
+        # row. This costs one copy for all groups; Megatron and DeepSpeed loop over groups and ranks in Python.
+        outside = [index for index in range(len(self.axes)) if index not in inside]
+        size = math.prod(self.shape[index] for index in inside)
+        return _read_only(np.ascontiguousarray(self.ranks.transpose(*outside, *inside).reshape(-1, size)))
 
     @property
     def world(self) -> Group:
-        """The group of all ranks, in order of their numbers, idle ones included."""
+        """The group of all ranks in ascending order, including idle ranks."""
         return Group(WORLD, np.arange(self.world_size, dtype=np.int32))
 
-    def group_set(self, axis: str | Sequence[str]) -> Groups:
-        """The groups that a benchmark or a function runs on: along axes, ``"world"``, or one group by name.
-
-        Parameters
-        ----------
-        axis : str or sequence of str
-            ``"tp"``, ``("dp", "cp")`` or ``"dp-cp"``, ``"world"``, a single group such as ``"tp_0"``, or the name of a
-            group added by hand.
-
-        Returns
-        -------
-        Groups
-
-        Raises
-        ------
-        MeshError
-            If nothing has that name; the message lists what has.
-
-        Examples
-        --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> mesh = DeviceMesh("dp=2, tp=2").with_group("pair", [3, 0])
-        >>> mesh.group_set("tp").array.tolist(), mesh.group_set("pair").array.tolist()
-        ([[0, 1], [2, 3]], [[3, 0]])
-        """
-        if not isinstance(axis, str):
-            return self.groups(*axis)
-        known: Groups | None = self.__dict__["_group_cache"].get((axis,))
-        if known is not None:
-            return known
-        parts = axis.split("-")
-        if all(part in self.axis_names for part in parts):
-            return self.groups(*parts)
-        group = self.group(axis)
-        return Groups(axis, group.array[None, :], world_size=self.world_size, axes=group.axes, single=True)
-
     def group(self, name: str) -> Group:
-        """One group by its name.
+        """Return one group by its name.
 
         Parameters
         ----------
         name : str
-            ``"world"``, the name of a group added by hand, or axes and a number such as ``"tp_0"`` and ``"dp-cp_1"``.
+            Axes and a number, such as ``"tp_0"`` or ``"dp-cp_1"``, the name of a custom group, or ``"world"``.
 
         Raises
         ------
         MeshError
-            If no group has that name.
+            If no group has that name. The message lists the known ones.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> DeviceMesh("dp=2, tp=2").group("dp_1")
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh("dp=2, tp=2").group("dp_1")
         Group('dp_1', [1, 3])
         """
         if name == WORLD:
@@ -362,216 +586,235 @@ class Grouping(Layout):
         axes, _, number = str(name).rpartition("_")
         parts = axes.split("-")
         if re.fullmatch(r"0|[1-9][0-9]{0,8}", number) and all(part in self.axis_names for part in parts):
-            groups = self.groups(*parts)
+            groups = self[parts]
             if int(number) < len(groups):
                 return groups[int(number)]
-            there_is = f"has the one group {axes}_0" if len(groups) == 1 else f"has {axes}_0 to {groups[-1].name}"
-            raise MeshError(f"there is no group {name!r}; {axes} {there_is}")
-        ranges = [
-            f"{n}_0" if len(self.groups(n)) == 1 else f"{n}_0…{n}_{len(self.groups(n)) - 1}" for n in self.axis_names
-        ]
+            raise MeshError(f"unknown group {name!r}", hint=f"choose {_names_range(groups)}")
+        known = [WORLD, *(_names_range(self[axis]) for axis in self.axis_names)]
+        known += [group.name for group in self.custom_groups]
         raise MeshError(
-            f"there is no axis or group {short(name)}; there are the axes {', '.join(self.axis_names)} and the groups "
-            + ", ".join([WORLD, *ranges, *(group.name for group in self.custom_groups)])
+            f"unknown axis or group {short(name)}",
+            hint=f"choose one of the axes {', '.join(self.axis_names)} or of the groups {', '.join(known)}",
         )
-
-    def group_of(self, rank: int, axis: str | Sequence[str]) -> Group:
-        """The group that a rank is in, along an axis or axes.
-
-        Parameters
-        ----------
-        rank : int
-            A global rank.
-        axis : str or sequence of str
-            As in `group_set`.
-
-        Raises
-        ------
-        MeshError
-            If there is no such rank or axis, or the rank is in none of the groups.
-
-        Examples
-        --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> DeviceMesh("dp=2, tp=4").group_of(6, "tp")
-        Group('tp_1', [4, 5, 6, 7])
-        """
-        return self.group_set(axis).of(rank)
-
-    @property
-    def grouped_axes(self) -> Mapping[str, Groups]:
-        """The groups of every axis, by axis name, in the order in which communicators are created."""
-        return MappingProxyType({name: self.groups(name) for name in self.axis_names})
 
     @property
     def creation_order(self) -> tuple[str, ...]:
-        """In which order every rank creates its communicators: the axes, then the groups added by hand.
+        """Order in which every rank creates its communicators: the axes, then the custom groups.
 
-        Along an axis all groups are created together, by one split of the world.
+        All groups along an axis are created together, by one split of the world.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> DeviceMesh("dp=2, tp=2").with_group("pair", [3, 0]).creation_order
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh("dp=2, tp=2").with_group("pair", [3, 0]).creation_order
         ('dp', 'tp', 'pair')
         """
         return (*self.axis_names, *(group.name for group in self.custom_groups))
 
-    def with_group(self, name: str, ranks: Sequence[int] | npt.NDArray[Any]) -> Self:
-        """Add a group by hand and return the new mesh.
+    def with_group(self, name: str, ranks: Sequence[int] | npt.NDArray[Any]) -> DeviceMesh:
+        """Return a mesh with one more custom group.
 
         Parameters
         ----------
         name : str
-            An identifier that no axis or group has yet.
+            An identifier that is not an axis or group of this mesh.
         ranks : sequence of int
-            The members; their order is kept and is the order inside the group.
+            Global ranks of the members, in group order.
 
         Raises
         ------
         MeshError
-            If the name is taken, or the ranks are empty, repeated or outside the mesh.
+            If the name is taken.
+            If the ranks are empty, repeated or not in the mesh.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> DeviceMesh("dp=2, tp=2").with_group("diagonal", [3, 0]).group("diagonal")
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh("dp=2, tp=2").with_group("diagonal", [3, 0]).group("diagonal")
         Group('diagonal', [3, 0])
         """
-        check_axis_name(name, "a group")
+        check_axis_name(name, "group")
         front, _, end = name.rpartition("_")
-        taken = {*self.axis_names, *(group.name for group in self.custom_groups)}
-        if name in taken or (front in self.axis_names and (end == "group" or end.isdecimal())):
-            raise MeshError(f"the name {name!r} is taken; choose another for the new group")
-        given = np.asarray(list(ranks))
-        if given.size == 0:
-            raise MeshError(f"the group {name!r} has no ranks; give at least one")
-        if given.dtype.kind not in "iu" or given.ndim != 1:
-            raise MeshError(f"the ranks of group {name!r} must be one list of whole numbers, not {short(list(ranks))}")
-        outside = given[(given < 0) | (given >= self.world_size)]
+        # "tp_0" is a group of tp, and "tp_group" is the column of membership() with the names of these groups.
+        if name in self.creation_order or (front in self.axis_names and (end == "group" or end.isdecimal())):
+            raise MeshError(f"group name {name!r} is taken", hint="choose a different name")
+        members = np.asarray(list(ranks))
+        if members.size == 0:
+            raise MeshError(f"group {name!r} has no ranks", hint="pass at least one")
+        if members.dtype.kind not in "iu" or members.ndim != 1:
+            raise MeshError(f"ranks of group {name!r} must be a flat list of integers, not {short(list(ranks))}")
+        outside = members[(members < 0) | (members >= self.world_size)]
         if outside.size:
-            raise MeshError(f"rank {outside[0]} does not exist; ranks go from 0 to {self.world_size - 1}")
-        idle = given[self.positions[given] < 0]
+            check_rank(outside[0], self.world_size)  # raises
+        idle = members[self.positions[members] < 0]
         if idle.size:
-            are = "is" if idle.size == 1 else "are"
-            raise MeshError(f"{idle_text(idle.tolist())} of group {name!r} {are} idle in this mesh; leave them out")
-        values, counts = np.unique(given, return_counts=True)
+            raise MeshError(
+                f"group {name!r} contains idle {format_ranks(idle.tolist())}", hint="use only ranks of the mesh"
+            )
+        values, counts = np.unique(members, return_counts=True)
         if counts.max() > 1:
-            raise MeshError(f"rank {values[counts.argmax()]} stands {counts.max()} times in group {name!r}")
-        return self._with_custom_groups((*self.custom_groups, Group(name, given)))
+            raise MeshError(
+                f"group {name!r} contains rank {values[counts.argmax()]} {counts.max()} times", hint="list it once"
+            )
+        return self._with_custom_groups((*self.custom_groups, Group(name, members)))
 
-    def without_group(self, name: str) -> Self:
-        """Drop a group that was added by hand and return the new mesh.
+    def without_group(self, name: str) -> DeviceMesh:
+        """Return a mesh without one of the custom groups.
 
         Raises
         ------
         MeshError
-            If no group that was added by hand has that name.
+            If no custom group has that name.
         """
         kept = tuple(group for group in self.custom_groups if group.name != name)
         if len(kept) == len(self.custom_groups):
-            names = ", ".join(group.name for group in self.custom_groups) or "none"
-            raise MeshError(f"no group {short(name)} was added by hand; there are: {names}")
+            names = ", ".join(group.name for group in self.custom_groups)
+            hint = f"choose one of {names}" if names else ""
+            raise MeshError(f"unknown custom group {short(name)}{'' if names else ': this mesh has none'}", hint=hint)
         return self._with_custom_groups(kept)
 
-    def _with_custom_groups(self, groups: tuple[Group, ...]) -> Self:
-        mesh = object.__new__(type(self))
+    def _with_custom_groups(self, groups: tuple[Group, ...]) -> DeviceMesh:
+        # Copies the cached arrays too, because they do not depend on custom groups. Only the fingerprint does.
+        mesh = object.__new__(DeviceMesh)
         mesh.__dict__.update({name: value for name, value in self.__dict__.items() if name != "fingerprint"})
         mesh.__dict__.update(custom_groups=groups)
         return mesh
 
-    # -- pipelines and levels ------------------------------------------------------------------------------------------
-
     def stages(self, axis: str = "pp") -> Groups:
-        """The ranks of every stage of a pipeline: those that share a coordinate on `axis`.
+        """Return the ranks of every pipeline stage: each group contains the ranks with one coordinate on `axis`.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> DeviceMesh("pp=2, dp=1, tp=2").stages().array.tolist()
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh("pp=2, dp=1, tp=2").stages().array.tolist()
         [[0, 1], [2, 3]]
         """
-        size = self.size(axis)
-        rows = np.moveaxis(self.ranks, self._axis_index(axis), 0).reshape(size, -1)
+        rows = np.moveaxis(self.ranks, self._axis_index(axis), 0).reshape(self.size(axis), -1)
         return Groups(f"{axis}_stage", rows, world_size=self.world_size)
 
     def neighbours(self, axis: str = "pp", *, ring: bool = False) -> Ranks:
-        """The pairs of ranks that pass data on along an axis.
+        """Return the pairs of ranks that are neighbours along an axis, such as pipeline stages.
 
         Parameters
         ----------
         axis : str, default "pp"
-            The axis.
+            Name of the axis.
         ring : bool, default False
-            Let the last rank of each group also send to its first.
+            If True, the last rank of each group also sends to the first.
 
         Returns
         -------
         numpy.ndarray
-            int32 of shape (pairs, 2): sender and receiver, group by group. A group of one has none.
+            Sender and receiver, group by group: int32 of shape (pairs, 2). A group of one rank has no pairs.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> DeviceMesh("pp=3, dp=2").neighbours().tolist()
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh("pp=3, dp=2").neighbours().tolist()
         [[0, 2], [2, 4], [1, 3], [3, 5]]
         """
-        rows = self.groups(axis).array
+        rows = self[axis,].array
         receivers = np.roll(rows, -1, axis=1) if ring and rows.shape[1] > 1 else rows[:, 1:]
         return np.stack([rows[:, : receivers.shape[1]], receivers], axis=-1).reshape(-1, 2)
 
     def hierarchy(self, axis: str | Sequence[str], nodes: int | npt.ArrayLike) -> Hierarchy:
-        """Cut the groups of an axis in two levels: inside a node, and across nodes.
+        """Split the groups of an axis into two levels: inside a node, and across nodes.
 
         Parameters
         ----------
         axis : str or sequence of str
-            As in `group_set`.
+            Axes or group, as in ``mesh[axis]``.
         nodes : int or array_like of int
-            How many ranks a node has, or for every global rank the number of its node.
+            Number of ranks per node, or the node number of every global rank.
 
         Returns
         -------
         Hierarchy
-            Its ``inner`` and ``outer`` groups, with ``color`` and ``key`` for two splits.
+            ``inner`` and ``outer`` groups, whose ``color`` and ``key`` are the arguments of two splits.
 
         Raises
         ------
         MeshError
-            If a group has unlike numbers of ranks on its nodes.
+            If a group has different numbers of ranks on its nodes.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> levels = DeviceMesh("dp=8").hierarchy("dp", nodes=4)
+        >>> import meshlab as ml
+        >>> levels = ml.DeviceMesh("dp=8").hierarchy("dp", nodes=4)
         >>> levels.inner.array.tolist(), levels.outer.array.tolist()
         ([[0, 1, 2, 3], [4, 5, 6, 7]], [[0, 4], [1, 5], [2, 6], [3, 7]])
         """
-        return cut_groups(self.group_set(axis), nodes)
+        return split_levels(self[axis], nodes)
 
+    def check_groups(self, *axis_sets: str | Sequence[str]) -> pd.DataFrame:
+        """Check the groups against an independent computation.
 
-class Transforms(Layout):
-    """The methods of a mesh that return another mesh."""
+        Each rank's group and position are computed from the coordinates of that rank alone and compared with the
+        arrays of ``mesh[axes]``.
 
-    @abstractmethod
-    def _derived(
-        self, pairs: Sequence[tuple[str, int]], ranks: npt.NDArray[Any], came_from: Mapping[str, str] | None = None
-    ) -> Self:
-        """Another mesh of the same world; `came_from` says which old axis a new name continues, if names change."""
+        Parameters
+        ----------
+        *axis_sets : str or sequence of str
+            Sets of axes to check. By default every set of axes of this mesh.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per set of axes, with the columns ``axes``, ``groups`` and ``size``, and the results ``disjoint``
+            (no rank is in two groups), ``covers`` (every rank of the mesh is in one), ``equal_size``, and
+            ``same_order`` (the groups, and the ranks in each group, have the computed order).
+
+        Raises
+        ------
+        MeshError
+            If an axis is unknown.
+            If the mesh has more than ten axes and no set was passed.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> print(ml.DeviceMesh("dp=2, tp=4").check_groups().to_string(index=False))
+         axes  groups  size  disjoint  covers  equal_size  same_order
+           dp       4     2      True    True        True        True
+           tp       2     4      True    True        True        True
+        dp-tp       1     8      True    True        True        True
+        """
+        return check_groups(self, axis_sets)
+
+    # -- other meshes of the same ranks --------------------------------------------------------------------------------
 
     @property
     def _pairs(self) -> list[tuple[str, int]]:
         return [(axis.name, axis.size) for axis in self.axes]
 
+    def _derive(
+        self, pairs: Sequence[tuple[str, int]], ranks: npt.NDArray[Any], origin: Mapping[str, str] | None = None
+    ) -> DeviceMesh:
+        """Return a mesh of the same world with its backends and custom groups; `origin` maps new axis names to old."""
+        old_names = {name: (origin or {}).get(name, name) for name, _ in pairs}
+        backends = {new: self.backends[old] for new, old in old_names.items() if old in self.backends}
+        mesh = DeviceMesh(pairs, ranks=ranks, world_size=self.world_size, backends=backends)
+        for group in self.custom_groups:
+            try:
+                mesh = mesh.with_group(group.name, group.array)
+            except MeshError as error:
+                raise MeshError(
+                    f"cannot keep group {group.name!r}: {error.message}",
+                    hint=f"drop it first with without_group({group.name!r})",
+                ) from None
+        return mesh
+
     def _permutation(self, axes: Sequence[str]) -> tuple[int, ...]:
-        missing = [name for name in self.axis_names if name not in axes]
         indices = self._axis_indices(axes)
+        missing = [name for name in self.axis_names if name not in axes]
         if missing:
-            raise MeshError(f"name every axis once; {', '.join(missing)} is missing")
+            raise MeshError(f"axes {', '.join(axes)} are incomplete", hint=f"add {', '.join(missing)}")
         return indices
 
-    def reorder(self, *axes: str) -> Self:
-        """The same axes in another order over the same ranks: another axis becomes the fastest, so the groups change.
+    def reorder(self, *axes: str) -> DeviceMesh:
+        """Return a mesh with the axes in a different order over the same sequence of ranks.
+
+        A different axis becomes the fastest, so the groups change.
 
         Parameters
         ----------
@@ -585,20 +828,22 @@ class Transforms(Layout):
 
         See Also
         --------
-        transpose : another order of the axes that keeps who is in which group.
+        transpose : a different order of the axes with the same groups.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> mesh = DeviceMesh("dp=2, tp=4").reorder("tp", "dp")
+        >>> import meshlab as ml
+        >>> mesh = ml.DeviceMesh("dp=2, tp=4").reorder("tp", "dp")
         >>> mesh, mesh.group("tp_0")
         (DeviceMesh('tp=4, dp=2'), Group('tp_0', [0, 2, 4, 6]))
         """
         pairs = [self._pairs[index] for index in self._permutation(axes)]
-        return self._derived(pairs, self.ranks.reshape(-1))
+        return self._derive(pairs, self.ranks.reshape(-1))
 
-    def transpose(self, *axes: str) -> Self:
-        """The same axes in another order, each rank at its old coordinates: groups keep their members.
+    def transpose(self, *axes: str) -> DeviceMesh:
+        """Return a mesh with the axes in a different order and every rank at its old coordinates.
+
+        The groups keep their members.
 
         Parameters
         ----------
@@ -612,20 +857,20 @@ class Transforms(Layout):
 
         See Also
         --------
-        reorder : another order of the axes that changes which is the fastest.
+        reorder : a different order of the axes that changes the fastest axis and the groups.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> mesh = DeviceMesh("dp=2, tp=4").transpose("tp", "dp")
+        >>> import meshlab as ml
+        >>> mesh = ml.DeviceMesh("dp=2, tp=4").transpose("tp", "dp")
         >>> mesh, mesh.group("tp_0")
         (DeviceMesh('dp=2, tp=4').transpose('tp', 'dp'), Group('tp_0', [0, 1, 2, 3]))
         """
         indices = self._permutation(axes)
-        return self._derived([self._pairs[index] for index in indices], self.ranks.transpose(indices).reshape(-1))
+        return self._derive([self._pairs[index] for index in indices], self.ranks.transpose(indices).reshape(-1))
 
-    def rename(self, **names: str) -> Self:
-        """The same mesh with other axis names.
+    def rename(self, **names: str) -> DeviceMesh:
+        """Return the same mesh with different axis names.
 
         Parameters
         ----------
@@ -635,44 +880,47 @@ class Transforms(Layout):
         Raises
         ------
         MeshError
-            If an axis is unknown or a new name is taken or not possible.
+            If an axis is unknown.
+            If a new name is taken or invalid.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> DeviceMesh("dp=2, tp=4").rename(dp="data")
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh("dp=2, tp=4").rename(dp="data")
         DeviceMesh('data=2, tp=4')
         """
         self._axis_indices(tuple(names))
         pairs = [(names.get(name, name), size) for name, size in self._pairs]
-        return self._derived(pairs, self.ranks.reshape(-1), {names.get(n, n): n for n in self.axis_names})
+        return self._derive(pairs, self.ranks.reshape(-1), {names.get(n, n): n for n in self.axis_names})
 
-    def flatten(self, *axes: str, name: str | None = None) -> Self:
-        """Merge axes into one, whose groups are exactly the groups that spanned them.
+    def flatten(self, *axes: str, name: str | None = None) -> DeviceMesh:
+        """Return a mesh with several axes merged into one, whose groups are the groups ``mesh[axes]``.
 
         Parameters
         ----------
         *axes : str
-            At least one axis; the last counts fastest inside the new one.
+            At least one axis. The last one is the fastest inside the new axis.
         name : str, optional
-            The name of the new axis; the old names with underscores between when left out.
+            Name of the new axis. By default the old names joined with underscores.
 
         Raises
         ------
         MeshError
-            If an axis is unknown or repeated, or the name is taken.
+            If an axis is unknown or repeated.
+            If the name is taken.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> mesh = DeviceMesh("dp=2, cp=2, tp=2")
-        >>> flat = mesh.flatten("dp", "cp")
+        >>> import meshlab as ml
+        >>> flat = ml.DeviceMesh("dp=2, cp=2, tp=2").flatten("dp", "cp")
         >>> flat, flat.group("dp_cp_0")
         (DeviceMesh('dp_cp=4, tp=2'), Group('dp_cp_0', [0, 2, 4, 6]))
         """
         inside = self._axis_indices(axes)
         new = ("_".join(axes) if name is None else name, self.size(*axes))
-        spot = max(inside)  # at the fastest of them, so that neighbouring axes merge without moving a rank
+        # The new axis takes the position of the fastest old one: merging neighbouring axes then moves no rank, and the
+        # mesh stays in order.
+        spot = max(inside)
         order: list[int] = []
         pairs: list[tuple[str, int]] = []
         for index in range(len(self.axes)):
@@ -682,345 +930,211 @@ class Transforms(Layout):
             elif index not in inside:
                 order.append(index)
                 pairs.append(self._pairs[index])
-        return self._derived(pairs, self.ranks.transpose(order).reshape(-1))
+        return self._derive(pairs, self.ranks.transpose(order).reshape(-1))
 
-    def split_axis(self, axis: str, parts: AxesLike | None = None, /, **sizes: int) -> Self:
-        """Cut one axis into several; no rank moves.
+    def split_axis(self, axis: str, parts: AxesLike | None = None, /, **sizes: int) -> DeviceMesh:
+        """Return a mesh with one axis split into several. Ranks keep their order.
 
         Parameters
         ----------
         axis : str
-            The axis to cut.
+            The axis to split.
         parts : str, mapping or sequence of (str, int), optional
-            The new axes, slowest first; one size may be -1.
+            The new axes, slowest first. One size may be -1.
         **sizes : int
             The new axes as keywords instead.
 
         Raises
         ------
         MeshError
-            If the sizes do not multiply to the size of the axis, or a name is taken.
+            If the product of the sizes is not the size of the axis.
+            If a name is taken.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> DeviceMesh("dp=8, tp=2").split_axis("dp", dp_replicate=2, dp_shard=-1)
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh("dp=8, tp=2").split_axis("dp", dp_replicate=2, dp_shard=-1)
         DeviceMesh('dp_replicate=2, dp_shard=4, tp=2')
         """
         index = self._axis_index(axis)
-        if (parts is None) == (not sizes):
-            raise MeshError("give the parts of the axis as one text or as keywords, and only once")
+        given = _positional_or_keywords(parts, sizes)
         try:
-            new = fill_axes(axis_pairs(sizes if parts is None else parts), self.axes[index].size)
+            new = fill_axes(given, self.axes[index].size)
         except MeshError as error:
-            raise MeshError(f"{self.axes[index]} cannot be cut this way: {error}") from None
+            raise MeshError(f"cannot split {self.axes[index]}: {error.message}", hint=error.hint) from None
         pairs = [*self._pairs[:index], *((part.name, part.size) for part in new), *self._pairs[index + 1 :]]
-        return self._derived(
-            pairs, self.ranks.reshape(-1), {name: name for name in self.axis_names} | {part.name: axis for part in new}
-        )
+        origin = {name: name for name in self.axis_names} | {part.name: axis for part in new}
+        return self._derive(pairs, self.ranks.reshape(-1), origin)
 
-    def select(self, **places: int | slice | Sequence[int]) -> Self:
-        """The part of the mesh at the given coordinates; the other ranks become idle.
+    def select(self, **coordinates: int | slice | Sequence[int]) -> DeviceMesh:
+        """Return the part of the mesh at the given coordinates. The other ranks become idle.
 
         Parameters
         ----------
-        **places : int, slice or sequence of int
-            Per axis: one coordinate, which removes the axis, or several, which shorten it.
+        **coordinates : int, slice or sequence of int
+            Per axis, a single coordinate, which removes the axis, or several coordinates, which shorten it.
 
         Returns
         -------
         DeviceMesh
-            It keeps the global ranks and the world size.
+            A mesh with the same global ranks and world size.
 
         Raises
         ------
         MeshError
-            If an axis is unknown, a coordinate lies outside it, or no axis would be left.
+            If an axis is unknown or a coordinate is out of range.
+            If no axis would be left.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> stage = DeviceMesh("pp=2, dp=2, tp=2").select(pp=1)
+        >>> import meshlab as ml
+        >>> stage = ml.DeviceMesh("pp=2, dp=2, tp=2").select(pp=1)
         >>> stage.ranks.tolist(), stage.idle_ranks.tolist()
         ([[4, 5], [6, 7]], [0, 1, 2, 3])
         """
-        for name in places:
+        for name in coordinates:
             self._axis_index(name)
         pairs: list[tuple[str, int]] = []
-        index: list[Any] = []
+        index: list[list[int]] = []
         for axis in self.axes:
-            place = places.get(axis.name, slice(None))
-            if isinstance(place, slice):
-                chosen = list(range(axis.size)[place])
-            elif isinstance(place, (Sequence, np.ndarray)):
-                chosen = [check_coordinate(axis, value) for value in place]
+            given = coordinates.get(axis.name, slice(None))
+            if isinstance(given, slice):
+                chosen = list(range(axis.size)[given])
+            elif isinstance(given, (Sequence, np.ndarray)):
+                chosen = [_check_coordinate(axis, value) for value in given]
             else:
-                index.append([check_coordinate(axis, place)])
+                index.append([_check_coordinate(axis, given)])
                 continue
             if not chosen:
-                raise MeshError(f"{axis.name}={place!r} selects no rank; the axis goes from 0 to {axis.size - 1}")
+                raise MeshError(f"{axis.name}={given!r} selects no ranks", hint=f"use 0 to {axis.size - 1}")
             pairs.append((axis.name, len(chosen)))
             index.append(chosen)
         if not pairs:
-            raise MeshError("one coordinate on every axis leaves a single rank, not a mesh; rank_at() gives that rank")
-        return self._derived(pairs, self.ranks[np.ix_(*index)].reshape(-1))
+            raise MeshError(
+                "select() with one coordinate per axis leaves a single rank, not a mesh", hint="call rank_at()"
+            )
+        return self._derive(pairs, self.ranks[np.ix_(*index)].reshape(-1))
 
-    def submesh(self, *axes: str, rank: int) -> Self:
-        """The mesh over some axes that one rank sees: the ranks that differ from it only there.
+    def submesh(self, *axes: str, rank: int) -> DeviceMesh:
+        """Return the sub-mesh of one rank over some axes: the ranks that differ from it only there.
+
+        This is the mesh that ``mesh["dp", "cp"]`` returns on that rank in torch.
+
+        Parameters
+        ----------
+        *axes : str
+            Axes of the sub-mesh, slowest first.
+        rank : int
+            Global rank.
 
         Raises
         ------
         MeshError
-            If an axis is unknown, or there is no such rank.
+            If an axis or the rank is unknown.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> DeviceMesh("dp=2, pp=2, cp=2").submesh("dp", "cp", rank=5).ranks.tolist()
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh("dp=2, pp=2, cp=2").submesh("dp", "cp", rank=5).ranks.tolist()
         [[0, 1], [4, 5]]
         """
         self._axis_indices(axes)
-        here = self.coordinates(rank)
-        part = self.select(**{name: place for name, place in here.items() if name not in axes})
-        return part.transpose(*axes)
+        fixed = {name: value for name, value in self.coordinates(rank).items() if name not in axes}
+        return self.select(**fixed).transpose(*axes)
 
-    def reshape(self, axes: AxesLike | None = None, /, **sizes: int) -> Self:
-        """Other axes over the same ranks; groups, names and numbers are made anew.
+    def reshape(self, axes: AxesLike | None = None, /, **sizes: int) -> DeviceMesh:
+        """Return a mesh with different axes over the same sequence of ranks.
 
         Parameters
         ----------
         axes : str, mapping or sequence of (str, int), optional
-            The new axes; one size may be -1.
+            The new axes. One size may be -1.
         **sizes : int
             The new axes as keywords instead.
 
         Raises
         ------
         MeshError
-            If the sizes do not multiply to the ranks of this mesh, or a group that was added by hand has a name that
-            now means something else.
+            If the product of the sizes is not the number of ranks of this mesh.
+            If the name of a custom group is also the name of a new axis.
+
+        See Also
+        --------
+        view : the same with a check that shared axes keep their groups.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> DeviceMesh("dp=2, tp=4").reshape("pp=2, dp=-1, tp=2")
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh("dp=2, tp=4").reshape("pp=2, dp=-1, tp=2")
         DeviceMesh('pp=2, dp=2, tp=2')
         """
-        if (axes is None) == (not sizes):
-            raise MeshError("give the new axes as one text or as keywords, and only once")
-        new = fill_axes(axis_pairs(sizes if axes is None else axes), self.size())
-        return self._derived([(axis.name, axis.size) for axis in new], self.ranks.reshape(-1))
+        new = fill_axes(_positional_or_keywords(axes, sizes), self.size())
+        return self._derive([(axis.name, axis.size) for axis in new], self.ranks.reshape(-1))
 
-    def view(self, axes: AxesLike | None = None, /, **sizes: int) -> Self:
-        """A second factorisation of the same ranks, such as the layout of experts beside the dense one.
+    def view(self, axes: AxesLike | None = None, /, **sizes: int) -> DeviceMesh:
+        """Return a second factorisation of the same ranks, such as an expert layout next to the dense one.
 
-        Like `reshape`, and an axis that both meshes name must have the same groups in both.
+        A view is a `reshape` in which every axis that both meshes have keeps its groups.
 
         Parameters
         ----------
         axes : str, mapping or sequence of (str, int), optional
-            The axes of the view; one size may be -1.
+            The axes of the view. One size may be -1.
         **sizes : int
             The axes as keywords instead.
 
         Raises
         ------
         MeshError
-            If the sizes do not multiply to the ranks of this mesh, or a shared axis would have other groups.
+            If the product of the sizes is not the number of ranks of this mesh.
+            If a shared axis would have different groups.
 
         Examples
         --------
-        >>> from meshlab.mesh.mesh import DeviceMesh
-        >>> dense = DeviceMesh("pp=2, dp=4, tp=8")
+        >>> import meshlab as ml
+        >>> dense = ml.DeviceMesh("pp=2, dp=4, tp=8")
         >>> experts = dense.view("pp=2, edp=2, ep=16")
-        >>> experts.group("pp_0") == dense.group("pp_0")
+        >>> experts["pp"] == dense["pp"]
         True
         """
         view = self.reshape(axes, **sizes)
         for name in self.axis_names:
             if name in view.axis_names:
-                self._check_shared(name, view)
+                self._check_same_groups(name, view)
         return view
 
-    def _check_shared(self, name: str, view: Layout) -> None:
-        index = self._axis_index(name)
-        here = self._group_array((index,))
-        there = view._group_array((view._axis_index(name),))
-        if here.shape == there.shape and np.array_equal(here, there):
+    def _check_same_groups(self, name: str, view: DeviceMesh) -> None:
+        # Communicators are created once and shared by both layouts, so an axis name must mean the same groups in the
+        # same order. Equal sizes are not enough: the axes after it decide which ranks are neighbours along it.
+        own, other = self[name].array, view[name].array
+        if own.shape == other.shape and np.array_equal(own, other):
             return
         first = 0
-        if here.shape == there.shape:
-            first = int(np.flatnonzero((here != there).any(axis=1))[0])
+        if own.shape == other.shape:
+            first = int(np.flatnonzero((own != other).any(axis=1))[0])
+        index = self._axis_index(name)
         raise MeshError(
-            f"the axis {name!r} is in both meshes, but means other groups: {name}_{first} is {ranks_text(here[first])} "
-            f"in {format_axes(self.axes)} and {ranks_text(there[first])} in {format_axes(view.axes)}; "
-            f"give it size {self.axes[index].size} and axes behind it that multiply to "
-            f"{math.prod(self.shape[index + 1 :])}, or another name"
+            f"axis {name!r} is in both meshes, but {name}_{first} is {ranks_repr(own[first])} in {self} and "
+            f"{ranks_repr(other[first])} in {view}",
+            hint=f"give it size {self.axes[index].size} and following axes with "
+            f"product {math.prod(self.shape[index + 1 :])}, or a different name",
         )
 
-
-_BACKEND = re.compile(r"[a-z][a-z0-9_.:,+-]*")
-
-
-class DeviceMesh(Grouping, Transforms):
-    """Named axes over ranks, in row-major order: the last axis is the fastest.
-
-    A value: it never changes, compares by what it says, and holds no devices and no processes. The order of the axes
-    is also the order in which communicators are created, the same on every rank.
-
-    Parameters
-    ----------
-    axes : str, mapping or sequence of (str, int), optional
-        Such as ``"dp=2, tp=4"``. One size may be -1 and takes the ranks that are left.
-    world_size : int, optional
-        How many ranks there are; needed for -1, and checked otherwise.
-    ranks : array_like of int, optional
-        Which rank lies where, in row-major order of the axes; 0, 1, 2, … when left out. The order is kept inside every
-        group, so it is the order of a ring. With `world_size` it may leave ranks out, which are then idle.
-    backends : mapping of str to str, optional
-        The name of a communication backend for some axes, such as ``{"pp": "gloo"}``.
-    **sizes : int
-        The axes as keywords instead: ``DeviceMesh(dp=2, tp=4)``.
-
-    Raises
-    ------
-    MeshError
-        If names, sizes or ranks are not possible; the message names the nearest that are.
-    ParseError
-        If the text cannot be read.
-
-    Examples
-    --------
-    >>> mesh = DeviceMesh("dp=2, tp=4")
-    >>> mesh
-    DeviceMesh('dp=2, tp=4')
-    >>> [group.ranks for group in mesh.groups("tp")]
-    [(0, 1, 2, 3), (4, 5, 6, 7)]
-    >>> mesh.coordinates(6), mesh.rank_at(dp=1, tp=2)
-    ({'dp': 1, 'tp': 2}, 6)
-    >>> DeviceMesh("dp=-1, tp=8", world_size=64).shape
-    (8, 8)
-    """
-
-    backends: Mapping[str, str]
-    """The backend's name for some axes, in the order of the axes."""
-
-    def __init__(
-        self,
-        axes: AxesLike | None = None,
-        /,
-        *,
-        world_size: int | None = None,
-        ranks: npt.ArrayLike | None = None,
-        backends: Mapping[str, str] | None = None,
-        **sizes: int,
-    ) -> None:
-        if axes is not None and sizes:
-            raise MeshError("give the axes as one text or as keywords, not both")
-        placed = place_ranks(axis_pairs(sizes if axes is None else axes), ranks, world_size)
-        self.__dict__.update(axes=placed[0], _order=placed[1], world_size=placed[2], custom_groups=(), _group_cache={})
-        self.__dict__.update(backends=self._check_backends(backends or {}))
-
-    def _check_backends(self, backends: Mapping[str, str]) -> Mapping[str, str]:
-        for axis, backend in backends.items():
-            self._axis_index(axis)
-            if not isinstance(backend, str) or _BACKEND.fullmatch(backend) is None:
-                raise MeshError(f"{short(backend)} cannot name the backend of {axis!r}; write a name such as 'nccl'")
-        return MappingProxyType({name: backends[name] for name in self.axis_names if name in backends})
-
-    def _derived(
-        self, pairs: Sequence[tuple[str, int]], ranks: npt.NDArray[Any], came_from: Mapping[str, str] | None = None
-    ) -> Self:
-        old_names = {name: (came_from or {}).get(name, name) for name, _ in pairs}
-        backends = {new: self.backends[old] for new, old in old_names.items() if old in self.backends}
-        mesh = type(self)(pairs, ranks=ranks, world_size=self.world_size, backends=backends)
-        for group in self.custom_groups:
-            try:
-                mesh = mesh.with_group(group.name, group.array)
-            except MeshError as error:
-                raise MeshError(
-                    f"the group {group.name!r} cannot be kept: {error}; first drop it, without_group({group.name!r})"
-                ) from None
-        return mesh
-
-    # -- the four usual layouts ----------------------------------------------------------------------------------------
-
-    @classmethod
-    def data_parallel(cls, ranks: int) -> DeviceMesh:
-        """Every rank holds the whole model: one group of all ranks along ``dp``.
-
-        Examples
-        --------
-        >>> DeviceMesh.data_parallel(4).group("dp_0")
-        Group('dp_0', [0, 1, 2, 3])
-        """
-        return cls([("dp", ranks)])
-
-    @classmethod
-    def tensor_parallel(cls, degree: int, world_size: int | None = None) -> DeviceMesh:
-        """Every layer is cut over `degree` neighbouring ranks; ``dp`` takes the rest of the world.
-
-        Raises
-        ------
-        MeshError
-            If `degree` does not divide `world_size`.
-
-        Examples
-        --------
-        >>> DeviceMesh.tensor_parallel(4, world_size=8)
-        DeviceMesh('dp=2, tp=4')
-        """
-        return cls([("dp", -1), ("tp", degree)], world_size=degree if world_size is None else world_size)
-
-    @classmethod
-    def pipeline_parallel(cls, stages: int, world_size: int | None = None) -> DeviceMesh:
-        """The layers are cut into stages; the ranks of one stage are neighbours, along ``dp``.
-
-        Raises
-        ------
-        MeshError
-            If `stages` does not divide `world_size`.
-
-        Examples
-        --------
-        >>> mesh = DeviceMesh.pipeline_parallel(2, world_size=4)
-        >>> mesh, mesh.group("pp_0"), mesh.stages()[1]
-        (DeviceMesh('pp=2, dp=2'), Group('pp_0', [0, 2]), Group('pp_stage_1', [2, 3]))
-        """
-        return cls([("pp", stages), ("dp", -1)], world_size=stages if world_size is None else world_size)
-
-    @classmethod
-    def mixed(cls, tp: int, pp: int, dp: int, world_size: int | None = None) -> DeviceMesh:
-        """Tensor, pipeline and data parallel together: ``tp`` the fastest, then ``dp``, then ``pp``.
-
-        One of the degrees may be -1 when `world_size` is given.
-
-        Raises
-        ------
-        MeshError
-            If the degrees do not multiply to `world_size`.
-
-        Examples
-        --------
-        >>> DeviceMesh.mixed(tp=8, pp=2, dp=-1, world_size=64)
-        DeviceMesh('pp=2, dp=4, tp=8')
-        """
-        return cls([("pp", pp), ("dp", dp), ("tp", tp)], world_size=world_size)
-
-    # -- frames, words and other frameworks ----------------------------------------------------------------------------
+    # -- descriptions --------------------------------------------------------------------------------------------------
 
     def membership(self) -> pd.DataFrame:
-        """One row per rank of the mesh: its coordinates, and its group on every axis.
+        """Return one row per rank of the mesh with its coordinates and its group on every axis.
 
         Returns
         -------
         pandas.DataFrame
-            Columns ``rank``, one integer column per axis, then ``<axis>_group`` with the group's name per axis
-            (categorical), and one boolean column per group added by hand.
+            Columns: ``rank``, one integer column per axis, ``<axis>_group`` with the group name per axis (categorical),
+            and one boolean column per custom group.
 
         Examples
         --------
-        >>> print(DeviceMesh("dp=2, tp=2").membership().to_string(index=False))
+        >>> import meshlab as ml
+        >>> print(ml.DeviceMesh("dp=2, tp=2").membership().to_string(index=False))
          rank  dp  tp dp_group tp_group
             0   0   0     dp_0     tp_0
             1   0   1     dp_1     tp_0
@@ -1030,119 +1144,139 @@ class DeviceMesh(Grouping, Transforms):
         return membership(self)
 
     def stats(self) -> pd.DataFrame:
-        """One row per axis and per group added by hand: size, number of groups, stride, backend, first group.
+        """Return one row per axis and custom group with its sizes and stride.
 
         Returns
         -------
         pandas.DataFrame
-            The column ``stride`` is the distance in global rank between neighbours, missing where it varies.
+            Columns: ``axis`` (name of the axis or custom group), ``size`` (ranks per group), ``groups`` (number of
+            groups), ``stride`` (distance in global rank between neighbours, missing if it varies), ``backend``,
+            ``first_group`` (its ranks as a string) and ``is_custom``.
 
         Examples
         --------
-        >>> print(DeviceMesh("dp=2, tp=4").stats()[["axis", "size", "groups", "stride"]].to_string(index=False))
+        >>> import meshlab as ml
+        >>> print(ml.DeviceMesh("dp=2, tp=4").stats()[["axis", "size", "groups", "stride"]].to_string(index=False))
         axis  size  groups  stride
           dp     2       4       4
           tp     4       2       1
         """
         return stats(self)
 
-    def proof(self, *axis_sets: Sequence[str]) -> pd.DataFrame:
-        """Prove that the groups are sound.
-
-        Every rank works out from its own coordinates alone, without the table of groups, which group it is in and at
-        which place. `same_order` says that all of them arrive at the table.
-
-        Parameters
-        ----------
-        *axis_sets : sequence of str
-            Which sets of axes to look at; every set of axes of this mesh when left out.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One row per set of axes: ``axes``, ``groups``, ``size``, and the findings ``disjoint`` (no rank is in two
-            groups), ``covers`` (every rank of the mesh is in one), ``equal_size`` and ``same_order`` (every rank
-            numbers the groups, and itself inside its group, alike).
-
-        Raises
-        ------
-        MeshError
-            If an axis is unknown, or there are more than ten axes and no set was named.
-
-        Examples
-        --------
-        >>> print(DeviceMesh("dp=2, tp=4").proof().to_string(index=False))
-         axes  groups  size  disjoint  covers  equal_size  same_order
-           dp       4     2      True    True        True        True
-           tp       2     4      True    True        True        True
-        dp-tp       1     8      True    True        True        True
-        """
-        return proof(self, axis_sets)
-
     def explain(self, ranks_per_node: int = 8) -> str:
-        """Say in words how the ranks are laid out: which axis is the fastest, and what that means.
+        """Describe the rank layout in plain English: the fastest axis, and which groups leave a node.
 
         Parameters
         ----------
         ranks_per_node : int, default 8
-            How many ranks a node has, to say which groups leave it.
-
-        Examples
-        --------
-        >>> print(DeviceMesh("dp=2, tp=4").explain(ranks_per_node=4))
-        dp=2, tp=4: 8 ranks; the last axis is the fastest.
-        tp, tensor parallel: the fastest; its first group is ranks 0 to 3, next to each other.
-        dp, data parallel: its first group is ranks 0 and 4, 4 apart.
-        On nodes of 4 ranks, tp stays inside a node; dp leaves it.
-        torch and JAX write the axes in this order: (dp, tp). Megatron writes the fastest first: tp-dp.
-        """
-        return explain(self, ranks_per_node)
-
-    def to(self, framework: str, *, experts: DeviceMesh | None = None) -> Recipe:
-        """The same layout in the words of another framework.
-
-        Parameters
-        ----------
-        framework : str
-            ``torch``, ``jax``, ``megatron``, ``megatron-flags``, ``hypercomm``, ``deepspeed``, ``vllm`` or
-            ``torchtitan``.
-        experts : DeviceMesh, optional
-            A `view` of this mesh that says where the experts are, for the frameworks that take both.
-
-        Returns
-        -------
-        Recipe
-            Its ``text`` is code or flags, its ``arguments`` the same as a dict, its ``notes`` what does not carry over.
+            Number of consecutive ranks on one node.
 
         Raises
         ------
         MeshError
-            If the framework has no words for this layout.
+            If `ranks_per_node` is not a positive integer.
 
         Examples
         --------
-        >>> DeviceMesh("dp=2, tp=4").to("torch")
-        init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"))
+        >>> import meshlab as ml
+        >>> print(ml.DeviceMesh("dp=2, tp=4").explain(ranks_per_node=4))
+        dp=2, tp=4: 8 ranks; the last axis is the fastest.
+        tp (tensor parallel): the fastest axis; the first group is ranks 0 to 3 (adjacent).
+        dp (data parallel): the first group is ranks 0 and 4 (stride 4).
+        With 4 ranks per node, tp stays inside a node, and dp crosses nodes.
+        Axis order in torch and JAX: (dp, tp). In Megatron, which lists the fastest axis first: tp-dp.
         """
-        from meshlab.mesh.interop.frameworks import write_mesh
+        return explain(self, ranks_per_node)
 
-        return write_mesh(self, framework, experts=experts)
+    def diff(self, other: MeshLike) -> MeshDiff:
+        """Compare the groups of this mesh with those of another mesh.
 
-    # -- identity and looks --------------------------------------------------------------------------------------------
+        Parameters
+        ----------
+        other : DeviceMesh or str
+            A mesh with any axes, sizes, ranks and world size. A size of -1 is filled from this mesh's world size.
+
+        Returns
+        -------
+        MeshDiff
+            ``str()`` summarises the changes, and ``frame()`` lists them per rank.
+
+        Raises
+        ------
+        MeshError
+            If `other` is not a mesh.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> change = ml.DeviceMesh("dp=2, tp=2").diff("tp=2, dp=2")
+        >>> print(change)
+        dp=2, tp=2 → tp=2, dp=2: 4 of 4 ranks change groups
+        dp: 4 ranks get different peers; rank 0 moves from dp_0 [0, 2] to dp_0 [0, 1]
+        tp: 4 ranks get different peers; rank 0 moves from tp_0 [0, 1] to tp_0 [0, 2]
+        >>> print(change.frame().head(2).to_string(index=False))
+         rank axis before after  change  lost  gained
+            0   dp   dp_0  dp_0 members     1       1
+            1   dp   dp_1  dp_0 members     1       1
+        """
+        return diff(self, as_mesh(other, fill=self.world_size))
+
+    def plot(
+        self, axis: str | Sequence[str] | None = None, *, ax: Axes | None = None, columns: int | None = None
+    ) -> Axes:
+        """Draw one cell per rank, coloured by the group of the rank along an axis.
+
+        Parameters
+        ----------
+        axis : str or sequence of str, optional
+            Axes or group, as in ``mesh[axis]``. By default the last axis, which is the fastest.
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw into. By default a new figure is created.
+        columns : int, optional
+            Number of ranks per row. By default the plot has an aspect ratio of about 3:2.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+
+        Raises
+        ------
+        MeshError
+            If an axis or group is unknown, or `columns` splits an axis unevenly.
+
+        See Also
+        --------
+        meshlab.plot.membership : the same as a function.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> from matplotlib.figure import Figure
+        >>> ml.DeviceMesh("dp=2, tp=4").plot("dp", ax=Figure().add_subplot()).get_title(loc="left")
+        'dp: 4 groups of 2 ranks'
+        """
+        from meshlab.plots import cells
+
+        return cells.membership(self, self.axis_names[-1] if axis is None else axis, ax=ax, columns=columns)
+
+    # -- identity ------------------------------------------------------------------------------------------------------
 
     @cached_property
     def fingerprint(self) -> str:
-        """A short stable hash of the whole value; it stands in every frame and report.
+        """Short, stable hash of the mesh, stored with every result and report.
 
-        Two meshes have the same fingerprint only if axes, sizes, order, ranks, backends and added groups agree. It
+        Two meshes have the same fingerprint only if axes, ranks, world size, backends and custom groups are equal. It
         does not depend on the machine, the process or the Python version.
 
         Examples
         --------
-        >>> DeviceMesh("dp=2, tp=2").fingerprint == DeviceMesh(dp=2, tp=2).fingerprint
+        >>> import meshlab as ml
+        >>> ml.DeviceMesh("dp=2, tp=2").fingerprint == ml.DeviceMesh(dp=2, tp=2).fingerprint
         True
         """
-        digest = hashlib.sha256(format_axes(self.axes).encode())
+        # Saved runs contain this hash, so the bytes below must never change. Each part has a prefix of its own, so that
+        # no two meshes write the same bytes, and ranks are little-endian on every machine.
+        digest = hashlib.sha256(str(self).encode())
         if self._order is not None:
             digest.update(f"\nranks of {self.world_size}:".encode())
             digest.update(self._order.astype("<i4").tobytes())
@@ -1162,6 +1296,7 @@ class DeviceMesh(Grouping, Transforms):
         return hash(self.fingerprint)
 
     def __reduce__(self) -> tuple[object, ...]:
+        # The default would pickle all cached arrays, and cannot pickle a mapping proxy.
         order = None if self._order is None else np.array(self._order)
         return (_rebuild_mesh, (self._pairs, order, self.world_size, dict(self.backends), self.custom_groups))
 
@@ -1173,6 +1308,29 @@ class DeviceMesh(Grouping, Transforms):
 
     def _repr_html_(self) -> str:
         return html(self)
+
+
+def _read_only(array: Ranks) -> Ranks:
+    array.flags.writeable = False
+    return array
+
+
+def _check_coordinate(axis: Axis, value: Any) -> int:
+    """Return a coordinate on an axis as an int, or raise a `MeshError`."""
+    number = as_integer(value)
+    if number is None or not 0 <= number < axis.size:
+        raise MeshError(f"coordinate {axis.name}={short(value)}, but expected an integer from 0 to {axis.size - 1}")
+    return number
+
+
+def _names_range(groups: Groups) -> str:
+    return groups[0].name if len(groups) == 1 else f"{groups[0].name} to {groups[-1].name}"
+
+
+def _positional_or_keywords(axes: AxesLike | None, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    if (axes is None) == (not sizes):
+        raise MeshError("new axes must be one argument, such as 'dp=2, tp=4', or keywords, such as dp=2, tp=4")
+    return axis_pairs(sizes if axes is None else axes)
 
 
 def _rebuild_mesh(
@@ -1193,20 +1351,22 @@ MeshLike = DeviceMesh | str
 
 
 def as_mesh(given: MeshLike, fill: int | None = None) -> DeviceMesh:
-    """The mesh that was given as such or as text.
+    """Return a mesh unchanged, or the mesh described by text.
 
     Parameters
     ----------
     given : DeviceMesh or str
+        A mesh, or text such as ``"dp=2, tp=4"``.
     fill : int, optional
-        How many ranks there are, for a size of -1 in the text.
+        Number of ranks that a size of -1 in the text is filled from. Ignored otherwise.
 
     Raises
     ------
     MeshError
-        If it is neither, or the text is no possible mesh.
+        If `given` is neither a mesh nor text.
+        If the text describes an invalid mesh.
     ParseError
-        If the text cannot be read.
+        If the text cannot be parsed.
 
     Examples
     --------
@@ -1220,6 +1380,4 @@ def as_mesh(given: MeshLike, fill: int | None = None) -> DeviceMesh:
     if isinstance(given, str):
         axes = parse_axes(given)
         return DeviceMesh(axes, world_size=fill if any(size == -1 for _, size in axes) else None)
-    raise MeshError(
-        f"a mesh is a DeviceMesh or its text, not {type(given).__name__}; give one such as DeviceMesh('dp=2, tp=4')"
-    )
+    raise MeshError(f"mesh must be a DeviceMesh or text such as 'dp=2, tp=4', not {type(given).__name__}")

@@ -154,9 +154,9 @@ def membership_title(groups: Groups) -> list[str]:
 
     Examples
     --------
-    >>> membership_title(DeviceMesh("dp=2, tp=4").group_set("tp"))
+    >>> membership_title(DeviceMesh("dp=2, tp=4")["tp"])
     ['tp: 2 groups of 4 ranks']
-    >>> membership_title(DeviceMesh("dp=2, tp=4").group_set("tp_1"))
+    >>> membership_title(DeviceMesh("dp=2, tp=4")["tp_1"])
     ['tp_1: 1 group of 4 ranks', '4 ranks in no group']
     """
     ranks = f"{groups.size:,} rank{'s' * (groups.size != 1)}"
@@ -178,7 +178,7 @@ def membership(
     ----------
     mesh : DeviceMesh or str
     axis : str or sequence of str
-        Anything that `DeviceMesh.group_set` takes: an axis, several axes, ``"world"``, or the name of a group.
+        An axis, several axes, ``"world"``, or the name of a group.
     ax : matplotlib.axes.Axes, optional
         Where to draw; a new figure of a fitting size without it.
     columns : int, optional
@@ -201,7 +201,7 @@ def membership(
     'tp: 2 groups of 4 ranks'
     """
     mesh = as_mesh(mesh)
-    groups = mesh.group_set(axis)
+    groups = mesh[axis]
     grid = CellGrid.of(mesh, columns)
     if ax is None:
         from matplotlib import pyplot as plt

@@ -134,7 +134,7 @@ def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[Picture]:
     for axis in axes:
         figure = Figure(figsize)
         plot_membership(mesh, axis, ax=figure.add_axes(rect))
-        groups = mesh.group_set(axis)
+        groups = mesh[axis]
         text = f"{', '.join(membership_title(groups))}. The first is {groups[0]!r}."
         pictures.append(Picture(f"membership-{axis}", figure, text))
     return pictures

@@ -154,7 +154,7 @@ class Report:
         axes = [axis.name for axis in self.mesh.axes if axis.size > 1]
         for axis in self.results["axis"].dropna().unique():
             try:
-                self.mesh.group_set(along(str(axis)))
+                self.mesh[along(str(axis))]
             except MeshError:  # measured on another mesh; a warning says so
                 continue
             axes.append(along(str(axis)))
@@ -176,7 +176,7 @@ class Report:
     def _markdown(self, pictures: Pictures | None = None, prefix: str = "") -> str:
         from meshlab.report.pictures import picture_file
 
-        groups = [self.mesh.group_set(axis) for axis in self._shown_axes()] if self.mesh is not None else []
+        groups = [self.mesh[axis] for axis in self._shown_axes()] if self.mesh is not None else []
         return document(self._content(), groups, pictures, partial(picture_file, prefix))
 
     def save(self, path: str | Path, *, pictures: bool = False) -> Path:

@@ -137,7 +137,7 @@ class Grid(anywidget.AnyWidget):
         """
         mesh = as_mesh(mesh)
         axis = mesh.axis_names[-1] if axis is None else axis
-        groups = mesh.group_set(axis)
+        groups = mesh[axis]
         if block < 0 or (columns is not None and columns < 1):
             raise MeshError(f"columns={columns}, block={block} is not possible; give at least one column")
         columns = grid_columns(mesh, block) if columns is None else columns
@@ -175,7 +175,7 @@ class Grid(anywidget.AnyWidget):
     def fallback(self) -> dict[str, str]:
         """The grid for places without JavaScript, by MIME type: a picture, and HTML with the picture and words."""
         with self._lock:
-            groups, columns = self._mesh.group_set(self._axis), self._shape["columns"]
+            groups, columns = self._mesh[self._axis], self._shape["columns"]
             what = escape(f"{self._mesh} · {_caption(self._mesh, groups)}")
         picture = base64.b64encode(_picture(groups, columns)).decode()
         html = (

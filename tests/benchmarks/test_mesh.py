@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd  # before the clock starts: frames are timed without pandas' own import
 import pytest
 
-from meshlab.mesh.diff import diff
 from meshlab.mesh.mesh import DeviceMesh
 
 AXES = "pp=16, dp=32, cp=4, ep=8, tp=8"
@@ -67,7 +66,7 @@ def deepspeed_groups(names: Sequence[str], sizes: Sequence[int], axis: str) -> l
 
 def all_groups(axes: str) -> list[np.ndarray[Any, Any]]:
     mesh = DeviceMesh(axes)
-    return [mesh.groups(name).array for name in mesh.axis_names]
+    return [mesh[name].array for name in mesh.axis_names]
 
 
 def best_of(function: Any, rounds: int) -> float:
@@ -87,7 +86,7 @@ def test_all_groups_of_five_axes(benchmark: Any) -> None:
 
 @pytest.mark.benchmark(group="groups of one axis of 131,072 ranks")
 def test_groups_of_one_axis(benchmark: Any) -> None:
-    groups = benchmark.pedantic(lambda: DeviceMesh(AXES).groups("dp"), rounds=30, warmup_rounds=3)
+    groups = benchmark.pedantic(lambda: DeviceMesh(AXES)["dp"], rounds=30, warmup_rounds=3)
     assert groups.array.shape == (4096, 32)
 
 
@@ -99,8 +98,8 @@ def test_megatrons_algorithm_gives_the_same_groups_and_its_time_stands_beside(be
     start = time.perf_counter()
     lists = benchmark.pedantic(megatron_groups, args=(sizes, [name == "dp" for name in names]), rounds=1)
     slow = time.perf_counter() - start
-    assert np.array_equal(mesh.groups("dp").array, lists)
-    fast = best_of(lambda: DeviceMesh(AXES).groups("dp"), 10)
+    assert np.array_equal(mesh["dp"].array, lists)
+    fast = best_of(lambda: DeviceMesh(AXES)["dp"], 10)
     benchmark.extra_info["times slower"] = round(slow / fast)
     print(f"\n    groups of one axis: {1e3 * slow:.0f} ms by Megatron's algorithm, {1e3 * fast:.2f} ms here")
 
@@ -109,12 +108,12 @@ def test_megatrons_algorithm_gives_the_same_groups_and_its_time_stands_beside(be
 def test_deepspeeds_algorithm_gives_the_same_groups(benchmark: Any) -> None:
     mesh = DeviceMesh("pp=4, dp=32, tp=8")
     lists = benchmark.pedantic(deepspeed_groups, args=(mesh.axis_names, mesh.shape, "dp"), rounds=1)
-    assert mesh.groups("dp").array.tolist() == lists
+    assert mesh["dp"].array.tolist() == lists
 
 
 @pytest.mark.benchmark(group="groups of one axis of 1,024 ranks")
 def test_groups_of_one_axis_of_1024_ranks(benchmark: Any) -> None:
-    groups = benchmark(lambda: DeviceMesh("pp=4, dp=32, tp=8").groups("dp"))
+    groups = benchmark(lambda: DeviceMesh("pp=4, dp=32, tp=8")["dp"])
     assert len(groups) == 32
 
 
@@ -136,15 +135,15 @@ def test_the_group_of_one_rank(benchmark: Any) -> None:
 
 
 def test_the_difference_of_two_meshes(benchmark: Any) -> None:
-    change = benchmark.pedantic(lambda: diff(DeviceMesh(AXES), DeviceMesh(OTHER)), rounds=5, warmup_rounds=1)
+    change = benchmark.pedantic(lambda: DeviceMesh(AXES).diff(DeviceMesh(OTHER)), rounds=5, warmup_rounds=1)
     assert len(change.changed_ranks) == RANKS
 
 
 def test_the_difference_of_two_meshes_as_a_frame(benchmark: Any) -> None:
-    frame = benchmark.pedantic(lambda: diff(DeviceMesh(AXES), DeviceMesh(OTHER)).frame(), rounds=3, warmup_rounds=1)
+    frame = benchmark.pedantic(lambda: DeviceMesh(AXES).diff(DeviceMesh(OTHER)).frame(), rounds=3, warmup_rounds=1)
     assert frame.shape == (5 * RANKS, 7)
 
 
 def test_the_proof_of_all_31_sets_of_axes(benchmark: Any) -> None:
-    frame = benchmark.pedantic(lambda: DeviceMesh(AXES).proof(), rounds=2)
+    frame = benchmark.pedantic(lambda: DeviceMesh(AXES).check_groups(), rounds=2)
     assert len(frame) == 31

@@ -104,7 +104,7 @@ def test_an_axis_without_a_mesh_is_refused(engines: ml.Engines) -> None:
 
 
 def test_an_unknown_axis_is_refused(engines: ml.Engines) -> None:
-    with pytest.raises(MeshError, match="no axis or group 'ep'"):
+    with pytest.raises(MeshError, match="unknown axis or group 'ep'"):
         engines.run(lambda comm: 1, MESH, axis="ep")
 
 

@@ -1,4 +1,4 @@
-"""A mesh may be given as text wherever one is taken."""
+"""Every function with a mesh argument also accepts text."""
 
 from __future__ import annotations
 
@@ -28,34 +28,34 @@ TAKERS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("take", TAKERS.values(), ids=TAKERS.keys())
-def test_text_is_taken_as_the_mesh_that_it_says(take: Callable[[Any], Any]) -> None:
+def test_text_is_accepted_as_a_mesh(take: Callable[[Any], Any]) -> None:
     assert take("dp=2, tp=4") == take(DeviceMesh("dp=2, tp=4"))
 
 
 @pytest.mark.parametrize("take", TAKERS.values(), ids=TAKERS.keys())
-def test_what_is_neither_mesh_nor_text_is_refused(take: Callable[[Any], Any]) -> None:
-    with pytest.raises(MeshError, match=r"a mesh is a DeviceMesh or its text, not int; give one such as"):
+def test_everything_else_is_rejected(take: Callable[[Any], Any]) -> None:
+    with pytest.raises(MeshError, match=r"mesh must be a DeviceMesh or text such as 'dp=2, tp=4', not int"):
         take(8)
 
 
-def test_engines_and_benchmarks_take_text_and_fill_it_up() -> None:
+def test_engines_and_benchmarks_fill_a_size_of_minus_one() -> None:
     with ml.launch(4, backend="threads") as engines:
         assert engines.verify("dp=2, tp=2")["is_right"].all()
         assert engines.run(lambda comm: comm.size, "dp=-1, tp=2", axis="tp")["value"].tolist() == [2] * 4
         run = ml.bench(engines, "dp=-1, tp=2", "all_reduce", axis="tp", sizes="1K")
         assert run.mesh == DeviceMesh("dp=2, tp=2")
         assert run.wait()["status"].tolist() == ["ok", "ok"]
-        with pytest.raises(MeshError, match="a mesh is a DeviceMesh or its text, not int"):
+        with pytest.raises(MeshError, match="mesh must be a DeviceMesh or text such as 'dp=2, tp=4', not int"):
             engines.verify(4)  # type: ignore[arg-type]
 
 
-def test_a_size_of_minus_one_takes_the_devices_of_the_cluster() -> None:
+def test_a_size_of_minus_one_is_filled_from_the_devices_of_the_cluster() -> None:
     assert ml.place("dp=-1, tp=4", CLUSTER).mesh == DeviceMesh("dp=2, tp=4")
     assert ml.place("dp=-1, tp=2", CLUSTER, devices=[4, 5, 6, 7]).mesh == DeviceMesh("dp=2, tp=2")
     with pytest.raises(MeshError, match="world_size"):
         as_mesh("dp=-1, tp=4")
 
 
-def test_text_that_is_no_mesh_shows_where_it_stops_making_sense() -> None:
+def test_invalid_text_is_a_parse_error() -> None:
     with pytest.raises(ParseError, match="'dgx-h100' is not an axis; write name=size"):
         ml.place("dgx-h100", CLUSTER)

@@ -9,12 +9,14 @@ from hypothesis import strategies as st
 
 from meshlab.errors import MeshError, ParseError
 from meshlab.mesh.axes import (
-    LARGEST_WORLD,
+    MAX_RANKS,
     Axis,
+    as_integer,
+    axis_pairs,
     check_rank,
     fill_axes,
     format_axes,
-    idle_text,
+    format_ranks,
     nearest_axes,
     parse_axes,
 )
@@ -24,7 +26,7 @@ from meshlab.mesh.axes import (
     "text",
     ["dp=2, tp=4", "dp=2 tp=4", "dp=2,tp=4", "  dp = 2 ,\n tp =4 ", "dp=2,,tp=4,", "dp=+2 tp=04"],
 )
-def test_axes_are_read_with_commas_or_spaces_between(text: str) -> None:
+def test_axes_may_be_separated_by_commas_or_spaces(text: str) -> None:
     assert parse_axes(text) == (("dp", 2), ("tp", 4))
 
 
@@ -40,7 +42,7 @@ def test_axes_are_read_with_commas_or_spaces_between(text: str) -> None:
         ("tp=4.0", 3),
     ],
 )
-def test_a_text_that_cannot_be_read_is_shown_with_the_place(text: str, column: int) -> None:
+def test_a_parse_error_shows_the_position(text: str, column: int) -> None:
     with pytest.raises(ParseError) as caught:
         parse_axes(text)
     assert caught.value.column == column
@@ -48,19 +50,19 @@ def test_a_text_that_cannot_be_read_is_shown_with_the_place(text: str, column: i
 
 
 @pytest.mark.parametrize("text", ["", "   ", ",", "\n"])
-def test_an_empty_text_says_what_to_write(text: str) -> None:
+def test_an_empty_text_is_rejected_with_an_example(text: str) -> None:
     with pytest.raises(ParseError, match="empty; write axes and sizes, such as 'dp=2, tp=4'"):
         parse_axes(text)
 
 
-def test_digits_of_other_scripts_are_not_sizes() -> None:
-    with pytest.raises(ParseError, match="whole number"):
+def test_only_ascii_digits_are_sizes() -> None:
+    with pytest.raises(ParseError, match="size of axis 'tp' must be an integer, not '٤'"):
         parse_axes("tp=٤")
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(1, 99)), min_size=1, max_size=8))
 @settings(deadline=None, max_examples=50)
-def test_what_is_written_is_read_back(pairs: list[tuple[str, int]]) -> None:
+def test_formatted_axes_parse_to_the_same_axes(pairs: list[tuple[str, int]]) -> None:
     axes = [Axis(name, size) for name, size in pairs]
     assert [Axis(*pair) for pair in parse_axes(format_axes(axes))] == axes
 
@@ -75,12 +77,12 @@ def test_what_is_written_is_read_back(pairs: list[tuple[str, int]]) -> None:
         ("é", "letters, digits"),
         (3, "letters, digits"),
         (None, "letters, digits"),
-        ("world", "always means all ranks"),
-        ("rank", "always means the global number of a rank"),
+        ("world", "axis name 'world' is reserved for the group of all ranks"),
+        ("rank", "axis name 'rank' is reserved for the global rank"),
         ("<script>" * 100, "…"),
     ],
 )
-def test_impossible_names_are_refused_in_one_short_line(name: object, why: str) -> None:
+def test_invalid_names_are_rejected_in_one_short_line(name: object, why: str) -> None:
     with pytest.raises(MeshError, match=why) as caught:
         Axis(name, 2)  # type: ignore[arg-type]
     assert len(str(caught.value)) < 200
@@ -89,66 +91,68 @@ def test_impossible_names_are_refused_in_one_short_line(name: object, why: str) 
 @pytest.mark.parametrize(
     ("size", "why"),
     [
-        (0, "at least one rank"),
-        (-2, "at least one rank"),
-        (True, "whole number"),
-        (2.0, "whole number"),
-        ("4", "whole number"),
-        (None, "whole number"),
-        (np.array([1, 2]), "one whole number"),
-        (LARGEST_WORLD + 1, "16,777,216"),
+        (0, "size of axis 'tp' must be at least 1, not 0"),
+        (-2, "must be at least 1, not -2"),
+        (True, "must be an integer, not True"),
+        (2.0, "must be an integer, not 2.0"),
+        ("4", "must be an integer, not '4'"),
+        (None, "must be an integer, not None"),
+        (np.array([1, 2]), r"must be an integer, not array\(\[1, 2\]\)"),
+        (MAX_RANKS + 1, "must be at most 16,777,216, not 16777217"),
         pytest.param(10**5000, "a number of 16,610 bits", id="huge"),
         pytest.param(-(10**5000), "a number of 16,610 bits", id="huge and negative"),
     ],
 )
-def test_impossible_sizes_are_refused(size: object, why: str) -> None:
+def test_invalid_sizes_are_rejected(size: object, why: str) -> None:
     with pytest.raises(MeshError, match=why):
         Axis("tp", size)  # type: ignore[arg-type]
 
 
-def test_a_product_that_is_too_large_is_refused_without_counting() -> None:
-    with pytest.raises(MeshError, match=r"a=16777216 × b=16777216 is .* ranks; a mesh has at most"):
-        fill_axes([("a", LARGEST_WORLD), ("b", LARGEST_WORLD)], None)
+def test_a_product_that_is_too_large_is_rejected_early() -> None:
+    with pytest.raises(MeshError, match=r"a=16777216 × b=16777216 is .* ranks, but a mesh has at most"):
+        fill_axes([("a", MAX_RANKS), ("b", MAX_RANKS)], None)
 
 
-def test_too_many_axes_are_refused() -> None:
-    with pytest.raises(MeshError, match="33 axes are too many"):
+def test_too_many_axes_are_rejected() -> None:
+    with pytest.raises(MeshError, match="33 axes, but a mesh has at most 32"):
         fill_axes([(f"a{index}", 1) for index in range(33)], None)
 
 
-def test_one_open_size_takes_the_ranks_that_are_left() -> None:
+def test_one_size_of_minus_one_is_filled_from_the_world_size() -> None:
     assert format_axes(fill_axes([("dp", -1), ("tp", 8)], 64)) == "dp=8, tp=8"
-    with pytest.raises(MeshError, match="world_size="):
+    with pytest.raises(
+        MeshError, match=r"dp=-1 is filled from the number of ranks, which is unknown; pass world_size=$"
+    ):
         fill_axes([("dp", -1)], None)
-    with pytest.raises(MeshError, match="only one axis can be -1, but dp and pp are"):
+    with pytest.raises(MeshError, match="dp and pp are -1, but only one axis can be"):
         fill_axes([("dp", -1), ("pp", -1)], 8)
 
 
-def test_a_name_stands_once() -> None:
-    with pytest.raises(MeshError, match="the axis 'tp' stands 2 times"):
+def test_a_repeated_name_is_rejected() -> None:
+    with pytest.raises(MeshError, match="axis 'tp' appears 2 times; give each axis a unique name"):
         fill_axes([("tp", 2), ("tp", 2)], None)
 
 
 @pytest.mark.parametrize("second", ["tp_0", "tp_17", "tp_group"])
-def test_an_axis_is_not_named_like_a_group_of_another(second: str) -> None:
-    with pytest.raises(MeshError, match=f"{second}.*reads like a group of the axis 'tp'"):
+def test_an_axis_cannot_have_the_name_of_a_group_of_another_axis(second: str) -> None:
+    with pytest.raises(MeshError, match=f"{second}.*could be a group of axis 'tp'; rename it"):
         fill_axes([("tp", 2), (second, 2)], None)
     assert fill_axes([(second, 2)], None)
 
 
-@pytest.mark.parametrize("world_size", [0, -1, 1.5, "8", True, LARGEST_WORLD + 1])
-def test_impossible_world_sizes_are_refused(world_size: object) -> None:
-    with pytest.raises(MeshError, match="world_size"):
+@pytest.mark.parametrize("world_size", [0, -1, 1.5, "8", True, MAX_RANKS + 1])
+def test_invalid_world_sizes_are_rejected(world_size: object) -> None:
+    with pytest.raises(MeshError, match="world_size must be an integer from 1 to 16,777,216, not"):
         fill_axes([("tp", 1)], world_size)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("rank", [-1, 8, 1.0, "3", None, True, pytest.param(10**5000, id="huge")])
-def test_impossible_ranks_are_refused(rank: object) -> None:
-    with pytest.raises(MeshError, match="rank"):
+def test_invalid_ranks_are_rejected(rank: object) -> None:
+    with pytest.raises(MeshError, match=r"rank must be an integer, not|rank .* does not exist; use a rank from 0 to 7"):
         check_rank(rank, 8)
 
 
-def test_the_error_names_culprit_nearest_sizes_and_idle_ranks() -> None:
+def test_the_error_names_the_wrong_size_the_nearest_sizes_and_the_idle_ranks() -> None:
     with pytest.raises(MeshError) as caught:
         fill_axes([("dp", 2), ("tp", 3)], 8)
     assert str(caught.value) == (
@@ -157,19 +161,19 @@ def test_the_error_names_culprit_nearest_sizes_and_idle_ranks() -> None:
     )
 
 
-def test_the_error_offers_a_further_axis_for_the_rest() -> None:
-    with pytest.raises(MeshError, match=r"or a further axis dp=2$"):
+def test_the_error_suggests_an_additional_axis_for_the_remaining_factor() -> None:
+    with pytest.raises(MeshError, match=r"or an additional axis dp=2$"):
         fill_axes([("pp", 1), ("tp", 4)], 8)
-    with pytest.raises(MeshError, match=r"a further axis dp=2 with world_size=8, which leaves ranks 8 and 9 idle$"):
+    with pytest.raises(MeshError, match=r"an additional axis dp=2 with world_size=8, which leaves ranks 8 and 9 idle$"):
         fill_axes([("tp", 4)], 10)
 
 
-def test_the_error_for_too_few_ranks_offers_no_idle_ones() -> None:
+def test_the_error_for_too_few_ranks_suggests_no_idle_ranks() -> None:
     with pytest.raises(MeshError, match=r"is 8 ranks, but 1 was given; tp=8 does not divide 1; nearest: dp=1, tp=1$"):
         fill_axes([("dp", 1), ("tp", 8)], 1)
 
 
-def test_an_open_size_that_does_not_come_out_says_why() -> None:
+def test_a_size_of_minus_one_that_cannot_be_filled_is_explained() -> None:
     with pytest.raises(
         MeshError, match=r"12 ranks cannot be divided by tp=8, so dp=-1 has no size; .*leaves ranks 8 to 11"
     ):
@@ -183,7 +187,7 @@ def test_an_open_size_that_does_not_come_out_says_why() -> None:
     st.integers(1, 5000),
 )
 @settings(deadline=None, max_examples=80)
-def test_nearest_sizes_always_fit(sizes: list[int], world_size: int) -> None:
+def test_the_product_of_nearest_sizes_is_the_world_size(sizes: list[int], world_size: int) -> None:
     names = [f"a{index}x" for index in range(len(sizes))]
     options = nearest_axes(names, sizes, world_size)
     assert options
@@ -210,12 +214,51 @@ def test_the_nearest_sizes_are_the_nearest_of_all(sizes: list[int], world_size: 
     assert cost([size for _, size in found]) == pytest.approx(best)
 
 
-def test_many_axes_of_a_large_world_do_not_hang() -> None:
+def test_many_axes_of_a_large_world_take_bounded_time() -> None:
     sizes = [2] * 20
     options = nearest_axes([f"a{index}x" for index in range(20)], sizes, 720720 * 16)
     assert all(math.prod(size for _, size in option) == 720720 * 16 for option in options)
 
 
-def test_ranks_are_named_in_words() -> None:
-    assert idle_text([0, 2, 4]) == "ranks 0, 2, 4"
-    assert idle_text(list(range(0, 40, 2))) == "20 ranks (0, 2, 4, 6, 8, 10, 12, 14, …)"
+def test_many_ranks_are_abbreviated() -> None:
+    assert format_ranks([0, 2, 4]) == "ranks 0, 2, 4"
+    assert format_ranks(list(range(0, 40, 2))) == "20 ranks (0, 2, 4, 6, 8, 10, 12, 14, …)"
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(-1, 99)), max_size=8))
+@settings(deadline=None, max_examples=50)
+def test_all_forms_of_axes_are_the_same_pairs(pairs: list[tuple[str, int]]) -> None:
+    names, sizes = [name for name, _ in pairs], [size for _, size in pairs]
+    assert (
+        axis_pairs(pairs) == axis_pairs(sizes, names) == axis_pairs(np.array(sizes, dtype=int), names) == tuple(pairs)
+    )
+    if len(dict(pairs)) == len(pairs):
+        assert axis_pairs(dict(pairs)) == tuple(pairs)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "names", "why"),
+    [
+        ((2, 4), ("dp",), r"sizes \(2, 4\) and names \('dp',\) have different lengths; pass one name per size"),
+        ((2,), ("dp", "tp"), r"sizes \(2,\) and names \('dp', 'tp'\) have different lengths"),
+        ("dp=2", ("dp",), r"axes must be one size per name, such as \(2, 4\), \('dp', 'tp'\), not 'dp=2', \('dp',\)"),
+        ({"dp": 2}, ("dp",), "axes must be one size per name"),
+        (2.5, ("dp",), "axes must be one size per name"),
+        ((2, 4), 3, "axes must be one size per name"),
+    ],
+)
+def test_sizes_that_do_not_match_the_names_are_rejected(sizes: object, names: object, why: str) -> None:
+    with pytest.raises(MeshError, match=why):
+        axis_pairs(sizes, names)
+
+
+def test_a_single_name_and_a_single_size_need_no_tuple() -> None:
+    assert axis_pairs(4, "tp") == axis_pairs((4,), "tp") == axis_pairs(4, ["tp"]) == (("tp", 4),)
+
+
+def test_integers_of_any_type_are_ints_and_nothing_else_is() -> None:
+    for value in (3, np.int8(3), np.uint64(3), np.array(3)):
+        assert as_integer(value) == 3
+        assert type(as_integer(value)) is int
+    for value in (True, np.True_, 3.0, "3", None, [3], np.array([3])):
+        assert as_integer(value) is None

@@ -4,9 +4,12 @@ import pickle
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from meshlab.errors import MeshError
-from meshlab.mesh.groups import Group, Groups
+from meshlab.mesh.groups import Group, Groups, split_levels
+from meshlab.mesh.mesh import DeviceMesh
 
 
 @pytest.fixture
@@ -21,8 +24,8 @@ def test_a_group_keeps_the_order_of_its_ranks() -> None:
     assert group.array.dtype == np.int32
 
 
-def test_asking_for_a_rank_outside_the_group_raises() -> None:
-    with pytest.raises(MeshError, match=r"rank 5 is not in group 'ring', whose ranks are \[3, 1, 2\]"):
+def test_the_position_of_a_rank_outside_the_group_is_an_error() -> None:
+    with pytest.raises(MeshError, match=r"rank 5 is not in group 'ring' with ranks \[3, 1, 2\]"):
         Group("ring", [3, 1, 2]).position(5)
 
 
@@ -35,7 +38,7 @@ def test_groups_differ_by_name_axes_and_order() -> None:
     assert group != "tp_0"
 
 
-def test_color_and_key_say_group_and_place_of_every_rank(groups: Groups) -> None:
+def test_color_and_key_are_the_group_and_the_position_of_every_rank(groups: Groups) -> None:
     assert groups.color.tolist() == [0, 1, 0, 1, -1]
     assert groups.key.tolist() == [1, 1, 0, 0, -1]
 
@@ -45,40 +48,40 @@ def test_groups_are_a_sequence(groups: Groups) -> None:
     assert groups[-1] == groups[1] == Group("tp_1", [3, 1], axes=("tp",))
     assert groups[0:2] == list(groups)
     assert groups.names == ["tp_0", "tp_1"]
-    with pytest.raises(IndexError, match="there are 2 groups of 'tp', not 2"):
+    with pytest.raises(IndexError, match="group index 2 is out of range: 'tp' has 2 groups"):
         groups[2]
 
 
-def test_a_single_group_carries_its_own_name() -> None:
+def test_a_single_group_has_its_own_name() -> None:
     groups = Groups("rail", [[4, 2]], world_size=5, single=True)
     assert groups.names == ["rail"]
     assert groups[0].name == "rail"
 
 
-def test_a_rank_in_no_group_and_a_rank_that_is_not_there_are_told_apart(groups: Groups) -> None:
+def test_a_rank_in_no_group_and_an_unknown_rank_are_distinguished(groups: Groups) -> None:
     assert groups.of(3).name == "tp_1"
-    with pytest.raises(MeshError, match="rank 4 is in no group of 'tp'"):
+    with pytest.raises(MeshError, match="rank 4 is not in any group of 'tp'"):
         groups.of(4)
-    with pytest.raises(MeshError, match="rank 5 does not exist; ranks go from 0 to 4"):
+    with pytest.raises(MeshError, match="rank 5 does not exist; use a rank from 0 to 4"):
         groups.of(5)
-    with pytest.raises(MeshError, match="whole number"):
+    with pytest.raises(MeshError, match="rank must be an integer, not '3'"):
         groups.of("3")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["array", "color", "key"])
-def test_arrays_cannot_be_written(groups: Groups, name: str) -> None:
+def test_arrays_are_read_only(groups: Groups, name: str) -> None:
     with pytest.raises(ValueError, match="read-only"):
         getattr(groups, name)[...] = 0
 
 
-def test_values_do_not_change(groups: Groups) -> None:
-    with pytest.raises(AttributeError, match="do not change"):
+def test_groups_are_immutable(groups: Groups) -> None:
+    with pytest.raises(AttributeError, match="Groups is immutable; cannot set 'name'"):
         groups.name = "dp"
-    with pytest.raises(AttributeError, match="does not change"):
+    with pytest.raises(AttributeError, match="Group is immutable; cannot set 'name'"):
         groups[0].name = "dp"
 
 
-def test_a_callers_array_is_not_shared() -> None:
+def test_the_array_of_the_caller_is_copied() -> None:
     ranks = np.array([0, 1], dtype=np.int32)
     group, groups = Group("pair", ranks), Groups("pair", ranks[None], world_size=2)
     ranks[:] = 7
@@ -87,7 +90,7 @@ def test_a_callers_array_is_not_shared() -> None:
     assert ranks.flags.writeable
 
 
-def test_pickles_come_back_equal_and_read_only(groups: Groups) -> None:
+def test_unpickled_groups_are_equal_and_read_only(groups: Groups) -> None:
     for value in (groups, groups[1]):
         back = pickle.loads(pickle.dumps(value))
         assert back == value
@@ -97,6 +100,87 @@ def test_pickles_come_back_equal_and_read_only(groups: Groups) -> None:
     assert groups != 3
 
 
-def test_long_groups_are_shown_short() -> None:
+def test_long_groups_are_abbreviated() -> None:
     assert repr(Group("dp_0", range(1000))) == "Group('dp_0', [0, 1, 2, 3, 4, 5, 6, 7, …, 999] (1,000 ranks))"
     assert repr(Groups("dp", [range(3)], world_size=3)) == "Groups('dp': 1 of 3, first [0, 1, 2])"
+
+
+# -- hierarchies -------------------------------------------------------------------------------------------------------
+
+
+def test_an_axis_is_split_by_ranks_per_node() -> None:
+    inner, outer = DeviceMesh("dp=8, tp=2").hierarchy("dp", nodes=8)
+    assert inner.array.tolist() == [[0, 2, 4, 6], [8, 10, 12, 14], [1, 3, 5, 7], [9, 11, 13, 15]]
+    assert outer.array.tolist() == [[0, 8], [2, 10], [4, 12], [6, 14], [1, 9], [3, 11], [5, 13], [7, 15]]
+    assert inner.names[0] == "dp_inner_0"
+    assert outer.color.tolist()[:4] == [0, 4, 1, 5]
+    assert outer.key.tolist() == [0] * 8 + [1] * 8
+
+
+def test_the_order_of_a_ring_is_kept_on_both_levels() -> None:
+    mesh = DeviceMesh("dp=8", ranks=[6, 7, 5, 4, 0, 1, 3, 2])
+    inner, outer = mesh.hierarchy("dp", nodes=4)
+    assert inner.array.tolist() == [[6, 7, 5, 4], [0, 1, 3, 2]]
+    assert outer.array.tolist() == [[6, 0], [7, 1], [5, 3], [4, 2]]
+
+
+def test_node_numbers_may_be_arbitrary_and_interleaved() -> None:
+    inner, outer = DeviceMesh("dp=6").hierarchy("dp", nodes=[9, 2, 9, 2, 5, 5])
+    assert inner.array.tolist() == [[0, 2], [1, 3], [4, 5]]
+    assert outer.array.tolist() == [[0, 1, 4], [2, 3, 5]]
+
+
+def test_a_group_on_one_node_or_with_one_rank_per_node_has_a_trivial_level() -> None:
+    inner, outer = DeviceMesh("dp=2, tp=4").hierarchy("tp", nodes=4)
+    assert (inner.size, outer.size) == (4, 1)
+    inner, outer = DeviceMesh("dp=2, tp=4").hierarchy("dp", nodes=4)
+    assert (inner.size, outer.size) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "why"),
+    [
+        (
+            3,
+            r"cannot split group 'dp_0' \(ranks 0 to 7\) into two levels: it has 3 on node 0, 3 on node 1, 2 on node 2",
+        ),
+        ([0, 0, 0, 0, 0, 1, 1, 1], "5 on node 0, 3 on node 1"),
+        (0, "nodes must be at least 1 rank per node, not 0"),
+        ([0, 1], r"nodes has shape \(2,\), but there are 8 ranks"),
+        (2.5, "nodes must be the number of ranks per node, or one node number per rank, not 2.5"),
+        (["a"] * 8, "nodes must be the number of ranks per node"),
+    ],
+)
+def test_groups_that_cannot_be_split_evenly_are_named(nodes: object, why: str) -> None:
+    with pytest.raises(MeshError, match=why):
+        DeviceMesh("dp=8").hierarchy("dp", nodes)  # type: ignore[arg-type]
+
+
+def test_a_later_group_that_is_uneven_is_named() -> None:
+    groups = Groups("dp", [[0, 1, 2, 3], [4, 5, 6, 7]], world_size=8)
+    with pytest.raises(MeshError, match=r"'dp_1' .* has 1 on node 2, 3 on node 3"):
+        split_levels(groups, [0, 0, 1, 1, 2, 3, 3, 3])
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 5), st.randoms(use_true_random=False))
+@settings(deadline=None, max_examples=60)
+def test_two_levels_reach_exactly_the_ranks_of_the_group(
+    groups: int, nodes: int, per_node: int, random: object
+) -> None:
+    size = nodes * per_node
+    rows, node_of = [], np.empty(groups * size, dtype=int)
+    for group in range(groups):
+        members = list(range(group * size, (group + 1) * size))
+        node_of_member = [node for node in range(nodes) for _ in range(per_node)]
+        random.shuffle(node_of_member)  # type: ignore[attr-defined]
+        rows.append(members)
+        node_of[members] = node_of_member
+    inner, outer = split_levels(Groups("g", rows, world_size=groups * size), node_of)
+    for row in rows:
+        for rank in row:
+            here = inner.of(rank).ranks
+            assert set(here) == {other for other in row if node_of[other] == node_of[rank]}
+            assert list(here) == sorted(here, key=row.index)
+            reached = {peer for member in here for peer in outer.of(member).ranks}
+            assert reached == set(row)
+            assert len({node_of[peer] for peer in outer.of(rank).ranks}) == nodes

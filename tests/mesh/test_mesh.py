@@ -4,19 +4,22 @@ import copy
 import pickle
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from meshlab.errors import MeshError
 from meshlab.mesh.axes import Axis
 from meshlab.mesh.groups import Group
 from meshlab.mesh.mesh import DeviceMesh
+from meshlab.plots.cells import membership
 
-# -- making one --------------------------------------------------------------------------------------------------------
+# -- constructors ------------------------------------------------------------------------------------------------------
 
 
-def test_all_ways_to_write_a_mesh_are_equal() -> None:
+def test_all_spellings_of_a_mesh_are_equal() -> None:
     mesh = DeviceMesh("dp=2, tp=4")
     same = [
         DeviceMesh(dp=2, tp=4),
@@ -24,6 +27,10 @@ def test_all_ways_to_write_a_mesh_are_equal() -> None:
         DeviceMesh([("dp", 2), ("tp", 4)]),
         DeviceMesh([Axis("dp", 2), Axis("tp", 4)]),
         DeviceMesh(mesh.axes),
+        DeviceMesh((2, 4), ("dp", "tp")),
+        DeviceMesh([2, 4], ["dp", "tp"]),
+        DeviceMesh(np.array([2, 4]), ("dp", "tp")),
+        DeviceMesh((-1, 4), ("dp", "tp"), world_size=8),
         DeviceMesh("dp=-1, tp=4", world_size=8),
         DeviceMesh("dp=2, tp=4", ranks=range(8)),
         DeviceMesh("dp=2, tp=4", ranks=np.arange(8).reshape(2, 4)),
@@ -36,16 +43,18 @@ def test_all_ways_to_write_a_mesh_are_equal() -> None:
 
 
 @pytest.mark.parametrize("axes", [5, [1, 2], [("dp",)], ["dp"], [("dp", 2, 3)], object()])
-def test_what_names_no_axes_is_refused(axes: object) -> None:
-    with pytest.raises(MeshError, match="does not name axes"):
+def test_invalid_axes_are_rejected(axes: object) -> None:
+    with pytest.raises(
+        MeshError, match=r"axes must be text such as 'dp=2, tp=4', .*, or sizes followed by names .*, not"
+    ):
         DeviceMesh(axes)  # type: ignore[arg-type]
 
 
-def test_a_mesh_needs_axes_and_takes_them_once() -> None:
+def test_axes_are_required_and_accepted_once() -> None:
     for empty in (None, [], {}):
-        with pytest.raises(MeshError, match="at least one axis"):
+        with pytest.raises(MeshError, match="a mesh needs at least one axis"):
             DeviceMesh(empty)
-    with pytest.raises(MeshError, match="not both"):
+    with pytest.raises(MeshError, match="axes must be one argument or keywords, not both"):
         DeviceMesh("dp=2", tp=4)
 
 
@@ -59,18 +68,18 @@ def test_the_last_axis_is_the_fastest() -> None:
     assert mesh.size("dp", "tp") == 12
 
 
-def test_one_rank_is_a_mesh() -> None:
+def test_a_mesh_may_have_a_single_rank() -> None:
     mesh = DeviceMesh("tp=1")
     assert mesh.group("tp_0").ranks == (0,)
     assert mesh.neighbours("tp", ring=True).shape == (0, 2)
-    assert mesh.proof().drop(columns=["axes", "groups", "size"]).all().all()
+    assert mesh.check_groups().drop(columns=["axes", "groups", "size"]).all().all()
     assert "no traffic" in mesh.explain()
 
 
-# -- the four layouts --------------------------------------------------------------------------------------------------
+# -- named layouts    --------------------------------------------------------------------------------------------------
 
 
-def test_the_named_layouts_have_the_fields_usual_order() -> None:
+def test_the_named_layouts_have_the_usual_order_of_axes() -> None:
     assert DeviceMesh.data_parallel(4) == DeviceMesh("dp=4")
     assert DeviceMesh.tensor_parallel(4) == DeviceMesh("dp=1, tp=4")
     assert DeviceMesh.tensor_parallel(4, world_size=8) == DeviceMesh("dp=2, tp=4")
@@ -80,7 +89,7 @@ def test_the_named_layouts_have_the_fields_usual_order() -> None:
     assert DeviceMesh.mixed(tp=8, pp=2, dp=-1, world_size=64) == DeviceMesh("pp=2, dp=4, tp=8")
 
 
-def test_code_for_one_layout_finds_its_groups_in_another() -> None:
+def test_group_names_are_the_same_in_every_layout() -> None:
     for mesh in (DeviceMesh.tensor_parallel(4, 8), DeviceMesh.mixed(tp=4, pp=1, dp=2), DeviceMesh("tp=4, dp=2")):
         assert len(mesh.group("tp_0")) == 4
         assert len(mesh.group("dp_3")) == 2
@@ -96,7 +105,7 @@ def test_a_pipeline_has_stages_and_neighbours() -> None:
     assert DeviceMesh("dp=2, stage=2").stages("stage").array.tolist() == [[0, 2], [1, 3]]
 
 
-# -- who is where ------------------------------------------------------------------------------------------------------
+# -- coordinates ------------------------------------------------------------------------------------------------------
 
 
 def test_coordinates_and_rank_at_are_inverse() -> None:
@@ -111,38 +120,32 @@ def test_coordinates_and_rank_at_are_inverse() -> None:
 @pytest.mark.parametrize(
     ("coordinates", "why"),
     [
-        ({"dp": 0}, "tp is missing"),
-        ({"dp": 0, "tp": 0, "cp": 0}, "there is no axis 'cp'; this mesh has dp, tp"),
-        ({"dp": 2, "tp": 0}, "dp=2 lies outside the axis; it goes from 0 to 1"),
-        ({"dp": -1, "tp": 0}, "dp=-1 lies outside"),
-        ({"dp": 0.5, "tp": 0}, "dp=0.5 is not a coordinate"),
-        ({"dp": True, "tp": 0}, "is not a coordinate"),
+        ({"dp": 0}, r"rank_at\(\) needs a coordinate for every axis; add tp=$"),
+        ({"dp": 0, "tp": 0, "cp": 0}, "unknown axis 'cp'; choose one of dp, tp"),
+        ({"dp": 2, "tp": 0}, "coordinate dp=2, but expected an integer from 0 to 1"),
+        ({"dp": -1, "tp": 0}, "coordinate dp=-1, but expected"),
+        ({"dp": 0.5, "tp": 0}, "coordinate dp=0.5, but expected an integer"),
+        ({"dp": True, "tp": 0}, "coordinate dp=True, but expected an integer"),
     ],
 )
-def test_impossible_coordinates_are_refused(coordinates: dict[str, int], why: str) -> None:
+def test_invalid_coordinates_are_rejected(coordinates: dict[str, int], why: str) -> None:
     with pytest.raises(MeshError, match=why):
         DeviceMesh("dp=2, tp=4").rank_at(**coordinates)
 
 
 def test_groups_by_name_set_and_rank_agree() -> None:
     mesh = DeviceMesh("dp=2, cp=2, tp=2")
-    assert (
-        mesh.group("dp-cp_1")
-        == mesh.groups("dp", "cp")[1]
-        == mesh.group_of(3, ("dp", "cp"))
-        == mesh.group_of(3, "dp-cp")
-    )
-    assert mesh.group_set("world").array.tolist() == [list(range(8))]
-    assert mesh.group_set("tp_2").names == ["tp_2"]
-    assert mesh.group_set(["cp"]) == mesh.groups("cp")
+    assert mesh.group("dp-cp_1") == mesh["dp", "cp"][1] == mesh["dp", "cp"].of(3) == mesh["dp-cp"].of(3)
+    assert mesh["world"].array.tolist() == [list(range(8))]
+    assert mesh["tp_2"].names == ["tp_2"]
+    assert mesh[["cp"]] == mesh["cp"]
     assert mesh.group("world") == Group("world", range(8))
-    assert list(mesh.grouped_axes) == ["dp", "cp", "tp"]
 
 
-def test_the_order_of_named_axes_is_the_order_inside_the_group() -> None:
+def test_the_order_of_axis_names_is_the_order_inside_the_group() -> None:
     mesh = DeviceMesh("dp=2, cp=2, tp=2")
-    assert mesh.groups("dp", "cp")[0].ranks == (0, 2, 4, 6)
-    assert mesh.groups("cp", "dp")[0].ranks == (0, 4, 2, 6)
+    assert mesh["dp", "cp"][0].ranks == (0, 2, 4, 6)
+    assert mesh["cp", "dp"][0].ranks == (0, 4, 2, 6)
 
 
 @pytest.mark.parametrize(
@@ -150,65 +153,88 @@ def test_the_order_of_named_axes_is_the_order_inside_the_group() -> None:
     [
         (
             "ep",
-            "there is no axis or group 'ep'; there are the axes dp, tp and the groups world, dp_0…dp_3, tp_0…tp_1, p",
+            "unknown axis or group 'ep'; choose one of the axes dp, tp "
+            "or of the groups world, dp_0 to dp_3, tp_0 to tp_1, pair",
         ),
-        ("tp_2", "there is no group 'tp_2'; tp has tp_0 to tp_1"),
-        ("dp-tp_1", "there is no group 'dp-tp_1'; dp-tp has the one group dp-tp_0"),
-        ("tp_01", "no axis or group"),
-        ("tp_-1", "no axis or group"),
-        ("", "no axis or group"),
+        ("tp_2", "unknown group 'tp_2'; choose tp_0 to tp_1"),
+        ("dp-tp_1", "unknown group 'dp-tp_1'; choose dp-tp_0"),
+        ("tp_01", "unknown axis or group"),
+        ("tp_-1", "unknown axis or group"),
+        ("", "unknown axis or group"),
     ],
 )
-def test_an_unknown_group_lists_what_there_is(name: str, why: str) -> None:
+def test_an_unknown_group_is_rejected_with_a_list(name: str, why: str) -> None:
     mesh = DeviceMesh("dp=2, tp=4").with_group("pair", [0, 5])
     with pytest.raises(MeshError, match=why):
         mesh.group(name)
 
 
-def test_unknown_repeated_and_missing_axes_are_refused() -> None:
+def test_unknown_repeated_and_missing_axes_are_rejected() -> None:
     mesh = DeviceMesh("dp=2, tp=4")
-    with pytest.raises(MeshError, match="there is no axis 'ep'"):
-        mesh.groups("ep")
-    with pytest.raises(MeshError, match="stands twice"):
-        mesh.groups("tp", "tp")
-    with pytest.raises(MeshError, match="stands twice"):
-        mesh.group_set("tp-tp")
-    with pytest.raises(MeshError, match="name at least one axis"):
-        mesh.groups()
-    with pytest.raises(MeshError, match="one by one"):
-        mesh.groups(["dp", "tp"])  # type: ignore[arg-type]
+    with pytest.raises(MeshError, match="unknown axis or group 'ep'; choose one of the axes dp, tp or of the groups"):
+        mesh["ep"]
+    with pytest.raises(MeshError, match="unknown axis 'ep'; choose one of dp, tp"):
+        mesh["dp", "ep"]
+    with pytest.raises(MeshError, match="axes tp, tp repeat an axis; name each axis once"):
+        mesh["tp", "tp"]
+    with pytest.raises(MeshError, match="axes tp, tp repeat an axis"):
+        mesh["tp-tp"]
+    with pytest.raises(MeshError, match="no axis given; name at least one of dp, tp"):
+        mesh[()]
 
 
-# -- ranks placed by hand ----------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("axes", [0, None, slice(1, 2), ("tp", 0), (["dp"], ["tp"]), 1.5])
+def test_only_names_select_groups(axes: object) -> None:
+    with pytest.raises(
+        MeshError, match=r"mesh\[...\] takes axis names, such as mesh\['tp'\] or mesh\['dp', 'cp'\], not"
+    ):
+        DeviceMesh("dp=2, tp=4")[axes]  # type: ignore[index]
 
 
-def test_placed_ranks_keep_their_order_inside_every_group() -> None:
+def test_a_mesh_is_not_iterable() -> None:
+    mesh = DeviceMesh("dp=2, tp=4")
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(mesh)  # type: ignore[call-overload]
+    with pytest.raises(TypeError):
+        "tp" in mesh  # type: ignore[operator]  # noqa: B015
+
+
+def test_groups_are_computed_once_per_mesh() -> None:
+    mesh = DeviceMesh("dp=2, tp=4")
+    assert mesh["tp"] is mesh["tp",] is mesh[["tp"]]
+    assert mesh["dp", "tp"] is mesh["dp-tp"] is mesh[["dp", "tp"]]
+
+
+# -- explicit ranks ----------------------------------------------------------------------------------------------------
+
+
+def test_explicit_ranks_keep_their_order_inside_every_group() -> None:
     mesh = DeviceMesh("dp=2, tp=4", ranks=[0, 1, 3, 2, 4, 5, 7, 6])
     assert mesh.group("tp_0").ranks == (0, 1, 3, 2)
     assert mesh.group("dp_2").ranks == (3, 7)
     assert mesh.coordinates(2) == {"dp": 0, "tp": 3}
     assert mesh.rank_at(dp=1, tp=2) == 7
     assert mesh.coordinate_array[7].tolist() == [1, 2]
-    assert mesh.groups("tp").key.tolist() == [0, 1, 3, 2, 0, 1, 3, 2]
+    assert mesh["tp"].key.tolist() == [0, 1, 3, 2, 0, 1, 3, 2]
     assert mesh.strides == (4, None)
     assert mesh.world.ranks == tuple(range(8))
 
 
-def test_a_part_of_the_world_names_its_idle_ranks() -> None:
+def test_idle_ranks_are_named() -> None:
     mesh = DeviceMesh("tp=2, cp=2", ranks=range(4, 8), world_size=10)
     assert mesh.idle_ranks.tolist() == [0, 1, 2, 3, 8, 9]
     assert (mesh.size(), mesh.world_size) == (4, 10)
-    assert mesh.groups("tp").color.tolist() == [-1, -1, -1, -1, 0, 1, 0, 1, -1, -1]
+    assert mesh["tp"].color.tolist() == [-1, -1, -1, -1, 0, 1, 0, 1, -1, -1]
     assert mesh.coordinate_array[0].tolist() == [-1, -1]
     assert mesh.membership()["rank"].tolist() == [4, 5, 6, 7]
     assert mesh.strides == (2, 1)
-    with pytest.raises(MeshError, match="rank 8 is idle in this mesh, which leaves out ranks 0, 1, 2, 3, 8, 9"):
+    with pytest.raises(MeshError, match="rank 8 is idle: this mesh does not use ranks 0, 1, 2, 3, 8, 9"):
         mesh.coordinates(8)
-    with pytest.raises(MeshError, match="rank 8 is in no group of 'tp'"):
-        mesh.group_of(8, "tp")
-    with pytest.raises(MeshError, match="rank 10 does not exist; ranks go from 0 to 9"):
-        mesh.group_of(10, "tp")
-    with pytest.raises(MeshError, match="rank 9 of group 'pair' is idle"):
+    with pytest.raises(MeshError, match="rank 8 is not in any group of 'tp'"):
+        mesh["tp"].of(8)
+    with pytest.raises(MeshError, match="rank 10 does not exist; use a rank from 0 to 9"):
+        mesh["tp"].of(10)
+    with pytest.raises(MeshError, match="group 'pair' contains idle rank 9; use only ranks of the mesh"):
         mesh.with_group("pair", [4, 9])
 
 
@@ -216,25 +242,29 @@ def test_a_part_of_the_world_names_its_idle_ranks() -> None:
     ("ranks", "world_size", "why"),
     [
         ([0, 1, 2], None, "tp=4 is 4 ranks, but 3 were given"),
-        ([0, 1, 2, 2], None, "rank 2 stands 2 times"),
-        ([0, 1, 2, 4], None, "rank 4 does not exist; ranks go from 0 to 3, or say world_size=5"),
-        ([0, 1, 2, 4], 4, "rank 4 does not exist; ranks go from 0 to 3$"),
-        ([0, 1, 2, -1], None, "rank -1 does not exist; ranks go from 0 to 3$"),
-        ([0, 1, 2, 3.0], None, "whole numbers"),
+        ([0, 1, 2, 2], None, "rank 2 appears 2 times; list every rank once"),
+        ([0, 1, 2, 4], None, "rank 4 does not exist; use ranks from 0 to 3, or pass world_size=5"),
+        ([0, 1, 2, 4], 4, "rank 4 does not exist; use ranks from 0 to 3$"),
+        ([0, 1, 2, -1], None, "rank -1 does not exist; use ranks from 0 to 3$"),
+        ([0, 1, 2, 3.0], None, "ranks must be integers, not"),
         ([0, 1, 2, True], None, None),
-        ([True, False, True, True], None, "whole numbers"),
-        (["a", "b", "c", "d"], None, "whole numbers"),
-        ([], None, "no ranks"),
-        (3, None, "no ranks"),
-        ([[0, 1], [2]], None, "nested lists of one shape"),
-        ([[0, 1], [2, 3]], None, r"shape \(2, 2\), but the axes have \(4,\)"),
-        ([0, 1, 2, 2**70], None, "whole numbers"),
+        ([True, False, True, True], None, "ranks must be integers, not"),
+        (["a", "b", "c", "d"], None, "ranks must be integers, not"),
+        ([], None, r"ranks must be a list of at least one rank, not \[\]"),
+        (3, None, "ranks must be a list of at least one rank, not 3"),
+        ([[0, 1], [2]], None, "ranks must be a flat list of integers, or nested lists of equal lengths"),
+        (
+            [[0, 1], [2, 3]],
+            None,
+            r"ranks have shape \(2, 2\), but the axes have \(4,\); pass that shape, or a flat list",
+        ),
+        ([0, 1, 2, 2**70], None, "ranks must be integers, not"),
         ([0, 1, 2, 2**31], 2**24, "does not exist"),
     ],
 )
-def test_impossible_placements_are_refused(ranks: object, world_size: int | None, why: str | None) -> None:
-    if why is None:  # numpy reads a lone bool among integers as 0 or 1: a repeated rank here
-        why = "rank 1 stands 2 times"
+def test_invalid_ranks_are_rejected(ranks: object, world_size: int | None, why: str | None) -> None:
+    if why is None:  # numpy reads a lone bool among integers as 0 or 1: so it is a repeated rank here
+        why = "rank 1 appears 2 times"
     with pytest.raises(MeshError, match=why):
         DeviceMesh("tp=4", ranks=ranks, world_size=world_size)  # type: ignore[arg-type]
 
@@ -256,20 +286,20 @@ def test_backends_follow_their_axis() -> None:
 
 
 @pytest.mark.parametrize("backends", [{"ep": "nccl"}, {"pp": ""}, {"pp": 3}, {"pp": "a b"}, {"pp": "<b>"}])
-def test_impossible_backends_are_refused(backends: dict[str, str]) -> None:
-    with pytest.raises(MeshError, match=r"backend|no axis"):
+def test_invalid_backends_are_rejected(backends: dict[str, str]) -> None:
+    with pytest.raises(MeshError, match=r"backend of axis 'pp' must be a name such as 'nccl', not|unknown axis 'ep'"):
         DeviceMesh("pp=2", backends=backends)
 
 
-# -- groups by hand ----------------------------------------------------------------------------------------------------
+# -- custom groups -----------------------------------------------------------------------------------------------------
 
 
-def test_a_group_by_hand_keeps_its_order_and_comes_last() -> None:
+def test_custom_groups_keep_their_order_and_come_last() -> None:
     base = DeviceMesh("dp=2, tp=2")
     mesh = base.with_group("rail1", [3, 1]).with_group("rail0", [2, 0])
     assert mesh.creation_order == ("dp", "tp", "rail1", "rail0")
     assert mesh.group("rail1").ranks == (3, 1)
-    assert mesh.group_set("rail1").names == ["rail1"]
+    assert mesh["rail1"].names == ["rail1"]
     assert base.custom_groups == ()
     assert mesh.without_group("rail1").custom_groups == (mesh.group("rail0"),)
     assert mesh != base
@@ -280,35 +310,56 @@ def test_a_group_by_hand_keeps_its_order_and_comes_last() -> None:
 @pytest.mark.parametrize(
     ("name", "ranks", "why"),
     [
-        ("world", [0], "'world' always means all ranks and cannot name a group"),
-        ("dp", [0], "the name 'dp' is taken"),
-        ("dp_0", [0], "the name 'dp_0' is taken"),
+        ("world", [0], "group name 'world' is reserved for the group of all ranks"),
+        ("dp", [0], "group name 'dp' is taken; choose a different name"),
+        ("dp_0", [0], "group name 'dp_0' is taken"),
         ("dp_99", [0], "taken"),
         ("dp_group", [0], "taken"),
         ("pair", [0], "taken"),
         ("dp-tp", [0], "letters, digits"),
-        ("new", [], "no ranks"),
-        ("new", [0, 4], "rank 4 does not exist; ranks go from 0 to 3"),
+        ("new", [], "group 'new' has no ranks; pass at least one"),
+        ("new", [0, 4], "rank 4 does not exist; use a rank from 0 to 3"),
         ("new", [-1], "rank -1 does not exist"),
-        ("new", [1, 1], "rank 1 stands 2 times"),
-        ("new", [0.5], "whole numbers"),
-        ("new", ["0"], "whole numbers"),
-        ("new", [[0, 1]], "one list of whole numbers"),
-        ("new", [2**70], "whole numbers"),
+        ("new", [1, 1], "group 'new' contains rank 1 2 times; list it once"),
+        ("new", [0.5], "ranks of group 'new' must be a flat list of integers, not"),
+        ("new", ["0"], "must be a flat list of integers, not"),
+        ("new", [[0, 1]], "must be a flat list of integers, not"),
+        ("new", [2**70], "must be a flat list of integers, not"),
     ],
 )
-def test_impossible_groups_by_hand_are_refused(name: str, ranks: list[int], why: str) -> None:
+def test_invalid_custom_groups_are_rejected(name: str, ranks: list[int], why: str) -> None:
     mesh = DeviceMesh("dp=2, tp=2").with_group("pair", [0, 3])
     with pytest.raises(MeshError, match=why):
         mesh.with_group(name, ranks)
 
 
-def test_only_groups_by_hand_can_be_dropped() -> None:
-    with pytest.raises(MeshError, match="there are: none"):
+def test_only_custom_groups_can_be_removed() -> None:
+    with pytest.raises(MeshError, match="unknown custom group 'dp_0': this mesh has none"):
         DeviceMesh("dp=2").without_group("dp_0")
+    with pytest.raises(MeshError, match="unknown custom group 'dp_0'; choose one of pair"):
+        DeviceMesh("dp=2").with_group("pair", [0, 1]).without_group("dp_0")
 
 
-# -- identity and looks ------------------------------------------------------------------------------------------------
+# -- plots -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_mesh_draws_the_groups_of_its_fastest_axis_by_default() -> None:
+    mesh = DeviceMesh("dp=2, tp=4")
+    canvas = Figure().add_subplot()
+    assert mesh.plot(ax=canvas) is canvas
+    assert canvas.get_title(loc="left") == "tp: 2 groups of 4 ranks"
+    for axis in ("dp", ("dp", "tp"), "tp_1", "world"):
+        drawn, expected = (
+            draw(ax=Figure().add_subplot(), columns=8)
+            for draw in (partial(mesh.plot, axis), partial(membership, mesh, axis))
+        )
+        assert drawn.get_title(loc="left") == expected.get_title(loc="left")
+        assert np.array_equal(drawn.images[0].get_array(), expected.images[0].get_array())
+    with pytest.raises(MeshError, match="unknown axis or group 'ep'"):
+        mesh.plot("ep")
+
+
+# -- identity and display-----------------------------------------------------------------------------------------------
 
 MESHES = [
     DeviceMesh("dp=2, tp=4"),
@@ -325,7 +376,7 @@ MESHES = [
 
 
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
-def test_the_repr_makes_the_mesh_again(mesh: DeviceMesh) -> None:
+def test_the_repr_creates_an_equal_mesh(mesh: DeviceMesh) -> None:
     back = eval(repr(mesh), {"DeviceMesh": DeviceMesh})
     assert back == mesh
     assert back.fingerprint == mesh.fingerprint
@@ -335,7 +386,7 @@ def test_the_repr_makes_the_mesh_again(mesh: DeviceMesh) -> None:
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 @pytest.mark.parametrize("make", [lambda m: pickle.loads(pickle.dumps(m)), copy.copy, copy.deepcopy])
 def test_copies_are_equal(mesh: DeviceMesh, make: object) -> None:
-    mesh.groups(*mesh.axis_names)  # fill the caches, they are no part of the value
+    mesh[mesh.axis_names]  # fill the cache, which is not part of the value
     back = make(mesh)  # type: ignore[operator]
     assert back == mesh
     assert hash(back) == hash(mesh)
@@ -343,7 +394,7 @@ def test_copies_are_equal(mesh: DeviceMesh, make: object) -> None:
     assert [g.ranks for g in back.custom_groups] == [g.ranks for g in mesh.custom_groups]
 
 
-def test_meshes_that_differ_in_anything_have_other_fingerprints() -> None:
+def test_different_meshes_have_different_fingerprints() -> None:
     others = [
         *MESHES,
         DeviceMesh("dp=4, tp=2"),
@@ -382,23 +433,23 @@ def test_the_fingerprint_does_not_depend_on_the_process() -> None:
     assert len(seen) == 1
 
 
-def test_a_mesh_does_not_change() -> None:
+def test_a_mesh_is_immutable() -> None:
     mesh = DeviceMesh("dp=2, tp=4")
-    with pytest.raises(AttributeError, match="does not change"):
+    with pytest.raises(AttributeError, match="DeviceMesh is immutable; cannot set 'axes'"):
         mesh.axes = ()
-    for array in (mesh.ranks, mesh.coordinate_array, mesh.idle_ranks, mesh.groups("dp").array):
+    for array in (mesh.ranks, mesh.coordinate_array, mesh.idle_ranks, mesh["dp"].array):
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 1
 
 
-def test_a_callers_ranks_are_not_shared() -> None:
+def test_the_ranks_of_the_caller_are_copied() -> None:
     ranks = np.array([1, 0], dtype=np.int32)
     mesh = DeviceMesh("tp=2", ranks=ranks)
     ranks[:] = 5
     assert mesh.ranks.tolist() == [1, 0]
 
 
-def test_a_long_placement_is_shown_short() -> None:
+def test_a_long_list_of_ranks_is_abbreviated() -> None:
     ranks = np.roll(np.arange(1000), 1)
     assert repr(DeviceMesh("tp=1000", ranks=ranks)) == (
         "DeviceMesh('tp=1000', ranks=[999, 0, 1, 2, 3, 4, 5, 6, …, 998] (1,000 ranks))"
@@ -412,16 +463,16 @@ def test_the_html_is_a_card_with_every_axis() -> None:
         "8 ranks · tp is the fastest axis",
         "pipeline parallel",
         "gloo",
-        "added by hand",
+        "custom group",
     ):
         assert text in html
     assert "idle" not in html
     assert "idle: rank 2" in DeviceMesh("tp=2", ranks=[0, 1], world_size=3)._repr_html_()
 
 
-def test_the_html_escapes_whatever_it_shows() -> None:
+def test_the_html_is_escaped() -> None:
     mesh = DeviceMesh("tp=2")
-    mesh.__dict__["backends"] = {"tp": "<script>alert(1)</script>"}  # no public way puts it there
+    mesh.__dict__["backends"] = {"tp": "<script>alert(1)</script>"}  # the constructor would reject it
     assert "<script>" not in mesh._repr_html_()
 
 

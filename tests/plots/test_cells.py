@@ -29,7 +29,7 @@ def test_the_cell_of_every_rank_has_the_colour_of_its_group(sizes, data):
     mesh = DeviceMesh([(f"a{index}", size) for index, size in enumerate(sizes)])
     axis = data.draw(st.sampled_from(mesh.axis_names))
     pixels = np.asarray(drawn(mesh, axis).images[0].get_array()).reshape(-1, 4)
-    for number, group in enumerate(mesh.groups(axis)):
+    for number, group in enumerate(mesh[axis]):
         for rank in group:
             assert pixels[rank, :3] / 255 == pytest.approx(group_colors(number + 1)[number])
 
@@ -64,7 +64,7 @@ def test_small_meshes_say_group_and_rank_in_every_cell():
 def test_1024_ranks_carry_each_groups_number_at_least_once():
     mesh = DeviceMesh("pp=4, dp=32, tp=8")
     for axis in mesh.axis_names:
-        assert {int(text) for text in texts(drawn(mesh, axis))} == set(range(len(mesh.groups(axis))))
+        assert {int(text) for text in texts(drawn(mesh, axis))} == set(range(len(mesh[axis])))
 
 
 def test_16384_ranks_are_one_image_and_a_handful_of_artists():

@@ -96,11 +96,11 @@ def test_sizes_that_do_not_fit_keep_the_last_mesh_and_say_how_to_mend_it():
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (lambda d: type_size(d, 0, 0), "dp=0 is not possible"),
-        (lambda d: type_name(d, 0, "tp"), "stands 2 times"),
-        (lambda d: type_name(d, 0, "<b>"), "&#x27;&lt;b&gt;&#x27; cannot name an axis"),
-        (lambda d: type_name(d, 0, ""), "cannot name an axis"),
-        (lambda d: type_size(d, 0, 1 << 30), "more than the 16,777,216 ranks"),
+        (lambda d: type_size(d, 0, 0), "must be at least 1, not 0"),
+        (lambda d: type_name(d, 0, "tp"), "appears 2 times"),
+        (lambda d: type_name(d, 0, "<b>"), "invalid axis name &#x27;&lt;b&gt;&#x27;"),
+        (lambda d: type_name(d, 0, ""), "invalid axis name"),
+        (lambda d: type_size(d, 0, 1 << 30), "must be at most 16,777,216"),
     ],
 )
 def test_what_no_mesh_can_have_is_a_sentence_and_never_an_exception(edit, message):

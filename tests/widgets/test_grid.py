@@ -40,7 +40,7 @@ def picture(bundle: dict[str, str]) -> np.ndarray:
 def test_group_numbers_travel_as_int32_in_rank_order(mesh, data):
     axis = data.draw(st.sampled_from(mesh.axis_names))
     sent = np.frombuffer(Grid(mesh, axis)._groups, dtype="<i4")
-    assert sent.tolist() == [mesh.groups(axis).of(rank).index for rank in range(mesh.world_size)]
+    assert sent.tolist() == [mesh[axis].of(rank).index for rank in range(mesh.world_size)]
 
 
 @settings(deadline=None, max_examples=40)
@@ -127,7 +127,7 @@ def test_another_colour_does_not_send_the_coordinates_again(monkeypatch):
 
 def test_what_cannot_be_shown_is_refused():
     mesh = DeviceMesh(dp=8)
-    with pytest.raises(MeshError, match="no axis or group 'tp'"):
+    with pytest.raises(MeshError, match="unknown axis or group 'tp'"):
         Grid(mesh, "tp")
     with pytest.raises(MeshError, match="columns=0"):
         Grid(mesh, columns=0)

@@ -1,4 +1,7 @@
-"""DeepSpeed: ``ProcessTopology`` and its two named forms; the last axis is the fastest, as here."""
+"""DeepSpeed: ``ProcessTopology`` and its two named subclasses.
+
+The axes are row-major and the last one is the fastest, as in meshlab (deepspeed/runtime/pipe/topology.py).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from meshlab.mesh.axes import axis_pairs
 from meshlab.mesh.interop.parsing import find_call
-from meshlab.mesh.interop.recipe import Format, Recipe, code, first_rank, losses, no_experts, require, zip_axes
+from meshlab.mesh.interop.recipe import Format, Recipe, code, first_rank, reject_experts, require, unsupported
 from meshlab.mesh.mesh import DeviceMesh
 
 __all__ = ["FORMAT"]
@@ -22,7 +26,7 @@ _SIGNATURES = {
 
 
 def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
-    no_experts("deepspeed", experts)
+    reject_experts("deepspeed", experts)
     first_rank(mesh, "DeepSpeed")
     axes = [_THEIRS.get(name, name) for name in mesh.axis_names]
     arguments = {"axes": axes, "dims": list(mesh.shape)}
@@ -33,22 +37,24 @@ def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
         text = f"PipeDataParallelTopology(num_pp={mesh.shape[0]}, num_dp={mesh.shape[1]})"
     else:
         text = f"ProcessTopology(axes={code(axes)}, dims={code(list(mesh.shape))})"
-    return Recipe("deepspeed", text, arguments, losses(mesh, "deepspeed"))
+    return Recipe("deepspeed", text, arguments, unsupported(mesh, "deepspeed"))
 
 
 def _parse(text: str) -> Mapping[str, Any]:
     call = find_call(text, _SIGNATURES)
     if call.name == "ProcessTopology":
         return call.arguments
+    # The arguments are (num_pp, num_mp, num_dp), but the axes are pipe, data, model: model is the fastest.
     order = ["num_pp", "num_dp", "num_mp"] if call.name == "PipeModelDataParallelTopology" else ["num_pp", "num_dp"]
     sizes = require(call.arguments, call.name, *order)
     return {"axes": ["pipe", "data", "model"][: len(sizes)], "dims": sizes}
 
 
 def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) -> DeviceMesh:
-    no_experts("deepspeed", experts)
+    reject_experts("deepspeed", experts)
     axes, dims = require(arguments, "deepspeed", "axes", "dims")
-    return DeviceMesh([(_OURS.get(name, name), size) for name, size in zip_axes(axes, dims)], world_size=world_size)
+    pairs = axis_pairs(dims, axes)
+    return DeviceMesh([(_OURS.get(name, name), size) for name, size in pairs], world_size=world_size)
 
 
 def _from_object(source: Any) -> Mapping[str, Any] | None:

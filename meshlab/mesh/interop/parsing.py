@@ -1,4 +1,4 @@
-"""Reading calls out of Python text without running any of it."""
+"""Parsing of calls in Python source and of command-line flags, without executing anything."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from meshlab.errors import MeshError, ParseError
-from meshlab.mesh.axes import LARGEST_WORLD, short
+from meshlab.mesh.axes import MAX_RANKS, short
 
-__all__ = ["ParsedCall", "find_call", "read_flags", "read_sizes"]
+__all__ = ["ParsedCall", "dashed", "find_call", "read_flags", "read_sizes", "require_world_size"]
 
 
-_LONGEST_TEXT = 4_000_000
+_MAX_TEXT = 4_000_000
 
 _WRAPPERS = {"array", "asarray", "tensor", "as_tensor", "list", "tuple"}
 
@@ -29,19 +29,19 @@ _SHAPERS = {"reshape", "view"}
 
 
 class _Devices:
-    """Stands for ``jax.devices()``: as many ranks as the shape asks for, in order."""
+    """Placeholder for ``jax.devices()``: ranks 0, 1, 2, …, as many as the shape needs."""
 
 
 @dataclass(frozen=True)
 class ParsedCall:
-    """A call that was found in a text.
+    """A call found in source code.
 
     Parameters
     ----------
     name : str
-        The function's or class's name, without its module.
+        Name of the function or class, without its module.
     arguments : mapping of str to object
-        The arguments that were asked for, by name.
+        Values of the requested arguments by name.
     """
 
     name: str
@@ -49,19 +49,19 @@ class ParsedCall:
 
 
 def find_call(text: str, signatures: Mapping[str, Sequence[str]]) -> ParsedCall:
-    """Find the first call of one of the given functions and read its arguments as plain values.
+    """Find the first call of one of the given functions and evaluate its arguments as literals.
 
     Parameters
     ----------
     text : str
-        Python source, such as a line out of a script.
+        Python source, such as a line of a script.
     signatures : mapping of str to sequence of str
-        For every function the names of its positional arguments. Other arguments are left out, whatever they are.
+        Names of the positional arguments of every function. Other arguments are ignored.
 
     Raises
     ------
     ParseError
-        If the text is not Python, there is no such call, or an argument is not a plain value.
+        If the text is not Python, contains no such call, or an argument is not a literal.
 
     Examples
     --------
@@ -69,16 +69,18 @@ def find_call(text: str, signatures: Mapping[str, Sequence[str]]) -> ParsedCall:
     >>> call.name, call.arguments
     ('f', {'shape': (2, 4), 'names': ('dp', 'tp')})
     """
-    if len(text) > _LONGEST_TEXT:
-        raise ParseError(f"the text is {len(text):,} characters long; paste only the call that makes the mesh")
+    if len(text) > _MAX_TEXT:
+        raise ParseError(f"the text has {len(text):,} characters", hint="paste only the call that creates the mesh")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what is odd in someone's script is no news to the reader
+            warnings.simplefilter("ignore")  # such as "invalid escape sequence" elsewhere in the script
             tree = ast.parse(textwrap.dedent(text).strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        # The last two come from deeply nested input; ValueError comes from null bytes.
         line = getattr(error, "lineno", None)
         raise ParseError(
-            f"this is not Python code ({type(error).__name__}); paste only the call that makes the mesh",
+            f"not Python code ({type(error).__name__})",
+            hint="paste only the call that creates the mesh",
             text=text.strip(),
             line=line,
         ) from None
@@ -88,7 +90,7 @@ def find_call(text: str, signatures: Mapping[str, Sequence[str]]) -> ParsedCall:
             given = dict(zip(signatures[name], node.args, strict=False))
             given |= {item.arg: item.value for item in node.keywords if item.arg and item.arg in signatures[name]}
             return ParsedCall(name, {argument: _value(value) for argument, value in given.items()})
-    raise ParseError(f"no call of {' or '.join(signatures)} was found", text=text.strip())
+    raise ParseError(f"no call of {' or '.join(signatures)} found", text=text.strip())
 
 
 def _name(node: ast.expr) -> str:
@@ -98,6 +100,7 @@ def _name(node: ast.expr) -> str:
 
 
 def _value(node: ast.expr) -> Any:
+    """Evaluate a literal, or one of the few calls around literals that are usual in the creation of meshes."""
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, RecursionError, MemoryError):
@@ -114,15 +117,16 @@ def _value(node: ast.expr) -> Any:
             return _reshaped(_value(node.func.value), [_value(argument) for argument in node.args])
     if isinstance(node, ast.Subscript):
         rows, index = _value(node.value), _value(node.slice)
-        if isinstance(rows, _Devices):
+        if isinstance(rows, _Devices):  # jax.devices()[[0, 1, 3, 2]]: the index lists the ranks
             return index
     written = short(ast.unparse(node))[1:-1]
-    raise ParseError(f"{written} is not a plain value; put the number or the list itself in its place")
+    raise ParseError(f"{written} is not a literal", hint="replace it with the number or list itself")
 
 
 def _limited(number: Any) -> int:
-    if isinstance(number, bool) or not isinstance(number, int) or abs(number) > LARGEST_WORLD:
-        raise ParseError(f"{short(number)} is not a number of ranks; it lies between 1 and {LARGEST_WORLD:,}")
+    """Return a number of ranks, so that hostile text cannot allocate an endless range."""
+    if isinstance(number, bool) or not isinstance(number, int) or abs(number) > MAX_RANKS:
+        raise ParseError(f"{short(number)} is not a valid number of ranks", hint=f"use an integer up to {MAX_RANKS:,}")
     return number
 
 
@@ -130,13 +134,13 @@ def _reshaped(value: Any, shape: Sequence[Any]) -> Any:
     sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
     sizes = [_limited(size) for size in sizes]
     if isinstance(value, _Devices):
-        if min(sizes, default=0) < 1 or math.prod(sizes) > LARGEST_WORLD:
-            raise ParseError(f"the shape {tuple(sizes)} does not say how many devices there are; write every size")
+        if min(sizes, default=0) < 1 or math.prod(sizes) > MAX_RANKS:
+            raise ParseError(f"shape {tuple(sizes)} does not determine the number of devices", hint="write every size")
         value = range(math.prod(sizes))
     try:
         return np.asarray(value).reshape(sizes).tolist()
     except (ValueError, TypeError):
-        raise ParseError(f"{short(value)} does not fit the shape {tuple(sizes)}") from None
+        raise ParseError(f"cannot reshape {short(value)} to {tuple(sizes)}", hint="correct the shape") from None
 
 
 _NUMBER = re.compile(r"-?[0-9]{1,12}")
@@ -148,13 +152,13 @@ def read_flags(text: str) -> dict[str, str]:
     Parameters
     ----------
     text : str
-        A command line, a part of a shell script, or a list of arguments as it stands in Python or YAML.
+        A command line, a part of a shell script, or a list of arguments as written in Python or YAML.
 
     Returns
     -------
     dict of str to str
-        By name without dashes in front, underscores written as dashes; the value is empty for a switch. Where a flag
-        stands twice, the last counts.
+        Values by flag, without leading dashes and with dashes for underscores. The value of a switch is empty. The
+        last occurrence of a flag wins.
 
     Examples
     --------
@@ -169,45 +173,57 @@ def read_flags(text: str) -> dict[str, str]:
             continue
         name, equals, value = token.lstrip("-").partition("=")
         following = tokens[index + 1] if index + 1 < len(tokens) else "-"
+        # A negative number is a value, not a flag: --parallelism.data_parallel_shard_degree -1
         if not equals and (not following.startswith("-") or _NUMBER.fullmatch(following)):
             value = following
         flags[name.replace("_", "-")] = value.strip("\"'")
     return flags
 
 
+def dashed(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments with dashes for underscores, because argparse and configs use underscores.
+
+    Examples
+    --------
+    >>> dashed({"tensor_parallel_size": 8})
+    {'tensor-parallel-size': 8}
+    """
+    return {name.replace("_", "-"): value for name, value in arguments.items()}
+
+
 def read_sizes(flags: Mapping[str, str], names: Mapping[str, str]) -> dict[str, int]:
-    """Pick the flags that give the size of an axis.
+    """Return the axis sizes in flags.
 
     Parameters
     ----------
     flags : mapping of str to str
-        From `read_flags`.
+        Flags from `read_flags`.
     names : mapping of str to str
-        The axis that each flag gives.
+        Axis name of each flag.
 
     Returns
     -------
     dict of str to int
-        By axis; axes without a flag are left out.
+        Size by axis, for the axes that have a flag.
 
     Raises
     ------
     ParseError
-        If a value is not a whole number.
+        If a value is not an integer.
     """
     sizes = {}
     for flag, axis in names.items():
         if flag in flags:
             if _NUMBER.fullmatch(flags[flag]) is None:
                 raise ParseError(
-                    f"the flag {flag} has the value {short(flags[flag])}; write the number itself, such as {flag} 8"
+                    f"flag {flag} has the value {short(flags[flag])}", hint=f"write a number, such as {flag} 8"
                 )
             sizes[axis] = int(flags[flag])
     return sizes
 
 
 def require_world_size(world_size: int | None, framework: str) -> int:
-    """The world size, or a `MeshError` that asks for it."""
+    """Return the world size, or raise a `MeshError` if it is missing."""
     if world_size is None:
-        raise MeshError(f"{framework} does not say how many ranks there are; give world_size=")
+        raise MeshError(f"{framework}'s flags do not contain the number of ranks", hint="pass world_size=")
     return world_size

@@ -1,4 +1,4 @@
-"""What one framework needs to lay out its ranks alike, and the checks that all writers share."""
+"""Parts that all framework formats share: recipes, the description of a format, and checks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from meshlab.errors import MeshError
-from meshlab.mesh.axes import idle_text
+from meshlab.mesh.axes import format_ranks, short
 from meshlab.mesh.mesh import DeviceMesh
 
 __all__ = [
@@ -20,32 +21,41 @@ __all__ = [
     "check_view",
     "code",
     "first_rank",
-    "losses",
-    "no_experts",
+    "rank_array",
+    "reject_experts",
     "require",
     "require_order",
-    "zip_axes",
+    "unsupported",
 ]
 
 
-_ALSO_CALLED = {"dp": "dp_shard", "dp_shard": "dp", "dp_replicate": "dp"}
-"""What one framework calls an axis of another; sharded or not, it is data parallel."""
+_SYNONYMS = {"dp": "dp_shard", "dp_shard": "dp", "dp_replicate": "dp"}
+"""Name of an axis in one framework to its name in another; sharded or not, it is data parallel."""
 
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """A layout in the words of one framework.
+    """Code or flags that create a mesh in another framework, returned by `DeviceMesh.to`.
 
     Parameters
     ----------
     framework : str
-        Whose words.
+        Name of the framework.
     text : str
         Code or flags, ready to paste.
     arguments : mapping of str to object
-        The same as values, by the names that the framework uses.
+        The same as values, under the framework's own names.
     notes : tuple of str, default ()
-        What does not carry over, one sentence each.
+        Properties of the mesh that the framework cannot express, one sentence each.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> recipe = ml.DeviceMesh("pp=2, dp=4, tp=8").to("megatron")
+    >>> recipe.text
+    'RankGenerator(tp=8, ep=1, dp=4, pp=2, cp=1, order="tp-dp-pp")'
+    >>> ml.DeviceMesh.read(recipe)
+    DeviceMesh('pp=2, dp=4, tp=8')
     """
 
     framework: str
@@ -62,28 +72,28 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Format:
-    """How to read and write the words of one framework.
+    """The functions that read and write the layouts of one framework.
 
     Parameters
     ----------
     name : str
-        The framework.
-    mark : re.Pattern
-        What a text in its words contains.
+        Name of the framework.
+    pattern : re.Pattern
+        Found in every text of this format.
     write : callable
-        A mesh, and maybe a view of it for experts, to a `Recipe`.
+        Converts a mesh, and an optional expert view of it, to a `Recipe`.
     parse : callable
-        A text to arguments, by the framework's names.
+        Converts text to arguments, under the framework's own names.
     build : callable
-        Arguments, the world size if known, and whether the experts' layout is wanted, to a mesh.
+        Converts arguments, the world size if known, and a flag that selects the expert layout, to a mesh.
     from_object : callable, optional
-        A live object of the framework to arguments, or None when it is something else.
+        Converts a live object of the framework to arguments, and anything else to None.
     has_experts : callable, optional
-        Whether arguments say of the experts what the dense layout does not show.
+        Returns True if arguments contain an expert layout that differs from the dense one.
     """
 
     name: str
-    mark: re.Pattern[str]
+    pattern: re.Pattern[str]
     write: Callable[[DeviceMesh, DeviceMesh | None], Recipe]
     parse: Callable[[str], Mapping[str, Any]]
     build: Callable[[Mapping[str, Any], int | None, bool], DeviceMesh]
@@ -91,44 +101,42 @@ class Format:
     has_experts: Callable[[Mapping[str, Any]], bool] = lambda arguments: False
 
 
-def no_experts(framework: str, experts: object) -> None:
-    """Raise a `MeshError` when experts are asked of a framework that has no words for them."""
+def reject_experts(framework: str, experts: object) -> None:
+    """Raise a `MeshError` if experts are passed for a framework whose format has a single layout."""
     if experts:
         raise MeshError(
-            f"{framework} takes one mesh at a time; write or read the experts' mesh by itself, without experts="
+            f"{framework} has one layout per mesh",
+            hint="read or write the mesh of the experts separately, without experts=",
         )
 
 
 def check_view(mesh: DeviceMesh, experts: DeviceMesh) -> None:
     """Raise a `MeshError` unless `experts` is a view of `mesh`."""
     if not np.array_equal(mesh.view(experts.axes).ranks, experts.ranks):
-        raise MeshError(f"{experts!r} is no view of {mesh!r}, its ranks lie elsewhere; make it with mesh.view(...)")
+        raise MeshError(
+            f"{experts!r} is not a view of {mesh!r}: its ranks differ", hint="create it with mesh.view(...)"
+        )
 
 
 def require(arguments: Mapping[str, Any], framework: str, *names: str) -> list[Any]:
-    """The arguments by these names, or a `MeshError` that names the missing one."""
+    """Return the arguments with these names, or raise a `MeshError` with the name of a missing one."""
     for name in names:
         if arguments.get(name) is None:
-            raise MeshError(f"{framework} needs {name}, which is missing; there is {', '.join(arguments) or 'nothing'}")
+            given = ", ".join(arguments) or "nothing"
+            raise MeshError(f"{framework} needs {name}, but only {given} was given", hint=f"add {name}")
     return [arguments[name] for name in names]
 
 
-def zip_axes(names: Any, sizes: Any) -> list[tuple[str, int]]:
-    """Pair names and sizes of axes, or raise a `MeshError`."""
+def rank_array(framework: str, ranks: Any) -> npt.NDArray[Any]:
+    """Return nested lists of ranks as an array, or raise a `MeshError` if their lengths differ."""
     try:
-        names = [names] if isinstance(names, str) else list(names)
-        sizes = [sizes] if isinstance(sizes, int) else list(sizes)
-    except TypeError:
-        raise MeshError(f"{names!r} and {sizes!r} are not the names and the sizes of axes") from None
-    if len(names) != len(sizes):
-        raise MeshError(
-            f"{len(names)} axis names ({names}) do not fit {len(sizes)} sizes ({sizes}); give one name per size"
-        )
-    return list(zip(names, sizes, strict=True))
+        return np.asarray(ranks)
+    except ValueError:
+        raise MeshError(f"{framework} needs nested lists of equal lengths, not {short(ranks)}") from None
 
 
 def code(value: Any) -> str:
-    """Write a plain value as Python source, with double quotes.
+    """Return a plain value as Python source with double quotes.
 
     Examples
     --------
@@ -146,62 +154,68 @@ def code(value: Any) -> str:
     return repr(value)
 
 
-def losses(mesh: DeviceMesh, framework: str, *, keeps_backends: bool = False) -> tuple[str, ...]:
-    """Say what of a mesh `framework` has no words for."""
+def unsupported(mesh: DeviceMesh, framework: str, *, keeps_backends: bool = False) -> tuple[str, ...]:
+    """Return a note for each property of a mesh that `framework` cannot express."""
     notes = []
     if mesh.custom_groups:
         names = ", ".join(group.name for group in mesh.custom_groups)
-        notes.append(f"{framework} does not know the groups added by hand: {names}")
+        notes.append(f"{framework} has no custom groups, so these are lost: {names}")
     if mesh.backends and not keeps_backends:
         chosen = ", ".join(f"{axis} on {backend}" for axis, backend in mesh.backends.items())
-        notes.append(f"{framework} does not take a backend per axis here: {chosen}")
+        notes.append(f"{framework} has no backend per axis here, so these are lost: {chosen}")
     return tuple(notes)
 
 
 def first_rank(mesh: DeviceMesh, framework: str, *, may_start_later: bool = False) -> int:
-    """The rank at which a mesh starts when its ranks count up one by one; a `MeshError` when they do not."""
+    """Return the first rank of a mesh with consecutive ranks; raise a `MeshError` for any other mesh."""
     flat = mesh.ranks.reshape(-1)
     first = int(flat[0])
     if not np.array_equal(flat, np.arange(first, first + len(flat))):
         raise MeshError(
-            f"{framework} numbers ranks in the order of the axes, but this mesh places them by hand; "
-            f"torch and jax take such a mesh"
+            f"{framework} numbers ranks in the order of the axes, but the ranks of this mesh are in a different order",
+            hint="write it for torch or jax",
         )
     if not may_start_later and mesh.idle_ranks.size:
         raise MeshError(
-            f"{framework} uses every rank, but {idle_text(mesh.idle_ranks.tolist())} of {mesh.world_size} are idle here"
+            f"{framework} uses every rank, but {format_ranks(mesh.idle_ranks.tolist())} of {mesh.world_size} are idle "
+            f"in this mesh",
+            hint="write it for torch or jax",
         )
     return first
 
 
 def _renaming(mesh: DeviceMesh, unknown: Sequence[str], order: Sequence[str]) -> str:
-    """The renaming that brings a mesh into a framework's words; empty where names alone do not do it."""
-    new = {name: _ALSO_CALLED.get(name, "") for name in unknown}
+    """Return the call that renames unknown axes to synonyms, or an empty string if names alone are not enough."""
+    new = {name: _SYNONYMS.get(name, "") for name in unknown}
     taken = [*mesh.axis_names, *new.values()]
     if any(name not in order or taken.count(name) > 1 for name in new.values()):
         return ""
-    return f"rename({', '.join(f'{old}={code(name)}' for old, name in new.items())}) brings"
+    return f"rename({', '.join(f'{old}={code(name)}' for old, name in new.items())})"
 
 
 def require_order(mesh: DeviceMesh, framework: str, order: Sequence[str]) -> dict[str, int]:
-    """The size of every axis, when all are known to a framework whose order, slowest first, is fixed.
+    """Return the size of every axis, for a framework with a fixed order of axes, slowest first.
 
     Raises
     ------
     MeshError
-        If an axis is unknown, or axes of more than one rank stand in another order.
+        If an axis is unknown to the framework.
+        If axes with more than one rank have a different order.
     """
     unknown = [name for name in mesh.axis_names if name not in order]
     if unknown:
+        renaming = _renaming(mesh, unknown, order)
         raise MeshError(
-            f"{framework} has no axis {', '.join(unknown)}; it has {', '.join(order)} (slowest first); "
-            f"{_renaming(mesh, unknown, order) or 'rename(), flatten() or split_axis() can bring'} the mesh there"
+            f"{framework} has no axis {', '.join(unknown)}; it has {', '.join(order)} (slowest first)",
+            hint=f"call {renaming} first" if renaming else "call rename(), flatten() or split_axis() first",
         )
+    # An axis of size 1 has no influence on the groups of the others, so its position is irrelevant.
     wide = [axis.name for axis in mesh.axes if axis.size > 1]
-    wanted = [name for name in order if name in wide]
-    if wide != wanted:
+    expected = [name for name in order if name in wide]
+    if wide != expected:
         raise MeshError(
-            f"{framework} always lays out {', '.join(wanted)} (slowest first), but this mesh has {', '.join(wide)}; "
-            f"reorder() brings it there, and changes the groups"
+            f"{framework} has the fixed order {', '.join(expected)} (slowest first), but this mesh has "
+            f"{', '.join(wide)}",
+            hint="call reorder(), which changes the groups",
         )
     return {axis.name: axis.size for axis in mesh.axes}

@@ -1,4 +1,8 @@
-"""vLLM flags. The order is fixed: dp outside the engine, dp, pp, prefill context, tp; the last the fastest."""
+"""vLLM: command-line flags with a fixed order of axes.
+
+``initialize_model_parallel`` reshapes the ranks to (external DP, DP, PP, PCP, TP), so TP is the fastest axis and the
+external copies are the slowest (vllm/distributed/parallel_state.py).
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshlab.errors import MeshError, ParseError
-from meshlab.mesh.interop.parsing import read_flags, read_sizes
-from meshlab.mesh.interop.recipe import Format, Recipe, first_rank, losses, require_order
+from meshlab.mesh.interop.parsing import dashed, read_flags, read_sizes
+from meshlab.mesh.interop.recipe import Format, Recipe, first_rank, require_order, unsupported
 from meshlab.mesh.mesh import DeviceMesh
 
 __all__ = ["FORMAT"]
@@ -21,11 +25,8 @@ _FLAGS = {
     "prefill-context-parallel-size": "pcp",
     "tensor-parallel-size": "tp",
 }
-_SHORT = {"dp": "data-parallel-size", "pp": "pipeline-parallel-size", "tp": "tensor-parallel-size"} | {
-    "pcp": "prefill-context-parallel-size",
-    "ep": "enable-expert-parallel",
-}
 _EXPERTS = "enable-expert-parallel"
+_SHORT = {axis: flag for flag, axis in _FLAGS.items()} | {"ep": _EXPERTS}
 
 
 def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
@@ -36,20 +37,20 @@ def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
     if experts is not None:
         if experts != _experts_of(mesh):
             raise MeshError(
-                f"vLLM spreads experts over dp, pcp and tp together, {_experts_of(mesh)!r}; it cannot do {experts!r}"
+                f"vLLM distributes experts over dp, pcp and tp together, {_experts_of(mesh)!r}, not {experts!r}"
             )
         arguments[_EXPERTS] = True
         parts.append(f"--{_EXPERTS}")
-    notes = losses(mesh, "vllm")
+    notes = unsupported(mesh, "vllm")
     if sizes.get(_OUTSIDE, 1) > 1:
-        notes = (f"{sizes[_OUTSIDE]} copies ({_OUTSIDE}) are started from outside; no flag says so", *notes)
+        notes = (f"start {sizes[_OUTSIDE]} copies of the server for {_OUTSIDE}; vLLM has no flag for it", *notes)
     return Recipe("vllm", " ".join(parts), arguments, notes)
 
 
 def _experts_of(mesh: DeviceMesh) -> DeviceMesh:
     inside = [name for name in ("dp", "pcp", "tp") if name in mesh.axis_names]
     if not inside:
-        raise MeshError(f"vLLM spreads experts over dp, pcp and tp, but {mesh} has none of them")
+        raise MeshError(f"vLLM distributes experts over dp, pcp and tp, but {mesh} has none of these axes")
     return mesh.flatten(*inside, name="ep")
 
 
@@ -58,20 +59,22 @@ def _parse(text: str) -> Mapping[str, Any]:
     flags = {_SHORT.get(flag, flag): value for flag, value in flags.items()}
     sizes = read_sizes(flags, _FLAGS)
     if not sizes:
-        raise ParseError(f"no flag of vLLM was found; there are --{', --'.join(_FLAGS)}", text=text)
+        raise ParseError("no vLLM flag found", hint=f"use one of --{', --'.join(_FLAGS)}", text=text)
     arguments: dict[str, Any] = {flag: sizes[axis] for flag, axis in _FLAGS.items() if axis in sizes}
     return {**arguments, _EXPERTS: _EXPERTS in flags}
 
 
 def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) -> DeviceMesh:
+    arguments = dashed(arguments)
     pairs = [(axis, arguments[flag]) for flag, axis in _FLAGS.items() if flag in arguments]
     mesh = DeviceMesh(pairs)
     if world_size is not None and world_size != mesh.size():
+        # vLLM gives left-over ranks to the slowest dimension, which is how a trainer runs several copies of it.
         mesh = DeviceMesh([(_OUTSIDE, -1), *pairs], world_size=world_size)
     if not experts:
         return mesh
     if not arguments.get(_EXPERTS):
-        raise MeshError(f"without --{_EXPERTS} vLLM cuts every expert by tp and has no expert axis; add the flag")
+        raise MeshError(f"no expert axis: without --{_EXPERTS}, vLLM shards every expert over tp", hint="add the flag")
     return _experts_of(mesh)
 
 
@@ -84,5 +87,5 @@ FORMAT = Format(
     _write,
     _parse,
     _build,
-    has_experts=lambda arguments: bool(arguments.get(_EXPERTS)),
+    has_experts=lambda arguments: bool(dashed(arguments).get(_EXPERTS)),
 )

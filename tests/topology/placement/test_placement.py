@@ -42,7 +42,7 @@ def oracle(placement: Placement, axis: str) -> list[dict[str, Any]]:
     """What `Crossings` says, one rank at a time."""
     cluster, devices = placement.cluster, placement.devices
     domains = cluster.domains[:, devices]
-    groups = [list(group) for group in placement.mesh.group_set(axis)]
+    groups = [list(group) for group in placement.mesh[axis]]
     network = 3
 
     def joined(i: int, one: int, other: int, ranks: list[int]) -> bool:
@@ -286,7 +286,7 @@ def test_the_frame_has_a_row_per_group_and_custom_groups_too() -> None:
 def test_groups_over_two_axes_and_the_world_are_answered_too() -> None:
     placement = place(DeviceMesh("pp=2, dp=2, tp=4"), preset("dgx-h100", nodes=2))
     assert placement.frame("dp-tp", "world")["nodes"].tolist() == [1, 1, 2]
-    with pytest.raises(MeshError, match="no axis or group"):
+    with pytest.raises(MeshError, match="unknown axis or group"):
         placement.of("ep")
 
 
