@@ -1,7 +1,9 @@
-"""What an nccl-tests table implies without saying it: which collective ran, and on how many ranks.
+"""Infers the collective and the number of ranks from the rows of an nccl-tests table, and builds the section.
 
-The sizes and factors are those of nccl-tests' doc/PERFORMANCE.md: the size is the count once (all_reduce, broadcast,
-reduce, sendrecv) or once per rank (the others), and busbw / algbw is a function of the number of ranks.
+Before 2.17 a log does not contain the name of its test, and a device list may be missing or truncated. But the rows
+restrict both. By the rules of nccl-tests' doc/PERFORMANCE.md, the size is count × element size (all_reduce, broadcast,
+reduce, sendrecv) or that times the number of ranks (all others), and busbw / algbw is a function of the number of
+ranks. If more than one answer remains, there is no answer.
 """
 
 from __future__ import annotations
@@ -27,14 +29,15 @@ from meshlab.nccl_tests.rows import ranks_in_size
 
 __all__ = [
     "COLLECTIVE_OF_PROGRAM",
-    "Looks",
+    "Evidence",
+    "evidence_of",
     "find_program",
     "implied_ranks",
     "infer_collective",
-    "look_at",
     "make_section",
 ]
 
+# -- the collective ----------------------------------------------------------------------------------------------------
 
 COLLECTIVE_OF_PROGRAM = {
     "all_gather": "all_gather",
@@ -49,12 +52,11 @@ COLLECTIVE_OF_PROGRAM = {
     "scatter": "scatter",
     "sendrecv": "send_recv",
 }
-"""meshlab's name of each test program, without its ``_perf``."""
+"""meshlab's name of the collective, by the name of the test program without ``_perf``."""
 
 _NAMES = "|".join(sorted(COLLECTIVE_OF_PROGRAM, key=len, reverse=True))
 
 _PROGRAM = re.compile(rf"[/\s'\"]({_NAMES})_perf(?:_\w+)?(?![\w.])")
-
 _WRAPPER = re.compile(rf"\bnccl[-_ ]tests?\s+({_NAMES})(?!\w)")
 
 _OPERATIONS = {
@@ -65,17 +67,16 @@ _OPERATIONS = {
     "Reduce": "reduce",
 }
 
-_ROUNDING = 0.00501
-
+_ROUNDING = 0.00501  # half a unit of the second decimal, and a little for the binary representation
 _FEW = 16
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
-    """How a test fills its columns; None where it fills them in more than one way.
+class _Signature:
+    """How a test fills its columns; None if it fills them in more than one way.
 
-    `old_op_column` is for the layout before 2.13, in which a test has only the columns that it needs. alltoall has one
-    for the operation all the same, and leaves it blank.
+    `old_op_column` applies to the layout before 2.13, in which a test has only the columns that it needs. alltoall has
+    the column for the operation anyway, and leaves it blank.
     """
 
     reduces: bool | None
@@ -85,22 +86,22 @@ class _Kind:
     old_op_column: bool = False
 
 
-_KINDS = {
-    "all_reduce": _Kind(True, False, False, old_op_column=True),
-    "reduce_scatter": _Kind(True, False, True, old_op_column=True),
-    "reduce": _Kind(True, True, False, old_op_column=True),
-    "broadcast": _Kind(False, True, False),
-    "gather": _Kind(False, True, True),
-    "scatter": _Kind(False, True, True),
-    "all_gather": _Kind(False, False, True),
-    "hypercube": _Kind(False, False, True),
-    "all_to_all": _Kind(False, False, True, checks_in_place=False, old_op_column=True),
-    "send_recv": _Kind(None, False, False, checks_in_place=False),
+_SIGNATURES = {
+    "all_reduce": _Signature(True, False, False, old_op_column=True),
+    "reduce_scatter": _Signature(True, False, True, old_op_column=True),
+    "reduce": _Signature(True, True, False, old_op_column=True),
+    "broadcast": _Signature(False, True, False),
+    "gather": _Signature(False, True, True),
+    "scatter": _Signature(False, True, True),
+    "all_gather": _Signature(False, False, True),
+    "hypercube": _Signature(False, False, True),
+    "all_to_all": _Signature(False, False, True, checks_in_place=False, old_op_column=True),
+    "send_recv": _Signature(None, False, False, checks_in_place=False),
 }
 
 
 def find_program(line: str) -> str | None:
-    """The test program that a command line starts, without its ``_perf``; None for none and for several.
+    """Return the test program that a command line starts, without ``_perf``; None unless there is exactly one.
 
     Examples
     --------
@@ -112,58 +113,60 @@ def find_program(line: str) -> str | None:
 
 
 def infer_collective(
-    looks: Looks, program: str | None, command: str | None, operations: frozenset[str], n_ranks: int | None
+    evidence: Evidence, program: str | None, command: str | None, operations: frozenset[str], n_ranks: int | None
 ) -> str | None:
-    """The collective by meshlab's name.
+    """Return meshlab's name of the collective.
 
     Parameters
     ----------
-    looks : Looks
-        What the rows show.
+    evidence : Evidence
+        Properties of the rows.
     program : str or None
-        The name that the log itself gives to the test; it is taken as it is.
+        The name of the test in the log itself, which is always trusted.
     command : str or None
-        The name in a command line, which may belong to another run.
+        The name of the test in a command line, which may belong to a different run.
     operations : frozenset of str
-        Calls that NCCL itself reported.
+        Calls that NCCL itself logged.
     n_ranks : int or None
-        The number of ranks where the text lists them.
+        The number of ranks in the device list.
 
     Returns
     -------
     str or None
-        None when names and columns leave several, or contradict each other. An alltoallv with even sizes that does not
-        name itself counts as all_to_all.
+        None if several collectives remain, or if the sources contradict each other. An alltoallv with equal sizes and
+        without a name in the log counts as all_to_all.
     """
     if program in COLLECTIVE_OF_PROGRAM:
         return COLLECTIVE_OF_PROGRAM[program]
     named = COLLECTIVE_OF_PROGRAM.get(command or "")
     if named is None and len(operations) == 1:
         named = _OPERATIONS.get(next(iter(operations)))
-    if named == "all_to_all_v" or not looks.has_sizes:
+    if named == "all_to_all_v" or not evidence.has_sizes:
         return named
     if named is not None:
-        return named if _fits(looks, n_ranks, named, _KINDS[named]) else None
-    possible = [name for name, kind in _KINDS.items() if _fits(looks, n_ranks, name, kind)]
+        return named if _matches(evidence, n_ranks, named, _SIGNATURES[named]) else None
+    possible = [name for name, signature in _SIGNATURES.items() if _matches(evidence, n_ranks, name, signature)]
     return possible[0] if len(possible) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
-    """What the columns of a table show; None or (0, 0) where they show nothing.
+class Evidence:
+    """Properties of a table that depend on the collective. None or (0, 0) if the rows do not determine them.
 
     Parameters
     ----------
-    has_sizes, reduces, rooted : bool
-        Whether a size is above zero, and whether such rows name an operation and a root.
+    has_sizes : bool
+        True if a row has a positive size.
+    reduces, rooted : bool
+        True if such rows have a reduce operation, or a root.
     checks_in_place : bool or None
-        Whether the in-place results were checked, where the others were.
+        True if in-place results were checked as well as out-of-place results.
     old_op_column : bool or None
-        Whether there is a column for the operation, in the layout that has it only in some tests.
-    times : int or None
-        Size over count and element size: 1, or the number of ranks.
+        True if the table has a column for the operation, in the layout in which only some tests have it.
+    ranks_in_size : int or None
+        Size / (count × element size), which is 1 or the number of ranks.
     factor : (float, float)
-        Bounds of busbw / algbw, from what rounding leaves of both.
+        Bounds of busbw / algbw, after rounding.
     """
 
     has_sizes: bool
@@ -171,21 +174,21 @@ class Looks:
     rooted: bool
     checks_in_place: bool | None
     old_op_column: bool | None
-    times: int | None
+    ranks_in_size: int | None
     factor: tuple[float, float]
 
 
-def look_at(table: LogTable) -> Looks:
-    """See what the columns of a table show."""
+def evidence_of(table: LogTable) -> Evidence:
+    """Return the properties of a table that depend on the collective."""
     sizes, op, root = table.size_bytes.tolist(), table.op, table.root.tolist()
     used = [index for index, size in enumerate(sizes) if size > 0]
     last = table.values[..., 3].tolist()
     checked = [any(half[placement] == half[placement] for half in last) for placement in (0, 1)]
     both = checked[0] and bool(table.present[:, 1].any())
-    # Rows that hold together agree, so a few tell.
+    # The rows of a table are consistent with each other already, so a few of them are enough.
     few = used[-_FEW:]
     times = {ranks_in_size(sizes[index], int(table.count[index]), table.type[index]) for index in few} - {0}
-    return Looks(
+    return Evidence(
         bool(used),
         any(op[index] for index in used),
         any(root[index] >= 0 for index in used),
@@ -196,37 +199,43 @@ def look_at(table: LogTable) -> Looks:
     )
 
 
-def _fits(looks: Looks, n_ranks: int | None, name: str, kind: _Kind) -> bool:
-    """Whether a test could have printed these rows."""
+def _matches(evidence: Evidence, n_ranks: int | None, name: str, signature: _Signature) -> bool:
+    """Return True if a test could have printed these rows."""
     if (
-        kind.reduces not in (None, looks.reduces)
-        or kind.rooted != looks.rooted
-        or looks.checks_in_place not in (None, kind.checks_in_place)
-        or looks.old_op_column not in (None, kind.old_op_column)
+        signature.reduces not in (None, evidence.reduces)
+        or signature.rooted != evidence.rooted
+        or evidence.checks_in_place not in (None, signature.checks_in_place)
+        or evidence.old_op_column not in (None, signature.old_op_column)
     ):
         return False
-    times, (low, high) = looks.times, looks.factor
+    times, (low, high) = evidence.ranks_in_size, evidence.factor
     if times is None:
         return True
-    if kind.size_per_rank and times == 1:
-        # Possible on one rank alone, and the bus bandwidth is then zero.
+    if signature.size_per_rank and times == 1:
+        # This is only possible on a single rank, for which busbw is zero.
         return high == 0 and n_ranks in (None, 1)
-    if not kind.size_per_rank and times > 1:
+    if not signature.size_per_rank and times > 1:
         return False
     if high == 0:
         return True
     if name == "all_reduce":
-        return high >= 1 and low < 2
-    expected = (times - 1) / times if kind.size_per_rank and name != "hypercube" else 1.0
+        return high >= 1 and low < 2  # 2 (n - 1) / n
+    expected = (times - 1) / times if signature.size_per_rank and name != "hypercube" else 1.0
     return low <= expected <= high
 
 
 def _factor(table: LogTable) -> tuple[float, float]:
+    """Return bounds of busbw / algbw; (0, 0) if there are none.
+
+    Every row has the same factor, but both of its rates are rounded. So each row gives an interval, and the factor is
+    in the intersection of all of them.
+    """
     low, high = 0.0, math.inf
-    # The last rows are the largest, whose rates have the most digits.
+    # The last rows have the largest sizes, and so the rates with the most digits.
     rates: list[list[float]] = table.values[-_FEW:, :, 1:3].reshape(-1, 2).tolist()
     for algbw, busbw in rates:
         if algbw >= 0.05 and busbw > 0:
+            # Rates have two decimals, one from 1,000 on and none from 10,000 on.
             room_algbw = _ROUNDING if algbw < 1e3 else 10 * _ROUNDING if algbw < 1e4 else 100 * _ROUNDING
             room_busbw = _ROUNDING if busbw < 1e3 else 10 * _ROUNDING if busbw < 1e4 else 100 * _ROUNDING
             low = max(low, (busbw - room_busbw) / (algbw + room_algbw))
@@ -234,19 +243,22 @@ def _factor(table: LogTable) -> tuple[float, float]:
     return (low, high) if low <= high < math.inf else (0.0, 0.0)
 
 
-def implied_ranks(looks: Looks, collective: str | None) -> tuple[int, int | None] | None:
-    """The least and the largest number of ranks that sizes and bandwidths allow; None when they say nothing.
+def implied_ranks(evidence: Evidence, collective: str | None) -> tuple[int, int | None] | None:
+    """Return the smallest and the largest number of ranks that the rows allow; None if they do not restrict it.
 
-    The size tells it exactly where it is a total over ranks. For all_reduce, busbw / algbw = 2 (n - 1) / n does, up to
-    rounding: many ranks cannot be told apart.
+    If the size is a total over ranks, it determines the number exactly. For all_reduce, busbw / algbw is
+    2 (n - 1) / n, which approaches 2: after rounding, large numbers of ranks cannot be distinguished.
     """
-    if looks.times is not None and looks.times > 1:
-        return looks.times, looks.times
-    low, high = looks.factor
+    if evidence.ranks_in_size is not None and evidence.ranks_in_size > 1:
+        return evidence.ranks_in_size, evidence.ranks_in_size
+    low, high = evidence.factor
     if collective != "all_reduce" or high < 1 or low >= 2:
         return None
+    # factor = 2 (n - 1) / n, so n = 2 / (2 - factor).
     return max(2, math.ceil(2 / (2 - low) - 1e-9)), math.floor(2 / (2 - high) + 1e-9) if high < 2 else None
 
+
+# -- the section -------------------------------------------------------------------------------------------------------
 
 _MOST_LINES = 10
 
@@ -269,35 +281,33 @@ def make_section(
     nccl: NcclFacts,
     iterations: tuple[IterationTimes, ...] = (),
 ) -> Section:
-    """Make a section from what was read.
+    """Build a section from its parts; the parameters that are not listed are those of `Section`.
 
     Parameters
     ----------
     command : str or None
-        The test's name from a command line, where the log does not name it itself.
+        The name of the test in a command line.
     listed_ranks : int or None
-        How many ranks of one communicator the device list has.
+        Number of ranks of one communicator in the device list.
     began_table : bool
-        Whether a header, a row or a part of one was seen.
+        True if a header, a row or a part of a row was found.
     broken : sequence of int
-        Line numbers of rows that could not be completed.
-
-    The other parameters are those of `Section`.
+        Line numbers of incomplete rows; 0 if unknown.
     """
     notes = list(notes)
-    looks = look_at(table)
-    collective = infer_collective(looks, preamble.program, command, nccl.operations, listed_ranks)
+    evidence = evidence_of(table)
+    collective = infer_collective(evidence, preamble.program, command, nccl.operations, listed_ranks)
     if collective is None and command in COLLECTIVE_OF_PROGRAM:
-        notes.append(Note(None, f"the command starts {command}, but the rows are not those of {command}"))
-    n_ranks = _n_ranks(listed_ranks, nccl.n_ranks, implied_ranks(looks, collective), notes)
+        notes.append(Note(None, f"the command line starts {command}, but the rows do not match {command}"))
+    n_ranks = _n_ranks(listed_ranks, nccl.n_ranks, implied_ranks(evidence, collective), notes)
     notes += _broken_rows(broken)
     status = _status(len(table), began_table, footer, failure_lines)
     if status == "failed" and failures:
         notes.append(failures[0])
     if status == "incomplete" and len(table):
-        notes.append(Note(None, "no average at the end: the run was cut off, or its end was lost"))
+        notes.append(Note(None, "the average is missing: the run was stopped, or the end of the log is missing"))
     if n_ranks == 1:
-        notes.append(Note(None, "one rank: bandwidths say nothing"))
+        notes.append(Note(None, "the run has one rank, so bandwidths are meaningless"))
     notes += _footer_notes(table, footer)
     notes.sort(key=lambda note: note.line or 1 << 60)
     return Section(
@@ -319,8 +329,8 @@ def make_section(
     )
 
 
-def _status(rows: int, began_table: bool, footer: Footer, failure_lines: int) -> Status:
-    if rows and footer.average_busbw_gbs is not None:
+def _status(n_rows: int, began_table: bool, footer: Footer, failure_lines: int) -> Status:
+    if n_rows and footer.average_busbw_gbs is not None:
         return "complete"
     if failure_lines and footer.average_busbw_gbs is None:
         return "failed"
@@ -330,25 +340,28 @@ def _status(rows: int, began_table: bool, footer: Footer, failure_lines: int) ->
 def _n_ranks(
     listed: int | None, reported: int | None, implied: tuple[int, int | None] | None, notes: list[Note]
 ) -> int | None:
-    """What is listed, then what NCCL reports, as far as the rows allow it; then what the rows imply."""
+    """Return the listed number of ranks, or else NCCL's, or else the one that the rows imply.
+
+    The rows have a veto: a device list may be truncated, and NCCL may have made communicators of several sizes.
+    """
     least, most = implied or (1, None)
-    for said in (listed, reported):
-        if said is not None and least <= said and (most is None or said <= most):
-            return said
+    for n in (listed, reported):
+        if n is not None and least <= n and (most is None or n <= most):
+            return n
     if implied is None:
         return None
     exact = least if least == most else None
-    said = listed if listed is not None else reported
-    if said is not None:
-        bound = str(least) if exact else f"{least} to {most or 'more'}"
-        notes.append(Note(None, f"{said} ranks are listed, but the bandwidths say {bound}"))
+    n = listed if listed is not None else reported
+    if n is not None:
+        bound = str(least) if exact else f"{least} to {most}" if most else f"at least {least}"
+        notes.append(Note(None, f"{n} ranks are listed, but the bandwidths imply {bound}"))
     return exact
 
 
 def _broken_rows(broken: Sequence[int]) -> list[Note]:
-    notes = [Note(line or None, "a row that cannot be completed; it is left out") for line in broken[:_MOST_LINES]]
+    notes = [Note(line or None, "incomplete row, omitted") for line in broken[:_MOST_LINES]]
     if len(broken) > _MOST_LINES:
-        notes.append(Note(None, f"{len(broken) - _MOST_LINES} more rows that cannot be completed"))
+        notes.append(Note(None, f"{len(broken) - _MOST_LINES} more incomplete rows"))
     return notes
 
 
@@ -358,8 +371,8 @@ def _footer_notes(table: LogTable, footer: Footer) -> list[Note]:
         notes.append(
             Note(
                 None,
-                f"the printed average is {footer.average_busbw_gbs:g} GB/s, the mean of the rows read is "
-                f"{table.mean_busbw_gbs():g}: rows are missing",
+                f"the printed average is {footer.average_busbw_gbs:g} GB/s, but the mean of the rows is "
+                f"{table.mean_busbw_gbs():g} GB/s: rows are missing",
             )
         )
     if footer.correct is False:
@@ -367,5 +380,5 @@ def _footer_notes(table: LogTable, footer: Footer) -> list[Note]:
     if footer.fast_enough is False:
         notes.append(Note(None, "the average is below NCCL_TESTS_MIN_BW"))
     if table.cpu_time:
-        notes.append(Note(None, "times are the host's (-C), not the collective's; results leave them out"))
+        notes.append(Note(None, "times were taken on the host (-C), not for the collective; results omit them"))
     return notes

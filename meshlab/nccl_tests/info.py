@@ -1,4 +1,4 @@
-"""What NCCL prints about itself (``NCCL_DEBUG=INFO``): version, ranks, channels, rings, trees, transports."""
+"""Facts from NCCL's own messages (``NCCL_DEBUG=INFO``): version, ranks, channels, rings, trees, transports."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ _T = TypeVar("_T")
 _MOST_PROBLEMS = 20
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
+# A launcher mixes the output of the ranks, so any message may be truncated or continue with a different one. Each
+# pattern accepts only complete values, and a value that does not match is omitted.
 _CHANNEL = re.compile(r"Channel (\d+)/(\d+) : +(\d+(?: +\d+)*) *$")
 _VIA = re.compile(r"(?:P2P|SHM|NET|CollNet|COLLNET|NVLS)(?:/[\w .+-]+)*")
 _LAST_VIA = frozenset(
@@ -30,32 +32,32 @@ _VERSION = re.compile(r"[NR]CCL version *:? *(\d+\.\d+\.\d+\S*)")
 
 @dataclass(frozen=True, slots=True)
 class NcclFacts:
-    """What the library said about itself; None or empty where it said nothing.
+    """Facts that the library printed about itself. A fact is None or empty if no message contains it.
 
     Parameters
     ----------
     version : str or None
-        Such as ``"2.20.3+cuda12.2"``.
+        For example ``"2.20.3+cuda12.2"``.
     n_ranks, n_nodes, ranks_per_node : int or None
-        Of the communicator; None as well when communicators of several sizes were made.
+        Size of the communicator. None also if the log has communicators of several sizes.
     channels : mapping
-        Channels by kind: coll, collnet, nvls, p2p.
+        Number of channels by kind: coll, collnet, nvls, p2p.
     rings : mapping
-        Channel to the order of the ranks on its ring.
+        Order of the ranks on the ring of each channel.
     trees : mapping
-        Channel to rank to its parent, -1 for the root.
+        By channel and rank, the parent of the rank; -1 for the root.
     transports : mapping
-        Connections by kind, such as ``"P2P/CUMEM"`` or ``"NET/IB/GDRDMA"``; device numbers are left out.
+        Number of connections by kind, such as ``"P2P/CUMEM"`` or ``"NET/IB/GDRDMA"``, without device numbers.
     network : str or None
         The network in use.
     nvls : bool or None
-        Whether NVLink multicast is available.
+        True if NVLink multicast is available.
     environment : mapping
-        NCCL's variables that it found set; the first value wins, and `problems` names those that differ.
+        NCCL's variables. If ranks differ, this is the first value, and `problems` has a message.
     operations : frozenset of str
-        Calls seen with ``NCCL_DEBUG_SUBSYS=COLL``.
+        Calls that were logged with ``NCCL_DEBUG_SUBSYS=COLL``.
     problems : tuple of str
-        The library's warnings, each once, at most 20.
+        The library's warnings without duplicates, at most 20.
     """
 
     version: str | None = None
@@ -74,13 +76,13 @@ class NcclFacts:
 
 
 NO_FACTS = NcclFacts()
-"""Nothing was said."""
+"""No facts."""
 
 
 def version_from_code(code: int) -> str | None:
-    """Write NCCL's version number as a version.
+    """Return the version for NCCL's version number; None for 0.
 
-    The rule is NCCL_VERSION in nccl.h: three digits for major and minor before 2.9, four since.
+    The macro NCCL_VERSION in nccl.h defines the number. Since 2.9 it has two digits for the minor version.
 
     Examples
     --------
@@ -94,7 +96,7 @@ def version_from_code(code: int) -> str | None:
 
 
 class FactCollector:
-    """Takes messages one by one and gives `NcclFacts` at the end."""
+    """Collects messages one by one; `facts` returns the result."""
 
     def __init__(self) -> None:
         self.version: str | None = None
@@ -110,35 +112,37 @@ class FactCollector:
         self._operations: set[str] = set()
         self._problems: dict[str, None] = {}
 
-    def take_version(self, line: str) -> None:
-        """Read a line that holds ``NCCL version`` or ``RCCL version``."""
+    def add_version(self, line: str) -> None:
+        """Add a line that contains ``NCCL version`` or ``RCCL version``."""
         self._empty = False
         match = _VERSION.search(line)
         if match is not None and self.version is None:
             self.version = match[1]
 
-    def take_variable(self, name: str, value: str) -> None:
-        """Note a variable that was set."""
+    def add_variable(self, name: str, value: str) -> None:
+        """Add an environment variable."""
         self._empty = False
         value = value.strip()
+        # "NCCL_X set by environment to 1." ends with a full stop, but a path or a name may end with one too.
         if value.endswith(".") and value[:-1].lstrip("-").isdigit():
             value = value[:-1]
         if self._environment.setdefault(name, value) != value:
-            self.take_problem(f"{name} is {self._environment[name]!r} and {value!r}")
+            self.add_problem(f"{name} is {self._environment[name]!r} and {value!r}")
 
-    def take_problem(self, text: str) -> None:
-        """Note a warning of the library."""
+    def add_problem(self, text: str) -> None:
+        """Add a warning of the library."""
         self._empty = False
         if len(self._problems) < _MOST_PROBLEMS:
             self._problems.setdefault(text.strip())
 
-    def take_info(self, message: str) -> None:
-        """Read what follows ``NCCL INFO``; most messages are told apart by their first letters."""
+    def add_info(self, message: str) -> None:
+        """Add the text after ``NCCL INFO``."""
         self._empty = False
+        # Almost every line of a debug log comes here. Comparing the first letter skips most of the tests below.
         first = message[:1]
         if first == "C":
             if message.startswith("Channel "):
-                self._take_channel(message)
+                self._add_channel(message)
         elif first == "T":
             if message.startswith("Trees "):
                 for channel, rank, parent in _TREE.findall(message):
@@ -147,11 +151,11 @@ class FactCollector:
             if message.startswith("NCCL_"):
                 match = _VARIABLE.match(message)
                 if match is not None:
-                    self.take_variable(match[1], match[2])
+                    self.add_variable(match[1], match[2])
             elif message.startswith("NVLS multicast support is "):
                 self._nvls = " not available" not in message
             elif message.startswith("NCCL version"):
-                self.take_version(message)
+                self.add_version(message)
         elif message.startswith("Using network "):
             self._network = self._network or message[14:].strip()
         elif "opCount" in message:
@@ -167,7 +171,7 @@ class FactCollector:
             for count, kind in _COUNTS.findall(message):
                 self._channels.setdefault(kind, int(count))
 
-    def _take_channel(self, message: str) -> None:
+    def _add_channel(self, message: str) -> None:
         head, via, how = message.partition(" via ")
         if via:
             kind = _transport(how.rstrip())
@@ -179,7 +183,7 @@ class FactCollector:
             self._rings.setdefault(int(match[1]), tuple(map(int, match[3].split())))
 
     def facts(self) -> NcclFacts:
-        """What was found; rings that are not a whole round of the ranks are left out."""
+        """Return the facts. A ring that does not contain every rank once was truncated, and is omitted."""
         if self._empty:
             return NO_FACTS
         n_ranks = _only({n for n, _, _ in self._sizes})
@@ -207,7 +211,7 @@ class FactCollector:
 
 @functools.lru_cache(1024)
 def _transport(how: str) -> str:
-    """The kind of a connection without device numbers; empty when the text is cut or mixed with another line."""
+    """Return the kind of a connection without device numbers; empty if the text is truncated or mixed with another."""
     if _VIA.fullmatch(how) is None:
         return ""
     parts = [part for part in how.split("/") if not part.isdigit()]
@@ -221,7 +225,7 @@ def _only(values: set[_T]) -> _T | None:
 
 
 def merge_facts(facts: Sequence[NcclFacts]) -> NcclFacts:
-    """Several as one: the first that says something wins, transports are added, sizes must agree."""
+    """Merge facts: the first known value wins, transports are added up, and sizes must agree."""
 
     def first(name: str) -> str | None:
         return next((getattr(fact, name) for fact in facts if getattr(fact, name) is not None), None)

@@ -1,4 +1,4 @@
-"""Reads the JSON of nccl-tests (``-J``), versions 1 to 3, also when it was cut off."""
+"""Reads the JSON of nccl-tests (``-J``), versions 1 to 3, also if it is truncated."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from meshlab.errors import ParseError
 from meshlab.nccl_tests.infer import make_section
 from meshlab.nccl_tests.info import FactCollector, version_from_code
 from meshlab.nccl_tests.log import OPS, DeviceLine, Footer, IterationTimes, LogTable, Note, Preamble, Section
-from meshlab.nccl_tests.rows import hold_together
+from meshlab.nccl_tests.rows import consistent_rows
 
 __all__ = ["MOST_JSON", "looks_like_json", "read_json_sections"]
 
 MOST_JSON = 1 << 29
-"""The largest JSON text that is read, in bytes."""
+"""The largest JSON file that is read, in bytes."""
 
 _KEYS = ('"version"', '"nccl_version"', '"args"', '"start_time"', '"results"')
 _PROGRAM = re.compile(r"(\w+?)_perf(?:_\w+)?")
@@ -29,17 +29,17 @@ _NAN = float("nan")
 
 
 def looks_like_json(start: str) -> bool:
-    """Whether a text begins as nccl-tests' JSON does."""
+    """Return True if a text starts like JSON of nccl-tests."""
     return start.lstrip("\ufeff \t\r\n").startswith("{") and any(key in start for key in _KEYS)
 
 
 def read_json_sections(text: str, *, file: str | None = None) -> Iterator[Section]:
-    """Read one or more documents that stand one behind the other.
+    """Read one or more concatenated documents.
 
     Raises
     ------
     ParseError
-        If the text is not nccl-tests' JSON.
+        If the text is not JSON of nccl-tests.
     """
     decoder = json.JSONDecoder()
     at, number = 0, 0
@@ -49,24 +49,32 @@ def read_json_sections(text: str, *, file: str | None = None) -> Iterator[Sectio
         line = text.count("\n", 0, at) + 1
         try:
             document, at = decoder.raw_decode(text, at)
-            whole = True
+            is_complete = True
         except json.JSONDecodeError as error:
-            document, whole = _begin_of_document(text[at:], decoder), False
+            document, is_complete = _complete_part(text[at:], decoder), False
             at = len(text)
             if document is None:
                 raise ParseError(
-                    f"no nccl-tests output found: the JSON breaks at character {error.pos:,} ({error.msg}) "
-                    "before any result",
+                    f"no nccl-tests output found: the JSON is broken at character {error.pos:,} ({error.msg}), "
+                    "before the first result",
+                    hint="copy the file again",
                     file=file,
                 ) from None
         if not isinstance(document, dict) or not ({"results", "config", "args"} & document.keys()):
-            raise ParseError("no nccl-tests output found: this JSON has no args, config and results", file=file)
+            raise ParseError(
+                "no nccl-tests output found: the JSON has neither args nor config nor results",
+                hint="pass a file that nccl-tests wrote with -J",
+                file=file,
+            )
         number += 1
-        yield _section(document, number, line, whole)
+        yield _section(document, number, line, is_complete)
 
 
-def _begin_of_document(text: str, decoder: json.JSONDecoder) -> dict[str, Any] | None:
-    """What is whole in a document that was cut off: everything before the results, and each complete result."""
+def _complete_part(text: str, decoder: json.JSONDecoder) -> dict[str, Any] | None:
+    """Return the complete part of a truncated document: everything before the results, and each complete result.
+
+    A run that is killed leaves the results that it has written, because the tool writes them one by one.
+    """
     match = _RESULTS.search(text)
     if match is None:
         return None
@@ -84,15 +92,15 @@ def _begin_of_document(text: str, decoder: json.JSONDecoder) -> dict[str, Any] |
         document["results"].append(result)
 
 
-def _section(document: dict[str, Any], number: int, line: int, whole: bool) -> Section:
+def _section(document: dict[str, Any], number: int, line: int, is_complete: bool) -> Section:
     config = _dict(document.get("config"))
     results = [result for result in _list(document.get("results")) if isinstance(result, dict)]
     facts = FactCollector()
     for pair in _list(document.get("env")):
         name, _, value = str(pair).partition("=")
-        # The tool dumps its whole environment, secrets too; only NCCL's own variables are kept.
+        # The tool dumps its complete environment, which may contain secrets. Keep only NCCL's own variables.
         if name.startswith("NCCL_"):
-            facts.take_variable(name, value)
+            facts.add_variable(name, value)
     table, dropped = _table(results)
     args = _list(document.get("args"))
     program = _PROGRAM.fullmatch(PurePosixPath(str(args[0])).name) if args else None
@@ -118,8 +126,8 @@ def _section(document: dict[str, Any], number: int, line: int, whole: bool) -> S
     average = _average(document)
     bounds = _dict(document.get("out_of_bounds"))
     errors = [Note(None, str(error)) for error in _list(document.get("errors")) if error]
-    notes = [] if whole else [Note(None, "the JSON was cut off")]
-    # The device list has one entry per process, not one per GPU.
+    notes = [] if is_complete else [Note(None, "the JSON is truncated")]
+    # The device list has one entry per process, not one per GPU as in the text.
     first_group = devices[0].group if devices else None
     processes = sum(device.group == first_group for device in devices)
     per_process = (preamble.threads or 0) * (preamble.gpus or 0)
@@ -148,8 +156,8 @@ def _section(document: dict[str, Any], number: int, line: int, whole: bool) -> S
 
 
 def _table(results: list[dict[str, Any]]) -> tuple[LogTable, int]:
-    """The results as columns, and how many do not hold together; those are taken out of the list too."""
-    read = len(results)
+    """Return the results as columns, and the number of inconsistent ones, which are also removed from the list."""
+    n_read = len(results)
     results[:] = [result for result in results if _is_result(result)]
     n = len(results)
     values = np.full((n, 2, 4), _NAN)
@@ -182,9 +190,9 @@ def _table(results: list[dict[str, Any]]) -> tuple[LogTable, int]:
         present,
         cpu_time=cpu_time,
     )
-    keep = np.flatnonzero(hold_together(table))
+    keep = np.flatnonzero(consistent_rows(table))
     results[:] = [results[index] for index in keep]
-    return table.take(keep), read - len(keep)
+    return table.take(keep), n_read - len(keep)
 
 
 def _is_result(result: dict[str, Any]) -> bool:
@@ -215,7 +223,7 @@ def _timing(part: Any) -> list[float] | None:
 
 
 def _average_part(document: dict[str, Any]) -> Any:
-    # Version 1 spelled it wrongly until 2.17.9.
+    # Version 1 has a spelling mistake, until 2.17.9.
     return document.get("average_bus_bandwidth", document.get("average_bus_bandwidith"))
 
 
@@ -246,7 +254,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _float(value: Any) -> float:
-    """A number; NaN for null and for the texts that the tool writes for NaN."""
+    """Return a number; NaN for null and for the strings that the tool writes instead of NaN."""
     try:
         return float(value)
     except (TypeError, ValueError):

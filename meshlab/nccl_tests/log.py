@@ -1,4 +1,7 @@
-"""What an nccl-tests log says, as values: sections with their rows, and the frames of a whole log."""
+"""The values that a log of nccl-tests becomes: sections with their rows, and the frames of a complete log.
+
+From top to bottom: the names that the tool uses, the device list, the rows, a section, the log, and its frames.
+"""
 
 from __future__ import annotations
 
@@ -38,10 +41,13 @@ __all__ = [
     "Status",
     "Timing",
     "average_matches",
-    "results_frame",
-    "samples_frame",
 ]
 
+Floats = npt.NDArray[np.float64]
+
+_NAN = float("nan")
+
+# -- the tool's names --------------------------------------------------------------------------------------------------
 
 DTYPE_OF_TYPE = {
     "int8": "int8",
@@ -61,7 +67,7 @@ DTYPE_OF_TYPE = {
     "fp8_e4m3": "float8_e4m3fn",
     "fp8_e5m2": "float8_e5m2",
 }
-"""numpy's (and ml_dtypes') name for the tool's type names."""
+"""The dtype name of numpy and ml_dtypes, by the tool's type name."""
 
 ITEMSIZE = {
     name: 1 if dtype.startswith(("int8", "uint8", "float8")) else int(re.findall(r"\d+", dtype)[0]) // 8
@@ -70,14 +76,16 @@ ITEMSIZE = {
 """Bytes per element, by the tool's type name."""
 
 OPS = {"none": "", "sum": "sum", "prod": "prod", "min": "min", "max": "max", "avg": "avg", "mulsum": "mulsum"}
-"""What stands in the redop column, and the operation it means."""
+"""The reduce operation, by the text in the column ``redop``."""
+
+# -- the device list ---------------------------------------------------------------------------------------------------
 
 DEVICE_LINE = re.compile(r"Rank +(\d+) +(?:Group +(\d+) +)?Pid +(\d+) on +(\S+) device +(\d+) \[([^\]]*)\] *(.*)")
-"""What the tool prints for a rank; `Group` came with 2.13.4."""
+"""The line that the tool prints for each rank. ``Group`` was added in 2.13.4."""
 
 
 class DeviceLine(NamedTuple):
-    """One line of the device list."""
+    """One rank in the device list."""
 
     rank: int
     group: int | None
@@ -89,7 +97,7 @@ class DeviceLine(NamedTuple):
 
 
 class DeviceLines(Sequence[DeviceLine]):
-    """Lines of the list, read one by one on demand: a log of a big machine has hundreds of thousands of them.
+    """The device list, parsed line by line on demand: a log of a large machine has hundreds of thousands of lines.
 
     Examples
     --------
@@ -114,7 +122,7 @@ class DeviceLines(Sequence[DeviceLine]):
             return DeviceLines(self._lines[index])
         match = DEVICE_LINE.search(self._lines[index])
         if match is None:
-            raise IndexError(f"line {index} of the device list has no device")
+            raise IndexError(f"line {index} of the device list does not name a device")
         rank, group, pid, host, device, bus_id, name = match.groups()
         return DeviceLine(int(rank), int(group) if group else None, int(pid), host, int(device), bus_id, name.strip())
 
@@ -128,15 +136,15 @@ class DeviceLines(Sequence[DeviceLine]):
         return f"<DeviceLines: {len(self)} devices>"
 
 
-Floats = npt.NDArray[np.float64]
+# -- rows --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One placement of one row, as printed.
+    """One placement (out of place or in place) of one row, as printed.
 
-    `n_wrong` is None when the result was not checked. `error` is the largest relative error of the old layout, which
-    is not a count. The last four exist only with per-iteration timing (``-I``).
+    `n_wrong` is None if the result was not checked. `error` is the largest relative error, which versions before 2.13
+    print instead of a count. The last four fields need per-iteration timing (``-I``).
     """
 
     time_us: float
@@ -152,7 +160,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """One line of the table; a placement that the line does not have is None."""
+    """One row of the table. A placement that the row does not have is None."""
 
     line: int | None
     size_bytes: int
@@ -167,20 +175,20 @@ class LogRow:
 
 @dataclass(frozen=True, slots=True)
 class IterationTimes:
-    """Times of the single iterations of one row and placement (JSON since version 2).
+    """Times of the individual iterations of one row and placement (JSON since version 2).
 
     Parameters
     ----------
     row : int
-        The row in the section, from 0.
+        Index of the row in the section.
     in_place : bool
-        Which placement.
+        The placement.
     skipped : int
-        How many leading iterations the tool's own summary leaves out.
+        Number of leading iterations that the tool's own summary omits.
     times_us : numpy.ndarray
-        One time per iteration: the slowest process.
+        One time per iteration, in µs: the slowest process.
     per_process_us : numpy.ndarray or None
-        Shape (processes, iterations): the slowest GPU of each process.
+        Shape (processes, iterations), in µs: the slowest GPU of each process.
     """
 
     row: int
@@ -192,26 +200,26 @@ class IterationTimes:
 
 @dataclass(frozen=True, slots=True)
 class LogTable:
-    """The rows of a section as columns; placement 0 is out of place, 1 is in place.
+    """The rows of a section as columns. Placement 0 is out of place, placement 1 is in place.
 
     Parameters
     ----------
     line, size_bytes, count, root : numpy.ndarray
-        One whole number per row; line 0 and root -1 mean that there is none.
+        One integer per row. Line 0 and root -1 stand for a missing value.
     type, op, timestamp : sequence of str
-        One text per row; an empty text means that there is none. `timestamp` is empty where rows have none.
+        One string per row; an empty string stands for a missing value. `timestamp` is empty if no row has one.
     values : numpy.ndarray
-        Shape (rows, 2, 4): time, algbw, busbw and the last column (wrong elements or error).
+        Shape (rows, 2, 4): time in µs, algbw and busbw in GB/s, and the last column (wrong elements or error).
     iteration : numpy.ndarray or None
-        Shape (rows, 2, 4): fastest, slowest, 99th percentile in µs and coefficient of variation in percent.
+        Shape (rows, 2, 4): fastest, slowest and 99th percentile in µs, and the coefficient of variation in percent.
     present : numpy.ndarray
-        Shape (rows, 2): whether the placement was printed.
+        Shape (rows, 2): True if the placement was printed.
     counted : bool
-        True when the last column counts wrong elements, False when it is the old layout's error.
+        True if the last column counts wrong elements, False if it is the error of the old layout.
     op_column : bool
-        Whether there is a column for the reduce operation; the old layout has one only in some tests.
+        True if the table has a column for the reduce operation. In the old layout only some tests have it.
     cpu_time : bool
-        True when the time is the host's (``-C``), so that it does not belong to the bandwidths beside it.
+        True if the time was taken on the host (``-C``). The bandwidths next to it were not computed from it.
     """
 
     line: npt.NDArray[np.int64]
@@ -232,7 +240,7 @@ class LogTable:
         return len(self.line)
 
     def take(self, rows: npt.NDArray[np.int64]) -> LogTable:
-        """Only these rows."""
+        """Return a table of these rows only."""
         indices = rows.tolist()
         return replace(
             self,
@@ -249,12 +257,12 @@ class LogTable:
         )
 
     def mean_busbw_gbs(self) -> float | None:
-        """The mean of all printed bus bandwidths, which the tool calls average."""
+        """Return the mean of all printed bus bandwidths, which the tool prints as the average."""
         values = [value for half in self.values[..., 2].tolist() for value in half if value == value]
         return sum(values) / len(values) if values else None
 
     def timing(self, row: int, placement: int) -> Timing | None:
-        """One placement of one row."""
+        """Return one placement of one row; None if it was not printed."""
         if not self.present[row, placement]:
             return None
         time, algbw, busbw, last = self.values[row, placement].tolist()
@@ -272,7 +280,7 @@ class LogTable:
         )
 
     def row(self, row: int) -> LogRow:
-        """One row."""
+        """Return one row."""
         return LogRow(
             int(self.line[row]) or None,
             int(self.size_bytes[row]),
@@ -286,16 +294,18 @@ class LogTable:
         )
 
 
+# -- sections ----------------------------------------------------------------------------------------------------------
+
 Status = Literal["complete", "incomplete", "failed", "no_table"]
-"""complete: rows and an average were read. failed: the tool printed a failure and no average. incomplete: a table was
-begun and has no usable average. no_table: the run never reached a table."""
+"""complete: rows and an average were read. failed: the tool printed a failure and no average. incomplete: the table was
+started, but it has no usable average. no_table: the run never reached a table."""
 
 _WORST_FIRST: tuple[Status, ...] = ("failed", "incomplete", "no_table", "complete")
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something the reader wants to say about one line; `line` counts from 1, or is None for the whole section."""
+    """A remark about one line. `line` counts from 1; it is None for a remark about the complete section."""
 
     line: int | None
     text: str
@@ -306,9 +316,9 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Preamble:
-    """The settings that the tool prints first; None where the log does not say.
+    """The settings that the tool prints first. None marks a setting that the log does not contain.
 
-    `program` is the name that the log itself gives to the test, `blocking` the sentence about ``-z``.
+    `program` is the name of the test in the log itself, and `blocking` is the message about ``-z``.
     """
 
     program: str | None = None
@@ -333,10 +343,10 @@ class Preamble:
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What stands below the table.
+    """The lines below the table.
 
-    `out_of_bounds` counts failed checks (rows × placements × ranks), not elements; `fast_enough` is the verdict of
-    ``NCCL_TESTS_MIN_BW`` where that was set.
+    `out_of_bounds` counts failed checks (rows × placements × ranks), not elements. `fast_enough` is the verdict of
+    ``NCCL_TESTS_MIN_BW`` if that variable was set.
     """
 
     out_of_bounds: int | None = None
@@ -352,27 +362,35 @@ class Section:
     Parameters
     ----------
     number : int
-        Its place in the file, from 1.
+        Position in the file, counted from 1.
     line : int
-        Where it starts, from 1.
+        First line, counted from 1.
     collective : str or None
-        The collective by meshlab's name; None when the text cannot tell.
+        meshlab's name of the collective; None if the log does not determine it.
     n_ranks : int or None
-        How many ranks took part in one communicator; None when the text cannot tell.
+        Number of ranks in one communicator; None if the log does not determine it.
     status : {"complete", "incomplete", "failed", "no_table"}
-        How far the run came. Wrong results are a separate matter: see `footer` and the rows.
-    preamble, devices, table, footer
-        The parts, as printed.
+        How far the run got. It is independent of wrong results, which are in `footer` and in the rows.
+    preamble : Preamble
+        The settings.
+    devices : sequence of DeviceLine
+        The device list.
+    table : LogTable
+        The rows as columns.
+    footer : Footer
+        The lines below the table.
     unparsable_rows : int
-        Lines that start or end like a row and cannot be completed.
+        Number of lines that start or end like a row, but are not a complete one.
+    failure_lines : int
+        Number of failure messages of the tool.
     failures : tuple of Note
-        The tool's own failure lines, at most 1,000 of them; `failure_lines` counts all.
+        These messages, at most 1,000 of them.
     warnings : tuple of Note
-        What a reader of the numbers should know.
+        Remarks that matter to a reader of the numbers.
     nccl : NcclFacts
-        What NCCL itself printed during the run.
+        The facts that NCCL itself printed during the run.
     iterations : tuple of IterationTimes
-        Times of single iterations, where the log has them.
+        Times of individual iterations, if the log has them.
     """
 
     number: int
@@ -398,13 +416,13 @@ class Section:
 
     @property
     def type(self) -> str | None:
-        """The element type as printed; None without rows or when it changes."""
+        """The element type as printed; None without rows, or if it changes."""
         types = set(self.table.type)
         return types.pop() if len(types) == 1 else None
 
     @property
     def gpu(self) -> str | None:
-        """The GPU's name; None when no device is listed."""
+        """The name of the GPU, the most frequent one if there are several; None if no device is listed."""
         names = [device.name for device in self.devices if device.name]
         return max(set(names), key=names.count) if names else None
 
@@ -419,7 +437,7 @@ class Section:
 
     @property
     def ranks_per_node(self) -> int | None:
-        """Ranks per host; None when the hosts differ or nothing says it."""
+        """The number of ranks per host; None if hosts differ, or if the log does not determine it."""
         if self.nccl.ranks_per_node is not None:
             return self.nccl.ranks_per_node
         if self.n_ranks is None or len(self.devices) != self.n_ranks:
@@ -430,7 +448,7 @@ class Section:
 
     @property
     def mode(self) -> str | None:
-        """How the calls were timed, isolated, pipelined or graph; None when the preamble does not say."""
+        """The way calls were timed: isolated, pipelined or graph; None if the preamble does not record it."""
         if self.preamble.graph:
             return "graph"
         if self.preamble.blocking is not None:
@@ -439,30 +457,34 @@ class Section:
 
     @property
     def average_matches_rows(self) -> bool | None:
-        """Whether the printed average is the mean of the rows read; None when one of them is missing."""
+        """True if the printed average is the mean of the rows; None if one of the two is missing."""
         return average_matches(self.table, self.footer)
 
 
 def average_matches(table: LogTable, footer: Footer) -> bool | None:
-    """Whether the printed average is the mean of the rows read; None when one of them is missing."""
+    """Return True if the printed average is the mean of the rows; None if one of the two is missing."""
     mean, average = table.mean_busbw_gbs(), footer.average_busbw_gbs
     if mean is None or average is None:
         return None
+    # Each rate was rounded to two decimals, or to fewer if it is large, before we averaged them.
     return abs(mean - average) <= 0.006 + 0.001 * abs(average)
+
+
+# -- the log -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Log:
-    """A whole log: its sections, and all of them as frames.
+    """A log of nccl-tests: its sections, and their rows as frames.
 
     Parameters
     ----------
     name : str
-        The file's name, or a name made from the text.
+        The name of the file, or a name derived from the text.
     sections : tuple of Section
-        One per run of a test, in the file's order; empty when the text holds only NCCL's own messages.
+        One per run of a test, in file order. Empty if the text has only messages of NCCL itself.
     prelude : NcclFacts
-        What NCCL printed before the first run began.
+        The facts that NCCL printed before the first run.
     """
 
     name: str
@@ -471,7 +493,7 @@ class Log:
 
     @property
     def status(self) -> Status:
-        """The worst status of the sections: failed, incomplete, no_table, complete."""
+        """The worst status of the sections, in the order failed, incomplete, no_table, complete."""
         found = {section.status for section in self.sections}
         return next((status for status in _WORST_FIRST if status in found), "no_table")
 
@@ -482,27 +504,27 @@ class Log:
 
     @property
     def nccl(self) -> NcclFacts:
-        """What NCCL printed, over all sections; each section has its own as `Section.nccl`."""
+        """The facts that NCCL printed in the complete log. `Section.nccl` has those of one section."""
         return merge_facts([self.prelude, *(section.nccl for section in self.sections)])
 
     @property
     def results(self) -> pd.DataFrame:
-        """One row per printed row and placement, in the schema of results; see `meshlab.frames.schema.RESULTS`.
+        """One row per printed row and placement, with the columns of `meshlab.frames.schema.RESULTS`.
 
-        ``run_id`` is the name and the section's number, and ``step // 2`` is the row in that section. Bandwidths are
-        computed from the time; a busbw whose collective or rank count is unknown is the printed one.
+        ``run_id`` consists of the name and the number of the section, and ``step // 2`` is the row in that section.
+        Bandwidths are computed from the time. If the collective or the number of ranks is unknown, busbw is the
+        printed value.
         """
         return self._frames[0].copy()
 
     @property
     def samples(self) -> pd.DataFrame:
-        """One row per iteration, where the log has iterations (JSON since version 2); else an empty frame."""
+        """One row per iteration if the log has iterations (JSON since version 2), otherwise an empty frame."""
         return self._frames[1].copy()
 
     @cached_property
     def _frames(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-
-        return results_frame(self), samples_frame(self)
+        return _results_frame(self), _samples_frame(self)
 
     def _summary(self) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = []
@@ -550,24 +572,25 @@ def _plural(n: int, word: str) -> str:
     return f"{n} {word}" if n == 1 else f"{n} {word}s"
 
 
+# -- frames ------------------------------------------------------------------------------------------------------------
+
 _REDUCES = frozenset(("all_reduce", "reduce", "reduce_scatter", None))
 
 _OPS = {"mulsum": "pre_mul_sum"}
 
-# Bandwidths that do not follow from the size: the busiest rank's bytes, and (n - 1) / n of the size.
-_PRINTED = frozenset(("all_to_all_v", "hypercube"))
-
-_NAN = float("nan")
+# The tool computes these bandwidths from something else than the size: from the bytes of the busiest rank for
+# alltoallv, and from (n - 1) / n of the size for hypercube. So the printed value is kept.
+_PRINTED_BANDWIDTH = frozenset(("all_to_all_v", "hypercube"))
 
 _STATISTICS = ("time_us", "time_us_lo", "time_us_hi", "p95_us", "p99_us", "min_us", "max_us", "skew_us")
 
 
-def results_frame(log: Log) -> pd.DataFrame:
-    """All rows of a log in the schema of results.
+def _results_frame(log: Log) -> pd.DataFrame:
+    """Return all rows of a log as a results frame.
 
-    A row with times of single iterations gets their median with its interval and percentiles. Any other row is one
-    batch: its time is the tool's mean over all iterations, and has no interval. ``attrs`` hold what applies to the
-    whole log: ``file``, ``gpu``, ``library`` and ``environment`` (NCCL's variables).
+    A row with times of individual iterations gets their median with its interval and percentiles. Any other row counts
+    as one batch: its time is the tool's mean of all iterations, without an interval. ``attrs`` apply to the complete
+    log: ``file``, ``gpu``, ``library`` and ``environment`` (NCCL's variables).
     """
     import pandas as pd
 
@@ -577,14 +600,14 @@ def results_frame(log: Log) -> pd.DataFrame:
     data = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     printed_algbw, printed_busbw = data.pop("printed_algbw"), data.pop("printed_busbw")
     algbw, busbw = bandwidth(data["collective"].tolist(), data["size_bytes"], data["n_ranks"], data["time_us"])
-    use_printed = np.isnan(busbw) | np.isin(data["collective"].astype(str), list(_PRINTED))
+    use_printed = np.isnan(busbw) | np.isin(data["collective"].astype(str), list(_PRINTED_BANDWIDTH))
     data["algbw_gbs"] = np.where(np.isnan(algbw), printed_algbw, algbw)
     data["busbw_gbs"] = np.where(use_printed & (data["n_ranks"] != 1), printed_busbw, busbw)
     return _with_attrs(conform(pd.DataFrame(data), RESULTS), log)
 
 
 def _section_columns(name: str, section: Section) -> dict[str, npt.NDArray[Any]]:
-    """The columns of one section, one entry per printed placement."""
+    """Return the columns of one section, with one entry per printed placement."""
     table = section.table
     present = table.present.ravel()
     n = int(present.sum())
@@ -597,9 +620,9 @@ def _section_columns(name: str, section: Section) -> dict[str, npt.NDArray[Any]]
     calls = np.full(n, _NAN if iters is None or agg is None else iters * agg)
     if table.iteration is not None:
         statistics["min_us"], statistics["max_us"] = table.iteration.reshape(-1, 4)[present][:, :2].T
-    place = np.cumsum(present) - 1
+    position = np.cumsum(present) - 1  # of each placement among the printed ones
     for times in section.iterations:
-        index = place[2 * times.row + times.in_place]
+        index = position[2 * times.row + times.in_place]
         used = times.times_us[times.skipped :]
         if used.size:
             for column, value in _summary(times).items():
@@ -641,21 +664,21 @@ def _repeat(value: str | None, n: int) -> npt.NDArray[Any]:
 
 
 def _group(section: Section) -> str | None:
-    """All ranks are in one communicator unless ``NCCL_TESTS_SPLIT`` made several."""
+    """Return "world" if one communicator has all ranks; ``NCCL_TESTS_SPLIT`` makes several."""
     return "world" if section.n_ranks is not None and section.n_ranks >= len(section.devices) else None
 
 
 def _summary(times: IterationTimes) -> dict[str, float]:
-    """Statistics over the iterations that the tool does not skip."""
-    told = summarise(times.times_us[times.skipped :])
+    """Return statistics of the iterations that the tool does not skip."""
+    found = summarise(times.times_us[times.skipped :])
     summary = {
-        "time_us": told.median,
-        "time_us_lo": told.lo,
-        "time_us_hi": told.hi,
-        "p95_us": told.p95,
-        "p99_us": told.p99,
-        "min_us": told.least,
-        "max_us": told.most,
+        "time_us": found.median,
+        "time_us_lo": found.lo,
+        "time_us_hi": found.hi,
+        "p95_us": found.p95,
+        "p99_us": found.p99,
+        "min_us": found.least,
+        "max_us": found.most,
     }
     if times.per_process_us is not None and len(times.per_process_us) > 1:
         ranks = times.per_process_us[:, times.skipped :]
@@ -680,10 +703,11 @@ def _joined(texts: Iterator[str | None]) -> str:
     return " / ".join(dict.fromkeys(text for text in texts if text is not None))
 
 
-def samples_frame(log: Log) -> pd.DataFrame:
-    """Times of single iterations in the schema of samples: a batch is one iteration.
+def _samples_frame(log: Log) -> pd.DataFrame:
+    """Return the times of individual iterations as a samples frame, with one iteration per batch.
 
-    There is one row per rank where every process has one GPU; else one per iteration, of the slowest, without a rank.
+    If every process has one GPU, there is one row per iteration and rank. Otherwise there is one row per iteration,
+    the slowest process, without a rank.
     """
     import pandas as pd
 

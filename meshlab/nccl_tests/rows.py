@@ -1,8 +1,8 @@
-"""Rows of an nccl-tests table: tokens in, columns out, and a check that no row was cut.
+"""Rows of an nccl-tests table: tokens in, columns out, and a check that no row was truncated.
 
-A row that lost characters often still reads as numbers. Three things give it away: the size must follow from the count
-and the element type, algbw must be size over time, and the line must be exactly what the tool's format prints for its
-tokens (fields have fixed widths, so a field that lost a digit is too narrow).
+A row that lost characters often still parses as numbers. Three checks find it: the size must follow from the count and
+the element type, algbw must be size over time, and the line must be exactly what the tool's format prints for its
+tokens. Fields have fixed widths, so a field that lost a digit is too narrow.
 """
 
 from __future__ import annotations
@@ -16,52 +16,47 @@ from functools import lru_cache
 from itertools import cycle, product
 
 import numpy as np
-import numpy.typing as npt
 
 from meshlab.nccl_tests.log import DTYPE_OF_TYPE, ITEMSIZE, OPS, LogTable
 
-__all__ = ["RowBuffer", "Shape", "hold_together", "ranks_in_size", "read_header"]
+__all__ = ["RowBuffer", "Shape", "consistent_rows", "ranks_in_size", "read_header"]
 
 
 _PLAIN = ("time", "algbw", "busbw", "wrong")
-
 _PER_ITERATION = (*_PLAIN, "i_min", "i_max", "i_p99", "i_cv%")
+_WIDTHS = {"algbw": 6, "busbw": 6}  # every other number is 7 wide
 
 _STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+_SKIPPED_HALF = re.compile(r"\S {30,}\S")  # the blanks that are printed instead of the out-of-place half
 
-_SKIPPED_HALF = re.compile(r"\S {30,}\S")
+# Flags of a row, one byte each: 1 and 2 for its placements, 4 if the line is exactly as the tool prints it, 8 if its
+# bandwidths follow from its times.
+_OUT_OF_PLACE, _IN_PLACE, _EXACT, _FOLLOWS = 1, 2, 4, 8
+_BOTH = _OUT_OF_PLACE | _IN_PLACE
+_PLACEMENT_BITS = np.array([_OUT_OF_PLACE, _IN_PLACE], dtype=np.uint8)
 
-_PLACEMENT_BITS = np.array([1, 2], dtype=np.uint8)
-
-_INTERNED = {name: name for name in DTYPE_OF_TYPE}
-
-_WIDTHS = {"algbw": 6, "busbw": 6}
-
+_INTERNED = {name: name for name in DTYPE_OF_TYPE}  # one object for the type of all rows, instead of one per row
 _NAN = float("nan")
-
-Ints = npt.NDArray[np.int64]
-
-Bools = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Which columns a table has.
+    """The columns of a table.
 
     Parameters
     ----------
     op, root : bool or None
-        Whether the column exists; None while neither a header nor a row has told.
+        True if the table has the column; None until a header or a row determines it.
     columns : tuple of str
         The columns of one placement.
     placements : tuple of int
-        Which placements, in order: 0 out of place, 1 in place.
+        The placements in order: 0 out of place, 1 in place.
     stamp : bool
-        Whether a timestamp (two tokens) ends the row.
+        True if a timestamp (two tokens) ends the row.
     counted : bool
-        Whether the fourth column is ``#wrong``; False for the old ``error``.
+        True if the fourth column is ``#wrong``, False if it is the old ``error``.
     cpu_time : bool
-        Whether the first column is the host's time.
+        True if the first column is the time on the host.
     """
 
     op: bool | None = None
@@ -75,7 +70,7 @@ class Shape:
 
 @lru_cache(maxsize=256)
 def read_header(tokens: tuple[str, ...], in_place_only: bool) -> Shape | None:
-    """Read the line of column names; None when it is cut or not one.
+    """Read a line of column names; None if it is truncated, or not a header.
 
     Examples
     --------
@@ -107,7 +102,11 @@ def read_header(tokens: tuple[str, ...], in_place_only: bool) -> Shape | None:
 
 
 class RowBuffer:
-    """Collects rows as columns of numbers, cheaply; `table` settles at the end which of them are whole."""
+    """Collects rows as columns of numbers. `table` decides at the end which rows are complete.
+
+    A log may have a million rows. So a row becomes entries in flat arrays, not an object, and checks that depend on
+    other rows run once, on columns.
+    """
 
     def __init__(self, shape: Shape | None = None) -> None:
         self.shape = shape or Shape()
@@ -123,25 +122,25 @@ class RowBuffer:
         return len(self._line)
 
     def add(self, tokens: list[str], text: str, line: int, *, strict: bool = False, halves: bool = True) -> bool:
-        """Take one line.
+        """Add one line.
 
         Parameters
         ----------
         tokens : list of str
-            The line's tokens, from the size on.
+            The tokens of the line, starting with the size.
         text : str
-            The line, from the size on, without white space at its end.
+            The line, starting with the size, without trailing white space.
         line : int
-            Its number.
+            The line number.
         strict : bool, default False
-            Refuse a line that is not exactly as the tool prints it.
+            If True, reject a line that is not exactly as the tool prints it.
         halves : bool, default True
-            Whether one placement may be absent.
+            If True, accept a line with only one of the two placements.
 
         Returns
         -------
         bool
-            False when the tokens are not those of a whole row.
+            False if the tokens are not a complete row.
         """
         shape = self.shape
         if shape.root is None:
@@ -158,11 +157,11 @@ class RowBuffer:
                 return False
         width = len(shape.columns)
         right = stop - start - (1 if shape.root else 0)
-        present = 3 if shape.placements == (0, 1) else 2
+        present = _BOTH if shape.placements == (0, 1) else _IN_PLACE
         if right != width * len(shape.placements):
             if right != width or not halves:
                 return False
-            present = 2 if _SKIPPED_HALF.search(text) else 1
+            present = _IN_PLACE if _SKIPPED_HALF.search(text) else _OUT_OF_PLACE
         try:
             size, count = int(tokens[0]), int(tokens[1])
             if shape.root:
@@ -174,15 +173,18 @@ class RowBuffer:
                 numbers = _numbers(cells, width)
         except ValueError:
             return False
-        if present != 3:
-            numbers = [*numbers, *([_NAN] * width)] if present == 1 else [*([_NAN] * width), *numbers]
+        if present != _BOTH:
+            blank = [_NAN] * width
+            numbers = [*numbers, *blank] if present == _OUT_OF_PLACE else [*blank, *numbers]
+        # All complete rows of a table are equally long after the size, because fields have fixed widths. So the exact
+        # comparison, which formats the row again, is needed only until one row has passed it, and for other lengths.
         length = len(text) - len(tokens[0])
         exact = length == self._full_length
         if not exact:
             exact = _is_as_printed(tokens, text, shape, start, present)
             if strict and not exact:
                 return False
-            if exact and self._full_length < 0 and present == 3:
+            if exact and self._full_length < 0 and present == _BOTH:
                 self._full_length = length
         self._line.append(line)
         self._size.append(size)
@@ -190,19 +192,20 @@ class RowBuffer:
         self._root.append(root)
         self._type.append(_INTERNED.get(tokens[2], tokens[2]))
         self._op.append(op)
-        self._flags.append(present | exact << 2 | _follows(size, numbers, width) << 3)
+        self._flags.append(present | exact * _EXACT | _follows(size, numbers, width) * _FOLLOWS)
         self._values.extend(numbers)
         if shape.stamp:
             self._stamp.append(stamp)
         return True
 
     def _learn(self, tokens: list[str], text: str) -> bool:
-        """Without a header, the first row that holds together tells the columns."""
+        """Infer the columns from a consistent row, if the header is missing."""
         stamp = len(tokens) > 2 and _STAMP.fullmatch(" ".join(tokens[-2:])) is not None
         op = len(tokens) > 3 and tokens[3] in OPS
         right = len(tokens) - 3 - op - 2 * stamp
         for columns in (_PLAIN, _PER_ITERATION):
             if right // len(columns) in (1, 2) and right % len(columns) in (0, 1):
+                # A row may have a blank operation, so its absence does not mean that there is no such column.
                 shape = Shape(op or None, right % len(columns) == 1, columns, (0, 1), stamp)
                 trial = RowBuffer(shape)
                 if trial.add(tokens, text, 0) and not trial.table()[1]:
@@ -211,7 +214,7 @@ class RowBuffer:
         return False
 
     def table(self) -> tuple[LogTable, list[int]]:
-        """The rows that are whole, and the line numbers of those that lost something."""
+        """Return the complete rows, and the line numbers of the others."""
         n, shape = len(self), self.shape
         width = len(shape.columns)
         line, size, count, root = (
@@ -236,26 +239,28 @@ class RowBuffer:
             bool(shape.op),
             shape.cpu_time,
         )
-        whole = hold_together(table, [flag & 8 for flag in flags])
-        exact = sum(flag & 4 > 0 for flag in flags)
-        # Where most lines are not as printed, someone took the columns apart (awk, a spreadsheet): widths say nothing.
+        good = consistent_rows(table, [flag & _FOLLOWS for flag in flags])
+        exact = sum(flag & _EXACT > 0 for flag in flags)
+        # If most lines do not have the printed widths, a tool has reformatted the columns (awk, a spreadsheet), and
+        # widths prove nothing. Otherwise a line with different widths has lost characters.
         if exact < n and (2 * exact >= n or n <= 2):
-            whole = [good and flag & 4 > 0 for good, flag in zip(whole, flags, strict=True)]
-        if shape.placements == (0, 1) and any(flag & 3 == 3 for flag in flags):
-            whole = [good and flag & 3 == 3 for good, flag in zip(whole, flags, strict=True)]
-        if all(whole):
+            good = [is_good and flag & _EXACT > 0 for is_good, flag in zip(good, flags, strict=True)]
+        # If any row has both placements, a row with one of them lost its second half.
+        if shape.placements == (0, 1) and any(flag & _BOTH == _BOTH for flag in flags):
+            good = [is_good and flag & _BOTH == _BOTH for is_good, flag in zip(good, flags, strict=True)]
+        if all(good):
             return table, []
-        keep = np.array(whole, dtype=bool)
+        keep = np.array(good, dtype=bool)
         return table.take(np.flatnonzero(keep)), line[~keep].tolist()
 
 
 def ranks_in_size(size: int, count: int, type_: str) -> int:
-    """Size over count and element size: 1, or the number of ranks.
+    """Return size / (count × element size), which is 1 or the number of ranks.
 
     Returns
     -------
     int
-        0 where nothing can be said (an empty row, an unknown type), -1 when it is not a whole number.
+        0 if it is unknown (an empty row, an unknown type), and -1 if it is not an integer.
 
     Examples
     --------
@@ -269,42 +274,45 @@ def ranks_in_size(size: int, count: int, type_: str) -> int:
     return times if times and not rest else -1
 
 
-def hold_together(table: LogTable, follows: Sequence[int] | None = None) -> list[bool]:
-    """Whether the numbers of each row belong together.
+def consistent_rows(table: LogTable, follows: Sequence[int] | None = None) -> list[bool]:
+    """Return, for each row, whether its numbers are consistent.
 
-    The size must be count × element size × the same whole number (1, or the ranks) in every row, and algbw must be size
-    over time. A rule that most rows break does not hold in this test (sizes of alltoallv, bandwidths of hypercube).
+    The size must be count × element size × an integer (1 or the number of ranks) that is the same in every row, and
+    algbw must be size over time. A rule that most rows break does not apply to the test: sizes of alltoallv,
+    bandwidths of hypercube.
 
     Parameters
     ----------
     table : LogTable
         The rows.
     follows : sequence of int, optional
-        Whether the bandwidths of each row follow, where that is known; else six decimals are expected.
+        For each row, nonzero if its bandwidths follow from its times. By default they are compared here, and six
+        decimals are expected, as in JSON.
     """
     sizes = table.size_bytes.tolist()
     times = list(map(ranks_in_size, sizes, table.count.tolist(), table.type))
     known = [value for value in times if value]
+    usual, n_usual = (Counter(value for value in known if value > 0).most_common(1) or [(0, 0)])[0]
     if len(set(known)) < 2 and -1 not in known:
-        whole = [True] * len(times)
-    elif 2 * (how := Counter(value for value in known if value > 0).most_common(1) or [(0, 0)])[0][1] >= len(known):
-        whole = [value in (0, how[0][0]) for value in times]
-    else:
-        whole = [value >= 0 or (len(known) > 2 and bool(size)) for value, size in zip(times, sizes, strict=True)]
+        good = [True] * len(times)
+    elif 2 * n_usual >= len(known):
+        good = [value in (0, usual) for value in times]
+    else:  # the rule does not apply to this test, but two rows are too few to conclude that
+        good = [value >= 0 or (len(known) > 2 and bool(size)) for value, size in zip(times, sizes, strict=True)]
     if follows is None:
         follows = [
             _follows(size, halves[0] + halves[1], 2, digits=6)
             for size, halves in zip(sizes, table.values[..., :2].tolist(), strict=True)
         ]
     if not all(follows) and not table.cpu_time:
-        right = [good and bool(ok) for good, ok in zip(whole, follows, strict=True)]
-        if sum(whole) <= 2 or 2 * sum(right) >= sum(whole):
-            whole = right
-    return whole
+        both = [is_good and bool(ok) for is_good, ok in zip(good, follows, strict=True)]
+        if sum(good) <= 2 or 2 * sum(both) >= sum(good):
+            good = both
+    return good
 
 
 def _numbers(tokens: list[str], width: int) -> list[float]:
-    """Numbers of a row; N/A may stand for the wrong elements, and other tools add words behind them."""
+    """Parse the numbers of a row. The count of wrong elements may be N/A, and per-iteration columns may be words."""
     if tokens.count("N/A") == tokens[3::width].count("N/A") and width == 4:
         return [_NAN if token == "N/A" else float(token) for token in tokens]
     return [
@@ -314,10 +322,10 @@ def _numbers(tokens: list[str], width: int) -> list[float]:
 
 
 def _is_as_printed(tokens: list[str], text: str, shape: Shape, start: int, present: int) -> bool:
-    """Whether a line is what the tool prints for its tokens.
+    """Return True if the tool would print exactly this line for its tokens.
 
-    The widths are those of PRINT in nccl-tests: type 6 until 2.0 and 8 since, wrong elements 5 until 2.16 and 6 since
-    (but N/A always 5).
+    The widths are those of PRINT in nccl-tests. The type has 6 characters until 2.0 and 8 since. The number of wrong
+    elements has 5 until 2.16 and 6 since, but N/A always has 5.
     """
     stop = len(tokens) - 2 * shape.stamp
     middle = "".join([f"  {token:>6}" for token in tokens[3:start]])
@@ -340,18 +348,20 @@ def _is_as_printed(tokens: list[str], text: str, shape: Shape, start: int, prese
 
 
 def _follows(size: int, numbers: list[float], width: int, *, digits: int = 2) -> bool:
-    """Whether algbw is size over time in both placements, within what rounding allows; a missing one is right.
+    """Return True if algbw is size over time in both placements, within rounding. A missing placement passes.
 
-    The text has two decimals, and fewer where they would not fit; JSON has six.
+    Text has two decimals, or fewer if they would not fit. JSON has six.
     """
+    # `digit` is half a unit of the last printed digit of the time, in µs, and `room` that of algbw, in MB/s.
     for start in (0, width):
         time, algbw = numbers[start], numbers[start + 1]
         if digits == 2:
+            # Until 2.16 a time above 100 had one decimal, and one above 10,000 had none.
             digit = 0.0051 if time < 1e2 else 0.051 if time < 1e4 else 0.51 if time < 1e7 else time / 20
             room = 5.1 if algbw < 1e3 else 51.0 if algbw < 1e4 else 510.0
         else:
             digit, room = 5.1e-7, 5.1e-4
-        # Bytes per µs are MB/s.
+        # A byte per µs is 1 MB/s. NaN compares false, so a missing placement passes.
         rate = 1e3 * algbw
         if size / (time + digit) - room > rate or (time > digit and size / (time - digit) + room < rate):
             return False

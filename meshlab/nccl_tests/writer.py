@@ -1,4 +1,4 @@
-"""Writes results in the text layout of nccl-tests, so that tools which read its logs read meshlab's numbers too."""
+"""Writes results in the text layout of nccl-tests, so that tools for its logs can read meshlab's numbers too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.errors import BenchError
-from meshlab.frames.schema import require_columns
+from meshlab.frames.labels import axis_label
+from meshlab.frames.store import as_results
 from meshlab.nccl_tests.infer import COLLECTIVE_OF_PROGRAM
 from meshlab.nccl_tests.log import DTYPE_OF_TYPE
 
@@ -21,7 +22,23 @@ __all__ = ["write"]
 _PROGRAMS = {collective: program for program, collective in COLLECTIVE_OF_PROGRAM.items()}
 _TYPES = {dtype: name for name, dtype in reversed(DTYPE_OF_TYPE.items())}
 _OPS = {"pre_mul_sum": "mulsum"}
-_ONE_TABLE = ["run_id", "launch", "source", "collective", "mode", "axis", "group", "n_ranks"]
+# The tool's table has no column for these, so rows that differ in one of them need a table of their own. Otherwise rows
+# of one group alone, or next to another axis, would look like repetitions of each other.
+_ONE_TABLE = [
+    "run_id",
+    "launch",
+    "source",
+    "collective",
+    "mode",
+    "axis",
+    "grouping",
+    "concurrent_axis",
+    "concurrent_collective",
+    "group",
+    "src_rank",
+    "dst_rank",
+    "n_ranks",
+]
 _ONE_LINE = ["size_bytes", "count", "dtype", "op", "root"]
 _MOST_DEVICES = 4096
 _HEADER = (
@@ -34,44 +51,46 @@ _HEADER = (
 )
 
 
-def write(results: pd.DataFrame) -> str:
-    """Write a frame of results as an nccl-tests log, one table per run, collective and group.
+def write(source: Any) -> str:
+    """Write results as a log of nccl-tests, with one table per run, collective and group.
 
-    The text carries less than the frame: times and rates have two decimals, intervals and percentiles are lost, and
-    settings that meshlab does not know are 0. Both placements of a size share a line; sizes with one placement stand in
-    a table of their own, where the other stays blank. Rows without a time, or of a collective that nccl-tests does not
-    have, become comments.
+    The text has less information than the frame: times and rates have two decimals, intervals and percentiles are
+    lost, and settings that meshlab does not record are 0. Both placements of a size share a line. Sizes with only one
+    placement get their own table, in which the other placement is blank. Rows without a time, and rows of a collective
+    that nccl-tests does not have, become comments.
 
     Parameters
     ----------
-    results : pandas.DataFrame
-        In the schema of results; ``attrs["gpu"]`` names the devices where it is there.
+    source : RunData, DataFrame, path, or object with ``.results``
+        The results: a run or its folder, or a results frame. ``attrs["gpu"]`` is the name of the devices.
 
     Returns
     -------
     str
-        Text that `read_nccl_tests` reads back.
+        Text that `meshlab.nccl_tests.read` can read.
 
     Raises
     ------
     BenchError
-        If no row can be written.
+        If there are no results, or no row can be written.
 
     Examples
     --------
     >>> import pandas as pd
-    >>> from meshlab.frames.schema import RESULTS, conform
     >>> row = dict(collective="all_reduce", op="sum", dtype="float32", in_place=False, mode="graph", n_ranks=2,
     ...            count=1 << 28, size_bytes=1 << 30, time_us=3295.43, algbw_gbs=325.83, busbw_gbs=325.83)
-    >>> print(write(conform(pd.DataFrame([row]), RESULTS)).splitlines()[-5].rstrip())
+    >>> print(write(pd.DataFrame([row])).splitlines()[-5].rstrip())
     1073741824     268435456     float     sum      -1  3295.43  325.83  325.83    N/A
     """
-    require_columns(results, [*_ONE_TABLE, *_ONE_LINE, "in_place", "time_us", "n_wrong", "status"])
+    results = as_results(source)
     usable = results["collective"].isin(_PROGRAMS) & results["dtype"].isin(_TYPES)
     usable &= results[["count", "size_bytes"]].notna().all(axis=1)
     timed = usable & (results["time_us"] > 0)
     if not timed.any():
-        raise BenchError("no row has a time and a collective of nccl-tests; there is nothing to write")
+        raise BenchError(
+            "nothing to write: no row has a time and a collective of nccl-tests",
+            hint=f"pass results of {', '.join(sorted(_PROGRAMS))}",
+        )
     gpu = str(results.attrs.get("gpu") or "unknown")
     lines: list[str] = []
     for _, table in results[timed].groupby(_ONE_TABLE, dropna=False, sort=False):
@@ -82,7 +101,7 @@ def write(results: pd.DataFrame) -> str:
             lines += _section(part, gpu)
     for row in results[~timed].itertuples():
         reason = row.status if _missing(row.stop_reason) else row.stop_reason
-        lines.append(f"# error: {row.collective!s} of {row.size_bytes!s} bytes is left out: {reason!s}")
+        lines.append(f"# error: {row.collective!s} of {row.size_bytes!s} bytes is omitted: {reason!s}")
     return "\n".join(lines) + "\n"
 
 
@@ -91,10 +110,7 @@ def _section(rows: pd.DataFrame, gpu: str) -> Iterator[str]:
         str(name): None if _missing(value) else value for name, value in zip(rows.columns, rows.iloc[0], strict=True)
     }
     program = f"{_PROGRAMS[first['collective']]}_perf"
-    what = ", ".join(
-        f"{name} {first[name]}" for name in ("run_id", "launch", "source", "axis", "group") if first[name] is not None
-    )
-    yield f"# Written by meshlab ({what}): settings that it does not know are 0"
+    yield f"# Written by meshlab ({_describe(first)}); settings that it does not record are 0"
     yield f"# Collective test starting: {program}"
     yield _settings(rows, first["mode"])
     if first["mode"] == "isolated":
@@ -119,8 +135,21 @@ def _section(rows: pd.DataFrame, gpu: str) -> Iterator[str]:
     yield f"# Collective test concluded: {program}"
 
 
+def _describe(first: dict[str, Any]) -> str:
+    """Describe the columns that have no place in the tool's layout."""
+    parts = [f"{name} {first[name]}" for name in ("run_id", "launch", "source") if first[name] is not None]
+    if first["axis"] is not None:
+        label = axis_label(first["axis"], first["grouping"], first["concurrent_axis"], first["concurrent_collective"])
+        parts.append(label if first["grouping"] == "pairs" else f"axis {label}")
+    if first["group"] is not None:
+        parts.append(f"group {first['group']}")
+    if first["src_rank"] is not None:
+        parts.append(f"ranks {first['src_rank']} and {first['dst_rank']}")
+    return "; ".join(parts)
+
+
 def _lines(rows: pd.DataFrame) -> Iterable[tuple[Any, pd.DataFrame]]:
-    """Rows that share a line; a placement that was measured twice gets a second line."""
+    """Group the rows that share a line. A placement that was measured twice gets a second line."""
     repeat = rows.groupby([*_ONE_LINE, "in_place"], dropna=False).cumcount()
     groups: Iterable[tuple[Any, pd.DataFrame]] = rows.assign(_repeat=repeat).groupby(
         [*_ONE_LINE, "_repeat"], dropna=False, sort=False
@@ -145,7 +174,7 @@ def _settings(rows: pd.DataFrame, mode: str | None) -> str:
 
 def _operation(op: Any, program: str) -> str:
     if _missing(op):
-        # The tool prints its default for sendrecv, which reduces nothing.
+        # sendrecv does not reduce, but the tool prints its default operation.
         return "sum" if program == "sendrecv_perf" else "none"
     return _OPS.get(op, str(op))
 
@@ -158,7 +187,7 @@ def _half(row: Any) -> str:
 
 
 def _number(value: float, width: int) -> str:
-    """As many decimals as fit, at most two, as the tool does it."""
+    """Print the number of decimals that fits, at most two, as the tool does."""
     if math.isnan(value):
         value = 0.0
     return next((text for decimals in (2, 1, 0) if len(text := f"{value:.{decimals}f}") <= width), f"{value:.0f}")

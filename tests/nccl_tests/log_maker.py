@@ -1,4 +1,4 @@
-"""Logs in the layouts of nccl-tests, made from the tool's format strings and invented times."""
+"""Logs in the layouts of nccl-tests, with invented times in the tool's own format strings."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FACTORS = {
 PER_RANK = {"all_gather", "reduce_scatter", "alltoall"}
 OPS = {"all_reduce": "sum", "reduce_scatter": "sum", "reduce": "sum", "sendrecv": "sum"}
 ROOTED = {"broadcast", "reduce"}
-# What the layout before 2.13 has between the type and the time.
+# The columns between the type and the time, in the layout before 2.13.
 OLD_COLUMNS = {
     "all_reduce": ("redop",),
     "reduce_scatter": ("redop",),
@@ -29,18 +29,18 @@ OLD_COLUMNS = {
 
 
 def fit(value: float, width: int) -> str:
-    """As many decimals as fit, at most two."""
+    """Print the number of decimals that fits, at most two."""
     return next(text for digits in (2, 1, 0) if len(text := f"{value:.{digits}f}") <= width or digits == 0)
 
 
 def five_digits(value: float) -> str:
-    """How times were printed until 2.16."""
+    """Print a time as versions until 2.16 do."""
     return f"{value:.0f}" if value >= 1e4 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
 
 
 @dataclass(frozen=True)
 class LogMaker:
-    """Writes a log; the fields are the knobs."""
+    """Writes a log with the given properties."""
 
     layout: str = "2.13"
     collective: str = "all_reduce"
@@ -53,7 +53,7 @@ class LogMaker:
     footer: bool = True
 
     def time(self, row: int, in_place: bool) -> float:
-        """An invented time in µs, uneven so that every printed digit matters."""
+        """Return an invented time in µs, uneven so that every printed digit matters."""
         return (self.latency_us + self.sizes[row] / self.bandwidth_gbs / 1e3) * (1 + 0.0137 * row + 0.021 * in_place)
 
     def half(self, row: int, in_place: bool) -> str:

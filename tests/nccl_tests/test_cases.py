@@ -1,4 +1,4 @@
-"""The reader on real logs: a folder of them with the expected values, named by MESHLAB_CASES."""
+"""The reader on real logs. MESHLAB_CASES is a folder with logs and their expected values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EXPECTED = json.loads((Path(FOLDER) / "expected.json").read_text())["nccl_logs"]
 NAMES = {"alltoall": "all_to_all", "sendrecv": "send_recv"}
 PLACEMENTS = ("out_of_place", "in_place")
 
-pytestmark = pytest.mark.skipif(not FOLDER, reason="MESHLAB_CASES names no folder of real logs")
+pytestmark = pytest.mark.skipif(not FOLDER, reason="MESHLAB_CASES is not set to a folder of real logs")
 
 
 def cells(log):
@@ -32,7 +32,7 @@ def cells(log):
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED) or ["none"])
-def test_a_real_log_comes_out_as_expected(name):
+def test_a_real_log_has_the_expected_sections_and_rows(name):
     expected = EXPECTED[name]
     if expected["sections"] == [] and "NCCL" not in (LOGS / name).read_text():
         with pytest.raises(ParseError, match="no nccl-tests output found"):
@@ -74,7 +74,7 @@ def check_row(row, wanted):
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED) or ["none"])
-def test_no_cut_and_no_loss_of_a_line_in_a_real_log_makes_a_row_that_was_not_there(name):
+def test_damage_to_a_real_log_never_creates_a_row(name):
     text = (LOGS / name).read_text()
     try:
         whole = cells(ml.nccl_tests.read(text))
@@ -101,7 +101,7 @@ def test_no_cut_and_no_loss_of_a_line_in_a_real_log_makes_a_row_that_was_not_the
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED) or ["none"])
-def test_a_real_log_survives_being_written_and_read_again(name):
+def test_a_real_log_can_be_written_and_read_back(name):
     try:
         results = ml.nccl_tests.read(LOGS / name).results
     except ParseError:

@@ -27,7 +27,7 @@ node01:1:2 [0] transport.cc:1 NCCL WARN something <b>odd</b>
 """
 
 
-def test_what_nccl_prints_is_understood_without_any_table():
+def test_messages_of_nccl_are_read_without_a_table():
     facts = ml.nccl_tests.read(LINES).nccl
     assert facts.version == "2.20.5+cuda12.4"
     assert (facts.n_ranks, facts.n_nodes, facts.ranks_per_node) == (4, 2, 2)
@@ -38,29 +38,29 @@ def test_what_nccl_prints_is_understood_without_any_table():
     assert facts.problems == ("something <b>odd</b>",)
 
 
-def test_a_ring_that_was_cut_is_left_out_and_trees_are_parents():
+def test_a_truncated_ring_is_omitted_and_trees_map_ranks_to_parents():
     facts = ml.nccl_tests.read(LINES).nccl
     assert dict(facts.rings) == {0: (0, 2, 3, 1)}
     assert {channel: dict(tree) for channel, tree in facts.trees.items()} == {0: {0: -1, 2: 0}, 1: {0: 1}}
 
 
-def test_communicators_of_several_sizes_leave_the_size_open():
+def test_communicators_of_several_sizes_leave_n_ranks_unknown():
     collector = FactCollector()
     for n in (8, 2):
-        collector.take_info(f"comm 0x1 rank 0 nranks {n} cudaDev 0 busId 53000 - Init COMPLETE")
+        collector.add_info(f"comm 0x1 rank 0 nranks {n} cudaDev 0 busId 53000 - Init COMPLETE")
     assert collector.facts().n_ranks is None
 
 
 def test_a_variable_that_differs_between_ranks_is_a_problem():
     collector = FactCollector()
-    collector.take_variable("NCCL_ALGO", "Ring")
-    collector.take_variable("NCCL_ALGO", "Tree")
+    collector.add_variable("NCCL_ALGO", "Ring")
+    collector.add_variable("NCCL_ALGO", "Tree")
     facts = collector.facts()
     assert dict(facts.environment) == {"NCCL_ALGO": "Ring"}
     assert facts.problems == ("NCCL_ALGO is 'Ring' and 'Tree'",)
 
 
-def test_messages_belong_to_the_run_they_stand_in(make_log):
+def test_messages_belong_to_the_run_that_contains_them(make_log):
     first, second = make_log("2.17").lines(), make_log("2.17", "sendrecv").lines()
     lines = [
         *first[:-1],
@@ -77,18 +77,18 @@ def test_messages_belong_to_the_run_they_stand_in(make_log):
     assert log.nccl.environment["NCCL_ALGO"] == "Ring"
 
 
-def test_calls_that_nccl_reports_name_the_collective(make_log):
+def test_logged_calls_determine_the_collective(make_log):
     call = "n0:1:1 [0] NCCL INFO AllGather: opCount 0 sendbuff 0x7f recvbuff 0x7f count 16 datatype 7 op 0 root 0"
     text = make_log("2.13", "all_gather", checked=False).text()
     assert ml.nccl_tests.read(f"{text}{call}\n").sections[0].collective == "all_gather"
 
 
-def test_a_shell_trace_tells_variables(make_log):
+def test_variables_are_read_from_a_shell_trace(make_log):
     log = ml.nccl_tests.read("+ export 'NCCL_NET=AWS Libfabric'\n+ NCCL_CROSS_NIC=0\n" + make_log().text())
     assert dict(log.nccl.environment) == {"NCCL_NET": "AWS Libfabric", "NCCL_CROSS_NIC": "0"}
 
 
-def test_facts_add_up():
+def test_merged_facts_add_up_transports():
     facts = ml.nccl_tests.read(LINES).nccl
     both = merge_facts([facts, facts])
     assert both.n_ranks == 4
@@ -98,8 +98,8 @@ def test_facts_add_up():
 @pytest.mark.parametrize(
     "message", ["Channel", "Channel via", "Trees [0", "comm nranks", "NCCL_X set", "", "Channel 0/"]
 )
-def test_messages_that_were_cut_say_nothing(message):
+def test_truncated_messages_are_ignored(message):
     collector = FactCollector()
-    collector.take_info(message)
+    collector.add_info(message)
     facts = collector.facts()
     assert (facts.n_ranks, dict(facts.rings), dict(facts.trees), dict(facts.transports)) == (None, {}, {}, {})

@@ -97,7 +97,7 @@ def test_every_version_is_read(version):
     assert (first.out_of_place.n_wrong, first.in_place.n_wrong) == (0, None)
 
 
-def test_iterations_become_samples_and_the_results_their_median():
+def test_iterations_become_samples_and_results_are_their_median():
     source = document()
     log = ml.nccl_tests.read(json.dumps(source))
     samples, results = log.samples, log.results
@@ -114,7 +114,7 @@ def test_iterations_become_samples_and_the_results_their_median():
     assert results.loc[results["step"] == 3, "time_us_lo"].isna().all()
 
 
-def test_processes_with_several_gpus_are_no_ranks():
+def test_processes_with_several_gpus_are_not_ranks():
     log = ml.nccl_tests.read(json.dumps(document(gpus=4, processes=2)))
     assert log.sections[0].n_ranks == 8
     assert log.samples["rank"].isna().all()
@@ -127,7 +127,7 @@ def test_only_the_variables_of_nccl_are_kept():
     assert log.results.attrs["environment"] == {"NCCL_ALGO": "Ring"}
 
 
-def test_a_document_that_was_cut_off_keeps_its_whole_results():
+def test_a_truncated_document_keeps_its_complete_results():
     text = json.dumps(document(sizes=(1 << 20, 1 << 22, 1 << 24)))
     whole = ml.nccl_tests.read(text).sections[0].rows
     for end in range(0, len(text), 97):
@@ -139,10 +139,10 @@ def test_a_document_that_was_cut_off_keeps_its_whole_results():
         rows = log.sections[0].rows
         assert rows == whole[: len(rows)]
         assert log.status == ("incomplete" if end < text.index("average_bus") else log.status)
-        assert any("cut off" in note.text for note in log.warnings)
+        assert any("truncated" in note.text for note in log.warnings)
 
 
-def test_results_that_do_not_hold_together_are_left_out():
+def test_inconsistent_results_are_omitted():
     broken = document()
     broken["results"][0]["in_place"]["time"] *= 10
     (section,) = ml.nccl_tests.read(json.dumps(broken)).sections
@@ -150,13 +150,13 @@ def test_results_that_do_not_hold_together_are_left_out():
     assert section.unparsable_rows == 1
 
 
-def test_nan_as_text_is_no_average():
+def test_nan_as_a_string_is_not_an_average():
     broken = document()
     broken["average_bus_bandwidth"]["bandwidth"] = "nan"
     assert ml.nccl_tests.read(json.dumps(broken)).status == "incomplete"
 
 
-def test_documents_behind_each_other_and_printed_prettily_are_read(tmp_path):
+def test_concatenated_and_indented_documents_are_read(tmp_path):
     path = tmp_path / "two.json"
     path.write_text(json.dumps(document(), indent=2) + "\n" + json.dumps(document(1)))
     log = ml.nccl_tests.read(path)
@@ -164,7 +164,7 @@ def test_documents_behind_each_other_and_printed_prettily_are_read(tmp_path):
     assert log.sections[1].line > 100
 
 
-def test_strange_values_are_left_out_and_never_raise():
+def test_malformed_values_are_omitted_and_never_raise():
     strange = document()
     strange["results"] += [None, 5, {}, {"size": "x"}, {"size": 8, "count": 2, "out_of_place": {"time": "nan"}}]
     strange["config"] = {"devices": [{"rank": "?"}, 7], "nthreads": None}
@@ -173,7 +173,7 @@ def test_strange_values_are_left_out_and_never_raise():
 
 
 @pytest.mark.parametrize("text", ['{"version": 3, "args": [', '{"version": 3, "other": 1}', '{"results": 5'])
-def test_other_json_is_refused(tmp_path, text):
+def test_other_json_is_rejected(tmp_path, text):
     path = tmp_path / "file.json"
     path.write_text(text)
     with pytest.raises(ParseError, match="no nccl-tests output found"):

@@ -28,7 +28,7 @@ PREFIXES = {
 
 
 def timings(log):
-    """Every printed placement, whatever section it stands in."""
+    """Return every printed placement of all sections."""
     return {
         (row.size_bytes, row.count, row.type, row.op, row.root, placement, repr(timing))
         for section in log.sections
@@ -60,7 +60,7 @@ def test_every_layout_of_every_collective_is_read_as_printed(make_log, layout, c
     assert section.rows[0].timestamp == ("2026-07-10 12:00:01" if layout == "2.19" else None)
 
 
-def test_what_the_preamble_and_the_device_list_say_is_kept(make_log):
+def test_the_preamble_and_the_device_list_are_kept(make_log):
     (section,) = ml.nccl_tests.read(make_log("2.17").text()).sections
     preamble = section.preamble
     assert (preamble.tool, preamble.tool_version, preamble.library_version) == ("nccl-tests", "2.17.8", "2.29.2")
@@ -101,7 +101,7 @@ def test_windows_line_ends_and_encodings_are_read(make_log, tmp_path, newline, e
     assert timings(ml.nccl_tests.read(path)) == timings(ml.nccl_tests.read(text))
 
 
-def test_a_tag_before_every_write_is_taken_out_of_the_rows(make_log):
+def test_a_tag_before_every_write_is_removed_from_rows(make_log):
     text = make_log("2.13").text()
     tagged = "\n".join(
         "[0] " + (line[:52] + "[0] " + line[52:84] + "[0] " + line[84:] if "float " in line else line)
@@ -110,14 +110,14 @@ def test_a_tag_before_every_write_is_taken_out_of_the_rows(make_log):
     assert timings(ml.nccl_tests.read(tagged)) == timings(ml.nccl_tests.read(text))
 
 
-def test_a_text_that_lost_its_hashes_is_read(make_log):
+def test_a_log_without_hash_signs_is_read(make_log):
     text = make_log().text()
     log = ml.nccl_tests.read(text.replace("#", ""))
     assert timings(log) == timings(ml.nccl_tests.read(text))
     assert log.sections[0].n_ranks == 8
 
 
-def test_columns_that_were_taken_apart_are_read_all_the_same(make_log):
+def test_columns_with_collapsed_spaces_are_read(make_log):
     text = make_log().text()
     collapsed = "\n".join(" ".join(line.split()) for line in text.splitlines())
     assert timings(ml.nccl_tests.read(collapsed)) == timings(ml.nccl_tests.read(text))
@@ -129,7 +129,7 @@ def test_unchecked_results_are_missing_and_not_zero(make_log):
     assert (log.results["status"] == "ok").all()
 
 
-def test_wrong_results_are_counted_and_do_not_make_the_run_a_failure(make_log):
+def test_wrong_results_are_counted_and_do_not_fail_the_run(make_log):
     log = ml.nccl_tests.read(make_log("2.13", wrong={3: 288}).text())
     (section,) = log.sections
     assert (section.status, section.footer.correct, section.footer.out_of_bounds) == ("complete", False, 2)
@@ -138,7 +138,7 @@ def test_wrong_results_are_counted_and_do_not_make_the_run_a_failure(make_log):
     assert wrong["status"].tolist() == ["wrong", "wrong"]
 
 
-def test_a_gather_like_table_without_a_check_leaves_the_collective_open(make_log):
+def test_an_ambiguous_table_without_checks_leaves_the_collective_unknown(make_log):
     log = ml.nccl_tests.read(make_log("2.13", "all_gather", checked=False).text())
     (section,) = log.sections
     assert (section.collective, section.n_ranks) == (None, 8)
@@ -146,19 +146,19 @@ def test_a_gather_like_table_without_a_check_leaves_the_collective_open(make_log
     assert log.results["busbw_gbs"].notna().all()
 
 
-def test_the_command_line_names_the_collective(make_log):
+def test_the_command_line_determines_the_collective(make_log):
     text = make_log("2.13", "all_gather", checked=False).text()
     log = ml.nccl_tests.read(f"user@host:~$ ./build/all_gather_perf -b 8 -e 1G -f 2 -g 8 -c 0\n{text}")
     assert log.sections[0].collective == "all_gather"
 
 
-def test_a_command_line_of_another_test_is_not_believed(make_log):
+def test_a_command_line_that_the_rows_contradict_is_ignored(make_log):
     log = ml.nccl_tests.read(f"$ ./build/broadcast_perf -b 8\n{make_log('2.13', 'all_reduce').text()}")
     assert log.sections[0].collective is None
     assert any("broadcast" in note.text for note in log.warnings)
 
 
-def test_rows_alone_tell_their_ranks(make_log):
+def test_rows_alone_determine_the_number_of_ranks(make_log):
     maker = make_log("2.13", n_ranks=16)
     log = ml.nccl_tests.read("\n".join([*maker.header(), maker.row(5), maker.row(6)]))
     (section,) = log.sections
@@ -166,19 +166,19 @@ def test_rows_alone_tell_their_ranks(make_log):
     assert ml.nccl_tests.read(maker.row(6) + "\n").sections[0].n_ranks == 16
 
 
-def test_many_ranks_that_rounding_cannot_tell_apart_stay_unknown(make_log):
+def test_numbers_of_ranks_that_rounding_hides_stay_unknown(make_log):
     maker = make_log("2.13", n_ranks=4000)
     assert ml.nccl_tests.read("\n".join([*maker.header(), maker.row(5)])).sections[0].n_ranks is None
 
 
-def test_a_device_list_that_the_rows_contradict_is_not_believed(make_log):
+def test_a_device_list_that_the_rows_contradict_is_ignored(make_log):
     lines = [line for line in make_log("2.13", n_ranks=8).lines() if "Rank  7" not in line]
     log = ml.nccl_tests.read("\n".join(lines))
     assert log.sections[0].n_ranks == 8
     assert any("7 ranks are listed" in note.text for note in log.warnings)
 
 
-def test_groups_of_a_split_count_one_by_one(make_log):
+def test_n_ranks_is_the_size_of_one_group_of_a_split(make_log):
     maker = make_log("2.13", "broadcast", n_ranks=8)
     lines = [
         line.replace("Group  0", f"Group  {int(line[8:10]) % 2}") if "Rank" in line else line for line in maker.lines()
@@ -196,7 +196,7 @@ def test_several_tests_in_one_file_are_several_sections(make_log):
     assert log.status == "complete"
 
 
-def test_a_run_that_was_killed_in_its_table_is_incomplete(make_log):
+def test_a_run_that_was_killed_within_its_table_is_incomplete(make_log):
     lines = make_log("2.17", footer=False).lines()
     log = ml.nccl_tests.read("\n".join([*make_log("2.17", "sendrecv").lines(), *lines[:-3]]))
     assert [section.status for section in log.sections] == ["complete", "incomplete"]
@@ -207,26 +207,26 @@ def test_a_run_that_was_killed_in_its_table_is_incomplete(make_log):
     "line",
     ["node00: Test NCCL failure common.cu:1012 'unhandled system error'", "node00: Test timeout (30s) common.cu:5"],
 )
-def test_a_failure_line_without_an_average_is_a_failure(make_log, line):
+def test_a_failure_message_without_an_average_is_a_failed_run(make_log, line):
     log = ml.nccl_tests.read("\n".join([*make_log("2.13").preamble(), line, line]))
     (section,) = log.sections
     assert (section.status, section.failure_lines, section.n_ranks) == ("failed", 2, 8)
     assert section.collective is None
 
 
-def test_a_preamble_alone_never_reached_a_table(make_log):
+def test_a_preamble_alone_has_the_status_no_table(make_log):
     log = ml.nccl_tests.read("\n".join(make_log("2.13").preamble()[:3]))
     assert log.status == "no_table"
     assert len(log.results) == 0
     assert list(log.results.columns) == [column.name for column in RESULTS]
 
 
-def test_a_list_that_the_text_ends_in_tells_no_rank_count(make_log):
+def test_a_device_list_at_the_end_of_the_text_is_not_trusted(make_log):
     lines = make_log("2.13").preamble()
     assert ml.nccl_tests.read("\n".join(lines[:8])).sections[0].n_ranks is None
 
 
-def test_host_times_are_kept_as_printed_and_left_out_of_results(make_log):
+def test_host_times_are_kept_in_rows_and_omitted_from_results(make_log):
     text = make_log("2.13").text().replace("   time ", "cputime ")
     log = ml.nccl_tests.read(text)
     assert log.sections[0].rows[0].out_of_place.time_us > 0
@@ -234,7 +234,7 @@ def test_host_times_are_kept_as_printed_and_left_out_of_results(make_log):
     assert log.results["busbw_gbs"].notna().all()
 
 
-def test_blocking_and_graph_runs_are_other_modes(make_log):
+def test_blocking_and_graph_runs_have_their_own_modes(make_log):
     text = make_log("2.13").text()
     assert set(ml.nccl_tests.read(text.replace("graph: 0", "graph: 20")).results["mode"]) == {"graph"}
     blocking = "# Blocking Enabled: wait for completion and barrier after each collective\n#\n# Using devices"
@@ -270,27 +270,27 @@ MESSAGE = "node00:1000:1004 [5] NCCL INFO 64 Bytes -> Algo 0 proto 0 time 49.6"
 
 
 @pytest.mark.parametrize("at", [12, 36, 44, 52, 61, 84, 100])
-def test_a_row_that_other_output_interrupts_is_put_together_again(make_log, at):
+def test_a_row_that_other_output_interrupts_is_joined_again(make_log, at):
     maker = make_log("2.13")
     row = maker.row(4)
     broken = "\n".join(maker.lines()).replace(row, f"{row[:at]}{MESSAGE}\n{MESSAGE}\n{row[at:]}")
     log = ml.nccl_tests.read(broken)
     if at == 12:
-        # What is left does not begin like a row.
+        # The rest does not start like a row.
         assert timings(log) < timings(ml.nccl_tests.read(maker.text()))
     else:
         assert timings(log) == timings(ml.nccl_tests.read(maker.text()))
         assert log.sections[0].unparsable_rows == 0
-        assert any("goes on in line" in note.text for note in log.warnings)
+        assert any("continues in line" in note.text for note in log.warnings)
 
 
-def test_a_message_behind_a_whole_row_takes_nothing_away(make_log):
+def test_a_message_after_a_complete_row_does_no_harm(make_log):
     maker = make_log("2.17")
     text = "\n".join(maker.lines()).replace(maker.row(4), maker.row(4) + MESSAGE)
     assert timings(ml.nccl_tests.read(text)) == timings(ml.nccl_tests.read(maker.text()))
 
 
-def test_halves_of_rows_that_find_no_partner_are_counted(make_log):
+def test_halves_of_rows_without_a_counterpart_are_counted(make_log):
     maker = make_log("2.13")
     orphan = "    579.3    0.00    0.00      0    137.0    0.00    0.00      0"
     start = "          64            16     float     sum" + MESSAGE
@@ -300,7 +300,7 @@ def test_halves_of_rows_that_find_no_partner_are_counted(make_log):
     assert [note.line for note in section.warnings[:2]] == [len(maker.preamble()) + 4, len(maker.preamble()) + 6]
 
 
-def test_numbers_that_were_blacked_out_are_counted_and_not_read(make_log):
+def test_masked_numbers_are_counted_as_incomplete_rows(make_log):
     row = (
         "   268435456       4194304     float    none      -1    XXXXX  XXX.XX  XXX.XX    N/A   XXXXXX  XXX.XX  XXX.XX"
     )
@@ -310,14 +310,14 @@ def test_numbers_that_were_blacked_out_are_counted_and_not_read(make_log):
     assert (section.status, len(section.rows), section.unparsable_rows) == ("incomplete", 0, 2)
 
 
-def test_rows_that_an_author_cut_out_show_in_the_average(make_log):
+def test_rows_that_an_author_omitted_show_in_the_average(make_log):
     lines = make_log("2.13").lines()
     row = next(index for index, line in enumerate(lines) if "float " in line)
     log = ml.nccl_tests.read("\n".join([*lines[: row + 1], "...", *lines[row + 4 :]]))
     assert log.status == "complete"
     assert log.sections[0].average_matches_rows is False
     assert any("rows are missing" in note.text for note in log.warnings)
-    assert any(note.text == "lines were cut out here" and note.line == row + 2 for note in log.warnings)
+    assert any(note.text == "lines are omitted here" and note.line == row + 2 for note in log.warnings)
 
 
 def test_a_header_that_a_terminal_wrapped_is_read(make_log):
@@ -326,7 +326,7 @@ def test_a_header_that_a_terminal_wrapped_is_read(make_log):
     assert timings(ml.nccl_tests.read(text)) == timings(ml.nccl_tests.read(maker.text()))
 
 
-def test_other_tables_around_the_run_are_left_alone(make_log):
+def test_other_tables_around_the_run_are_ignored(make_log):
     noise = "Counter  Samples  Min  (/s)  Mean\natu_cache_evictions    1   4   0.2   4   0.2\n  3  1  0.0  1  0.0\n"
     text = make_log("2.13").text()
     log = ml.nccl_tests.read(noise + text + noise)
@@ -340,7 +340,7 @@ SIZES = st.sampled_from([tuple(2**power for power in range(8, 27, 3)), (1 << 20,
 
 @settings(max_examples=400, deadline=None)
 @given(ALL, SIZES, st.data())
-def test_no_cut_and_no_loss_of_a_line_makes_a_row_that_was_not_there(make_log, which, sizes, data):
+def test_damage_to_a_log_never_creates_a_row(make_log, which, sizes, data):
     maker = make_log(*which, sizes=sizes, wrong={0: 512, 2: 288, 5: 12345})
     lines = maker.lines()
     first = len(maker.preamble())
@@ -362,7 +362,7 @@ def test_no_cut_and_no_loss_of_a_line_makes_a_row_that_was_not_there(make_log, w
 
 @settings(max_examples=100, deadline=None)
 @given(ALL, st.integers(0, 10_000))
-def test_a_text_that_ends_anywhere_has_the_rows_before_its_end(make_log, which, end):
+def test_a_truncated_text_has_the_rows_before_its_end(make_log, which, end):
     text = make_log(*which).text()
     end %= len(text)
     try:
@@ -378,7 +378,7 @@ def test_a_text_that_ends_anywhere_has_the_rows_before_its_end(make_log, which, 
 
 @settings(max_examples=200, deadline=None)
 @given(st.text())
-def test_no_text_makes_the_reader_fail_otherwise_than_by_refusing(text):
+def test_any_text_is_read_or_raises_a_parse_error(text):
     try:
         log = ml.nccl_tests.read(text + "\n")
     except ParseError:
@@ -397,7 +397,7 @@ def test_no_text_makes_the_reader_fail_otherwise_than_by_refusing(text):
         (b"x" * 200_000, "1 line"),
     ],
 )
-def test_what_is_no_log_is_refused_and_described(tmp_path, content, seen):
+def test_other_files_are_rejected_and_described(tmp_path, content, seen):
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(ParseError, match="no nccl-tests output found") as caught:
@@ -406,14 +406,14 @@ def test_what_is_no_log_is_refused_and_described(tmp_path, content, seen):
     assert caught.value.file == "file"
 
 
-def test_a_name_that_is_no_file_is_refused():
+def test_a_missing_file_is_rejected():
     with pytest.raises(ParseError, match=r"'missing\.log' is neither a file"):
         ml.nccl_tests.read("missing.log")
     with pytest.raises(ParseError, match="neither a file"):
         ml.nccl_tests.read("x" * 100_000)
 
 
-def test_one_endless_line_takes_little_memory(tmp_path):
+def test_one_very_long_line_takes_little_memory(tmp_path):
     path = tmp_path / "zeros"
     with path.open("wb") as file:
         file.truncate(1 << 28)
@@ -426,7 +426,7 @@ def test_one_endless_line_takes_little_memory(tmp_path):
         tracemalloc.stop()
 
 
-def test_results_hold_the_schema_and_cannot_be_changed_from_outside(make_log):
+def test_results_have_the_schema_and_are_copies(make_log):
     log = ml.nccl_tests.read(make_log("2.17").text())
     frame = log.results
     assert {column.name: column.dtype for column in RESULTS} == {
@@ -452,7 +452,7 @@ def test_one_rank_has_no_bus_bandwidth(make_log):
     assert any("one rank" in note.text for note in log.warnings)
 
 
-def test_a_log_shows_itself_safely(make_log):
+def test_the_html_of_a_log_is_escaped(make_log):
     text = make_log("2.13").text().replace("NVIDIA X1", "<script>alert(1)</script>")
     log = ml.nccl_tests.read(text)
     assert "all_reduce, 8 ranks" in repr(log)
@@ -460,7 +460,7 @@ def test_a_log_shows_itself_safely(make_log):
     assert "&lt;script&gt;" in log._repr_html_()
 
 
-def test_a_row_that_ends_after_its_first_half_is_no_row_where_others_are_whole(make_log):
+def test_half_a_row_is_incomplete_if_other_rows_have_both_halves(make_log):
     maker = make_log("2.13")
     text = maker.text().replace(maker.half(3, True), "")
     (section,) = ml.nccl_tests.read(text).sections
@@ -468,7 +468,7 @@ def test_a_row_that_ends_after_its_first_half_is_no_row_where_others_are_whole(m
     assert section.unparsable_rows == 1
 
 
-def test_a_setting_that_may_have_been_cut_is_unknown(make_log):
+def test_a_setting_that_may_be_truncated_is_unknown(make_log):
     text = make_log("2.13").text()
     preamble = (
         ml.nccl_tests.read(text.replace("iters: 20 agg iters: 1 validation: 1 graph: 0", "iters: 2"))

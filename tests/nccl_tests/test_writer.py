@@ -45,7 +45,7 @@ tables = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(tables, st.sampled_from(["graph", "pipelined", "isolated", None]), st.sampled_from([2, 8, 1000]))
-def test_what_is_written_reads_back(cells, mode, n_ranks):
+def test_a_written_log_can_be_read_back(cells, mode, n_ranks):
     frame = results(
         [
             row(size, time, in_place, n_wrong, mode=mode, n_ranks=n_ranks, status="wrong" if n_wrong else "ok")
@@ -65,7 +65,7 @@ def test_what_is_written_reads_back(cells, mode, n_ranks):
 @pytest.mark.parametrize(
     "collective", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "send_recv"]
 )
-def test_every_collective_that_the_tool_has_can_be_written(make_log, collective):
+def test_every_collective_of_the_tool_can_be_written(make_log, collective):
     name = {"all_to_all": "alltoall", "send_recv": "sendrecv"}.get(collective, collective)
     log = ml.nccl_tests.read(make_log("2.13", name).text())
     back = ml.nccl_tests.read(ml.nccl_tests.write(log.results))
@@ -73,11 +73,37 @@ def test_every_collective_that_the_tool_has_can_be_written(make_log, collective)
     assert back.sections[0].average_matches_rows
 
 
-def test_runs_and_groups_become_tables_of_their_own():
+def test_runs_and_groups_become_separate_tables():
     rows = [row(group=group, axis="tp", launch=launch) for group in ("tp_0", "tp_1") for launch in (0, 1)]
     log = ml.nccl_tests.read(ml.nccl_tests.write(results(rows)))
     assert len(log.sections) == 4
     assert "group tp_1" in ml.nccl_tests.write(results(rows))
+
+
+def test_groupings_and_concurrent_axes_become_separate_tables():
+    plain = row(axis="tp", group="tp_0", grouping="together")
+    alone = plain | {"grouping": "alone"}
+    busy = plain | {"concurrent_axis": "dp", "concurrent_collective": "broadcast"}
+    other = plain | {"concurrent_axis": "dp", "concurrent_collective": "reduce"}
+    text = ml.nccl_tests.write(results([plain, alone, busy, other]))
+    assert len(ml.nccl_tests.read(text).sections) == 4
+    assert "axis tp; group tp_0" in text
+    assert "axis tp, one group at a time; group tp_0" in text
+    assert "axis tp, while dp runs broadcast; group tp_0" in text
+
+
+def test_every_pair_of_ranks_becomes_a_table():
+    pair = row(collective="send_recv", op=None, axis="world", group="world", grouping="pairs", n_ranks=2)
+    text = ml.nccl_tests.write(results([pair | {"src_rank": 0, "dst_rank": dst} for dst in (1, 2, 3)]))
+    assert len(ml.nccl_tests.read(text).sections) == 3
+    assert "pairs of all ranks; group world; ranks 0 and 3" in text
+
+
+def test_a_run_and_its_folder_can_be_written(thread_engines, tmp_path):
+    run = ml.bench(thread_engines, ml.DeviceMesh("tp=4"), sizes="1K, 4K", sampling=ml.Sampling(max_s=0.02))
+    run.wait(30)
+    text = ml.nccl_tests.write(run)
+    assert text == run.to_nccl_tests() == ml.nccl_tests.write(run.save(tmp_path / "run"))
 
 
 def test_a_size_that_was_measured_twice_is_written_twice():
@@ -89,8 +115,13 @@ def test_rows_without_a_time_become_comments():
     text = ml.nccl_tests.write(
         results([row(), row(size=1 << 22, time=None, status="failed", stop_reason="rank 3 died")])
     )
-    assert "# error: all_reduce of 4194304 bytes is left out: rank 3 died" in text
+    assert "# error: all_reduce of 4194304 bytes is omitted: rank 3 died" in text
     assert len(ml.nccl_tests.read(text).results) == 1
+
+
+def test_a_value_without_results_is_rejected():
+    with pytest.raises(BenchError, match="int has no results; pass a run"):
+        ml.nccl_tests.write(3)
 
 
 def test_nothing_to_write_is_an_error():
