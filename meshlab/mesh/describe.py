@@ -38,6 +38,7 @@ def membership(mesh: DeviceMesh) -> pd.DataFrame:
         columns[name] = coordinates[:, index]
     for name in mesh.axis_names:
         groups = mesh[name]
+        # From the integer colours: building and hashing a string per rank would take most of the time.
         columns[f"{name}_group"] = pd.Categorical.from_codes(groups.color[ranks], dtype=categories(groups.names))
     for group in mesh.custom_groups:
         columns[group.name] = np.isin(ranks, group.array)
@@ -226,6 +227,8 @@ def source(mesh: DeviceMesh) -> str:
 
 def _row_major_order(mesh: DeviceMesh) -> list[int] | None:
     """Return the order of the axes in which the ranks would be 0, 1, 2, …, or None if there is none."""
+    # A transposed mesh has constant strides, and sorting the axes by stride undoes the transposition. The comparison
+    # rejects meshes that only look like it, such as one with ranks counted downwards.
     if mesh.idle_ranks.size or mesh.ranks.flat[0] != 0:
         return None
     strides = [0 if stride is None else stride for stride in mesh.strides]
@@ -314,7 +317,7 @@ def mesh_text(mesh: DeviceMesh, axis: str | None = None, width: int = 80) -> str
         for groups in [mesh[name]]
     }
     count_width = max(len(text) for text in counts.values())
-    for name in names:
+    for name in names:  # the axes, the custom groups, and the chosen groups if they are neither, such as "dp-cp"
         groups = mesh[name]
         head = f"  {name:<{name_width}}  {counts[name]:<{count_width}}   "
         room = width - len(head)
@@ -337,7 +340,7 @@ def wrapped(text: str, width: int) -> str:
       the fastest axis
     """
     return "\n".join(
-        textwrap.fill(
+        textwrap.fill(  # hyphens are part of names such as dp-cp
             line, max(width, _MIN_WIDTH), subsequent_indent=_GAP, break_long_words=False, break_on_hyphens=False
         )
         for line in text.splitlines()
@@ -348,6 +351,7 @@ def _group(group: Group, room: int) -> str:
     """Return the name and the ranks of a group, abbreviated if they are longer than `room`."""
     ranks = group.array.tolist()
     text = f"{group.name} {ranks}"
+    # Up to four ranks are always written out, because the abbreviation has four as well.
     if len(ranks) <= _MAX_GROUP_RANKS and (len(text) <= room or len(ranks) <= 4):
         return text
     return f"{group.name} [{', '.join(map(str, ranks[:3]))}, …, {ranks[-1]}]"

@@ -123,7 +123,10 @@ class DeviceMesh:
         **sizes: int,
     ) -> None:
         if axes is not None and sizes:
-            raise MeshError("axes must be one argument or keywords, not both", hint="write DeviceMesh('dp=2, tp=4')")
+            raise MeshError(
+                "axes must be one argument or keywords, not both",
+                hint="write DeviceMesh('dp=2, tp=4') or DeviceMesh((2, 4), ('dp', 'tp'))",
+            )
         pairs = axis_pairs(sizes if axes is None else axes, names)
         placed_axes, order, world = place_ranks(pairs, ranks, world_size)
         self.__dict__.update(axes=placed_axes, world_size=world, custom_groups=(), _order=order, _groups={})
@@ -379,6 +382,7 @@ class DeviceMesh:
         """
         strides: list[int | None] = []
         for index, axis in enumerate(self.axes):
+            # Also the stride of an axis with one rank, which has no neighbours to measure.
             stride: int | None = math.prod(self.shape[index + 1 :])
             if axis.size > 1 and self._order is not None:
                 steps = np.diff(self.ranks, axis=index)
@@ -394,14 +398,7 @@ class DeviceMesh:
 
     @cached_property
     def positions(self) -> Ranks:
-        """Row-major position of every global rank, -1 for an idle rank: read-only int32 of shape (world_size,).
-
-        Examples
-        --------
-        >>> import meshlab as ml
-        >>> ml.DeviceMesh("tp=3", ranks=[3, 0, 1], world_size=4).positions.tolist()
-        [1, 2, -1, 0]
-        """
+        """Row-major position of every global rank, -1 for an idle rank: read-only int32 of shape (world_size,)."""
         if self._order is None:
             return _read_only(np.arange(self.world_size, dtype=np.int32))
         positions = np.full(self.world_size, -1, dtype=np.int32)
@@ -413,6 +410,7 @@ class DeviceMesh:
         """Coordinates of every global rank, -1 for an idle rank: read-only int32 of shape (world_size, axes)."""
         grid = np.empty((*self.shape, len(self.axes)), dtype=np.int32)
         for index, axis in enumerate(self.axes):
+            # Broadcasting repeats the coordinates of one axis over all others without an index array per axis.
             along = np.arange(axis.size, dtype=np.int32)
             grid[..., index] = along.reshape(-1, *[1] * (len(self.axes) - index - 1))
         coordinates = grid.reshape(-1, len(self.axes))
@@ -441,7 +439,7 @@ class DeviceMesh:
         if position < 0:
             raise MeshError(f"rank {rank} is idle: this mesh does not use {format_ranks(self.idle_ranks.tolist())}")
         found = []
-        for axis in reversed(self.axes):
+        for axis in reversed(self.axes):  # the last axis is the fastest, so it is the remainder
             position, coordinate = divmod(position, axis.size)
             found.append((axis.name, coordinate))
         return dict(reversed(found))
@@ -512,10 +510,6 @@ class DeviceMesh:
             If an axis or group is unknown. The message lists the known ones.
             If an axis is repeated.
 
-        See Also
-        --------
-        group : a single group by name.
-
         Examples
         --------
         >>> import meshlab as ml
@@ -548,7 +542,7 @@ class DeviceMesh:
 
     def _group_array(self, inside: tuple[int, ...]) -> Ranks:
         """Return one row per group along the axes with the indices `inside`: int32 of shape (groups, size)."""
-        # A transposition puts the grouped axes last, in the order asked for, so that a reshape makes each group one
+        # A transposition puts the grouped axes last, in the order of `inside`, so that a reshape makes each group one
         # row. This costs one copy for all groups; Megatron and DeepSpeed loop over groups and ranks in Python.
         outside = [index for index in range(len(self.axes)) if index not in inside]
         size = math.prod(self.shape[index] for index in inside)
@@ -791,6 +785,8 @@ class DeviceMesh:
         self, pairs: Sequence[tuple[str, int]], ranks: npt.NDArray[Any], origin: Mapping[str, str] | None = None
     ) -> DeviceMesh:
         """Return a mesh of the same world with its backends and custom groups; `origin` maps new axis names to old."""
+        # Custom groups are added again, not copied, because a member may be idle in the new mesh, and a new axis may
+        # have the name of a group.
         old_names = {name: (origin or {}).get(name, name) for name, _ in pairs}
         backends = {new: self.backends[old] for new, old in old_names.items() if old in self.backends}
         mesh = DeviceMesh(pairs, ranks=ranks, world_size=self.world_size, backends=backends)
@@ -890,6 +886,7 @@ class DeviceMesh:
         DeviceMesh('data=2, tp=4')
         """
         self._axis_indices(tuple(names))
+        # All names change at the same time, so rename(a="b", b="a") swaps them.
         pairs = [(names.get(name, name), size) for name, size in self._pairs]
         return self._derive(pairs, self.ranks.reshape(-1), {names.get(n, n): n for n in self.axis_names})
 
@@ -1002,7 +999,7 @@ class DeviceMesh:
                 chosen = list(range(axis.size)[given])
             elif isinstance(given, (Sequence, np.ndarray)):
                 chosen = [_check_coordinate(axis, value) for value in given]
-            else:
+            else:  # one coordinate: index the axis, but leave it out of the new mesh
                 index.append([_check_coordinate(axis, given)])
                 continue
             if not chosen:
@@ -1057,10 +1054,6 @@ class DeviceMesh:
         MeshError
             If the product of the sizes is not the number of ranks of this mesh.
             If the name of a custom group is also the name of a new axis.
-
-        See Also
-        --------
-        view : the same with a check that shared axes keep their groups.
 
         Examples
         --------
@@ -1244,10 +1237,6 @@ class DeviceMesh:
         MeshError
             If an axis or group is unknown, or `columns` splits an axis unevenly.
 
-        See Also
-        --------
-        meshlab.plot.membership : the same as a function.
-
         Examples
         --------
         >>> import meshlab as ml
@@ -1267,15 +1256,9 @@ class DeviceMesh:
 
         Two meshes have the same fingerprint only if axes, ranks, world size, backends and custom groups are equal. It
         does not depend on the machine, the process or the Python version.
-
-        Examples
-        --------
-        >>> import meshlab as ml
-        >>> ml.DeviceMesh("dp=2, tp=2").fingerprint == ml.DeviceMesh(dp=2, tp=2).fingerprint
-        True
         """
-        # Saved runs contain this hash, so the bytes below must never change. Each part has a prefix of its own, so that
-        # no two meshes write the same bytes, and ranks are little-endian on every machine.
+        # Saved runs contain this hash, so the bytes below must never change. A part is written only if it is not the
+        # default, with its own prefix, so that no two meshes write the same bytes. Ranks are always little-endian.
         digest = hashlib.sha256(str(self).encode())
         if self._order is not None:
             digest.update(f"\nranks of {self.world_size}:".encode())

@@ -1,8 +1,8 @@
-"""How long it takes to describe a mesh of 131,072 ranks, beside the algorithms of Megatron and DeepSpeed.
+"""Time to compute the groups of a mesh of 131,072 ranks, compared with the algorithms of Megatron and DeepSpeed.
 
-The two peers are written here from what they do, without their processes: Megatron decomposes the number of every group
-and of every place in it into coordinates, in Python integers; DeepSpeed keeps a dict of named tuples and filters all of
-it for every group.
+Both algorithms are reimplemented here without process groups. Megatron decomposes the number of every group, and of
+every position in it, into coordinates with Python integers. DeepSpeed keeps a dict of named tuples and filters all of
+them for every group.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd  # before the clock starts: frames are timed without pandas' own import
+import pandas as pd  # before the clock starts: frames are timed without the import of pandas
 import pytest
 
 from meshlab.mesh.mesh import DeviceMesh
@@ -26,7 +26,7 @@ RANKS = 131_072
 
 
 def megatron_groups(sizes: Sequence[int], masked: Sequence[bool]) -> list[list[int]]:
-    """The ranks of every group along the masked axes; the first axis is the fastest."""
+    """Return the ranks of every group along the masked axes; the first axis is the fastest."""
 
     def prefix(numbers: Sequence[int]) -> list[int]:
         return [1, *itertools.accumulate(numbers, lambda a, b: a * b)]
@@ -45,15 +45,15 @@ def megatron_groups(sizes: Sequence[int], masked: Sequence[bool]) -> list[list[i
     group_size = math.prod(inside)
     return [
         [
-            inner(decompose(place, inside), inside_strides) + inner(decompose(group, outside), outside_strides)
-            for place in range(group_size)
+            inner(decompose(position, inside), inside_strides) + inner(decompose(group, outside), outside_strides)
+            for position in range(group_size)
         ]
         for group in range(math.prod(sizes) // group_size)
     ]
 
 
 def deepspeed_groups(names: Sequence[str], sizes: Sequence[int], axis: str) -> list[list[int]]:
-    """The ranks of every group along one axis; the last axis is the fastest."""
+    """Return the ranks of every group along one axis; the last axis is the fastest."""
     place = namedtuple("place", names)  # type: ignore[misc]
     mapping = {place(*at): rank for rank, at in enumerate(itertools.product(*map(range, sizes)))}
     others = [name for name in names if name != axis]
@@ -91,7 +91,7 @@ def test_groups_of_one_axis(benchmark: Any) -> None:
 
 
 @pytest.mark.benchmark(group="groups of one axis of 131,072 ranks")
-def test_megatrons_algorithm_gives_the_same_groups_and_its_time_stands_beside(benchmark: Any) -> None:
+def test_megatrons_algorithm_returns_the_same_groups_and_is_timed(benchmark: Any) -> None:
     mesh = DeviceMesh(AXES)
     names = list(reversed(mesh.axis_names))
     sizes = [mesh.size(name) for name in names]
@@ -105,7 +105,7 @@ def test_megatrons_algorithm_gives_the_same_groups_and_its_time_stands_beside(be
 
 
 @pytest.mark.benchmark(group="groups of one axis of 1,024 ranks")
-def test_deepspeeds_algorithm_gives_the_same_groups(benchmark: Any) -> None:
+def test_deepspeeds_algorithm_returns_the_same_groups(benchmark: Any) -> None:
     mesh = DeviceMesh("pp=4, dp=32, tp=8")
     lists = benchmark.pedantic(deepspeed_groups, args=(mesh.axis_names, mesh.shape, "dp"), rounds=1)
     assert mesh["dp"].array.tolist() == lists
@@ -130,7 +130,7 @@ def test_membership_of_all_ranks(benchmark: Any) -> None:
 
 def test_the_group_of_one_rank(benchmark: Any) -> None:
     mesh = DeviceMesh(AXES)
-    group = benchmark(mesh.group_of, 77_777, "dp")
+    group = benchmark(lambda: mesh["dp"].of(77_777))
     assert 77_777 in group
 
 
@@ -144,6 +144,6 @@ def test_the_difference_of_two_meshes_as_a_frame(benchmark: Any) -> None:
     assert frame.shape == (5 * RANKS, 7)
 
 
-def test_the_proof_of_all_31_sets_of_axes(benchmark: Any) -> None:
+def test_the_check_of_all_31_sets_of_axes(benchmark: Any) -> None:
     frame = benchmark.pedantic(lambda: DeviceMesh(AXES).check_groups(), rounds=2)
     assert len(frame) == 31

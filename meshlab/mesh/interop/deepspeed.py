@@ -28,7 +28,7 @@ _SIGNATURES = {
 def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
     reject_experts("deepspeed", experts)
     first_rank(mesh, "DeepSpeed")
-    axes = [_THEIRS.get(name, name) for name in mesh.axis_names]
+    axes = [_THEIRS.get(name, name) for name in mesh.axis_names]  # ProcessTopology accepts any axis name
     arguments = {"axes": axes, "dims": list(mesh.shape)}
     if mesh.axis_names == ("pp", "dp", "tp"):
         pp, dp, tp = mesh.shape

@@ -87,7 +87,8 @@ class Format:
     build : callable
         Converts arguments, the world size if known, and a flag that selects the expert layout, to a mesh.
     from_object : callable, optional
-        Converts a live object of the framework to arguments, and anything else to None.
+        Converts a live object of the framework to arguments, and anything else to None. It looks at attributes, so that
+        no framework has to be imported.
     has_experts : callable, optional
         Returns True if arguments contain an expert layout that differs from the dense one.
     """
@@ -112,6 +113,7 @@ def reject_experts(framework: str, experts: object) -> None:
 
 def check_view(mesh: DeviceMesh, experts: DeviceMesh) -> None:
     """Raise a `MeshError` unless `experts` is a view of `mesh`."""
+    # view() checks the axes; the ranks must match too, because a framework creates both layouts from the axes alone.
     if not np.array_equal(mesh.view(experts.axes).ranks, experts.ranks):
         raise MeshError(
             f"{experts!r} is not a view of {mesh!r}: its ranks differ", hint="create it with mesh.view(...)"
@@ -186,6 +188,7 @@ def first_rank(mesh: DeviceMesh, framework: str, *, may_start_later: bool = Fals
 
 def _renaming(mesh: DeviceMesh, unknown: Sequence[str], order: Sequence[str]) -> str:
     """Return the call that renames unknown axes to synonyms, or an empty string if names alone are not enough."""
+    # A synonym helps only if the framework has it and no other axis of the mesh already has that name.
     new = {name: _SYNONYMS.get(name, "") for name in unknown}
     taken = [*mesh.axis_names, *new.values()]
     if any(name not in order or taken.count(name) > 1 for name in new.values()):

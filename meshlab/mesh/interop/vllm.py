@@ -48,6 +48,7 @@ def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
 
 
 def _experts_of(mesh: DeviceMesh) -> DeviceMesh:
+    # vLLM moves pp in front of dp, and merges dp, pcp and tp in this order.
     inside = [name for name in ("dp", "pcp", "tp") if name in mesh.axis_names]
     if not inside:
         raise MeshError(f"vLLM distributes experts over dp, pcp and tp, but {mesh} has none of these axes")
@@ -69,7 +70,7 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
     pairs = [(axis, arguments[flag]) for flag, axis in _FLAGS.items() if flag in arguments]
     mesh = DeviceMesh(pairs)
     if world_size is not None and world_size != mesh.size():
-        # vLLM gives left-over ranks to the slowest dimension, which is how a trainer runs several copies of it.
+        # vLLM assigns the remaining ranks to the slowest dimension: a trainer runs several copies of it this way.
         mesh = DeviceMesh([(_OUTSIDE, -1), *pairs], world_size=world_size)
     if not experts:
         return mesh
