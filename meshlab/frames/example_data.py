@@ -1,4 +1,4 @@
-"""Results of real runs that come with meshlab, to try plots, reports and widgets without a GPU."""
+"""Example data: results of real runs that are included in the package, to try plots and reports without a GPU."""
 
 from __future__ import annotations
 
@@ -24,31 +24,33 @@ EXAMPLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         }
     }
 )
-"""What there is, with what its frame says about itself."""
+"""The available examples, with the `attrs` of their frames and a description (``about``)."""
 
 
 def example(name: str = "h200x2") -> pd.DataFrame:
-    """Results that were measured on GPUs with this very package.
+    """Return results that were measured on GPUs with meshlab.
 
     Parameters
     ----------
-    name : {"h200x2"}
-        ``"h200x2"``: all_reduce, all_gather, reduce_scatter and broadcast on two H200 joined by NVLink, isolated,
-        pipelined and graph, 8 B to 512 MiB, every fourth power of two.
+    name : {"h200x2"}, default "h200x2"
+        ``"h200x2"``: all_reduce, all_gather, reduce_scatter and broadcast on two H200 GPUs connected by NVLink, in the
+        modes isolated, pipelined and graph, from 8 B to 512 MiB at every fourth power of two.
 
     Returns
     -------
     pandas.DataFrame
-        A results frame, see `meshlab.describe`.
+        One row per collective, mode and size, with the columns that `meshlab.describe` lists: ``time_us`` in µs,
+        ``busbw_gbs`` in GB/s and so on.
 
     Raises
     ------
     BenchError
-        If there is no example of that name.
+        If the name is unknown.
 
     Examples
     --------
-    >>> results = example("h200x2")
+    >>> import meshlab as ml
+    >>> results = ml.example("h200x2")
     >>> fast = results[(results["mode"] == "graph") & (results["collective"] == "all_reduce")]
     >>> f"{fast['busbw_gbs'].max():.0f} GB/s", results.attrs["where"]
     ('315 GB/s', '2 × H200 · NCCL 2.28.9')
@@ -57,8 +59,9 @@ def example(name: str = "h200x2") -> pd.DataFrame:
     from meshlab.frames.store import frame_from_csv
 
     if name not in EXAMPLES:
-        raise BenchError(f"there is no example {name!r}; there are {', '.join(EXAMPLES)}")
+        raise BenchError(f"unknown example {name!r}; choose one of {', '.join(EXAMPLES)}")
     results = frame_from_csv(Path(__file__).parent / "examples" / f"{name}.csv", RESULTS)
+    # The file has times only, so that a change of the definition of bandwidth applies to the examples as well.
     results["algbw_gbs"], results["busbw_gbs"] = bandwidth(
         results["collective"].tolist(), results["size_bytes"], results["n_ranks"], results["time_us"]
     )

@@ -1,4 +1,4 @@
-"""What to measure, as data: a plan is a product of choices, and a step is one of its points."""
+"""Plans as data: a plan is a product of choices, and a step is one point of that product."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = [
     "GROUPINGS",
     "PAIRED",
-    "PATIENCE_S",
+    "SLOW_STEP_S",
     "Function",
     "Grouping",
-    "Party",
+    "MeasuredGroup",
     "Plan",
     "Sampling",
     "Step",
@@ -40,44 +40,44 @@ __all__ = [
 ]
 
 
-PATIENCE_S = 10.0
-"""Time limit of a step whose calls are so slow that `Sampling.max_s` ends before an interval can be computed."""
+SLOW_STEP_S = 10.0
+"""Time limit in seconds of a step whose calls are too slow to compute an interval within `Sampling.max_s`."""
 
 Grouping = Literal["together", "alone", "pairs"]
 
 GROUPINGS: dict[Grouping, str] = {
-    "together": "all groups of an axis at once, which is the real load",
-    "alone": "one group after the other, the rest idle",
+    "together": "all groups of an axis at the same time, as in a training step",
+    "alone": "one group at a time, with the other ranks idle",
     "pairs": "every two ranks of a group, in rounds of pairs that share no rank",
 }
-"""The ranks that work at the same time."""
+"""The ranks that work at the same time, with a description of each choice."""
 
 PAIRED = ("send", "send_recv")
-"""The calls that pairs support: one message, or one in each direction at the same time."""
+"""The collectives that pairs support: one message, or one in each direction at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
-class Party:
-    """The ranks behind one row of the results: a group, or a pair within a group.
+class MeasuredGroup:
+    """The ranks behind one row of the results: a group, or a pair of ranks of a group.
 
     Parameters
     ----------
-    group : str
-        Name of the group.
+    name : str
+        Name of the group; for a pair, the group that both ranks belong to.
     ranks : tuple of int
         Global ranks, in group order; for a pair, the sender first.
     is_pair : bool, default False
-        Whether the ranks are a pair.
+        True if the ranks are a pair.
     """
 
-    group: str
+    name: str
     ranks: tuple[int, ...]
     is_pair: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One point of a plan: one call on the groups of one axis, in one mode.
+    """One point of a plan: one collective on the groups of one axis, in one mode.
 
     The fields have the names of the columns of the results.
 
@@ -86,23 +86,33 @@ class Step:
     index : int
         Position in the plan, from 0.
     collective : str
-        The collective, or the name of a user's function.
-    op, dtype, root, in_place
-        Arguments of the call; None where they have no meaning.
+        Name of the collective or of a user-defined function.
+    op : str or None
+        The reduce operation; None if nothing is reduced.
+    dtype : str or None
+        NumPy name of the element type; None for a function.
+    root : int or None
+        The root, as a rank of the group; None for collectives without a root.
+    in_place : bool or None
+        Whether input and output share memory; None for a function.
     mode : {"isolated", "pipelined", "graph"}
-        See `meshlab.comm.MODES`.
+        The way to time the calls, see `meshlab.comm.MODES`.
     axis : str
         The axis or group set of the mesh.
     n_ranks : int
         Number of ranks per group, or 2 for pairs.
-    count, size_bytes : int or None
-        The call's count argument in elements, and S of nccl-tests for it; None for a function.
-    grouping : {"together", "alone", "pairs"}
+    count : int or None
+        The count argument of the call, in elements; None for a function.
+    size_bytes : int or None
+        Message size in bytes, S of nccl-tests; None for a function.
+    grouping : {"together", "alone", "pairs"}, default "together"
         The ranks that work at the same time.
     number : int, default 0
-        The round of pairs.
-    concurrent_axis, concurrent_collective : str, optional
-        The axis that is busy at the same time, and its collective.
+        Index of the round of pairs, from 0.
+    concurrent_axis : str, optional
+        The axis that is busy at the same time.
+    concurrent_collective : str, optional
+        The collective that runs on the concurrent axis.
     concurrent : Step, optional
         The step to run at the same time. Its own `concurrent` is None.
     """
@@ -126,7 +136,7 @@ class Step:
 
     @property
     def parts(self) -> tuple[Step, ...]:
-        """The steps that get rows: this one, and the one that runs at the same time."""
+        """The steps that produce rows: this step, and the concurrent one."""
         return (self,) if self.concurrent is None else (self, self.concurrent)
 
     @property
@@ -139,12 +149,16 @@ class Step:
         own = (max(sizes) if self.in_place else sum(sizes)) * find_dtype(self.dtype).itemsize
         return own + (0 if self.concurrent is None else self.concurrent.buffer_bytes)
 
-    def parties(self, groups: Groups) -> list[Party]:
-        """Return the groups that get a row, or the pairs of this round."""
+    def measured_groups(self, groups: Groups) -> list[MeasuredGroup]:
+        """Return one item per row of the results: the groups, or the pairs of this round."""
         if self.grouping != "pairs":
-            return [Party(group.name, group.ranks) for group in groups]
+            return [MeasuredGroup(group.name, group.ranks) for group in groups]
         pairs = pairs_of_round(groups.size, self.number)
-        return [Party(group.name, (group.ranks[a], group.ranks[b]), is_pair=True) for group in groups for a, b in pairs]
+        return [
+            MeasuredGroup(group.name, (group.ranks[a], group.ranks[b]), is_pair=True)
+            for group in groups
+            for a, b in pairs
+        ]
 
     def __str__(self) -> str:
         size = "" if self.size_bytes is None else f" {format_size(self.size_bytes)} {self.dtype}"
@@ -177,15 +191,20 @@ def pairs_of_round(n: int, number: int) -> list[tuple[int, int]]:
     """
     rounds = n_rounds(n)
     turn, is_back = number % rounds, number >= rounds
-    others = n - 1 + n % 2
-    pairs = [(turn, others)] + [((turn + i) % others, (turn - i) % others) for i in range(1, (others + 1) // 2)]
-    there = [(min(pair), max(pair)) for pair in pairs if max(pair) < n]
-    return [(b, a) for a, b in there] if is_back else there
+    # The ranks 0 … m - 1 rotate on a circle of odd length m, and rank m is fixed. Two ranks of the circle meet in the
+    # round with a + b = 2·turn (mod m), which leaves the rank a = turn for rank m. Doubling is one-to-one modulo an odd
+    # number, so every pair has exactly one round. If n is odd, there is no rank m, and its partner pauses.
+    m = n - 1 + n % 2
+    pairs = [(turn, m)] + [((turn + i) % m, (turn - i) % m) for i in range(1, (m + 1) // 2)]
+    forward = [(min(pair), max(pair)) for pair in pairs if max(pair) < n]
+    return [(b, a) for a, b in forward] if is_back else forward
 
 
 def expand_steps(plan: Plan, mesh: DeviceMesh) -> tuple[Step, ...]:
     """Expand a plan into its steps on a mesh; see `Plan.steps`."""
     _check_concurrent(plan, mesh)
+    # An ordered set of steps without their index, because points may coincide: small sizes round to the same count, and
+    # the baselines of a concurrent axis may be in the plan already.
     steps: dict[Step, Step] = {}
     for step in _points(plan, mesh):
         concurrent = None if step.concurrent is None else replace(step.concurrent, index=len(steps))
@@ -194,12 +213,12 @@ def expand_steps(plan: Plan, mesh: DeviceMesh) -> tuple[Step, ...]:
 
 
 def _points(plan: Plan, mesh: DeviceMesh) -> Iterator[Step]:
-    """Yield all points of the plan, duplicates included, without their indices."""
+    """Yield all points of the plan, including duplicates. All of them have the index 0."""
     for axis, grouping in itertools.product(plan.axis, plan.grouping):
         n = mesh[axis].size
         if grouping == "pairs" and n < 2:
-            raise BenchError(f"the groups of {axis} have one rank, so there are no pairs; choose another axis")
-        for number in range(2 * n_rounds(n) if grouping == "pairs" else 1):
+            raise BenchError(f"the groups of {axis} have one rank and therefore no pairs; choose a different axis")
+        for number in range(2 * n_rounds(n) if grouping == "pairs" else 1):  # every round in both directions
             names = [name for name in plan.collective if _fits(name, grouping, number, n)]
             for name, dtype, op, mode, in_place, size in itertools.product(
                 names, plan.dtype, plan.op, plan.mode, plan.in_place, plan.sizes
@@ -230,7 +249,7 @@ def _check_concurrent(plan: Plan, mesh: DeviceMesh) -> None:
 
 
 def _check_same_ranks(mesh: DeviceMesh, axis: str, other: str) -> None:
-    """Raise unless two axes have the same ranks: the other ranks of a group would wait for one that has no call."""
+    """Raise unless two axes have the same ranks: a rank without a group in one of them would block its other group."""
     alone = np.setxor1d(mesh[axis].array, mesh[other].array)
     if alone.size:
         raise BenchError(
@@ -240,7 +259,7 @@ def _check_same_ranks(mesh: DeviceMesh, axis: str, other: str) -> None:
 
 
 def _fits(name: str, grouping: Grouping, number: int, n: int) -> bool:
-    """Return whether a collective is measured in a round; send_recv is the same in both directions, so once."""
+    """Return whether a collective is measured in a round. Only send needs the rounds in the opposite direction."""
     if grouping == "pairs":
         return name in PAIRED and (name == "send" or number < n_rounds(n))
     return name != "send"
@@ -255,7 +274,7 @@ def _point(
 ) -> Step:
     row, itemsize = find_collective(name), find_dtype(dtype).itemsize
     if row.rooted and not 0 <= plan.root < n:
-        raise BenchError(f"root {plan.root} is outside the groups of {axis}, whose ranks are 0 to {n - 1}")
+        raise BenchError(f"root={plan.root} is outside the groups of {axis}; choose a rank from 0 to {n - 1}")
     count = row.count_for(size, itemsize, n)
     return Step(
         index=0,
@@ -273,7 +292,8 @@ def _point(
 
 
 def _with_concurrent(plan: Plan, mesh: DeviceMesh, step: Step, point: Sequence[object]) -> Iterator[Step]:
-    """Yield the other axis by itself, then both at the same time: close together, so that clock drift hits both."""
+    """Yield the other axis in isolation, and then both axes at the same time."""
+    # The baselines directly precede the concurrent step, so that a drift of the clocks affects all three alike.
     dtype, op, mode, in_place, size = point
     for axis, name in plan.concurrent:
         if axis == step.axis:
@@ -287,45 +307,50 @@ def _with_concurrent(plan: Plan, mesh: DeviceMesh, step: Step, point: Sequence[o
 
 
 Function = Callable[[Any], Any]
-"""Something of the user's own to time: it takes the rank's `Communicator`, and may return what is to be timed."""
+"""A user-defined function to time. It takes the rank's `Communicator`, and may return a callable to time instead."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How many batches to take, and when to stop.
+    """The number of batches of a step, and the conditions to stop.
 
-    Sampling stops when the 95 % interval of the median is narrow enough, or time or batches run out. The decision is
-    made from times that all ranks share, so all ranks decide alike. To stop when an interval is narrow is a little
-    optimistic; `min_batches` keeps that small.
+    Sampling stops when the 95 % interval of the median is narrow enough, or when the time or the batches run out. All
+    ranks decide from the same times, so they stop at the same batch. An interval that is checked repeatedly is
+    sometimes narrow by chance, which makes this stopping rule slightly optimistic; `min_batches` limits the effect.
 
     Parameters
     ----------
     precision : float, default 0.05
-        Half the interval's width over the median that counts as narrow enough.
-    min_batches, max_batches : int
-        At least and at most so many batches; fewer than `min_batches` only when time runs out. An interval needs 6.
+        Relative half-width of the interval, as a share of the median, at which sampling stops.
+    min_batches : int, default 30
+        Minimum number of batches, unless the time runs out first. An interval needs 6.
+    max_batches : int, default 200
+        Maximum number of batches.
     batch_us : float, default 1000
-        How long a pipelined batch should last; it sets the calls per batch.
+        Target duration of a pipelined batch, in µs. It determines the number of calls per batch.
     max_calls : int, default 1000
-        At most so many calls per batch.
+        Maximum number of calls per batch.
     max_s : float, default 0.5
-        How long a step may take. Slow calls may take up to 10 s instead, if that gives them the 6 batches that an
-        interval needs; of calls that are slower still, there are fewer batches and no interval.
+        Maximum duration of a step, in seconds. Slow calls may take up to 10 s if that yields the 6 batches that an
+        interval needs. Even slower calls get fewer batches and no interval.
     warmup_batches : int, default 2
-        Batches that are kept and marked, but not used. Slow batches right behind them are marked too.
+        Number of batches that are kept and marked as warm-up, but excluded from the statistics. Slow batches that
+        directly follow them are marked too.
 
     Raises
     ------
     BenchError
-        If a number is too small, or the two of batches are not in order.
+        If a number is too small.
+        If `min_batches` is larger than `max_batches`.
 
     Examples
     --------
-    >>> Sampling(max_s=0.05).min_batches
+    >>> import meshlab as ml
+    >>> ml.Sampling(max_s=0.05).min_batches
     30
-    >>> Sampling(min_batches=100, max_batches=50)
+    >>> ml.Sampling(min_batches=100, max_batches=50)
     Traceback (most recent call last):
-    meshlab.errors.BenchError: min_batches=100 and max_batches=50 must be at least 1 and in order
+    meshlab.errors.BenchError: min_batches=100 and max_batches=50 must be at least 1, and in order
     """
 
     precision: float = 0.05
@@ -339,63 +364,75 @@ class Sampling:
     def __post_init__(self) -> None:
         if not 1 <= self.min_batches <= self.max_batches:
             raise BenchError(
-                f"min_batches={self.min_batches} and max_batches={self.max_batches} must be at least 1 and in order"
+                f"min_batches={self.min_batches} and max_batches={self.max_batches} must be at least 1, and in order"
             )
         for name in ("precision", "batch_us", "max_s", "max_calls"):
-            if not getattr(self, name) > 0:
-                raise BenchError(f"{name}={getattr(self, name)} must be above zero")
+            if not getattr(self, name) > 0:  # "not >" rather than "<=", to reject NaN as well
+                raise BenchError(f"{name}={getattr(self, name)} must be positive")
         if self.warmup_batches < 0:
             raise BenchError(f"warmup_batches={self.warmup_batches} must not be negative")
 
 
 @dataclass(frozen=True, init=False)
 class Plan:
-    """What to measure.
+    """The choices of a benchmark: collectives, axes, sizes and the way to measure them.
 
-    Every field in the first five lines takes one value or several; the plan is their product.
+    Collectives, axes, sizes, element types, operations, modes, placements and groupings take one value or several. The
+    plan is the product of all values.
 
     Parameters
     ----------
     collective : str, callable, or sequence of these
-        Such as ``"all_reduce"``, or a function of your own that takes a `Communicator`.
+        Collectives by name, such as ``"all_reduce"``, or functions that take a `Communicator`.
     axis : str or sequence of str
-        Axes of the mesh, or group sets by name: ``"tp"``, ``"dp-cp"``, ``"world"``, a group added by hand.
-    sizes : str, int or sequence
-        Anything `meshlab.units.parse_sizes` reads, such as ``"1K:64M"``, or a list of buckets ``"1M, 25M, 40M"``: the
-        total for gather-like collectives.
-    dtype, op, mode : str or sequence of str
-        Element types, reduce operations (``"pre_mul_sum(0.5)"`` too), and modes of `meshlab.comm.MODES`.
-    in_place : bool or sequence of bool
-        Whether input and output share memory. Where both are given, a collective that cannot stands once.
+        Axes of the mesh, or group sets by name: ``"tp"``, ``"dp-cp"``, ``"world"``, or a custom group.
+    sizes : str, int or sequence of these, default "1K:16M"
+        Message sizes in bytes, in any form that `meshlab.units.parse_sizes` reads: a range of powers of two such as
+        ``"1K:64M"``, or a list such as ``"1M, 25M, 40M"``. For gather-like collectives this is the total size.
+    dtype : str or sequence of str, default "float32"
+        Element types, by their NumPy names.
+    op : str, ReduceOp, or sequence of these, default "sum"
+        Reduce operations, for example ``"max"`` or ``"pre_mul_sum(0.5)"``.
+    mode : str or sequence of str, default "pipelined"
+        Ways to time the calls, see `meshlab.comm.MODES`.
+    in_place : bool or sequence of bool, default False
+        Whether input and output share memory. With both values, collectives that cannot work in place are measured out
+        of place only.
     root : int, default 0
-        A rank of the group, for collectives that have a root.
-    sampling : Sampling
-        How many batches to take.
+        The root, as a rank of the group, for collectives that have one.
+    sampling : Sampling, optional
+        Number of batches of each step. By default ``Sampling()``.
     check : bool, default True
-        Whether to compare each step's result with the right answer, outside the timed part.
+        Whether to compare the result of each step with the expected result, outside the timed part.
     grouping : str or sequence of str, default "together"
         The ranks that work at the same time: ``"together"`` (all groups of an axis), ``"alone"`` (one group at a
         time), ``"pairs"`` (every two ranks of a group, with ``"send"`` or ``"send_recv"``).
     concurrent : mapping of str to str, optional
-        The collectives that other axes run at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size
-        and mode. Each of the two is also measured by itself.
+        Collectives that other axes run at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size and
+        mode. Both collectives are also measured in isolation.
     launches : int, default 1
-        How often the whole plan is measured, each time with fresh communicators.
+        Number of repetitions of the plan, each with new communicators.
     shuffle : bool, default False
-        Whether to take the steps in random order, which keeps a drift of clocks out of the curves.
+        Whether to measure the steps in random order, so that a drift of the clocks does not bend the curves.
     seed : int, default 0
-        Of that order.
+        Seed of the random order.
     functions : mapping of str to callable, optional
-        Functions among `collective`, by name; they are found there by themselves.
+        Functions by name, for names in `collective`. Functions that are passed in `collective` are added.
 
     Raises
     ------
-    BenchError, CommunicatorError, ParseError
-        If a value is unknown or missing.
+    BenchError
+        If a choice has no value, or an unknown one.
+        If collectives, groupings and placements do not go together.
+    CommunicatorError
+        If a collective, an element type or an operation is unknown.
+    ParseError
+        If a size cannot be read.
 
     Examples
     --------
-    >>> plan = Plan(["all_reduce", "broadcast"], "tp", sizes="1K:4K")
+    >>> import meshlab as ml
+    >>> plan = ml.Plan(["all_reduce", "broadcast"], "tp", sizes="1K:4K")
     >>> steps = plan.steps("dp=2, tp=2")
     >>> len(steps), str(steps[0]).replace(chr(0x2009), " ")
     (6, 'all_reduce 1 KiB float32 along tp, pipelined')
@@ -450,10 +487,10 @@ class Plan:
         }
         for name, values in choices.items():
             if not values:
-                raise BenchError(f"the plan has no {name}; give at least one")
+                raise BenchError(f"the plan has no {name}; pass at least one")
             object.__setattr__(self, name, tuple(dict.fromkeys(values)))
         pairs = concurrent.items() if isinstance(concurrent, Mapping) else concurrent
-        put = object.__setattr__
+        put = object.__setattr__  # the dataclass is frozen
         put(self, "root", operator.index(root))
         put(self, "sampling", Sampling() if sampling is None else sampling)
         put(self, "check", check)
@@ -464,11 +501,18 @@ class Plan:
         put(self, "functions", MappingProxyType({name: named[name] for name in self.collective if name in named}))
         self._check()
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Like a saved run, a pickle has only the names of functions: they may be lambdas, which cannot be pickled.
+        return {**vars(self), "functions": dict.fromkeys(self.functions)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, functions=MappingProxyType(state["functions"]))
+
     def _check(self) -> None:
         _check_known("mode", self.mode, MODES)
         _check_known("grouping", self.grouping, GROUPINGS)
         if self.launches < 1:
-            raise BenchError(f"launches={self.launches} must be at least 1")
+            raise BenchError(f"launches must be at least 1, not {self.launches}")
         for name in (*self.collective, *(name for _, name in self.concurrent)):
             if name not in self.functions:
                 self._check_collective(name)
@@ -487,9 +531,9 @@ class Plan:
                 "grouping='pairs'"
             )
         if not row.is_measurable:
-            raise BenchError(f"{name} moves no data, so it has no sizes to measure; leave it out")
+            raise BenchError(f"{name} moves no data, so it has no sizes to measure; remove it from the plan")
         if not row.in_place and False not in self.in_place:
-            raise BenchError(f"{name} cannot work in place; give in_place=False, or both")
+            raise BenchError(f"{name} cannot work in place; pass in_place=False, or in_place=[False, True]")
         if self.grouping == ("pairs",) and name not in PAIRED:
             raise BenchError(
                 f"grouping='pairs' supports {' and '.join(PAIRED)}, not {name}; choose one of them, or another grouping"
@@ -500,21 +544,52 @@ class Plan:
 
         Sizes that round to the same count on the mesh's groups become one step. Every round of pairs is a step.
 
+        Parameters
+        ----------
+        mesh : DeviceMesh or str
+            The mesh whose groups are measured.
+
+        Returns
+        -------
+        tuple of Step
+            The steps in the order of the plan, with consecutive indices.
+
         Raises
         ------
         MeshError
             If the mesh has no such axis or group.
         BenchError
-            If the root is outside a group, or a group has no pairs.
+            If the root is outside a group.
+            If a group has only one rank, and therefore no pairs.
+            If two concurrent axes are the same, or have different ranks.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> [step.size_bytes for step in ml.Plan("all_gather", "tp", sizes="1, 8, 1K").steps("tp=4")]
+        [16, 1024]
         """
         return expand_steps(self, as_mesh(mesh))
 
     def order(self, n: int, launch: int) -> list[int]:
-        """In which order a launch takes the `n` steps of the plan: a new one for every launch when shuffled.
+        """Return the order in which a launch measures the `n` steps of the plan.
+
+        Parameters
+        ----------
+        n : int
+            Number of steps.
+        launch : int
+            Index of the launch, from 0. With ``shuffle=True`` every launch has a different order.
+
+        Returns
+        -------
+        list of int
+            The indices of the steps.
 
         Examples
         --------
-        >>> Plan("all_reduce", "tp").order(3, launch=0)
+        >>> import meshlab as ml
+        >>> ml.Plan("all_reduce", "tp").order(3, launch=0)
         [0, 1, 2]
         """
         if not self.shuffle:
@@ -523,24 +598,26 @@ class Plan:
         return order
 
     def estimate(self, mesh: MeshLike, *, backend: str = "mpi", results: pd.DataFrame | None = None) -> Estimate:
-        """Say how long the plan may take on a mesh, and how much memory, before anything starts.
+        """Estimate the duration and the memory of the plan on a mesh, without starting anything.
 
         Parameters
         ----------
         mesh : DeviceMesh or str
-            Where it is measured.
-        backend : {"nccl", "mpi", "threads"}
-            Whose latency and bandwidth to assume.
+            The mesh whose groups are measured.
+        backend : {"mpi", "nccl", "threads"}, default "mpi"
+            The backend whose typical latency and bandwidth are assumed.
         results : pandas.DataFrame, optional
-            Results of an earlier run; times found there count more than the assumption.
+            Results of an earlier run. Times that it contains replace the assumptions.
 
         Returns
         -------
         Estimate
+            The number of steps, the duration in seconds, and the memory in bytes.
 
         Examples
         --------
-        >>> estimate = Plan("all_reduce", "tp", sizes="1M").estimate("tp=2")
+        >>> import meshlab as ml
+        >>> estimate = ml.Plan("all_reduce", "tp", sizes="1M").estimate("tp=2")
         >>> estimate.n_steps, estimate.memory_bytes
         (1, 2097152)
         """
@@ -564,7 +641,7 @@ class Plan:
 def _check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in known:
-            raise BenchError(f"there is no {what} {name!r}; there are {', '.join(known)}")
+            raise BenchError(f"unknown {what} {name!r}; choose one of {', '.join(known)}")
 
 
 def _several(value: Any) -> tuple[Any, ...]:
@@ -576,15 +653,19 @@ def _several(value: Any) -> tuple[Any, ...]:
 
 
 def _name(one: str | Function, named: dict[str, Function | None]) -> str:
-    """The name of a collective or of a function, which is noted in `named`."""
+    """Return the name of a collective or of a function; a function is added to `named`."""
     if isinstance(one, str):
         return one
     if not callable(one):
-        raise BenchError(f"{one!r} is neither the name of a collective nor a function of a communicator")
+        raise BenchError(
+            f"collective must be the name of a collective or a function that takes a communicator, not {one!r}"
+        )
     name = str(getattr(one, "__name__", type(one).__name__))
     if name in CATALOG:
-        raise BenchError(f"the function {name!r} is called like a collective; rename it, or its rows look alike")
+        raise BenchError(
+            f"function {name!r} has the name of a collective, so its rows would be ambiguous; rename the function"
+        )
     if named.get(name) not in (None, one):
-        raise BenchError(f"two functions are called {name!r}; rename one, or their rows look alike")
+        raise BenchError(f"two functions have the name {name!r}, so their rows would be ambiguous; rename one of them")
     named[name] = one
     return name

@@ -1,4 +1,4 @@
-"""Redaction: replace the names of hosts and users, addresses and UUIDs of a run by hashes, before it is shared."""
+"""Redaction: replace host names, user names, addresses and UUIDs in a run by hashes before sharing it."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ _HOME = re.compile(r"(/home/|/Users/)[^/\s:]+")
 
 
 class Redactor:
-    """Replace names by hashes. The key is random and is not kept, so the names cannot be guessed by trial.
+    """Replace names by keyed hashes. The key is random and not stored, so trying names does not reverse a hash.
 
     Parameters
     ----------
-    hosts, users : iterable of str
-        The names to replace.
+    hosts : iterable of str
+        Host names to replace, also without their domains.
+    users : iterable of str, default ()
+        User names to replace.
 
     Examples
     --------
@@ -42,19 +44,21 @@ class Redactor:
         names = {name: "host" for host in hosts for name in (host, host.partition(".")[0]) if name}
         names |= {user: "user" for user in users if user and user != "root"}
         self._kinds = names
+        # The longest name first, because the alternatives of a regular expression are tried in order: otherwise node1
+        # would be replaced within node1.cluster.example, and the domain would remain.
         longest_first = sorted(map(re.escape, names), key=len, reverse=True)
-        # Letters, digits, underscores and dashes belong to a name, so node7 is not found in node77.
+        # Letters, digits, underscores and dashes are part of a name, so that node7 does not match in node77.
         self._names = re.compile(rf"(?<![\w-])(?:{'|'.join(longest_first) or '(?!)'})(?![\w-])")
 
     def text(self, text: str) -> str:
-        """Return a string without names."""
+        """Return a string with hashes instead of names."""
         text = _UUID.sub(lambda found: f"{found[1]}-{self._hash(found[0])}", text)
         text = _HOME.sub(r"\1user", text)
         text = self._names.sub(lambda found: f"{self._kinds[found[0]]}-{self._hash(found[0])}", text)
         return _ADDRESS.sub(lambda found: f"address-{self._hash(found[0])}", text)
 
     def anything(self, value: Any) -> Any:
-        """Return a value of dicts, lists, strings and numbers without names."""
+        """Return nested dicts, lists and strings with hashes instead of names. Other values are not changed."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -68,7 +72,7 @@ class Redactor:
 
 
 def redact(run: RunData) -> RunData:
-    """Return a copy of a run without names; see `RunData.redacted`."""
+    """Return a copy of a run with hashes instead of names; see `RunData.redacted`."""
     redactor = Redactor(run.hosts, [_user(), Path.home().name])
     frames = []
     for frame in (run.results, run.samples):
@@ -82,5 +86,5 @@ def redact(run: RunData) -> RunData:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (OSError, KeyError):  # no name for this user
+    except (OSError, KeyError):  # a user ID without an entry in the password database, as in some containers
         return ""

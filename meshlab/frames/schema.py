@@ -1,7 +1,7 @@
-"""The frames `samples` and `results`: their columns, dtypes and units, and the one function that makes bandwidth.
+"""The `results`, `samples` and `devices` frames: columns, dtypes and units, and the only computation of bandwidth.
 
-Everything that produces or reads measurements goes through here: runs on engines, readers of other tools' logs, the
-live view, plots and reports.
+Everything that produces or reads measurements uses this module: runs on engines, readers of other tools' logs, the live
+view, plots and reports.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Column:
     Parameters
     ----------
     name : str
-        The name; it carries the unit.
+        Name of the column, with the unit as a suffix.
     dtype : str
-        The pandas dtype; all of them have a missing value.
+        The pandas dtype. All dtypes in use support missing values.
     text : str
-        What it holds, in one sentence.
+        One-sentence description of the values.
     """
 
     name: str
@@ -60,44 +60,48 @@ def _columns(*rows: tuple[str, str, str]) -> tuple[Column, ...]:
 
 
 SAMPLES = _columns(
-    ("run_id", "string", "Which run; unique."),
-    ("launch", "Int64", "Which repeat with fresh communicators, from 0."),
-    ("step", "Int64", "Which step of the plan, from 0."),
-    ("axis", "string", "The axis or group set that was measured."),
-    ("grouping", "string", "together, alone or pairs, as in the results."),
+    ("run_id", "string", "Unique ID of the run."),
+    ("launch", "Int64", "Repetition with new communicators, counted from 0."),
+    ("step", "Int64", "Index of the step in the plan, from 0."),
+    ("axis", "string", "The measured axis or group set."),
+    (
+        "grouping",
+        "string",
+        "The ranks that worked at the same time: together (all groups of the axis), alone (one group), or pairs.",
+    ),
     ("concurrent_axis", "string", "The axis that was busy at the same time; missing if there was none."),
-    ("group", "string", "The name of the group."),
-    ("src_rank", "Int64", "The sender of a pair, as a global rank; missing unless pairs were measured."),
-    ("dst_rank", "Int64", "The receiver of a pair, as a global rank; missing unless pairs were measured."),
-    ("rank", "Int64", "The global rank."),
-    ("batch", "Int64", "Which batch, from 0; warm-up counts too."),
-    ("calls", "Int64", "How many calls the batch held."),
-    ("time_us", "float64", "Time per call over the batch, on this rank, in µs."),
-    ("host_us", "float64", "Time per call until the call returned to the host, in µs."),
+    ("group", "string", "Name of the group; for pairs, the group that both ranks belong to."),
+    ("src_rank", "Int64", "Global rank of a pair's sender; missing unless pairs were measured."),
+    ("dst_rank", "Int64", "Global rank of a pair's receiver; missing unless pairs were measured."),
+    ("rank", "Int64", "Global rank."),
+    ("batch", "Int64", "Index of the batch, from 0, warm-up included."),
+    ("calls", "Int64", "Number of calls in the batch."),
+    ("time_us", "float64", "Mean time per call of the batch on this rank, in µs."),
+    ("host_us", "float64", "Mean time per call until it returned to the host, in µs."),
     (
         "start_offset_us",
         "float64",
-        "How long after the first rank of the group this rank began (a function: came to its first collective), in µs; "
-        "missing unless aligned.",
+        "Start of this rank minus the start of the first rank of the group, in µs; a function starts with its first "
+        "collective. Missing unless starts were aligned.",
     ),
-    ("is_warmup", "boolean", "True for batches that no statistic uses."),
-    ("status", "string", "ok, or what went wrong."),
+    ("is_warmup", "boolean", "True for batches that are excluded from all statistics."),
+    ("status", "string", "ok, or wrong if this rank had wrong elements in the check."),
 )
 """Columns of the samples: one row per step, rank and batch."""
 
 RESULTS = _columns(
-    ("run_id", "string", "Which run; unique."),
-    ("launch", "Int64", "Which repeat with fresh communicators, from 0."),
-    ("step", "Int64", "Which step of the plan, from 0."),
-    ("source", "string", "What measured: a backend of meshlab (nccl, mpi, threads) or another tool (nccl-tests)."),
-    ("collective", "string", "The collective, in snake case; or the name of a function of the user's own."),
-    ("op", "string", "The reduce operation; missing where nothing is reduced."),
-    ("dtype", "string", "The element type, by numpy's name."),
-    ("root", "Int64", "The root, as a rank of the group; missing where there is none."),
-    ("in_place", "boolean", "True when input and output share memory."),
+    ("run_id", "string", "Unique ID of the run."),
+    ("launch", "Int64", "Repetition with new communicators, counted from 0."),
+    ("step", "Int64", "Index of the step in the plan, from 0."),
+    ("source", "string", "The meshlab backend (nccl, mpi, threads) or the tool (nccl-tests) that measured the row."),
+    ("collective", "string", "Name of the collective, in snake case, or of a user-defined function."),
+    ("op", "string", "The reduce operation; missing if nothing is reduced."),
+    ("dtype", "string", "NumPy name of the element type."),
+    ("root", "Int64", "The root, as a rank of the group; missing for collectives without a root."),
+    ("in_place", "boolean", "True if input and output share memory."),
     ("mode", "string", "isolated, pipelined or graph."),
-    ("axis", "string", "The axis or group set that was measured."),
-    ("group", "string", "The name of the group; for pairs, the group that both ranks belong to."),
+    ("axis", "string", "The measured axis or group set."),
+    ("group", "string", "Name of the group; for pairs, the group that both ranks belong to."),
     (
         "grouping",
         "string",
@@ -105,143 +109,167 @@ RESULTS = _columns(
     ),
     ("concurrent_axis", "string", "The axis that was busy at the same time; missing if there was none."),
     ("concurrent_collective", "string", "The collective that ran on the concurrent axis; missing if there was none."),
-    ("src_rank", "Int64", "The sender of a pair, as a global rank; missing unless pairs were measured."),
+    ("src_rank", "Int64", "Global rank of a pair's sender; missing unless pairs were measured."),
     (
         "dst_rank",
         "Int64",
-        "The receiver of a pair, as a global rank; with send_recv both ranks send. Missing unless pairs were measured.",
+        "Global rank of a pair's receiver; with send_recv both ranks send. Missing unless pairs were measured.",
     ),
-    ("n_ranks", "Int64", "How many ranks the group has."),
+    ("n_ranks", "Int64", "Number of ranks in the group, or 2 for pairs."),
     ("count", "Int64", "The count argument of the call, in elements: per rank for gather-like collectives."),
     (
         "size_bytes",
         "Int64",
-        "S of nccl-tests: the total for all_gather, reduce_scatter and all_to_all; missing for a function.",
+        "Message size in bytes, S of nccl-tests: the total for all_gather, reduce_scatter and all_to_all. Missing for "
+        "functions.",
     ),
-    ("n_samples", "Int64", "How many batches the statistics use."),
-    ("calls", "Int64", "Calls per batch."),
-    ("time_us", "float64", "Median over batches of the slowest rank's time per call, in µs."),
-    ("time_us_lo", "float64", "Lower end of the 95 % interval of that median, in µs; missing below 6 batches."),
-    ("time_us_hi", "float64", "Upper end of it."),
-    ("p95_us", "float64", "95th percentile over batches, in µs; missing below 20 batches."),
-    ("p99_us", "float64", "99th percentile over batches, in µs; missing below 100 batches."),
-    ("min_us", "float64", "Fastest batch, in µs."),
-    ("max_us", "float64", "Slowest batch, in µs."),
-    ("skew_us", "float64", "Median over batches of slowest minus fastest rank, in µs."),
-    ("alignment_us", "float64", "Median over batches of last minus first start, in µs; missing unless aligned."),
-    ("algbw_gbs", "float64", "size_bytes / time_us, in GB/s."),
-    ("busbw_gbs", "float64", "algbw_gbs times the collective's factor, in GB/s; missing for one rank."),
-    ("n_wrong", "Int64", "Elements that differ from the right answer, summed over ranks; missing when unchecked."),
-    ("status", "string", "ok, wrong, failed, cancelled, or skipped because its buffers do not fit into memory."),
-    ("stop_reason", "string", "Why sampling stopped: precise, time, batches, or an error's sentence."),
-    ("mesh_fingerprint", "string", "The fingerprint of the mesh."),
+    ("n_samples", "Int64", "Number of batches in the statistics."),
+    ("calls", "Int64", "Number of calls per batch."),
+    ("time_us", "float64", "Median over the batches of the slowest rank's time per call, in µs."),
+    ("time_us_lo", "float64", "Lower bound of the 95 % interval of that median, in µs; missing below 6 batches."),
+    ("time_us_hi", "float64", "Upper bound of the 95 % interval of that median, in µs; missing below 6 batches."),
+    ("p95_us", "float64", "95th percentile over the batches, in µs; missing below 20 batches."),
+    ("p99_us", "float64", "99th percentile over the batches, in µs; missing below 100 batches."),
+    ("min_us", "float64", "Time per call of the fastest batch, in µs."),
+    ("max_us", "float64", "Time per call of the slowest batch, in µs."),
+    ("skew_us", "float64", "Median over the batches of the slowest minus the fastest rank, in µs."),
+    (
+        "alignment_us",
+        "float64",
+        "Median over the batches of the last minus the first start, in µs; missing unless starts were aligned.",
+    ),
+    ("algbw_gbs", "float64", "Algorithm bandwidth, size_bytes / time_us, in GB/s."),
+    ("busbw_gbs", "float64", "Bus bandwidth, algbw_gbs times the collective's factor, in GB/s; missing for one rank."),
+    ("n_wrong", "Int64", "Number of elements on all ranks that differ from the expected result; missing if unchecked."),
+    ("status", "string", "ok, wrong, failed, cancelled, or skipped because its buffers exceed the free memory."),
+    ("stop_reason", "string", "Why sampling stopped (precise, time or batches), or an error message."),
+    ("mesh_fingerprint", "string", "Fingerprint of the mesh."),
 )
 """Columns of the results: one row per step and group."""
 
 DEVICES = (
     Column("when", "string", "before or after the run."),
-    Column("host", "string", "The host."),
-    Column("device", "Int64", "The GPU's index as the driver counts."),
-    Column("clock_sm_mhz", "float64", "Clock of the multiprocessors."),
-    Column("clock_memory_mhz", "float64", "Clock of the memory."),
-    Column("temperature_c", "float64", "Temperature."),
-    Column("power_w", "float64", "Power drawn."),
-    Column("utilisation_percent", "float64", "How much of the last moment a kernel ran."),
-    Column("memory_bytes", "Int64", "Memory in all."),
-    Column("memory_used_bytes", "Int64", "Memory in use."),
-    Column("throttle", "string", "What holds the clocks down; empty for nothing."),
-    Column("ecc_corrected", "Int64", "Memory errors that were corrected, since the driver came."),
-    Column("ecc_uncorrected", "Int64", "Memory errors that were not."),
-    Column("nvlink_errors", "Int64", "Replays, recoveries and checksum errors of all NVLinks."),
+    Column("host", "string", "Name of the host."),
+    Column("device", "Int64", "Index of the GPU in the numbering of the driver."),
+    Column("clock_sm_mhz", "float64", "Clock of the streaming multiprocessors, in MHz."),
+    Column("clock_memory_mhz", "float64", "Clock of the memory, in MHz."),
+    Column("temperature_c", "float64", "Temperature, in °C."),
+    Column("power_w", "float64", "Power draw, in W."),
+    Column("utilisation_percent", "float64", "Share of the driver's last sampling period with a running kernel, in %."),
+    Column("memory_bytes", "Int64", "Total memory, in bytes."),
+    Column("memory_used_bytes", "Int64", "Used memory, in bytes."),
+    Column("throttle", "string", "Reasons why the clocks are reduced; empty if there are none."),
+    Column("ecc_corrected", "Int64", "Number of corrected memory errors since the driver was loaded."),
+    Column("ecc_uncorrected", "Int64", "Number of uncorrected memory errors since the driver was loaded."),
+    Column("nvlink_errors", "Int64", "Number of replay, recovery and CRC errors, summed over all NVLinks."),
 )
-"""Columns of the frame of devices: one row per GPU, before and after a run; what a driver does not say is missing."""
+"""Columns of the devices frame: one row per GPU, before and after a run. Values that the driver lacks are missing."""
 
 STEP = ("run_id", "launch", "step", "axis", "group", "src_rank", "dst_rank")
-"""The columns that identify a row of the results and its samples. Some are missing, so group with ``dropna=False``."""
+"""The columns that identify a row of the results and its samples. They may be NA, so group with ``dropna=False``."""
 
 
 def describe(columns: Sequence[Column] = RESULTS) -> pd.DataFrame:
-    """List the columns of a frame with dtype and meaning.
+    """Return the columns of a frame with their dtypes and meanings.
 
     Parameters
     ----------
-    columns : sequence of Column
-        The definition of a frame: that of results, or ``meshlab.frames.schema.SAMPLES``.
+    columns : sequence of Column, default RESULTS
+        The columns of a frame: ``ml.frames.RESULTS``, ``ml.frames.SAMPLES`` or ``ml.frames.DEVICES``.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per column, indexed by its name (``column``): ``dtype``, and ``meaning`` with the unit.
 
     Raises
     ------
     BenchError
-        If it is something else.
+        If `columns` is not a sequence of `Column`.
 
     Examples
     --------
-    >>> describe(RESULTS).loc["busbw_gbs", "dtype"]
+    >>> import meshlab as ml
+    >>> ml.describe().loc["busbw_gbs", "dtype"]
     'float64'
+    >>> ml.describe(ml.frames.SAMPLES).loc["calls", "meaning"]
+    'Number of calls in the batch.'
     """
     import pandas as pd
 
     given: Any = columns
     if not isinstance(given, (tuple, list)) or not all(isinstance(column, Column) for column in given):
-        what = f"the text {given!r}" if isinstance(given, str) else f"a {type(given).__name__}"
+        what = f"the string {given!r}" if isinstance(given, str) else f"a {type(given).__name__}"
         raise BenchError(
-            f"describe() takes the definition of a frame, not {what}; describe() alone lists the columns of results, "
-            "and describe().loc['busbw_gbs', 'meaning'] is one of them"
+            f"columns must be a sequence of Column, not {what}; describe() without arguments lists the columns of the "
+            "results, and describe().loc['busbw_gbs', 'meaning'] describes one of them"
         )
     rows = [(column.name, column.dtype, column.text) for column in columns]
     return pd.DataFrame(rows, columns=["column", "dtype", "meaning"]).set_index("column")
 
 
 def require_columns(frame: pd.DataFrame, names: Sequence[str], what: str = "results") -> None:
-    """Raise a `BenchError` unless something is a frame with these columns.
+    """Raise unless an object is a frame with these columns.
 
     Parameters
     ----------
     frame : pandas.DataFrame
-        What a user gave.
+        The object that a caller passed.
     names : sequence of str
-        The columns that are needed.
+        The required columns.
     what : {"results", "samples"}
-        The frame that is wanted.
+        The expected kind of frame, for the message.
+
+    Raises
+    ------
+    BenchError
+        If the object is not a frame, or a column is missing.
 
     Examples
     --------
     >>> require_columns(empty_results(), ["status", "size_bytes"])
     >>> require_columns(empty_samples(), ["status", "size_bytes"])
     Traceback (most recent call last):
-    meshlab.errors.BenchError: a results frame is needed, but this one has no column size_bytes
+    meshlab.errors.BenchError: expected a results frame, but this one has no column size_bytes
     """
     given: Any = frame
     columns = getattr(given, "columns", None)
     if columns is None:
-        cure = f"give its .{what}" if hasattr(given, what) else f"run.{what} is one"
-        raise BenchError(f"a {what} frame is needed, not {type(given).__name__}; {cure}")
+        fix = f"pass its .{what}" if hasattr(given, what) else f"pass run.{what}"
+        raise BenchError(f"expected a {what} frame, not {type(given).__name__}; {fix}")
     missing = [name for name in names if name not in columns]
     if missing:
-        raise BenchError(f"a {what} frame is needed, but this one has no column {', '.join(missing)}")
+        raise BenchError(f"expected a {what} frame, but this one has no column {', '.join(missing)}")
 
 
 def bandwidth(
     collective: Sequence[str | None], size_bytes: Any, n_ranks: Any, time_us: Any
 ) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.float64]]]:
-    """Algorithm and bus bandwidth from time; the one place where bandwidth is computed.
+    """Compute algorithm and bus bandwidth from times. All bandwidths in meshlab are computed here.
 
-    algbw = S / t, and busbw = algbw times the collective's factor, as nccl-tests' PERFORMANCE.md defines both.
+    algbw = S / t, and busbw = algbw times the collective's factor, as defined in nccl-tests' PERFORMANCE.md.
 
     Parameters
     ----------
     collective : sequence of str
-        One name per row; an unknown or missing name gives a missing busbw.
-    size_bytes, n_ranks, time_us : array_like
-        One value per row; missing values may stand anywhere.
+        Name of the collective of each row. The busbw of an unknown or missing name is NaN.
+    size_bytes : array_like
+        Message size S of each row, in bytes. Missing values are allowed.
+    n_ranks : array_like
+        Number of ranks of each row. Missing values are allowed.
+    time_us : array_like
+        Time per call of each row, in µs. Missing values are allowed.
 
     Returns
     -------
     algbw_gbs, busbw_gbs : numpy.ndarray
-        In GB/s (10^9 bytes per second). NaN where time, size or factor is missing, and busbw for one rank.
+        Bandwidths in GB/s (10^9 bytes per second), float64. NaN if the time, the size or the factor is missing, and for
+        the busbw of a single rank.
 
     Examples
     --------
-    >>> algbw, busbw = bandwidth(["all_reduce"], [1 << 30], [2], [3295.43])
+    >>> import meshlab as ml
+    >>> algbw, busbw = ml.frames.bandwidth(["all_reduce"], [1 << 30], [2], [3295.43])
     >>> round(float(algbw[0]), 2), round(float(busbw[0]), 2)
     (325.83, 325.83)
     """
@@ -265,21 +293,22 @@ def _floats(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def conform(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
-    """Give a frame exactly the columns of a definition, in order, with its dtypes; `attrs` are kept.
+    """Return a frame with exactly the given columns, in their order and with their dtypes. `attrs` are kept.
 
-    Columns that are absent become missing values.
+    Absent columns are filled with missing values.
 
     Raises
     ------
     BenchError
-        If the frame has a column that the definition does not know, or a value does not fit its dtype.
+        If the frame has an unknown column.
+        If a value cannot be converted to the dtype of its column.
     """
     import pandas as pd
 
     names = [column.name for column in columns]
     unknown = [str(name) for name in frame.columns if name not in names]
     if unknown:
-        raise BenchError(f"unknown columns {', '.join(unknown)}; the frame has {', '.join(names)}")
+        raise BenchError(f"unknown columns {', '.join(unknown)}; choose from {', '.join(names)}")
     data = {}
     for column in columns:
         absent = pd.Series([pd.NA] * len(frame), index=frame.index)
@@ -296,7 +325,7 @@ def conform(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
 def _cast(values: Any, dtype: str) -> Any:
     import pandas as pd
 
-    if str(values.dtype) == dtype:  # pandas' own comparison takes its two string dtypes for one
+    if str(values.dtype) == dtype:  # by name, because == does not distinguish the two string dtypes of pandas
         return values
     if dtype == "float64":
         return pd.to_numeric(values).astype("Float64").astype("float64")
@@ -308,12 +337,12 @@ def _cast(values: Any, dtype: str) -> Any:
 
 
 def empty_results() -> pd.DataFrame:
-    """A results frame without rows."""
+    """Return a results frame without rows."""
     return _empty(RESULTS)
 
 
 def empty_samples() -> pd.DataFrame:
-    """A samples frame without rows."""
+    """Return a samples frame without rows."""
     return _empty(SAMPLES)
 
 
@@ -324,9 +353,9 @@ def _empty(columns: Sequence[Column]) -> pd.DataFrame:
 
 
 def is_plain(results: pd.DataFrame) -> pd.Series[bool]:
-    """Select the rows that axes are compared by: all groups together, and nothing concurrent on another axis.
+    """Select the rows of the normal load: all groups of the axis together, and no concurrent axis.
 
-    Logs of other tools do not record the grouping; their rows count as plain.
+    Use it to compare axes. Logs of other tools do not record the grouping, so their rows count as plain.
 
     Examples
     --------
@@ -361,7 +390,7 @@ def with_step_columns(frame: pd.DataFrame, results: pd.DataFrame) -> pd.DataFram
 
 
 def devices_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The frame of devices."""
+    """Return the devices frame of these rows."""
     import pandas as pd
 
     return conform(pd.DataFrame(rows, columns=[column.name for column in DEVICES], dtype=object), DEVICES)

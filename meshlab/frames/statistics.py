@@ -1,4 +1,4 @@
-"""Statistics of times: nothing here assumes that they are normal."""
+"""Robust statistics of times. Times are skewed and have outliers, so nothing here assumes a normal distribution."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ import numpy.typing as npt
 __all__ = ["Summary", "leading_warmup", "median_interval", "spike_limit", "summarise"]
 
 FEWEST_FOR_INTERVAL, FEWEST_FOR_P95, FEWEST_FOR_P99 = 6, 20, 100
-_SPIKE_MADS, _QUIET = 5.0, 0.01
+_SPIKE_DEVIATIONS, _SMALLEST_DEVIATION = 5.0, 0.01
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a set of times comes to, in the unit of the times; NaN where there are too few.
+    """Summary statistics of a set of times, in the unit of the times. NaN if there are too few times.
 
     Parameters
     ----------
     n : int
-        How many times.
-    median, lo, hi : float
-        The median and its 95 % interval.
-    p95, p99, least, most : float
-        Percentiles and extremes.
+        Number of times.
+    median : float
+        The median.
+    lo, hi : float
+        Bounds of the 95 % confidence interval of the median; needs 6 times.
+    p95, p99 : float
+        The 95th percentile, which needs 20 times, and the 99th, which needs 100.
+    min, max : float
+        The extremes.
     """
 
     n: int
@@ -37,15 +41,15 @@ class Summary:
     hi: float
     p95: float
     p99: float
-    least: float
-    most: float
+    min: float
+    max: float
 
 
 def median_interval(values: Floats) -> tuple[float, float]:
-    """The 95 % interval of the median, from order statistics.
+    """Return the 95 % confidence interval of the median, from order statistics.
 
-    No shape of the distribution is assumed: the ends are the values at the ranks (n − 1.96 √n) / 2 and
-    1 + (n + 1.96 √n) / 2, rounded outwards (Hoefler and Belli, SC'15, rule 5).
+    The interval is nonparametric. Its bounds are the values at the ranks (n − 1.96 √n) / 2 and 1 + (n + 1.96 √n) / 2,
+    rounded outwards (T. Hoefler and R. Belli, Scientific Benchmarking of Parallel Computing Systems, SC'15, rule 5).
 
     Parameters
     ----------
@@ -55,7 +59,7 @@ def median_interval(values: Floats) -> tuple[float, float]:
     Returns
     -------
     lo, hi : float
-        NaN for fewer than 6 samples: no such interval exists then.
+        The bounds, in the unit of the samples. NaN for fewer than 6 samples.
 
     Examples
     --------
@@ -66,6 +70,9 @@ def median_interval(values: Floats) -> tuple[float, float]:
     if n < FEWEST_FOR_INTERVAL:
         return math.nan, math.nan
     ordered = np.sort(values)
+    # The number of samples below the true median is binomial(n, 1/2), with a standard deviation of √n / 2, whatever the
+    # distribution of the samples. So the median is between two order statistics that are 1.96 deviations around n / 2.
+    # Below 6 samples even the extremes miss it with a probability of 2 / 2^n > 5 %.
     half = 1.96 * math.sqrt(n)
     lower = max(math.floor((n - half) / 2), 1)
     upper = min(math.ceil(1 + (n + half) / 2), n)
@@ -73,12 +80,12 @@ def median_interval(values: Floats) -> tuple[float, float]:
 
 
 def summarise(values: npt.ArrayLike) -> Summary:
-    """Summarise times.
+    """Compute the summary statistics of times.
 
     Examples
     --------
     >>> summary = summarise([3.0, 1.0, 2.0])
-    >>> summary.median, summary.least, summary.most, summary.p95
+    >>> summary.median, summary.min, summary.max, summary.p95
     (2.0, 1.0, 3.0, nan)
     """
     times: Floats = np.asarray(values, dtype=np.float64)
@@ -97,21 +104,21 @@ def summarise(values: npt.ArrayLike) -> Summary:
         hi=hi,
         p95=percentile(0.95, FEWEST_FOR_P95),
         p99=percentile(0.99, FEWEST_FOR_P99),
-        least=float(times.min()),
-        most=float(times.max()),
+        min=float(times.min()),
+        max=float(times.max()),
     )
 
 
 def is_precise(values: npt.NDArray[Any], precision: float) -> bool:
-    """Whether half the width of the median's interval is at most `precision` times the median."""
+    """Return whether half the width of the median's interval is at most `precision` times the median."""
     lo, hi = median_interval(values)
-    return bool((hi - lo) / 2 <= precision * float(np.median(values)))  # False when there is no interval
+    return bool((hi - lo) / 2 <= precision * float(np.median(values)))  # False without an interval, because of the NaN
 
 
 def spike_limit(values: npt.NDArray[Any]) -> float:
-    """The time above which a batch is a spike: the median and five times the median absolute deviation.
+    """Return the time above which a batch is a spike: the median plus five median absolute deviations.
 
-    Where times are very even, one percent of the median stands for that deviation.
+    The deviation is taken to be at least one percent of the median.
 
     Parameters
     ----------
@@ -121,7 +128,7 @@ def spike_limit(values: npt.NDArray[Any]) -> float:
     Returns
     -------
     float
-        NaN without samples.
+        The limit, in the unit of the samples. NaN without samples.
 
     Examples
     --------
@@ -130,20 +137,25 @@ def spike_limit(values: npt.NDArray[Any]) -> float:
     """
     if not len(values):
         return math.nan
+    # The median absolute deviation instead of the standard deviation: up to half of the samples may be spikes without
+    # raising it. Its lower bound keeps clock resolution from making spikes of nearly identical times.
     median = float(np.median(values))
     deviation = float(np.median(np.abs(values - median)))
-    return median + _SPIKE_MADS * max(deviation, _QUIET * median)
+    return median + _SPIKE_DEVIATIONS * max(deviation, _SMALLEST_DEVIATION * median)
 
 
 def leading_warmup(values: npt.NDArray[Any]) -> int:
-    """How many batches at the beginning are still slow, measured by the later half: at most a quarter of all.
-
-    Only batches without a gap count, so nothing is trimmed but a start that had not settled.
+    """Return the number of leading batches that are slow compared with the later half, up to a quarter of all batches.
 
     Parameters
     ----------
     values : numpy.ndarray
-        The samples in order, shape (n,).
+        The samples in the order in which they were measured, shape (n,).
+
+    Returns
+    -------
+    int
+        The number of consecutive slow batches, from the first. 0 for fewer than 12 samples.
 
     Examples
     --------
@@ -153,5 +165,7 @@ def leading_warmup(values: npt.NDArray[Any]) -> int:
     n = len(values)
     if n < 2 * FEWEST_FOR_INTERVAL:
         return 0
+    # The later half is settled and does not contain the batches under test. Counting stops at the first fast batch, so
+    # that a spike in a settled series is never trimmed: removing spikes would make every system look better than it is.
     slow = values[: n // 4] > spike_limit(values[n // 2 :])
-    return int(np.argmin(np.append(slow, False)))
+    return int(np.argmin(np.append(slow, False)))  # the position of the first False

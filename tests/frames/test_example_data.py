@@ -37,11 +37,11 @@ def test_plots_reports_and_texts_show_it(tmp_path: object) -> None:
 
     results = ml.example()
     assert "2 × H200" in ml.plot.bandwidth(results, ax=Figure().add_subplot()).get_title(loc="left")
-    assert "All 168 rows are right." in ml.Report(results).markdown()
+    assert "All 168 results are correct." in ml.Report(results).markdown()
     assert "2 × H200 · NCCL 2.28.9 · graph" in str(results_table(results))
     assert len(ml.compare(results, results).frame()) == 168
 
 
-def test_an_unknown_example_is_told_what_there_is() -> None:
-    with pytest.raises(BenchError, match="there is no example 'b200'; there are h200x2"):
+def test_an_unknown_example_raises_with_the_available_names() -> None:
+    with pytest.raises(BenchError, match="unknown example 'b200'; choose one of h200x2"):
         ml.example("b200")

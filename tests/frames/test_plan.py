@@ -71,23 +71,31 @@ def test_an_operation_with_a_scalar_keeps_it() -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"collective": "all_reduced"}, CommunicatorError, "unknown collective 'all_reduced'; choose one of all_reduce"),
+        (
+            {"collective": "all_reduced"},
+            CommunicatorError,
+            "unknown collective 'all_reduced'; choose one of all_reduce",
+        ),
         ({"dtype": "float33"}, CommunicatorError, "unknown dtype 'float33'"),
         ({"op": "xor"}, CommunicatorError, "unknown reduce operation 'xor'"),
-        ({"mode": "fast"}, BenchError, "no mode 'fast'; there are isolated, pipelined, graph"),
+        ({"mode": "fast"}, BenchError, "unknown mode 'fast'; choose one of isolated, pipelined, graph"),
         ({"sizes": "12Q"}, ParseError, "'12Q' is not a size"),
         ({"axis": "ep"}, MeshError, "unknown axis or group 'ep'; choose one of the axes dp, tp"),
         ({"axis": ()}, BenchError, "the plan has no axis"),
         ({"collective": ""}, BenchError, "the plan has no collective"),
-        ({"collective": "barrier"}, BenchError, "barrier moves no data"),
+        ({"collective": "barrier"}, BenchError, "barrier moves no data, so it has no sizes to measure; remove it"),
         ({"collective": "send"}, BenchError, "send is one side of a message; measure send_recv"),
         ({"collective": "recv"}, BenchError, "recv is one side of a message; measure send_recv"),
-        ({"collective": "all_to_all", "in_place": True}, BenchError, "all_to_all cannot work in place"),
+        (
+            {"collective": "all_to_all", "in_place": True},
+            BenchError,
+            "all_to_all cannot work in place; pass in_place=False",
+        ),
         ({"op": "pre_mul_sum"}, CommunicatorError, r"needs a scalar; pass op=pre_mul_sum\(0.5\)"),
         (
             {"collective": "broadcast", "root": 4},
             BenchError,
-            "root 4 is outside the groups of tp",
+            "root=4 is outside the groups of tp; choose a rank from 0 to 3",
         ),
     ],
 )
@@ -137,18 +145,24 @@ def all_reduce(comm: object) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"grouping": "some"}, "no grouping 'some'; there are together, alone, pairs"),
+        ({"grouping": "some"}, "unknown grouping 'some'; choose one of together, alone, pairs"),
         ({"grouping": "pairs"}, "grouping='pairs' supports send and send_recv, not all_reduce"),
         ({"collective": "send"}, "or send with grouping='pairs'"),
-        ({"launches": 0}, "launches=0 must be at least 1"),
+        ({"launches": 0}, "launches must be at least 1, not 0"),
         ({"concurrent": {"dp": "all_reduced"}}, "unknown collective 'all_reduced'"),
         (
             {"concurrent": {"dp": "all_reduce"}, "grouping": "alone"},
             "concurrent= supports collectives with grouping='tog",
         ),
-        ({"collective": all_reduce}, "the function 'all_reduce' is called like a collective"),
-        ({"collective": [lambda comm: 1, lambda comm: 2]}, "two functions are called '<lambda>'"),
-        ({"collective": [3]}, "3 is neither the name of a collective nor a function"),
+        (
+            {"collective": all_reduce},
+            "function 'all_reduce' has the name of a collective, so its rows would be ambiguous",
+        ),
+        (
+            {"collective": [lambda comm: 1, lambda comm: 2]},
+            "two functions have the name '<lambda>', so their rows would be ambiguous",
+        ),
+        ({"collective": [3]}, "must be the name of a collective or a function that takes a communicator, not 3"),
     ],
 )
 def test_what_cannot_be_measured_together_is_refused(arguments: dict[str, object], message: str) -> None:

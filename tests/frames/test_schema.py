@@ -126,8 +126,8 @@ def test_bus_bandwidth_never_exceeds_twice_the_algorithm_bandwidth(n: int, size:
 
 
 @pytest.mark.parametrize("columns", ["busbw", 3, empty_results()], ids=["text", "number", "frame"])
-def test_describe_says_what_it_takes(columns: Any) -> None:
-    with pytest.raises(BenchError, match=r"describe\(\) takes the definition of a frame.*describe\(\) alone"):
+def test_describe_names_the_expected_columns(columns: Any) -> None:
+    with pytest.raises(BenchError, match=r"must be a sequence of Column, not .*; describe\(\) without arguments lists"):
         describe(columns)
 
 
@@ -149,9 +149,9 @@ def test_describe_says_what_it_takes(columns: Any) -> None:
     ],
 )
 def test_what_has_no_results_is_rejected_with_a_fix(use: Any) -> None:
-    with pytest.raises(BenchError, match=r"a (results|samples) frame is needed, but this one has no column"):
+    with pytest.raises(BenchError, match=r"expected a (results|samples) frame, but this one has no column"):
         use(pd.DataFrame({"a": [1]}))
-    with pytest.raises(BenchError, match=r"int has no results; pass a run or its folder|a samples frame is needed, not"):
+    with pytest.raises(BenchError, match=r"int has no results; pass a run or its folder|expected a samples frame, not"):
         use(3)
 
 

@@ -14,12 +14,12 @@ from meshlab.frames.statistics import is_precise, median_interval, summarise
 def test_a_summary_is_ordered(values: list[float]) -> None:
     summary = summarise(values)
     assert summary.n == len(values)
-    assert summary.least <= summary.median <= summary.most
+    assert summary.min <= summary.median <= summary.max
     assert math.isnan(summary.lo) == (len(values) < 6)
     assert math.isnan(summary.p95) == (len(values) < 20)
     assert math.isnan(summary.p99) == (len(values) < 100)
     if len(values) >= 6:
-        assert summary.least <= summary.lo <= summary.median <= summary.hi <= summary.most
+        assert summary.min <= summary.lo <= summary.median <= summary.hi <= summary.max
 
 
 @pytest.mark.parametrize("n", [6, 20, 100])

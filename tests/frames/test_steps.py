@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.errors import BenchError
-from meshlab.frames.plan import Party, Plan, n_rounds, pairs_of_round
+from meshlab.frames.plan import MeasuredGroup, Plan, n_rounds, pairs_of_round
 from meshlab.mesh.mesh import DeviceMesh
 
 MESH = DeviceMesh("dp=2, tp=4")
@@ -43,7 +43,10 @@ def test_groups_alone_are_a_step_of_their_own() -> None:
     together, alone = steps(grouping=["together", "alone"])
     assert (together.axis, together.grouping) == ("tp", "together")
     assert (alone.axis, alone.grouping) == ("tp", "alone")
-    assert alone.parties(MESH["tp"]) == [Party("tp_0", (0, 1, 2, 3)), Party("tp_1", (4, 5, 6, 7))]
+    assert alone.measured_groups(MESH["tp"]) == [
+        MeasuredGroup("tp_0", (0, 1, 2, 3)),
+        MeasuredGroup("tp_1", (4, 5, 6, 7)),
+    ]
     assert "one group at a time" in str(alone)
 
 
@@ -53,18 +56,18 @@ def test_pairs_take_a_step_per_round_and_direction() -> None:
     assert [step.collective for step in found].count("send") == 6
     assert {step.n_ranks for step in found} == {2}
     groups = MESH["tp"]
-    parties = {
-        name: [party for step in found if step.collective == name for party in step.parties(groups)]
+    pairs = {
+        name: [pair for step in found if step.collective == name for pair in step.measured_groups(groups)]
         for name in ("send", "send_recv")
     }
     both_groups = [(group.name, a, b) for group in groups for a in group for b in group]  # at the same time
-    assert sorted((party.group, *party.ranks) for party in parties["send"]) == [
+    assert sorted((pair.name, *pair.ranks) for pair in pairs["send"]) == [
         (group, a, b) for group, a, b in both_groups if a != b
     ]
-    assert sorted((party.group, *party.ranks) for party in parties["send_recv"]) == [
+    assert sorted((pair.name, *pair.ranks) for pair in pairs["send_recv"]) == [
         (group, a, b) for group, a, b in both_groups if a < b
     ]
-    assert all(party.is_pair for party in [*parties["send"], *parties["send_recv"]])
+    assert all(pair.is_pair for pair in [*pairs["send"], *pairs["send_recv"]])
 
 
 def test_concurrent_axes_are_also_measured_separately_and_nothing_twice() -> None:
@@ -98,5 +101,7 @@ def test_a_step_knows_the_memory_of_its_buffers() -> None:
 
 
 def test_pairs_of_one_rank_are_refused() -> None:
-    with pytest.raises(BenchError, match="the groups of tp have one rank, so there are no pairs"):
+    with pytest.raises(
+        BenchError, match="the groups of tp have one rank and therefore no pairs; choose a different axis"
+    ):
         Plan("send_recv", "tp", grouping="pairs").steps(DeviceMesh("dp=2, tp=1"))
