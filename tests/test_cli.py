@@ -1,4 +1,4 @@
-"""The command line, run in this process as a user would call it."""
+"""The command line, called in this process."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark import executor as conductor
-from meshlab.cli import commands as measuring
+from meshlab.benchmark import executor
+from meshlab.cli import commands
 from meshlab.cli.main import main
+from meshlab.errors import EngineError
 
 ROOT = Path(__file__).parents[1]
 
@@ -40,28 +41,34 @@ def words(text: str) -> list[str]:
         ("show 'dp=2, dp=2'", "axis 'dp' appears 2 times"),
         ("show 'dp=2' --axis tp", "unknown axis or group 'tp'; choose one of the axes dp"),
         ("bench --mesh 'tp=2' --axis ep", "unknown axis or group 'ep'"),
-        ("bench all_reduced --mesh 'tp=2'", "there is no collective 'all_reduced'; there are all_reduce"),
-        ("bench --mesh 'tp=2' --dtype float33", "there is no dtype 'float33'; there are float"),
-        ("bench --mesh 'tp=2' --op xor", "there is no reduce operation 'xor'; there are sum"),
-        ("bench --mesh 'tp=2' --mode fast", "there is no mode 'fast'; there are isolated, pipelined"),
+        ("bench all_reduced --mesh 'tp=2'", "unknown collective 'all_reduced'; choose one of all_reduce"),
+        ("bench --mesh 'tp=2' --dtype float33", "unknown dtype 'float33'; choose one of float"),
+        ("bench --mesh 'tp=2' --op xor", "unknown reduce operation 'xor'; choose one of sum"),
+        ("bench --mesh 'tp=2' --mode fast", "unknown mode 'fast'; choose one of isolated, pipelined"),
         ("bench --mesh 'tp=2' --sizes 12Q", "'12Q' is not a size"),
-        ("bench --mesh 'tp=4' --ranks 2", "tp=4 is 4 ranks, but there are 2 engines; start 4"),
-        ("bench --mesh 'tp=2' --seconds 0", "--seconds 0 must be above zero; it is the longest a step may take"),
+        ("bench --mesh 'tp=4' --ranks 2", "tp=4 is 4 ranks, but there are 2 engines; pass --ranks 4, or omit --ranks"),
+        ("bench --mesh 'tp=2' --seconds 0", "--seconds 0 must be positive; pass the maximum time of a step in seconds"),
         ("show 'dp=-1, tp=2'", "which is unknown; pass --ranks N"),
         ("show dp=-1 tp=8 --ranks 12", "12 ranks cannot be divided by tp=8"),
-        ("show 'dp=2, tp=2' --axis dp,tp", "for the groups that they span together, write dp-tp"),
-        ("bench all_reduce,all_reduced --mesh dp=2 tp=2", "there is no collective 'all_reduced'"),
+        ("show 'dp=2, tp=2' --axis dp,tp", "for the groups that span these axes, pass --axis dp-tp"),
+        ("bench all_reduce,all_reduced --mesh dp=2 tp=2", "unknown collective 'all_reduced'"),
         ("bench --mesh dp=2 tp=2 --axis dp,ep", "unknown axis or group 'ep'"),
-        ("bench --mesh 'tp=2' --ranks 1", "tp=2 is 2 ranks, but there is 1 engine; start 2"),
+        ("bench --mesh 'tp=2' --ranks 1", "tp=2 is 2 ranks, but there is 1 engine; pass --ranks 2, or omit --ranks"),
         ("demo --mesh 'dp=2 tp'", "'tp' is not an axis; write name=size"),
-        ("bench", "say on which mesh, such as --mesh 'dp=2, tp=2', or --resume a run"),
-        ("bench --mesh 'tp=2' --beside dp", "'dp' does not say what an axis does; write AXIS=COLLECTIVE"),
-        ("bench --mesh 'tp=2' --groups some", "there is no way to group 'some'; there are together, alone, pairs"),
+        ("bench", "no mesh given; pass --mesh 'dp=2, tp=2' or --resume DIR"),
+        (
+            "bench --mesh 'tp=2' --concurrent dp",
+            "--concurrent dp has no collective; write --concurrent dp=reduce_scatter",
+        ),
+        ("bench --mesh 'tp=2' --beside dp", "--concurrent dp has no collective"),
+        ("bench --mesh 'tp=2' --grouping some", "unknown grouping 'some'; choose one of together, alone, pairs"),
+        ("bench --mesh 'tp=2' --groups some", "unknown grouping 'some'"),
+        ("bench --mesh 'tp=2' --grouping pairs", "supports send and send_recv, not all_reduce"),
         ("bench --resume no-such-folder", "no-such-folder holds no run"),
         ("report no-such-folder", "no-such-folder holds no run"),
     ],
 )
-def test_bad_input_is_one_sentence_and_exit_code_2(
+def test_bad_input_is_one_message_and_exit_code_2(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -73,8 +80,23 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_only_the_first_process_of_a_launcher_reports_bad_input(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rank: int
+) -> None:
+    monkeypatch.setenv("PMI_RANK", str(rank))
+    monkeypatch.setenv("PMI_SIZE", "4")
+    assert main(words("bench --mesh tp=3")) == 2
+    err = capsys.readouterr().err
+    assert err == ("" if rank else "meshlab: tp=3 is 3 ranks, but there are 4 engines; start 3 processes\n")
+    with pytest.raises(SystemExit) as stop:
+        main(words("bench --mesh tp=4 --quick"))
+    assert stop.value.code == 2
+    assert ("unrecognized arguments: --quick" in capsys.readouterr().err) == (rank == 0)
+
+
 @pytest.mark.parametrize("command", ["demo", "bench all_reduce --mesh tp=2"])
-def test_a_folder_that_cannot_be_written_is_known_before_anything_starts(
+def test_a_folder_that_cannot_be_written_is_reported_before_anything_starts(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: str
 ) -> None:
     (tmp_path / "file").write_text("mine")
@@ -88,7 +110,7 @@ def test_a_folder_that_cannot_be_written_is_known_before_anything_starts(
 @pytest.mark.parametrize(
     "command", ["", "--help", "demo --help", "bench --help", "show --help", "report --help", "lab --help"]
 )
-def test_help_teaches(capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_help_shows_usage_examples_and_exit_codes(capsys: pytest.CaptureFixture[str], command: str) -> None:
     with pytest.raises(SystemExit) as stop:
         main(words(command))
     out, err = capsys.readouterr()
@@ -132,7 +154,7 @@ def test_show_stays_short_for_a_large_mesh(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("mesh", ["dp=64, tp=64", "tp=64", "pp=2, dp=2, cp=2, tp=8", "pp=16, dp=128, tp=8"])
 @pytest.mark.parametrize("columns", [60, 80, 200])
-def test_show_keeps_to_the_width_of_the_terminal(
+def test_show_fits_the_width_of_the_terminal(
     mesh: str, columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
@@ -140,7 +162,7 @@ def test_show_keeps_to_the_width_of_the_terminal(
     assert max(map(len, capsys.readouterr().out.splitlines())) <= columns
 
 
-def test_show_takes_80_columns_where_the_width_is_not_known(
+def test_show_uses_80_columns_if_the_width_is_unknown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -149,7 +171,7 @@ def test_show_takes_80_columns_where_the_width_is_not_known(
     assert 60 < max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
-def test_doctor_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_lists_the_parts_of_the_installation(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     for word in ("python", "numpy", "ipyparallel", "mpi ", "mpiexec", "shared memory", "cupy"):
@@ -157,7 +179,7 @@ def test_doctor_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "broken" not in out
 
 
-def test_doctor_names_what_is_broken_and_the_cure(
+def test_doctor_reports_a_broken_part_and_its_fix(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MESHLAB_MPIEXEC", "/no/such/mpiexec")
@@ -175,7 +197,7 @@ def test_bench_prints_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert main([*words(command), "--out", str(tmp_path / "run")]) == 0
     out = capsys.readouterr().out
     assert "6 groups verified" not in out
-    assert "5 groups verified: each contains exactly the ranks it should" in out
+    assert "5 groups verified: each contains exactly the expected ranks" in out
     assert "tp · 2 groups of 2, the slowest shown" in out
     assert f"report: {tmp_path / 'run' / 'report.html'}" in out
     written = {file.name for file in (tmp_path / "run").iterdir()}
@@ -196,7 +218,7 @@ def test_bench_prints_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert len(list(tmp_path.glob("long-*.png"))) == len(pictures) + 1  # the groups of dp are shown too
 
 
-def test_the_demo_goes_the_whole_way_over_mpi(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_demo_runs_all_steps_over_mpi(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["demo", "--sizes", "1K:16K*4", "--out", str(tmp_path / "demo")]) == 0
     out = capsys.readouterr().out
     assert "4 ranks · MPI on this CPU" in out
@@ -207,22 +229,19 @@ def test_the_demo_goes_the_whole_way_over_mpi(capsys: pytest.CaptureFixture[str]
     assert "MPI on this CPU" in (tmp_path / "demo" / "report.html").read_text()
 
 
-def test_compare_tells_a_regression_by_its_exit_code(
+def test_the_exit_code_of_compare_is_1_for_a_regression(
     thread_engines: ml.Engines, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    from meshlab.frames.store import save_run
-
     run = ml.bench(thread_engines, ml.DeviceMesh("tp=4"), sizes="64K, 256K", sampling=ml.Sampling(max_s=0.3))
     run.wait(30)
     run.save(tmp_path / "before")
     assert main(["compare", str(tmp_path / "before"), str(tmp_path / "before")]) == 0
     slower = ml.Run.load(tmp_path / "before")
     for frame in ("results", "samples"):
-        n_done, table = slower._record._frames[frame]
+        n_rows, table = slower._frames[frame]
         times = [name for name in table.columns if name.endswith("_us") and name != "start_offset_us"]
-        slower._record._frames[frame] = (n_done, table.assign(**{name: table[name] * 2 for name in times}))
-    (tmp_path / "after").mkdir()
-    save_run(slower, tmp_path / "after")
+        slower._frames[frame] = (n_rows, table.assign(**{name: table[name] * 2 for name in times}))
+    slower.save(tmp_path / "after")
     assert main(["compare", str(tmp_path / "before"), str(tmp_path / "after")]) == 1
     assert "2 regressions beyond 5%" in capsys.readouterr().out
     (tmp_path / "log.txt").write_text(run.to_nccl_tests())
@@ -230,7 +249,7 @@ def test_compare_tells_a_regression_by_its_exit_code(
     assert main(["compare", str(tmp_path / "nothing"), str(tmp_path / "log.txt")]) == 2
 
 
-def test_compare_calls_runs_by_their_folders_and_takes_percent(
+def test_compare_names_runs_after_their_folders_and_accepts_percent(
     thread_engines: ml.Engines, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     run = ml.bench(thread_engines, ml.DeviceMesh("tp=4"), sizes="1K", sampling=ml.Sampling(max_s=0.02, min_batches=6))
@@ -243,14 +262,15 @@ def test_compare_calls_runs_by_their_folders_and_takes_percent(
         with pytest.raises(SystemExit) as stop:
             main(["compare", "a", "b", f"--threshold={text}"])
         assert stop.value.code == 2
-        assert "is no share above 0; write 0.05 or 5% for 5 % slower" in capsys.readouterr().err
+        assert "is not a positive fraction; write 0.05 or 5% for 5 % slower" in capsys.readouterr().err
     assert main(["compare", str(tmp_path / "wednesday"), str(tmp_path / "monday")]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert "wednesday cannot be read: No such file or directory" in err
+    assert "cannot read " in err
+    assert "wednesday: No such file or directory; pass the folder of a run" in err
 
 
-def test_a_broken_file_in_a_run_is_said_in_a_sentence(
+def test_a_broken_file_in_a_run_is_reported_in_one_line(
     thread_engines: ml.Engines, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     run = ml.bench(thread_engines, ml.DeviceMesh("tp=4"), sizes="1K", sampling=ml.Sampling(max_s=0.02, min_batches=6))
@@ -268,10 +288,10 @@ def test_a_broken_file_in_a_run_is_said_in_a_sentence(
         assert main(command) == 2
         out, err = capsys.readouterr()
         assert out == ""
-        assert "results.parquet: the file is broken, and results.csv beside it is not whole either" in err
+        assert "results.parquet: the file is broken, and results.csv next to it is not complete either" in err
 
 
-def test_bench_replaces_another_run_only_by_force(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_bench_replaces_a_different_run_only_with_force(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = f"bench --mesh dp=2,tp=2 --sizes 1K --seconds 0.02 --backend threads --out {folder}"
     assert main(words(f"{command} --axis tp --axis dp")) == 0
@@ -280,21 +300,22 @@ def test_bench_replaces_another_run_only_by_force(capsys: pytest.CaptureFixture[
     assert main(words(f"{command} --axis tp")) == 2
     out, err = capsys.readouterr()
     assert "ready in" not in out
-    assert f"holds another run, {first}; choose another folder, or give --force" in err
+    assert (
+        f"holds a different run, {first}; choose another folder, or pass --force to replace that run and its report"
+        in err
+    )
     assert main(words(f"{command} --axis tp --force")) == 0
     assert ml.Run.load(folder).run_id != first
     assert not list(folder.glob("report-bandwidth-dp.png"))
     assert main(words(f"bench --resume {folder} --backend threads --out {folder}")) == 0
 
 
-def test_bench_says_what_it_will_cost_and_goes_on_where_it_stopped(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_bench_prints_an_estimate_and_resumes_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = (
         f"bench all_reduce --mesh dp=2,tp=2 --axis tp --sizes 1K,4K --seconds 0.02 --backend threads --out {folder}"
     )
-    assert main(words(f"{command} --groups together,alone --launches 2 --shuffle --redact")) == 0
+    assert main(words(f"{command} --grouping together,alone --launches 2 --shuffle --redact")) == 0
     out = capsys.readouterr().out
     assert "8 steps, about" in out
     assert "tp, one group at a time · 2 groups of 2" in out
@@ -310,12 +331,44 @@ def test_bench_says_what_it_will_cost_and_goes_on_where_it_stopped(
     assert main(words(f"report {folder} --redact --out {tmp_path / 'report.md'}")) == 0
 
 
-def test_bench_takes_pairs_and_another_axis(capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_measures_pairs_and_concurrent_axes(capsys: pytest.CaptureFixture[str]) -> None:
     options = "--mesh dp=2,tp=2 --sizes 1K --seconds 0.02 --backend threads"
-    assert main(words(f"bench send send_recv --axis world --groups pairs {options}")) == 0
-    assert "pairs of all ranks · 18 pairs and directions" in capsys.readouterr().out
-    assert main(words(f"bench all_reduce --axis tp --beside dp=reduce_scatter {options}")) == 0
-    assert "tp, while dp does reduce_scatter · 2 groups of 2" in capsys.readouterr().out
+    for option in ("--grouping", "--groups"):
+        assert main(words(f"bench send send_recv --axis world {option} pairs {options}")) == 0
+        assert "pairs of all ranks · 18 pairs and directions" in capsys.readouterr().out
+    for option in ("--concurrent", "--beside"):
+        assert main(words(f"bench all_reduce --axis tp {option} dp=reduce_scatter {options}")) == 0
+        assert "tp, while dp runs reduce_scatter · 2 groups of 2" in capsys.readouterr().out
+
+
+def test_a_run_that_loses_a_rank_keeps_its_rows_and_can_be_resumed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = ml.Run.wait
+
+    def wait(run: ml.Run, *arguments: Any) -> Any:
+        original(run, *arguments)
+        raise EngineError(
+            "rank 1 was killed by signal 9", hint="call engines.restart() to start new ranks", log="the log"
+        )
+
+    monkeypatch.setattr(ml.Run, "wait", wait)
+    command = "bench --mesh tp=2 --sizes 1K --seconds 0.02 --backend threads"
+    assert main(words(command)) == 1
+    assert capsys.readouterr().err == "meshlab: rank 1 was killed by signal 9; run it again\nthe log\n"
+    assert main([*words(command), "--out", str(tmp_path / "run")]) == 1
+    assert f"continue with meshlab bench --resume {tmp_path / 'run'}\n" in capsys.readouterr().err
+    assert len(ml.Run.load(tmp_path / "run").results) == 1
+
+
+def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "meshlab", "show", "dp=2, tp=4"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, cwd=ROOT, check=False)
+    os.close(writer)
+    assert done.stderr == ""
+    assert done.returncode == 141
 
 
 @pytest.mark.slow
@@ -343,17 +396,17 @@ def test_ctrl_c_keeps_the_rows_and_writes_them(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report.html").exists()
 
 
-def test_ctrl_c_keeps_the_rows_of_ranks_that_do_not_listen(
+def test_ctrl_c_keeps_the_rows_of_ranks_that_cannot_be_interrupted(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = conductor.measure_together
+    original = executor.measure_together
 
     def slow(comm: Any, everyone: Any, step: Any, *rest: Any) -> Any:
-        time.sleep(12 * step.index)  # one long sleep, which no interrupt ends
-        return honest(comm, everyone, step, *rest)
+        time.sleep(12 * step.index)  # one long sleep, which cannot be interrupted
+        return original(comm, everyone, step, *rest)
 
-    monkeypatch.setattr(conductor, "measure_together", slow)
-    monkeypatch.setattr(measuring, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(executor, "measure_together", slow)
+    monkeypatch.setattr(commands, "_PATIENCE_S", 0.5)
     press = threading.Timer(2.0, lambda: os.kill(os.getpid(), signal.SIGINT))
     press.start()
     began = time.monotonic()
@@ -361,7 +414,7 @@ def test_ctrl_c_keeps_the_rows_of_ranks_that_do_not_listen(
     try:
         code = main(["bench", "--mesh", "tp=2", "--sizes", "1K:2K", "--backend", "threads", "--out", str(out)])
     finally:
-        press.cancel()  # an early end must not interrupt the tests themselves
+        press.cancel()  # if the run ends early, the signal must not hit the tests
     assert code == 130
     assert time.monotonic() - began < 10
     assert "interrupted; the rows measured so far are kept" in capsys.readouterr().err
@@ -372,7 +425,7 @@ def test_ctrl_c_keeps_the_rows_of_ranks_that_do_not_listen(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("after_s", [0.3, 0.7, 1.6, 2.5])
-def test_ctrl_c_while_engines_start_is_one_word_and_leaves_nothing(tmp_path: Path, after_s: float) -> None:
+def test_ctrl_c_while_engines_start_prints_one_line_and_cleans_up(tmp_path: Path, after_s: float) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "meshlab", "bench", "--mesh", "dp=2, tp=2", "--sizes", "1K:64M", "--out", "run"],
         stderr=subprocess.PIPE,
@@ -394,14 +447,14 @@ def test_ctrl_c_while_engines_start_is_one_word_and_leaves_nothing(tmp_path: Pat
     assert not list(tmp_path.glob("meshlab-*"))
 
 
-def test_the_demo_does_not_run_once_per_process(
+def test_the_demo_rejects_a_launcher(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PMI_RANK", "0")
     monkeypatch.setenv("PMI_SIZE", "2")
     monkeypatch.chdir(tmp_path)
     assert main(["demo", "--mesh", "tp=2"]) == 2
-    assert "measure on these: mpiexec -n 2 meshlab bench --mesh dp=2" in capsys.readouterr().err
+    assert "measure on these ranks: mpiexec -n 2 meshlab bench --mesh dp=2" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

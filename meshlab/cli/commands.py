@@ -1,4 +1,4 @@
-"""The commands that start ranks and measure: demo and bench."""
+"""The commands of the command line. Each of them takes the parsed options and returns an exit code."""
 
 from __future__ import annotations
 
@@ -12,132 +12,231 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from meshlab.analysis.comparison import _compare
 from meshlab.engines.mpi_world import launched_as
-from meshlab.errors import BenchError, MeshError, MeshlabError
+from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError
 
 if TYPE_CHECKING:
     from meshlab.benchmark.run import Run
     from meshlab.frames.plan import Plan
+    from meshlab.frames.rundata import RunData
     from meshlab.mesh.mesh import DeviceMesh
 
 __all__ = [
     "BAD_INPUT",
-    "GOOD",
+    "BROKEN_PIPE",
+    "FAILED",
     "INTERRUPTED",
-    "WRONG",
+    "OK",
     "bench",
     "compare",
     "demo",
     "doctor",
+    "error_text",
     "lab",
-    "lay",
     "print_comparison",
+    "print_error",
     "report",
-    "say",
     "show",
-    "warnings_as_sentences",
 ]
 
+OK, FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
-GOOD, WRONG, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+_PATIENCE_S = 10.0  # maximum time for an interrupted run to stop
+_FIRST_NOTEBOOK = "01_first_mesh.ipynb"
+
+# Hints of errors name arguments of Python functions, which a shell does not have. An argument within a call, as in
+# DeviceMesh("tp=-1", world_size=8), stays Python.
+_OPTIONS = {
+    "anyway": "--anyway",
+    "backend": "--backend",
+    "concurrent": "--concurrent",
+    "grouping": "--grouping",
+    "in_place": "--in-place",
+    "mesh": "--mesh",
+    "overwrite": "--force",
+    "redact": "--redact",
+    "resume": "--resume",
+    "world_size": "--ranks",
+}
+_ARGUMENT = re.compile(rf"(?<!\()(?<!, )\b({'|'.join(_OPTIONS)})=(\w*)")
 
 
-def say(text: object) -> None:
-    """Print at once, also into a pipe: some lines are minutes apart."""
+# -- output ------------------------------------------------------------------------------------------------------------
+
+
+def _print(text: object) -> None:
+    """Print immediately, also into a pipe: some lines are minutes apart."""
     print(text, flush=True)
 
 
-def lay(text: str, n: int | None) -> DeviceMesh:
-    """Read a mesh; what is wrong is told in the words of the command line."""
-    from meshlab.mesh.mesh import DeviceMesh
+def print_error(text: object, file: TextIO | None = None) -> None:
+    """Print a message, by default to standard error."""
+    print(f"meshlab: {text}", file=file or sys.stderr)
 
-    try:
-        return DeviceMesh(text, world_size=n)
-    except MeshError as error:
-        raise MeshError(re.sub(r"world_size=(\d*)", lambda found: f"--ranks {found[1] or 'N'}", str(error))) from None
+
+def error_text(error: MeshlabError) -> str:
+    """Return the text of an error, with options instead of Python's arguments in its hint.
+
+    Examples
+    --------
+    >>> error_text(BenchError("the folder 'out' holds a different run", hint="pass overwrite=True to replace it"))
+    "the folder 'out' holds a different run; pass --force to replace it"
+    >>> error_text(BenchError("dp=-1 needs the number of ranks", hint="pass world_size="))
+    'dp=-1 needs the number of ranks; pass --ranks N'
+    """
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        if value == "True":
+            return _OPTIONS[name]
+        return (
+            f"{_OPTIONS[name]} {value}" if value else f"{_OPTIONS[name]} N" if name == "world_size" else _OPTIONS[name]
+        )
+
+    return str(error.with_hint(_ARGUMENT.sub(option, error.hint)) if error.hint else error)
 
 
 @contextmanager
-def warnings_as_sentences() -> Iterator[None]:
-    """Print warnings as all else that is said on standard error, without a place in the code."""
+def _plain_warnings() -> Iterator[None]:
+    """Print warnings as single lines, without the position in the source."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = lambda message, *_, **__: print(f"meshlab: {message}", file=sys.stderr)
+        warnings.showwarning = lambda message, *_, **__: print_error(message)
         yield
 
 
-_PATIENCE_S = 10.0  # how long an interrupted run may take to end
+# -- commands that start nothing ---------------------------------------------------------------------------------------
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """Print the state of the installation. Return 1 if a required part is broken."""
+    from meshlab.cli.doctor import checks_text, run_checks
+
+    checks = run_checks()
+    _print(checks_text(checks))
+    return FAILED if any(check.verdict == "broken" for check in checks) else OK
+
+
+def show(options: argparse.Namespace) -> int:
+    """Print the groups of a mesh."""
+    from meshlab.mesh.describe import mesh_text, wrapped
+    from meshlab.mesh.mesh import DeviceMesh
+
+    if options.axis and "," in options.axis:
+        names = [name.strip() for name in options.axis.split(",")]
+        raise BenchError(
+            f"--axis {options.axis} names {len(names)} axes, but the grid shows one set of groups",
+            hint=f"for the groups that span these axes, pass --axis {'-'.join(names)}",
+        )
+    mesh = DeviceMesh(options.mesh, world_size=options.ranks)
+    width = shutil.get_terminal_size().columns
+    _print(f"{mesh_text(mesh, options.axis, width)}\n\n{wrapped(mesh.explain(), width)}")
+    return OK
+
+
+def lab(options: argparse.Namespace) -> int:
+    """Copy the notebooks into a folder, and open the first one in JupyterLab."""
+    from importlib.util import find_spec
+
+    from meshlab.files import write_file
+
+    if find_spec("jupyterlab") is None:
+        print_error("JupyterLab is not installed; run pip install '.[lab]' in the folder of meshlab")
+        return BAD_INPUT
+    package = Path(__file__).parents[1]
+    # A wheel contains the notebooks; in a checkout they are next to the package.
+    source = next(folder for folder in (package / "notebooks", package.parent / "notebooks") if folder.is_dir())
+    for notebook in sorted(source.glob("*.ipynb")):
+        copy = Path(options.folder) / notebook.name
+        if not copy.exists():
+            write_file(copy, notebook.read_bytes())
+    first = Path(options.folder) / _FIRST_NOTEBOOK
+    return subprocess.call([sys.executable, "-m", "jupyterlab", str(first), *options.arguments])
+
+
+# -- commands that measure ---------------------------------------------------------------------------------------------
 
 
 def demo(options: argparse.Namespace) -> int:
-    """Go the whole way once, from a mesh to a report."""
+    """Run all steps once, from a mesh to a report."""
     from meshlab.frames.plan import Plan, Sampling
     from meshlab.mesh.describe import mesh_text
+    from meshlab.mesh.mesh import DeviceMesh
 
-    place = launched_as()
-    if place is not None:
+    process = launched_as()
+    if process is not None:
+        n = process[1]
         raise BenchError(
-            f"a launcher started {place[1]} processes, but demo starts its own ranks; run it without the launcher, or "
-            f"measure on these: mpiexec -n {place[1]} meshlab bench --mesh dp={place[1]}"
+            f"demo starts its own ranks, but a launcher started {n} processes",
+            hint=f"run it without the launcher, or measure on these ranks: mpiexec -n {n} meshlab bench --mesh dp={n}",
         )
-    mesh = lay(options.mesh, options.ranks)
+    mesh = DeviceMesh(options.mesh, world_size=options.ranks)
     plan = Plan(
         ["all_reduce", "all_gather", "reduce_scatter", "broadcast"],
         mesh.axis_names,
         sizes=options.sizes,
         sampling=Sampling(max_s=0.05),
     )
-    say(f"{mesh_text(mesh)}\n")
+    _print(f"{mesh_text(mesh)}\n")
     return _measure(mesh, mesh.world_size, plan, options.backend, Path(options.out), force=options.force)
 
 
 def bench(options: argparse.Namespace) -> int:
     """Measure collectives along the axes of a mesh."""
     from meshlab.benchmark.run import Run
+    from meshlab.mesh.mesh import DeviceMesh
 
-    place = launched_as()
+    process = launched_as()
     earlier = Run.load(options.resume) if options.resume else None
     if earlier is not None:
         mesh, plan = earlier.mesh, earlier.plan
     elif options.mesh is not None:
-        n_known = place[1] if place is not None else options.ranks
-        mesh = lay(options.mesh, n_known if "-1" in options.mesh else None)
+        n_known = options.ranks if process is None else process[1]
+        mesh = DeviceMesh(options.mesh, world_size=n_known if "-1" in options.mesh else None)
         plan = _plan(options, mesh)
     else:
-        raise BenchError("say on which mesh, such as --mesh 'dp=2, tp=2', or --resume a run")
-    n = mesh.world_size if options.ranks is None else options.ranks
-    out = Path(options.out) if options.out else None
-    is_here = options.here or place is not None
-    told = {"resume": earlier, "redact": options.redact, "force": options.force}
-    return _measure(mesh, n, plan, options.backend, out, is_here=is_here, **told)
+        raise BenchError("no mesh given", hint="pass --mesh 'dp=2, tp=2' or --resume DIR")
+    n = process[1] if process is not None else options.ranks
+    return _measure(
+        mesh,
+        mesh.world_size if n is None else n,
+        plan,
+        options.backend,
+        Path(options.out) if options.out else None,
+        joins=options.here or process is not None,
+        resume=earlier,
+        redact=options.redact,
+        force=options.force,
+    )
 
 
 def _plan(options: argparse.Namespace, mesh: DeviceMesh) -> Plan:
     from meshlab.frames.plan import Plan, Sampling
 
     if options.seconds <= 0:
-        raise BenchError(f"--seconds {options.seconds:g} must be above zero; it is the longest a step may take")
-    beside = {}
-    for text in options.beside:
+        raise BenchError(
+            f"--seconds {options.seconds:g} must be positive", hint="pass the maximum time of a step in seconds"
+        )
+    concurrent = {}
+    for text in options.concurrent:
         axis, equals, collective = (part.strip() for part in text.partition("="))
         if not equals:
-            raise BenchError(f"{text!r} does not say what an axis does; write AXIS=COLLECTIVE: dp=reduce_scatter")
-        beside[axis] = collective
+            raise BenchError(f"--concurrent {text} has no collective", hint=f"write --concurrent {text}=reduce_scatter")
+        concurrent[axis] = collective
     return Plan(
-        _several(options.collectives),
-        _several(options.axis or mesh.axis_names),
+        _split_commas(options.collectives),
+        _split_commas(options.axis or mesh.axis_names),
         sizes=options.sizes,
         dtype=options.dtype,
         op=options.op,
         mode=options.mode,
         in_place=options.in_place,
-        groups=options.groups,
-        beside=beside,
+        grouping=options.grouping,
+        concurrent=concurrent,
         launches=options.launches,
         shuffle=options.shuffle,
         seed=options.seed,
@@ -145,8 +244,7 @@ def _plan(options: argparse.Namespace, mesh: DeviceMesh) -> Plan:
     )
 
 
-def _several(words: Sequence[str]) -> list[str]:
-    """Values that stand one by one, or with commas between."""
+def _split_commas(words: Sequence[str]) -> list[str]:
     return [part.strip() for word in words for part in word.split(",") if part.strip()]
 
 
@@ -157,150 +255,110 @@ def _measure(
     backend: str,
     out: Path | None,
     *,
-    is_here: bool = False,
-    resume: Run | None = None,
+    joins: bool = False,
+    resume: RunData | None = None,
     redact: bool = False,
     force: bool = False,
 ) -> int:
-    """Start ranks, or be one; prove the mesh, measure, print, and write what there is."""
-    from contextlib import ExitStack
-
+    """Start ranks or become one, verify the mesh, measure, print the results, and write them to a folder."""
     from meshlab.benchmark.api import bench
     from meshlab.engines.engines import check_mesh_size
     from meshlab.engines.launcher import launch
     from meshlab.engines.mpi_world import join
     from meshlab.files import staged_folder
     from meshlab.frames.store import FILES, check_free
-    from meshlab.frames.table import results_text
     from meshlab.units import format_seconds
 
-    check_mesh_size(mesh, n)
+    # Check all input before any process starts.
+    try:
+        check_mesh_size(mesh, n)
+    except MeshError as error:
+        size = mesh.world_size
+        raise error.with_hint(f"start {size} processes" if joins else f"pass --ranks {size}, or omit --ranks") from None
     plan.steps(mesh)
     if out is not None and not force:
-        check_free(out, resume.run_id if resume is not None else None, "give --force")
+        check_free(out, None if resume is None else resume.run_id)
     began = time.monotonic()
-    joined = join(backend=backend) if is_here else None
-    if is_here and joined is None:
-        return GOOD  # this rank has served
+    joined = join(backend=backend) if joins else None
+    if joins and joined is None:
+        return OK  # this process was a rank, and rank 0 has closed the engines
     with ExitStack() as stack:
-        if joined is not None:  # the others wait for it, so it is closed whatever happens
+        if joined is not None:  # entered first, because the other processes wait until it is closed
             stack.enter_context(joined)
-        stage = stack.enter_context(staged_folder(out, replaces=FILES)) if out is not None else None
+        stage = None if out is None else stack.enter_context(staged_folder(out, replaces=FILES))
         engines = joined or stack.enter_context(launch(n, backend=backend))
-        library = engines.facts[0].capabilities.library
-        say(f"{engines.where}, {library}: ready in {format_seconds(time.monotonic() - began)}")
-        proof = engines.verify(mesh)
-        say(f"{len(proof)} group{'s' * (len(proof) != 1)} verified: each contains exactly the ranks it should")
+        library = engines.ranks[0].capabilities.library
+        _print(f"{engines.where}, {library}: ready in {format_seconds(time.monotonic() - began)}")
+        groups = engines.verify(mesh)
+        _print(f"{len(groups)} group{'s' * (len(groups) != 1)} verified: each contains exactly the expected ranks")
         run = bench(engines, mesh, plan, resume=resume)
-        say(run.estimate)
-        code = _wait(run)
-        say(f"\n{results_text(run.results)}\n")
+        _print(run.estimate)
+        code = _wait(run, out)
+        _print(f"\n{run.table()}\n")
         if run.alert:
-            print(f"meshlab: {run.alert}", file=sys.stderr)
+            print_error(run.alert)
         if stage is not None:
             _write(run.redacted() if redact else run, stage)
     if out is not None:
-        say(f"report: {out / 'report.html'}")
+        _print(f"report: {out / 'report.html'}")
     return code
 
 
-def _wait(run: Run) -> int:
-    """Wait for a run; an interrupt or a fault keeps the rows."""
+def _wait(run: Run, out: Path | None) -> int:
+    """Wait for a run, and return the exit code. The rows of a run that was interrupted or failed are kept."""
     try:
         results = run.wait()
     except KeyboardInterrupt:
-        print("meshlab: interrupted; the rows measured so far are kept", file=sys.stderr)
+        print_error("interrupted; the rows measured so far are kept")
         _stop(run)
         return INTERRUPTED
+    except EngineError as error:
+        print_error(error.with_hint("run it again" if out is None else f"continue with meshlab bench --resume {out}"))
+        return FAILED
     except MeshlabError as error:
-        print(f"meshlab: {error}", file=sys.stderr)
-        return WRONG
-    return GOOD if results["status"].isin(["ok", "skipped"]).all() else WRONG
+        print_error(error_text(error))
+        return FAILED
+    return OK if results["status"].isin(["ok", "skipped"]).all() else FAILED
 
 
 def _stop(run: Run) -> None:
-    """Press Cancel until the run has ended, whatever else happens: its rows are still to be written."""
-    for presses in (2, 1):  # interrupt the ranks; then end them
-        for _ in range(presses):
+    """Cancel a run until it stops. More interrupts are ignored, because the rows still have to be written."""
+    for n_calls in (2, 1):  # interrupt the ranks, then kill them
+        for _ in range(n_calls):
             run.cancel()
         with contextlib.suppress(MeshlabError, KeyboardInterrupt):
             run.wait(_PATIENCE_S)
 
 
-def _write(run: Run, folder: Path) -> None:
-    from meshlab.frames.store import save_run
+def _write(run: RunData, folder: Path) -> None:
     from meshlab.report.report import Report
 
-    save_run(run, folder)
+    run.save(folder)
     report = Report(run)
     report.save(folder / "report.html")
     report.save(folder / "report.md", pictures=True)
 
 
-_FIRST_NOTEBOOK = "01_first_mesh.ipynb"
+# -- commands that read runs -------------------------------------------------------------------------------------------
 
 
 def report(options: argparse.Namespace) -> int:
-    """Write the report of a run that was saved."""
+    """Write the report of a saved run."""
     from meshlab.benchmark.run import Run
     from meshlab.report.report import Report
 
     path = Path(options.out) if options.out else Path(options.folder) / "report.html"
-    with warnings_as_sentences():
+    with _plain_warnings():
         run = Run.load(options.folder)
     Report(run.redacted() if options.redact else run).save(path, pictures=options.pictures)
-    say(path)
-    return GOOD
+    _print(path)
+    return OK
 
 
 def compare(options: argparse.Namespace) -> int:
-    """Compare two runs or logs; 1 when something became slower or wrong."""
-    with warnings_as_sentences():
+    """Compare two runs or logs. Return 1 if a row became slower, or if its results are wrong."""
+    with _plain_warnings():
         return print_comparison(options.before, options.after, threshold=options.threshold, anyway=options.anyway)
-
-
-def show(options: argparse.Namespace) -> int:
-    """Print who is in which group."""
-    from meshlab.mesh.describe import mesh_text, wrapped
-
-    if options.axis and "," in options.axis:
-        parts = [part.strip() for part in options.axis.split(",")]
-        raise BenchError(
-            f"--axis {options.axis} names {len(parts)} axes, and the grid shows the groups of one; for the groups "
-            f"that they span together, write {'-'.join(parts)}"
-        )
-    mesh = lay(options.mesh, options.ranks)
-    width = shutil.get_terminal_size().columns
-    say(f"{mesh_text(mesh, options.axis, width)}\n\n{wrapped(mesh.explain(), width)}")
-    return GOOD
-
-
-def doctor(options: argparse.Namespace) -> int:
-    """Print what is installed; 1 when something that is needed is broken."""
-    from meshlab.cli.doctor import examine, findings_text
-
-    findings = examine()
-    say(findings_text(findings))
-    return WRONG if any(finding.verdict == "broken" for finding in findings) else GOOD
-
-
-def lab(options: argparse.Namespace) -> int:
-    """Open JupyterLab on the first notebook, with the others beside it."""
-    from importlib.util import find_spec
-
-    from meshlab.files import write_file
-
-    if find_spec("jupyterlab") is None:
-        print("meshlab: JupyterLab is not installed; pip install '.[lab]' in meshlab's folder", file=sys.stderr)
-        return BAD_INPUT
-    package = Path(__file__).parents[1]
-    shipped = next(folder for folder in (package / "notebooks", package.parent / "notebooks") if folder.is_dir())
-    for notebook in sorted(shipped.glob("*.ipynb")):
-        copy = Path(options.folder) / notebook.name
-        if not copy.exists():
-            write_file(copy, notebook.read_bytes())
-    first = Path(options.folder) / _FIRST_NOTEBOOK
-    return subprocess.call([sys.executable, "-m", "jupyterlab", str(first), *options.arguments])
 
 
 def print_comparison(
@@ -311,33 +369,39 @@ def print_comparison(
     anyway: bool = False,
     file: TextIO | None = None,
 ) -> int:
-    """Compare two files (or two lists of files) and print what was found; for the command line.
+    """Compare two files or two lists of files, and print the comparison.
 
     Parameters
     ----------
     before, after : path or list of paths
         Folders of runs, frames that meshlab wrote (Parquet, CSV, JSON), or logs of nccl-tests (text or JSON).
     threshold : float, default 0.05
-        From which slowdown on a row is a regression.
+        Relative slowdown from which on a row counts as a regression.
     anyway : bool, default False
-        As in `compare`.
+        If True, compare across different GPUs, numbers of ranks, dtypes, modes and the like.
     file : text file, optional
-        Where to print; by default to standard output, and what is refused to standard error.
+        The file for the output. By default the comparison goes to standard output, and errors to standard error.
 
     Returns
     -------
     int
-        An exit code: 0 without regressions, 1 with rows that are slower or wrong, 2 when nothing could be compared.
+        An exit code: 0 without regressions, 1 with rows that are slower or wrong, 2 if nothing can be compared.
     """
-    refusals = file or sys.stderr
+    from meshlab.analysis.comparison import compare
+
     try:
         if not threshold > 0:
-            raise BenchError(f"the threshold {threshold:g} must be above 0: 0.05, or 5%, means 5 % slower")
+            raise BenchError(
+                f"threshold must be positive, not {threshold:g}", hint="0.05, or 5%, reports rows that are 5 % slower"
+            )
         sides = [paths if isinstance(paths, (str, os.PathLike)) else list(paths) for paths in (before, after)]
-        comparison = _compare(*sides, effect=min(threshold, 0.05), anyway=anyway, seed=0, insist="give --anyway")
-    except (MeshlabError, OSError) as error:
-        print(f"meshlab: {error}", file=refusals)
-        return 2
+        comparison = compare(*sides, effect=min(threshold, 0.05), anyway=anyway)
+    except MeshlabError as error:
+        print_error(error_text(error), file)
+        return BAD_INPUT
+    except OSError as error:
+        print_error(error, file)
+        return BAD_INPUT
     print(comparison, file=file)
     regressions = comparison.regressions(threshold)
     n_wrong = int((regressions["verdict"] == "WRONG").sum())
@@ -346,4 +410,4 @@ def print_comparison(
         print(f"{n_wrong} {'row is' if n_wrong == 1 else 'rows are'} wrong after", file=file)
     if n_slower:
         print(f"{n_slower} {'regression' if n_slower == 1 else 'regressions'} beyond {100 * threshold:g}%", file=file)
-    return 1 if len(regressions) else 0
+    return FAILED if len(regressions) else OK

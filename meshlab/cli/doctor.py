@@ -1,4 +1,4 @@
-"""What is installed, where it was loaded from, and what to do about what is missing."""
+"""Checks the installation: versions, paths, and a fix for every part that is missing or broken."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from meshlab.errors import EngineError
 from meshlab.units import format_size
 from meshlab.version import __version__
 
-__all__ = ["Check", "examine", "findings_text"]
+__all__ = ["Check", "checks_text", "run_checks"]
 
 Verdict = Literal["ok", "absent", "warning", "broken"]
 
 _LEAST_SHARED_MEMORY = 64 << 20
+_MPI_LIMIT_S = 30
 _CUDA = {
     "cupy": ("cupy-cuda12x", "cupy-cuda13x"),
     "libnccl": ("nvidia-nccl-cu12", "nvidia-nccl-cu13"),
@@ -29,28 +30,28 @@ _CUDA = {
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at.
+    """The result of checking one part of the installation.
 
     Parameters
     ----------
     name : str
-        What.
+        The part.
     verdict : {"ok", "absent", "warning", "broken"}
-        ``"absent"`` is for optional parts, ``"broken"`` for what the core needs.
+        Optional parts are ``"absent"`` if they are missing, and required parts are ``"broken"``.
     text : str
-        Version, place, or what is wrong.
-    cure : str
-        What to do; empty when nothing needs to be done.
+        The version and the path, or the problem.
+    fix : str, default ""
+        The fix, as a command or an imperative.
     """
 
     name: str
     verdict: Verdict
     text: str
-    cure: str = ""
+    fix: str = ""
 
 
-def examine() -> list[Check]:
-    """Look at everything that meshlab uses.
+def run_checks() -> list[Check]:
+    """Check every package, library and device that meshlab uses.
 
     Returns
     -------
@@ -58,10 +59,10 @@ def examine() -> list[Check]:
     """
     return [
         Check("python", "ok", f"{platform.python_version()} at {sys.executable}"),
-        Check("meshlab", "ok", f"{__version__} at {Path(__file__).parent}"),
+        Check("meshlab", "ok", f"{__version__} at {Path(__file__).parents[1]}"),
         *(_package(name) for name in ("numpy", "pandas", "matplotlib", "pyarrow", "ipyparallel", "ipykernel")),
-        _package("ipywidgets", note="after an install, restart the Jupyter server that is running"),
-        _package("anywidget", note="after an install, restart the Jupyter server that is running"),
+        _package("ipywidgets", note="then restart a running Jupyter server"),
+        _package("anywidget", note="then restart a running Jupyter server"),
         _package("jupyterlab", optional="notebooks and meshlab lab", extra="lab"),
         _mpi(),
         _mpiexec(),
@@ -71,14 +72,14 @@ def examine() -> list[Check]:
     ]
 
 
-def findings_text(findings: list[Check]) -> str:
-    """Write findings as lines, each with its cure below it."""
-    width = max(len(finding.name) for finding in findings)
+def checks_text(checks: list[Check]) -> str:
+    """Return one line per check, followed by its fix."""
+    width = max(len(check.name) for check in checks)
     lines = []
-    for finding in findings:
-        lines.append(f"{finding.verdict:<8} {finding.name:<{width}}  {finding.text}")
-        if finding.cure:
-            lines.append(f"{'':<8} {'':<{width}}  → {finding.cure}")
+    for check in checks:
+        lines.append(f"{check.verdict:<8} {check.name:<{width}}  {check.text}")
+        if check.fix:
+            lines.append(f"{'':<8} {'':<{width}}  → {check.fix}")
     return "\n".join(lines)
 
 
@@ -88,24 +89,25 @@ def _package(name: str, *, optional: str = "", extra: str = "", note: str = "") 
     except PackageNotFoundError:
         if optional:
             return Check(name, "absent", f"not installed; needed for {optional}", f"pip install '.[{extra}]'")
-        cure = f"pip install {name}" + (f"; {note}" if note else "")
-        return Check(name, "broken", "not installed", cure)
+        return Check(name, "broken", "not installed", f"pip install {name}" + (f"; {note}" if note else ""))
     return Check(name, "ok", f"{found.version} at {found.locate_file('')}")
 
 
 def _mpi() -> Check:
-    # In a process of its own: loading an MPI library can hang or end the process.
+    # In a separate process, because loading an MPI library may hang or abort.
     code = (
-        "from meshlab.comm import mpi; c = mpi.world().capabilities(); "
+        "from meshlab.comm.backends import mpi; c = mpi.world().capabilities(); "
         "print(c.library, '·', 'mpi4py', c.facts['mpi4py'], 'at', c.path)"
     )
+    command = [sys.executable, "-c", code]
     try:
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_MPI_LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
-        return Check("mpi", "broken", "the MPI library does not start within 30 s", "launch(n, backend='threads')")
+        text = f"the MPI library does not start within {_MPI_LIMIT_S} s"
+        return Check("mpi", "broken", text, "measure without MPI: --backend threads, or launch(n, backend='threads')")
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it ended without a word"])[-1]
-        return Check("mpi", "broken", last, "pip install mpi4py mpich - or use launch(n, backend='threads')")
+        last = (done.stderr.strip().splitlines() or [f"the MPI library stopped with exit code {done.returncode}"])[-1]
+        return Check("mpi", "broken", last, "pip install mpi4py mpich, or measure without MPI: --backend threads")
     return Check("mpi", "ok", done.stdout.strip())
 
 
@@ -115,7 +117,7 @@ def _mpiexec() -> Check:
     try:
         path = find_mpiexec()
     except EngineError as error:
-        return Check("mpiexec", "broken", str(error))
+        return Check("mpiexec", "broken", error.message, error.hint)
     if not Path(path).exists() and shutil.which(path) is None:
         return Check("mpiexec", "broken", f"{path} does not exist", "correct or unset MESHLAB_MPIEXEC")
     if Path(path).is_relative_to(sys.prefix) or os.environ.get("MESHLAB_MPIEXEC"):
@@ -123,8 +125,8 @@ def _mpiexec() -> Check:
     return Check(
         "mpiexec",
         "warning",
-        f"{path}, from outside this environment",
-        "it must belong to the MPI library above; pip install mpich brings one that does",
+        f"{path} is outside this environment",
+        "use the mpiexec of the MPI library above; pip install mpich installs both",
     )
 
 
@@ -132,32 +134,33 @@ def _shared_memory() -> Check:
     try:
         free = shutil.disk_usage("/dev/shm").free
     except OSError:
-        return Check("shared memory", "absent", "there is no /dev/shm on this system")
+        return Check("shared memory", "absent", "this system has no /dev/shm")
     text = f"{format_size(free)} free in /dev/shm"
     if free < _LEAST_SHARED_MEMORY:
         return Check(
             "shared memory",
             "warning",
             f"only {text}; MPI and NCCL need about {format_size(_LEAST_SHARED_MEMORY)}",
-            "in a container, start it with --shm-size=1g",
+            "start the container with --shm-size=1g",
         )
     return Check("shared memory", "ok", text)
 
 
 def _gpus() -> list[Check]:
-    from meshlab.topology.health import health
     from meshlab.topology.readers.hosts import probe
 
     cluster = probe()
     if not cluster.n_devices:
-        why = cluster.notes[0].split(": ", 1)[-1] if cluster.notes else "no GPU was seen"
-        return [Check("GPUs", "absent", f"{why}; collectives run over MPI")]
-    found = [Check("GPUs", "ok", cluster.summary)]
-    return found + [Check("GPUs", "warning", str(finding)) for finding in health(cluster)]
+        reason = cluster.notes[0].split(": ", 1)[-1] if cluster.notes else "no GPU found"
+        return [Check("GPUs", "absent", f"{reason}; collectives run over MPI")]
+    return [
+        Check("GPUs", "ok", cluster.summary),
+        *(Check("GPUs", "warning", str(finding)) for finding in cluster.health()),
+    ]
 
 
 def _gpu_packages() -> list[Check]:
-    findings = []
+    checks = []
     for name, choices in _CUDA.items():
         found = []
         for choice in choices:
@@ -166,11 +169,11 @@ def _gpu_packages() -> list[Check]:
             except PackageNotFoundError:
                 continue
         if len(found) > 1:
-            text = f"{' and '.join(found)} are both installed, and shadow each other"
-            findings.append(Check(name, "broken", text, f"pip uninstall one of {', '.join(choices)}"))
+            text = f"{' and '.join(found)} are both installed, and one hides the other"
+            checks.append(Check(name, "broken", text, f"pip uninstall one of {', '.join(choices)}"))
         elif found:
-            findings.append(Check(name, "ok", found[0]))
+            checks.append(Check(name, "ok", found[0]))
         else:
-            cure = "pip install '.[cuda12]' or '.[cuda13]', whichever the driver supports"
-            findings.append(Check(name, "absent", "not installed; needed for GPUs", cure))
-    return findings
+            fix = "pip install '.[cuda12]' or '.[cuda13]', depending on the driver"
+            checks.append(Check(name, "absent", "not installed; needed for GPUs", fix))
+    return checks

@@ -1,45 +1,90 @@
-"""What may stand on the command line, and its help."""
+"""The parser of the command line, and its entry point."""
 
 from __future__ import annotations
 
 import argparse
 import logging
+import os
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from meshlab.cli import commands
-from meshlab.cli.commands import BAD_INPUT, INTERRUPTED
+from meshlab.cli.commands import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, error_text, print_error
 from meshlab.engines.mpi_world import launched_as
 from meshlab.errors import MeshlabError
 from meshlab.version import __version__
 
 __all__ = ["join_axes", "main", "make_parser"]
 
+_WIDTH = 79
 
 _DESCRIPTION = """\
-Explore collectives on the ranks of a device mesh: lay a mesh over ranks, prove its groups, measure collectives along
-its axes, and write a report. Works on GPUs, and without any on real MPI processes.
+Design a device mesh, verify its groups on live ranks, benchmark collectives
+along its axes, and write a report. Runs on GPUs. Without GPUs it runs real MPI
+collectives on local processes.
 """
 
 _EXAMPLES = """\
 examples:
-  meshlab demo --out first-report             four ranks, from a mesh to a report, in half a minute
-  meshlab show "pp=2, dp=2, tp=4" --axis dp   who is in which group; starts nothing
-  meshlab bench all_reduce --mesh "dp=2, tp=2" --axis tp --sizes 1K:16M --out run1
-  mpiexec -n 4 meshlab bench --mesh tp=4      on ranks that a launcher started; srun works too
-  meshlab report run1 --out run1.md           the report of a run that was saved
-  meshlab compare run1 run2                   what became slower; also takes logs of nccl-tests
-  meshlab doctor                              what is installed, and what to do about what is missing
+  meshlab demo --out first-report             from a mesh to a report, in half a minute
+  meshlab show "pp=2, dp=2, tp=4" --axis dp   the groups of a mesh; starts nothing
+  meshlab bench --mesh "dp=2, tp=2" --axis tp --sizes 1K:16M --out run1
+  mpiexec -n 4 meshlab bench --mesh tp=4      on ranks of a launcher (or srun)
+  meshlab report run1 --out run1.md           the report of a saved run
+  meshlab compare run1 run2                   regressions; also of nccl-tests logs
+  meshlab doctor                              check the installation
 
-exit codes: 0 good · 1 a benchmark failed, is wrong, or became slower · 2 bad arguments or files · 130 interrupted
+exit codes:
+  0 success · 1 failed, wrong or slower · 2 invalid arguments or files · 130 interrupted
 """
 
 _AXIS = re.compile(r"(?:--mesh=)?[A-Za-z_]\w*=-?\d+,?")
 
 
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        The words after ``meshlab``. By default those of this process.
+
+    Returns
+    -------
+    int
+        The exit code: 0 success, 1 a benchmark failed or was wrong, 2 invalid arguments or files, 130 interrupted.
+    """
+    options = make_parser().parse_args(join_axes(sys.argv[1:] if arguments is None else arguments))
+    command: Callable[[argparse.Namespace], int] = options.command
+    try:
+        return command(options)
+    except MeshlabError as error:
+        if _is_first_process():
+            print_error(error_text(error))
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        # If engines were starting, asyncio would log the pending tasks of ipyparallel at exit.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        print_error("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of the output, such as head, has closed the pipe. Python flushes standard output at exit, which
+        # would raise the same error again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+
+
+def _is_first_process() -> bool:
+    """Return False on all ranks but the first of mpiexec or srun, so that a message appears once."""
+    process = launched_as()
+    return process is None or process[0] == 0
+
+
 def join_axes(words: Sequence[str]) -> list[str]:
-    """Make one word of a mesh that was not quoted.
+    """Join the words of a mesh that was not quoted.
 
     Examples
     --------
@@ -58,137 +103,167 @@ def join_axes(words: Sequence[str]) -> list[str]:
     return joined
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser that keeps the line breaks of descriptions, and reports an error on one rank only."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        options["formatter_class"] = argparse.RawDescriptionHelpFormatter
+        super().__init__(*arguments, **options)
+
+    def error(self, message: str) -> NoReturn:
+        if not _is_first_process():
+            self.exit(BAD_INPUT)
+        super().error(message)
+
+
 def make_parser() -> argparse.ArgumentParser:
-    """Everything that the command line understands; ``command`` of what it parses is the function to call."""
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("meshlab", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=form)
+    """Return the parser. The attribute ``command`` of its result is the function to call."""
+    parser = _Parser("meshlab", description=_DESCRIPTION, epilog=_EXAMPLES)
     parser.add_argument("--version", action="version", version=f"meshlab {__version__}")
     subparsers = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def add(name: str, function: Callable[[argparse.Namespace], int], text: str, more: str) -> argparse.ArgumentParser:
-        command = subparsers.add_parser(
-            name, help=text, description=f"{text[:1].upper()}{text[1:]}.\n\n{more}", formatter_class=form
-        )
+        details = "\n".join(textwrap.fill(line, _WIDTH, break_on_hyphens=False) for line in more.split("\n"))
+        command = subparsers.add_parser(name, help=text, description=f"{text[:1].upper()}{text[1:]}.\n\n{details}")
         command.set_defaults(command=function)
         return command
 
     demo = add(
         "demo",
         commands.demo,
-        "go the whole way once, from a mesh to a report",
-        "Starts ranks as processes, lays a mesh over them, proves its groups, measures four collectives along every\n"
-        "axis over real MPI, prints a table, and writes a report with its pictures and frames.",
+        "run all steps once, from a mesh to a report",
+        "Starts ranks as processes, verifies the groups of a mesh, benchmarks four collectives along each axis, "
+        "prints a table, and writes a report with its figures and frames.",
     )
-    demo.add_argument("--out", default="meshlab-demo", metavar="DIR", help="where to write (default: %(default)s)")
+    demo.add_argument("--out", default="meshlab-demo", metavar="DIR", help="output folder (default: %(default)s)")
     demo.add_argument("--mesh", default="dp=2, tp=2", help='the mesh (default: "%(default)s")')
-    demo.add_argument("--ranks", type=int, metavar="N", help="how many ranks, where a size of the mesh is -1")
-    demo.add_argument("--sizes", default="1K:16M", help="the sizes (default: %(default)s)")
+    demo.add_argument("--ranks", type=int, metavar="N", help="number of ranks, if the size of an axis is -1")
+    demo.add_argument("--sizes", default="1K:16M", help="message sizes (default: %(default)s)")
     _add_force(demo)
     _add_backend(demo)
 
     add(
         "doctor",
         commands.doctor,
-        "say what is installed, and what to do about what is missing",
-        "Looks at Python, the packages, the MPI library and its mpiexec, shared memory, and the parts for GPUs.\n"
-        "Exits with 1 when something that the core needs is broken.",
+        "check the installation, and suggest fixes",
+        "Checks Python, the packages, the MPI library and its mpiexec, shared memory, and the parts for GPUs. "
+        "Exits with 1 if a required part is broken.",
     )
 
     show = add(
         "show",
         commands.show,
-        "print a mesh: its axes, its groups, and who is in which",
-        "The last axis is the fastest: ranks that differ only there are neighbours. Starts nothing.",
+        "print the axes and groups of a mesh",
+        "The last axis varies fastest: ranks that differ only along it are neighbours. Starts nothing.",
     )
-    show.add_argument("mesh", help='such as "dp=2, tp=4"; one size may be -1 if --ranks says how many there are')
-    show.add_argument("--axis", help='whose groups to show in the grid: an axis, or several such as "dp-cp"')
-    show.add_argument("--ranks", type=int, metavar="N", help="how many ranks there are")
+    show.add_argument("mesh", help='for example "dp=2, tp=4"; one size may be -1 if --ranks is given')
+    show.add_argument("--axis", help='the axis whose groups the grid shows; "dp-cp" for groups that span two axes')
+    show.add_argument("--ranks", type=int, metavar="N", help="number of ranks")
 
     bench = add(
         "bench",
         commands.bench,
-        "measure collectives along axes of a mesh",
-        "All groups of an axis run at once. Prints a table; with --out, writes the run's frames (Parquet and CSV),\n"
-        "its report and its pictures. Rows that were measured are written even when the run fails or is interrupted.\n"
-        "Started by mpiexec or srun as several processes, it starts no ranks: the processes are the ranks.",
+        "benchmark collectives along the axes of a mesh",
+        "By default all groups of an axis run at the same time. Prints a table. With --out, also writes the frames "
+        "(Parquet and CSV), a report and its figures; rows measured so far are written even if the run fails or is "
+        "interrupted. Under mpiexec or srun it starts no ranks: the processes are the ranks.",
     )
     bench.add_argument(
         "collectives", nargs="*", default=["all_reduce"], metavar="COLLECTIVE", help="default: all_reduce"
     )
-    bench.add_argument("--mesh", help='such as "dp=2, tp=2"; the last axis is the fastest')
-    bench.add_argument("--ranks", type=int, metavar="N", help="how many ranks to start (default: as the mesh has)")
+    bench.add_argument("--mesh", help='for example "dp=2, tp=2"; the last axis varies fastest')
+    bench.add_argument("--ranks", type=int, metavar="N", help="number of ranks to start (default: that of the mesh)")
     bench.add_argument(
         "--axis",
         action="append",
         metavar="AXIS",
-        help="along which axis; several with commas between; dp-tp is the groups that two span together (default: all)",
-    )
-    bench.add_argument("--sizes", default="1K:16M", help='such as 1K:16M, 8:1G*4 or "1K, 1M" (default: %(default)s)')
-    bench.add_argument("--dtype", default="float32", help="element types, with commas between (default: %(default)s)")
-    bench.add_argument("--op", default="sum", help="reduce operations, with commas between (default: %(default)s)")
-    bench.add_argument(
-        "--mode", default="pipelined", help="isolated, pipelined, graph, with commas between (default: %(default)s)"
+        help="axes, separated by commas; dp-tp for groups that span both axes (default: all axes)",
     )
     bench.add_argument(
-        "--groups",
+        "--sizes", default="1K:16M", help='message sizes: 1K:16M, 8:1G*4 or "1K, 1M" (default: %(default)s)'
+    )
+    bench.add_argument("--dtype", default="float32", help="element types, separated by commas (default: %(default)s)")
+    bench.add_argument("--op", default="sum", help="reduce operations, separated by commas (default: %(default)s)")
+    bench.add_argument(
+        "--mode",
+        default="pipelined",
+        help="isolated, pipelined or graph, separated by commas (default: %(default)s)",
+    )
+    bench.add_argument(
+        "--grouping",
         default="together",
-        help="together, alone (one group at a time), pairs (of ranks, with send and send_recv); with commas between",
+        help="together (all groups of an axis), alone (one group at a time) or pairs (of ranks, with send or "
+        "send_recv), separated by commas (default: %(default)s)",
     )
     bench.add_argument(
-        "--beside", action="append", default=[], metavar="AXIS=COLLECTIVE", help="what another axis does meanwhile"
+        "--concurrent",
+        action="append",
+        default=[],
+        metavar="AXIS=COLLECTIVE",
+        help="a collective that runs on another axis at the same time",
     )
-    bench.add_argument("--launches", type=int, default=1, metavar="N", help="repeat so often, with fresh communicators")
-    bench.add_argument("--shuffle", action="store_true", help="take the steps in random order")
-    bench.add_argument("--seed", type=int, default=0, help="of that order (default: %(default)s)")
-    bench.add_argument("--resume", metavar="DIR", help="go on with a run that stopped; its plan and mesh count")
-    bench.add_argument("--redact", action="store_true", help="write hashes for the names of hosts and users")
-    bench.add_argument("--here", action="store_true", help="this process is a rank, though no launcher is recognised")
-    bench.add_argument("--in-place", action="store_true", help="let input and output share memory")
-    bench.add_argument("--seconds", type=float, default=0.5, help="at most so long per step (default: %(default)s)")
-    bench.add_argument("--out", metavar="DIR", help="where to write the run and its report")
+    # Former names of --grouping and --concurrent.
+    bench.add_argument("--groups", dest="grouping", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    bench.add_argument(
+        "--beside", dest="concurrent", action="append", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+    )
+    bench.add_argument("--launches", type=int, default=1, metavar="N", help="repeat N times, with new communicators")
+    bench.add_argument("--shuffle", action="store_true", help="run the steps in random order")
+    bench.add_argument("--seed", type=int, default=0, help="seed of the random order (default: %(default)s)")
+    bench.add_argument("--resume", metavar="DIR", help="resume a saved run, with its plan and mesh")
+    bench.add_argument("--redact", action="store_true", help="write hashes instead of host and user names")
+    bench.add_argument("--here", action="store_true", help="make this process a rank if the launcher is not recognised")
+    bench.add_argument("--in-place", action="store_true", help="use the same buffer for input and output")
+    bench.add_argument(
+        "--seconds", type=float, default=0.5, help="maximum time per step, in seconds (default: %(default)s)"
+    )
+    bench.add_argument("--out", metavar="DIR", help="output folder for the run and its report")
     _add_force(bench)
     _add_backend(bench)
 
     report = add(
         "report",
         commands.report,
-        "write the report of a run that was saved",
+        "write the report of a saved run",
         "Reads a folder that bench, demo or Run.save wrote.",
     )
-    report.add_argument("folder", help="the run's folder")
+    report.add_argument("folder", help="folder of the run")
     report.add_argument("--out", metavar="FILE", help="the report, .html or .md (default: report.html in the folder)")
-    report.add_argument("--pictures", action="store_true", help="beside a .md, write its pictures as PNG files")
-    report.add_argument("--redact", action="store_true", help="write hashes for the names of hosts and users")
+    report.add_argument("--pictures", action="store_true", help="write the figures of a .md report as PNG files")
+    report.add_argument("--redact", action="store_true", help="write hashes instead of host and user names")
 
     compare = add(
         "compare",
         commands.compare,
         "compare two runs row by row",
-        "Takes folders of runs, results as Parquet, CSV or JSON, and logs of nccl-tests. Says first what differs\n"
-        "between the two, and refuses what cannot be compared. Exits with 1 when a row became slower than the\n"
-        "threshold or its results are wrong after, and with 2 when nothing could be compared.",
+        "Accepts folders of runs, results as Parquet, CSV or JSON, and logs of nccl-tests. Lists the differences of "
+        "the two systems first, and rejects runs that are not comparable. Exits with 1 if a row became slower than the "
+        "threshold or its results are wrong, and with 2 if nothing can be compared.",
     )
-    compare.add_argument("before", help="the run, frame or log to compare with")
-    compare.add_argument("after", help="the run, frame or log to judge")
+    compare.add_argument("before", help="the baseline: a run, frame or log")
+    compare.add_argument("after", help="the run, frame or log to compare with it")
     compare.add_argument(
-        "--threshold", type=_share, default=0.05, help="how much slower counts: 0.05 or 5%% (default: %(default)s)"
+        "--threshold",
+        type=_fraction,
+        default=0.05,
+        help="slowdown that counts as a regression: 0.05 or 5%% (default: %(default)s)",
     )
-    compare.add_argument("--anyway", action="store_true", help="compare although the machines or settings differ")
+    compare.add_argument("--anyway", action="store_true", help="compare even if machines or settings differ")
 
     lab = add(
         "lab",
         commands.lab,
-        "open JupyterLab on the first notebook",
-        "Copies the notebooks into the folder, unless they are there already, and opens the first.\n"
-        "What stands behind -- goes to JupyterLab: meshlab lab -- --no-browser --port=8889",
+        "open the first notebook in JupyterLab",
+        "Copies the notebooks into the folder unless they exist there. Arguments after -- are passed to JupyterLab:\n"
+        "  meshlab lab -- --no-browser --port=8889",
     )
-    lab.add_argument("folder", nargs="?", default=".", help="where to work (default: this folder)")
+    lab.add_argument("folder", nargs="?", default=".", help="working folder (default: the current folder)")
     lab.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
     return parser
 
 
 def _add_force(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--force", action="store_true", help="replace another run in the folder, and its report")
+    parser.add_argument("--force", action="store_true", help="replace a different run in the folder, and its report")
 
 
 def _add_backend(parser: argparse.ArgumentParser) -> None:
@@ -196,46 +271,18 @@ def _add_backend(parser: argparse.ArgumentParser) -> None:
         "--backend",
         choices=["auto", "nccl", "mpi", "threads"],
         default="auto",
-        help="nccl: a GPU per rank; mpi: processes; threads: in this process, to try things out (default: %(default)s)",
+        help="nccl: one GPU per rank; mpi: processes; threads: in this process, for trying things out "
+        "(default: %(default)s)",
     )
 
 
-def _share(text: str) -> float:
-    """Read a share: 0.05, or 5%."""
+def _fraction(text: str) -> float:
+    """Parse a positive fraction: 0.05, or 5%."""
     number, percent, rest = text.strip().partition("%")
     try:
-        share = float(number) / (100 if percent else 1)
+        fraction = float(number) / (100 if percent else 1)
     except ValueError:
-        share = float("nan")
-    if rest or not 0 < share < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no share above 0; write 0.05 or 5% for 5 % slower")
-    return share
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        The words after ``meshlab``; those of the process by default.
-
-    Returns
-    -------
-    int
-        The exit code: 0 good, 1 a benchmark failed or was wrong, 2 bad arguments, 130 interrupted.
-    """
-    options = make_parser().parse_args(join_axes(sys.argv[1:] if arguments is None else arguments))
-    command: Callable[[argparse.Namespace], int] = options.command
-    try:
-        return command(options)
-    except MeshlabError as error:
-        place = launched_as()
-        if place is None or place[0] == 0:  # of several processes, one speaks
-            print(f"meshlab: {error}", file=sys.stderr)
-        return BAD_INPUT
-    except KeyboardInterrupt:
-        # Where a start was under way, tasks of ipyparallel are left over, and asyncio would print them at the end.
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-        print("meshlab: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        fraction = float("nan")
+    if rest or not 0 < fraction < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive fraction; write 0.05 or 5% for 5 % slower")
+    return fraction

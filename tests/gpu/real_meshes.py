@@ -23,7 +23,7 @@ import cloudpickle
 import pandas as pd
 
 import meshlab as ml
-from meshlab.cli.doctor import examine, findings_text
+from meshlab.cli.doctor import checks_text, run_checks
 from meshlab.comm.catalog import CATALOG
 from meshlab.errors import BenchError, EngineError
 from tests.gpu.side_by_side import PROGRAMS
@@ -48,7 +48,7 @@ def die_in_a_collective(comm: Any) -> None:
 
 def recover(engines: ml.Engines, mesh: ml.DeviceMesh) -> dict[str, Any]:
     """Kill a rank in the middle of a collective along the fastest axis; how long until it is known, and mended."""
-    before = {fact.rank: fact.pid for fact in engines.facts}
+    before = {info.rank: info.pid for info in engines.ranks}
     begin = time.monotonic()
     try:
         engines.run(die_in_a_collective, mesh, axis=mesh.axis_names[-1], deadline_s=10)
@@ -66,7 +66,7 @@ def recover(engines: ml.Engines, mesh: ml.DeviceMesh) -> dict[str, Any]:
         "restart_s": again - known,
         "verified_s": time.monotonic() - again,
         "is_right": is_right,
-        "replaced": sum(before[fact.rank] != fact.pid for fact in engines.facts),
+        "replaced": sum(before[info.rank] != info.pid for info in engines.ranks),
         "told": told,
     }
 
@@ -168,7 +168,7 @@ def main() -> int:
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     cluster = ml.probe()
-    (out / "doctor.txt").write_text(findings_text(examine()) + "\n")
+    (out / "doctor.txt").write_text(checks_text(run_checks()) + "\n")
     (out / "health.txt").write_text("\n".join(map(str, ml.topology.health(cluster))) + "\n")
     (out / "links.txt").write_text(pd.DataFrame(cluster.link_words()).to_string() + "\n")
     cluster.frame().drop(columns=["uuid", "node"], errors="ignore").to_csv(out / "devices.csv", index=False)
