@@ -10,12 +10,15 @@ import numpy.typing as npt
 
 from meshlab.errors import BenchError
 from meshlab.frames.labels import title_parts
+from meshlab.frames.rundata import RunData
+from meshlab.frames.store import as_results
 from meshlab.plots.lines import Line, Values, lines_of
 from meshlab.plots.style import (
     PALETTE,
     PREVIOUS,
     WRONG,
     axes_size,
+    figure_svg,
     font_size,
     room_right,
     set_title,
@@ -27,52 +30,52 @@ from meshlab.units import SEPARATOR, THIN, format_bandwidth, format_size
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-__all__ = ["bandwidth", "curve_box", "latency", "spread_labels"]
+__all__ = ["bandwidth", "curve_box", "latency", "run_figure", "run_figure_html", "spread_labels"]
 
 _BANDWIDTHS = {"busbw_gbs": "bus bandwidth", "algbw_gbs": "algorithm bandwidth"}
 _MOST_LABELS = 5
-"""Up to so many lines carry their names at their ends; beyond, a legend does."""
+"""Up to this many lines are labelled at their ends; more lines get a legend."""
 
 _MOST_INSIDE = 8
-"""Up to so many names the legend stands inside the axes; beyond, beside them where there is room."""
+"""Up to this many names, the legend is inside the axes; a longer one is to the right of them if there is room."""
 
 _MARKERS = "os^DvPXh"
 _DASHES: Sequence[Any] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
 _HANDLE = 52.0
-"""Points that the handle of a name in a legend takes, with the space around it."""
+"""Width of a legend's handle with the space around it, in points."""
 _TEXT = 9.0
 _SIZE_STEPS = (1, 2, 3, 4, 5, 10)
-"""Octaves between two ticks; one of them stands at 1 KiB."""
+"""Octaves between two ticks. One tick is always at 1 KiB."""
 
 
 def bandwidth(
-    results: pd.DataFrame,
+    run: Any,
     *,
     ax: Axes | None = None,
     y: Literal["busbw_gbs", "algbw_gbs"] = "busbw_gbs",
-    previous: pd.DataFrame | None = None,
+    previous: Any = None,
     references: Mapping[str, float] | None = None,
 ) -> Axes:
-    """Draw bandwidth over message size, one line per collective, axis and whatever else varies.
+    """Draw bandwidth over message size, one line per collective, axis and other column that varies.
 
-    At each size a line stands at the bandwidth of the slowest group, from its median time. The band reaches over the
-    95 % intervals of all groups. Rows with a wrong result are red crosses and no part of a line; rows that failed are
-    left out.
+    The value at a size is the bandwidth of the slowest group, from its median time. The band covers the 95 % intervals
+    of all groups. Rows with a wrong result are red crosses and not part of a line. Rows that failed are omitted.
 
     Parameters
     ----------
-    results : pandas.DataFrame
-        A results frame. ``results.attrs["where"]`` may say where the numbers come from.
+    run : RunData, DataFrame, path, object with ``.results``, or a list of these
+        A run or its folder, or its results. ``results.attrs["where"]`` is the label of the measured system.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure without it.
+        The axes to draw on. By default a new figure is created.
     y : {"busbw_gbs", "algbw_gbs"}, default "busbw_gbs"
-        Bus bandwidth, which compares with a link's rate whatever the collective, or algorithm bandwidth.
-    previous : pandas.DataFrame, optional
-        Results of an earlier run, drawn grey.
+        Bus bandwidth, which is comparable with the rate of a link for every collective, or algorithm bandwidth.
+    previous : RunData, DataFrame, path, object with ``.results``, or a list of these, optional
+        An earlier run, drawn in grey.
     references : mapping of str to float, optional
-        Rates in GB/s to compare with, such as ``{"NVLink": 450}``, drawn dashed.
+        Rates in GB/s to compare with, such as ``{"NVLink": 450}``, drawn as dashed lines.
 
     Returns
     -------
@@ -81,20 +84,22 @@ def bandwidth(
     Raises
     ------
     BenchError
-        If a column is missing, or `y` is not a bandwidth.
+        If `run` or `previous` has no results.
+        If `y` is not a bandwidth column.
 
     Examples
     --------
+    >>> import meshlab as ml
     >>> from matplotlib.figure import Figure
-    >>> from meshlab.frames.example_data import example
-    >>> results = example().query("mode == 'graph'")
-    >>> ax = bandwidth(results, references={"NVLink 4": 450}, ax=Figure((9, 4)).add_subplot())
+    >>> results = ml.example().query("mode == 'graph'")
+    >>> ax = ml.plot.bandwidth(results, references={"NVLink 4": 450}, ax=Figure((9, 4)).add_subplot())
     >>> ax.get_ylabel(), ax.get_xlabel()
     ('bus bandwidth (GB/s)', 'message size')
     """
     if y not in _BANDWIDTHS:
-        raise BenchError(f"y={y!r} is no bandwidth; choose {' or '.join(_BANDWIDTHS)}")
-    lines, earlier = lines_of(results, y), [] if previous is None else lines_of(previous, y)
+        raise BenchError(f"y={y!r} is not a bandwidth column; choose {' or '.join(_BANDWIDTHS)}")
+    results = as_results(run)
+    lines, earlier = lines_of(results, y), [] if previous is None else lines_of(as_results(previous), y)
     ax = _axes(ax, results, [*lines, *earlier])
     references = references or {}
     ax.set_ylabel(f"{_BANDWIDTHS[y]} (GB/s)")
@@ -106,20 +111,19 @@ def bandwidth(
     return ax
 
 
-def latency(results: pd.DataFrame, *, ax: Axes | None = None, previous: pd.DataFrame | None = None) -> Axes:
-    """Draw the time per call over message size, both logarithmic; the lines are those of `bandwidth`.
+def latency(run: Any, *, ax: Axes | None = None, previous: Any = None) -> Axes:
+    """Draw the time per call over message size, both logarithmic. The lines are those of `bandwidth`.
 
-    At each size a line stands at the median time of the slowest group. The band reaches over the 95 % intervals of all
-    groups.
+    The value at a size is the median time of the slowest group. The band covers the 95 % intervals of all groups.
 
     Parameters
     ----------
-    results : pandas.DataFrame
-        A results frame. ``results.attrs["where"]`` may say where the numbers come from.
+    run : RunData, DataFrame, path, object with ``.results``, or a list of these
+        A run or its folder, or its results. ``results.attrs["where"]`` is the label of the measured system.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure without it.
-    previous : pandas.DataFrame, optional
-        Results of an earlier run, drawn grey.
+        The axes to draw on. By default a new figure is created.
+    previous : RunData, DataFrame, path, object with ``.results``, or a list of these, optional
+        An earlier run, drawn in grey.
 
     Returns
     -------
@@ -128,24 +132,26 @@ def latency(results: pd.DataFrame, *, ax: Axes | None = None, previous: pd.DataF
     Raises
     ------
     BenchError
-        If a column is missing.
+        If `run` or `previous` has no results.
 
     Examples
     --------
+    >>> import meshlab as ml
     >>> from matplotlib.figure import Figure
-    >>> from meshlab.frames.example_data import example
-    >>> ax = latency(example().query("collective == 'all_reduce'"), ax=Figure((9, 4)).add_subplot())
+    >>> ax = ml.plot.latency(ml.example().query("collective == 'all_reduce'"), ax=Figure((9, 4)).add_subplot())
     >>> ax.get_ylabel(), ax.get_yscale()
     ('time per call', 'log')
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    lines, earlier = lines_of(results, "time_us"), [] if previous is None else lines_of(previous, "time_us")
+    results = as_results(run)
+    lines = lines_of(results, "time_us")
+    earlier = [] if previous is None else lines_of(as_results(previous), "time_us")
     ax = _axes(ax, results, [*lines, *earlier])
     ax.set_ylabel("time per call")
     ax.set_yscale("log")
-    ends = _concatenate(part for line in lines for part in (line.low, line.high))
-    times = np.concatenate([_values(lines, earlier), ends[ends > 0]])  # a time without an interval has NaN there
+    bounds = _concatenate(part for line in lines for part in (line.low, line.high))
+    times = np.concatenate([_values(lines, earlier), bounds[bounds > 0]])  # drops NaN, the bounds of a missing interval
     if times.size:
         ax.set_ylim(times.min() / 1.6, times.max() * 1.6)
     few_decades = times.size and times.max() < 50 * times.min()
@@ -157,18 +163,51 @@ def latency(results: pd.DataFrame, *, ax: Axes | None = None, previous: pd.DataF
     return ax
 
 
+def run_figure(run: RunData, *, previous: pd.DataFrame | None = None) -> Figure | None:
+    """Return the figure that a notebook shows for a run, or None if there are no times yet.
+
+    Parameters
+    ----------
+    run : RunData
+        The run.
+    previous : pandas.DataFrame, optional
+        Results of an earlier run, drawn in grey.
+
+    Returns
+    -------
+    matplotlib.figure.Figure or None
+        The figure. Its label describes it for screen readers.
+    """
+    from matplotlib.figure import Figure
+
+    results = run.results
+    if not results["time_us"].notna().any():
+        return None
+    figure = Figure(figsize=(8, 3.6), layout="constrained")
+    figure.set_label(SEPARATOR.join(title_parts(results)))
+    bandwidth(results, ax=figure.add_subplot(), previous=previous)
+    return figure
+
+
+def run_figure_html(run: RunData) -> str:
+    """Return the figure of a run, see `run_figure`, as an ``<svg>`` element; an empty string if there is none."""
+    figure = run_figure(run)
+    return "" if figure is None else figure_svg(figure, label=str(figure.get_label()))
+
+
 def curve_box(
     figsize: tuple[float, float], title: Sequence[str] = (), names: Sequence[str] = ()
 ) -> tuple[float, float, float, float]:
-    """Where the axes lie in a figure of that size in inches, as shares of it, with room for the title and the names.
+    """Return the position of the axes in a figure, as fractions of it, with room for the title and the names.
 
     Parameters
     ----------
     figsize : tuple of float
+        Width and height of the figure, in inches.
     title : sequence of str, default ()
         The parts of the title.
     names : sequence of str, default ()
-        The names of the lines; where they are too many to stand inside the axes, they stand to the right.
+        The names of the lines. If there are too many for a legend inside the axes, it gets room to the right.
 
     Examples
     --------
@@ -179,8 +218,8 @@ def curve_box(
     width, height = figsize[0] * 72, figsize[1] * 72
     left, below, right = 62, 42, 22
     above = 16 + 15 * (1 + wrap_title(title, width - left).count("\n"))
-    beside = _legend_width(names) if len(names) > _MOST_INSIDE else 0.0
-    return left / width, below / height, 1 - (left + max(right, beside)) / width, 1 - (below + above) / height
+    legend = _legend_width(names) if len(names) > _MOST_INSIDE else 0.0
+    return left / width, below / height, 1 - (left + max(right, legend)) / width, 1 - (below + above) / height
 
 
 def _legend_width(names: Sequence[str]) -> float:
@@ -192,8 +231,8 @@ def _axes(ax: Axes | None, results: pd.DataFrame, lines: Sequence[Line]) -> Axes
         from matplotlib import pyplot as plt
 
         names = [line.name for line in lines]
-        beside = _legend_width(names) / 72 if len(names) > _MOST_INSIDE else 0
-        figsize = (7.2 + beside, 4.2)
+        legend = _legend_width(names) / 72 if len(names) > _MOST_INSIDE else 0
+        figsize = (7.2 + legend, 4.2)
         ax = plt.figure(figsize=figsize).add_axes(curve_box(figsize, title_parts(results), names))
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, linewidth=0.6)
@@ -218,12 +257,12 @@ def _draw(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None:
         ax.set(xticks=[], yticks=[])
         return
     drawn: list[tuple[str, Line, Line2D]] = []
-    for line in (line for line in earlier if line.size.size):
+    for line in filter(len, earlier):
         name = f"{line.name}, previous" if line.name else "previous"
         drawn.append((name, line, ax.plot(line.size, line.value, color=PREVIOUS, linewidth=1.2)[0]))
     only = "this run" if drawn else ""
     for line, style in zip(lines, _styles(lines), strict=True):
-        if line.size.size:
+        if len(line):
             ax.fill_between(line.size, line.low, line.high, color=style["color"], alpha=0.25, linewidth=0)
             drawn.append(
                 (line.name or only, line, ax.plot(line.size, line.value, markersize=4, linewidth=1.6, **style)[0])
@@ -236,7 +275,7 @@ def _draw(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None:
     if wrong_sizes.size:
         values = _concatenate(line.wrong_value for line in lines)
         (cross,) = ax.plot(wrong_sizes, values, "x", color=WRONG, markersize=8, markeredgewidth=2.2, zorder=4)
-        handles.append((cross, f"wrong result: {values.size:,} row{'s' * (values.size != 1)}, not in the line"))
+        handles.append((cross, f"{values.size:,} wrong result{'s' * (values.size != 1)}, not in the line"))
     if is_labelled:
         _label_ends(ax, drawn, float(sizes.max()))
     if handles:
@@ -248,9 +287,10 @@ def _draw(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None:
 
 
 def _styles(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """A colour and a marker per line; beyond those there are, by the first part of its name, and dashes by the rest."""
+    """Return a colour, a marker and dashes for each line."""
     numbers = [(index % len(PALETTE), index // len(PALETTE)) for index in range(len(lines))]
     if len(lines) > len(PALETTE):
+        # More lines than colours: one colour per collective (the first part of a name), and dashes for the rest of it.
         parts = [line.name.partition(SEPARATOR) for line in lines]
         firsts, rests = (list(dict.fromkeys(part[i] for part in parts)) for i in (0, 2))
         if len(firsts) <= len(PALETTE) and len(rests) <= len(_DASHES):
@@ -271,7 +311,7 @@ def _legend_place(ax: Axes, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _scale_sizes(ax: Axes, smallest: float, largest: float, room: float) -> None:
-    """Scale x by powers of two, with `room` points to the right of the largest size for labels."""
+    """Scale x by powers of two, with `room` points for labels to the right of the largest size."""
     import matplotlib as mpl
     from matplotlib.ticker import NullLocator
 
@@ -290,7 +330,7 @@ def _scale_sizes(ax: Axes, smallest: float, largest: float, room: float) -> None
 
 
 def _label_ends(ax: Axes, drawn: Sequence[tuple[str, Line, Line2D]], largest: float) -> None:
-    """Write each line's name at the right, level with its end as far as the others let it, and lead a line there."""
+    """Label each line at the right, as close to the height of its end as the other labels allow."""
     to_axes = ax.transData + ax.transAxes.inverted()
     ends = to_axes.transform([(line.size[-1], line.value[-1]) for _, line, _ in drawn])
     width, height = axes_size(ax)
@@ -317,7 +357,7 @@ def _label_ends(ax: Axes, drawn: Sequence[tuple[str, Line, Line2D]], largest: fl
 
 
 def _draw_references(ax: Axes, references: Mapping[str, float]) -> None:
-    """Draw dashed lines at rates, each interrupted by its name at the left."""
+    """Draw a dashed line at each rate, with its name at the left."""
     import matplotlib as mpl
 
     gap = _TEXT * 1.35 / axes_size(ax)[1]
@@ -330,37 +370,37 @@ def _draw_references(ax: Axes, references: Mapping[str, float]) -> None:
 
 
 def spread_labels(wanted: npt.ArrayLike, gap: float, low: float, high: float) -> Values:
-    """Move labels apart so that none overlap and each stays as near to its place as the others let it.
+    """Move labels apart so that none overlap and each stays as close to its wanted position as possible.
 
     Parameters
     ----------
     wanted : array_like
-        Where each label would stand by itself.
+        The wanted position of each label.
     gap : float
-        The least distance between two labels.
+        The minimum distance between two labels.
     low, high : float
-        The least and the greatest place; too many labels for them go below `low`.
+        The bounds of the positions. If there are too many labels, some are placed below `low`.
 
     Returns
     -------
     numpy.ndarray
-        The places with the least sum of squared moves: an isotonic regression of ``wanted - gap * order``.
+        The positions with the least sum of squared moves: an isotonic regression of ``wanted - gap * order``.
 
     Examples
     --------
     >>> spread_labels([0.5, 0.5, 0.1], 0.2, 0.0, 1.0).round(3).tolist()
     [0.4, 0.6, 0.1]
     """
-    places = np.asarray(wanted, dtype=np.float64)
-    order = np.argsort(places, kind="stable")
-    offsets = gap * np.arange(places.size)
-    free = places[order] - offsets
-    # The max-min formula for isotonic regression; a plot has a handful of labels.
+    positions = np.asarray(wanted, dtype=np.float64)
+    order = np.argsort(positions, kind="stable")
+    offsets = gap * np.arange(positions.size)
+    free = positions[order] - offsets
+    # The max-min formula for isotonic regression. It is cubic, which is fast enough for the few labels of a plot.
     means = [
         [free[start : stop + 1].mean() if start <= stop else np.inf for stop in range(free.size)]
         for start in range(free.size)
     ]
-    result = np.empty(places.size)
+    result = np.empty(positions.size)
     for index in range(free.size):
         level = max(min(means[start][index:]) for start in range(index + 1))
         result[order[index]] = min(max(level, low), high - offsets[-1]) + offsets[index]

@@ -1,4 +1,4 @@
-"""The link matrix of a host or a cluster as a heat map, with the words in the cells."""
+"""Heat maps: the links of a host or a cluster, and the measured pairs of ranks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.analysis.pairs import SLOW
+from meshlab.analysis.pairs import SLOW, pair_matrix
 from meshlab.errors import BenchError, TopologyError
 from meshlab.plots.style import QUANTITY, WRONG, axes_size, room_right, set_title, text_colors, text_width
 from meshlab.topology.model.cluster import Cluster, link_codes
+from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.links import LINK_MEANINGS, UNKNOWN
 from meshlab.topology.model.presets import ClusterLike, as_cluster
 from meshlab.units import format_bandwidth, format_size, format_time_us
@@ -25,11 +26,11 @@ __all__ = ["links", "matrix"]
 
 _POINTS = 9.0
 
-_CELL = 30.0  # points that a cell has in a figure of our own, as long as that is no larger than _LARGEST
+_CELL = 30.0  # points per cell in a new figure, if the side is at most _LARGEST
 
 _LARGEST = 900.0
 
-_WITHOUT_WORDS = 620.0  # points of a side where words have no room anyway
+_WITHOUT_WORDS = 620.0  # points per side if the cells have no room for words
 
 _MOST_WORDS = 1700
 
@@ -38,18 +39,18 @@ _ORDER = ("PIX", "PXB", "PHB", "NODE", "SYS")
 _SHADES = {"nvlink": 0.86, "PIX": 0.74, "PXB": 0.64, "PHB": 0.54, "NODE": 0.44, "SYS": 0.32}
 
 
-def links(cluster: ClusterLike, node: int | str | None = None, *, ax: Axes | None = None) -> Axes:
-    """Draw what joins every two ends: light is near, dark is far.
+def links(cluster: ClusterLike | Node, node: int | str | None = None, *, ax: Axes | None = None) -> Axes:
+    """Draw the link matrix of a host or a cluster. Light cells are near, dark cells are far.
 
     Parameters
     ----------
-    cluster : Cluster or str
-        A cluster, or the name of a preset.
+    cluster : Cluster, Node or str
+        A cluster or the name of a preset, or a host itself.
     node : int or str, optional
-        One host, with its NICs. Left out, the only host, or all devices of the cluster, where the level that joins two
-        hosts stands in place of a word.
+        A host, by index or name. By default the only host, or all devices of the cluster. Links between hosts then have
+        the name of the innermost level that joins them.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure when left out.
+        The axes to draw on. By default a new figure is created.
 
     Returns
     -------
@@ -58,17 +59,18 @@ def links(cluster: ClusterLike, node: int | str | None = None, *, ax: Axes | Non
     Raises
     ------
     TopologyError
-        If there is nothing to draw, or the matrix would be larger than 2,048 × 2,048.
+        If there is no such host, or it has no devices and NICs.
+        If the matrix would be larger than 2,048 × 2,048.
 
     Examples
     --------
+    >>> import meshlab as ml
     >>> from matplotlib.figure import Figure
-    >>> from meshlab.topology.model.presets import preset
-    >>> ax = links(preset("dgx-a100"), ax=Figure((9, 9)).add_subplot())
+    >>> ax = ml.plot.links("dgx-a100", ax=Figure((9, 9)).add_subplot())
     >>> [text.get_text() for text in ax.get_legend().get_texts()][:2]
     ['NV12: 12 NVLinks', 'PXB: several PCIe switches']
     """
-    cluster = as_cluster(cluster)
+    cluster = Cluster.from_nodes([cluster]) if isinstance(cluster, Node) else as_cluster(cluster)
     if node is None and cluster.n_nodes == 1:
         node = 0
     if node is not None:
@@ -83,7 +85,8 @@ def links(cluster: ClusterLike, node: int | str | None = None, *, ax: Axes | Non
         names = dict(zip(cluster.first_device.tolist(), cluster.names, strict=False))
         title = [cluster.title or "cluster", cluster.summary]
     if not codes.size:
-        raise TopologyError(f"there is nothing to draw: {'; '.join(cluster.notes) or 'the host has no devices'}")
+        reason = "; ".join(cluster.notes) or "the host has no devices"
+        raise TopologyError(f"nothing to draw: {reason}", hint="choose a host with devices")
     used = set(np.unique(codes).tolist())
     kinds = sorted((word for k, word in enumerate(words) if k in used and word != "X"), key=lambda w: _far(w, cluster))
     if ax is None:
@@ -111,7 +114,7 @@ def _new_axes(names: list[str], kinds: list[str], size: int) -> Axes:
 
 
 def _far(word: str, cluster: Cluster) -> tuple[int, int]:
-    """From the nearest to the farthest; more NVLinks are nearer."""
+    """Return a sort key from near to far. More NVLinks are nearer."""
     if word.startswith("NV"):
         return 0, -int(word[2:])
     if word == "nvlink":
@@ -124,7 +127,7 @@ def _far(word: str, cluster: Cluster) -> tuple[int, int]:
 
 
 def _colors(kinds: list[str]) -> npt.NDArray[np.float64]:
-    """One colour per kind, light to dark, the same word in the same colour everywhere; what is not known is clear."""
+    """Return one colour per kind, from light to dark. A word has the same colour in all figures; unknown is clear."""
     from matplotlib import colormaps
 
     levels = [kind for kind in kinds if not kind.startswith("NV") and kind not in _SHADES and kind != UNKNOWN]
@@ -150,13 +153,13 @@ def _write_words(ax: Axes, words: list[str], codes: npt.NDArray[np.int16], table
 
 
 def _write_ends(ax: Axes, names: dict[int, str], size: int) -> None:
-    """Name rows and columns as far as there is room: every end of a host, or the first device of hosts."""
+    """Name rows and columns if there is room: every endpoint of a host, or the first device of every host."""
     cell = min(axes_size(ax)) / size
     shown: list[int] = []
-    for place in names:
-        if not shown or (place - shown[-1]) * cell >= 1.35 * _POINTS:
-            shown.append(place)
-    labels = [names[place] for place in shown]
+    for index in names:
+        if not shown or (index - shown[-1]) * cell >= 1.35 * _POINTS:
+            shown.append(index)
+    labels = [names[index] for index in shown]
     apart = min((b - a for a, b in pairwise(shown)), default=size) * cell
     flat = max(text_width(label, _POINTS) for label in labels) < apart - 4
     ax.set_xticks(shown, labels, rotation=0 if flat else 90)
@@ -173,11 +176,9 @@ def _write_legend(ax: Axes, kinds: list[str], colors: list[npt.NDArray[np.float6
         Patch(facecolor=tuple(color), edgecolor=rcParams["text.color"], linewidth=0.5, label=_meaning(kind))
         for kind, color in zip(kinds, colors, strict=True)
     ]
-    beside = room_right(ax) - axes_size(ax)[0] > 120
-    place: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1)}
-    if not beside:
-        place = {"loc": "upper left", "bbox_to_anchor": (0, 0)}
-    ax.legend(handles=handles, frameon=False, fontsize=_POINTS, borderpad=0, borderaxespad=0.3, **place)
+    has_room = room_right(ax) - axes_size(ax)[0] > 120
+    position: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1) if has_room else (0, 0)}
+    ax.legend(handles=handles, frameon=False, fontsize=_POINTS, borderpad=0, borderaxespad=0.3, **position)
 
 
 def _meaning(kind: str) -> str:
@@ -190,7 +191,7 @@ def _meaning(kind: str) -> str:
     return f"{kind}: {LINK_MEANINGS[kind]}" if kind in LINK_MEANINGS else f"{kind}: inside one {kind}"
 
 
-_MATRIX_CELL = 34.0  # points that a cell has in a figure of our own
+_MATRIX_CELL = 34.0  # points per cell in a new figure
 
 _LEAST, _MOST = 220.0, 620.0
 
@@ -198,21 +199,26 @@ _MOST_NAMED = 3
 
 _WIDE = 0.5
 
+_CHOICES = ("collective", "size_bytes", "axis", "mode", "dtype", "value")
+
 Floats = npt.NDArray[np.float64]
 
 
-def matrix(matrix: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
-    r"""Draw a matrix of pairs: a light cell is a fast link, and a slow one has a frame.
+def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
+    r"""Draw the measured pairs of ranks as a matrix. Light cells are fast links, and slow ones have a red frame.
 
-    A cell is slow when its bandwidth is below 0.8 of the median, or its time above the median by as much. The title
-    names the slowest.
+    A cell is slow if its bandwidth is below 0.8 of the median, or its time above the median by the same factor. The
+    title names the slowest pairs.
 
     Parameters
     ----------
-    matrix : pandas.DataFrame
-        From `meshlab.benchmark.pair_matrix` or `Run.matrix`.
+    run : RunData, DataFrame, path, object with ``.results``, or a list of these
+        A run or its folder, its results, or a matrix from `meshlab.analysis.pair_matrix`.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure without it.
+        The axes to draw on. By default a new figure is created.
+    **choice
+        The pairs of the run to draw: ``collective``, ``size_bytes``, ``axis``, ``mode``, ``dtype`` and ``value``, see
+        `meshlab.analysis.pair_matrix`.
 
     Returns
     -------
@@ -221,45 +227,71 @@ def matrix(matrix: pd.DataFrame, *, ax: Axes | None = None) -> Axes:
     Raises
     ------
     BenchError
-        If there is nothing to draw, or it is no square.
+        If the run has no such pairs, or has them in several modes or element types.
+        If a matrix is not square, has no numbers, or is passed with a choice.
 
     Examples
     --------
     >>> import pandas as pd
+    >>> import meshlab as ml
     >>> from matplotlib.figure import Figure
-    >>> matrix = pd.DataFrame([[float("nan"), 40.0], [40.0, float("nan")]])
-    >>> matrix(matrix, ax=Figure().add_subplot()).get_title(loc="left").splitlines()[0]
+    >>> pairs = pd.DataFrame([[float("nan"), 40.0], [40.0, float("nan")]])
+    >>> ml.plot.matrix(pairs, ax=Figure().add_subplot()).get_title(loc="left").splitlines()[0]
     'No slow pair: 40.0\u2009GB/s to 40.0\u2009GB/s'
     """
-    values = matrix.to_numpy(dtype=np.float64)
-    if not np.isfinite(values).any() or values.shape[0] != values.shape[1]:
-        raise BenchError(f"a matrix of pairs has as many rows as columns and some numbers, not shape {values.shape}")
-    attrs: dict[Any, Any] = {"value": "busbw_gbs", **matrix.attrs}
+    cells = _cells(run, choice)
+    values = cells.to_numpy(dtype=np.float64)
+    attrs: dict[Any, Any] = {"value": "busbw_gbs", **cells.attrs}
     is_time = attrs["value"] == "time_us"
     if ax is None:
         from matplotlib import pyplot as plt
 
         side = float(np.clip(_MATRIX_CELL * len(values), _LEAST, _MOST))
         ax = plt.subplots(figsize=((side + 130) / 72, (side + 96) / 72), layout="constrained")[1]
-    shown = -values if is_time else values  # light is good
+    shown = -values if is_time else values  # the lightest colour is the best value
     low, high = _range(values, is_time)
     image = ax.imshow(shown, cmap=QUANTITY, interpolation="nearest", aspect="equal", vmin=low, vmax=high)
     slow = _slow(values, is_time)
     _frame(ax, slow)
     _write(ax, values, image.cmap(image.norm(shown)), is_time)
-    _name_ends(ax, matrix)
+    _name_ends(ax, cells)
     _bar(ax, image, is_time)
     parts = [
         f"{attrs.get('collective', '')} {format_size(attrs['size_bytes']) if 'size_bytes' in attrs else ''}".strip(),
-        "both ways" if attrs.get("collective") == "send_recv" else "",
+        "both directions" if attrs.get("collective") == "send_recv" else "",
         *(str(attrs.get(name, "")) for name in ("axis", "where", "mode")),
     ]
-    set_title(ax, [part for part in parts if part], verdict=_verdict(matrix, values, slow, is_time))
+    set_title(ax, [part for part in parts if part], verdict=_verdict(cells, values, slow, is_time))
     return ax
 
 
+def _cells(run: Any, choice: dict[str, Any]) -> pd.DataFrame:
+    """Return the matrix to draw: the one that was passed, or that of the pairs of a run."""
+    import pandas as pd
+
+    unknown = [name for name in choice if name not in _CHOICES]
+    if unknown:
+        raise BenchError(f"unknown argument {unknown[0]!r}; choose one of {', '.join(_CHOICES)}")
+    if not isinstance(run, pd.DataFrame) or "collective" in run:
+        return pair_matrix(run, **choice)
+    if choice:
+        raise BenchError(f"a matrix has no {next(iter(choice))} to choose; pass the run instead of the matrix")
+    try:
+        values = run.to_numpy(dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise BenchError(
+            f"a matrix of pairs must have numbers in all cells: {error}; pass a run or its folder"
+        ) from error
+    if values.shape[0] != values.shape[1] or not np.isfinite(values).any():
+        raise BenchError(
+            f"a matrix of pairs must be square and have at least one number, not of shape {values.shape} with "
+            f"{int(np.isfinite(values).sum())} numbers; pass a run or its folder, or pair_matrix(run)"
+        )
+    return run
+
+
 def _range(values: Floats, is_time: bool) -> tuple[float, float]:
-    """What the colours reach over: wide enough that small differences look small."""
+    """Return the range of the colours. It is wide enough that small differences look small."""
     median, least, most = float(np.nanmedian(values)), float(np.nanmin(values)), float(np.nanmax(values))
     if is_time:
         return -max(most, median / _WIDE), -min(least, median)
@@ -272,21 +304,21 @@ def _slow(values: Floats, is_time: bool) -> npt.NDArray[np.bool_]:
         return np.asarray(values > median / SLOW if is_time else values < SLOW * median)
 
 
-def _verdict(matrix: pd.DataFrame, values: Floats, slow: npt.NDArray[np.bool_], is_time: bool) -> str:
+def _verdict(cells: pd.DataFrame, values: Floats, slow: npt.NDArray[np.bool_], is_time: bool) -> str:
     write = format_time_us if is_time else format_bandwidth
     median = float(np.nanmedian(values))
     if not slow.any():
         return f"No slow pair: {write(float(np.nanmin(values)))} to {write(float(np.nanmax(values)))}"
     is_both = bool(np.array_equal(values, values.T, equal_nan=True))
-    places = [(i, j) for i, j in np.argwhere(slow) if i < j or not is_both]
-    places.sort(key=lambda place: -values[place] if is_time else values[place])
+    pairs = [(i, j) for i, j in np.argwhere(slow) if i < j or not is_both]
+    pairs.sort(key=lambda pair: -values[pair] if is_time else values[pair])
     arrow = "↔" if is_both else "→"
-    common = set.intersection(*({matrix.index[i], matrix.columns[j]} for i, j in places))
-    if len(places) > _MOST_NAMED and common:
+    common = set.intersection(*({cells.index[i], cells.columns[j]} for i, j in pairs))
+    if len(pairs) > _MOST_NAMED and common:
         worst = float(np.nanmedian(values[slow]))
-        return f"Slow: {len(places)} pairs, all with rank {min(common)}, {write(worst)} (median {write(median)})"
-    named = [f"{matrix.index[i]}{arrow}{matrix.columns[j]} {write(values[i, j])}" for i, j in places[:_MOST_NAMED]]
-    more = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
+        return f"Slow: {len(pairs)} pairs, all with rank {min(common)}, {write(worst)} (median {write(median)})"
+    named = [f"{cells.index[i]}{arrow}{cells.columns[j]} {write(values[i, j])}" for i, j in pairs[:_MOST_NAMED]]
+    more = f" and {len(pairs) - _MOST_NAMED} more" if len(pairs) > _MOST_NAMED else ""
     return f"Slow: {', '.join(named)}{more} (median {write(median)})"
 
 
@@ -298,7 +330,7 @@ def _frame(ax: Axes, slow: npt.NDArray[np.bool_]) -> None:
 
 
 def _write(ax: Axes, values: Floats, colors: Any, is_time: bool) -> None:
-    """Write the numbers into the cells, if they have room."""
+    """Write the numbers into the cells if there is room."""
     texts = [[_short(value) for value in row] for row in values]
     widest = max(text_width(text, _POINTS) for row in texts for text in row if text)
     cell = min(axes_size(ax)) / len(values)
@@ -316,15 +348,16 @@ def _short(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _name_ends(ax: Axes, matrix: pd.DataFrame) -> None:
-    n = len(matrix)
-    apart = max(1, int(np.ceil(2.2 * _POINTS * n / max(min(axes_size(ax)), 1))))
-    ticks = range(0, n, apart)
-    ax.set_xticks(ticks, [str(matrix.columns[place]) for place in ticks])
-    ax.set_yticks(ticks, [str(matrix.index[place]) for place in ticks])
+def _name_ends(ax: Axes, cells: pd.DataFrame) -> None:
+    """Label rows and columns with ranks, as many as there is room for."""
+    n = len(cells)
+    distance = max(1, int(np.ceil(2.2 * _POINTS * n / max(min(axes_size(ax)), 1))))
+    ticks = range(0, n, distance)
+    ax.set_xticks(ticks, [str(cells.columns[index]) for index in ticks])
+    ax.set_yticks(ticks, [str(cells.index[index]) for index in ticks])
     ax.tick_params(length=0, labelsize=_POINTS, top=True, bottom=False, labeltop=True, labelbottom=False)
     ax.spines[:].set_visible(False)
-    down, across = str(matrix.index.name or "rank"), str(matrix.columns.name or "rank")
+    down, across = str(cells.index.name or "rank"), str(cells.columns.name or "rank")
     ax.set_ylabel(f"{down} rank" if down == "from" else down)
     ax.xaxis.set_label_position("top")
     ax.set_xlabel(f"{across} rank" if across == "to" else across)

@@ -1,7 +1,8 @@
-"""Which rank comes late: a strip of starts per rank, and a heat map of ranks over batches."""
+"""Figures of stragglers: a strip of starts per rank, and a heat map of ranks over batches."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +11,10 @@ import numpy.typing as npt
 
 from meshlab.analysis.stragglers import find_stragglers
 from meshlab.errors import BenchError
-from meshlab.frames.labels import where_text
+from meshlab.frames.labels import axis_label, where_text
 from meshlab.frames.schema import STEP
 from meshlab.frames.statistics import spike_limit
+from meshlab.frames.store import as_frames
 from meshlab.plots.style import PALETTE, PREVIOUS, QUANTITY, axes_size, set_title
 from meshlab.units import format_size, format_time_us
 
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["batches", "stragglers"]
 
 _POINTS = 9.0
-_ROW = 15.0  # points that a rank has in a figure of our own, until the figure is high enough
+_ROW = 15.0  # points per rank in a new figure, up to _HIGHEST
 _HIGHEST = 480.0
 
 Floats = npt.NDArray[np.float64]
@@ -31,26 +33,26 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """The samples of one step on one group, ranks down and batches across.
+    """The samples behind one row of the results: ranks down and batches across.
 
     Parameters
     ----------
     ranks : list of int
-        The rows.
+        The ranks, one per row.
     values : numpy.ndarray
-        In µs, of shape (ranks, batches): how late a rank starts, or how much longer than the fastest rank it takes.
+        In µs, of shape (ranks, batches): the start after the first rank, or the time beyond that of the fastest rank.
     times : numpy.ndarray
-        In µs, of the same shape: the times.
+        The times in µs, of the same shape.
     is_warmup : numpy.ndarray
-        For every batch.
+        One bool per batch.
     is_aligned : bool
         Whether `values` are starts.
     rows : pandas.DataFrame
-        The row of the results that these samples belong to.
+        The row of the results.
     verdict : str
-        What there is to see, in words.
+        The result as a sentence without its full stop.
     floor : float
-        Below which lateness says nothing; NaN unless aligned.
+        The lateness in µs that cannot be measured; NaN unless aligned.
     late : set of int
         The stragglers.
     """
@@ -67,12 +69,16 @@ class _Part:
 
     @property
     def title(self) -> list[str]:
-        """What was measured, where and how."""
-        first = self.rows.iloc[0]
+        """The parts of the title: collective, group, system and mode."""
+        if self.rows.empty:
+            return []
+        row = self.rows.iloc[0].astype(object)
+        first = {str(name): value for name, value in row.where(row.notna(), None).items()}
         sizes = self.rows["size_bytes"].dropna()
+        load = "" if first["axis"] is None else _load_text(first)
         parts = [
             " ".join([str(first["collective"]), *(format_size(size) for size in sizes[:1])]),
-            f"{first['group']} ({len(self.ranks)} ranks)",
+            f"{first['group']} ({len(self.ranks)} ranks{load})",
             where_text(self.rows),
             str(first["mode"]),
         ]
@@ -80,29 +86,34 @@ class _Part:
 
 
 def stragglers(
-    samples: pd.DataFrame,
-    results: pd.DataFrame,
+    run: Any,
+    results: pd.DataFrame | None = None,
     *,
     step: int | None = None,
     group: str | None = None,
     launch: int = 0,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw how late every rank starts, one dot per batch, with the median as a bar.
+    """Draw how late each rank enters a collective: one dot per batch, and a bar at the median.
 
-    In isolated mode starts are aligned, and the grey band reaches to the floor below which lateness says nothing; see
-    `meshlab.benchmark.find_stragglers`. A straggler's name is bold, with a mark in front. Without aligned starts,
-    the dots say how much longer than the fastest rank a rank took, which is no lateness: a rank that comes late takes
-    *less*.
+    In isolated mode starts are aligned, and the grey band ends at the floor: a smaller lateness cannot be measured, see
+    `meshlab.analysis.find_stragglers`. The name of a straggler is bold and has a mark. Without aligned starts the dots
+    are the time beyond that of the fastest rank, which is not lateness: a rank that enters late takes *less* time.
 
     Parameters
     ----------
-    samples, results : pandas.DataFrame
-        The frames of a run.
-    step, group, launch : optional
-        Which row of the results; by default the one with the latest rank.
+    run : RunData, path, pair of DataFrames (results, samples), or DataFrame
+        A run or its folder, its two frames, or its samples if `results` is passed too.
+    results : pandas.DataFrame, optional
+        The results that belong to the samples in `run`.
+    step : int, optional
+        The step of the plan. By default the one with the latest rank.
+    group : str, optional
+        The name of the group. By default the one with the latest rank.
+    launch : int, default 0
+        The launch.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure without it.
+        The axes to draw on. By default a new figure is created.
 
     Returns
     -------
@@ -111,70 +122,70 @@ def stragglers(
     Raises
     ------
     BenchError
-        If there are no such samples.
+        If `run` has no samples, or none of that step, group and launch.
 
     Examples
     --------
+    >>> import meshlab as ml
     >>> from matplotlib.figure import Figure
-    >>> from meshlab.benchmark.api import bench
-    >>> from meshlab.engines.launcher import launch
-    >>> with launch(2, backend="threads") as engines:
-    ...     run = bench(engines, "tp=2", axis="tp", sizes="1K", mode="isolated")
-    ...     results = run.wait()
-    >>> ax = stragglers(run.samples, results, ax=Figure((7, 4)).add_subplot())
+    >>> with ml.launch(2, backend="threads") as engines:
+    ...     results = (run := ml.bench(engines, "tp=2", axis="tp", sizes="1K", mode="isolated")).wait()
+    >>> ax = ml.plot.stragglers(run, ax=Figure((7, 4)).add_subplot())
     >>> [label.get_text().removeprefix("▸ ") for label in ax.get_yticklabels()]
     ['rank 0', 'rank 1']
     """
-    part = _choose(samples, results, step, group, launch)
-    if ax is None:
-        from matplotlib import pyplot as plt
-
-        ax = plt.subplots(figsize=(7.2, _height(len(part.ranks)) / 72), layout="constrained")[1]
+    part = _choose(run, results, step, group, launch)
+    ax = _new_axes(part) if ax is None else ax
     values = part.values[:, ~part.is_warmup]
     n = len(part.ranks)
-    told = "dots: batches · bar: median"
+    legend = "dots: batches · bar: median"
     if np.isfinite(part.floor):
         ax.axvspan(0, part.floor, color=PREVIOUS, alpha=0.22, linewidth=0)
-        told += f" · grey: below the floor of {format_time_us(part.floor)}"
-    places = np.repeat(np.arange(n), values.shape[1])
-    wobble = np.tile(np.linspace(-0.28, 0.28, values.shape[1]), n)
-    ax.plot(values.ravel(), places + wobble, ".", color=PALETTE[4], markersize=4.5, alpha=0.75, zorder=2)
+        legend += f" · grey: below the floor of {format_time_us(part.floor)}"
+    positions = np.repeat(np.arange(n), values.shape[1])
+    spread = np.tile(np.linspace(-0.28, 0.28, values.shape[1]), n)  # so that dots with equal values do not overlap
+    ax.plot(values.ravel(), positions + spread, ".", color=PALETTE[4], markersize=4.5, alpha=0.75, zorder=2)
     medians = np.median(values, axis=1)
     ax.vlines(medians, np.arange(n) - 0.4, np.arange(n) + 0.4, color=PALETTE[5], linewidth=2.4, zorder=3)
     _name_ranks(ax, part)
     ax.set_ylim(n - 0.5, -0.5)
-    ax.set_xlabel(f"{'start after the first rank' if part.is_aligned else 'time beyond the fastest rank'}   ({told})")
+    ax.set_xlabel(f"{'start after the first rank' if part.is_aligned else 'time beyond the fastest rank'}   ({legend})")
     _scale_time(ax, values)
     ax.grid(axis="x", alpha=0.25, linewidth=0.6)
     ax.set_axisbelow(True)
     ax.spines[["top", "right"]].set_visible(False)
-    set_title(ax, part.title)
-    _say(ax, part)
+    _set_title(ax, part)
     return ax
 
 
 def batches(
-    samples: pd.DataFrame,
-    results: pd.DataFrame,
+    run: Any,
+    results: pd.DataFrame | None = None,
     *,
     step: int | None = None,
     group: str | None = None,
     launch: int = 0,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw ranks over batches as a heat map: how late a rank starts, or how much longer than the fastest it takes.
+    """Draw ranks over batches as a heat map: the start after the first rank, or the time beyond that of the fastest.
 
-    Triangles above the map are spikes, batches that took far longer than the others. Batches left of the dashed line,
-    and those with a dash below them, are warm-up.
+    Triangles above the map are spikes, batches that took far longer than the others. Warm-up batches are to the left of
+    the dashed line, or have a dash below them.
 
     Parameters
     ----------
-    samples, results : pandas.DataFrame
-        The frames of a run.
-    step, group, launch : optional
-        Which row of the results; by default the one with the latest rank.
+    run : RunData, path, pair of DataFrames (results, samples), or DataFrame
+        A run or its folder, its two frames, or its samples if `results` is passed too.
+    results : pandas.DataFrame, optional
+        The results that belong to the samples in `run`.
+    step : int, optional
+        The step of the plan. By default the one with the latest rank.
+    group : str, optional
+        The name of the group. By default the one with the latest rank.
+    launch : int, default 0
+        The launch.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure without it.
+        The axes to draw on. By default a new figure is created.
 
     Returns
     -------
@@ -183,29 +194,24 @@ def batches(
     Raises
     ------
     BenchError
-        If there are no such samples.
+        If `run` has no samples, or none of that step, group and launch.
 
     Examples
     --------
+    >>> import meshlab as ml
     >>> from matplotlib.figure import Figure
-    >>> from meshlab.benchmark.api import bench
-    >>> from meshlab.engines.launcher import launch
-    >>> with launch(2, backend="threads") as engines:
-    ...     run = bench(engines, "tp=2", axis="tp", sizes="1K", mode="isolated")
-    ...     results = run.wait()
-    >>> ax = batches(run.samples, results, ax=Figure((7, 4)).add_subplot())
+    >>> with ml.launch(2, backend="threads") as engines:
+    ...     results = (run := ml.bench(engines, "tp=2", axis="tp", sizes="1K", mode="isolated")).wait()
+    >>> ax = ml.plot.batches(run, ax=Figure((7, 4)).add_subplot())
     >>> ax.get_images()[0].get_array().shape[0]
     2
     """
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-    part = _choose(samples, results, step, group, launch)
-    if ax is None:
-        from matplotlib import pyplot as plt
-
-        ax = plt.subplots(figsize=(7.2, _height(len(part.ranks)) / 72), layout="constrained")[1]
+    part = _choose(run, results, step, group, launch)
+    ax = _new_axes(part) if ax is None else ax
     settled = part.values[:, ~part.is_warmup]
-    # One hiccup must not make all else look alike.
+    # The 99th percentile, because a single outlier would give all other cells the same colour.
     top = float(np.quantile(settled, 0.99)) or 1.0
     image = ax.imshow(
         part.values, aspect="auto", cmap=QUANTITY, vmin=0, vmax=top, interpolation="nearest", interpolation_stage="data"
@@ -226,8 +232,8 @@ def batches(
     )  # fmt: skip
     _name_ranks(ax, part)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    told = [f"{n_warm} for warm-up" if n_warm else "", f"▼ {len(spikes)} spike{'s' * (len(spikes) != 1)}"]
-    ax.set_xlabel(f"batch ({', '.join(part for part in told if part)})")
+    counts = [f"{n_warm} for warm-up" if n_warm else "", f"▼ {len(spikes)} spike{'s' * (len(spikes) != 1)}"]
+    ax.set_xlabel(f"batch ({', '.join(filter(None, counts))})")
     figure = ax.get_figure(root=True)
     if figure is not None:
         label = "start after the first rank" if part.is_aligned else "time beyond the fastest"
@@ -236,33 +242,38 @@ def batches(
         bar.set_label(label, fontsize=_POINTS)
         bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: format_time_us(time) if time else "0"))
         bar.ax.tick_params(labelsize=_POINTS)
-    set_title(ax, part.title)
-    _say(ax, part)
+    _set_title(ax, part)
     return ax
 
 
-def _choose(samples: pd.DataFrame, results: pd.DataFrame, step: int | None, group: str | None, launch: int) -> _Part:
-    late = find_stragglers(samples, results)
-    late = late[late["launch"] == launch]
-    wanted = {"launch": launch, "step": step, "group": group}
-    if step is None and group is None and len(late):
-        wanted |= {"step": late["step"].iloc[0], "group": late["group"].iloc[0]}
-    chosen = samples
-    for name, value in wanted.items():
-        if value is None and len(chosen):
-            value = chosen[name].iloc[0]
-        chosen = chosen[chosen[name] == value]
-        late = late[late[name] == value]
-    if not len(chosen):
-        raise BenchError(f"there are no samples of step {step}, group {group}, launch {launch}; run.samples has those")
-    chosen = chosen[chosen["axis"] == chosen["axis"].iloc[0]]
+def _choose(run: Any, results: pd.DataFrame | None, step: int | None, group: str | None, launch: int) -> _Part:
+    """Choose the samples behind one row of the results: by default those with the latest rank."""
+    results, samples, _ = as_frames(run, results)
+    if samples.empty:
+        raise BenchError(
+            "no samples, but the figure needs the times of each rank; pass the run, its folder, or the pair "
+            "(run.results, run.samples)"
+        )
+    if samples["run_id"].nunique() > 1:
+        raise BenchError(f"the figure shows one run, but there are {samples['run_id'].nunique()}; pass one of them")
+    wanted = {"step": step, "group": group, "launch": launch}
+    chosen = samples[_matches(samples, wanted)]
+    if chosen.empty:
+        named = ", ".join(f"{column} {value}" for column, value in wanted.items() if value is not None)
+        raise BenchError(
+            f"there are no samples of {named}; choose others, see run.samples[['step', 'group', 'launch']]"
+        )
+    late = find_stragglers((results, samples))
+    late = late[_matches(late, wanted)]
+    # A step has several rows: groups, pairs, and both axes that work at the same time. All of `STEP` selects one.
+    first = (late if len(late) else chosen).iloc[0]
+    key = {column: first[column] for column in STEP if column != "run_id"}
+    chosen, late, rows = (frame[_matches(frame, key, missing=True)] for frame in (chosen, late, results))
     is_aligned = bool(chosen["start_offset_us"].notna().all())
     times = chosen.pivot(index="rank", columns="batch", values="time_us")
     values = chosen.pivot(index="rank", columns="batch", values="start_offset_us").to_numpy() if is_aligned else (
         times.to_numpy() - times.to_numpy().min(axis=0)
     )  # fmt: skip
-    key = chosen.iloc[0][list(STEP)]
-    rows = results[(results[list(STEP)] == key.to_numpy()).all(axis=1).to_numpy(dtype=bool)]
     return _Part(
         ranks=[int(rank) for rank in times.index],
         values=values,
@@ -276,9 +287,30 @@ def _choose(samples: pd.DataFrame, results: pd.DataFrame, step: int | None, grou
     )
 
 
+def _matches(frame: pd.DataFrame, wanted: dict[str, Any], *, missing: bool = False) -> npt.NDArray[np.bool_]:
+    """Select the rows with these values. A missing one matches any value or, if `missing`, missing values."""
+    import pandas as pd
+
+    selected = np.ones(len(frame), dtype=bool)
+    for column, value in wanted.items():
+        if not pd.isna(value):
+            selected &= frame[column].eq(value).fillna(value=False).to_numpy(bool)
+        elif missing:
+            selected &= frame[column].isna().to_numpy(bool)
+    return selected
+
+
+def _load_text(row: dict[str, Any]) -> str:
+    """Describe the load if it is not all groups of one axis together."""
+    if row["src_rank"] is not None:
+        return f", {row['src_rank']}{'→' if row['collective'] == 'send' else '↔'}{row['dst_rank']}"
+    label = axis_label(str(row["axis"]), row["grouping"], row["concurrent_axis"], row["concurrent_collective"])
+    return label.removeprefix(str(row["axis"]))
+
+
 def _verdict(late: pd.DataFrame, is_aligned: bool) -> str:
     if not is_aligned or late.empty:
-        return "starts are not aligned: a rank that comes late takes less time here, not more"
+        return "starts are not aligned: a rank that enters late takes less time here, not more"
     worst = late.iloc[0]
     if not worst["is_straggler"]:
         return f"no rank is late beyond the floor of {format_time_us(worst['floor_us'])}"
@@ -286,34 +318,36 @@ def _verdict(late: pd.DataFrame, is_aligned: bool) -> str:
     return f"rank {worst['rank']} is {format_time_us(worst['late_us'])} late, last in {share:.0f} % of the batches"
 
 
-def _say(ax: Axes, part: _Part) -> None:
-    """Put the verdict over the title, where it is read first."""
-    ax.set_title(f"{part.verdict[:1].upper()}{part.verdict[1:]}\n{ax.get_title(loc='left')}", loc="left")
+def _new_axes(part: _Part) -> Axes:
+    from matplotlib import pyplot as plt
+
+    height = min(110 + _ROW * max(len(part.ranks), 4), _HIGHEST)
+    return plt.subplots(figsize=(7.2, height / 72), layout="constrained")[1]
 
 
-def _height(n_ranks: int) -> float:
-    return min(110 + _ROW * max(n_ranks, 4), _HIGHEST)
+def _set_title(ax: Axes, part: _Part) -> None:
+    set_title(ax, part.title, verdict=f"{part.verdict[:1].upper()}{part.verdict[1:]}")
 
 
 def _name_ranks(ax: Axes, part: _Part) -> None:
-    """Name as many ranks as there is room for, stragglers always."""
-    n = len(part.ranks)
-    apart = max(1, int(np.ceil(1.3 * _POINTS * n / max(axes_size(ax)[1], 1))))
-    shown = sorted({*range(0, n, apart), *(index for index, rank in enumerate(part.ranks) if rank in part.late)})
-    shown = [index for index in shown if part.ranks[index] in part.late or not _is_near(index, part, apart)]
-    ax.set_yticks(shown, [f"{'▸ ' * (part.ranks[index] in part.late)}rank {part.ranks[index]}" for index in shown])
+    """Name stragglers always, and as many other ranks as there is room for."""
+    distance = max(1, int(np.ceil(1.3 * _POINTS * len(part.ranks) / max(axes_size(ax)[1], 1))))
+    late = [index for index, rank in enumerate(part.ranks) if rank in part.late]
+    others = [index for index in range(0, len(part.ranks), distance) if not _is_near(index, late, distance)]
+    shown = sorted({*late, *others})
+    ax.set_yticks(shown, [f"{'▸ ' * (index in late)}rank {part.ranks[index]}" for index in shown])
     ax.tick_params(axis="y", labelsize=_POINTS, length=0)
     for index, label in zip(shown, ax.get_yticklabels(), strict=True):
-        if part.ranks[index] in part.late:
+        if index in late:
             label.set_fontweight("bold")
 
 
-def _is_near(index: int, part: _Part, apart: int) -> bool:
-    return any(0 < abs(index - other) < apart for other, rank in enumerate(part.ranks) if rank in part.late)
+def _is_near(index: int, others: Iterable[int], distance: int) -> bool:
+    return any(abs(index - other) < distance for other in others)
 
 
 def _scale_time(ax: Axes, values: Floats) -> None:
-    """From 0 to the largest value; where a few are far away, linear at first and logarithmic then."""
+    """Scale time from 0; linearly, or if a few values are much larger than the others, logarithmically above those."""
     from matplotlib.ticker import FuncFormatter
 
     largest, usual = float(values.max()), float(np.quantile(values, 0.9))

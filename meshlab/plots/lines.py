@@ -1,9 +1,9 @@
-"""From a results frame to lines: what varies names them, what is constant goes into the title."""
+"""The line builder behind plots, the live view and reports: from results to lines over message size, with names."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -11,119 +11,244 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.errors import BenchError
-from meshlab.frames.labels import is_wrong, say, say_axes
+from meshlab.frames.labels import LABELLED, axis_label, is_wrong, value_label
 from meshlab.frames.schema import require_columns
 from meshlab.units import SEPARATOR
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Line", "Quantity", "lines_of"]
+__all__ = ["KEYS", "Key", "Line", "Quantity", "line_key", "line_names", "lines_of"]
 
 
 Values = npt.NDArray[np.float64]
 
 Quantity = Literal["busbw_gbs", "algbw_gbs", "time_us"]
 
-_KEYS = ("collective", "axis", "n_ranks", "mode", "dtype", "op", "in_place", "root", "source", "run_id")
+KEYS = ("collective", *LABELLED, "n_ranks", "mode", "dtype", "op", "in_place", "root", "source", "run_id")
+"""The columns in which all rows of a line agree. A step of a plan has fields with the same names."""
 
-_NEEDED = (
-    *_KEYS,
-    *get_args(Quantity),
-    "group",
-    "launch",
-    "size_bytes",
-    "time_us_lo",
-    "time_us_hi",
-    "n_wrong",
-    "status",
-)
+Key = tuple[Any, ...]
+"""The values of `KEYS`, None for a missing one."""
+
+# The columns of an axis label count as one: "tp, one group at a time" is a different axis label than "tp".
+_NAMED = ("collective", "axis", "n_ranks", "mode", "dtype", "op", "in_place", "root", "source", "run_id")
+
+_NUMBERS = ("size_bytes", "launch", "time_us", "time_us_lo", "time_us_hi")
+
+_NEEDED = (*KEYS, *_NUMBERS, *get_args(Quantity), "group", "n_wrong", "status")
+
+
+def _nothing() -> Values:
+    return np.empty(0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
-    """One line of a plot: a quantity over sizes.
+    """A quantity over message size.
 
     Parameters
     ----------
-    name : str
-        What tells it from the other lines of its plot; empty for the only line.
-    keys : mapping of str to object
-        What all its rows have in common, by column.
     size, value, low, high : numpy.ndarray
-        float64, ascending by size: bytes, the quantity, and its interval (NaN where there is none).
-    wrong_size, wrong_value : numpy.ndarray
-        The rows with a wrong result, which the line leaves out.
-    rows : pandas.DataFrame
-        All rows it was made from, whatever their status.
+        float64 of equal length, ascending by size: bytes, the quantity, and the bounds of its interval. Missing values
+        are NaN.
+    name : str, default ""
+        The name in a legend; empty for the only line of a plot.
+    keys : mapping of str to object, optional
+        The columns `KEYS`, in which all its rows agree.
+    wrong_size, wrong_value : numpy.ndarray, optional
+        The rows with a wrong result. They are not part of the line.
+    rows : numpy.ndarray, optional
+        Positions of all its rows in the results, whatever their status.
     """
 
-    name: str
-    keys: Mapping[str, Any]
     size: Values
     value: Values
     low: Values
     high: Values
-    wrong_size: Values
-    wrong_value: Values
-    rows: pd.DataFrame
+    name: str = ""
+    keys: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    wrong_size: Values = field(default_factory=_nothing)
+    wrong_value: Values = field(default_factory=_nothing)
+    rows: npt.NDArray[np.intp] = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+
+    @classmethod
+    def of(
+        cls,
+        size: npt.ArrayLike,
+        value: npt.ArrayLike,
+        low: npt.ArrayLike | None = None,
+        high: npt.ArrayLike | None = None,
+    ) -> Line:
+        """Build a line from points in any order.
+
+        Parameters
+        ----------
+        size, value : array_like
+            Message sizes in bytes, and the quantity; NaN for a missing value.
+        low, high : array_like, optional
+            The bounds of the interval, by default missing.
+
+        Raises
+        ------
+        BenchError
+            If the lengths differ.
+            If only one bound is given.
+            If a size is not positive.
+        """
+        if (low is None) != (high is None):
+            raise BenchError("an interval needs two bounds; pass both low and high, or neither")
+        columns = [np.atleast_1d(np.asarray(part, np.float64)) for part in (size, value, low, high) if part is not None]
+        if len({column.shape for column in columns}) > 1 or columns[0].ndim != 1:
+            lengths = ", ".join(str(column.size) for column in columns)
+            raise BenchError(f"size, value, low and high must have the same length, not {lengths}")
+        if not np.all(columns[0] > 0):
+            raise BenchError("size must be positive, because sizes are drawn on a logarithmic scale")
+        order = np.argsort(columns[0], kind="stable")
+        sizes, values, *bounds = (column[order] for column in columns)
+        lowest, highest = bounds or np.full((2, sizes.size), np.nan)
+        return cls(sizes, values, lowest, highest)
+
+    def then(self, other: Line) -> Line:
+        """Return a line with the points of both."""
+        names = ("size", "value", "low", "high")
+        return Line.of(*(np.append(getattr(self, name), getattr(other, name)) for name in names))
+
+    @property
+    def has_band(self) -> bool:
+        """Whether a point has an interval."""
+        return bool(np.any(np.isfinite(self.low) & np.isfinite(self.high)))
+
+    def tobytes(self) -> bytes:
+        """Return the points as little-endian float64: all sizes, all values, and with a band all bounds."""
+        parts = (self.size, self.value, self.low, self.high) if self.has_band else (self.size, self.value)
+        return np.concatenate(parts).astype("<f8").tobytes()
+
+    def __len__(self) -> int:
+        return len(self.size)
 
 
-def lines_of(results: pd.DataFrame, quantity: Quantity) -> list[Line]:
-    """Split results into lines: one for each combination of collective, axis, mode, dtype and what else varies.
+def line_key(row: Any) -> Key:
+    """Return the key of the line that a row of the results, or a step of a plan, belongs to.
 
-    At each size a line stands at the median time of the slowest group, or at the bandwidth that follows from it; with
-    several launches, at the median over launches of that. Its interval reaches from the lowest lower end to the highest
-    upper end of the groups' 95 % intervals. Only rows with status ok count.
+    Parameters
+    ----------
+    row : mapping or Step
+        Values by column; an absent column is a missing value.
+    """
+    return tuple(row.get(name) if isinstance(row, Mapping) else getattr(row, name, None) for name in KEYS)
+
+
+def line_names(keys: Iterable[Key]) -> dict[Key, str]:
+    """Name lines by the few columns that distinguish them.
+
+    Parameters
+    ----------
+    keys : iterable of Key
+        The keys of all lines of a plot, see `line_key`. The keys of a plan's steps name its lines before the first
+        result.
+
+    Returns
+    -------
+    dict of Key to str
+        The only line has an empty name.
+
+    Examples
+    --------
+    >>> from meshlab.frames.plan import Plan
+    >>> steps = Plan("all_reduce", "tp", sizes="1K, 2K", grouping=["together", "alone"]).steps("dp=2, tp=2")
+    >>> list(line_names(map(line_key, steps)).values())
+    ['tp', 'tp, one group at a time']
+    """
+    known = list(dict.fromkeys(keys))
+    words = [_words(dict(zip(KEYS, key, strict=True))) for key in known]
+    telling: list[str] = []
+    distinct = 1
+    for column in _NAMED:
+        found = len({tuple(row[name] for name in (*telling, column)) for row in words})
+        if found > distinct:
+            telling.append(column)
+            distinct = found
+    return {key: SEPARATOR.join(row[name] for name in telling) for key, row in zip(known, words, strict=True)}
+
+
+def _words(values: Mapping[str, Any]) -> dict[str, str]:
+    words = {name: value_label(name, values[name]) for name in _NAMED}
+    if values["axis"] is not None:
+        words["axis"] = axis_label(*(values[name] for name in LABELLED))
+    return words
+
+
+def lines_of(results: pd.DataFrame, quantity: Quantity, *, names: Mapping[Key, str] | None = None) -> list[Line]:
+    """Split results into lines, one for each combination of collective, axis, mode, dtype and the other `KEYS`.
+
+    The value at a size is the median time of the slowest group, or the bandwidth that follows from it; with several
+    launches, the median over launches. The interval ranges from the lowest to the highest bound of the 95 % intervals
+    of all groups and launches. Only rows with the status ok count.
 
     Parameters
     ----------
     results : pandas.DataFrame
         A results frame, see `meshlab.frames.schema.RESULTS`.
     quantity : {"busbw_gbs", "algbw_gbs", "time_us"}
-        What is drawn.
+        The column to draw.
+    names : mapping of Key to str, optional
+        The names of the lines. By default the columns that vary in `results` name them, see `line_names`.
 
     Returns
     -------
     list of Line
-        In the order of the frame's rows.
+        In the order of the rows.
 
     Raises
     ------
     BenchError
-        If a column is missing or `quantity` is not one of the three.
+        If a column is missing, or `quantity` is not one of the three.
     """
     if quantity not in get_args(Quantity):
-        raise BenchError(f"{quantity!r} cannot be drawn; choose one of {', '.join(get_args(Quantity))}")
+        raise BenchError(f"unknown quantity {quantity!r}; choose one of {', '.join(get_args(Quantity))}")
     require_columns(results, _NEEDED)
-    results = say_axes(results)
-    parts = list(results.groupby(list(_KEYS), dropna=False, sort=False))
-    combinations = [dict(zip(_KEYS, values, strict=True)) for values, _ in parts]
-    names = _names(combinations)
-    return [_line(name, keys, rows, quantity) for name, keys, (_, rows) in zip(names, combinations, parts, strict=True)]
+    rows_by_key = _rows_by_key(results)
+    names = line_names(rows_by_key) if names is None else names
+    # Convert the columns once for all lines: a plot may have dozens of lines, and each slice of a frame costs 1 ms.
+    columns = {name: results[name].to_numpy("float64", na_value=np.nan) for name in {*_NUMBERS, quantity}}
+    wrong = is_wrong(results)
+    ok = ~wrong & results["status"].eq("ok").fillna(value=False).to_numpy(bool)
+    return [
+        _line(names.get(key, ""), key, rows, {name: values[rows] for name, values in columns.items()}, quantity,
+              ok[rows], wrong[rows])
+        for key, rows in rows_by_key.items()
+    ]  # fmt: skip
 
 
-def _names(combinations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Name each combination by the first few keys that tell all of them apart."""
-    telling: list[str] = []
-    distinct = 1
-    for key in _KEYS:
-        found = len({tuple(str(combination[name]) for name in (*telling, key)) for combination in combinations})
-        if found > distinct:
-            telling.append(key)
-            distinct = found
-    return [SEPARATOR.join(say(key, combination[key]) for key in telling) for combination in combinations]
+def _rows_by_key(results: pd.DataFrame) -> dict[Key, npt.NDArray[np.intp]]:
+    """Return the positions of the rows of each line. A dict of tuples is faster than `groupby` with 13 columns."""
+    columns = [_objects(results[name]) for name in KEYS]
+    found: dict[Key, list[int]] = {}
+    for position, key in enumerate(zip(*columns, strict=True)):
+        found.setdefault(key, []).append(position)
+    return {key: np.array(positions, dtype=np.intp) for key, positions in found.items()}
 
 
-def _line(name: str, keys: Mapping[str, Any], rows: pd.DataFrame, quantity: Quantity) -> Line:
-    size, launch, time, low, high, drawn = (
-        rows[column].to_numpy("float64", na_value=np.nan)
-        for column in ("size_bytes", "launch", "time_us", "time_us_lo", "time_us_hi", quantity)
-    )
+def _objects(values: pd.Series[Any]) -> Sequence[Any]:
+    """Return the values as Python objects, None for a missing one: NA is equal to nothing, so it cannot be in a key."""
+    objects: Sequence[Any] = values.astype(object).where(values.notna(), None).tolist()
+    return objects
+
+
+def _line(
+    name: str,
+    key: Key,
+    rows: npt.NDArray[np.intp],
+    columns: Mapping[str, Values],
+    quantity: Quantity,
+    ok: npt.NDArray[np.bool_],
+    wrong: npt.NDArray[np.bool_],
+) -> Line:
+    size, launch, time, low, high = (columns[column] for column in _NUMBERS)
+    drawn = columns[quantity]
     drawable = (size > 0) & (time > 0) & np.isfinite(drawn)
-    wrong = is_wrong(rows)
-    ok = drawable & ~wrong & rows["status"].eq("ok").fillna(False).to_numpy(bool)
-    crosses = drawable & wrong
+    ok, crosses = ok & drawable, wrong & drawable
     sizes, place = np.unique(size[ok], return_inverse=True)
     launches, turn = np.unique(np.nan_to_num(launch[ok]), return_inverse=True)
     slowest = np.full((sizes.size, launches.size), np.nan)
@@ -138,5 +263,5 @@ def _line(name: str, keys: Mapping[str, Any], rows: pd.DataFrame, quantity: Quan
         # Bandwidth times time is the same for all groups of a size: the bytes that count.
         np.fmax.at(count, place, (drawn * time)[ok])
         value, lowest, highest = count / median, count / highest, count / lowest
-    keys = MappingProxyType(dict(keys))
-    return Line(name, keys, sizes, value, lowest, highest, size[crosses], drawn[crosses], rows)
+    keys = MappingProxyType(dict(zip(KEYS, key, strict=True)))
+    return Line(sizes, value, lowest, highest, name, keys, size[crosses], drawn[crosses], rows)

@@ -1,4 +1,4 @@
-"""A picture of a comparison: how many times slower each size has become, with its interval and verdict."""
+"""Figure of a comparison: the time after over the time before at each size, with its interval and verdict."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.analysis.comparison import Comparison, row_name, telling_columns
+from meshlab.analysis.comparison import Comparison, distinguishing_columns, row_name
 from meshlab.errors import BenchError
 from meshlab.plots.curves import spread_labels
 from meshlab.plots.style import PALETTE, PREVIOUS, WRONG
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["comparison"]
 
-# Shape and colour say the same, so that either is enough; mid tones stand out on white and on black.
+# Shape and colour are redundant, so that either is enough. Mid tones are visible on white and on black.
 _MARKERS: dict[str, dict[str, Any]] = {
     "WRONG": {"marker": "x", "color": WRONG, "label": "WRONG"},
     "SLOWER": {"marker": "^", "color": PALETTE[5], "label": "slower"},
@@ -34,22 +34,22 @@ _RATIOS = (
     (8.0, (0.25, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4)),
     (float("inf"), tuple(digit * 10.0**power for power in range(-4, 5) for digit in (1, 2, 5))),
 )
-"""Ticks for ratios, by how far the smallest and the largest are apart."""
+"""Ticks of the ratio scale, by the maximum quotient of the largest and the smallest ratio."""
 
 
 def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
-    """Draw the time after over the time before, for every size.
+    """Draw the ratio of the times after and before over message size.
 
-    Triangles are rows that are surely slower (up) or faster (down), dots are the same, rings are unclear. Bars are 95 %
-    intervals, where there are any. Inside the band a difference does not matter. One line stands for each collective,
-    placement and whatever else varies. Wrong results have no ratio; the title counts them.
+    Triangles are clearly slower (up) or faster (down), dots are the same, and rings are unclear. Bars are 95 %
+    intervals, if they are known. Differences inside the band do not matter. There is one line per collective, placement
+    and other column that varies. Wrong results have no ratio. The title counts them.
 
     Parameters
     ----------
     comparison : Comparison
-        From `meshlab.analysis.comparison.compare`.
+        The result of `meshlab.compare`.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure without it.
+        The axes to draw on. By default a new figure is created.
 
     Returns
     -------
@@ -58,26 +58,29 @@ def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     Raises
     ------
     BenchError
-        If it is no comparison, or no row has a ratio.
+        If `comparison` is not a Comparison.
+        If no row has a ratio.
 
     Examples
     --------
+    >>> import meshlab as ml
     >>> from matplotlib.figure import Figure
-    >>> from meshlab.analysis.comparison import compare
-    >>> from meshlab.frames.example_data import example
-    >>> graph = example().query("mode == 'graph' and collective == 'all_reduce'")
+    >>> graph = ml.example().query("mode == 'graph' and collective == 'all_reduce'")
     >>> slower = graph.assign(**{name: 2 * graph[name] for name in ("time_us", "time_us_lo", "time_us_hi")})
-    >>> ax = comparison(compare(graph, slower), ax=Figure((7, 4)).add_subplot())
+    >>> ax = ml.plot.comparison(ml.compare(graph, slower), ax=Figure((7, 4)).add_subplot())
     >>> ax.get_ylabel()
     'time after / before  (above 1 is slower)'
     """
     given: Any = comparison
     if not isinstance(given, Comparison):
-        raise BenchError(f"a comparison is needed, not {type(given).__name__}; compare(before, after) gives one")
-    frame = comparison.frame
-    frame = frame[frame["ratio"].notna() & (frame["size_bytes"] > 0)]
+        raise BenchError(
+            f"comparison must be a Comparison, not {type(given).__name__}; pass ml.compare(before, after), which takes "
+            "runs, folders and results frames"
+        )
+    frame = comparison.rows[comparison.rows["ratio"].notna() & (comparison.rows["size_bytes"] > 0)]
     if not len(frame):
-        raise BenchError("no row has a ratio; there is nothing to draw")
+        notes = ", ".join(str(note) for note in comparison.rows["note"].unique() if note)
+        raise BenchError(f"nothing to draw: no row has a ratio ({notes or 'the rows have no message size'})")
     if ax is None:
         from matplotlib import pyplot as plt
 
@@ -85,7 +88,7 @@ def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     ax.axhspan(1 / (1 + comparison.effect), 1 + comparison.effect, color=PREVIOUS, alpha=0.18, linewidth=0)
     ax.axhline(1, color=PREVIOUS, linewidth=1)
     ends = []
-    for index, (name, rows) in enumerate(_series(frame)):
+    for index, (name, rows) in enumerate(_lines(frame)):
         sizes, ratio = rows["size_bytes"].to_numpy(dtype=np.float64), rows["ratio"].to_numpy(dtype=np.float64)
         ax.plot(sizes, ratio, color=PREVIOUS, linewidth=1, linestyle=_DASHES[index % len(_DASHES)], zorder=2)
         ends.append((name, float(sizes[-1]), float(ratio[-1])))
@@ -102,14 +105,14 @@ def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _series(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
-    """The rows of each line, by size, with the name of what varies."""
-    telling = telling_columns(frame)
-    if not telling:
+def _lines(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the name and the rows of each line, by size."""
+    columns = distinguishing_columns(frame)
+    if not columns:
         yield "", frame.sort_values("size_bytes")
         return
-    for _, rows in frame.groupby(telling, dropna=False, sort=False):
-        yield row_name(rows.iloc[0], telling, is_line=True), rows.sort_values("size_bytes")
+    for _, rows in frame.groupby(columns, dropna=False, sort=False):
+        yield row_name(rows.iloc[0], columns, is_line=True), rows.sort_values("size_bytes")
 
 
 def _draw_rows(ax: Axes, frame: pd.DataFrame) -> None:
@@ -134,7 +137,7 @@ def _draw_rows(ax: Axes, frame: pd.DataFrame) -> None:
 
 
 def _scale(ax: Axes, frame: pd.DataFrame, effect: float) -> None:
-    """Sizes by powers of two; ratios on a log scale, where half and twice are as far from 1."""
+    """Scale sizes by powers of two, and ratios logarithmically, so that half and twice have the same distance to 1."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     ends = frame[["ratio", "ratio_lo", "ratio_hi"]].to_numpy(dtype=np.float64)
@@ -157,7 +160,7 @@ def _scale(ax: Axes, frame: pd.DataFrame, effect: float) -> None:
 
 
 def _name_ends(ax: Axes, ends: Sequence[tuple[str, float, float]]) -> None:
-    """Name up to five lines at their right ends, moved apart where they would touch."""
+    """Label up to five lines at their right ends, moved apart if they would overlap."""
     named = [end for end in ends if end[0]]
     if not named or len(named) > 5:
         return
@@ -181,6 +184,6 @@ def _name_ends(ax: Axes, ends: Sequence[tuple[str, float, float]]) -> None:
 def _title(comparison: Comparison) -> str:
     counts = ", ".join(f"{count} {_MARKERS[verdict]['label']}" for verdict, count in comparison.counts.items() if count)
     lines = [f"{counts[:1].upper()}{counts[1:]}", f"{comparison.before} → {comparison.after}"]
-    # What two runs must not be compared across, and were.
-    lines += [f"{what.what}: {what.before} → {what.after}" for what in comparison.differences if what.blocks]
+    # A comparison across these differences was forced with anyway=True, so the title must name them.
+    lines += [f"{one.what}: {one.before} → {one.after}" for one in comparison.differences if one.blocks]
     return "\n".join(line if len(line) <= 90 else f"{line[:89]}…" for line in lines)

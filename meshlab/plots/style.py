@@ -1,4 +1,4 @@
-"""Titles that fit, and figures as PNG or SVG, all without pyplot."""
+"""The look of plots: colours, titles that fit, and figures as PNG or SVG. Nothing here uses pyplot."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _FOREGROUND = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color",
 _BACKGROUND = ("figure.facecolor", "axes.facecolor")
 
 _settings = Lock()
-"""matplotlib's rcParams belong to the whole process; two threads must not change and restore them at the same time."""
+"""Held while rcParams are changed and restored: they are global, so two threads would restore each other's values."""
 
 
 def text_width(text: str, size: float, *, weight: str = "normal") -> float:
-    """The width of a text in points, in the font of the current style.
+    """Return the width of a string in points, in the font of the current style.
 
     Examples
     --------
@@ -68,14 +68,14 @@ def text_width(text: str, size: float, *, weight: str = "normal") -> float:
 
 
 def font_size(size: float | str) -> float:
-    """A size in points, from points or a word such as ``"medium"``; settings like ``"xtick.labelsize"`` hold both."""
+    """Return a font size in points. Settings like ``"xtick.labelsize"`` are numbers or words such as ``"medium"``."""
     from matplotlib.font_manager import FontProperties
 
     return float(FontProperties(size=size).get_size_in_points())
 
 
 def axes_size(ax: Axes) -> tuple[float, float]:
-    """Width and height of the axes in points, before a layout engine moves them."""
+    """Return width and height of the axes in points, before a layout engine moves them."""
     figure = ax.get_figure(root=True)
     if figure is None:
         return 360.0, 270.0
@@ -85,13 +85,13 @@ def axes_size(ax: Axes) -> tuple[float, float]:
 
 
 def room_right(ax: Axes) -> float:
-    """Points between the left edge of the axes and the right edge of the figure."""
+    """Return the distance between the left edge of the axes and the right edge of the figure, in points."""
     figure = ax.get_figure(root=True)
     return axes_size(ax)[0] if figure is None else float((1 - ax.get_position().x0) * figure.get_size_inches()[0] * 72)
 
 
 def wrap_parts(parts: Sequence[str], width: float, size: float) -> str:
-    """Join parts with a middle dot, in as many lines as they need to stay within `width` points.
+    """Join parts with a middle dot, and break lines between them to stay within `width` points.
 
     Examples
     --------
@@ -111,12 +111,12 @@ def wrap_parts(parts: Sequence[str], width: float, size: float) -> str:
 
 
 def wrap_title(parts: Sequence[str], width: float) -> str:
-    """Join the parts of a title as `wrap_parts` does, in the size of a title."""
+    """Join the parts of a title, see `wrap_parts`, in the font size of titles."""
     return wrap_parts(SEPARATOR.join(parts).split(SEPARATOR), width, _title_size())
 
 
 def wrap_words(text: str, width: float) -> str:
-    """Break a sentence between its words so that, in the size of a title, it stays within `width` points.
+    """Break a sentence between words to stay within `width` points, in the font size of titles.
 
     Examples
     --------
@@ -124,7 +124,7 @@ def wrap_words(text: str, width: float) -> str:
     ('Slow: rank 3', ['Slow:', 'rank 3'])
     """
     lines: list[str] = []
-    for word in text.split(" "):  # a thin space keeps a number with its unit
+    for word in text.split(" "):  # not at a thin space, which is between a number and its unit
         longer = f"{lines[-1]} {word}" if lines else word
         if lines and text_width(longer, _title_size()) <= width:
             lines[-1] = longer
@@ -134,7 +134,7 @@ def wrap_words(text: str, width: float) -> str:
 
 
 def set_title(ax: Axes, parts: Sequence[str], *, verdict: str = "") -> None:
-    """Title the axes on the left, wrapped so that it stays inside the figure: the verdict first, if there is one."""
+    """Set a left-aligned title that stays inside the figure. A verdict comes first, if there is one."""
     width = room_right(ax)
     lines = [wrap_words(verdict, width), wrap_title(parts, width)]
     ax.set_title("\n".join(filter(None, lines)), loc="left", fontsize=_title_size(), parse_math=False)
@@ -152,9 +152,14 @@ def figure_png(figure: Figure, *, dpi: float = 144) -> bytes:
     Parameters
     ----------
     figure : matplotlib.figure.Figure
-        Any figure; pyplot need not know it.
+        The figure. It does not have to be registered with pyplot.
     dpi : float, default 144
-        Pixels per inch.
+        Resolution in pixels per inch.
+
+    Returns
+    -------
+    bytes
+        The PNG file. The name of the software is not in it.
     """
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
@@ -162,23 +167,24 @@ def figure_png(figure: Figure, *, dpi: float = 144) -> bytes:
 
 
 def figure_svg(figure: Figure, *, label: str = "") -> str:
-    """Render a figure to SVG that can stand inside an HTML page, light or dark.
+    """Render a figure to SVG for an HTML page with a light or a dark theme.
 
-    The colours that the current matplotlib style gives to text and paper become ``currentColor`` and the page's
-    ``--ml-paper``; all others stay. Text stays text, in the system's sans. The picture has its natural width and
-    shrinks with its box. No date and no version is inside, and the same figure gives the same text.
+    The colours of text and background in the current matplotlib style become ``currentColor`` and the page's
+    ``--ml-paper``. All other colours are kept. Text remains text, in the system's sans-serif font. The figure has its
+    natural width and shrinks with its container. It contains no date and no version, and the same figure always
+    returns the same string.
 
     Parameters
     ----------
     figure : matplotlib.figure.Figure
-        Any figure that was drawn under the current style.
+        A figure that was drawn in the current style.
     label : str, default ""
-        What the picture shows, for those who do not see it.
+        A description for screen readers.
 
     Returns
     -------
     str
-        One ``<svg>`` element. Its ids begin with a hash of its content, so several of them can share a page.
+        An ``<svg>`` element. Its ids start with a hash of its content, so that several elements can be on one page.
 
     Examples
     --------
@@ -207,7 +213,7 @@ def figure_svg(figure: Figure, *, label: str = "") -> str:
 
 
 def _scope_ids(text: str) -> str:
-    """Keep only the ids that something refers to, and make them this figure's own."""
+    """Remove the ids without a reference, and make the others unique to this figure."""
     used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
     prefix = f"ml{hashlib.sha256(text.encode()).hexdigest()[:8]}-"
     text = re.sub(r' id="([^"]*)"', lambda match: f' id="{prefix}{match[1]}"' if match[1] in used else "", text)
@@ -218,7 +224,7 @@ def _open_tag(text: str, figure: Figure, label: str) -> str:
     from meshlab.markup import escape
 
     width, height = figure.get_size_inches() * 72
-    # A black fill is the default of SVG, and matplotlib leaves it out; the root's fill gives it the page's colour.
+    # matplotlib omits fill="black", the default of SVG. The root's fill replaces that default by the page's colour.
     tag = (
         f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
         f'aria-label="{escape(label)}" viewBox="0 0 {width:g} {height:g}" fill="currentColor" '
@@ -228,26 +234,26 @@ def _open_tag(text: str, figure: Figure, label: str) -> str:
 
 
 Colors = npt.NDArray[np.float64]
-"""sRGB between 0 and 1, with the channels along the last axis."""
+"""sRGB from 0 to 1, with the channels along the last axis."""
 
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
-"""Okabe and Ito's colours with grey for black, which vanishes on dark paper.
+"""Okabe and Ito's colours, with grey instead of black, which is invisible on a dark background.
 
-Neighbours differ in lightness too, so that print keeps them apart.
+Neighbours also differ in lightness, so that they are distinguishable in black-and-white print.
 """
 
 QUANTITY = "viridis"
 """The colormap for quantities."""
 
 PREVIOUS = "#8c8c8c"
-"""What an earlier run is drawn in; readable on white and on black."""
+"""The colour of an earlier run, visible on white and on black."""
 
 WRONG = "#e53935"
-"""What is wrong, and nothing else; readable on white and on black."""
+"""The colour of wrong results, and of nothing else; visible on white and on black."""
 
 ON_LIGHT, ON_DARK = "#111111", "#fdfdfd"
-"""Text on a light and on a dark cell: near black and near white, so that `figure_svg`, which lets the figure's own
-black and white follow the page, leaves them alone."""
+"""The colours of text on a light and on a dark cell. They are not pure black and white, because `figure_svg` replaces
+those by the colours of the page."""
 
 _RGB: Colors = np.array([[int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)] for color in PALETTE])
 
@@ -255,12 +261,17 @@ _RGB.flags.writeable = False
 
 
 def group_colors(n: int) -> Colors:
-    """Colours for groups 0, 1, … n-1; they repeat after eight.
+    """Return the colours of groups 0 to n-1. They repeat after eight.
+
+    Parameters
+    ----------
+    n : int
+        Number of groups.
 
     Returns
     -------
     numpy.ndarray
-        float64 of shape (n, 3): sRGB between 0 and 1.
+        float64 of shape (n, 3): sRGB from 0 to 1.
 
     Examples
     --------
@@ -271,17 +282,17 @@ def group_colors(n: int) -> Colors:
 
 
 def rank_colors(color: npt.NDArray[np.integer]) -> Colors:
-    """One colour per rank from the number of its group; a rank in no group (-1) is transparent.
+    """Return the colour of each rank from the index of its group. Ranks without a group (-1) are transparent.
 
     Parameters
     ----------
     color : numpy.ndarray
-        Whole numbers of any shape, such as `Groups.color`.
+        Integers of any shape, such as `Groups.color`.
 
     Returns
     -------
     numpy.ndarray
-        float64 of that shape and 4 channels: sRGB and opacity.
+        float64 of that shape with 4 channels: sRGB and opacity.
 
     Examples
     --------
@@ -295,12 +306,12 @@ def rank_colors(color: npt.NDArray[np.integer]) -> Colors:
 
 
 def luminance(rgb: npt.ArrayLike) -> Colors:
-    """Relative luminance between 0 (black) and 1 (white), as WCAG 2.2 defines it.
+    """Return the relative luminance from 0 (black) to 1 (white), as defined by WCAG 2.2.
 
     Parameters
     ----------
     rgb : array_like
-        sRGB between 0 and 1, channels along the last axis.
+        sRGB from 0 to 1, with the channels along the last axis.
 
     Examples
     --------
@@ -313,12 +324,12 @@ def luminance(rgb: npt.ArrayLike) -> Colors:
 
 
 def text_colors(rgb: npt.ArrayLike) -> npt.NDArray[np.str_]:
-    """Near black or near white, whichever stands out more on each colour.
+    """Return near black or near white for each colour, whichever has more contrast.
 
     Examples
     --------
     >>> text_colors([[1, 1, 0], [0, 0, 0.5]]).tolist()
     ['#111111', '#fdfdfd']
     """
-    # Black and white have the same contrast (L + 0.05) / 0.05 = 1.05 / (L + 0.05) at L = 0.179.
+    # Black and white have the same contrast, (L + 0.05) / 0.05 = 1.05 / (L + 0.05), at a luminance of L = 0.179.
     return np.where(luminance(rgb) > 0.179, ON_LIGHT, ON_DARK)

@@ -1,2 +1,1 @@
 from .report import Report as Report
-from .report import read_report as read_report

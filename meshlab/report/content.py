@@ -1,16 +1,17 @@
-"""What a report says, as plain values: the verdict, warnings, tables and the method."""
+"""The content of a report as plain values: verdict, caveats, tables and method."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshlab.analysis.concurrency import contention, interference
 from meshlab.analysis.pairs import pair_table
 from meshlab.comm.catalog import CATALOG
-from meshlab.frames.labels import CPU_SOURCES, axis_words, describe_groups, is_plain, is_wrong, say
+from meshlab.frames.labels import CPU_SOURCES, LABELLED, axis_label, axis_labels, describe_groups, is_wrong, value_label
+from meshlab.frames.schema import is_plain
 from meshlab.plots.lines import Line, lines_of
 from meshlab.units import SEPARATOR, THIN, format_bandwidth, format_size, format_time_us
 
@@ -19,20 +20,7 @@ if TYPE_CHECKING:
 
     from meshlab.topology.model.cluster import Cluster
 
-__all__ = [
-    "MOST_ROWS",
-    "MOST_TABLES",
-    "Cell",
-    "ReportTable",
-    "answer_tables",
-    "answers",
-    "correctness",
-    "has_failed",
-    "method",
-    "tables",
-    "verdict",
-    "warnings_of",
-]
+__all__ = ["MOST_ROWS", "MOST_TABLES", "Cell", "ReportTable", "caveats", "has_failed", "method", "tables", "verdict"]
 
 
 MOST_ROWS, MOST_TABLES = 200, 60
@@ -43,35 +31,41 @@ _FEW_SAMPLES = 30
 
 _WIDE_INTERVAL = 0.10
 
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One cell of a table: its text, and whether it tells of something wrong."""
-
-    text: str
-    is_bad: bool = False
+_UNFINISHED = ("failed", "cancelled")
 
 
-@dataclass(frozen=True, slots=True)
-class ReportTable:
-    """A titled table; `more` rows were left out of it."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
-    more: int = 0
+# -- verdict -----------------------------------------------------------------------------------------------------------
 
 
-def correctness(results: pd.DataFrame) -> str:
-    """Whether the results are right, in a sentence or two with numbers."""
+def verdict(results: pd.DataFrame) -> list[str]:
+    """Summarise results in sentences with numbers.
+
+    They state whether the results are correct, how fast each axis is, how the axes differ, and the findings of runs
+    that measured pairs, contention or concurrent axes.
+    """
+    rows = results[~_is_pair(results)]
+    # An axis is compared with other axes under the same load. `_findings` compares it with itself under different ones.
+    lines = [line for line in lines_of(rows[is_plain(rows)], "busbw_gbs") if len(line)]
+    differences = _difference(lines)
+    if not lines:
+        lines = [line for line in lines_of(rows, "busbw_gbs") if len(line)]
+    return [_correctness(results), *_peaks(lines), *differences, *_findings(results)]
+
+
+def has_failed(results: pd.DataFrame) -> bool:
+    """Return whether a result is wrong, or a measurement did not finish."""
+    return bool(is_wrong(results).any() or results["status"].isin(_UNFINISHED).any())
+
+
+def _correctness(results: pd.DataFrame) -> str:
     total = len(results)
     if not total:
         return "Nothing was measured."
     wrong = results[is_wrong(results)]
-    failed = int(results["status"].isin(["failed", "cancelled"]).sum())
+    failed = int(results["status"].isin(_UNFINISHED).sum())
     checked = int(results["n_wrong"].notna().sum())
     skipped = int(results["status"].eq("skipped").sum())
-    left_out = failed + skipped
+    unchecked = total - checked - failed - skipped
     if len(wrong):
         named = [
             f"{row.collective} on {row.group} at {_size(row.size_bytes)}"
@@ -79,43 +73,35 @@ def correctness(results: pd.DataFrame) -> str:
             for row in wrong.head(_MOST_NAMED).itertuples()
         ]
         more = len(wrong) - len(named)
-        text = f"{len(wrong):,} of {_rows(total)} {_are(len(wrong))} WRONG: {', '.join(named)}"
+        verb = "is" if len(wrong) == 1 else "are"
+        text = f"{len(wrong):,} of {_count(total, 'result')} {verb} WRONG: {', '.join(named)}"
         text += f" and {more:,} more." if more else "."
     elif not checked:
-        text = f"No answer was checked in {_rows(total)}."
-    elif checked < total - left_out:
-        text = f"All {checked:,} checked rows are right; {total - left_out - checked:,} were not checked."
+        text = f"None of the {total:,} results were checked." if total > 1 else "The result was not checked."
+    elif unchecked > 0:
+        text = f"All {checked:,} checked results are correct" if checked > 1 else "The only checked result is correct"
+        text += f"; {unchecked:,} {'was' if unchecked == 1 else 'were'} not checked."
     else:
-        text = f"All {checked:,} rows are right." if checked > 1 else "The one row is right."
-    text += f" {_rows(failed)} did not finish." if failed else ""
-    return text + (f" {_rows(skipped)} did not fit into memory." if skipped else "")
+        text = f"All {checked:,} results are correct." if checked > 1 else "The result is correct."
+    text += f" {_count(failed, 'measurement')} did not finish." if failed else ""
+    exceed = f"because {'its' if skipped == 1 else 'their'} buffers exceed the memory"
+    return text + (f" {_count(skipped, 'measurement')} {_was(skipped)} skipped {exceed}." if skipped else "")
 
 
-def has_failed(results: pd.DataFrame) -> bool:
-    """Whether a row is wrong or did not finish."""
-    return bool(is_wrong(results).any() or results["status"].isin(["failed", "cancelled"]).any())
-
-
-def verdict(results: pd.DataFrame) -> list[str]:
-    """What the results say, in sentences with numbers: are they right, how fast are the axes, how do they differ."""
-    lines = [line for line in lines_of(_without_pairs(results), "busbw_gbs") if line.size.size]
-    # An axis is compared with other axes, not with itself under another load: the answers do that.
-    lines = [line for line in lines if _missing(line.keys["axis"]) or is_plain(str(line.keys["axis"]))] or lines
-    return [correctness(results), *_peaks(lines), *_difference(lines)]
-
-
-def _without_pairs(results: pd.DataFrame) -> pd.DataFrame:
-    """All rows but those of pairs, which are shown as a matrix."""
-    is_pair = results["axis"].str.endswith(" pairs").fillna(value=False).to_numpy(bool)
-    return results[~is_pair] if is_pair.any() else results
+def _is_pair(results: pd.DataFrame) -> pd.Series[bool]:
+    """Select the rows of pairs, which are shown as a matrix instead of lines."""
+    return results["grouping"].eq("pairs").fillna(value=False).astype(bool)
 
 
 def _axis(line: Line) -> str:
-    axis = line.keys["axis"]
-    return f"{line.keys['n_ranks']} ranks" if _missing(axis) else str(axis)
+    """Return the axis label of a line, or its number of ranks if the axis is unknown."""
+    if line.keys["axis"] is None:
+        return f"{line.keys['n_ranks']} ranks"
+    return axis_label(*(line.keys[name] for name in LABELLED))
 
 
-def _peaks(lines: Sequence[Line]) -> Iterable[str]:
+def _peaks(lines: Sequence[Line]) -> Iterator[str]:
+    """Yield the highest bandwidth of each axis."""
     peaks: dict[str, tuple[float, str]] = {}
     for line in lines:
         index = int(line.value.argmax())
@@ -125,106 +111,216 @@ def _peaks(lines: Sequence[Line]) -> Iterable[str]:
         yield f"On {axis}, {what} reaches {format_bandwidth(peak)} busbw."
 
 
-def _difference(lines: Sequence[Line]) -> Iterable[str]:
-    """Compare the axes at the largest size they share, where the collective and all else are the same."""
-    alike: dict[tuple[str, ...], list[Line]] = {}
+def _difference(lines: Sequence[Line]) -> list[str]:
+    """Compare the axes at the largest size that they share, with the same collective and otherwise equal keys."""
+    comparable: dict[tuple[str, ...], list[Line]] = {}
     for line in lines:
-        kept = tuple(str(value) for key, value in line.keys.items() if key not in ("axis", "n_ranks"))
-        alike.setdefault(kept, []).append(line)
+        key = tuple(str(value) for name, value in line.keys.items() if name not in (*LABELLED, "n_ranks"))
+        comparable.setdefault(key, []).append(line)
     found: list[tuple[float, float, str]] = []
-    for same in alike.values():
+    for same in comparable.values():
         shared = set.intersection(*(set(line.size.tolist()) for line in same))
-        if len({_axis(line) for line in same}) < 2 or not shared or not all(is_plain(_axis(line)) for line in same):
+        if len({_axis(line) for line in same}) < 2 or not shared:
             continue
         size = max(shared)
-        at = sorted(
-            ((float(line.value[line.size == size][0]), _axis(line), line) for line in same), key=lambda it: it[0]
-        )
-        (slow, slow_axis, slow_line), (fast, fast_axis, fast_line) = at[0], at[-1]
+        at = sorted(((float(line.value[line.size == size][0]), line) for line in same), key=lambda pair: pair[0])
+        (slow, slow_line), (fast, fast_line) = at[0], at[-1]
+        slow_axis, fast_axis = _axis(slow_line), _axis(fast_line)
         if slow_axis == fast_axis:
             continue
         what = f"{fast_line.keys['collective']} at {_size(size)}"
-        both = f"{format_bandwidth(fast)} against {format_bandwidth(slow)} busbw"
+        rates = f"{format_bandwidth(fast)} and {format_bandwidth(slow)} busbw"
         low, high = fast_line.low[fast_line.size == size][0], slow_line.high[slow_line.size == size][0]
         if low > high:
             ratio = fast / slow
-            found.append((size, ratio, f"{what} is {ratio:.2f} × as fast on {fast_axis} as on {slow_axis}: {both}."))
-        elif low <= high:
-            alike_text = f"{what} does not differ between {fast_axis} and {slow_axis} beyond the intervals: {both}."
-            found.append((size, 0.0, alike_text))
-    if found:
-        yield max(found)[2]
+            found.append((size, ratio, f"{what} is {ratio:.2f} × as fast on {fast_axis} as on {slow_axis}: {rates}."))
+        elif low <= high:  # neither, if an interval is missing
+            found.append((size, 0.0, f"{what} does not clearly differ between {fast_axis} and {slow_axis}: {rates}."))
+    return [max(found)[2]] if found else []
 
 
-def warnings_of(results: pd.DataFrame, *, state: str, fingerprint: str, cluster: Cluster | None = None) -> list[str]:
-    """What the reader should know before trusting the numbers."""
-    warnings = _another_machine(results, cluster) if cluster is not None else []
+def _findings(results: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence about each axis whose pairs, contention or interference were measured."""
+    for rows in _pairs(results):
+        yield _pairs_sentence(rows)
+    for axis, rows in contention(results).groupby("axis", sort=False):
+        worst = _worst(rows, "one group at a time")
+        yield (
+            f"The groups of {axis} slow each other down: {worst}."
+            if worst
+            else f"The groups of {axis} do not clearly slow each other down."
+        )
+    for axis, load, rows in _interference(results):
+        worst = _worst(rows, "in isolation")
+        yield f"{load} slows {axis} down: {worst}." if worst else f"{load} does not clearly slow {axis} down."
+
+
+def _pairs(results: pd.DataFrame) -> Iterator[pd.DataFrame]:
+    """Yield the pairs of each collective, axis, mode and element type."""
+    for _, rows in pair_table(results).groupby(["collective", "axis", "mode", "dtype"], sort=False, dropna=False):
+        yield rows
+
+
+def _interference(results: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Yield each axis with the load on the concurrent axis, and their rows."""
+    keys = ["axis", "concurrent_axis", "concurrent_collective"]
+    for (axis, other, collective), rows in interference(results).groupby(keys, sort=False, dropna=False):
+        yield str(axis), str(other) if _missing(collective) else f"{collective} on {other}", rows
+
+
+def _pairs_sentence(rows: pd.DataFrame) -> str:
+    size = rows["size_bytes"].max()
+    largest = rows[rows["size_bytes"] == size]
+    low, high = largest["busbw_gbs"].min(), largest["busbw_gbs"].max()
+    first = largest.iloc[0]
+    text = f"{first['collective']} at {format_size(size)}, {axis_label(first['axis'], 'pairs')}: "
+    text += f"{format_bandwidth(low)} to {format_bandwidth(high)} busbw"
+    slow = largest[largest["is_slow"].fillna(value=False)]
+    if not len(slow):
+        return f"{text}. No pair is slow."
+    named = [f"{_pair(row)} {format_bandwidth(row.busbw_gbs)}" for row in slow.head(_MOST_NAMED).itertuples()]
+    more = f" and {len(slow) - len(named)} more" if len(slow) > len(named) else ""
+    return f"{text}. SLOW: {', '.join(named)}{more}."
+
+
+def _pair(row: Any) -> str:
+    return f"{row.src_rank}{'→' if row.collective == 'send' else '↔'}{row.dst_rank}"
+
+
+def _worst(rows: pd.DataFrame, baseline: str) -> str:
+    """Describe the largest clear slowdown; an empty string if there is none."""
+    slower = rows[rows["is_clear"] & (rows["ratio"] > 1)]
+    if slower.empty:
+        return ""
+    row = slower.iloc[int(slower["ratio"].to_numpy().argmax())]
+    what = f"{row['collective']} at {format_size(row['size_bytes'])} on {row['group']}"
+    ratio = f"{row['ratio']:.2f} × ({row['ratio_lo']:.2f} to {row['ratio_hi']:.2f})"
+    verb = "is" if len(slower) == 1 else "are"
+    counts = f"{len(slower):,} of {_count(len(rows), 'result')} {verb} clearly slower than {baseline}"
+    return f"{counts}. The largest slowdown is {ratio}: {what}"
+
+
+# -- caveats -----------------------------------------------------------------------------------------------------------
+
+
+def caveats(results: pd.DataFrame, *, state: str, fingerprint: str, cluster: Cluster | None = None) -> list[str]:
+    """Return the reasons to distrust the numbers.
+
+    Parameters
+    ----------
+    results : pandas.DataFrame
+        A results frame.
+    state : str
+        The state of the run; empty if it is unknown.
+    fingerprint : str
+        The fingerprint of the mesh in the report; empty if there is none.
+    cluster : Cluster, optional
+        The cluster in the report.
+    """
+    found = _different_machine(results, cluster) if cluster is not None else []
     sources = set(results["source"].dropna())
     if "mpi" in sources:
-        warnings.append("MPI on a CPU gave these numbers. They say nothing about GPUs or their links.")
+        found.append("These numbers were measured with MPI on a CPU. They do not apply to GPUs or their links.")
     if "threads" in sources:
-        warnings.append("Threads in one process gave these numbers. They are no machine's numbers.")
+        found.append("These numbers were measured with threads in one process. They do not apply to any machine.")
     if results.attrs.get("note"):
-        warnings.append(str(results.attrs["note"]))
-    if state in ("cancelled", "failed"):
-        warnings.append(f"The run {'was cancelled' if state == 'cancelled' else 'failed'}; rows are missing.")
-    stopped = results[results["status"].isin(["failed", "cancelled"])]
+        found.append(str(results.attrs["note"]))
+    if state in _UNFINISHED:
+        found.append(f"The run {'was cancelled' if state == 'cancelled' else 'failed'}, so results are missing.")
+    stopped = results[results["status"].isin(_UNFINISHED)]
     if len(stopped):
         reasons = [str(reason) for reason in stopped["stop_reason"].dropna().unique()[:_MOST_NAMED]]
-        warnings.append(f"{_rows(len(stopped))} did not finish{': ' + '; '.join(reasons) if reasons else ''}.")
-    measured = results[results["status"].eq("ok").fillna(False)]
-    is_settled = measured["stop_reason"].eq("precise").fillna(False)  # few batches were enough
-    few = int((measured["n_samples"].lt(_FEW_SAMPLES).fillna(False) & ~is_settled).sum())
+        found.append(f"{_count(len(stopped), 'measurement')} did not finish{': ' * bool(reasons)}{'; '.join(reasons)}.")
+    measured = results[results["status"].eq("ok").fillna(value=False)]
+    is_settled = measured["stop_reason"].eq("precise").fillna(value=False)  # few batches were enough
+    few = int((measured["n_samples"].lt(_FEW_SAMPLES).fillna(value=False) & ~is_settled).sum())
     if few:
-        warnings.append(f"{_rows_have(few)} fewer than {_FEW_SAMPLES} batches; the median is unsure.")
+        found.append(f"{_results_have(few)} fewer than {_FEW_SAMPLES} batches; the median is uncertain.")
     without = int(measured["time_us_lo"].isna().sum())
     if without:
-        warnings.append(f"{_rows_have(without)} no interval.")
+        found.append(f"{_results_have(without)} no interval.")
     width = (measured["time_us_hi"] - measured["time_us_lo"]) / measured["time_us"]
     wide = int((width > _WIDE_INTERVAL).sum())
     if wide:
-        warnings.append(f"{_rows_have(wide)} an interval wider than {100 * _WIDE_INTERVAL:g} % of the median.")
+        found.append(f"{_results_have(wide)} an interval wider than {100 * _WIDE_INTERVAL:g} % of the median.")
     others = set(results["mesh_fingerprint"].dropna()) - {fingerprint}
     if fingerprint and others:
-        warnings.append("Some rows were measured on another mesh than the one shown here.")
-    return warnings
+        found.append("Some results were measured on a different mesh than the one in this report.")
+    return found
 
 
 _MODEL = re.compile(r"\b(?!HBM|SXM)(?:[A-Z]{1,3}\d{1,4}[A-Z]*|\d{4})\b")
-"""What tells one GPU from another in a product's name: the H100 of "NVIDIA H100 80GB HBM3"."""
+"""The model in the name of a GPU: H100 in "NVIDIA H100 80GB HBM3"."""
 
 
-def _another_machine(results: pd.DataFrame, cluster: Cluster) -> list[str]:
-    """Whether the machine that the report shows cannot have given the numbers."""
+def _different_machine(results: pd.DataFrame, cluster: Cluster) -> list[str]:
+    """Return a caveat if the results cannot have been measured on the cluster of the report."""
     sources = set(results["source"].dropna())
     gpus = {one.name for host in cluster.templates for one in host.devices if one.backend != "cpu"}
     gpu = str(results.attrs.get("gpu") or "")
     if sources and sources <= set(CPU_SOURCES):
-        who = "a CPU" if gpus else ""
+        measured = "a CPU" if gpus else ""
     elif gpu:
         models = set(_MODEL.findall(gpu))
         shown = {model for name in gpus for model in _MODEL.findall(name)}
-        # Where a name tells no model, nobody can say.
-        is_other = not gpus or bool(models and shown and not models & shown)
-        who = gpu if is_other else ""
+        # Names without a model, such as "some GPU", cannot be compared, so they give no caveat.
+        is_different = not gpus or bool(models and shown and not models & shown)
+        measured = gpu if is_different else ""
     else:
-        who = ""
-    return [f"The machine shown here did not give these numbers, {who} did: {cluster.summary}."] if who else []
+        measured = ""
+    if not measured:
+        return []
+    return [f"These numbers were measured on {measured}, but this report shows a different machine: {cluster.summary}."]
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of a table: its text, and whether it is marked as bad."""
+
+    text: str
+    is_bad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTable:
+    """A table with a title. `more` is the number of rows that were omitted."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    more: int = 0
 
 
 def tables(results: pd.DataFrame) -> tuple[list[ReportTable], int]:
-    """One table per line of the plots, by axis, and how many more there would be."""
-    lines = lines_of(_without_pairs(results), "busbw_gbs")
+    """Return the tables of a report, and the number of tables that were omitted.
+
+    First come tables of pairs, contention and interference, then one table per line of the plots, ordered by axis.
+    """
+    found = [_pair_table(rows) for rows in _pairs(results)]
+    for axis, rows in contention(results).groupby("axis", sort=False):
+        title = f"{axis}{SEPARATOR}all groups together or one at a time"
+        found.append(_ratio_table(title, rows, ("alone_us", "one at a time"), ("together_us", "together")))
+    for axis, load, rows in _interference(results):
+        title = f"{axis}{SEPARATOR}with and without {load}"
+        found.append(_ratio_table(title, rows, ("alone_us", "without"), ("concurrent_us", "with")))
+    rows = results[~_is_pair(results)]
+    lines = lines_of(rows, "busbw_gbs")
     axes = list(dict.fromkeys(_axis(line) for line in lines))
     lines.sort(key=lambda line: axes.index(_axis(line)))
-    return [_table(line) for line in lines[:MOST_TABLES]], max(0, len(lines) - MOST_TABLES)
+    found += [_line_table(line, rows.iloc[line.rows]) for line in lines[:MOST_TABLES]]
+    return found, max(0, len(lines) - MOST_TABLES)
 
 
-def _table(line: Line) -> ReportTable:
+def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
     keys = line.keys
-    told = [say(key, keys[key]) for key in ("dtype", "op", "root", "in_place", "mode") if not _missing(keys[key])]
-    title = SEPARATOR.join(part for part in (str(keys["collective"]), describe_groups(line.rows), *told) if part)
-    rows = line.rows.sort_values(["size_bytes", "launch", "group"])
+    words = [
+        value_label(name, keys[name]) for name in ("dtype", "op", "root", "in_place", "mode") if keys[name] is not None
+    ]
+    title = SEPARATOR.join(part for part in (str(keys["collective"]), describe_groups(rows), *words) if part)
+    rows = rows.sort_values(["size_bytes", "launch", "group"])
     varying = [name for name in ("launch", "group") if rows[name].nunique() > 1]
     header = ("size", *varying, "n", "median", "95 % interval", "p99", "algbw", "busbw", "wrong")
     cells = []
@@ -254,7 +350,7 @@ def _interval(low: float, high: float) -> str:
 
 def _wrong_cell(row: Any) -> Cell:
     status = "" if _missing(row.status) else str(row.status)
-    if status in ("failed", "cancelled"):
+    if status in _UNFINISHED:
         return Cell(f"✕ {status}", is_bad=True)
     if status == "skipped":
         return Cell("skipped")
@@ -265,77 +361,142 @@ def _wrong_cell(row: Any) -> Cell:
     return Cell("0")
 
 
+def _pair_table(rows: pd.DataFrame) -> ReportTable:
+    first = rows.iloc[0]
+    parts = [first["collective"], axis_label(first["axis"], "pairs"), first["dtype"], first["mode"], "slowest first"]
+    varying = [name for name in ("launch",) if rows[name].nunique() > 1]
+    cells = []
+    row: Any
+    for row in rows.head(MOST_ROWS).itertuples():
+        texts = [
+            _pair(row),
+            format_size(row.size_bytes),
+            *(str(getattr(row, name)) for name in varying),
+            format_time_us(row.time_us),
+            format_bandwidth(row.busbw_gbs),
+        ]
+        share = Cell(f"{'✕ ' if row.is_slow else ''}{row.share:.0%}", is_bad=bool(row.is_slow))
+        cells.append((*(Cell(text) for text in texts), share))
+    header = ("pair", "size", *varying, "median", "busbw", "of the median pair")
+    return ReportTable(SEPARATOR.join(map(str, parts)), header, tuple(cells), max(0, len(rows) - MOST_ROWS))
+
+
+_VARYING = ("launch", "op", "dtype", "root", "in_place", "mode", "group")
+
+
+def _ratio_table(title: str, rows: pd.DataFrame, before: tuple[str, str], after: tuple[str, str]) -> ReportTable:
+    """Return a table of two times, each given as its column and its heading, and their ratio."""
+    per_collective = rows.groupby("collective")
+    # Columns that depend on the collective alone, such as the op that all_gather does not have, are not shown.
+    varying = [name for name in _VARYING if per_collective[name].nunique(dropna=False).max() > 1]
+    varying = ["collective", *varying] if len(per_collective) > 1 else varying
+    constant = [
+        value_label(name, rows[name].iloc[0]) for name in ("collective", "dtype", "mode") if name not in varying
+    ]
+    cells = []
+    for _, row in rows.sort_values(["size_bytes", *varying], kind="stable").head(MOST_ROWS).iterrows():
+        interval = "–" if _missing(row["ratio_lo"]) else f"{row['ratio_lo']:.2f} – {row['ratio_hi']:.2f}"
+        texts = [
+            format_size(row["size_bytes"]),
+            *(value_label(name, row[name]) for name in varying),
+            format_time_us(row[before[0]]),
+            format_time_us(row[after[0]]),
+            f"{row['ratio']:.2f} ×",
+            interval,
+        ]
+        cells.append(tuple(Cell(text) for text in texts))
+    header = ("size", *varying, before[1], after[1], "ratio", "95 % interval")
+    return ReportTable(SEPARATOR.join([title, *constant]), header, tuple(cells), max(0, len(rows) - MOST_ROWS))
+
+
+# -- method ------------------------------------------------------------------------------------------------------------
+
+
 _MODES = {
     "isolated": "isolated: one call at a time, from an aligned start until it is complete",
-    "pipelined": "pipelined: calls back to back, as nccl-tests does by default; for a small message that is the cost "
-    "of one call among many, not its latency alone",
-    "graph": "graph: calls captured once in a CUDA graph and replayed, as nccl-tests -G does",
-}
-
-_WAYS = {
-    " alone": "one group at a time: the rest idle; else all groups of an axis at once",
-    " pairs": "pairs: every two ranks of a group, in rounds of pairs that share no rank",
-    "+": "tp, while dp …: along tp, while every rank also works along dp, in a thread of its own",
+    "pipelined": "pipelined: calls back to back, as nccl-tests does by default; for small messages this is the cost of "
+    "one call among many, not the latency of a single call",
+    "graph": "graph: calls captured once in a CUDA graph and replayed, as with nccl-tests -G",
 }
 
 
 def method(results: pd.DataFrame) -> list[tuple[str, str]]:
-    """How the numbers were made and what they mean: terms with their text."""
+    """Explain how the numbers were measured and what they mean, as pairs of term and text."""
     modes = [_MODES.get(str(mode), str(mode)) for mode in results["mode"].dropna().unique()]
     sources = set(results["source"].dropna())
-    told = [("Mode", "; ".join(modes))] if modes else []
-    axes = " ".join(str(axis) for axis in results["axis"].dropna().unique())
-    ways = [text for mark, text in _WAYS.items() if mark in axes]
-    if ways:
-        told.append(("Axes", "; ".join(ways)))
+    found = [("Mode", "; ".join(modes))] if modes else []
+    loads = _loads(results)
+    if loads:
+        found.append(("Axes", " ".join(loads)))
     if sources - {"nccl-tests"}:
-        told.append(
+        found.append(
             (
                 "Time",
-                "The time of a call is that of its slowest rank. A row gives the median over batches of calls, with a "
-                "nonparametric 95 % interval (order statistics; none below 6 batches). Warm-up is not counted; "
-                "outliers are.",
+                "The time of a call is that of its slowest rank. Each result is the median over batches of calls, with "
+                "a nonparametric 95 % interval (order statistics; missing below 6 batches). Warm-up batches are "
+                "excluded. Outliers are included.",
             )
         )
     if "nccl-tests" in sources:
-        told.append(
-            ("Time from nccl-tests", "A mean over all iterations, by default averaged over ranks; it has no interval.")
+        found.append(
+            ("Time from nccl-tests", "The mean over all iterations, by default averaged over ranks, without interval.")
         )
     batches = _span(results["n_samples"])
     if batches:
         calls = _span(results["calls"])
-        told.append(("Batches", f"{batches} a row" + (f", of {calls} calls each" if calls else "")))
-    told += [
+        each = f", with {calls} call{'s' * (calls != '1')} each" if calls else ""
+        found.append(("Batches", f"{batches} per result{each}"))
+    found += [
         (
             "Curves",
-            "A line stands at the slowest group's median; the band reaches from the lowest to the highest end of the "
-            "groups' intervals.",
+            "The line is at the median of the slowest group. The band ranges from the lowest to the highest bound of "
+            "the intervals of all groups.",
         ),
         (
             "algbw",
-            "size S / time t, in GB/s (10⁹ bytes per second). S is the buffer of one rank, or the total over ranks for "
-            "all_gather, reduce_scatter and all_to_all, as in nccl-tests. Sizes are binary: 1 KiB is 1,024 bytes.",
+            "size S / time t, in GB/s (10⁹ bytes per second). S is the buffer size of one rank, or the total over "
+            "ranks for all_gather, reduce_scatter and all_to_all, as in nccl-tests. Sizes are binary: 1 KiB is 1,024 "
+            "bytes.",
         ),
-        ("busbw", f"algbw × a factor that makes it comparable with a link's rate whatever n is: {_factors(results)}."),
         (
-            "Wrong",
-            "Elements that differ from the right answer, summed over ranks; checked outside the timed part.",
+            "busbw",
+            "algbw × a factor that makes it comparable with the rate of a link for any number of ranks: "
+            f"{_factors(results)}.",
         ),
+        ("Wrong", "Elements that differ from the expected value, summed over ranks. Checked outside the timed part."),
     ]
     reasons = results["stop_reason"].dropna().value_counts()
     if len(reasons):
-        told.append(("Stopped by", ", ".join(f"{reason} ({count:,})" for reason, count in reasons.head(8).items())))
-    return told
+        found.append(("Stopped by", ", ".join(f"{reason} ({count:,})" for reason, count in reasons.head(8).items())))
+    return found
+
+
+def _loads(results: pd.DataFrame) -> list[str]:
+    """Explain the axis labels of rows that are not plain."""
+    groupings, concurrent = set(results["grouping"].dropna()), results[results["concurrent_axis"].notna()]
+    found = []
+    if "alone" in groupings:
+        found.append("One group at a time: the other groups are idle. Otherwise all groups of an axis work together.")
+    if "pairs" in groupings:
+        found.append("Pairs: every two ranks of a group, in rounds of pairs that share no rank.")
+    if len(concurrent):
+        first = concurrent.iloc[:1]
+        label, axis, other = axis_labels(first).iloc[0], first["axis"].iloc[0], first["concurrent_axis"].iloc[0]
+        found.append(f"“{label}”: measured along {axis}, while a second thread of every rank works along {other}.")
+    return found
 
 
 def _factors(results: pd.DataFrame) -> str:
     pairs = results[["collective", "n_ranks"]].dropna().drop_duplicates().itertuples(index=False)
-    told = [
+    factors = [
         f"{name} {CATALOG[name].bus_factor(int(n)):.4g} for {int(n)} ranks"
         for name, n in pairs
         if name in CATALOG and n > 1
     ]
-    return ", ".join(told) if told else "see PERFORMANCE.md of nccl-tests"
+    return ", ".join(factors) if factors else "see PERFORMANCE.md of nccl-tests"
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
 
 
 def _missing(value: Any) -> bool:
@@ -352,16 +513,16 @@ def _size(size: Any) -> str:
     return "–" if _missing(size) else format_size(size)
 
 
-def _rows(count: int) -> str:
-    return f"{count:,} row{'s' * (count != 1)}"
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def _rows_have(count: int) -> str:
-    return f"{_rows(count)} {'has' if count == 1 else 'have'}"
+def _results_have(number: int) -> str:
+    return f"{_count(number, 'result')} {'has' if number == 1 else 'have'}"
 
 
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
+def _was(number: int) -> str:
+    return "was" if number == 1 else "were"
 
 
 def _span(values: pd.Series[Any]) -> str:
@@ -370,130 +531,3 @@ def _span(values: pd.Series[Any]) -> str:
         return ""
     low, high = int(known.min()), int(known.max())
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
-
-
-_VARYING = ("launch", "op", "dtype", "root", "in_place", "mode", "group")
-
-
-def answers(results: pd.DataFrame) -> list[str]:
-    """One sentence with numbers for each question and axis."""
-    return [
-        *(_of_pairs(rows) for rows in _pairs(results)),
-        *(_of_groups(axis, rows) for axis, rows in contention(results).groupby("axis", sort=False)),
-        *(
-            _of_axes(axis, beside, rows)
-            for (axis, beside), rows in interference(results).groupby(["axis", "beside"], sort=False)
-        ),
-    ]
-
-
-def answer_tables(results: pd.DataFrame) -> list[ReportTable]:
-    """One table for each question and axis."""
-    return [
-        *(_pair_table(rows) for rows in _pairs(results)),
-        *(
-            _ratio_table(f"{axis}{SEPARATOR}all groups at once against one at a time", rows, "alone", "together")
-            for axis, rows in contention(results).groupby("axis", sort=False)
-        ),
-        *(
-            _ratio_table(f"{axis}{SEPARATOR}while {beside} runs, against alone", rows, "alone", "beside")
-            for (axis, beside), rows in interference(results).groupby(["axis", "beside"], sort=False)
-        ),
-    ]
-
-
-def _pairs(results: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The pairs of each collective, axis, mode and element type."""
-    for _, rows in pair_table(results).groupby(["collective", "axis", "mode", "dtype"], sort=False):
-        yield rows
-
-
-def _of_pairs(rows: pd.DataFrame) -> str:
-    size = rows["size_bytes"].max()
-    largest = rows[rows["size_bytes"] == size]
-    low, high = largest["busbw_gbs"].min(), largest["busbw_gbs"].max()
-    first = largest.iloc[0]
-    words = axis_words(f"{first['axis']} pairs")
-    text = f"{first['collective']} at {format_size(size)}, {words}: {format_bandwidth(low)} to "
-    text += f"{format_bandwidth(high)} busbw; "
-    slow = largest[largest["is_slow"].fillna(value=False)]
-    if not len(slow):
-        return f"{text}no pair is slow."
-    named = [f"{_ends(row)} {format_bandwidth(row.busbw_gbs)}" for row in slow.head(_MOST_NAMED).itertuples()]
-    more = f" and {len(slow) - len(named)} more" if len(slow) > len(named) else ""
-    return f"{text}SLOW: {', '.join(named)}{more}."
-
-
-def _ends(row: Any) -> str:
-    return f"{row.from_rank}{'→' if row.collective == 'send' else '↔'}{row.to_rank}"
-
-
-def _pair_table(rows: pd.DataFrame) -> ReportTable:
-    first = rows.iloc[0]
-    parts = [first["collective"], axis_words(f"{first['axis']} pairs"), first["dtype"], first["mode"]]
-    parts.append("the slowest first")
-    varying = [name for name in ("launch",) if rows[name].nunique() > 1]
-    cells = []
-    row: Any
-    for row in rows.head(MOST_ROWS).itertuples():
-        texts = [
-            _ends(row),
-            format_size(row.size_bytes),
-            *(str(getattr(row, name)) for name in varying),
-            format_time_us(row.time_us),
-            format_bandwidth(row.busbw_gbs),
-        ]
-        share = Cell(f"{'✕ ' if row.is_slow else ''}{row.share:.0%}", is_bad=bool(row.is_slow))
-        cells.append((*(Cell(text) for text in texts), share))
-    header = ("pair", "size", *varying, "median", "busbw", "of the median pair")
-    return ReportTable(SEPARATOR.join(map(str, parts)), header, tuple(cells), max(0, len(rows) - MOST_ROWS))
-
-
-def _worst(rows: pd.DataFrame) -> str:
-    """What became slower the most, and how many rows surely did; empty where none did."""
-    slower = rows[rows["is_clear"] & (rows["ratio"] > 1)]
-    if slower.empty:
-        return ""
-    row = slower.iloc[int(slower["ratio"].to_numpy().argmax())]
-    what = f"{row['collective']} at {format_size(row['size_bytes'])} on {row['group']}"
-    ratio = f"{row['ratio']:.2f} × as long ({row['ratio_lo']:.2f} to {row['ratio_hi']:.2f})"
-    return f"{len(slower):,} of {len(rows):,} rows are clearly slower than alone, at most {what}, {ratio}"
-
-
-def _of_groups(axis: Any, rows: pd.DataFrame) -> str:
-    worst = _worst(rows)
-    if not worst:
-        return f"The groups of {axis} do not slow each other down beyond the intervals."
-    return f"The groups of {axis} slow each other down: {worst}."
-
-
-def _of_axes(axis: Any, beside: Any, rows: pd.DataFrame) -> str:
-    worst = _worst(rows)
-    if not worst:
-        return f"{beside} does not slow {axis} down beyond the intervals."
-    return f"{beside} slows {axis} down: {worst}."
-
-
-def _ratio_table(title: str, rows: pd.DataFrame, before: str, after: str) -> ReportTable:
-    names = {"alone": "alone", "together": "all at once", "beside": "both at once"}
-    per_collective = rows.groupby("collective")
-    # What follows from the collective, such as that all_gather has no op, needs no column.
-    varying = [name for name in _VARYING if per_collective[name].nunique(dropna=False).max() > 1]
-    varying = ["collective", *varying] if len(per_collective) > 1 else varying
-    constant = [name for name in ("collective", "dtype", "mode") if name not in varying]
-    told = [say(name, rows[name].iloc[0]) for name in constant]
-    ordered = rows.sort_values(["size_bytes", *varying], kind="stable")
-    cells = []
-    for _, row in ordered.head(MOST_ROWS).iterrows():
-        interval = "–" if row["ratio_lo"] != row["ratio_lo"] else f"{row['ratio_lo']:.2f} – {row['ratio_hi']:.2f}"
-        texts = [
-            format_size(row["size_bytes"]),
-            *(say(name, row[name]) for name in varying),
-            format_time_us(row[f"{before}_us"]),
-            format_time_us(row[f"{after}_us"]),
-            f"{row['ratio']:.2f} ×",
-            interval,
-        ]
-        cells.append(tuple(Cell(text) for text in texts))
-    header = ("size", *varying, names[before], names[after], "ratio", "95 % interval")
-    return ReportTable(SEPARATOR.join([title, *told]), header, tuple(cells), max(0, len(rows) - MOST_ROWS))

@@ -1,4 +1,4 @@
-"""The pictures of a report, each with words for those who do not see it."""
+"""The figures of a report, each with a description for screen readers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshlab.analysis.pairs import pair_matrix
 from meshlab.files import write_file
-from meshlab.frames.labels import PAIRS_OF, axis_words, describe_groups, say, say_axes, title_parts
+from meshlab.frames.labels import axis_label, axis_labels, describe_groups, title_parts, value_label
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.plots.cells import CellGrid, membership_title
 from meshlab.plots.cells import membership as plot_membership
@@ -43,23 +42,23 @@ __all__ = [
 
 
 WIDTH = 5.75
-"""Inches, 552 CSS pixels: a 600 px window shows it without shrinking its text."""
+"""Width in inches. 5.75 inches are 552 CSS pixels, which fit into a 600 px window without shrinking the text."""
 
 _CURVE = (WIDTH, 3.75)
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One picture.
+    """A figure with its name and description.
 
     Parameters
     ----------
     name : str
-        What to call it as a file, without a suffix.
+        The name of its file, without a suffix.
     figure : matplotlib.figure.Figure
-        What is drawn.
+        The figure.
     text : str
-        What it shows, in words.
+        The description.
     """
 
     name: str
@@ -68,22 +67,22 @@ class Picture:
 
     @property
     def svg(self) -> str:
-        """The picture as an ``<svg>`` element."""
+        """The figure as an ``<svg>`` element."""
         return figure_svg(self.figure, label=self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """All pictures of a report.
+    """All figures of a report.
 
     Parameters
     ----------
     memberships : list of Picture
-        Who is in which group.
+        The members of the groups of each axis.
     machines : list of Picture
-        The groups on the machine.
+        The groups of each axis on the machine.
     curves : list of (str, list of Picture)
-        Bandwidth and latency, under the name of what they were measured on.
+        Bandwidth and latency of each axis and mode, with a heading.
     matrices : list of Picture
         Pairs of ranks.
     """
@@ -94,28 +93,30 @@ class Pictures:
     matrices: list[Picture]
 
     def save(self, folder: Path, prefix: str) -> None:
-        """Write all of them into a folder as PNG files, named as `picture_file` says."""
+        """Write all figures to a folder as PNG files, see `picture_file`."""
         curves = (one for _, pictures in self.curves for one in pictures)
         for picture in (*self.memberships, *self.machines, *self.matrices, *curves):
             write_file(folder / picture_file(prefix, picture), figure_png(picture.figure))
 
 
 def picture_file(prefix: str, picture: Picture) -> str:
-    """The name of the file of a picture that belongs to the report called `prefix`."""
+    """Return the file name of a figure of the report with the name `prefix`."""
     return f"{prefix}-{picture.name}.png"
 
 
 def draw(results: pd.DataFrame, mesh: DeviceMesh | None, cluster: Cluster | None, axes: list[str]) -> Pictures:
-    """Draw a report's pictures.
+    """Draw the figures of a report.
 
     Parameters
     ----------
     results : pandas.DataFrame
         A results frame.
     mesh : DeviceMesh or None
+        The mesh; None for no figures of groups.
     cluster : Cluster or None
+        The machine; None for no figures of it.
     axes : list of str
-        The groups of `mesh` to show.
+        The axes and groups of `mesh` to draw.
     """
     return Pictures(
         membership_pictures(mesh, axes) if mesh is not None else [],
@@ -126,7 +127,7 @@ def draw(results: pd.DataFrame, mesh: DeviceMesh | None, cluster: Cluster | None
 
 
 def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[Picture]:
-    """Who is in which group, one picture for each of `axes`."""
+    """Draw the members of the groups, one figure per axis."""
     from matplotlib.figure import Figure
 
     figsize, rect = CellGrid.of(mesh).figure_box(widest=WIDTH * 72)
@@ -141,7 +142,7 @@ def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[Picture]:
 
 
 def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> list[Picture]:
-    """The groups of every axis on the machine; none when the mesh does not fit on it."""
+    """Draw the groups of each axis on the machine; nothing if the mesh exceeds it."""
     from matplotlib.figure import Figure
 
     from meshlab.plots.machine import topology as plot_topology
@@ -160,14 +161,14 @@ def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> li
 
 
 def curve_pictures(results: pd.DataFrame, name: str) -> list[Picture]:
-    """Bandwidth and latency of results, one picture each; none where nothing can be drawn.
+    """Draw bandwidth and latency, one figure each; nothing if there are no lines.
 
     Parameters
     ----------
     results : pandas.DataFrame
-        Of one axis and mode.
+        The results of one axis and mode.
     name : str
-        What the names of the pictures end with.
+        The end of the names of the figures.
     """
     from matplotlib.figure import Figure
 
@@ -175,62 +176,67 @@ def curve_pictures(results: pd.DataFrame, name: str) -> list[Picture]:
     plots: dict[Quantity, Callable[..., Axes]] = {"busbw_gbs": plot_bandwidth, "time_us": plot_latency}
     for quantity, plot in plots.items():
         lines = lines_of(results, quantity)
-        told = []
+        extremes = []
         for line in lines:
-            if line.size.size:
+            if len(line):
                 best = line.value.argmax() if quantity == "busbw_gbs" else line.value.argmin()
                 value = (format_bandwidth if quantity == "busbw_gbs" else format_time_us)(line.value[best])
-                told.append(f"{line.name or line.keys['collective']} {value} at {format_size(line.size[best])}")
-        if told:
+                extremes.append(f"{line.name or line.keys['collective']} {value} at {format_size(line.size[best])}")
+        if extremes:
             figure = Figure(_CURVE)
             box = curve_box(_CURVE, title_parts(results), [line.name for line in lines])
             plot(results, ax=figure.add_axes(box))
             kind, extreme = ("Bus bandwidth", "highest") if quantity == "busbw_gbs" else ("Time per call", "lowest")
-            text = f"{kind} over message size; {extreme}: {', '.join(told)}."
+            text = f"{kind} over message size; {extreme}: {', '.join(extremes)}."
             pictures.append(Picture(f"{'bandwidth' if quantity == 'busbw_gbs' else 'latency'}-{name}", figure, text))
     return pictures
 
 
 def pictures_by_axis(results: pd.DataFrame) -> list[tuple[str, list[Picture]]]:
-    """Bandwidth and latency for each axis and mode that was measured, under its name; pairs have a matrix instead."""
-    named = []
+    """Draw bandwidth and latency of each axis label and mode, with headings. Pairs have a matrix instead."""
+    found = []
     attrs = dict(results.attrs)
-    results = say_axes(results)
-    results = results[~results["axis"].str.startswith(PAIRS_OF).fillna(value=False).to_numpy(bool)]
+    results = results[~_is_pair(results)]
+    labels = axis_labels(results)
     has_modes = results["mode"].nunique(dropna=False) > 1
-    for (axis, mode), rows in results.groupby(["axis", "mode"], dropna=False, sort=False):
+    for (label, mode), rows in results.groupby([labels, "mode"], dropna=False, sort=False):
         rows.attrs = attrs
-        title, name = describe_groups(rows) or "all ranks", _slug(str(axis))
+        title, name = describe_groups(rows) or "all ranks", _slug(str(label))
         if has_modes:
-            title, name = f"{title}{SEPARATOR}{say('mode', mode)}", f"{name}-{mode}"
+            title, name = f"{title}{SEPARATOR}{value_label('mode', mode)}", f"{name}-{mode}"
         pictures = curve_pictures(rows, name)
         if pictures:
-            named.append((title, pictures))
-    return named
+            found.append((title, pictures))
+    return found
+
+
+def _is_pair(results: pd.DataFrame) -> pd.Series[bool]:
+    return results["grouping"].eq("pairs").fillna(value=False).astype(bool)
 
 
 def matrix_pictures(results: pd.DataFrame) -> list[Picture]:
-    """Pairs of ranks as matrices, at their largest size: one for each collective, axis, mode and element type."""
+    """Draw pairs of ranks as matrices at their largest size: one per collective, axis, mode and element type."""
     from matplotlib.figure import Figure
 
     from meshlab.plots.heatmaps import matrix as plot_matrix
 
-    is_pair = results["axis"].str.endswith(" pairs").fillna(value=False) & (results["status"] == "ok")
-    pairs = results[is_pair.fillna(value=False).to_numpy(bool)]
-    keys = pairs[["collective", "axis", "mode", "dtype"]].drop_duplicates()
-    choices: list[tuple[str, str, str, str]] = list(keys.itertuples(index=False, name=None))
-    told = [place for place in range(4) if len({choice[place] for choice in choices}) > 1]
+    keys = ["collective", "axis", "mode", "dtype"]
+    pairs = results[_is_pair(results) & results["status"].eq("ok").fillna(value=False)]
+    choices: list[dict[str, str]] = [
+        dict(zip(keys, values, strict=True))
+        for values in pairs[keys].drop_duplicates().itertuples(index=False, name=None)
+    ]
+    varying = [key for key in keys if len({choice[key] for choice in choices}) > 1]
     pictures = []
     for choice in choices:
-        collective, axis, mode, dtype = choice
-        matrix = pair_matrix(results, collective, axis=axis.removesuffix(" pairs"), mode=mode, dtype=dtype)
         figure = Figure((WIDTH, WIDTH * 0.8), layout="constrained")
-        title = plot_matrix(matrix, ax=figure.add_subplot()).get_title(loc="left")
-        name = "-".join(["matrix", *(_slug(choice[place]) for place in told or [0])])
-        pictures.append(Picture(name, figure, f"{axis_words(axis)}. {'. '.join(title.splitlines())}."))
+        title = plot_matrix(results, **choice, ax=figure.add_subplot()).get_title(loc="left")
+        name = "-".join(["matrix", *(_slug(choice[key]) for key in varying or ["collective"])])
+        text = f"{axis_label(choice['axis'], 'pairs')}. {'. '.join(title.splitlines())}."
+        pictures.append(Picture(name, figure, text))
     return pictures
 
 
 def _slug(text: str) -> str:
-    """The text as a part of a file's name."""
+    """Return a string as a part of a file name."""
     return re.sub(r"[^\w.]+", "-", text).strip("-")

@@ -1,30 +1,36 @@
-"""One run, or any results, as a document for someone else; and the way back from the document to the numbers."""
+"""Reports: a run or any results as one HTML or Markdown file, and the results read back from it."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from meshlab.errors import BenchError, ParseError
+from meshlab import markup
+from meshlab.errors import BenchError, MeshError, ParseError
 from meshlab.files import write_file
+from meshlab.frames.labels import where_text
+from meshlab.frames.rundata import RunData
+from meshlab.frames.schema import RESULTS
+from meshlab.frames.store import as_frames, frame_from_json, frame_to_json, load
 from meshlab.mesh.groups import Groups
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.report.pictures import Pictures
-from meshlab.topology.model.cluster import Cluster
+from meshlab.report import content
+from meshlab.report.pictures import Picture, Pictures, draw, matrix_pictures, picture_file, pictures_by_axis
+from meshlab.topology.health import health
 from meshlab.topology.model.presets import ClusterLike, as_cluster
+from meshlab.topology.placement.placement import place
 from meshlab.units import THIN
 
 if TYPE_CHECKING:
     import jinja2
     import pandas as pd
 
-    from meshlab.report.pictures import Picture
-
-__all__ = ["Report", "document", "page", "read_report"]
+__all__ = ["Report", "document", "page"]
 
 
 _MOST_LOG_LINES = 200
@@ -33,176 +39,155 @@ _MOST_PICTURES = 8
 
 _DATA = re.compile(r'<script type="application/json" id="meshlab-results">(.*?)</script>', re.DOTALL)
 
-
-class Measured(Protocol):
-    """What a report needs of a run."""
-
-    @property
-    def results(self) -> pd.DataFrame:
-        """A results frame."""
+Facts = list[tuple[str, str]]
+"""Pairs of term and text."""
 
 
 class Report:
-    """Verdict, pictures, tables, method and environment of a run, in one HTML or Markdown file.
+    """A run as one HTML or Markdown file: verdict, figures, tables, method and environment.
 
-    The numbers are those at the time when the report is made; a run that goes on does not change it.
+    The numbers are those at the time when the report is created. A run that continues does not change it.
 
     Parameters
     ----------
-    run : Run or pandas.DataFrame
-        A run, a results frame, or anything with ``results``. Of these, ``mesh``, ``environment`` (sections of keys and
-        values), ``plan``, ``state``, ``samples`` and ``log`` are used where they exist.
+    run : RunData, DataFrame, path, object with ``.results``, or a list of these
+        A run or its folder, or its results. Only a run or its folder has a mesh, an environment and a log.
     mesh : DeviceMesh or str, optional
-        The mesh whose groups are shown; the run's own without it.
+        The mesh whose groups are shown. By default that of the run.
     cluster : Cluster or str, optional
-        The machine, or the name of a preset: what every group crosses on it, in pictures and sentences.
+        The machine, or the name of a preset. The report shows which links each group uses on it.
     title : str, optional
-        The headline.
+        The headline. By default it names the mesh.
     redact : bool, default False
-        Whether to write hashes for the names of hosts and users, for addresses and for the UUIDs of GPUs; for a `Run`.
+        If True, write hashes instead of the names of hosts and users, addresses and the UUIDs of GPUs. Needs a run or
+        its folder.
 
     Raises
     ------
     BenchError
-        If there are no results, or their columns are not those of a results frame.
+        If `run` has no results.
+        If `redact` is True and `run` is not a run.
 
     Examples
     --------
-    >>> from meshlab.frames.schema import empty_results
-    >>> print(Report(empty_results(), title="Nightly").markdown().splitlines()[0])
+    >>> import meshlab as ml
+    >>> report = ml.Report(ml.example(), title="Nightly")
+    >>> print(report.markdown().splitlines()[0])
     # Nightly
     """
 
     def __init__(
         self,
-        run: Measured | pd.DataFrame,
+        run: Any,
         *,
         mesh: MeshLike | None = None,
         cluster: ClusterLike | None = None,
         title: str | None = None,
         redact: bool = False,
     ) -> None:
-        import pandas as pd
-
-        from meshlab.frames.schema import RESULTS, conform
-
+        if isinstance(run, (str, os.PathLike)) and Path(run).is_dir():
+            run = load(Path(run))
+        data = run if isinstance(run, RunData) else None
         if redact:
-            redacted: Callable[[], Measured] | None = getattr(run, "redacted", None)
-            if redacted is None:
-                raise BenchError(f"redact=True needs a Run, not {type(run).__name__}: only a run knows its hosts")
-            run = redacted()
-        results = run if isinstance(run, pd.DataFrame) else getattr(run, "results", None)
-        if not isinstance(results, pd.DataFrame):
-            raise BenchError(f"a report needs a run or a results frame, not {type(run).__name__}")
-        self.results = conform(results.reset_index(drop=True), RESULTS)
-        self.mesh: DeviceMesh | None = getattr(run, "mesh", None) if mesh is None else as_mesh(mesh)
+            if data is None:
+                raise BenchError(
+                    f"redact=True needs a run, not {type(run).__name__}, because only a run has a list of its hosts; "
+                    "pass a Run or its folder"
+                )
+            run = data = data.redacted()
+        results, samples, _ = as_frames(run)
+        self.results = results.reset_index(drop=True)
+        own_mesh = None if data is None else data.mesh
+        self.mesh: DeviceMesh | None = own_mesh if mesh is None else as_mesh(mesh)
         self.cluster = None if cluster is None else as_cluster(cluster)
         self.title = title or (f"Collectives on {self.mesh}" if self.mesh is not None else "Collectives")
-        self.state = str(getattr(run, "state", None) or "")
-        log = [str(line) for line in getattr(run, "log", None) or []]
+        self.state = "" if data is None else data.state
+        log = [] if data is None else list(data.log)
         self.log, self.more_log = log[-_MOST_LOG_LINES:], max(0, len(log) - _MOST_LOG_LINES)
-        self._facts = _facts(run, self.mesh, self.cluster)
+        self._facts = self._describe(data, samples)
+        self._environment = [] if data is None else _environment(data.environment)
 
-    def __repr__(self) -> str:
-        return f"<Report {self.title!r}: {len(self.results):,} rows>"
+    @staticmethod
+    def read(path: str | Path) -> pd.DataFrame:
+        """Read the results back from an HTML report. Rows, dtypes and `attrs` are those of the report.
 
-    def _content(self) -> dict[str, Any]:
-        """What both formats show."""
-        from meshlab.frames.labels import where_text
-        from meshlab.report import content
-        from meshlab.report import content as questions
-
-        shown, more = content.tables(self.results)
-        fingerprint = self.mesh.fingerprint if self.mesh is not None else ""
-        verdict = [*content.verdict(self.results), *questions.answers(self.results)]
-        return {
-            "title": self.title,
-            "where": where_text(self.results),
-            "verdict": verdict,
-            "is_bad": content.has_failed(self.results),
-            "warnings": content.warnings_of(
-                self.results, state=self.state, fingerprint=fingerprint, cluster=self.cluster
-            ),
-            "machine": self._machine(),
-            "tables": [*questions.answer_tables(self.results), *shown],
-            "more_tables": more,
-            "method": [*content.method(self.results), *self._facts[0]],
-            "environment": self._facts[1],
-            "log": self.log,
-            "more_log": self.more_log,
-        }
-
-    def _machine(self) -> list[str]:
-        """What the machine is, what every axis crosses on it, and what looks wrong with it."""
-        from meshlab.topology.health import health
-        from meshlab.topology.placement.placement import place
-
-        if self.cluster is None:
-            return []
-        told = [self.cluster.summary]
-        if self.mesh is not None and self.cluster.n_devices >= self.mesh.world_size:
-            told += place(self.mesh, self.cluster).explain().splitlines()
-        return told + [str(finding) for finding in health(self.cluster)]
-
-    def _shown_axes(self) -> list[str]:
-        """The axes whose groups are shown: those of the mesh that part it, then other sets that were measured."""
-        from meshlab.errors import MeshError
-        from meshlab.frames.plan import along
-
-        if self.mesh is None:
-            return []
-        axes = [axis.name for axis in self.mesh.axes if axis.size > 1]
-        for axis in self.results["axis"].dropna().unique():
-            try:
-                self.mesh[along(str(axis))]
-            except MeshError:  # measured on another mesh; a warning says so
-                continue
-            axes.append(along(str(axis)))
-        return list(dict.fromkeys(axes))[:_MOST_PICTURES]
-
-    def _draw(self) -> Pictures:
-        from meshlab.report.pictures import draw
-
-        return draw(self.results, self.mesh, self.cluster, self._shown_axes())
-
-    def html(self) -> str:
-        """The report as one HTML page that loads nothing from elsewhere."""
-        return page(self._content(), self.results, self._draw())
-
-    def markdown(self) -> str:
-        """The report as Markdown with GitHub's tables, without pictures."""
-        return self._markdown()
-
-    def _markdown(self, pictures: Pictures | None = None, prefix: str = "") -> str:
-        from meshlab.report.pictures import picture_file
-
-        groups = [self.mesh[axis] for axis in self._shown_axes()] if self.mesh is not None else []
-        return document(self._content(), groups, pictures, partial(picture_file, prefix))
-
-    def save(self, path: str | Path, *, pictures: bool = False) -> Path:
-        """Write the report; the suffix .html or .md decides the format.
-
-        Every file is written beside its place and then moved there, so nobody ever reads half of it.
+        Nothing in the file is executed.
 
         Parameters
         ----------
         path : str or pathlib.Path
-        pictures : bool, default False
-            Whether Markdown shows pictures too. They are PNG files in the same folder, named after the report:
-            ``report-bandwidth-tp.png``. HTML has its pictures inside, in any case.
+            A file that `Report.save` wrote with the suffix .html.
 
         Returns
         -------
-        pathlib.Path
+        pandas.DataFrame
+            A results frame.
 
         Raises
         ------
         BenchError
-            If the suffix is neither, or a file cannot be written.
+            If the file cannot be read.
+        ParseError
+            If the file does not contain results of meshlab.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import meshlab as ml
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = ml.Report(ml.example()).save(f"{folder}/report.html")
+        ...     len(ml.Report.read(path)) == len(ml.example())
+        True
+        """
+        try:
+            text = Path(path).read_text(encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise BenchError(
+                f"cannot read {path}: {error.strerror or error}; pass an HTML file that Report.save wrote"
+            ) from error
+        found = _DATA.search(text)
+        if found is None:
+            raise ParseError("no results of meshlab; pass an HTML file that Report.save wrote", file=str(path))
+        try:
+            return frame_from_json(found[1], RESULTS)
+        except (ValueError, KeyError, TypeError) as error:
+            raise ParseError(f"the results are damaged: {error}; copy the file again", file=str(path)) from error
+
+    def html(self) -> str:
+        """Return the report as an HTML page. It does not load anything from elsewhere."""
+        return page(self._content(), self.results, self._draw())
+
+    def markdown(self) -> str:
+        """Return the report as Markdown with GitHub's tables, without figures."""
+        return self._markdown()
+
+    def save(self, path: str | Path, *, pictures: bool = False) -> Path:
+        """Write the report. The suffix .html or .md selects the format.
+
+        Each file is written to a temporary name and then renamed, so that readers never see an incomplete file.
+
+        Parameters
+        ----------
+        path : str or pathlib.Path
+            The file.
+        pictures : bool, default False
+            Whether Markdown has figures. They are PNG files in the same folder, named after the report:
+            ``report-bandwidth-tp.png``. An HTML report always contains its figures.
+
+        Returns
+        -------
+        pathlib.Path
+            The file.
+
+        Raises
+        ------
+        BenchError
+            If the suffix is neither .html nor .md.
+            If a file cannot be written.
         """
         path = Path(path)
         if path.suffix not in (".html", ".md"):
-            raise BenchError(f"{path.name!r} does not say how to write the report; let it end in .html or .md")
+            raise BenchError(f"unknown suffix {path.suffix!r} of {path.name!r}; choose .html or .md")
         if path.suffix == ".html":
             return write_file(path, self.html())
         if not pictures:
@@ -211,108 +196,111 @@ class Report:
         drawn.save(path.parent, path.stem)
         return write_file(path, self._markdown(drawn, path.stem))
 
-    def _repr_html_(self) -> str:
-        from meshlab import markup
-        from meshlab.report import content
-        from meshlab.report import content as questions
-        from meshlab.report.pictures import matrix_pictures, pictures_by_axis
+    def __repr__(self) -> str:
+        return f"<Report {self.title!r}: {len(self.results):,} results>"
 
-        told = [*content.verdict(self.results), *questions.answers(self.results)]
-        verdict = "".join(f"<div>{markup.escape(sentence)}</div>" for sentence in told)
+    def _repr_html_(self) -> str:
+        verdict = "".join(f"<div>{markup.escape(sentence)}</div>" for sentence in content.verdict(self.results))
         shown = [*matrix_pictures(self.results), *(drawn[0] for _, drawn in pictures_by_axis(self.results))]
         pictures = "".join(picture.svg for picture in shown)
-        return markup.card(self.title, 'Report.save("report.html") writes all of it', verdict, pictures)
+        return markup.card(self.title, 'Report.save("report.html") writes the complete report', verdict, pictures)
+
+    def _content(self) -> dict[str, Any]:
+        """Return the content that both formats show."""
+        tables, more_tables = content.tables(self.results)
+        return {
+            "title": self.title,
+            "where": where_text(self.results),
+            "verdict": content.verdict(self.results),
+            "is_bad": content.has_failed(self.results),
+            "caveats": content.caveats(
+                self.results,
+                state=self.state,
+                fingerprint=self.mesh.fingerprint if self.mesh is not None else "",
+                cluster=self.cluster,
+            ),
+            "machine": self._machine(),
+            "tables": tables,
+            "more_tables": more_tables,
+            "method": [*content.method(self.results), *self._facts],
+            "environment": self._environment,
+            "log": self.log,
+            "more_log": self.more_log,
+        }
+
+    def _describe(self, data: RunData | None, samples: pd.DataFrame) -> Facts:
+        """Describe the run for the section about the method."""
+        facts = []
+        if data is not None:
+            facts.append(("Plan", str(data.plan)))
+        if self.mesh is not None:
+            mesh = self.mesh
+            facts.append(("Mesh", f"{mesh!r}, {mesh.world_size:,} ranks, fingerprint {mesh.fingerprint}"))
+        if self.cluster is not None:
+            facts.append(("Machine", self.cluster.summary))
+        if len(samples):
+            n_warmup = int(samples["is_warmup"].fillna(value=False).sum())
+            facts.append(("Samples", f"{len(samples):,}, of which {n_warmup:,} are warm-up"))
+        if self.state:
+            facts.append(("Run", self.state))
+        return facts
+
+    def _machine(self) -> list[str]:
+        """Describe the machine, the links that each axis uses on it, and its faults."""
+        if self.cluster is None:
+            return []
+        sentences = [self.cluster.summary]
+        if self.mesh is not None and self.cluster.n_devices >= self.mesh.world_size:
+            sentences += place(self.mesh, self.cluster).explain().splitlines()
+        return sentences + [str(finding) for finding in health(self.cluster)]
+
+    def _shown_axes(self) -> list[str]:
+        """Return the axes and groups to show: the axes of the mesh with several ranks, then other measured ones."""
+        if self.mesh is None:
+            return []
+        axes = [axis.name for axis in self.mesh.axes if axis.size > 1]
+        for axis in self.results["axis"].dropna().unique():
+            try:
+                self.mesh[str(axis)]
+            except MeshError:  # measured on a different mesh, which is one of the caveats
+                continue
+            axes.append(str(axis))
+        return list(dict.fromkeys(axes))[:_MOST_PICTURES]
+
+    def _draw(self) -> Pictures:
+        return draw(self.results, self.mesh, self.cluster, self._shown_axes())
+
+    def _markdown(self, pictures: Pictures | None = None, prefix: str = "") -> str:
+        groups = [self.mesh[axis] for axis in self._shown_axes()] if self.mesh is not None else []
+        return document(self._content(), groups, pictures, partial(picture_file, prefix))
 
 
-def _facts(
-    run: object, mesh: DeviceMesh | None, cluster: Cluster | None
-) -> tuple[list[tuple[str, str]], list[tuple[str, list[tuple[str, str]]]]]:
-    """What the run says about itself: pairs for the method, and the sections of the environment."""
-    method: list[tuple[str, str]] = []
-    plan, samples, state = (getattr(run, name, None) for name in ("plan", "samples", "state"))
-    if plan is not None:
-        method.append(("Plan", str(plan)))
-    if mesh is not None:
-        method.append(("Mesh", f"{mesh!r}, {mesh.world_size:,} ranks, fingerprint {mesh.fingerprint}"))
-    if cluster is not None:
-        method.append(("Machine", cluster.summary))
-    if samples is not None and len(samples):
-        warm = int(samples["is_warmup"].fillna(False).sum())
-        method.append(("Samples", f"{len(samples):,}, of which {warm:,} are warm-up"))
-    if state:
-        method.append(("Run", str(state)))
-    environment = []
-    loose = []
-    for name, values in (getattr(run, "environment", None) or {}).items():
-        if isinstance(values, Mapping) and not values:
-            continue
-        if isinstance(values, Mapping):
-            environment.append((str(name), [(str(key), str(value)) for key, value in values.items()]))
-        else:
-            loose.append((str(name), str(values)))
-    return method, [("", loose), *environment] if loose else environment
-
-
-def read_report(path: str | Path) -> pd.DataFrame:
-    """Read the results out of an HTML report; rows, dtypes and `attrs` are as they were.
-
-    Nothing in the file is executed.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        What `Report.save` wrote with the suffix .html.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A results frame.
-
-    Raises
-    ------
-    ParseError
-        If the file holds no results of meshlab.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> from meshlab.frames.example_data import example
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Report(example()).save(f"{folder}/report.html")
-    ...     len(read_report(path)) == len(example())
-    True
-    """
-    from meshlab.frames.schema import RESULTS
-    from meshlab.frames.store import frame_from_json
-
-    found = _DATA.search(Path(path).read_text(encoding="utf-8"))
-    if found is None:
-        raise ParseError("no results of meshlab are inside; give an HTML file that Report.save wrote", file=str(path))
-    try:
-        return frame_from_json(found[1], RESULTS)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ParseError(f"the results inside are damaged: {error}", file=str(path)) from error
+def _environment(sections: Mapping[str, Mapping[str, str]]) -> list[tuple[str, Facts]]:
+    """Return the sections of the environment that are not empty."""
+    return [
+        (str(name), [(str(key), str(value)) for key, value in values.items()])
+        for name, values in sections.items()
+        if values
+    ]
 
 
 def page(content: dict[str, Any], results: pd.DataFrame, pictures: Pictures) -> str:
-    """Render the page.
+    """Render the HTML page.
 
     Parameters
     ----------
     content : dict
-        What `Report` gathered; every string in it is escaped by the template.
+        The content of the report. The template escapes every string in it.
     results : pandas.DataFrame
-        A results frame; it is embedded as JSON.
+        A results frame. It is embedded as JSON.
     pictures : Pictures
-        Those of the report.
+        The figures of the report.
     """
-    from meshlab.frames.store import frame_to_json
-
-    # With every "<" escaped, no text inside the JSON can end the script element or open a comment.
+    # A "<" inside the JSON could end the script element or start a comment, so every one is escaped.
     data = frame_to_json(results).replace("<", "\\u003c")
     shown = {name: getattr(pictures, name) for name in ("memberships", "machines", "curves", "matrices")}
     html = _template().render(content, data=data, **shown)
-    return html.replace(THIN, "\N{NARROW NO-BREAK SPACE}")  # as thin, but a number stays with its unit
+    return html.replace(THIN, "\N{NARROW NO-BREAK SPACE}")  # as narrow, but no line break between a number and its unit
 
 
 @cache
@@ -331,18 +319,18 @@ def document(
     pictures: Pictures | None = None,
     file_of: Callable[[Picture], str] | None = None,
 ) -> str:
-    """Render the document; its order is that of the HTML page.
+    """Render the Markdown document. Its order is that of the HTML page.
 
     Parameters
     ----------
     content : dict
-        What `Report` gathered.
+        The content of the report.
     groups : sequence of Groups
-        What stands in the table of groups.
+        The rows of the table of groups.
     pictures : Pictures, optional
-        What to show as well.
+        The figures. By default there are none.
     file_of : callable, optional
-        From a picture to the name of its file.
+        Maps a figure to the name of its file.
     """
 
     def gallery(shown: Iterable[Picture]) -> Iterable[str]:
@@ -353,8 +341,8 @@ def document(
     lines = [f"# {_escape(content['title'])}", "", _escape(content["where"]), ""]
     for number, sentence in enumerate(content["verdict"]):
         lines += [f"**{_escape(sentence)}**" if number == 0 else _escape(sentence), ""]
-    if content["warnings"]:
-        lines += ["Read with care:", "", *(f"- {_escape(warning)}" for warning in content["warnings"]), ""]
+    if content["caveats"]:
+        lines += ["## Caveats", "", *(f"- {_escape(caveat)}" for caveat in content["caveats"]), ""]
     if groups:
         rows = [[group.name, f"{len(group):,}", f"{group.size:,}", repr(group[0])] for group in groups]
         lines += ["## Groups", "", *_table(["axis", "groups", "ranks each", "first group"], rows, numbers=False), ""]
@@ -396,7 +384,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _escape(text: str) -> str:
-    r"""Make any text safe to stand in a line or a cell: no markup, no HTML, no line breaks.
+    r"""Escape a string for a line or a cell of Markdown: no markup, no HTML, no line breaks.
 
     Examples
     --------
@@ -404,5 +392,5 @@ def _escape(text: str) -> str:
     a\|b &lt;script&gt; all_reduce
     """
     text = re.sub(r"\s*[\r\n]+\s*", " ", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # An underscore between letters is no emphasis on GitHub, and collectives are full of them.
+    # GitHub does not take an underscore between letters as emphasis, so all_reduce stays readable.
     return re.sub(r"([\\`*|\[\]~])|(?<!\w)(_)|(_)(?!\w)", lambda match: "\\" + match[0], text)

@@ -1,5 +1,0 @@
-from .curve import Curve as Curve
-from .curve import Line as Line
-from .designer import Designer as Designer
-from .grid import Grid as Grid
-from .live import LiveView as LiveView

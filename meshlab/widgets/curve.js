@@ -1,11 +1,11 @@
-// The picture of meshlab.widgets.Curve: lines over message sizes. Plain JavaScript, no build step, no network.
+// The chart of meshlab.widgets.Curve: lines over message size. Plain JavaScript without a build step or network access.
 
 const FONT_PX = 12; // the smallest text, 9 pt
-const LINE_PX = 16; // from one line of text to the next
+const LINE_PX = 16; // line height of text
 const DIRECT_LABELS = 5; // more lines than this get a legend instead
 const WIDEST_LABEL_PX = 160;
-const NEAR_PX = 40; // a point farther from the pointer than this stays silent
-const MANY_POINTS = 200; // a line with more has no room for markers
+const NEAR_PX = 40; // maximum distance between the pointer and the point that it shows
+const MANY_POINTS = 200; // lines with more points have no markers
 const GREY = "#8c8c8c";
 const THIN = "\u2009";
 
@@ -18,7 +18,7 @@ const MARKUP = `
   <div class="ml-legend"></div>
   <div class="ml-status" role="status" aria-live="polite"></div>`;
 
-// One shape for each line, so that colour is not the only difference.
+// One marker shape per line, so that colour is not the only difference.
 const SHAPES = [
   (r) => `M${-r},0a${r},${r} 0 1,0 ${2 * r},0a${r},${r} 0 1,0 ${-2 * r},0Z`,
   (r) => `M${-r},${-r}H${r}V${r}H${-r}Z`,
@@ -34,14 +34,14 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-// Three digits and a thin space, as Python writes them.
+// Three significant digits, as in format_bandwidth in units.py.
 function number(value) {
   if (value === 0) return "0";
   const digits = Math.min(3, Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value)))));
   return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 }
 
-// The same, for the round numbers of a scale.
+// The same for the round numbers of a scale.
 function tickText(value) {
   return value.toLocaleString("en", { maximumSignificantDigits: 3 });
 }
@@ -51,7 +51,7 @@ function bytes(size) {
   return `${Number((size / 1024 ** power).toFixed(2))}${THIN}${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
 }
 
-// The lines that Python sent.
+// Decode the lines that Python sent, see Line.tobytes.
 function read(model) {
   const view = model.get("_points");
   const values = new Float64Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
@@ -63,14 +63,14 @@ function read(model) {
     previous,
     colour: previous ? GREY : palette[index % palette.length],
     shape: SHAPES[index % SHAPES.length],
-    x: take(points),
-    y: take(points),
-    lo: band ? take(points) : null,
-    hi: band ? take(points) : null,
+    size: take(points),
+    value: take(points),
+    low: band ? take(points) : null,
+    high: band ? take(points) : null,
   }));
 }
 
-// Round numbers from low to high, about `count` of them; 0 is never -0.
+// About `count` round numbers from low to high. "|| 0" turns -0 into 0.
 function steps(low, high, count) {
   const rough = (high - low) / Math.max(1, count);
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -82,7 +82,7 @@ function steps(low, high, count) {
 
 function scaleY(lines, levels, isLog, high) {
   const values = [...levels];
-  for (const line of lines) for (const part of [line.y, line.lo, line.hi]) part?.forEach((value) => values.push(value));
+  for (const line of lines) for (const part of [line.value, line.low, line.high]) part?.forEach((value) => values.push(value));
   const usable = values.filter((value) => Number.isFinite(value) && (!isLog || value > 0));
   if (!usable.length) usable.push(1);
   let top = usable.reduce((a, b) => Math.max(a, b)) * 1.05;
@@ -104,7 +104,7 @@ function scaleY(lines, levels, isLog, high) {
 function scaleX(lines, range, wide) {
   let [low, high] = range ?? [Infinity, -Infinity];
   for (const line of lines) {
-    if (line.x.length) [low, high] = [Math.min(low, line.x[0]), Math.max(high, line.x[line.x.length - 1])];
+    if (line.size.length) [low, high] = [Math.min(low, line.size[0]), Math.max(high, line.size[line.size.length - 1])];
   }
   if (low > high) [low, high] = [1024, 2 ** 20];
   let [from, to] = [Math.log2(low), Math.log2(high)];
@@ -117,7 +117,7 @@ function scaleX(lines, range, wide) {
   return { ticks, at: (value) => (Math.log2(value) - from) / (to - from) };
 }
 
-// Move labels apart, keeping their order, inside [top, bottom].
+// Move labels apart inside [top, bottom], in the same order.
 function spread(labels, top, bottom) {
   labels.sort((a, b) => a.y - b.y);
   labels.forEach((label, index) => (label.at = Math.max(label.y, index ? labels[index - 1].at + LINE_PX : top)));
@@ -128,7 +128,7 @@ function spread(labels, top, bottom) {
   return labels;
 }
 
-// "M0,0L1,2…", broken where a value is missing.
+// A path such as "M0,0L1,2", with a gap at each missing value.
 function trace(points) {
   let pen = "M";
   return points.map(([x, y]) => {
@@ -137,6 +137,16 @@ function trace(points) {
     pen = "L";
     return part;
   }).join("");
+}
+
+// The runs of consecutive items that fulfil a condition.
+function runs(items, condition) {
+  const found = [[]];
+  for (const item of items) {
+    if (condition(item)) found.at(-1).push(item);
+    else found.push([]);
+  }
+  return found.filter((run) => run.length);
 }
 
 function render({ model, el }) {
@@ -148,14 +158,14 @@ function render({ model, el }) {
     (name) => root.querySelector(`.ml-${name}`),
   );
   const ring = element("path", { class: "ml-ring" });
-  const pen = document.createElement("canvas").getContext("2d"); // measures text
+  const pen = document.createElement("canvas").getContext("2d"); // only to measure text
   const ended = new AbortController();
   const listen = (target, event, handler) => target.addEventListener(event, handler, { signal: ended.signal });
   const textWidth = (text) => pen.measureText(text).width;
 
   let lines = [];
-  let spots = []; // for every line its points on the page: [x, y, index]
-  let active = null; // [line, place in its spots]
+  let spots = []; // for each line its points on the page: [x, y, index]
+  let active = null; // [index of the line, index in its spots]
   let byKey = false;
   let width = 0;
   let frame = 0;
@@ -173,7 +183,7 @@ function render({ model, el }) {
     width = root.clientWidth;
     if (!width) {
       size.unobserve(root);
-      size.observe(root); // hidden, if only for an instant; observed anew, it calls as soon as it is not
+      size.observe(root); // hidden, maybe only briefly: a new observation fires as soon as it is visible
       return;
     }
     lines = read(model);
@@ -181,7 +191,7 @@ function render({ model, el }) {
     const height = model.get("height");
     const isLog = model.get("y_scale") === "log";
     const levels = Object.entries(model.get("references")).filter(([, value]) => !isLog || value > 0);
-    const drawn = lines.filter((line) => line.y.some(Number.isFinite));
+    const drawn = lines.filter((line) => line.value.some(Number.isFinite));
     const isDirect = drawn.length <= DIRECT_LABELS;
 
     const top = 28;
@@ -199,7 +209,11 @@ function render({ model, el }) {
     parts.push(paintLevels(levels, py, left, right, top, bottom));
     spots = [];
     for (const line of [...lines.filter((l) => l.previous), ...lines.filter((l) => !l.previous)]) {
-      const places = Array.from(line.x, (size, index) => [px(size), usable(line.y[index]) ? py(line.y[index]) : NaN, index]);
+      const places = Array.from(line.size, (size, index) => [
+        px(size),
+        usable(line.value[index]) ? py(line.value[index]) : NaN,
+        index,
+      ]);
       parts.push(paintLine(line, places, px, py, usable));
       spots[lines.indexOf(line)] = places.filter(([, at]) => Number.isFinite(at));
     }
@@ -212,20 +226,20 @@ function render({ model, el }) {
     title.textContent = model.get("title");
     legend.replaceChildren(...(isDirect ? [] : drawn.map(legendEntry)));
     const what = title.textContent || `${model.get("y_label")} over ${model.get("x_label")}`;
-    stage.setAttribute("aria-label", `${what}. Left and right move along a line, up and down change the line.`);
+    stage.setAttribute("aria-label", `${what}. The left and right arrow keys move along a line, up and down change the line.`);
     point();
   }
 
   function paintScale(x, y, px, py, left, right, top, bottom) {
     const group = element("g", { class: "ml-scale ml-soft" });
-    const middle = 4; // from the middle of a text to its baseline
+    const middle = 4; // from the middle of a label to its baseline
     for (const tick of y.ticks) {
       const at = py(tick);
       if (at < top - 1) continue;
       group.append(element("line", { x1: left, x2: right, y1: at, y2: at }));
       group.append(element("text", { x: left - 8, y: at + middle, "text-anchor": "end" }, tickText(tick)));
     }
-    let free = -Infinity; // where the last label ended
+    let free = -Infinity; // the right end of the last label
     for (const tick of x.ticks) {
       const [at, half] = [px(tick), textWidth(bytes(tick)) / 2];
       group.append(element("line", { x1: at, x2: at, y1: top, y2: bottom }));
@@ -251,12 +265,14 @@ function render({ model, el }) {
 
   function paintLine(line, places, px, py, usable) {
     const group = element("g", line.previous ? { class: "ml-previous" } : {});
-    if (line.lo) {
-      const ends = Array.from(line.x, (size, index) => [px(size), line.lo[index], line.hi[index]]);
-      const whole = ends.filter(([, lo, hi]) => usable(lo) && usable(hi));
-      const there = whole.map(([at, , hi]) => [at, py(hi)]);
-      const back = whole.map(([at, lo]) => [at, py(lo)]).reverse();
-      group.append(element("path", { class: "ml-band", d: `${trace([...there, ...back])}Z`, fill: line.colour }));
+    if (line.low) {
+      const bounds = Array.from(line.size, (size, index) => [px(size), line.low[index], line.high[index]]);
+      const areas = runs(bounds, ([, low, high]) => usable(low) && usable(high)).map((run) => {
+        const upper = run.map(([at, , high]) => [at, py(high)]);
+        const lower = run.map(([at, low]) => [at, py(low)]).reverse();
+        return `${trace([...upper, ...lower])}Z`;
+      });
+      group.append(element("path", { class: "ml-band", d: areas.join(""), fill: line.colour }));
     }
     group.append(element("path", { class: "ml-line", d: trace(places), stroke: line.colour }));
     if (!line.previous && places.length <= MANY_POINTS) {
@@ -293,28 +309,30 @@ function render({ model, el }) {
     return entry;
   }
 
-  // Say the active point's values: a ring and a box beside it, and for the keyboard a sentence to read aloud.
+  // Show the values of the active point in a box next to a ring. The keyboard also announces them to screen readers.
   function point() {
     const spot = active && spots[active[0]]?.[Math.min(active[1], spots[active[0]].length - 1)];
     tip.hidden = !spot;
     ring.setAttribute("d", spot ? SHAPES[0](7) : "");
-    if (!spot) return say("");
+    if (!spot) return announce("");
     const [x, y, index] = spot;
     const line = lines[active[0]];
     const unit = model.get("y_unit");
-    const interval = line.lo && Number.isFinite(line.lo[index]) ? `, interval ${number(line.lo[index])} to ${number(line.hi[index])}` : "";
-    const value = `${number(line.y[index])}${THIN}${unit}${interval}`;
+    const hasInterval = line.low && Number.isFinite(line.low[index]);
+    const interval = hasInterval ? `, interval ${number(line.low[index])} to ${number(line.high[index])}` : "";
+    const value = `${number(line.value[index])}${THIN}${unit}${interval}`;
     ring.setAttribute("transform", `translate(${x},${y})`);
     tip.firstChild.textContent = line.name;
-    tip.lastChild.textContent = `${bytes(line.x[index])}\n${value}`;
-    const beside = x + 16 + tip.offsetWidth <= width ? x + 16 : x - 16 - tip.offsetWidth;
-    tip.style.left = `${Math.max(0, beside)}px`;
-    const under = stage.offsetTop + y + 12;
-    tip.style.top = `${Math.max(0, Math.min(under, root.clientHeight - tip.offsetHeight))}px`; // inside, or the output scrolls
-    say(byKey ? `${line.name} at ${bytes(line.x[index])}: ${value}` : "");
+    tip.lastChild.textContent = `${bytes(line.size[index])}\n${value}`;
+    const left = x + 16 + tip.offsetWidth <= width ? x + 16 : x - 16 - tip.offsetWidth;
+    tip.style.left = `${Math.max(0, left)}px`;
+    const top = stage.offsetTop + y + 12;
+    // Below the chart, the box would make the output of the cell scroll.
+    tip.style.top = `${Math.max(0, Math.min(top, root.clientHeight - tip.offsetHeight))}px`;
+    announce(byKey ? `${line.name} at ${bytes(line.size[index])}: ${value}` : "");
   }
 
-  function say(text) {
+  function announce(text) {
     if (status.textContent !== text) status.textContent = text;
   }
 
@@ -331,7 +349,7 @@ function render({ model, el }) {
     point();
   }
 
-  function silence() {
+  function leave() {
     active = null;
     point();
   }
@@ -341,7 +359,7 @@ function render({ model, el }) {
     if (!(event.key in moves) || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     event.stopPropagation();
-    if (event.key === "Escape") return silence();
+    if (event.key === "Escape") return leave();
     const some = spots.map((places, line) => (places.length ? line : -1)).filter((line) => line >= 0);
     if (!some.length) return;
     byKey = true;
@@ -356,9 +374,9 @@ function render({ model, el }) {
   const names = ["title", "x_label", "y_label", "y_unit", "y_scale", "x_range", "references", "height", "_lines", "_points"];
   for (const name of names) model.on(`change:${name}`, schedule);
   listen(stage, "pointermove", hover);
-  listen(stage, "pointerleave", silence);
+  listen(stage, "pointerleave", leave);
   listen(stage, "keydown", key);
-  listen(stage, "blur", silence);
+  listen(stage, "blur", leave);
   const size = new ResizeObserver(() => root.clientWidth !== width && schedule());
   size.observe(root);
   paint();

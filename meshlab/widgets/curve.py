@@ -1,4 +1,4 @@
-"""Curve: live lines with an interval band over message sizes."""
+"""Curve: a line chart over message size that grows while a run measures."""
 
 from __future__ import annotations
 
@@ -6,109 +6,50 @@ import base64
 import io
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import anywidget
-import numpy as np
 import numpy.typing as npt
 import traitlets
 
-from meshlab.errors import BenchError
 from meshlab.markup import escape
+from meshlab.plots.lines import Line
 from meshlab.plots.style import PALETTE, PREVIOUS
 from meshlab.units import format_size
 
-__all__ = ["Curve", "Line"]
-
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Line:
-    """The points of one line, ascending in x.
-
-    Parameters
-    ----------
-    x, y : numpy.ndarray
-        float64 of equal length.
-    lo, hi : numpy.ndarray or None
-        The interval around y, of the same length; None for a line without a band.
-    """
-
-    x: Floats
-    y: Floats
-    lo: Floats | None = None
-    hi: Floats | None = None
-
-    @classmethod
-    def of(
-        cls, x: npt.ArrayLike, y: npt.ArrayLike, lo: npt.ArrayLike | None = None, hi: npt.ArrayLike | None = None
-    ) -> Line:
-        """Make a line of anything that numpy reads as numbers; missing values are nan.
-
-        Raises
-        ------
-        BenchError
-            If the lengths differ, only one end of the interval is given, or a size is not above zero.
-        """
-        if (lo is None) != (hi is None):
-            raise BenchError("an interval has two ends; give both lo and hi, or neither")
-        columns = [np.atleast_1d(np.asarray(part, dtype=np.float64)) for part in (x, y, lo, hi) if part is not None]
-        if len({column.shape for column in columns}) > 1 or columns[0].ndim != 1:
-            lengths = ", ".join(str(column.size) for column in columns)
-            raise BenchError(f"x, y, lo and hi must have the same length, not {lengths}")
-        if not np.all(columns[0] > 0):
-            raise BenchError("sizes lie on a logarithmic axis, so every x must be above 0 bytes")
-        order = np.argsort(columns[0], kind="stable")
-        return cls(*(column[order] for column in columns))
-
-    def then(self, other: Line) -> Line:
-        """Add the points of another line."""
-        x, y = np.append(self.x, other.x), np.append(self.y, other.y)
-        if self.lo is None or self.hi is None or other.lo is None or other.hi is None:
-            return Line.of(x, y)
-        return Line.of(x, y, np.append(self.lo, other.lo), np.append(self.hi, other.hi))
-
-    def tobytes(self) -> bytes:
-        """x, y and, where there is a band, lo and hi, one behind the other: little-endian float64."""
-        parts = (self.x, self.y) if self.lo is None or self.hi is None else (self.x, self.y, self.lo, self.hi)
-        return np.concatenate(parts).astype("<f8").tobytes()
-
-    def __len__(self) -> int:
-        return len(self.x)
+__all__ = ["Curve"]
 
 
 class Curve(anywidget.AnyWidget):
-    """Lines over message sizes that can grow while one looks at them.
+    """Lines over message size, which can grow while they are displayed.
 
-    Points say their values under the pointer or with the arrow keys. All methods may be called from any thread.
+    The pointer and the arrow keys show the values of a point. All methods can be called from any thread.
 
     Parameters
     ----------
     title : str, default ""
-        What, where and how, in one line above the picture.
+        The line above the chart: collective, system and mode.
     y_label, y_unit : str, default "busbw" and "GB/s"
-        What y is.
+        Name and unit of the quantity.
     y_scale : {"linear", "log"}, default "linear"
         A linear scale starts at 0.
     x_label : str, default "message size"
-        What x is; always in bytes, on a scale of powers of two.
-    x_range : tuple of two numbers, optional
-        The sizes to keep room for, so that a growing line does not move the scale.
+        The label of the sizes, which are in bytes on a scale of powers of two.
+    x_range : tuple of float, optional
+        The smallest and the largest size to reserve space for, so that a growing line does not change the scale.
     references : mapping of str to float, optional
-        Levels to compare with, such as a link rate; dashed, with the text at the line.
+        Levels to compare with, such as the rate of a link. They are dashed and labelled with their names.
     height : int, default 320
-        In CSS pixels; the picture keeps it whatever it shows.
+        The fixed height of the chart, in CSS pixels.
 
     Examples
     --------
     >>> curve = Curve(references={"NVLink 450 GB/s": 450.0}, x_range=(1024, 2**26))
     >>> curve.set_series("tp", [1024, 2048], [3.1, 6.0], [2.9, 5.8], [3.4, 6.1])
     >>> curve.append("tp", 4096, 11.2, 10.9, 11.6)
-    >>> curve.series["tp"].y.tolist()
+    >>> curve.series["tp"].value.tolist()
     [3.1, 6.0, 11.2]
     """
 
@@ -125,10 +66,10 @@ class Curve(anywidget.AnyWidget):
     height = traitlets.Int(320, min=160).tag(sync=True)
 
     _lines = traitlets.List(traitlets.Dict()).tag(sync=True)
-    """For every line its name, number of points, and whether it has a band and belongs to the previous run."""
+    """The name and the number of points of each line, whether it has a band, and whether it is of the previous run."""
 
     _points = traitlets.Bytes(b"").tag(sync=True)
-    """The points of all lines, one behind the other, as `Line.tobytes` writes them."""
+    """The points of all lines, concatenated, in the format of `Line.tobytes`."""
 
     _palette = traitlets.List(traitlets.Unicode(), list(PALETTE)).tag(sync=True)
 
@@ -140,71 +81,94 @@ class Curve(anywidget.AnyWidget):
 
     @property
     def series(self) -> Mapping[str, Line]:
-        """The lines by name, in the order in which they came."""
+        """The lines by name, in the order in which they were added."""
         with self._lock:
             return MappingProxyType(dict(self._series))
 
     @property
     def previous(self) -> Mapping[str, Line]:
-        """The lines of an earlier run, drawn in grey behind the others; set it to ``{name: (x, y)}`` or to lines."""
+        """The lines of an earlier run, drawn in grey. Set it to lines by name, or to ``{name: (size, value)}``."""
         with self._lock:
             return MappingProxyType(dict(self._previous))
 
     @previous.setter
     def previous(self, lines: Mapping[str, Line | Sequence[npt.ArrayLike]]) -> None:
-        taken = {name: line if isinstance(line, Line) else Line.of(*line) for name, line in lines.items()}
+        known = {name: line if isinstance(line, Line) else Line.of(*line) for name, line in lines.items()}
         with self._lock:
-            self._previous = taken
+            self._previous = known
             self._send_lines()
 
     def set_series(
         self,
         name: str,
-        x: npt.ArrayLike,
-        y: npt.ArrayLike,
-        lo: npt.ArrayLike | None = None,
-        hi: npt.ArrayLike | None = None,
+        size: npt.ArrayLike,
+        value: npt.ArrayLike,
+        low: npt.ArrayLike | None = None,
+        high: npt.ArrayLike | None = None,
     ) -> None:
-        """Set all points of one line, whether it is new or not.
+        """Set all points of a line, which may be a new one.
 
         Parameters
         ----------
         name : str
-            Which line.
-        x : array_like
-            Sizes in bytes, in any order.
-        y, lo, hi : array_like
-            Values and the interval around them, in `y_unit`; nan for a missing one.
+            The name of the line.
+        size : array_like
+            Message sizes in bytes, in any order.
+        value : array_like
+            Values in `y_unit`; NaN for a missing one.
+        low, high : array_like, optional
+            The bounds of the interval around each value, NaN for a missing one. By default there is no band.
 
         Raises
         ------
         BenchError
-            If the lengths differ, only one end of the interval is given, or a size is not above zero.
+            If the lengths differ.
+            If only one bound is given.
+            If a size is not positive.
         """
-        line = Line.of(x, y, lo, hi)
-        with self._lock:
-            self._series[name] = line
-            self._send_lines()
+        self.update_series({name: Line.of(size, value, low, high)})
 
     def append(
         self,
         name: str,
-        x: npt.ArrayLike,
-        y: npt.ArrayLike,
-        lo: npt.ArrayLike | None = None,
-        hi: npt.ArrayLike | None = None,
+        size: npt.ArrayLike,
+        value: npt.ArrayLike,
+        low: npt.ArrayLike | None = None,
+        high: npt.ArrayLike | None = None,
     ) -> None:
-        """Add one or several points to a line; a new name begins a new line. The parameters are those of `set_series`.
+        """Add one or more points to a line. A new name starts a new line.
 
-        A line keeps its band only as long as all its points have an interval.
+        Parameters
+        ----------
+        name : str
+            The name of the line.
+        size : array_like
+            Message sizes in bytes, in any order.
+        value : array_like
+            Values in `y_unit`; NaN for a missing one.
+        low, high : array_like, optional
+            The bounds of the interval around each value. By default the points have no interval, and the band has a
+            gap there.
+
+        Raises
+        ------
+        BenchError
+            If the lengths differ.
+            If only one bound is given.
+            If a size is not positive.
         """
-        more = Line.of(x, y, lo, hi)
+        more = Line.of(size, value, low, high)
         with self._lock:
-            self._series[name] = self._series[name].then(more) if name in self._series else more
+            self.update_series({name: self._series[name].then(more) if name in self._series else more})
+
+    def update_series(self, lines: Mapping[str, Line]) -> None:
+        """Set several lines by name in one update. Other lines are not changed."""
+        with self._lock:
+            self._series |= lines
             self._send_lines()
 
     def clear(self) -> None:
-        """Remove all lines; the previous run stays."""
+        """Remove all lines except those of the previous run."""
         with self._lock:
             self._series = {}
             self._send_lines()
@@ -212,9 +176,10 @@ class Curve(anywidget.AnyWidget):
     def _send_lines(self) -> None:
         both = [(n, line, False) for n, line in self._series.items()]
         both += [(n, line, True) for n, line in self._previous.items()]
-        with self.hold_sync():  # one message, so that the front end never sees half of it
+        # One message for both traits: the front end would misread new bytes with the old list of lines.
+        with self.hold_sync():
             self._lines = [
-                {"name": name, "points": len(line), "band": line.lo is not None, "previous": previous}
+                {"name": name, "points": len(line), "band": line.has_band, "previous": previous}
                 for name, line, previous in both
             ]
             self._points = b"".join(line.tobytes() for _, line, _ in both)
@@ -225,7 +190,7 @@ class Curve(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:  # the widget was closed
+        if bundle is None:  # the widget is closed
             return None
         data, metadata = bundle
         caption = escape(self.title or f"{self.y_label} in {self.y_unit} over {self.x_label}")
@@ -238,19 +203,18 @@ class Curve(anywidget.AnyWidget):
         return data, metadata
 
     def _picture(self) -> bytes:
-        """The lines as a PNG, for places without JavaScript."""
+        """Return the chart as a PNG, for front ends without JavaScript."""
         from matplotlib.figure import Figure
         from matplotlib.ticker import FuncFormatter, NullLocator
 
         figure = Figure(figsize=(8, self.height / 80), dpi=100, layout="constrained")
         axes = figure.add_subplot()
         for name, line in self.previous.items():
-            axes.plot(line.x, line.y, color=PREVIOUS, label=f"{name}, previous")
+            axes.plot(line.size, line.value, color=PREVIOUS, label=f"{name}, previous")
         for index, (name, line) in enumerate(self.series.items()):
             colour = PALETTE[index % len(PALETTE)]
-            axes.plot(line.x, line.y, color=colour, marker="osD^vPX*"[index % 8], markersize=4, label=name)
-            if line.lo is not None and line.hi is not None:
-                axes.fill_between(line.x, line.lo, line.hi, color=colour, alpha=0.2, linewidth=0)
+            axes.plot(line.size, line.value, color=colour, marker="osD^vPX*"[index % 8], markersize=4, label=name)
+            axes.fill_between(line.size, line.low, line.high, color=colour, alpha=0.2, linewidth=0)
         for name, level in self.references.items():
             axes.axhline(level, color="#666666", linestyle="--", linewidth=1)
             axes.annotate(name, (0.01, level), xycoords=("axes fraction", "data"), va="bottom", fontsize=9)

@@ -1,58 +1,63 @@
-"""The live view of a run: what a notebook shows while it measures, and the picture that stays when it is done."""
+"""Live view of a run: progress and a growing chart while it measures, and a static figure afterwards."""
 
 from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets
-import numpy as np
 
 from meshlab import markup
-from meshlab.frames.labels import axis_words
-from meshlab.frames.schema import bandwidth
-from meshlab.frames.table import PICTURE, run_card
-from meshlab.units import format_seconds
-from meshlab.widgets.curve import Curve, Line
+from meshlab.frames.labels import LABELLED, axis_label
+from meshlab.frames.rundata import Row, results_frame
+from meshlab.frames.table import run_html
+from meshlab.plots.curves import run_figure
+from meshlab.plots.lines import Key, Line, line_key, line_names, lines_of
+from meshlab.plots.style import figure_png, figure_svg
+from meshlab.units import SEPARATOR, format_seconds
+from meshlab.widgets.curve import Curve
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from meshlab.benchmark.run import Run
-    from meshlab.frames.rundata import Row
+    from meshlab.frames.rundata import RunData
 
 __all__ = ["LiveView", "show", "static_bundle"]
 
 _TICK_S = 0.5
-_TELLING = ("collective", "axis", "dtype", "op", "mode", "in_place")
-_IDENTITY = (*_TELLING, "root")
+_SHARE = 0.1
+"""Maximum share of the time that is spent on drawing, because the client needs the processor for its ranks."""
+
 _MOST_REMEMBERED = 8
+_NO_RUN = dict.fromkeys(("source", "run_id"))
+"""The columns of `KEYS` that a step of a plan does not have, as missing values."""
+
 _BAD = "color:var(--jp-error-color1,#c62828)"
-_PRESSES = (
-    ("Cancel", "Stop after this step; the rows stay"),
+_BUTTON = (
+    ("Cancel", "Stop after the current step and keep the results."),
     (
-        "Interrupt the ranks",
-        "Do not wait for the step; the rows stay. Ranks inside MPI do not hear it: that mostly ends the set, and "
-        "engines.restart() gives a fresh one",
+        "Interrupt ranks",
+        "Interrupt the current step and keep the results. MPI ranks usually die. Call engines.restart() afterwards.",
     ),
-    ("End the ranks", "Kill the set of ranks; the rows stay, engines.restart() gives a fresh set"),
+    ("Kill ranks", "Kill all ranks and keep the results. Call engines.restart() to start new ones."),
 )
+"""Label and tooltip of the button, by the number of times that the run was cancelled."""
 
-_Identity = tuple[Any, ...]
-"""What was measured: two lines are about the same only where all of it agrees, also what is constant in their runs."""
-
-# The lines and the results of the last finished run on a mesh and a machine, for the grey curves of the next one; of
-# the last few of these, because each holds a frame.
-_last: dict[tuple[Any, ...], tuple[Mapping[_Identity, Line], pd.DataFrame]] = {}
+# The lines and the results of the last finished run on each mesh and machine, for the grey lines of the next run there.
+# Only a few are kept, because each has a frame.
+_last: dict[tuple[str, str], tuple[Mapping[Key, Line], pd.DataFrame]] = {}
 _last_lock = threading.Lock()
 
 
 class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
-    """Progress, a growing curve and a Cancel button for a run that is under way.
+    """Progress, a growing chart and a Cancel button for a run that is measuring.
 
-    A run shows it by itself as the last line of a cell. All changes come from the run's own thread and set traits only.
+    A run shows its live view as the last line of a cell. The view changes on the run's worker thread and on a thread of
+    its own, so it only sets traits.
 
     Parameters
     ----------
@@ -63,82 +68,108 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
     def __init__(self, run: Run) -> None:
         self.run = run
         self._lock = threading.Lock()
-        self._rows_shown = 0
+        self._n_drawn = 0
+        self._rows: dict[Key, list[Row]] = {}
+        self._is_finishing = False
         self._is_over = threading.Event()
-        self._when_over: list[Any] = []
+        self._when_over: list[Callable[[], None]] = []
         self._status = ipywidgets.HTML()
         self._button = ipywidgets.Button(
-            description=_PRESSES[0][0],
-            tooltip=_PRESSES[0][1],
+            description=_BUTTON[0][0],
+            tooltip=_BUTTON[0][1],
             layout={"width": "auto", "align_self": "flex-start", "margin": "0 0 8px"},
         )
-        self._button.on_click(lambda _: threading.Thread(target=self._press, daemon=True).start())
+        # The second click interrupts the ranks, which may block, so it must not run on the kernel's main thread.
+        self._button.on_click(lambda _: threading.Thread(target=self.run.cancel, daemon=True).start())
         sizes = [float(step.size_bytes) for step in run.steps if step.size_bytes is not None] or [1.0]
         self.curve = Curve(
             title=_title(run), x_range=(min(sizes), max(sizes)) if min(sizes) < max(sizes) else None, height=320
         )
         self.previous: pd.DataFrame | None = None
-        self._names = _line_names(run)
+        """The results of the previous run that the grey lines show."""
+        # The plan's steps name the lines, so that a name does not change as more lines appear.
+        names = line_names(line_key(part) for step in run.steps for part in step.parts)
+        self._names = {key: name or str(key[0]) for key, name in names.items()}  # the only line has the collective's
         with _last_lock:
             lines, results = _last.get(_place(run), ({}, None))
-        shared = [identity for identity in self._names if identity in lines]
+        shared = [key for key in self._names if key in lines]
         if results is not None and shared:
-            self.curve.previous = {self._names[identity]: lines[identity] for identity in shared}
-            self.previous = _rows_about(results, shared)
+            self.curve.previous = {self._names[key]: lines[key] for key in shared}
+            self.previous = results.iloc[sorted(row for key in shared for row in lines[key].rows)]
         super().__init__([self._status, self._button, self.curve], layout={"max_width": "960px", "overflow": "hidden"})
         self.add_class("meshlab-live")
         self._unsubscribe = run.subscribe(self._update)
         self._update(run)
         threading.Thread(target=self._tick, name="meshlab live view", daemon=True).start()
 
-    def when_over(self, act: Any) -> None:
-        """Call ``act()`` when the run has ended, on the run's thread; at once if it has."""
+    def when_over(self, act: Callable[[], None]) -> None:
+        """Call a function when the run has ended, on the run's thread; immediately if it has ended already."""
         with self._lock:
             if not self._is_over.is_set():
                 self._when_over.append(act)
                 return
         act()
 
-    def _press(self) -> None:
-        self.run.cancel()
-
-    def _tick(self) -> None:
-        while not self._is_over.wait(_TICK_S):
-            self._show_status()
-
     def _update(self, run: Run) -> None:
-        with self._lock:
-            rows = run.rows(self._rows_shown)
-            self._rows_shown += len(rows)
-            for name, *point in _points(run, rows):
-                self.curve.append(name, *point)
+        """Follow a step or a change of state. Lines are drawn by `_tick`, because steps may take only milliseconds."""
         self._show_status()
         if run.state != "running":
             self._finish()
 
+    def _tick(self) -> None:
+        pause_s = _TICK_S
+        while not self._is_over.wait(pause_s):
+            begin = time.perf_counter()
+            self._draw()
+            self._show_status()
+            pause_s = max(_TICK_S, (time.perf_counter() - begin) / _SHARE)
+
+    def _draw(self) -> None:
+        """Draw the lines that have new rows."""
+        with self._lock:
+            rows = self.run.rows(self._n_drawn)
+            self._n_drawn += len(rows)
+            changed: dict[Key, list[Row]] = {}
+            for row in rows:
+                key = line_key({**row, **_NO_RUN})
+                changed[key] = self._rows.setdefault(key, [])
+                changed[key].append(row)
+            if changed:
+                results = results_frame([row for known in changed.values() for row in known], fixed={}, attrs={})
+                self.curve.update_series({line.name: line for line in _lines(results, self._names)})
+
     def _finish(self) -> None:
         with self._lock:
-            if self._is_over.is_set():
+            if self._is_finishing:
                 return
-            self._is_over.set()
-            acts, self._when_over = self._when_over, []
+            self._is_finishing = True
         self._unsubscribe()
-        series = self.curve.series
-        if series:
-            lines = {identity: series[name] for identity, name in self._names.items() if name in series}
-            with _last_lock:
-                _last.pop(_place(self.run), None)
-                _last[_place(self.run)] = lines, self.run.results
-                while len(_last) > _MOST_REMEMBERED:
-                    del _last[next(iter(_last))]
-        for act in acts:
-            act()
+        try:
+            self._draw()
+            self._remember()
+        finally:
+            with self._lock:
+                self._is_over.set()
+                acts, self._when_over = self._when_over, []
+            for act in acts:
+                act()
+
+    def _remember(self) -> None:
+        """Keep the lines for the next run on the same mesh and machine."""
+        if not self.curve.series:
+            return
+        results = self.run.results
+        lines = {tuple(line.keys.values()): line for line in _lines(results, self._names)}
+        with _last_lock:
+            _last.pop(_place(self.run), None)
+            _last[_place(self.run)] = lines, results
+            while len(_last) > _MOST_REMEMBERED:
+                del _last[next(iter(_last))]
 
     def _show_status(self) -> None:
         self._status.value = _status(self.run)
-        presses = min(self.run.cancel_presses, len(_PRESSES) - 1)
         with self._button.hold_sync():
-            self._button.description, self._button.tooltip = _PRESSES[presses]
+            self._button.description, self._button.tooltip = _BUTTON[min(self.run.n_cancels, len(_BUTTON) - 1)]
             self._button.disabled = self.run.state != "running"
 
     def __repr__(self) -> str:
@@ -146,7 +177,7 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
 
 
 def show(run: Run) -> None:
-    """Display a run in a notebook: live while it measures, then as a picture and a table that stay in the file."""
+    """Display a run in a notebook: live while it measures, then as a figure and a table that stay in the file."""
     import IPython
 
     display: Any = IPython.display.display
@@ -161,121 +192,69 @@ def show(run: Run) -> None:
     bundle = view._repr_mimebundle_()
     data = bundle[0] if isinstance(bundle, tuple) else bundle
     handle = display({**data, **static_bundle(run)}, raw=True, display_id=True)
-    view.when_over(lambda: _leave_picture(view, handle))
+    view.when_over(lambda: _leave_figure(view, handle))
 
 
-def _leave_picture(view: LiveView, handle: Any) -> None:
-    """Put the static picture where the widget was: a widget is blank when the saved notebook is opened again."""
+def _leave_figure(view: LiveView, handle: Any) -> None:
+    """Replace the widget by the static figure, because a widget is blank when the saved notebook is opened again."""
     handle.update(static_bundle(view.run, previous=view.previous), raw=True)
     view.close()
 
 
-def static_bundle(run: Run, *, previous: pd.DataFrame | None = None) -> dict[str, str]:
-    """A run for places without JavaScript: as HTML with a picture and the table, as PNG, and as text."""
-    bundle = {"text/plain": repr(run)}
-    results = run.results
-    picture = ""
-    if results["time_us"].notna().any():
-        from matplotlib.figure import Figure
+def static_bundle(run: RunData, *, previous: pd.DataFrame | None = None) -> dict[str, str]:
+    """Return a run by MIME type for front ends without JavaScript: HTML with figure and table, PNG, and text.
 
-        from meshlab.plots.curves import bandwidth as plot_bandwidth
-        from meshlab.plots.style import figure_png, figure_svg
-
-        figure = Figure(figsize=(8, 3.6), layout="constrained")
-        plot_bandwidth(results, ax=figure.add_subplot(), previous=previous)
-        picture = figure_svg(figure, label=_title(run))
+    Parameters
+    ----------
+    run : RunData
+        The run.
+    previous : pandas.DataFrame, optional
+        Results of an earlier run, drawn in grey.
+    """
+    bundle, svg = {"text/plain": repr(run)}, ""
+    figure = run_figure(run, previous=previous)
+    if figure is not None:
+        svg = figure_svg(figure, label=str(figure.get_label()))
         bundle["image/png"] = base64.b64encode(figure_png(figure)).decode()
-    bundle["text/html"] = run_card(run).replace(PICTURE, picture)
+    bundle["text/html"] = run_html(run, svg)
     return bundle
 
 
 def _title(run: Run) -> str:
-    plan = run.plan
-    constant = [values[0] for values in (plan.collective, plan.axis, plan.mode) if len(values) == 1]
-    return " · ".join([*constant, run.where])
-
-
-def _several(run: Run) -> list[str]:
-    """What a run has several of."""
+    """Return the columns that all steps share, and the system."""
     parts = [part for step in run.steps for part in step.parts]
-    return [name for name in _TELLING if len({getattr(part, name) for part in parts} - {None}) > 1]
+    labels = [axis_label(*(getattr(part, name) for name in LABELLED)) for part in parts]
+    columns = ([part.collective for part in parts], labels, [part.mode for part in parts])
+    return SEPARATOR.join([*(values[0] for values in columns if len(set(values)) == 1), run.where])
 
 
-def _line_name(run: Run, several: list[str], row: Row) -> str:
-    """What tells the lines of a run apart: whatever it has several of."""
-    told = {**row, "axis": axis_words(row["axis"], _doing(run, row["axis"]))}
-    parts = [str(told[name]) for name in several if name != "in_place" and told[name] is not None]
-    if "in_place" in several:
-        parts.append("in place" if row["in_place"] else "out of place")
-    if run.plan.launches > 1:
-        parts.append(f"launch {row['launch']}")
-    return " · ".join(parts) or str(row["collective"])
+def _place(run: Run) -> tuple[str, str]:
+    """Return where a run was measured: its mesh and its system. The keys of its lines have everything else."""
+    return run.mesh.fingerprint, run.where
 
 
-def _doing(run: Run, axis: str) -> str:
-    """What the other axis does meanwhile; empty where it does one thing after the other."""
-    other = axis.partition("+")[2]
-    does = [dict(run.plan.beside)[other]] if other in dict(run.plan.beside) else list(run.plan.collective)
-    return does[0] if other and len(does) == 1 else ""
-
-
-def _line_names(run: Run) -> dict[_Identity, str]:
-    """The name of every line of a run, by what was measured."""
-    several, n = _several(run), run.plan.launches
-    rows = [{name: getattr(part, name) for name in _IDENTITY} for step in run.steps for part in step.parts]
-    return {
-        (*row.values(), launch): _line_name(run, several, row | {"launch": launch})
-        for row in rows
-        for launch in range(n)
-    }
-
-
-def _place(run: Run) -> tuple[Any, ...]:
-    """Where a run was made: its mesh, its machine, and what other axes did meanwhile."""
-    return run.mesh.fingerprint, run.where, run.plan.beside
-
-
-def _rows_about(results: pd.DataFrame, identities: list[_Identity]) -> pd.DataFrame:
-    """The rows of the lines that these identities name."""
-    known = set(identities)
-    columns = [results[name].astype(object).where(results[name].notna(), None) for name in (*_IDENTITY, "launch")]
-    return results[[key in known for key in zip(*columns, strict=True)]]
-
-
-def _points(run: Run, rows: list[Row]) -> list[tuple[str, float, float, float, float]]:
-    """One point per step that was measured: name, size, bus bandwidth of the slowest group and its interval."""
-    several = _several(run)
-    steps: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        if row["status"] == "ok" and row["size_bytes"] is not None:
-            steps.setdefault((row["launch"], row["step"], row["axis"]), []).append(row)
-    points: list[tuple[str, float, float, float, float]] = []
-    for group_rows in steps.values():
-        first = group_rows[0]
-        times = [
-            np.max([row["time_us"] for row in group_rows]),
-            np.max([row["time_us_hi"] for row in group_rows]),
-            np.min([row["time_us_lo"] for row in group_rows]),
-        ]
-        name, size, n = first["collective"], first["size_bytes"], first["n_ranks"]
-        _, busbw = bandwidth([name] * 3, [size] * 3, [n] * 3, times)
-        if np.isfinite(busbw[0]):
-            value, low, high = (float(part) for part in busbw)
-            points.append((_line_name(run, several, first), float(size), value, low, high))
-    return points
+def _lines(results: pd.DataFrame, names: Mapping[Key, str]) -> list[Line]:
+    """Return the lines that have points, with the keys of the plan's steps, so that two runs have equal keys."""
+    return [line for line in lines_of(results.assign(**_NO_RUN), "busbw_gbs", names=names) if len(line)]
 
 
 def _status(run: Run) -> str:
     now = run.progress
-    says = f"{run.state} · step {min(now.done + 1, now.total)} of {now.total}" if run.state == "running" else run.state
-    parts = [f"{format_seconds(now.elapsed_s)} elapsed"]
+    state = f"{run.state} · step {min(now.done + 1, now.total)} of {now.total}" if run.state == "running" else run.state
+    times = [f"{format_seconds(now.elapsed_s)} elapsed"]
     if run.state == "running":
-        parts.append(f"about {format_seconds(now.left_s)} left" if now.done else str(run.estimate))
-    text = " · ".join([says, *parts])
+        times.append(f"about {format_seconds(now.left_s)} left" if now.done else str(run.estimate))
+    text = SEPARATOR.join([state, *times])
     step = f'<div style="min-height:1.5em">{markup.escape(now.step)}</div>'
     if run.error is not None:
-        sentence = markup.escape(str(run.error).splitlines()[0])
-        step = f'<div role="alert" style="line-height:1.45"><b style="{_BAD}">Failed:</b> {sentence}</div>'
+        step = _alert("Failed:", str(run.error).splitlines()[0])
     if run.alert:
-        step += f'<div role="alert" style="line-height:1.45"><b style="{_BAD}">{markup.escape(run.alert)}</b></div>'
-    return f"<div><b>{markup.escape(text)}</b></div>{markup.bar(now.done / max(now.total, 1), says)}{step}"
+        step += _alert(run.alert)
+    return f"<div><b>{markup.escape(text)}</b></div>{markup.bar(now.done / max(now.total, 1), state)}{step}"
+
+
+def _alert(bold: str, text: str = "") -> str:
+    return (
+        f'<div role="alert" style="line-height:1.45"><b style="{_BAD}">{markup.escape(bold)}</b> '
+        f"{markup.escape(text)}</div>"
+    )

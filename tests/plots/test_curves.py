@@ -10,8 +10,9 @@ from matplotlib.text import Text
 
 import meshlab as ml
 from meshlab.errors import BenchError
+from meshlab.frames.rundata import RunData
 from meshlab.frames.schema import empty_results
-from meshlab.plots.curves import curve_box, spread_labels
+from meshlab.plots.curves import curve_box, run_figure_html, spread_labels
 from meshlab.plots.style import PREVIOUS, WRONG, figure_png
 from meshlab.units import THIN
 
@@ -40,7 +41,7 @@ def no_text_overlaps(ax):
 
 
 @pytest.mark.parametrize("plot", PLOTS)
-def test_up_to_five_lines_are_named_at_their_ends(make_results, plot):
+def test_up_to_five_lines_are_labelled_at_their_ends(make_results, plot):
     ax = plot(only(make_results(), axis="tp"), ax=new_axes())
     assert labels(ax) == ["all_reduce", "all_gather", "reduce_scatter", "broadcast"]
     assert ax.get_legend() is None
@@ -55,7 +56,7 @@ def test_more_lines_have_a_legend(make_results, plot):
 
 
 @pytest.mark.parametrize("plot", PLOTS)
-def test_many_lines_look_different_and_are_named_beside_the_axes(make_results, plot):
+def test_many_lines_look_different_and_have_a_legend_next_to_the_axes(make_results, plot):
     modes = [make_results(mode=mode, axes=["tp"]) for mode in ("isolated", "pipelined", "graph")]
     ax = plot(pd.concat(modes, ignore_index=True))
     lines = [line for line in ax.lines if len(line.get_xdata())]
@@ -81,7 +82,7 @@ def test_the_band_is_inside_the_axes(make_results, plot):
     assert ends.max() <= top
 
 
-def test_lines_that_end_at_the_same_height_have_labels_apart(make_results):
+def test_labels_of_lines_that_end_at_the_same_height_do_not_overlap(make_results):
     results = make_results(collectives=["all_reduce"])
     results["time_us"] = results["size_bytes"] / 1e3
     results["busbw_gbs"] = 1.0
@@ -91,7 +92,7 @@ def test_lines_that_end_at_the_same_height_have_labels_apart(make_results):
 
 
 @pytest.mark.parametrize("plot", PLOTS)
-def test_the_title_says_what_where_and_how(make_results, plot):
+def test_the_title_has_collective_axis_system_and_mode(make_results, plot):
     ax = plot(only(make_results(), axis="tp", collective="all_reduce"), ax=new_axes())
     title = ax.get_title(loc="left")
     assert title == "all_reduce · tp (2 groups of 2) · 4 ranks · MPI on this CPU · pipelined"
@@ -124,7 +125,7 @@ def test_bandwidth_starts_at_zero_and_latency_is_logarithmic(make_results):
 def test_algbw_can_be_drawn_instead_and_other_columns_cannot(make_results):
     ax = ml.plot.bandwidth(make_results(), ax=new_axes(), y="algbw_gbs")
     assert ax.get_ylabel() == "algorithm bandwidth (GB/s)"
-    with pytest.raises(BenchError, match="y='time_us' is no bandwidth"):
+    with pytest.raises(BenchError, match="y='time_us' is not a bandwidth column; choose busbw_gbs or algbw_gbs"):
         ml.plot.bandwidth(make_results(), ax=new_axes(), y="time_us")
 
 
@@ -137,7 +138,7 @@ def test_wrong_rows_are_red_crosses_and_the_legend_counts_them(make_results, plo
     assert cross.get_marker() == "x"
     assert sorted(cross.get_xdata()) == [1 << 12, 1 << 12, 1 << 14]
     assert 1 << 12 not in ax.lines[0].get_xdata()
-    assert ax.get_legend().get_texts()[0].get_text() == "wrong result: 3 rows, not in the line"
+    assert ax.get_legend().get_texts()[0].get_text() == "3 wrong results, not in the line"
 
 
 def test_red_is_absent_when_nothing_is_wrong(make_results):
@@ -155,7 +156,7 @@ def test_a_previous_run_is_grey_and_both_are_named(make_results, plot):
     assert no_text_overlaps(ax)
 
 
-def test_references_are_dashed_lines_with_their_rate_at_them(make_results):
+def test_references_are_dashed_lines_labelled_with_their_rates(make_results):
     references = {"link": 4.5, "memory copy": 4.6}
     ax = ml.plot.bandwidth(only(make_results(), axis="tp"), ax=new_axes(), references=references)
     dashed = [line for line in ax.lines if line.get_linestyle() == "--"]
@@ -167,7 +168,7 @@ def test_references_are_dashed_lines_with_their_rate_at_them(make_results):
 
 @pytest.mark.parametrize("plot", PLOTS)
 @pytest.mark.parametrize("rows", ["none", "all failed", "one size"])
-def test_poor_results_are_drawn_too(make_results, plot, rows):
+def test_incomplete_results_are_drawn_too(make_results, plot, rows):
     results = {
         "none": empty_results(),
         "all failed": make_results(status="failed"),
@@ -188,13 +189,60 @@ def test_texts_take_the_styles_colour(make_results, style):
         }
 
 
-def test_names_with_dollars_and_underscores_are_no_markup(make_results):
+def test_names_with_dollars_and_underscores_are_not_markup(make_results):
     results = make_results(axes=["tp"], collectives=["all_reduce", "all_gather"], where="$10 a \\frac hour")
     results["collective"] = results["collective"].replace({"all_reduce": "_$x", "all_gather": "$\\nothing$"})
     figure_png(ml.plot.bandwidth(results, ax=new_axes()).figure)
 
 
-def test_without_axes_a_figure_is_made_and_with_axes_none_is(make_results):
+@pytest.mark.parametrize("plot", PLOTS)
+def test_a_run_its_folder_its_results_and_a_list_are_accepted(thread_engines, tmp_path, plot):
+    run = ml.bench(thread_engines, "dp=2, tp=2", axis="tp", sizes="1K, 2K", sampling=ml.Sampling(max_s=0.02))
+    run.wait(30)
+    run.save(tmp_path / "run")
+    data = ml.Run.load(tmp_path / "run")
+    drawn = [
+        plot(source, previous=source, ax=new_axes())
+        for source in (run, data, tmp_path / "run", str(tmp_path / "run" / "results.csv"), run.results)
+    ]
+    points = [[line.get_ydata().tolist() for line in ax.lines] for ax in drawn]
+    assert all(found == points[0] for found in points)
+    assert [len(ys) for ys in points[0]] == [2, 2]
+    assert {ax.get_title(loc="left").replace("\n", " ") for ax in drawn[:3]} == {
+        "all_reduce · tp (2 groups of 2) · 4 ranks · threads in this process · pipelined"
+    }
+    assert labels(plot([run, data], ax=new_axes())) == [f"run {index}:{run.run_id}" for index in (0, 1)]
+    if plot is ml.plot.bandwidth:
+        assert run.plot(ax=new_axes()).lines[0].get_ydata().tolist() == points[0][1]
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_other_sources_are_rejected_with_a_fix(plot, tmp_path, make_results):
+    with pytest.raises(BenchError, match="int has no results; pass a run or its folder"):
+        plot(3)
+    with pytest.raises(BenchError, match="an empty list has no results; pass at least one run"):
+        plot([])
+    with pytest.raises(BenchError, match=r"cannot read .*nowhere"):
+        plot(tmp_path / "nowhere")
+    with pytest.raises(BenchError, match="int has no results"):
+        plot(make_results(), ax=new_axes(), previous=3)
+
+
+def test_the_figure_of_a_run_is_an_svg_and_empty_without_times(thread_engines):
+    plan = ml.Plan("all_reduce", "tp", sizes="1K")
+    mesh = ml.DeviceMesh("dp=2, tp=2")
+    run = RunData(plan, mesh, run_id="r1", source="threads", where="4 ranks")
+    assert run_figure_html(run) == ""
+    done = ml.bench(thread_engines, mesh, plan)
+    done.wait(30)
+    svg = run_figure_html(done)
+    assert svg.startswith("<svg")
+    assert 'aria-label="all_reduce · tp (2 groups of 2)' in svg
+    data = RunData(plan, mesh, run_id="r1", source="threads", where="4 ranks", results=done.results)
+    assert "<svg" in data._repr_html_()
+
+
+def test_without_axes_a_figure_is_created_and_with_axes_none_is(make_results):
     before = plt.get_fignums()
     ml.plot.bandwidth(make_results(), ax=new_axes())
     assert plt.get_fignums() == before

@@ -1,6 +1,9 @@
-"""Pairs as a heat map: slow links stand out."""
+"""Heat maps of pairs: slow links are marked."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,18 +35,18 @@ def frames(ax: Axes) -> list[tuple[float, float]]:
     return [(round(patch.get_y() + 0.44), round(patch.get_x() + 0.44)) for patch in ax.patches]
 
 
-def test_a_slow_pair_has_a_frame_and_stands_in_the_title(ax: Axes) -> None:
+def test_a_slow_pair_has_a_frame_and_is_named_in_the_title(ax: Axes) -> None:
     assert ml.plot.matrix(matrix(slow=((2, 5),)), ax=ax) is ax
     assert sorted(frames(ax)) == [(2, 5), (5, 2)]
     assert all(patch.get_edgecolor()[:3] == pytest.approx((0.898, 0.224, 0.208), abs=0.01) for patch in ax.patches)
     assert WRONG == "#e53935"
     first, second = ax.get_title(loc="left").splitlines()[:2]
     assert first == "Slow: 2↔5 12.0\u2009GB/s (median 40.0\u2009GB/s)"
-    assert second.startswith("send_recv 64\u2009MiB · both ways · world · 8 × H200")
+    assert second.startswith("send_recv 64\u2009MiB · both directions · world · 8 × H200")
     ax.get_figure().draw_without_rendering()
 
 
-def test_a_rank_that_is_slow_with_all_is_named_once(ax: Axes) -> None:
+def test_a_rank_that_is_slow_with_all_others_is_named_once(ax: Axes) -> None:
     ml.plot.matrix(matrix(slow=tuple((3, other) for other in range(8) if other != 3)), ax=ax)
     assert ax.get_title(loc="left").startswith("Slow: 7 pairs, all with rank 3, 12.0\u2009GB/s")
 
@@ -62,14 +65,14 @@ def test_an_even_matrix_has_no_frames(ax: Axes) -> None:
     assert ax.get_title(loc="left").startswith("No slow pair: 40.0")
 
 
-def test_of_times_the_large_ones_are_slow(ax: Axes) -> None:
+def test_large_times_are_slow(ax: Axes) -> None:
     times = matrix(slow=((0, 1),), value="time_us", collective="send")
     ml.plot.matrix(times.replace(12.0, 90.0), ax=ax)
     assert (0, 1) in frames(ax)
     assert "90.0\u2009µs" in ax.get_title(loc="left")
 
 
-def test_numbers_stand_in_the_cells_only_where_they_have_room(ax: Axes) -> None:
+def test_numbers_are_in_the_cells_only_if_there_is_room(ax: Axes) -> None:
     ml.plot.matrix(matrix(), ax=ax)
     assert sum(text.get_text() == "40" for text in ax.texts) == 8 * 7
     other = Figure(figsize=(6, 5)).subplots()
@@ -77,8 +80,37 @@ def test_numbers_stand_in_the_cells_only_where_they_have_room(ax: Axes) -> None:
     assert not other.texts
 
 
-def test_what_is_no_matrix_is_refused(ax: Axes) -> None:
-    with pytest.raises(BenchError, match=r"not shape \(2, 3\)"):
+def test_frames_that_are_not_a_matrix_are_rejected(ax: Axes) -> None:
+    with pytest.raises(BenchError, match=r"must be square .* not of shape \(2, 3\)"):
         ml.plot.matrix(pd.DataFrame(np.ones((2, 3))), ax=ax)
-    with pytest.raises(BenchError, match="some numbers"):
+    with pytest.raises(BenchError, match=r"at least one number, .* with 0 numbers; pass a run"):
         ml.plot.matrix(pd.DataFrame(np.full((2, 2), np.nan)), ax=ax)
+    with pytest.raises(BenchError, match="must have numbers in all cells"):
+        ml.plot.matrix(pd.DataFrame([["a", "b"], ["c", "d"]]), ax=ax)
+    with pytest.raises(BenchError, match="a matrix has no mode to choose; pass the run"):
+        ml.plot.matrix(matrix(), mode="graph", ax=ax)
+
+
+def test_a_run_its_folder_and_its_results_are_drawn_like_their_matrix(
+    thread_engines: ml.Engines, tmp_path: Path
+) -> None:
+    run = ml.bench_pairs(thread_engines, sizes="1K, 4K", sampling=ml.Sampling(max_s=0.02, min_batches=6))
+    run.wait(30)
+    run.save(tmp_path / "run")
+    choice = {"collective": "send", "size_bytes": 1024}
+    sources = [(run, choice), (run.results, choice), (tmp_path / "run", choice), (run.matrix(**choice), {})]
+    titles = {
+        ml.plot.matrix(source, ax=Figure(figsize=(6, 5)).subplots(), **chosen).get_title(loc="left")
+        for source, chosen in sources
+    }
+    assert len(titles) == 1
+    assert "send 1\u2009KiB" in titles.pop().replace("\n", " ")
+
+
+def test_unfit_runs_are_rejected_with_a_fix(ax: Axes, make_results: Any) -> None:
+    with pytest.raises(BenchError, match=r"no pairs were measured .*; measure them with bench"):
+        ml.plot.matrix(make_results(), ax=ax)
+    with pytest.raises(BenchError, match="int has no results; pass a run or its folder"):
+        ml.plot.matrix(3, ax=ax)
+    with pytest.raises(BenchError, match="unknown argument 'size'; choose one of collective, size_bytes"):
+        ml.plot.matrix(make_results(), size=1024, ax=ax)

@@ -1,10 +1,11 @@
-"""Which rank comes late, as a strip and as a heat map."""
+"""Stragglers as a strip of starts and as a heat map."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -48,7 +49,7 @@ def test_the_late_rank_is_named_in_title_and_margin(plot: Any, late: Any, ax: Ax
     ax.get_figure().draw_without_rendering()
 
 
-def test_every_batch_that_counts_is_a_dot(late: Any, ax: Axes) -> None:
+def test_every_batch_but_warm_up_is_a_dot(late: Any, ax: Axes) -> None:
     ml.plot.stragglers(*late, ax=ax)
     (dots,) = ax.get_lines()
     assert len(dots.get_xdata()) == 4 * 35
@@ -57,7 +58,8 @@ def test_every_batch_that_counts_is_a_dot(late: Any, ax: Axes) -> None:
 
 def test_without_aligned_starts_the_title_warns(unaligned: Any, ax: Axes) -> None:
     ml.plot.stragglers(*unaligned, ax=ax)
-    assert ax.get_title(loc="left").startswith("Starts are not aligned: a rank that comes late takes less time")
+    title = ax.get_title(loc="left").replace("\n", " ")
+    assert title.startswith("Starts are not aligned: a rank that enters late takes less time here, not more")
     assert "floor" not in ax.get_xlabel()
 
 
@@ -77,6 +79,60 @@ def test_hundreds_of_ranks_name_only_some_and_the_late_one_always(make_samples: 
     assert "▸ rank 77" in names(ax)
 
 
-def test_samples_that_are_not_there_are_told(late: Any, ax: Axes) -> None:
-    with pytest.raises(BenchError, match="there are no samples of step 7, group None, launch 0"):
+def test_missing_samples_are_named(late: Any, ax: Axes) -> None:
+    with pytest.raises(BenchError, match="there are no samples of step 7, launch 0; choose others"):
         ml.plot.stragglers(*late, step=7, ax=ax)
+
+
+@pytest.fixture(scope="module")
+def loaded() -> ml.Run:
+    """A run with all groupings and a concurrent axis."""
+    with ml.launch(4, backend="threads") as engines:
+        run = ml.bench(
+            engines, "dp=2, tp=2", "send_recv", axis="tp", sizes="1K", mode="isolated",
+            grouping=["together", "alone", "pairs"], concurrent={"dp": "all_reduce"},
+            sampling=ml.Sampling(max_s=0.02, min_batches=6),
+        )  # fmt: skip
+        run.wait(30)
+    return run
+
+
+@pytest.mark.parametrize("plot", [ml.plot.stragglers, ml.plot.batches])
+def test_a_run_its_folder_and_its_frames_give_the_same_figure(plot: Any, loaded: ml.Run, tmp_path: Any) -> None:
+    loaded.save(tmp_path / "run")
+    titles = {
+        plot(source, ax=Figure(figsize=(7, 3), layout="constrained").subplots()).get_title(loc="left")
+        for source in (loaded, ml.Run.load(tmp_path / "run"), tmp_path / "run", (loaded.results, loaded.samples))
+    }
+    assert len(titles) == 1
+
+
+def test_each_row_of_the_results_has_its_own_samples_and_its_load_in_the_title(loaded: ml.Run, ax: Axes) -> None:
+    results = loaded.results
+    loads = set()
+    for row in results.itertuples():
+        ax.clear()
+        ml.plot.stragglers(loaded, step=row.step, group=row.group, ax=ax)
+        (dots,) = ax.get_lines()
+        used = loaded.samples.query(
+            "step == @row.step and axis == @row.axis and group == @row.group and not is_warmup"
+        ).dropna(subset="time_us")
+        if pd.isna(row.src_rank):
+            assert len(dots.get_xdata()) == len(used)
+        loads.add(ax.get_title(loc="left").replace("\n", " ").partition("(2 ranks")[2].partition(")")[0])
+    assert loads == {
+        "", ", one group at a time", ", 0↔1", ", 2↔3", ", while dp runs all_reduce", ", while tp runs send_recv",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("plot", [ml.plot.stragglers, ml.plot.batches])
+def test_unfit_sources_are_rejected_with_a_fix(plot: Any, late: Any) -> None:
+    samples, results = late
+    with pytest.raises(BenchError, match="no samples, but the figure needs the times of each rank; pass the run"):
+        plot(results)
+    with pytest.raises(BenchError, match="this is a samples frame, but results are needed; pass run"):
+        plot(samples)
+    with pytest.raises(BenchError, match="int has no results; pass a run or its folder"):
+        plot(3)
+    with pytest.raises(BenchError, match="shows one run, but there are 2"):
+        plot([(results, samples), (results, samples)])

@@ -4,12 +4,13 @@ import pytest
 
 from meshlab.errors import BenchError
 from meshlab.frames.labels import title_parts, where_text
+from meshlab.frames.plan import Plan
 from meshlab.frames.schema import RESULTS, bandwidth, conform
-from meshlab.plots.lines import lines_of
+from meshlab.plots.lines import KEYS, Line, line_key, line_names, lines_of
 
 
 def by_hand(**columns):
-    """Two groups of two ranks at 1,000 and 2,000 bytes; group 1 is the slower one at both."""
+    """Two groups of two ranks at 1,000 and 2,000 bytes. Group 1 is slower at both sizes."""
     rows = [
         {"group": "tp_0", "size_bytes": 1000, "time_us": 1.0, "time_us_lo": 0.8, "time_us_hi": 1.1},
         {"group": "tp_1", "size_bytes": 1000, "time_us": 2.0, "time_us_lo": 1.9, "time_us_hi": 2.5},
@@ -26,7 +27,7 @@ def by_hand(**columns):
     return conform(frame, RESULTS)
 
 
-def test_groups_of_an_axis_are_one_line_at_the_slowest_with_the_band_of_all():
+def test_the_groups_of_an_axis_are_one_line_at_the_slowest_with_the_band_of_all():
     (line,) = lines_of(by_hand(), "time_us")
     assert line.name == ""
     assert line.size.tolist() == [1000, 2000]
@@ -42,13 +43,14 @@ def test_bandwidth_follows_from_the_slowest_groups_time():
     assert line.high == pytest.approx([1000 / 0.8 / 1e3, 2000 / 1.0 / 1e3])
 
 
-def test_over_launches_the_median_of_the_slowest_groups_counts():
+def test_several_launches_are_one_line_at_the_median_of_the_slowest_groups():
     launches = pd.concat([by_hand(launch=number, time_us=time) for number, time in enumerate((3.0, 5.0, 40.0))])
     (line,) = lines_of(launches, "time_us")
     assert line.value.tolist() == [5.0, 5.0]
+    assert line.rows.tolist() == list(range(12))
 
 
-def test_wrong_rows_are_apart_and_unfinished_rows_are_nowhere():
+def test_wrong_rows_are_separate_and_unfinished_rows_are_omitted():
     results = by_hand()
     results.loc[1, ["status", "n_wrong"]] = ["wrong", 3]
     results.loc[3, "status"] = "failed"
@@ -57,7 +59,7 @@ def test_wrong_rows_are_apart_and_unfinished_rows_are_nowhere():
     assert (line.wrong_size.tolist(), line.wrong_value.tolist()) == ([1000], [2.0])
 
 
-def test_a_row_with_wrong_elements_is_wrong_whatever_its_status_says():
+def test_a_row_with_wrong_elements_is_wrong_regardless_of_its_status():
     results = by_hand()
     results.loc[1, "n_wrong"] = 1
     assert lines_of(results, "time_us")[0].wrong_size.tolist() == [1000]
@@ -70,20 +72,20 @@ def test_sizes_without_interval_have_none():
     assert np.isfinite(line.value).all()
 
 
-def test_lines_are_named_by_what_tells_them_apart_and_by_nothing_else():
+def test_lines_are_named_by_the_fewest_columns_that_distinguish_them():
     reduce = by_hand(collective="all_reduce", op="sum")
     gather = by_hand(collective="all_gather", op=None)
     names = [line.name for line in lines_of(pd.concat([reduce, gather]), "busbw_gbs")]
     assert names == ["all_reduce", "all_gather"]
 
 
-def test_keys_that_vary_on_their_own_are_all_in_the_name():
+def test_columns_that_vary_independently_are_all_in_the_name():
     parts = [by_hand(in_place=place, dtype=dtype) for place in (True, False) for dtype in ("float32", "float64")]
     names = [line.name for line in lines_of(pd.concat(parts), "busbw_gbs")]
     assert names == [f"{dtype} · {p}" for p in ("in place", "out of place") for dtype in ("float32", "float64")]
 
 
-def test_rows_that_differ_in_the_run_alone_are_two_lines():
+def test_rows_that_differ_only_in_the_run_are_two_lines():
     names = [line.name for line in lines_of(pd.concat([by_hand(run_id="a"), by_hand(run_id="b")]), "time_us")]
     assert names == ["run a", "run b"]
 
@@ -95,7 +97,7 @@ def test_imported_rows_without_axis_group_and_launch_are_a_line():
     assert title_parts(results) == ["all_reduce", "8 ranks", "nccl-tests", "pipelined"]
 
 
-def test_only_what_is_constant_is_in_the_title(make_results):
+def test_only_constant_columns_are_in_the_title(make_results):
     results = make_results()
     one = results[(results["axis"] == "tp") & (results["collective"] == "all_reduce")]
     assert title_parts(one) == ["all_reduce", "tp (2 groups of 2)", "4 ranks · MPI on this CPU", "pipelined"]
@@ -114,19 +116,87 @@ def test_only_what_is_constant_is_in_the_title(make_results):
         ("mpi", "4 ranks · MPI on this CPU", "4 ranks · MPI on this CPU"),
     ],
 )
-def test_numbers_from_a_cpu_always_say_so(source, where, text):
+def test_numbers_from_a_cpu_are_always_labelled(source, where, text):
     results = by_hand(source=source)
     if where:
         results.attrs["where"] = where
     assert where_text(results) == text
 
 
-def test_a_mixture_names_all_its_sources():
+def test_mixed_results_name_all_sources():
     assert where_text(pd.concat([by_hand(source="nccl"), by_hand(source="mpi")])) == "NCCL and MPI on this CPU"
 
 
-def test_other_frames_are_refused_with_the_column_they_lack():
+def test_other_frames_are_rejected_with_the_missing_column():
     with pytest.raises(BenchError, match="no column busbw_gbs"):
         lines_of(by_hand().drop(columns="busbw_gbs"), "busbw_gbs")
-    with pytest.raises(BenchError, match="'speed' cannot be drawn"):
+    with pytest.raises(BenchError, match="unknown quantity 'speed'; choose one of busbw_gbs, algbw_gbs, time_us"):
         lines_of(by_hand(), "speed")
+
+
+LOADS = [
+    {"grouping": "together"},
+    {"grouping": "alone"},
+    {"grouping": "pairs", "src_rank": 0, "dst_rank": 1},
+    {"grouping": "together", "concurrent_axis": "dp", "concurrent_collective": "broadcast"},
+    {"grouping": "together", "concurrent_axis": "dp", "concurrent_collective": "all_gather"},
+]
+
+
+def test_rows_of_one_axis_under_different_loads_are_different_lines():
+    lines = lines_of(pd.concat([by_hand(**load, time_us=9.0 + i) for i, load in enumerate(LOADS)]), "time_us")
+    assert [line.name for line in lines] == [
+        "tp", "tp, one group at a time", "pairs of tp", "tp, while dp runs broadcast", "tp, while dp runs all_gather",
+    ]  # fmt: skip
+    assert [line.value.tolist() for line in lines] == [[9.0 + i] * 2 for i in range(len(LOADS))]
+
+
+def test_all_pairs_of_an_axis_are_one_line_at_the_slowest():
+    pairs = [by_hand(grouping="pairs", src_rank=0, dst_rank=rank, time_us=float(rank)) for rank in (1, 2, 3)]
+    (line,) = lines_of(pd.concat(pairs), "time_us")
+    assert line.value.tolist() == [3.0, 3.0]
+
+
+def test_the_steps_of_a_plan_name_the_lines_of_its_results():
+    plan = Plan(
+        ["all_reduce", "broadcast"], "tp", sizes="1K", in_place=[False, True], grouping=["together", "alone"],
+        concurrent={"dp": "reduce_scatter"},
+    )  # fmt: skip
+    parts = [part for step in plan.steps("dp=2, tp=2") for part in step.parts]
+    names = line_names(map(line_key, parts))
+    rows = [dict(zip(KEYS, line_key(part), strict=True)) for part in parts]
+    results = pd.concat([by_hand(**row | {"run_id": None, "source": None}) for row in rows])
+    found = lines_of(results, "time_us", names=names)
+    assert {line.name for line in found} == set(names.values())
+    assert len({line.name for line in found}) == len(names) == len(found)
+    assert "all_reduce · tp, while dp runs reduce_scatter · in place" in names.values()
+
+
+def test_points_are_sorted_by_size():
+    line = Line.of([4096, 1024], [2.0, 1.0], [1.9, 0.9], [2.1, 1.1])
+    assert [part.tolist() for part in (line.size, line.value, line.low, line.high)] == [
+        [1024, 4096], [1, 2], [0.9, 1.9], [1.1, 2.1],
+    ]  # fmt: skip
+
+
+def test_lines_can_be_joined_and_points_without_an_interval_have_nan():
+    line = Line.of([2048], [2.0], [1.9], [2.1]).then(Line.of([1024], [1.0]))
+    assert line.size.tolist() == [1024, 2048]
+    assert np.isnan(line.low[0])
+    assert line.high[1] == 2.1
+    assert line.has_band
+    assert not Line.of([1024], [1.0]).has_band
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        (([1, 2], [1.0]), "size, value, low and high must have the same length, not 2, 1"),
+        (([1], [1.0], [0.5]), "an interval needs two bounds; pass both low and high, or neither"),
+        (([0], [1.0]), "size must be positive"),
+        (([[1, 2]], [[1, 2]]), "must have the same length"),
+    ],
+)
+def test_points_that_cannot_be_drawn_are_rejected(columns, message):
+    with pytest.raises(BenchError, match=message):
+        Line.of(*columns)

@@ -57,19 +57,19 @@ def test_verdicts_differ_in_shape_as_well_as_in_colour(ax):
     assert faces["unclear"] == "none" != faces["the same"]
 
 
-def test_points_stand_at_their_ratio_and_bars_at_their_interval(ax):
+def test_points_are_at_their_ratio_and_bars_at_their_interval(ax):
     comparison = compare(results(BEFORE), results(AFTER))
     ml.plot.comparison(comparison, ax=ax)
     points = np.concatenate([container.lines[0].get_xydata() for container in ax.containers])
-    expected = comparison.frame[["size_bytes", "ratio"]].to_numpy(dtype=float)
+    expected = comparison.rows[["size_bytes", "ratio"]].to_numpy(dtype=float)
     assert points[points[:, 0].argsort()] == pytest.approx(expected[expected[:, 0].argsort()])
     segments = np.concatenate([bar.get_segments() for container in ax.containers for bar in container.lines[2]])
-    assert sorted(segments[:, 0, 1]) == pytest.approx(sorted(comparison.frame["ratio_lo"]))
-    assert ax.get_ylim()[0] < comparison.frame["ratio_lo"].min()
-    assert ax.get_ylim()[1] > comparison.frame["ratio_hi"].max()
+    assert sorted(segments[:, 0, 1]) == pytest.approx(sorted(comparison.rows["ratio_lo"]))
+    assert ax.get_ylim()[0] < comparison.rows["ratio_lo"].min()
+    assert ax.get_ylim()[1] > comparison.rows["ratio_hi"].max()
 
 
-def test_axes_speak_of_sizes_and_of_what_is_slower(ax):
+def test_axis_labels_explain_sizes_and_ratios(ax):
     ml.plot.comparison(compare(results(BEFORE), results(AFTER)), ax=ax)
     assert [label.get_text() for label in ax.get_xticklabels()][:2] == ["1\u2009KiB", "2\u2009KiB"]
     assert "above 1 is slower" in ax.get_ylabel()
@@ -84,13 +84,13 @@ def test_lines_of_both_placements_are_named(ax):
     assert {text.get_text() for text in ax.texts} == {"out of place", "in place"}
 
 
-def test_a_comparison_across_what_should_not_be_says_so_in_the_title(ax):
+def test_the_title_names_differences_that_were_ignored(ax):
     after = results(AFTER).assign(n_ranks=16).astype({"n_ranks": "Int64"})
     ml.plot.comparison(compare(results(BEFORE), after, anyway=True), ax=ax)
     assert "ranks: 8 → 16" in ax.get_title(loc="left")
 
 
-def test_single_values_and_one_size_can_be_drawn(ax):
+def test_single_values_and_a_single_size_can_be_drawn(ax):
     before = results({1024: 10.0}).assign(time_us_lo=np.nan)
     ml.plot.comparison(compare(before, before), ax=ax)
     ax.get_figure().draw_without_rendering()
@@ -98,8 +98,18 @@ def test_single_values_and_one_size_can_be_drawn(ax):
 
 def test_nothing_to_draw_is_an_error(ax):
     before, after = results(BEFORE), results(AFTER).assign(status="wrong").astype({"status": "string"})
-    with pytest.raises(BenchError, match="nothing to draw"):
+    with pytest.raises(BenchError, match=r"nothing to draw: no row has a ratio \(results are wrong after\)"):
         ml.plot.comparison(compare(before, after), ax=ax)
+
+
+@pytest.mark.parametrize("source", [results(BEFORE), 3, "run/"], ids=["frame", "number", "path"])
+def test_other_values_are_rejected_with_a_fix(ax, source):
+    with pytest.raises(BenchError, match=rf"must be a Comparison, not {type(source).__name__}; pass ml\.compare\("):
+        ml.plot.comparison(source, ax=ax)
+
+
+def test_a_comparison_plots_itself(ax):
+    assert compare(results(BEFORE), results(AFTER)).plot(ax=ax) is ax
 
 
 def test_without_axes_a_new_figure_is_made():

@@ -25,25 +25,25 @@ def test_the_same_figure_gives_the_same_svg_with_no_date_in_it():
     assert not re.search(r"metadata|<!--|<\?xml|DOCTYPE|20\d\d-|matplotlib", svg)
 
 
-def test_an_svg_is_well_formed_and_says_what_it_shows():
+def test_an_svg_is_well_formed_and_has_a_description():
     root = ElementTree.fromstring(figure_svg(membership(), label='"tp" & <dp>'))
     assert root.attrib["role"] == "img"
     assert root.attrib["aria-label"] == '"tp" & <dp>'
 
 
-def test_ids_of_two_figures_never_meet():
+def test_two_figures_have_no_common_ids():
     ids = [set(re.findall(r' id="([^"]+)"', figure_svg(membership(axis=axis)))) for axis in ("tp", "dp")]
     assert ids[0]
     assert ids[1]
     assert not ids[0] & ids[1]
 
 
-def test_every_reference_has_its_target():
+def test_every_reference_has_a_target():
     svg = figure_svg(membership("dp=2, tp=8"))
     assert set(re.findall(r'(?:url\(#|href="#)([^")]+)', svg)) == set(re.findall(r' id="([^"]+)"', svg))
 
 
-def test_an_svg_has_no_style_that_would_leak_into_its_page():
+def test_an_svg_has_no_style_element_that_would_affect_its_page():
     assert "<style" not in figure_svg(membership())
 
 
@@ -58,13 +58,13 @@ def test_the_figures_own_black_and_white_follow_the_page_and_cell_texts_do_not()
         assert "#fdfdfd" in svg  # the text on blue
 
 
-def test_text_stays_text_in_the_systems_sans():
+def test_text_remains_text_in_the_sans_serif_font_of_the_system():
     svg = figure_svg(membership())
     assert ">rank 3</text>" in svg
     assert "DejaVu" not in svg
 
 
-def test_settings_are_as_they_were_after_many_threads_have_rendered():
+def test_settings_are_restored_after_many_threads_have_rendered():
     before = dict(mpl.rcParams)
     threads = [threading.Thread(target=figure_svg, args=(membership(),)) for _ in range(4)]
     for thread in threads:
@@ -74,12 +74,12 @@ def test_settings_are_as_they_were_after_many_threads_have_rendered():
     assert dict(mpl.rcParams) == before
 
 
-def test_a_png_has_the_pixels_asked_for_and_no_software_name():
+def test_a_png_has_the_requested_pixels_and_no_software_name():
     png = figure_png(Figure((2, 1)), dpi=50)
     assert (int.from_bytes(png[16:20]), int.from_bytes(png[20:24])) == (100, 50)
     assert b"matplotlib" not in png.lower()
 
 
-def test_titles_break_between_their_parts_only():
+def test_titles_break_only_between_their_parts():
     assert wrap_parts(["aaaa", "bbbb", "cccc"], 70, 10).split("\n") == ["aaaa · bbbb", "cccc"]
     assert wrap_parts([], 100, 10) == ""

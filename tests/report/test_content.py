@@ -1,7 +1,11 @@
+import re
+
+import pandas as pd
 import pytest
 
+import meshlab as ml
 from meshlab.frames.schema import empty_results
-from meshlab.report.content import MOST_ROWS, MOST_TABLES, correctness, has_failed, method, tables, verdict, warnings_of
+from meshlab.report.content import MOST_ROWS, MOST_TABLES, caveats, has_failed, method, tables, verdict
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.presets import preset
@@ -12,33 +16,37 @@ def plain(text):
     return text.replace(THIN, " ")
 
 
-def warn(results, state="done", fingerprint=""):
-    return warnings_of(results, state=state, fingerprint=fingerprint)
+def caveats_of(results, state="done", fingerprint=""):
+    return caveats(results, state=state, fingerprint=fingerprint)
 
 
-def test_the_verdict_begins_with_whether_all_is_right(make_results):
+def test_the_verdict_starts_with_the_correctness(make_results):
     results = make_results()
-    assert verdict(results)[0] == "All 240 rows are right."
+    assert verdict(results)[0] == "All 240 results are correct."
     assert not has_failed(results)
 
 
-def test_wrong_rows_are_named_and_counted(make_results):
+def test_wrong_results_are_named_and_counted(make_results):
     results = make_results()
     results.loc[results.index[:5], ["status", "n_wrong"]] = ["wrong", 1200]
-    assert plain(correctness(results)) == (
-        "5 of 240 rows are WRONG: all_reduce on tp_0 at 1 KiB (1,200 elements), all_reduce on tp_1 at 1 KiB "
+    assert plain(verdict(results)[0]) == (
+        "5 of 240 results are WRONG: all_reduce on tp_0 at 1 KiB (1,200 elements), all_reduce on tp_1 at 1 KiB "
         "(1,200 elements), all_reduce on tp_0 at 2 KiB (1,200 elements) and 2 more."
     )
     assert has_failed(results)
 
 
-def test_unchecked_and_unfinished_rows_are_no_right_rows(make_results):
+def test_unchecked_and_unfinished_results_are_not_correct_results(make_results):
     results = make_results()
     results.loc[results.index[:40], "n_wrong"] = None
     results.loc[results.index[:10], "status"] = "failed"
-    assert correctness(results) == "All 200 checked rows are right; 30 were not checked. 10 rows did not finish."
-    assert correctness(make_results(n_wrong=None)) == "No answer was checked in 240 rows."
-    assert correctness(empty_results()) == "Nothing was measured."
+    results.loc[results.index[:1], "status"] = "skipped"
+    assert verdict(results)[0] == (
+        "All 200 checked results are correct; 30 were not checked. 9 measurements did not finish. 1 measurement was "
+        "skipped because its buffers exceed the memory."
+    )
+    assert verdict(make_results(n_wrong=None))[0] == "None of the 240 results were checked."
+    assert verdict(empty_results()) == ["Nothing was measured."]
 
 
 def test_each_axis_has_its_fastest_busbw_with_collective_and_size(make_results):
@@ -52,63 +60,83 @@ def test_each_axis_has_its_fastest_busbw_with_collective_and_size(make_results):
 
 
 @pytest.mark.parametrize(
-    ("interval", "said"),
+    ("interval", "finding"),
     [
         (0.01, "is 2.00 × as fast on dp as on tp"),
-        (0.99, "does not differ between dp and tp beyond the intervals"),
+        (0.99, "does not clearly differ between dp and tp"),
     ],
 )
-def test_axes_differ_only_if_their_intervals_do_not_meet(make_results, interval, said):
+def test_axes_differ_only_if_their_intervals_do_not_overlap(make_results, interval, finding):
     results = make_results(collectives=["all_reduce"], exponents=[10, 20])
     results["busbw_gbs"] = results["axis"].map({"tp": 1.0, "dp": 2.0}).astype(float)
     results["time_us"] = 1000.0 / results["busbw_gbs"]
     results["time_us_lo"] = results["time_us"] * (1 - interval)
     results["time_us_hi"] = results["time_us"] * (1 + interval)
-    assert plain(verdict(results)[-1]) == f"all_reduce at 1 MiB {said}: 2.00 GB/s against 1.00 GB/s busbw."
+    assert plain(verdict(results)[-1]) == f"all_reduce at 1 MiB {finding}: 2.00 GB/s and 1.00 GB/s busbw."
 
 
-def test_axes_that_are_equally_fast_to_the_last_digit_are_compared_too(make_results):
+def test_axes_with_exactly_equal_rates_are_compared_too(make_results):
     results = make_results(collectives=["all_reduce"], exponents=[20], time_us=100.0, n_ranks=2)
     results.loc[results["group"].str.endswith("_1"), "n_ranks"] = 4
     results["busbw_gbs"] = 1.0
-    assert "does not differ" in verdict(results)[-1]
+    assert "does not clearly differ" in verdict(results)[-1]
 
 
-def test_one_axis_is_compared_with_nothing(make_results):
+def test_a_single_axis_is_not_compared(make_results):
     assert len(verdict(make_results(axes=["tp"]))) == 2
 
 
-def test_numbers_from_a_cpu_are_called_so(make_results):
-    assert "MPI on a CPU" in warn(make_results())[0]
-    assert "no machine's numbers" in warn(make_results(source="threads"))[0]
-    assert warn(make_results(source="nccl")) == []
+def test_axes_are_compared_under_the_same_load_only(make_results):
+    together = make_results(collectives=["all_reduce"], grouping="together")
+    alone = make_results(collectives=["all_reduce"], grouping="alone", step=1)
+    busy = make_results(collectives=["all_reduce"], grouping="together", concurrent_axis="dp", axes=["tp"], step=2)
+    pairs = make_results(collectives=["send_recv"], grouping="pairs", src_rank=0, dst_rank=1, step=3)
+    alone[["time_us", "time_us_lo", "time_us_hi"]] /= 100
+    alone["busbw_gbs"] *= 100
+    results = pd.concat([together, alone, busy, pairs], ignore_index=True)
+    expected = verdict(together)[1:]
+    assert len(expected) == 3
+    assert verdict(results)[1:4] == expected
+
+
+def test_runs_without_plain_rows_have_peaks_under_their_load(make_results):
+    peaks = verdict(make_results(grouping="alone"))[1:]
+    assert [peak.partition(", all_reduce")[0] for peak in peaks] == [
+        "On tp, one group at a time", "On dp, one group at a time",
+    ]  # fmt: skip
+
+
+def test_numbers_from_a_cpu_have_a_caveat(make_results):
+    assert "MPI on a CPU" in caveats_of(make_results())[0]
+    assert "do not apply to any machine" in caveats_of(make_results(source="threads"))[0]
+    assert caveats_of(make_results(source="nccl")) == []
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "caveat"),
     [
-        ({"n_samples": 29, "stop_reason": "time"}, "240 rows have fewer than 30 batches; the median is unsure."),
-        ({"time_us_lo": None, "time_us_hi": None}, "240 rows have no interval."),
-        ({"time_us_lo": 1.0}, "240 rows have an interval wider than 10 % of the median."),
-        ({"status": "failed", "stop_reason": "rank 3 died"}, "240 rows did not finish: rank 3 died."),
+        ({"n_samples": 29, "stop_reason": "time"}, "240 results have fewer than 30 batches; the median is uncertain."),
+        ({"time_us_lo": None, "time_us_hi": None}, "240 results have no interval."),
+        ({"time_us_lo": 1.0}, "240 results have an interval wider than 10 % of the median."),
+        ({"status": "failed", "stop_reason": "rank 3 died"}, "240 measurements did not finish: rank 3 died."),
     ],
 )
-def test_weak_rows_are_counted(make_results, columns, said):
-    assert said in warn(make_results(source="nccl", **columns))
+def test_uncertain_results_are_counted(make_results, columns, caveat):
+    assert caveat in caveats_of(make_results(source="nccl", **columns))
 
 
-def test_few_batches_that_were_precise_enough_are_not_weak(make_results):
-    assert warn(make_results(source="nccl", n_samples=10, stop_reason="precise")) == []
+def test_few_batches_that_were_precise_enough_are_not_uncertain(make_results):
+    assert caveats_of(make_results(source="nccl", n_samples=10, stop_reason="precise")) == []
 
 
-def test_a_cancelled_run_and_another_mesh_are_told(make_results):
+def test_a_cancelled_run_and_a_different_mesh_have_caveats(make_results):
     results = make_results(source="nccl")
-    assert warn(results, state="cancelled") == ["The run was cancelled; rows are missing."]
-    assert warn(results, fingerprint=results["mesh_fingerprint"][0]) == []
-    assert "another mesh" in warn(results, fingerprint="0" * 12)[0]
+    assert caveats_of(results, state="cancelled") == ["The run was cancelled, so results are missing."]
+    assert caveats_of(results, fingerprint=results["mesh_fingerprint"][0]) == []
+    assert "a different mesh" in caveats_of(results, fingerprint="0" * 12)[0]
 
 
-def test_there_is_a_table_for_each_line_with_its_axes_together(make_results):
+def test_each_line_has_a_table_and_tables_are_ordered_by_axis(make_results):
     shown, more = tables(make_results())
     assert more == 0
     assert [table.title.split(" (")[0] for table in shown] == [
@@ -121,7 +149,7 @@ def test_there_is_a_table_for_each_line_with_its_axes_together(make_results):
     assert all(len(row) == len(table.header) for table in shown for row in table.rows)
 
 
-def test_columns_that_say_the_same_in_all_rows_are_left_out(make_results):
+def test_constant_columns_are_omitted(make_results):
     shown, _ = tables(make_results("tp=4", axes=["tp"], where=""))
     assert "group" not in shown[0].header
     assert "launch" not in shown[0].header
@@ -138,7 +166,7 @@ def test_cells_have_units_and_missing_values_are_dashes(make_results):
     assert texts[8] == "unchecked"
 
 
-def test_what_is_wrong_is_marked_in_words_too(make_results):
+def test_wrong_cells_are_marked_by_text_too(make_results):
     results = make_results(exponents=[20])
     results.loc[results.index[0], ["status", "n_wrong"]] = ["wrong", 7]
     results.loc[results.index[1], "status"] = "failed"
@@ -146,7 +174,7 @@ def test_what_is_wrong_is_marked_in_words_too(make_results):
     assert [(row[-1].text, row[-1].is_bad) for row in shown[0].rows] == [("✕ 7", True), ("✕ failed", True)]
 
 
-def test_large_tables_and_many_tables_are_capped_and_say_so(make_results):
+def test_long_tables_and_the_number_of_tables_are_limited(make_results):
     results = make_results("dp=64, tp=4", axes=["tp"], collectives=["all_reduce"], exponents=range(10, 20))
     (table,), _ = tables(results)
     assert len(table.rows) == MOST_ROWS
@@ -157,17 +185,33 @@ def test_large_tables_and_many_tables_are_capped_and_say_so(make_results):
     assert (len(shown), more) == (MOST_TABLES, 80 - MOST_TABLES)
 
 
-def test_the_method_explains_what_was_used_and_nothing_else(make_results):
-    told = dict(method(make_results()))
-    assert told["Mode"].startswith("pipelined: ")
-    assert "isolated" not in told["Mode"]
-    assert "all_reduce 1 for 2 ranks, all_gather 0.5 for 2 ranks" in told["busbw"]
-    assert "Time from nccl-tests" not in told
+def test_the_method_explains_only_what_was_used(make_results):
+    explained = dict(method(make_results()))
+    assert explained["Mode"].startswith("pipelined: ")
+    assert "isolated" not in explained["Mode"]
+    assert "all_reduce 1 for 2 ranks, all_gather 0.5 for 2 ranks" in explained["busbw"]
+    assert "Time from nccl-tests" not in explained
+    assert "Axes" not in explained
     assert "Time" not in dict(method(make_results(source="nccl-tests")))
 
 
 @pytest.mark.parametrize(
-    ("source", "gpu", "machine", "who"),
+    ("columns", "text"),
+    [
+        ({"grouping": "alone"}, "One group at a time: the other groups are idle."),
+        ({"grouping": "pairs"}, "Pairs: every two ranks of a group"),
+        (
+            {"concurrent_axis": "dp", "concurrent_collective": "broadcast", "axes": ["tp"]},
+            "“tp, while dp runs broadcast”: measured along tp, while a second thread of every rank works along dp.",
+        ),
+    ],
+)
+def test_the_method_explains_loads(make_results, columns, text):
+    assert dict(method(make_results(**columns)))["Axes"].startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("source", "gpu", "machine", "measured"),
     [
         ("mpi", "", preset("dgx-h100", nodes=128), "a CPU"),
         ("threads", "", preset("dgx-h100"), "a CPU"),
@@ -179,11 +223,121 @@ def test_the_method_explains_what_was_used_and_nothing_else(make_results):
         ("mpi", "", Cluster.from_nodes([Node("laptop", ())]), None),
     ],
 )
-def test_a_machine_that_did_not_give_the_numbers_is_named(make_results, source, gpu, machine, who):
+def test_results_of_a_different_machine_have_a_caveat(make_results, source, gpu, machine, measured):
     results = make_results(source=source, where=source)
     results.attrs["gpu"] = gpu
-    said = [
-        text for text in warnings_of(results, state="done", fingerprint="", cluster=machine) if "machine shown" in text
+    found = [
+        text for text in caveats(results, state="done", fingerprint="", cluster=machine) if "different machine" in text
     ]
-    expected = f"The machine shown here did not give these numbers, {who} did: {machine.summary}."
-    assert said == ([] if who is None else [expected])
+    expected = f"These numbers were measured on {measured}, but this report shows a different machine: "
+    assert found == ([] if measured is None else [f"{expected}{machine.summary}."])
+
+
+MESH = ml.DeviceMesh("dp=2, tp=2")
+QUICK = ml.Sampling(max_s=0.03, min_batches=6)
+
+
+@pytest.fixture(scope="module")
+def pairs():
+    with ml.launch(4, backend="threads") as engines:
+        run = ml.bench_pairs(engines, MESH, sizes="1K, 4K", sampling=QUICK)
+        run.wait(30)
+    return run
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    """A run with groups together and one at a time, and with a concurrent axis."""
+    with ml.launch(4, backend="threads") as engines:
+        run = ml.bench(
+            engines, MESH, ["all_reduce", "all_gather"], axis="tp", sizes="1K", grouping="together, alone",
+            concurrent={"dp": "reduce_scatter"}, sampling=QUICK,
+        )  # fmt: skip
+        run.wait(30)
+    return run
+
+
+def with_times(results, **times):
+    """The same results with other times, by axis and load, and narrow intervals."""
+    load = results["grouping"].where(results["concurrent_axis"].isna(), "concurrent")
+    results = results.assign(time_us=(results["axis"] + "_" + load).map(times).astype(float))
+    return results.assign(time_us_lo=0.99 * results["time_us"], time_us_hi=1.01 * results["time_us"])
+
+
+def test_a_report_of_pairs_has_matrices_and_tables_and_no_curves(pairs, tmp_path):
+    report = ml.Report(pairs)
+    assert ">Pairs<" in report.html()
+    assert ">Bandwidth and latency<" not in report.html()
+    assert "<svg" in report._repr_html_()
+    report.save(tmp_path / "report.md", pictures=True)
+    assert {path.name for path in tmp_path.glob("*-matrix-*")} == {
+        "report-matrix-send.png",
+        "report-matrix-send_recv.png",
+    }
+    headings = re.findall("^### (.*)$", (tmp_path / "report.md").read_text().replace("\\", ""), re.MULTILINE)
+    assert sorted(headings[:2]) == [
+        f"{name} · pairs of all ranks · float32 · pipelined · slowest first" for name in ("send", "send_recv")
+    ]
+    assert len(tables(pairs.results)[0]) == 2
+
+
+def test_the_verdict_names_slow_pairs(pairs):
+    results = pairs.results.assign(busbw_gbs=40.0, time_us=10.0, time_us_lo=9.9)
+    slow = results.query("collective == 'send_recv' and src_rank == 1 and dst_rank == 3").index
+    assert len(slow) == 2
+    results.loc[slow, ["busbw_gbs", "time_us", "time_us_lo"]] = [10.0, 40.0, 39.0]
+    sentences = [plain(text) for text in verdict(results)]
+    assert "send_recv at 4 KiB, pairs of all ranks: 10.0 GB/s to 40.0 GB/s busbw. SLOW: 1↔3 10.0 GB/s." in sentences
+    assert "send at 4 KiB, pairs of all ranks: 40.0 GB/s to 40.0 GB/s busbw. No pair is slow." in sentences
+    both = next(table for table in tables(results)[0] if table.title.startswith("send_recv"))
+    assert [plain(cell.text) for cell in both.rows[0]] == ["1↔3", "1 KiB", "40.0 µs", "10.0 GB/s", "✕ 25%"]
+    assert both.rows[0][-1].is_bad
+
+
+def test_contention_and_interference_have_a_sentence_and_a_table(loaded):
+    results = with_times(
+        loaded.results, tp_together=20, tp_alone=10, tp_concurrent=60, dp_together=10, dp_concurrent=10
+    )
+    findings = [plain(text) for text in verdict(results)][-4:]
+    assert findings[0].startswith(
+        "The groups of tp slow each other down: 4 of 4 results are clearly slower than one group at a time. The "
+        "largest slowdown is 2.00 × (1.96 to 2.04): "
+    )
+    assert findings[1].startswith(
+        "reduce_scatter on dp slows tp down: 4 of 4 results are clearly slower than in isolation. The largest slowdown "
+        "is 3.00 × (2.94 to 3.06): "
+    )
+    assert findings[2:] == [
+        "all_reduce on tp does not clearly slow dp down.",
+        "all_gather on tp does not clearly slow dp down.",
+    ]
+    shown = tables(results)[0][:4]
+    assert [table.title.split(" · ")[:2] for table in shown] == [
+        ["tp", "all groups together or one at a time"],
+        ["tp", "with and without reduce_scatter on dp"],
+        ["dp", "with and without all_reduce on tp"],
+        ["dp", "with and without all_gather on tp"],
+    ]
+    assert shown[0].header == ("size", "collective", "group", "one at a time", "together", "ratio", "95 % interval")
+    assert shown[1].header[3:5] == ("without", "with")
+    document = ml.Report((results, loaded.samples)).markdown().replace("\\", "")
+    assert all(sentence in document for sentence in findings[2:])
+
+
+def test_loads_are_labelled_and_are_not_axes_of_their_own(loaded):
+    document = ml.Report(loaded).markdown().replace("\\", "")
+    for label in ("tp, one group at a time", "tp, while dp runs reduce_scatter", "dp, while tp runs all_gather"):
+        assert f"· {label} (2 groups of 2)" in document
+    assert [text.split(",")[0] for text in verdict(loaded.results)[1:3]] == ["On tp", "On dp"]
+
+
+def test_an_old_run_without_the_concurrent_collective_has_the_same_findings(loaded):
+    results = loaded.results.assign(concurrent_collective=None).astype({"concurrent_collective": "string"})
+    assert sum(text.startswith("dp ") for text in verdict(results)) == 1
+    assert "tp · with and without dp" in " ".join(table.title for table in tables(results)[0])
+
+
+def test_other_runs_have_no_findings_about_loads(make_results):
+    results = make_results(axes=["tp"], grouping="together")
+    assert len(verdict(results)) == 2
+    assert len(tables(results)[0]) == 4

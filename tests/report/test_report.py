@@ -2,13 +2,16 @@ import re
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from meshlab.errors import BenchError, ParseError
-from meshlab.frames.schema import empty_results
+from meshlab.frames.plan import Plan
+from meshlab.frames.rundata import RunData
+from meshlab.frames.schema import SAMPLES, conform, empty_results
 from meshlab.mesh.mesh import DeviceMesh
-from meshlab.report.report import Report, read_report
+from meshlab.report.report import Report
 from meshlab.topology.model.presets import preset
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -44,26 +47,31 @@ class Page(HTMLParser):
         return [attributes for tag, attributes in self.tags if tag == name]
 
 
-def new_run(make_results, **columns):
-    return SimpleNamespace(
-        results=make_results(exponents=range(10, 14), **columns),
-        mesh=DeviceMesh("dp=2, tp=2"),
-        plan="4 collectives × 2 axes × 15 sizes",
-        state="done",
-        samples=pd.DataFrame({"is_warmup": pd.array([True, False, False], dtype="boolean")}),
-        environment={"software": {"python": "3.11.7", "mpich": "4.3.0"}, "clock": "TSC"},
-        log=[f"line {number}" for number in range(500)],
-    )
+def new_run(results, **changes):
+    values = {
+        "plan": Plan(["all_reduce", "broadcast"], ["tp", "dp"], sizes="1K:8K"),
+        "mesh": DeviceMesh("dp=2, tp=2"),
+        "run_id": "r1",
+        "source": "mpi",
+        "where": "4 ranks · MPI on this CPU",
+        "state": "done",
+        "results": results,
+        "samples": conform(pd.DataFrame({"rank": [0, 1, 2], "is_warmup": [True, False, False]}), SAMPLES),
+        "environment": {"software": {"python": "3.11.7", "mpich": "4.3.0"}, "clock": {"source": "TSC"}},
+        "log": [f"line {number}" for number in range(500)],
+    }
+    values |= changes
+    return RunData(values.pop("plan"), values.pop("mesh"), **values)
 
 
 @pytest.fixture
 def run(make_results):
-    return new_run(make_results)
+    return new_run(make_results(exponents=range(10, 14)))
 
 
 @pytest.fixture(scope="module")
 def html(make_results):
-    return Report(new_run(make_results), cluster=preset("dgx-h200")).html()
+    return Report(new_run(make_results(exponents=range(10, 14))), cluster=preset("dgx-h200")).html()
 
 
 @pytest.fixture
@@ -73,8 +81,8 @@ def small(make_results):
 
 def test_the_order_is_verdict_pictures_tables_method_environment(html):
     order = [
-        "All 64 rows are right.",
-        "Read with care",
+        "All 64 results are correct.",
+        ">Caveats<",
         ">Groups<",
         ">Bandwidth and latency<",
         ">Results<",
@@ -106,10 +114,10 @@ def test_nothing_is_loaded_from_elsewhere(html):
     assert "default-src 'none'" in str(page.all("meta"))
 
 
-def test_the_run_tells_of_itself(html):
+def test_the_page_describes_the_run(html):
     text = " ".join(Page(html).texts)
-    for told in (
-        "4 collectives × 2 axes × 15 sizes",
+    for fact in (
+        "all_reduce, broadcast along tp, dp",
         "3.11.7",
         "TSC",
         "line 499",
@@ -117,16 +125,16 @@ def test_the_run_tells_of_itself(html):
         "8 × H200",
         "tp stays inside NVLink",
     ):
-        assert told in text
+        assert fact in text
     assert "line 299" not in text
-    assert "Only the last 200 lines are shown; 300 came before." in text
+    assert "Only the last 200 of 500 lines are shown." in text
 
 
-def test_a_mesh_given_wins_over_the_runs_own(run):
+def test_a_mesh_argument_replaces_the_mesh_of_the_run(run):
     assert "DeviceMesh('tp=4')" in Report(run, mesh=DeviceMesh("tp=4")).markdown()
 
 
-def test_cpu_numbers_are_called_so_in_the_head_and_in_every_curve(html):
+def test_numbers_from_a_cpu_are_labelled_in_the_head_and_in_every_curve(html):
     assert '<p class="where">4 ranks · MPI on this CPU</p>' in html
     assert len(re.findall(r">[^<]*MPI on this CPU · pipelined</text>", html)) == 4
 
@@ -137,28 +145,37 @@ def test_a_plain_frame_is_enough(small):
     assert "<h1>Collectives</h1>" in html
 
 
-def test_a_report_of_nothing_says_so():
+def test_an_empty_report_states_that_nothing_was_measured():
     assert "Nothing was measured." in Page(Report(empty_results()).html()).texts
 
 
-def test_a_number_never_parts_from_its_unit(html):
+def test_there_is_no_line_break_between_a_number_and_its_unit(html):
     assert "\N{THIN SPACE}" not in html
 
 
-def test_a_report_does_not_change_when_the_run_goes_on(run):
+def test_a_report_does_not_change_when_the_run_continues(run):
     report = Report(run)
-    before = report.markdown()
-    run.results.loc[0, "n_wrong"] = 99
-    run.log.append("later")
-    assert report.markdown() == before
+    before = report.markdown(), report.html()
+    run.add([dict(run.rows()[0], n_wrong=99, status="wrong")], [])
+    run.note("later")
+    run.environment["later"] = {"later": "later"}
+    run.state = "failed"
+    assert (report.markdown(), report.html()) == before
 
 
-def test_what_comes_from_outside_is_escaped_everywhere(run, make_results):
+def test_strings_from_outside_are_escaped_everywhere(make_results):
     results = make_results(exponents=[10], stop_reason=NASTY, where=NASTY, status="failed")
-    for column in ("collective", "dtype", "op", "mode", "axis", "group", "source", "run_id", "mesh_fingerprint"):
+    columns = ("collective", "dtype", "op", "mode", "axis", "group", "concurrent_axis", "concurrent_collective")
+    for column in (*columns, "source", "run_id", "mesh_fingerprint"):
         results[column] = NASTY
-    run.results, run.state, run.plan, run.log = results, NASTY, NASTY, [NASTY]
-    run.environment = {NASTY: {NASTY: NASTY}, f"{NASTY}2": NASTY}
+
+    def function(comm):
+        return None
+
+    function.__name__ = NASTY
+    run = new_run(
+        results, plan=Plan(function, "tp"), state=NASTY, log=[NASTY], environment={NASTY: {NASTY: NASTY}, "note": {}}
+    )
     page = Page(Report(run, title=NASTY).html())
     assert len(page.all("script")) == 1
     assert NASTY in page.texts
@@ -172,22 +189,24 @@ def test_a_report_can_be_read_back_without_loss(make_results, tmp_path, change):
     results.loc[5, ["time_us", "n_wrong", "launch"]] = None
     results.loc[6, "time_us"] = 1 / 3
     path = Report(results).save(tmp_path / "report.html")
-    back = read_report(path)
+    back = Report.read(path)
     pd.testing.assert_frame_equal(back, Report(results).results)
     assert back.attrs == {"where": "4 ranks · MPI on this CPU"}
 
 
-def test_files_without_results_are_refused(tmp_path):
+def test_files_without_results_are_rejected(tmp_path):
     path = tmp_path / "other.html"
     path.write_text("<html></html>")
-    with pytest.raises(ParseError, match=r"other\.html: no results of meshlab"):
-        read_report(path)
+    with pytest.raises(ParseError, match=r"other\.html: no results of meshlab; pass an HTML file"):
+        Report.read(path)
     path.write_text('<script type="application/json" id="meshlab-results">{"rows": 1}</script>')
-    with pytest.raises(ParseError, match="damaged"):
-        read_report(path)
+    with pytest.raises(ParseError, match=r"the results are damaged: '(rows|columns)'"):
+        Report.read(path)
+    with pytest.raises(BenchError, match=r"cannot read .*nowhere\.html: No such file.*; pass an HTML file"):
+        Report.read(tmp_path / "nowhere.html")
 
 
-def test_saving_leaves_the_file_and_nothing_else(small, tmp_path):
+def test_saving_writes_only_the_file(small, tmp_path):
     report = small
     assert report.save(tmp_path / "a.html") == tmp_path / "a.html"
     report.save(str(tmp_path / "a.md"))
@@ -195,8 +214,8 @@ def test_saving_leaves_the_file_and_nothing_else(small, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "a.md"]
 
 
-def test_other_suffixes_are_refused_before_anything_is_written(small, tmp_path):
-    with pytest.raises(BenchError, match=r"'a\.pdf' does not say how"):
+def test_other_suffixes_are_rejected_before_anything_is_written(small, tmp_path):
+    with pytest.raises(BenchError, match=r"unknown suffix '\.pdf' of 'a\.pdf'; choose \.html or \.md"):
         small.save(tmp_path / "a.pdf")
     assert list(tmp_path.iterdir()) == []
 
@@ -210,41 +229,65 @@ def test_a_folder_that_cannot_be_written_is_named(small, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["taken.html"]
 
 
-def test_something_else_is_refused():
-    with pytest.raises(BenchError, match="needs a run or a results frame, not int"):
+def test_other_values_are_rejected(make_samples):
+    with pytest.raises(BenchError, match="int has no results; pass a run or its folder"):
         Report(3)
-    with pytest.raises(BenchError, match="unknown columns speed"):
+    with pytest.raises(BenchError, match="this is a samples frame, but results are needed"):
+        Report(make_samples(times=np.ones((2, 3)))[0])
+    with pytest.raises(BenchError, match="expected a results frame, but this one has no column collective"):
         Report(pd.DataFrame({"speed": [1]}))
+    with pytest.raises(BenchError, match=r"redact=True needs a run, not DataFrame, .*; pass a Run or its folder"):
+        Report(empty_results(), redact=True)
+
+
+def test_a_run_its_folder_its_frames_and_objects_with_results_are_accepted(run, tmp_path):
+    run.save(tmp_path / "run")
+    assert Report(tmp_path / "run").html() == Report(str(tmp_path / "run")).html() == Report(run).html()
+    frames = (run.results, run.samples)
+    assert "3, of which 1 are warm-up" in Report(frames).markdown()
+    document = Report(run.results).markdown()
+    assert Report(SimpleNamespace(results=run.results)).markdown() == document
+    assert Report(tmp_path / "run" / "results.parquet").markdown() == document
+    assert "tp=2" not in document
+
+
+def test_a_redacted_report_of_a_folder_has_no_host_names(make_results, tmp_path):
+    run = new_run(make_results(exponents=[10]), hosts=["node17"], log=["node17 started"])
+    run.save(tmp_path / "run")
+    assert "node17" in Report(tmp_path / "run").html()
+    assert "node17" not in Report(tmp_path / "run", redact=True).html()
 
 
 def test_the_repr_is_short_and_the_html_repr_shows_verdict_and_curves(run):
     report = Report(run)
-    assert repr(report) == "<Report 'Collectives on dp=2, tp=2': 64 rows>"
+    assert repr(report) == "<Report 'Collectives on dp=2, tp=2': 64 results>"
     assert report._repr_html_().count("<svg") == 2
-    assert "All 64 rows are right." in report._repr_html_()
+    assert "All 64 results are correct." in report._repr_html_()
 
 
-def test_markdown_has_the_same_order_and_whole_tables(run):
+def test_markdown_has_the_same_order_and_complete_tables(run):
     markdown = Report(run).markdown()
     headings = [line for line in markdown.splitlines() if line.startswith(("# ", "## "))]
-    assert headings == ["# Collectives on dp=2, tp=2", "## Groups", "## Results", "## Method", "## Environment"]
-    assert "**All 64 rows are right.**" in markdown
+    sections = ["Caveats", "Groups", "Results", "Method", "Environment"]
+    assert headings == ["# Collectives on dp=2, tp=2", *(f"## {section}" for section in sections)]
+    assert "**All 64 results are correct.**" in markdown
     blocks = re.findall(r"(?:^\|.*\n)+", markdown, re.MULTILINE)
     assert len(blocks) == 1 + 8 + 2
     for block in blocks:
         assert len({len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines()}) == 1
 
 
-def test_markdown_with_pictures_names_files_that_are_there(run, tmp_path):
+def test_markdown_with_pictures_links_files_that_exist(run, tmp_path):
     path = Report(run, cluster=preset("dgx-h100")).save(tmp_path / "night ly.md", pictures=True)
     text = path.read_text()
     named = re.findall(r"^!\[(.+)\]\(<(.+)>\)$", text, re.MULTILINE)
     assert {name for _, name in named} == {file.name for file in tmp_path.glob("*.png")}
     assert "night ly-bandwidth-tp.png" in {name for _, name in named}
-    assert any("Bus bandwidth over message size; highest: " in words for words, _ in named)
+    assert any("Bus bandwidth over message size; highest: " in text for text, _ in named)
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for _, name in named)
     headings = [line for line in text.splitlines() if line.startswith("## ")]
-    assert headings == ["## Groups", "## Machine", "## Curves", "## Results", "## Method", "## Environment"]
+    sections = ["Caveats", "Groups", "Machine", "Curves", "Results", "Method", "Environment"]
+    assert headings == [f"## {section}" for section in sections]
 
 
 def test_markdown_cells_cannot_break_their_table(run):
@@ -252,7 +295,7 @@ def test_markdown_cells_cannot_break_their_table(run):
     assert "| a\\|b c | x \\| y \\| z |" in Report(run).markdown()
 
 
-def test_an_empty_section_is_left_out(run):
+def test_an_empty_section_is_omitted(run):
     run.environment["Settings"] = {}
     report = Report(run)
     assert "Settings" not in report.html()

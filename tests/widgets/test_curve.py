@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.errors import BenchError
-from meshlab.widgets.curve import Curve, Line
+from meshlab.plots.lines import Line
+from meshlab.widgets.curve import Curve
 
 POINTS = st.lists(st.tuples(st.integers(1, 1 << 40), st.floats(0, 1e4)), max_size=30)
 
 
 def sent(curve: Curve) -> dict[str, list[list[float]]]:
-    """What the front end reads out of the bytes."""
+    """Decode the bytes like the front end."""
     values = np.frombuffer(curve._points, dtype="<f8")
     found, at = {}, 0
     for line in curve._lines:
@@ -28,7 +29,7 @@ def sent(curve: Curve) -> dict[str, list[list[float]]]:
     return found
 
 
-def test_lines_travel_as_float64_one_behind_the_other():
+def test_lines_are_sent_as_concatenated_float64():
     curve = Curve()
     curve.set_series("a", [1024, 2048], [1.5, 2.5], [1, 2], [2, 3])
     curve.set_series("b", [512], [9.0])
@@ -42,45 +43,48 @@ def test_lines_travel_as_float64_one_behind_the_other():
 
 @settings(deadline=None, max_examples=60)
 @given(POINTS)
-def test_points_appended_one_by_one_make_the_line_that_is_set_at_once(points):
-    grown, whole = Curve(), Curve()
+def test_points_appended_one_by_one_give_the_line_that_is_set_in_one_call(points):
+    grown, complete = Curve(), Curve()
     for x, y in points:
         grown.append("tp", x, y)
     if points:
         x, y = zip(*points, strict=True)
-        whole.set_series("tp", x, y)
-    assert sent(grown) == sent(whole)
+        complete.set_series("tp", x, y)
+    assert sent(grown) == sent(complete)
 
 
-def test_points_are_put_in_the_order_of_their_sizes():
-    line = Line.of([4096, 1024], [2.0, 1.0], [1.9, 0.9], [2.1, 1.1])
-    assert (line.x.tolist(), line.y.tolist(), line.lo.tolist(), line.hi.tolist()) == (
-        [1024, 4096],
-        [1, 2],
-        [0.9, 1.9],
-        [1.1, 2.1],
-    )
-
-
-def test_a_line_keeps_its_band_only_while_every_point_has_an_interval():
+def test_a_point_without_an_interval_is_a_gap_in_the_band():
     curve = Curve()
     curve.append("tp", 1024, 1.0, 0.9, 1.1)
-    curve.append("tp", 2048, 2.0, 1.9, 2.1)
-    assert curve.series["tp"].hi.tolist() == [1.1, 2.1]
-    curve.append("tp", 4096, 3.0)
-    assert curve.series["tp"].hi is None
+    curve.append("tp", 4096, 2.0, 1.9, 2.1)
+    curve.append("tp", 2048, 3.0)
+    assert np.array_equal(curve.series["tp"].high, [1.1, np.nan, 2.1], equal_nan=True)
+    (line,) = curve._lines
+    assert line["band"]
+    curve.set_series("tp", [1024, 2048], [1.0, 2.0])
+    assert sent(curve) == {"tp": [[1024, 2048], [1, 2]]}
+
+
+def test_several_lines_are_set_in_one_message(monkeypatch):
+    curve = Curve()
+    curve.set_series("a", [1024], [1.0])
+    messages = []
+    monkeypatch.setattr(curve, "_send", lambda message, buffers=None: messages.append(message))
+    curve.update_series({"b": Line.of([1024], [2.0]), "c": Line.of([1024], [3.0])})
+    assert len(messages) == 1
+    assert list(curve.series) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (([1, 2], [1.0]), "same length, not 2, 1"),
-        (([1], [1.0], [0.5]), "both lo and hi"),
-        (([0], [1.0]), "above 0 bytes"),
+        (([1], [1.0], [0.5]), "pass both low and high, or neither"),
+        (([0], [1.0]), "size must be positive"),
         (([[1, 2]], [[1, 2]]), "same length"),
     ],
 )
-def test_points_that_cannot_be_drawn_are_refused_and_the_line_stays(arguments, message):
+def test_points_that_cannot_be_drawn_are_rejected_and_the_line_is_kept(arguments, message):
     curve = Curve()
     curve.set_series("tp", [1024], [1.0])
     with pytest.raises(BenchError, match=message):
@@ -100,7 +104,7 @@ def test_one_update_is_one_message(monkeypatch):
     assert sent_names == [{"_lines", "_points"}]
 
 
-def test_clearing_keeps_the_previous_run():
+def test_clear_keeps_the_previous_run():
     curve = Curve()
     curve.set_series("tp", [1024], [1.0])
     curve.previous = curve.series
@@ -108,18 +112,18 @@ def test_clearing_keeps_the_previous_run():
     assert sent(curve) == {"previous tp": [[1024], [1]]}
 
 
-def test_wrong_scales_are_refused():
+def test_unknown_scales_are_rejected():
     with pytest.raises(traitlets.TraitError):
         Curve(y_scale="square")
 
 
-def test_the_view_of_the_lines_cannot_be_changed():
+def test_the_lines_cannot_be_changed_from_outside():
     curve = Curve()
     with pytest.raises(TypeError):
         curve.series["tp"] = Line.of([1], [1])  # type: ignore[index]
 
 
-def test_an_exported_notebook_keeps_a_picture_or_says_that_there_is_none():
+def test_an_exported_notebook_has_a_figure_or_a_note_that_there_are_no_points():
     curve = Curve(title="all_reduce <tp>", references={"link": 50.0})
     data, _ = curve._repr_mimebundle_()
     assert data["text/html"] == "<p>all_reduce &lt;tp&gt;: no points yet</p>"
@@ -131,7 +135,7 @@ def test_an_exported_notebook_keeps_a_picture_or_says_that_there_is_none():
     assert "application/vnd.jupyter.widget-view+json" in data
 
 
-def test_points_appended_from_several_threads_are_all_there():
+def test_points_appended_from_several_threads_are_all_kept():
     curve = Curve()
 
     def work(name: str) -> None:

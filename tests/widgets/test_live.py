@@ -1,4 +1,4 @@
-"""The live view: what it shows while a run measures, and the picture that stays."""
+"""The live view while a run measures, and the figure that stays."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.frames.plan import Sampling
+from meshlab.plots.lines import lines_of
 from meshlab.widgets import live
 from meshlab.widgets.live import LiveView, static_bundle
 
@@ -39,12 +40,39 @@ def test_the_curve_has_the_points_of_the_results(thread_engines: ml.Engines) -> 
     assert set(view.curve.series) == {"all_reduce", "broadcast"}
     slowest = results.loc[results.groupby("step")["time_us"].idxmax()].set_index(["collective", "size_bytes"])
     for name, line in view.curve.series.items():
-        assert line.x.tolist() == [1024, 2048, 4096, 8192, 16384]
-        assert line.y == pytest.approx(slowest.loc[name, "busbw_gbs"].to_numpy())
-        assert line.lo is not None
-        assert line.hi is not None
-        assert np.all(line.lo <= line.y)
-        assert np.all(line.y <= line.hi)
+        assert line.size.tolist() == [1024, 2048, 4096, 8192, 16384]
+        assert line.value == pytest.approx(slowest.loc[name, "busbw_gbs"].to_numpy())
+        assert line.has_band
+        assert np.all(line.low <= line.value)
+        assert np.all(line.value <= line.high)
+
+
+def test_the_lines_are_those_of_the_plot_of_the_run(thread_engines: ml.Engines) -> None:
+    run = ml.bench(
+        thread_engines, MESH, "all_reduce", axis="tp", sizes="1K, 2K", mode=["isolated", "pipelined"], launches=3,
+        shuffle=True, sampling=QUICK,
+    )  # fmt: skip
+    view = LiveView(run)
+    results = run.wait(60)
+    wait_until(view._is_over.is_set)
+    expected = {line.name: line for line in lines_of(results, "busbw_gbs")}
+    assert set(view.curve.series) == set(expected) == {"isolated", "pipelined"}  # launches are one line
+    for name, line in view.curve.series.items():
+        for column in ("size", "value", "low", "high"):
+            assert np.array_equal(getattr(line, column), getattr(expected[name], column), equal_nan=True)
+
+
+def test_lines_of_a_resumed_run_have_its_old_and_its_new_points(thread_engines: ml.Engines) -> None:
+    first = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 2K", sampling=QUICK)
+    first.wait(30)
+    plan = ml.Plan("all_reduce", "tp", sizes="1K:8K", sampling=QUICK)
+    run = ml.bench(thread_engines, MESH, plan, resume=first)
+    view = LiveView(run)
+    run.wait(30)
+    wait_until(view._is_over.is_set)
+    assert {name: line.size.tolist() for name, line in view.curve.series.items()} == {
+        "all_reduce": [1024, 2048, 4096, 8192]
+    }
 
 
 def test_lines_are_named_by_what_varies(thread_engines: ml.Engines) -> None:
@@ -57,19 +85,29 @@ def test_lines_are_named_by_what_varies(thread_engines: ml.Engines) -> None:
     assert view.curve.title == "all_reduce · pipelined · 4 ranks · threads in this process"
 
 
-def test_lines_of_groups_one_at_a_time_and_of_two_axes_at_once_are_named_in_words(thread_engines: ml.Engines) -> None:
+def test_lines_under_different_loads_have_axis_labels(thread_engines: ml.Engines) -> None:
     run = ml.bench(
-        thread_engines, MESH, axis="tp", sizes="1K, 2K", groups=["together", "alone"], beside={"dp": "all_reduce"},
-        sampling=QUICK,
+        thread_engines, MESH, axis="tp", sizes="1K, 2K", grouping=["together", "alone"],
+        concurrent={"dp": "all_reduce"}, sampling=QUICK,
     )  # fmt: skip
     view = LiveView(run)
     run.wait(30)
+    wait_until(view._is_over.is_set)
     assert set(view.curve.series) == {
-        "tp", "dp", "tp, one group at a time", "tp, while dp does all_reduce", "dp, while tp does all_reduce",
+        "tp", "dp", "tp, one group at a time", "tp, while dp runs all_reduce", "dp, while tp runs all_reduce",
     }  # fmt: skip
 
 
-def test_status_says_step_elapsed_and_left(thread_engines: ml.Engines) -> None:
+def test_the_title_of_pairs_has_their_axis_label(thread_engines: ml.Engines) -> None:
+    run = ml.bench_pairs(thread_engines, MESH, sizes="1K", sampling=QUICK)
+    view = LiveView(run)
+    run.wait(30)
+    wait_until(view._is_over.is_set)
+    assert view.curve.title.startswith("pairs of all ranks · pipelined · ")
+    assert set(view.curve.series) == {"send", "send_recv"}
+
+
+def test_the_status_has_step_elapsed_and_remaining_time(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:16K", sampling=SLOW)
     view = LiveView(run)
     wait_until(lambda: run.progress.done >= 2)
@@ -82,7 +120,7 @@ def test_status_says_step_elapsed_and_left(thread_engines: ml.Engines) -> None:
     wait_until(lambda: "done" in view._status.value)
 
 
-def test_the_button_cancels_and_then_says_what_the_next_press_does(thread_engines: ml.Engines) -> None:
+def test_the_button_cancels_and_then_offers_the_next_level(thread_engines: ml.Engines) -> None:
     run = ml.bench(
         thread_engines, MESH, axis="tp", sizes="1K:1M", sampling=Sampling(max_s=2, precision=1e-9, max_batches=10**6)
     )
@@ -90,8 +128,8 @@ def test_the_button_cancels_and_then_says_what_the_next_press_does(thread_engine
     assert view._button.description == "Cancel"
     wait_until(lambda: run.progress.done >= 1)
     view._button.click()
-    wait_until(lambda: view._button.description == "Interrupt the ranks")
-    assert "inside MPI do not hear it" in view._button.tooltip
+    wait_until(lambda: view._button.description == "Interrupt ranks")
+    assert "MPI ranks usually die. Call engines.restart()" in view._button.tooltip
     view._button.click()
     wait_until(lambda: view._button.disabled)
     assert run.state == "cancelled"
@@ -105,7 +143,7 @@ def test_the_previous_run_is_grey(thread_engines: ml.Engines) -> None:
     wait_until(view._is_over.is_set)
     second = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:4K", sampling=QUICK)
     again = LiveView(second)
-    assert again.curve.previous["all_reduce"].y.tolist() == view.curve.series["all_reduce"].y.tolist()
+    assert again.curve.previous["all_reduce"].value.tolist() == view.curve.series["all_reduce"].value.tolist()
     second.wait(30)
     other = ml.bench(thread_engines, ml.DeviceMesh("x=4"), sizes="1K", sampling=QUICK)
     assert LiveView(other).curve.previous == {}
@@ -129,29 +167,39 @@ def finished(engines: ml.Engines, *, mesh: ml.DeviceMesh = MESH, **choice: Any) 
         {"op": "max"},
         {"in_place": True},
         {"collective": "broadcast"},
+        {"grouping": "alone"},
+        {"collective": "send_recv", "grouping": "pairs"},
     ],
-    ids=lambda other: str(*other),
+    ids=lambda other: str([*other][-1]),
 )
-def test_a_run_of_something_else_is_not_the_previous_one(thread_engines: ml.Engines, other: dict[str, Any]) -> None:
+def test_a_run_of_something_else_is_not_the_previous_run(thread_engines: ml.Engines, other: dict[str, Any]) -> None:
     finished(thread_engines)
     view = finished(thread_engines, **other)
     assert view.curve.previous == {}
     assert view.previous is None
 
 
-def test_a_run_on_another_machine_is_not_the_previous_one(thread_engines: ml.Engines, monkeypatch: Any) -> None:
+def test_a_run_on_a_different_machine_is_not_the_previous_run(thread_engines: ml.Engines, monkeypatch: Any) -> None:
     finished(thread_engines)
-    monkeypatch.setattr(ml.Run, "where", "4 ranks · another machine")
+    monkeypatch.setattr(live, "_place", lambda run: (run.mesh.fingerprint, "4 ranks · a different machine"))
     assert finished(thread_engines).curve.previous == {}
 
 
-def test_of_a_longer_previous_run_only_the_lines_that_answer_are_grey(thread_engines: ml.Engines) -> None:
+def test_only_lines_of_the_previous_run_with_the_same_keys_are_grey(thread_engines: ml.Engines) -> None:
     first = finished(thread_engines, mode=["isolated", "pipelined"])
     second = finished(thread_engines, mode="isolated")
-    assert second.curve.previous["all_reduce"].y.tolist() == first.curve.series["isolated"].y.tolist()
+    assert second.curve.previous["all_reduce"].value.tolist() == first.curve.series["isolated"].value.tolist()
     assert second.previous is not None
     assert set(second.previous["mode"]) == {"isolated"}
     assert second.previous.attrs["where"] == first.run.where
+
+
+def test_lines_with_a_concurrent_axis_have_only_the_same_load_as_previous(thread_engines: ml.Engines) -> None:
+    first = finished(thread_engines, concurrent={"dp": "broadcast"})
+    second = finished(thread_engines, concurrent={"dp": "all_gather"})
+    assert set(second.curve.previous) == {"all_reduce · tp"}
+    plain = first.curve.series["all_reduce · tp"].value.tolist()
+    assert second.curve.previous["all_reduce · tp"].value.tolist() == plain
 
 
 def test_only_the_last_few_runs_are_remembered(thread_engines: ml.Engines) -> None:
@@ -160,7 +208,7 @@ def test_only_the_last_few_runs_are_remembered(thread_engines: ml.Engines) -> No
     assert len(live._last) == live._MOST_REMEMBERED
 
 
-def test_a_run_whose_engines_die_shows_the_rank_and_the_cure(thread_engines: ml.Engines, monkeypatch: Any) -> None:
+def test_a_run_whose_rank_raises_shows_the_rank_and_the_fix(thread_engines: ml.Engines, monkeypatch: Any) -> None:
     from meshlab.benchmark.on_ranks import timing
 
     honest = timing.buffers
@@ -178,13 +226,13 @@ def test_a_run_whose_engines_die_shows_the_rank_and_the_cure(thread_engines: ml.
     assert gate.wait(20)
     assert run.state == "failed"
     assert "rank 1 raised ValueError: a bad cable" in view._status.value
-    assert "engines.restart() gives a fresh one" in view._status.value
+    assert "call engines.restart() to start new ranks" in view._status.value
     page = static_bundle(run)["text/html"]
     assert "rank 1 raised ValueError: a bad cable" in page
     assert "<svg" in page  # of the two steps that were measured
 
 
-def test_static_pictures_of_every_state(thread_engines: ml.Engines) -> None:
+def test_every_state_has_a_static_bundle(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:4K", sampling=QUICK)
     early = static_bundle(run)
     assert set(early) >= {"text/plain", "text/html"}
@@ -192,19 +240,15 @@ def test_static_pictures_of_every_state(thread_engines: ml.Engines) -> None:
     late = static_bundle(run)
     assert set(late) == {"text/plain", "text/html", "image/png"}
     assert "done · 3 of 3 steps" in late["text/html"]
-    assert late["text/html"].count("<tr>") == 7
+    assert late["text/html"].count("<tr>") == 1 + 3  # the header and one row per size
 
 
-def test_an_update_costs_the_kernel_little(thread_engines: ml.Engines, capsys: pytest.CaptureFixture[str]) -> None:
-    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:1M", sampling=QUICK)
-    run.wait(30)
+def test_lines_are_drawn_on_the_thread_of_the_view_while_the_run_measures(thread_engines: ml.Engines) -> None:
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:64M", sampling=SLOW)
     view = LiveView(run)
-    times = []
-    for _ in range(50):
-        view._rows_shown = len(run.rows()) - 2
-        begin = time.perf_counter()
-        view._update(run)
-        times.append(1e3 * (time.perf_counter() - begin))
-    with capsys.disabled():
-        print(f"\n    one update of the live view: median {sorted(times)[25]:.2f} ms, worst {max(times):.2f} ms")
-    assert len(view.curve.series["all_reduce"]) == 11 + 50
+    wait_until(lambda: "all_reduce" in view.curve.series)
+    assert run.state == "running"
+    run.cancel()
+    run.wait(30)
+    wait_until(view._is_over.is_set)
+    assert len(view.curve.series["all_reduce"]) == len(run.results["size_bytes"].unique())
