@@ -1,4 +1,4 @@
-"""How long pictures and reports take."""
+"""Duration of lines, figures and reports."""
 
 from matplotlib.figure import Figure
 
@@ -6,6 +6,7 @@ import meshlab as ml
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.plots.cells import CellGrid
 from meshlab.plots.curves import curve_box
+from meshlab.plots.lines import lines_of
 from meshlab.plots.style import figure_png
 from meshlab.report.report import Report
 
@@ -31,6 +32,12 @@ def test_bandwidth_of_eight_lines_to_png(benchmark, make_results):
         return figure_png(figure, dpi=100)
 
     benchmark(draw)
+
+
+def test_lines_of_2048_rows(benchmark, make_results):
+    results = make_results("dp=16, tp=16", exponents=range(10, 26))
+    assert len(results) == 2048
+    benchmark(lines_of, results, "busbw_gbs")
 
 
 def test_report_of_240_rows_to_html(benchmark, make_results):
