@@ -1,6 +1,6 @@
-"""What a backend implements, and the plain values that go in and come out.
+"""The interface of a backend, and the values that pass through it.
 
-A backend is small on purpose: `meshlab.comm.Communicator` checks every call against the catalog, so a backend only
+A backend is small on purpose. `meshlab.comm.Communicator` checks every call against the catalog, so a backend only
 binds a checked call to its library and times it with its own clock.
 """
 
@@ -33,38 +33,38 @@ __all__ = [
 Mode = Literal["isolated", "pipelined", "graph"]
 
 MODES: dict[Mode, str] = {
-    "isolated": "one call at a time, started together behind a barrier",
+    "isolated": "one call at a time, with aligned starts after a barrier",
     "pipelined": "calls back to back, as nccl-tests does by default",
     "graph": "calls captured once and replayed by the device",
 }
-"""The ways to time a collective. They measure different things and are never mixed."""
+"""The timing modes and their descriptions. They measure different things, so results of two modes are never mixed."""
 
 
 class Call(NamedTuple):
-    """One checked call of one rank. A tuple, because it is made anew for every call, and nothing is made faster.
+    """A checked call of one rank. A tuple, because one is created for every call and nothing is created faster.
 
     Parameters
     ----------
     collective : Collective
-        Its row of the catalog.
+        The collective, from the catalog.
     send, recv : array or None
-        Contiguous arrays in the backend's own memory; None where this rank has no input or no output.
+        Contiguous arrays in the backend's memory. None if this rank has no input or no output.
     count : int
-        The count argument, in elements; for ``all_to_all_v`` the sum of `send_counts`.
+        The count, in elements. For ``all_to_all_v`` the sum of `send_counts`.
     dtype : numpy.dtype or None
-        The element type; None for a barrier. Arrays of unsigned integers of the same size may carry it.
+        The element type. None for a barrier. Arrays of unsigned integers of the same size may hold the elements.
     op : str or None
-        The name of the reduce operation.
+        Name of the reduce operation.
     root : int or None
-        A rank of the group.
+        The root, as a rank of the group.
     in_place : bool
-        True when `send` and `recv` share memory, at the place that NCCL defines for the collective.
+        True if `send` and `recv` share memory, at the position that NCCL defines for the collective.
     scalar : numpy.ndarray or None
-        What every input is multiplied by before the sum: no dimensions, in `dtype`; only for ``pre_mul_sum``.
+        The factor of the input, as a zero-dimensional array of `dtype`. Only for ``pre_mul_sum``.
     dest, source : int or None
-        To whom a call sends and from whom it receives; ranks of the group.
+        The receiving and the sending rank of the group, for messages.
     send_counts, recv_counts : tuple of int or None
-        How many elements go to and come from each rank, one part behind the other; only for ``all_to_all_v``.
+        The number of elements sent to and received from each rank. Only for ``all_to_all_v``.
     """
 
     collective: Collective
@@ -101,16 +101,16 @@ class Call(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timings:
-    """What one rank measured: one value per batch, in µs.
+    """Measurements of one rank: one value per batch, in µs.
 
     Parameters
     ----------
     time_us : numpy.ndarray
         Time per call.
     host_us : numpy.ndarray
-        Time per call until it returned to the host. Equal to `time_us` where calls block.
+        Time per call until it returned to the host. Equal to `time_us` if calls block.
     start_us : numpy.ndarray or None
-        When the batch began, on a clock that all ranks of one host share; None unless starts were aligned.
+        Start of each batch, on a clock that all ranks of a host share. None unless starts were aligned.
     """
 
     time_us: npt.NDArray[np.float64]
@@ -119,37 +119,37 @@ class Timings:
 
 
 class Prepared(Protocol):
-    """A call, or a batch of calls, with everything resolved: pointers, counts, handles."""
+    """A call, or a batch of calls, with resolved pointers, counts and handles."""
 
     def __call__(self) -> None:
-        """Enqueue the call; where the library blocks, carry it out."""
+        """Enqueue the call. If the library blocks, run it."""
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
-        """Time `batches` batches of `calls` calls each, on the backend's own clock."""
+        """Time `batches` batches of `calls` calls each, on the backend's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a backend and the library below it can do. ``"unknown"`` is a value, never a guess.
+    """Capabilities of a backend and its library. A value that cannot be determined is ``"unknown"``, never a guess.
 
     Parameters
     ----------
     backend : str
-        Such as ``"mpi"``.
+        Name of the backend, such as ``"mpi"``.
     library : str
         Name and version of the library that moves the data.
     path : str
-        Where the library was loaded from.
+        File from which the library was loaded.
     where : str
-        What the numbers are numbers of, for titles: such as ``"MPI on this CPU"``.
+        Label of the measured system, such as ``"MPI on this CPU"``.
     collectives, dtypes, ops, modes : tuple of str
-        What a call may ask for.
+        Supported collectives, element types, reduce operations and timing modes.
     abort : bool
-        True when a rank that waits in a collective can be freed without ending its process.
+        True if a rank that is blocked in a collective can be released without ending its process.
     facts : dict
-        Further facts by name; what a library lacks and is made in front of it or behind it, is said here.
+        More properties, by name. They include operations that the library lacks and the backend adds.
     reduce_dtypes : tuple of str, optional
-        The dtypes that can be reduced, where they are fewer than those that can be moved.
+        Element types that reductions support. By default all of `dtypes`.
     """
 
     backend: str
@@ -167,14 +167,14 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class CallConfig:
-    """How NCCL should carry out a call; None leaves it to NCCL.
+    """NCCL's configuration of a call. None lets NCCL choose.
 
     Parameters
     ----------
     algorithm : str, optional
-        Which algorithms it may use: ``"ring"``, ``"tree"``, ``"tree,ring"``, ``"^symk"`` for all but one.
+        Algorithms that NCCL may use: ``"ring"``, ``"tree"``, ``"tree,ring"``, or ``"^symk"`` for all but one.
     min_ctas, max_ctas : int, optional
-        How many thread blocks, which also means how many channels.
+        Minimum and maximum number of thread blocks, and so of channels.
     """
 
     algorithm: str | None = None
@@ -183,50 +183,50 @@ class CallConfig:
 
 
 class Backend(Protocol):
-    """One rank's end of a communicator inside a library."""
+    """One rank's endpoint of a communicator in a library."""
 
     rank: int
     size: int
 
     @property
     def xp(self) -> Any:
-        """The array module: numpy, or cupy where the data lives on a GPU."""
+        """The array module: numpy, or cupy for data in GPU memory."""
 
     @property
     def device(self) -> int | None:
-        """The GPU that arrays must be on; None where they are in the host's memory."""
+        """CUDA device index on which arrays must be; None for host memory."""
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
-        """Make an uninitialised array in the memory that the library moves fastest."""
+        """Return an uninitialised array in the memory that the library transfers fastest."""
 
     def prepare(self, call: Call) -> Prepared:
-        """Resolve a checked call."""
+        """Bind a checked call to the library."""
 
     def prepare_batch(self, calls: Sequence[Call]) -> Prepared:
-        """Resolve several checked calls that are made at once, none of them waiting for another one here.
+        """Bind several checked calls that are issued together, so that none waits for another one of this rank.
 
-        All of them are sound: no output overlaps another buffer, and what a rank sends to itself it receives.
+        No output overlaps another buffer, and every message that the rank sends to itself has a receive.
         """
 
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
     ) -> Timings:
-        """Time anything that enqueues or makes calls of this backend, on its own clock.
+        """Time a function that issues calls of this backend, on the backend's clock.
 
-        `barrier` makes such calls too, and brings together the ranks that take part.
+        `barrier` also issues calls of this backend, and synchronises the ranks that take part.
         """
 
     def local(self) -> AbstractContextManager[Any]:
-        """Enter a context whose array operations (of `xp`) come in order with the calls made before and after."""
+        """Return a context in which array operations (of `xp`) are ordered with the calls before and after it."""
 
     def split(self, color: int | None, key: int) -> Backend | None:
-        """Make one communicator per color, ranks ordered by key; None for a rank without a color. Collective."""
+        """Create one communicator per color, with ranks ordered by key; None for a rank without a color. Collective."""
 
     def capabilities(self) -> Capabilities:
-        """Say what can be done."""
+        """Return the capabilities of the backend."""
 
     def close(self) -> None:
-        """Give the communicator back. Collective."""
+        """Free the communicator. Collective."""
 
 
 def measure_blocking(
@@ -234,28 +234,27 @@ def measure_blocking(
 ) -> Timings:
     """Time calls that block until they are done, on the host's clock.
 
-    In isolated mode every call starts behind a barrier of its own and is one batch; in pipelined mode the barrier
-    stands before the batch and the calls follow each other.
-
     Parameters
     ----------
     call, barrier : callable
-        What to time, and how to bring the ranks together.
+        The call to time, and a function that synchronises the ranks. The barrier runs before every batch.
     mode : {"isolated", "pipelined"}
-        See `MODES`.
+        The timing mode. In isolated mode a batch should have a single call.
     calls, batches : int
-        How many calls in a batch, and how many batches.
+        The number of calls per batch, and the number of batches.
 
     Raises
     ------
     CommunicatorError
-        If the mode needs a device.
+        If the mode requires a GPU.
     """
     if mode not in ("isolated", "pipelined"):
-        raise CommunicatorError(f"mode {mode!r} needs a GPU; on a CPU there are isolated and pipelined")
+        raise CommunicatorError(f"mode {mode!r} requires a GPU; on a CPU choose isolated or pipelined")
     clock = time.perf_counter_ns
     starts = np.empty(batches, dtype=np.int64)
     ends = np.empty(batches, dtype=np.int64)
+    # Nothing but the call is between the two readings of the clock. The loop over one call would add about 70 ns to it,
+    # so a single call has its own branch, and the readings are stored into arrays only after the second one.
     if calls == 1:
         for batch in range(batches):
             barrier()
@@ -273,4 +272,5 @@ def measure_blocking(
             ends[batch] = clock()
             starts[batch] = begin
     time_us = (ends - starts) / (1e3 * calls)
+    # perf_counter is CLOCK_MONOTONIC, which all processes of a host share.
     return Timings(time_us, time_us.copy(), starts / 1e3 if mode == "isolated" else None)

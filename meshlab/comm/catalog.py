@@ -1,7 +1,7 @@
-"""One row per collective: its buffers, its bus-bandwidth factor, and the right answer.
+"""The catalog of collectives: buffers, bandwidth factor and expected output of each.
 
-The whole system reads this table: the communicator checks calls against it, the benchmark takes sizes and factors from
-it, and the correctness check takes the right answer from it.
+All of meshlab reads this table. The communicator checks calls against it, benchmarks take sizes and factors from it,
+and the correctness check takes the expected output from it.
 """
 
 from __future__ import annotations
@@ -11,23 +11,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from meshlab.comm import correctness as answers
-from meshlab.comm.correctness import Answer, Case, Index, encode
-from meshlab.comm.elements import DTYPES, OPS, ReduceOp, find_dtype, find_op
+from meshlab.comm import correctness
+from meshlab.comm.correctness import Case, Expected, Index
 from meshlab.errors import CommunicatorError
 
-__all__ = [
-    "CATALOG",
-    "DTYPES",
-    "OPS",
-    "Collective",
-    "Direction",
-    "ReduceOp",
-    "encode",
-    "find_collective",
-    "find_dtype",
-    "find_op",
-]
+__all__ = ["CATALOG", "Collective", "Direction", "find_collective"]
 
 Direction = Literal["sends", "receives"]
 Elements = Literal["count", "count x n", "nothing"]
@@ -35,32 +23,32 @@ Elements = Literal["count", "count x n", "nothing"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collective:
-    """What one collective does.
+    """Description of a collective.
 
     Parameters
     ----------
     name : str
-        In snake case.
+        The name, in snake case.
     sends, receives : {"count", "count x n", "nothing"}
-        How many elements the input and the output have, in terms of the call's count.
+        The number of elements of the input and of the output, in terms of the call's count and the group size n.
     only_root : {"sends", "receives"}, optional
-        The side that the root alone has.
-    reduces : bool
-        True when it takes a reduce operation.
-    rooted : bool
-        True when it takes a root.
-    peers : tuple of str
-        Which ranks it names beside itself: ``"dest"``, ``"source"``. Such calls concern those ranks alone.
-    counted : bool
-        True when every part has a count of its own; ``sends`` and ``receives`` then hold for equal counts.
-    in_place : bool
-        True when input and output may share memory: the smaller one is the rank's own part of the larger one.
+        The buffer that only the root has.
+    reduces : bool, default False
+        True if the collective takes a reduce operation.
+    rooted : bool, default False
+        True if the collective takes a root.
+    peers : tuple of str, default ()
+        The arguments that name other ranks: ``"dest"``, ``"source"``. Only these ranks take part in the call.
+    counted : bool, default False
+        True if every chunk has its own count. ``sends`` and ``receives`` then apply to equal counts.
+    in_place : bool, default False
+        True if input and output may share memory, with the smaller one at this rank's chunk of the larger one.
     bus_factor : callable
-        busbw / algbw for n ranks, from nccl-tests' PERFORMANCE.md.
-    answer : callable or None
-        ``answer(case, index)``: the right output of one member at the places `index`.
-    text : str
-        One sentence.
+        Returns busbw / algbw for n ranks, as defined in nccl-tests' PERFORMANCE.md.
+    expected : callable or None
+        ``expected(case, index)`` returns the expected output of a member at the positions `index`. None without output.
+    summary : str
+        A sentence that describes the collective.
     """
 
     name: str
@@ -73,28 +61,28 @@ class Collective:
     counted: bool = False
     in_place: bool = False
     bus_factor: Callable[[int], float]
-    answer: Callable[[Case, Index], Answer] | None
-    text: str
+    expected: Callable[[Case, Index], Expected] | None
+    summary: str
 
     @property
     def is_measurable(self) -> bool:
-        """True when one call alone moves data in and out, so that it has sizes and a bandwidth."""
+        """True if a single call moves data in and out, so that it has a size and a bandwidth."""
         return self.sends != "nothing" and self.receives != "nothing"
 
     def has(self, side: Direction, is_root: bool = True) -> bool:
-        """Whether a rank has an input or an output at all."""
+        """Return True if a rank has an input (``"sends"``) or an output (``"receives"``)."""
         kind = self.sends if side == "sends" else self.receives
         return kind != "nothing" and (is_root or side != self.only_root)
 
     def elements(self, side: Direction, count: int, n: int) -> int:
-        """How many elements the input or the output of one rank has."""
+        """Return the number of elements of a rank's input (``"sends"``) or output (``"receives"``)."""
         kind = self.sends if side == "sends" else self.receives
         return count if kind == "count" else count * n if kind == "count x n" else 0
 
     def count_for(self, size_bytes: int, itemsize: int, n: int) -> int:
-        """The call's count for a wanted size S, rounded down to whole elements, at least 1.
+        """Return the call's count for a size S in bytes, rounded down to complete elements, but at least 1.
 
-        S is the total for gather-like collectives, as in nccl-tests.
+        S is the total size for gather-like collectives, as in nccl-tests.
 
         Examples
         --------
@@ -104,7 +92,7 @@ class Collective:
         return max(1, size_bytes // (itemsize * self._ranks_in_size(n)))
 
     def size_bytes(self, count: int, itemsize: int, n: int) -> int:
-        """The size S of a call, in bytes; the inverse of `count_for`."""
+        """Return the size S of a call, in bytes. The inverse of `count_for`."""
         return count * itemsize * self._ranks_in_size(n)
 
     def _ranks_in_size(self, n: int) -> int:
@@ -134,8 +122,8 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
                 reduces=True,
                 in_place=True,
                 bus_factor=lambda n: 2 * (n - 1) / n,
-                answer=answers.reduced,
-                text="Every rank gets the reduction of all inputs.",
+                expected=correctness.reduced,
+                summary="Reduces the inputs of all ranks; every rank receives the result.",
             ),
             Collective(
                 name="all_gather",
@@ -143,8 +131,8 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
                 receives="count x n",
                 in_place=True,
                 bus_factor=_others,
-                answer=answers.gathered,
-                text="Every rank gets all inputs, one behind the other.",
+                expected=correctness.gathered,
+                summary="Concatenates the inputs of all ranks on every rank.",
             ),
             Collective(
                 name="reduce_scatter",
@@ -153,25 +141,25 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
                 reduces=True,
                 in_place=True,
                 bus_factor=_others,
-                answer=answers.reduced_part,
-                text="Every rank gets its own part of the reduction of all inputs.",
+                expected=correctness.reduced_chunk,
+                summary="Reduces the inputs of all ranks; rank i receives chunk i of the result.",
             ),
             Collective(
                 name="all_to_all",
                 sends="count x n",
                 receives="count x n",
                 bus_factor=_others,
-                answer=answers.exchanged,
-                text="Every rank gets its own part of every input, one behind the other.",
+                expected=correctness.exchanged,
+                summary="Sends chunk i of the input to rank i and receives one chunk from every rank.",
             ),
             Collective(
                 name="all_to_all_v",
                 sends="count x n",
                 receives="count x n",
                 counted=True,
-                bus_factor=_others,  # of the busiest rank's bytes
-                answer=answers.exchanged_by_counts,
-                text="As all_to_all, but every part has a size of its own.",
+                bus_factor=_others,  # for the bytes of the busiest rank
+                expected=correctness.exchanged_by_counts,
+                summary="Like all_to_all, with a separate size for every chunk.",
             ),
             Collective(
                 name="broadcast",
@@ -180,8 +168,8 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
                 rooted=True,
                 in_place=True,
                 bus_factor=_one,
-                answer=answers.roots_input,
-                text="Every rank gets the root's input.",
+                expected=correctness.root_input,
+                summary="Copies the root's input to every rank.",
             ),
             Collective(
                 name="reduce",
@@ -192,8 +180,8 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
                 rooted=True,
                 in_place=True,
                 bus_factor=_one,
-                answer=answers.reduced,
-                text="The root gets the reduction of all inputs.",
+                expected=correctness.reduced,
+                summary="Reduces the inputs of all ranks; the root receives the result.",
             ),
             Collective(
                 name="gather",
@@ -203,8 +191,8 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
                 rooted=True,
                 in_place=True,
                 bus_factor=_others,
-                answer=answers.gathered,
-                text="The root gets all inputs, one behind the other.",
+                expected=correctness.gathered,
+                summary="Concatenates the inputs of all ranks on the root.",
             ),
             Collective(
                 name="scatter",
@@ -214,8 +202,8 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
                 rooted=True,
                 in_place=True,
                 bus_factor=_others,
-                answer=answers.roots_part,
-                text="Every rank gets its own part of the root's input.",
+                expected=correctness.root_chunk,
+                summary="Sends chunk i of the root's input to rank i.",
             ),
             Collective(
                 name="send",
@@ -223,8 +211,8 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
                 receives="nothing",
                 peers=("dest",),
                 bus_factor=_one,
-                answer=None,
-                text="One rank gives its input to another, which receives it.",
+                expected=None,
+                summary="Sends the input to one rank, which must receive it.",
             ),
             Collective(
                 name="recv",
@@ -232,8 +220,8 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
                 receives="count",
                 peers=("source",),
                 bus_factor=_one,
-                answer=answers.sources_input,
-                text="One rank gets the input of another, which sends it.",
+                expected=correctness.source_input,
+                summary="Receives the input of one rank, which must send it.",
             ),
             Collective(
                 name="send_recv",
@@ -241,16 +229,16 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
                 receives="count",
                 peers=("dest", "source"),
                 bus_factor=_one,
-                answer=answers.sources_input,
-                text="A rank gives its input to one rank, and gets the input of another.",
+                expected=correctness.source_input,
+                summary="Sends the input to one rank and receives the input of another rank simultaneously.",
             ),
             Collective(
                 name="barrier",
                 sends="nothing",
                 receives="nothing",
                 bus_factor=_none,
-                answer=None,
-                text="No rank leaves before every rank has come.",
+                expected=None,
+                summary="Blocks every rank until all ranks have entered.",
             ),
         )
     }
@@ -259,14 +247,14 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
 
 
 def find_collective(name: str) -> Collective:
-    """Look a collective up by name.
+    """Return the collective with a name.
 
     Raises
     ------
     CommunicatorError
-        If there is none; the message lists what there is.
+        If the name is unknown. The message lists the known ones.
     """
     try:
         return CATALOG[name]
     except (KeyError, TypeError):
-        raise CommunicatorError(f"there is no collective {name!r}; there are {', '.join(CATALOG)}") from None
+        raise CommunicatorError(f"unknown collective {name!r}; choose one of {', '.join(CATALOG)}") from None

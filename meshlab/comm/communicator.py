@@ -1,4 +1,4 @@
-"""Communicator: the one class that users call collectives on, whatever the backend."""
+"""`Communicator`: collectives on arrays, with the same interface for all backends."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Prepared, Timings
+from meshlab.comm.backend import Backend, Call, CallConfig, Capabilities, Mode, Prepared, Timings
 from meshlab.comm.catalog import CATALOG, Collective, find_collective
-from meshlab.comm.collectives import Calls
+from meshlab.comm.collectives import CollectiveMethods
 from meshlab.comm.elements import ReduceOp
 from meshlab.comm.validate import CallValidator
 from meshlab.errors import CommunicatorError
@@ -20,16 +20,16 @@ from meshlab.errors import CommunicatorError
 __all__ = ["Batch", "Communicator", "PreparedCall"]
 
 
-class Batch(Calls):
-    """Calls that are checked as they are written down, and made together; `Communicator.batch` starts one.
+class Batch(CollectiveMethods):
+    """Several calls that are issued together. Created by `Communicator.batch`.
 
-    None of them waits for another one of the same rank, so a rank can send to all others and receive from them without
-    a thought about order. Between the same two ranks, the first receive gets what the first send gave. Ranks write down
-    the collectives in the same order; sends and receives may stand anywhere between. New outputs are returned at once,
-    and hold the result when the batch is done.
+    No call waits for another one of the same rank, so a rank can send to all other ranks and receive from them in any
+    order. Between the same two ranks, the first receive matches the first send. All ranks must add the collectives in
+    the same order, with messages anywhere between them. A method returns its output immediately, but the output is
+    valid only after the batch has run.
 
-    As a context manager it makes its calls at the end of the block. Where the block raises, or a call does not fit,
-    this rank makes none of them, so that no rank is ever left half-way through a batch.
+    A batch used as a context manager runs at the end of the block. If the block raises or a call is invalid, this rank
+    issues no call at all, so no rank stops half-way through a batch.
 
     Examples
     --------
@@ -51,23 +51,25 @@ class Batch(Calls):
 
     def _call(self, row: Collective, send: Any, out: Any, **arguments: Any) -> Any:
         if self._is_done:
-            raise CommunicatorError("this batch has been made; start a new one with batch()", collective=row.name)
-        call = self._communicator._rules.check(row, send, out, makes_output=True, **arguments)
+            raise CommunicatorError("this batch has already run; start a new one with batch()", collective=row.name)
+        call = self._communicator._validator.check(row, send, out, makes_output=True, **arguments)
         self._calls.append(call)
         return call.recv
 
     def prepare(self) -> PreparedCall:
-        """Check the calls against each other, to make them together many times.
+        """Check the calls against each other, so that the batch can run repeatedly.
 
         Returns
         -------
         PreparedCall
+            The batch, as one call.
 
         Raises
         ------
         CommunicatorError
-            If there are none, an output overlaps the buffer of another call, or the rank sends to itself what it does
-            not receive.
+            If the batch is empty.
+            If an output overlaps the buffer of another call.
+            If the messages that this rank sends to itself do not match those that it receives from itself.
         """
         return self._communicator._prepare_batch(self._calls)
 
@@ -90,9 +92,10 @@ class Batch(Calls):
 
 
 class PreparedCall:
-    """A call, or a batch of calls, that was checked once and can be made many times.
+    """A call, or a batch of calls, that is checked once and can run repeatedly.
 
-    It works on the arrays it was prepared with. Every rank of the group must prepare it, and make it as often.
+    It always uses the arrays that it was prepared with. All ranks of the group must prepare it and run it the same
+    number of times.
     """
 
     def __init__(self, communicator: Communicator, calls: Sequence[Call], prepared: Prepared) -> None:
@@ -102,29 +105,29 @@ class PreparedCall:
         self.calls = tuple(calls)
 
     def __call__(self) -> None:
-        """Make the call."""
+        """Run the call."""
         self._communicator._enter(self._is_collective)
         self._prepared()
 
     def enqueue(self) -> None:
-        """Make the call without putting it in order with other streams.
+        """Enqueue the call without ordering it with other streams.
 
-        On a GPU it then runs on ``communicator.backend.stream`` as soon as what was enqueued there before is done; use
-        events to order it, for overlap and graphs. Where calls block it is the call itself. Let go of a graph that has
-        captured it before the communicator is closed: NCCL waits for that.
+        On a GPU, it runs on ``communicator.backend.stream`` after earlier work of that stream. Order it with events,
+        for overlap or graphs. Delete a graph that has captured the call before closing the communicator, because NCCL
+        waits for that. If calls block, this is the same as calling the object.
         """
         self._communicator._enter(self._is_collective)
         getattr(self._prepared, "enqueue", self._prepared)()
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
-        """Time batches of calls.
+        """Time batches of calls. All ranks must pass the same arguments.
 
         Parameters
         ----------
         mode : {"isolated", "pipelined", "graph"}
-            See `meshlab.comm.MODES`.
+            The timing mode, described in `meshlab.comm.MODES`.
         calls, batches : int
-            How many calls in a batch, and how many batches. All ranks must give the same numbers.
+            The number of calls per batch, and the number of batches.
 
         Returns
         -------
@@ -135,15 +138,15 @@ class PreparedCall:
         return self._prepared.measure(mode, calls, batches)
 
     def estimate_us(self) -> float:
-        """How long the library's own model thinks that the call takes, in µs; nothing is carried out. NCCL has one.
+        """Return the duration that NCCL's own model predicts for the call, in µs, without running it.
 
         Raises
         ------
         CommunicatorError
-            If the backend has no such model, or this is a batch.
+            If the backend is not NCCL, or this is a batch.
         """
         if len(self.calls) != 1:
-            raise CommunicatorError("a batch cannot be estimated; estimate its calls one by one")
+            raise CommunicatorError("cannot estimate a batch; estimate its calls separately")
         simulate = self._communicator._optional("simulate_us", "estimate a call")
         return float(simulate(self.calls[0]))
 
@@ -151,21 +154,21 @@ class PreparedCall:
         return f"<{', '.join(str(call) for call in self.calls)} on {self._communicator.name}>"
 
 
-class Communicator(Calls):
-    """A group of ranks that can talk: collectives on arrays in the backend's own memory (`xp`).
+class Communicator(CollectiveMethods):
+    """Collectives between the ranks of a group, on arrays in the memory of the backend (`xp`).
 
-    Roots and peers are ranks of the group. Every rank of the group must make the same calls in the same order.
+    Roots and peers are ranks of the group. All ranks of the group must issue the same calls in the same order.
 
     Parameters
     ----------
     backend : Backend
-        This rank's end in a library.
+        This rank's endpoint in a library.
     name : str, default "world"
-        The group's name.
+        Name of the group.
     ranks : sequence of int, optional
-        The global ranks of the group, in order; 0, 1, … by default.
+        Global ranks of the group, in order. By default 0, 1, …
     on_enter : callable, optional
-        Called before everything that the whole group does together; engines count calls with it.
+        Called before each operation of the complete group. Engines count calls with it.
 
     Examples
     --------
@@ -186,7 +189,7 @@ class Communicator(Calls):
     ) -> None:
         self._on_enter = on_enter
         self._is_closed = False
-        self._owner: Communicator | None = None  # whose library's communicator this one uses as well
+        self._owner: Communicator | None = None  # for a view: the communicator that it shares with another object
         self.backend = backend
         self.name = name
         self.rank = backend.rank
@@ -194,33 +197,34 @@ class Communicator(Calls):
         self.ranks: tuple[int, ...] = tuple(ranks) if ranks is not None else tuple(range(backend.size))
         if len(self.ranks) != self.size:
             raise CommunicatorError(
-                f"group {name!r} should have {len(self.ranks)} ranks, but the library says {self.size}",
+                f"group {name!r} was given {len(self.ranks)} ranks, but its communicator has {self.size}; pass one "
+                "global rank per member",
                 group=name,
             )
 
     @property
     def xp(self) -> Any:
-        """The array module of the backend: numpy, or cupy on a GPU."""
+        """The array module of the backend: numpy, or cupy on GPUs."""
         return self.backend.xp
 
     @property
     def world_rank(self) -> int:
-        """The number of this rank in the world."""
+        """The global rank."""
         return self.ranks[self.rank]
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
-        """Make an uninitialised array in the memory that the library moves fastest.
+        """Return an uninitialised array in the memory that the library transfers fastest.
 
-        On GPUs that is NCCL's own memory, which other GPUs may map: a captured call can then work on the peer's buffer
-        instead of copying through NCCL's. Any other array of `xp` is right too, and slower where that matters. An
-        array of this kind takes a multiple of 2 MiB, and giving it back waits for the GPU: make it once.
+        On GPUs this is memory of NCCL, which other GPUs can map, so that a captured call accesses the peer's buffer
+        directly. Other arrays of `xp` are also accepted, but may be slower. Allocate such an array once and reuse it:
+        it takes a multiple of 2 MiB, and freeing it waits for the GPU.
 
         Parameters
         ----------
         shape : int or tuple of int
-            Its shape.
+            The shape.
         dtype : numpy.dtype or str
-            Its element type.
+            The element type.
 
         Returns
         -------
@@ -241,18 +245,18 @@ class Communicator(Calls):
         return self.backend.empty(shape, dtype)
 
     def capabilities(self) -> Capabilities:
-        """What the backend and its library can do."""
+        """Return the capabilities of the backend and its library."""
         return self.backend.capabilities()
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def batch(self) -> Batch:
-        """Start a batch: several calls, written down one by one and made at once.
+        """Start a batch of calls that are issued together.
 
         Returns
         -------
         Batch
-            A context manager that makes its calls at the end of the block.
+            A context manager that issues its calls at the end of the block.
 
         Examples
         --------
@@ -283,29 +287,34 @@ class Communicator(Calls):
         recv_counts: Sequence[int] | None = None,
         dtype: Any = None,
     ) -> PreparedCall:
-        """Check a call once, to make it many times.
+        """Check a call once, so that it can run repeatedly.
 
         Parameters
         ----------
         collective : str
-            Its name, such as ``"all_reduce"``.
-        send, out : array
-            As in the collective's own method; both are needed where this rank sends and receives.
+            The name, such as ``"all_reduce"``.
+        send, out : array, optional
+            The input and the output. Both are required if this rank has them.
         op : str or ReduceOp, optional
-            The reduce operation, ``"sum"`` where one is needed and none is given.
+            The reduce operation. By default ``"sum"`` for reductions.
         root : int, optional
-            The root, 0 where one is needed and none is given.
-        dest, source, send_counts, recv_counts, dtype : optional
-            As in the collective's own method.
+            The root. By default 0 for collectives with a root.
+        dest, source : int, optional
+            The receiving and the sending rank of the group, for messages.
+        send_counts, recv_counts : sequence of int, optional
+            The numbers of elements sent to and received from each rank, for ``all_to_all_v``.
+        dtype : str, optional
+            The element type. By default that of the arrays.
 
         Returns
         -------
         PreparedCall
+            The call.
 
         Raises
         ------
         CommunicatorError
-            If something does not fit.
+            If an argument is invalid, or the backend does not support the call.
 
         Examples
         --------
@@ -321,7 +330,7 @@ class Communicator(Calls):
         [8.0, 8.0]
         """
         self._check_open()
-        call = self._rules.check(
+        call = self._validator.check(
             find_collective(collective),
             send,
             out,
@@ -339,38 +348,38 @@ class Communicator(Calls):
     def configured(
         self, *, algorithm: str | None = None, min_ctas: int | None = None, max_ctas: int | None = None
     ) -> Communicator:
-        """The same communicator, with calls carried out as one chooses; NCCL 2.31 and newer can.
+        """Return a view of this communicator with a fixed algorithm or number of CTAs. Requires NCCL 2.31 or newer.
+
+        All ranks must pass the same arguments.
 
         Parameters
         ----------
         algorithm : str, optional
-            Which algorithms NCCL may use, such as ``"ring"``, ``"tree"`` or ``"tree,ring"``.
+            Algorithms that NCCL may use, such as ``"ring"``, ``"tree"`` or ``"tree,ring"``. By default NCCL chooses.
         min_ctas, max_ctas : int, optional
-            How many thread blocks, which also means how many channels.
+            Minimum and maximum number of thread blocks (CTAs), and so of channels. By default NCCL chooses.
 
         Returns
         -------
         Communicator
-            All ranks must choose alike. Closing it leaves this one open; once this one is closed, it is too.
+            The view. Closing it leaves this communicator open, and closing this communicator also closes the view.
 
         Raises
         ------
         CommunicatorError
-            If the backend or the loaded library cannot choose per call.
+            If the backend is not NCCL, or the loaded NCCL is too old.
 
         Examples
         --------
-        On GPUs, ``comm.configured(algorithm="tree").all_reduce(x)``. Others say that they cannot:
+        On GPUs, ``comm.configured(algorithm="tree").all_reduce(x)``. Other backends raise:
 
         >>> from meshlab.comm.backends.threads import ThreadWorld
         >>> Communicator(ThreadWorld(1).backend(0)).configured(algorithm="tree")
         Traceback (most recent call last):
         ...
-        meshlab.errors.CommunicatorError: threads cannot choose how a call is carried out; nccl can
+        meshlab.errors.CommunicatorError: threads cannot configure calls; only nccl supports this
         """
-        from meshlab.comm.backend import CallConfig
-
-        configure = self._optional("configured", "choose how a call is carried out")
+        configure = self._optional("configured", "configure calls")
         chosen = Communicator(
             configure(CallConfig(algorithm, min_ctas, max_ctas)),
             name=self.name,
@@ -381,43 +390,48 @@ class Communicator(Calls):
         return chosen
 
     def registered(self, array: Any) -> AbstractContextManager[None]:
-        """Let the library know a buffer while a block lasts, so that it can move it without a copy; NCCL can.
+        """Register a buffer for zero-copy transfers within a ``with`` block (NCCL only).
+
+        Parameters
+        ----------
+        array : cupy.ndarray
+            The buffer.
 
         Raises
         ------
         CommunicatorError
-            If the backend has no registered buffers.
+            If the backend is not NCCL.
         """
         register: Callable[[Any], AbstractContextManager[None]] = self._optional("registered", "register buffers")
         return register(array)
 
     def memory_bytes(self) -> int | None:
-        """The GPU memory that the communicator holds; None where nothing is known of it."""
-        ask = getattr(self.backend, "memory_bytes", None)
-        return None if ask is None else ask()
+        """Return the GPU memory that the communicator uses, in bytes, or None if it is unknown."""
+        query = getattr(self.backend, "memory_bytes", None)
+        return None if query is None else query()
 
-    def _optional(self, name: str, what: str) -> Any:
+    def _optional(self, name: str, action: str) -> Any:
         method = getattr(self.backend, name, None)
         if method is None:
-            raise CommunicatorError(f"{self.capabilities().backend} cannot {what}; nccl can", group=self.name)
+            raise CommunicatorError(
+                f"{self.capabilities().backend} cannot {action}; only nccl supports this", group=self.name
+            )
         return method
 
     def _call(self, row: Collective, send: Any, out: Any, **arguments: Any) -> Any:
         self._check_open()
         if row.counted and arguments["recv_counts"] is None:
-            arguments["recv_counts"] = self._tell_counts(row, send, arguments["send_counts"])
-        call = self._rules.check(row, send, out, makes_output=True, **arguments)
+            counts = self._validator.check_send_counts(row, send, arguments["send_counts"])
+            arguments["recv_counts"] = self._share("all_to_all", counts)
+        call = self._validator.check(row, send, out, makes_output=True, **arguments)
         self._check_own_messages(call)
         prepared = self.backend.prepare(call)
         self._enter(not row.peers)
         prepared()
         return call.recv
 
-    def _tell_counts(self, row: Collective, send: Any, send_counts: Any) -> Any:
-        return self._share("all_to_all", self._rules.check_send_counts(row, send, send_counts))
-
     def _share(self, collective: str, numbers: Sequence[int], **arguments: Any) -> list[int]:
-        """A small collective of whole numbers, from the host's memory and back."""
+        """Run a small collective on integers in host memory."""
         with self.backend.local():
             send = self.xp.asarray(numbers, dtype=np.int64)
             got = self._call(CATALOG[collective], send, None, **arguments)
@@ -426,25 +440,28 @@ class Communicator(Calls):
     def _prepare_batch(self, calls: Sequence[Call]) -> PreparedCall:
         self._check_open()
         if not calls:
-            raise CommunicatorError(f"the batch on {self.name} has no calls; add some", group=self.name)
-        self._rules.check_batch(calls)
+            raise CommunicatorError(f"the batch on {self.name} is empty; add calls to it", group=self.name)
+        self._validator.check_batch(calls)
         return PreparedCall(self, calls, self.backend.prepare_batch(tuple(calls)))
 
     def _check_own_messages(self, call: Call) -> None:
+        # A message to itself needs its other half in the same batch. On its own it would block for ever.
         if call.dest == self.rank or call.source == self.rank:
-            self._rules.check_batch((call,))
+            self._validator.check_batch((call,))
 
     @cached_property
-    def _rules(self) -> CallValidator:
+    def _validator(self) -> CallValidator:
+        # Created on first use, because querying the capabilities of a backend is slow.
         return CallValidator(self.backend, self.name, self.world_rank)
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise CommunicatorError(f"the communicator of {self.name} is closed; make a new one", group=self.name)
+            raise CommunicatorError(f"the communicator of {self.name} is closed; create a new one", group=self.name)
         if self._owner is not None:
             self._owner._check_open()
 
     def _enter(self, is_collective: bool = True) -> None:
+        # Messages concern two ranks, so they must not count: the deadline rules compare the counts of a group.
         self._check_open()
         if is_collective and self._on_enter is not None:
             self._on_enter()
@@ -452,26 +469,26 @@ class Communicator(Calls):
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def split(self, color: int | None, key: int | None = None, *, name: str = "") -> Communicator | None:
-        """Make one communicator per color. All ranks must call it.
+        """Create one communicator per color. All ranks must call it.
 
         Parameters
         ----------
         color : int or None
-            Ranks with the same color come together; None stays outside.
+            Ranks with the same color form a group. Ranks with None are in no group.
         key : int, optional
-            Orders the ranks inside the new group; their order here by default.
+            Determines the order of the ranks in the new group. By default their order in this group.
         name : str, optional
-            The name of the new group; this one's name and the color by default.
+            Name of the new group. By default the name of this group and the color.
 
         Returns
         -------
         Communicator or None
-            None for a rank without a color.
+            The communicator of the new group. None for a rank without a color.
 
         Raises
         ------
         CommunicatorError
-            If color or key is not a whole number, or a color is negative.
+            If `color` or `key` is not an integer, or `color` is negative.
 
         Examples
         --------
@@ -485,7 +502,8 @@ class Communicator(Calls):
         """
         for what, number in (("color", color), ("key", key)):
             if number is not None and (not isinstance(number, (int, np.integer)) or (what == "color" and number < 0)):
-                raise CommunicatorError(f"split of {self.name}: {what} must be a whole number, not {number!r}")
+                kind = "a non-negative integer or None" if what == "color" else "an integer"
+                raise CommunicatorError(f"split of {self.name}: {what} must be {kind}, not {number!r}")
         self._enter()
         backend = self.backend.split(None if color is None else int(color), self.rank if key is None else int(key))
         if backend is None:
@@ -495,15 +513,16 @@ class Communicator(Calls):
         return Communicator(backend, name=name, ranks=ranks, on_enter=self._on_enter)
 
     def close(self) -> None:
-        """Give the communicator back; all ranks must call it. A second call does nothing."""
+        """Free the communicator. All ranks must call it. A second call has no effect."""
         if not self._is_closed:
             self._is_closed = True
             self.backend.close()
 
     def abort(self) -> None:
-        """End the communicator although other ranks do not answer any more; where the library cannot, forget it.
+        """Abort the communicator without waiting for unresponsive peers.
 
-        On GPUs all communicators of this rank end with it, because they share what NCCL asks whether to go on.
+        Without support in the library, it is only marked as closed. On GPUs this aborts every communicator of the rank,
+        because they share one NCCL abort flag.
         """
         if not self._is_closed:
             self._is_closed = True

@@ -1,17 +1,17 @@
-"""The reduce operations, and what each of them guarantees.
+"""Element types and reduce operations, and the accuracy of each operation.
 
 ========================  =====================================  ==================================================
 operation                 integers                               floating point, n ranks, in any order
 ========================  =====================================  ==================================================
 ``sum``, ``prod``         exact; overflow wraps                  rounded n - 1 times
 ``min``, ``max``          exact                                  exact
-``avg``                   the sum, divided, towards zero         rounded at most n + 1 times
+``avg``                   sum, divided, truncated towards zero   rounded at most n + 1 times
 ``pre_mul_sum(scalar)``   exact; overflow wraps                  rounded at most n times
 ========================  =====================================  ==================================================
 
-Every rounding is in the type of the buffer or a wider one. In half precision this is coarse: a library may scale each
-input by 1/n before it adds (NCCL does), or divide the sum (`threads` and `mpi` do); the two differ in the last bits.
-`meshlab.comm.correctness` turns the counts above into bounds.
+Every rounding is in the dtype of the buffer or a wider one. In half precision the difference is visible: NCCL scales
+each input by 1/n before it adds, `threads` and `mpi` divide the sum, and the last bits of the results differ.
+`meshlab.comm.correctness` turns the counts above into error bounds.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ __all__ = [
     "find_dtype",
     "find_op",
     "flat_elements",
-    "float_facts",
-    "is_whole",
+    "float_info",
+    "is_integer",
     "pre_mul_sum",
     "scalar_in",
 ]
@@ -54,18 +54,18 @@ _EXTENDED = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 DTYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
     {name: np.dtype(name) for name in _PLAIN} | {name: np.dtype(getattr(ml_dtypes, name)) for name in _EXTENDED}
 )
-"""The element types, by name. Those of 8 bits with a floating point are NCCL's, in the OCP formats e4m3 and e5m2."""
+"""The element types, by name. The 8-bit floats are the OCP formats e4m3 and e5m2, which only NCCL supports."""
 
 _KNOWN = {dtype: dtype for dtype in DTYPES.values()}
 
 
 def find_dtype(name: Any) -> np.dtype[Any]:
-    """Look an element type up by its name or its numpy dtype.
+    """Return the element type with a name, or for a numpy dtype or type.
 
     Raises
     ------
     CommunicatorError
-        If collectives do not carry it; the message lists what they carry.
+        If collectives do not support it. The message lists the supported ones.
 
     Examples
     --------
@@ -77,49 +77,49 @@ def find_dtype(name: Any) -> np.dtype[Any]:
     except TypeError:
         known = None
     if known is None:
-        raise CommunicatorError(f"there is no dtype {name!r}; there are {', '.join(DTYPES)}")
+        raise CommunicatorError(f"unknown dtype {name!r}; choose one of {', '.join(DTYPES)}")
     return known
 
 
 def carrier(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The dtype of arrays that carry elements of `dtype`: bytes for 8-bit floats, which CuPy does not know.
+    """Return the dtype of arrays that hold elements of `dtype`: uint8 for 8-bit floats, which CuPy does not support.
 
     Examples
     --------
     >>> carrier(find_dtype("float8_e5m2")), carrier(find_dtype("float32"))
     (dtype('uint8'), dtype('float32'))
     """
-    return np.dtype(np.uint8) if dtype.itemsize == 1 and not is_whole(dtype) else dtype
+    return np.dtype(np.uint8) if dtype.itemsize == 1 and not is_integer(dtype) else dtype
 
 
-def is_whole(dtype: np.dtype[Any]) -> bool:
-    """True for integers."""
+def is_integer(dtype: np.dtype[Any]) -> bool:
+    """Return True for integer dtypes."""
     return dtype.kind in "iu"
 
 
-def float_facts(dtype: np.dtype[Any]) -> Any:
-    """What `numpy.finfo` says of a floating-point type: eps, nmant, max, smallest_subnormal."""
+def float_info(dtype: np.dtype[Any]) -> Any:
+    """Return `numpy.finfo` of a floating-point dtype, including those of ml_dtypes."""
     return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
 
 
 def flat_elements(array: Any, dtype: Any) -> Array:
-    """A contiguous array in one dimension, seen as elements of `dtype` where it only carries them."""
+    """Return a one-dimensional view of a contiguous array, as elements of `dtype`."""
     flat: Array = array.reshape(-1)
     return flat if flat.dtype == dtype else flat.view(dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceOp:
-    """How values of several ranks become one.
+    """An operation that combines the values of several ranks.
 
     Parameters
     ----------
     name : str
-        The name in a call.
+        The name of the operation.
     combine : callable
-        Two arrays in, one array out, elementwise.
+        A function of two arrays that returns their elementwise combination.
     scalar : float or int, optional
-        What every input is multiplied by before; only for ``pre_mul_sum``.
+        The factor of every input. Only for ``pre_mul_sum``.
     """
 
     name: str
@@ -149,20 +149,25 @@ _WITH_SCALAR = re.compile(r"pre_mul_sum\((.+)\)")
 
 
 def pre_mul_sum(scalar: float | int) -> ReduceOp:
-    """The operation that multiplies every input by a scalar, and then sums.
+    """Return the operation that multiplies every input by a scalar and then sums.
 
-    The scalar is taken in the type of the buffer, and each rank's own scalar counts for its own input, as in NCCL. So
-    ranks may give different ones, for a weighted sum.
+    The scalar is converted to the dtype of the buffer. Each rank's scalar applies to its own input, as in NCCL, so
+    ranks can pass different scalars for a weighted sum.
 
     Parameters
     ----------
     scalar : float or int
-        A whole number for integers.
+        The factor. It must be an integer for integer buffers.
+
+    Returns
+    -------
+    ReduceOp
+        The operation, for the argument ``op=``.
 
     Raises
     ------
     CommunicatorError
-        If it is not a number.
+        If `scalar` is not a number.
 
     Examples
     --------
@@ -170,17 +175,17 @@ def pre_mul_sum(scalar: float | int) -> ReduceOp:
     'pre_mul_sum(0.25)'
     """
     if isinstance(scalar, (bool, np.bool_)) or not isinstance(scalar, (int, float, np.integer, np.floating)):
-        raise CommunicatorError(f"pre_mul_sum() takes a number, not {scalar!r}")
+        raise CommunicatorError(f"the scalar of pre_mul_sum must be a number, not {scalar!r}")
     return replace(OPS["pre_mul_sum"], scalar=scalar.item() if isinstance(scalar, np.generic) else scalar)
 
 
 def find_op(name: str | ReduceOp) -> ReduceOp:
-    """Look a reduce operation up by name; ``"pre_mul_sum(0.5)"`` carries its scalar.
+    """Return the reduce operation with a name. ``"pre_mul_sum(0.5)"`` includes its scalar.
 
     Raises
     ------
     CommunicatorError
-        If there is none; the message lists what there is.
+        If the operation is unknown, or ``pre_mul_sum`` has no scalar.
 
     Examples
     --------
@@ -191,10 +196,10 @@ def find_op(name: str | ReduceOp) -> ReduceOp:
     if op is None and isinstance(name, str) and (match := _WITH_SCALAR.fullmatch(name)):
         op = pre_mul_sum(_number(match[1]))
     if op is None:
-        raise CommunicatorError(f"there is no reduce operation {name!r}; there are {', '.join(OPS)}")
+        raise CommunicatorError(f"unknown reduce operation {name!r}; choose one of {', '.join(OPS)}")
     if op.name == "pre_mul_sum" and op.scalar is None:
         raise CommunicatorError(
-            "pre_mul_sum needs its scalar; give op=pre_mul_sum(0.5), or the text 'pre_mul_sum(0.5)'"
+            "pre_mul_sum needs a scalar; pass op=pre_mul_sum(0.5), or the string 'pre_mul_sum(0.5)'"
         )
     return op
 
@@ -205,16 +210,16 @@ def _number(text: str) -> float | int:
             return kind(text)
         except ValueError:
             continue
-    raise CommunicatorError(f"pre_mul_sum() takes a number, not {text!r}")
+    raise CommunicatorError(f"the scalar of pre_mul_sum must be a number, not {text!r}")
 
 
 def scalar_in(op: ReduceOp, dtype: np.dtype[Any]) -> Array | None:
-    """The scalar of an operation as an array without dimensions, in the type of the buffer; None where there is none.
+    """Return the scalar of an operation as a zero-dimensional array of `dtype`, or None if it has no scalar.
 
     Raises
     ------
     CommunicatorError
-        If the type cannot hold it.
+        If the dtype cannot represent the scalar.
 
     Examples
     --------
@@ -224,22 +229,22 @@ def scalar_in(op: ReduceOp, dtype: np.dtype[Any]) -> Array | None:
     if op.scalar is None:
         return None
     scalar = op.scalar
-    if is_whole(dtype):
-        span = np.iinfo(dtype)
-        if scalar != scalar or not (span.min <= scalar <= span.max and int(scalar) == scalar):
+    if is_integer(dtype):
+        limits = np.iinfo(dtype)
+        if scalar != scalar or not (limits.min <= scalar <= limits.max and int(scalar) == scalar):
             raise CommunicatorError(
-                f"{op} does not work on {dtype}: the scalar must be a whole number from {span.min} to {span.max}"
+                f"{op} does not support {dtype}: the scalar must be an integer from {limits.min} to {limits.max}"
             )
         return np.array(int(scalar), dtype)
     with np.errstate(over="ignore"):
         value = np.array(scalar, np.float64).astype(dtype)
     if np.isfinite(scalar) and not np.isfinite(value.astype(np.float64)):
-        raise CommunicatorError(f"{op} does not work on {dtype}, whose largest number is {float_facts(dtype).max}")
+        raise CommunicatorError(f"{op} does not support {dtype}, whose largest number is {float_info(dtype).max}")
     return value
 
 
 def divide(total: Array, n: int) -> None:
-    """Divide a sum by the number of ranks, in its own type and place; integers are cut towards zero, as NCCL's are.
+    """Divide a sum by the number of ranks in place. Integers are truncated towards zero, as in NCCL.
 
     Examples
     --------
@@ -248,11 +253,13 @@ def divide(total: Array, n: int) -> None:
     >>> total.tolist()
     [3, -3]
     """
-    if not is_whole(total.dtype):
+    if not is_integer(total.dtype):
         np.divide(total, np.array(n).astype(total.dtype), out=total)
         return
-    wide = total.astype(np.int32) if total.itemsize == 1 else total  # n itself may not fit in 8 bits
+    wide = total.astype(np.int32) if total.itemsize == 1 else total  # n itself may exceed 8 bits
     divisor = wide.dtype.type(n)
-    quotient = wide // divisor  # operators that CuPy has too; this one cuts towards minus infinity
+    # Operators instead of numpy functions, because the array may be CuPy's. // rounds towards minus infinity, so add 1
+    # where a negative quotient has a remainder.
+    quotient = wide // divisor
     quotient += ((wide < 0) & (quotient * divisor != wide)).astype(quotient.dtype)
     total[...] = quotient

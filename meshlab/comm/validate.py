@@ -1,4 +1,4 @@
-"""What a call must fulfil before a library sees it: every refusal names the argument, its value and the cure."""
+"""Checks of a call before a library sees it. Every error names the argument, its value and the fix."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.comm.backend import Backend, Call
-from meshlab.comm.catalog import Collective
+from meshlab.comm.catalog import Collective, Direction
 from meshlab.comm.elements import OPS, ReduceOp, find_dtype, find_op, scalar_in
 from meshlab.errors import CommunicatorError
 
-__all__ = ["CallValidator", "disagreement", "fingerprint", "signature"]
+__all__ = ["CallValidator", "checksum", "mismatch_error", "signature"]
 
 
 class CallValidator:
@@ -25,11 +25,11 @@ class CallValidator:
     Parameters
     ----------
     backend : Backend
-        Says what can be done.
+        The backend, which determines what is supported.
     group : str
-        The group's name.
+        The name of the group.
     world_rank : int
-        This rank's number in the world.
+        The global rank of the caller.
     """
 
     def __init__(self, backend: Backend, group: str, world_rank: int) -> None:
@@ -63,122 +63,132 @@ class CallValidator:
         dtype: Any = None,
         makes_output: bool = False,
     ) -> Call:
-        """Check one call.
+        """Check a call.
 
         Parameters
         ----------
         row : Collective
-            What is called.
+            The collective.
         send, out : array or None
-            The arrays given.
-        op, root, dest, source, send_counts, recv_counts, dtype
-            The other arguments; None where not given.
+            The input and the output.
+        op, root, dest, source, send_counts, recv_counts, dtype : optional
+            The other arguments of the call. None if not given.
         makes_output : bool, default False
-            Whether to make the output when none is given.
+            If True, create the output if none is given.
 
         Returns
         -------
         Call
+            The checked call, with all defaults filled in.
 
         Raises
         ------
         CommunicatorError
-            If something does not fit.
+            If an argument is invalid, or the backend does not support the call.
         """
         if row.name not in self._collectives:
-            self.refuse(row, f"{self._can.backend} has no {row.name}; it has {', '.join(self._can.collectives)}")
+            self.reject(
+                row,
+                f"{self._can.backend} does not support {row.name}; choose one of {', '.join(self._can.collectives)}",
+            )
         is_root = True
         if row.rooted:
             root = self._rank_of_group(row, "root", 0 if root is None else root)
             is_root = root == self._rank
         elif root is not None:
-            self.refuse(row, f"it has no root, so root={root!r} has no meaning; leave it out")
+            self.reject(row, f"the collective has no root, but root={root!r} was given; omit root=")
         if row.peers or dest is not None or source is not None:
             dest, source = self._peers(row, dest, source)
         if op is not None and not row.reduces:
-            self.refuse(row, f"it reduces nothing, so op={op!r} has no meaning; leave it out")
+            self.reject(row, f"the collective does not reduce, but op={op!r} was given; omit op=")
         if not row.counted and not (send_counts is None and recv_counts is None):
-            self.refuse(row, "all parts have the same size; leave send_counts and recv_counts out")
+            self.reject(row, "all chunks have the same size, but counts were given; omit send_counts= and recv_counts=")
         if send is not None and row.sends == "nothing":
-            self.refuse(row, "it sends nothing; leave the input out")
+            self.reject(row, "the collective has no input, but one was given; omit it")
         if out is not None and row.receives == "nothing":
-            self.refuse(row, "it receives nothing; leave out= out")
+            self.reject(row, "the collective has no output, but out= was given; omit it")
         if row.sends == row.receives == "nothing":
             return Call(row, None, None, 0, None, None, None, False)
 
-        # The root's input, and the output, may also be given where they are not used; they are checked all the same.
+        # All ranks may pass both arrays, so that the same line works on the root and elsewhere. An array that is not
+        # used on this rank is checked too, because a mistake in it would otherwise show only with another root.
         has_send, has_recv = row.has("sends", is_root), row.has("receives", is_root)
         if send is not None or has_send:
             self._array(row, "the input", send)
         if out is not None:
             self._array(row, "out", out)
         elif has_recv and not (makes_output and send is not None):
-            self._refuse_no_output(row, makes_output)
+            self._reject_no_output(row, makes_output)
         element = self._dtype(row, send, out, dtype)
         counts = self._counts(row, send, send_counts, recv_counts) if row.counted else (None, None)
         if out is None and has_recv:
             out = self._new_output(row, send, counts[1])
         count = self._count(row, send, out, counts)
         if has_recv and isinstance(out, np.ndarray) and not out.flags.writeable:
-            self.refuse(row, "out is read-only; give an array that can be written")
+            self.reject(row, "out is read-only; pass a writable array")
         op_name, scalar = self._op(row, op, element)
         send, recv = (send if has_send else None), (out if has_recv else None)
-        in_place = send is not None and recv is not None and self._shares_memory(row, send, recv, count)
+        in_place = send is not None and recv is not None and self._is_in_place(row, send, recv, count)
         return Call(
             row, send, recv, count, element, op_name, root, in_place, scalar, dest, source, counts[0], counts[1]
         )
 
     def check_send_counts(self, row: Collective, send: Any, send_counts: Any) -> tuple[int, ...]:
-        """Check how an input is cut, before the other ranks are told."""
+        """Check how an input is split, before the counts are sent to other ranks."""
         self._array(row, "the input", send)
-        counts = self._whole_numbers(row, "send_counts", send_counts)
+        counts = self._integers(row, "send_counts", send_counts)
         self._sum_of_counts(row, "send_counts", counts, "the input", send)
         return counts
 
     def check_batch(self, calls: Sequence[Call]) -> None:
-        """Check what only several calls together can get wrong.
+        """Check what can be wrong only with several calls together.
 
         Raises
         ------
         CommunicatorError
-            If an output overlaps the buffer of another call, or this rank sends to itself what it does not receive.
+            If an output overlaps the buffer of another call.
+            If the messages that this rank sends to itself do not match those that it receives from itself.
         """
-        spans = []
+        buffers = []
         for number, call in enumerate(calls):
-            if call.in_place:  # the smaller array lies in the larger one
+            if call.in_place:  # the smaller array is part of the larger one
                 larger = call.send if call.send.size > call.recv.size else call.recv
-                spans.append((*_span(larger), True, number))
+                buffers.append((*_byte_range(larger), True, number))
                 continue
             for array, is_written in ((call.send, False), (call.recv, True)):
                 if array is not None and array.size:
-                    spans.append((*_span(array), is_written, number))
-        reach = written_reach = (0, 0)  # how far the buffers so far go, and whose is the farthest
-        for start, end, is_written, number in sorted(spans):
-            for far, earlier in [written_reach] + [reach] * is_written:
-                if start < far:
-                    self.refuse(
+                    buffers.append((*_byte_range(array), is_written, number))
+        # Sweep the buffers by start address and keep the furthest end so far, of any buffer and of written ones. A read
+        # may overlap reads; a write may overlap nothing. O(n log n), and it names one offending pair.
+        furthest = furthest_written = (0, 0)  # end address, and index of the call
+        for start, end, is_written, number in sorted(buffers):
+            for other_end, other in [furthest_written] + [furthest] * is_written:
+                if start < other_end:
+                    self.reject(
                         calls[number].collective,
-                        f"its buffer overlaps that of {calls[earlier].collective.name} in the same batch, and one of "
-                        "them is written; the calls of a batch have no order, so give each buffers of its own",
+                        f"its buffer overlaps a buffer of {calls[other].collective.name} in the same batch, and one of "
+                        "them is written; calls of a batch are unordered, so use separate buffers",
                     )
-            reach = max(reach, (end, number))
-            written_reach = max(written_reach, (end, number)) if is_written else written_reach
+            furthest = max(furthest, (end, number))
+            furthest_written = max(furthest_written, (end, number)) if is_written else furthest_written
+        # Libraries match messages between the same two ranks in order, here too.
         own_sends = [call for call in calls if call.dest == self._rank]
         own_recvs = [call for call in calls if call.source == self._rank]
         for sent, received in zip(own_sends, own_recvs, strict=False):
             if (sent.count, sent.dtype) != (received.count, received.dtype):
-                self.refuse(
+                self.reject(
                     received.collective,
-                    f"this rank sends itself {sent.count} {sent.dtype}, but receives {received.count} {received.dtype}",
+                    f"this rank sends {sent.count} elements of {sent.dtype} to itself, but receives {received.count} "
+                    f"of {received.dtype}; use the same count and dtype",
                 )
         if len(own_sends) != len(own_recvs):
-            self.refuse(
+            self.reject(
                 (own_sends or own_recvs)[-1].collective,
-                f"this rank sends itself {len(own_sends)} message(s), and receives {len(own_recvs)} from itself; it "
-                "would wait for itself unless one batch holds both",
+                f"this rank sends {len(own_sends)} message(s) to itself, but posts {len(own_recvs)} receive(s) from "
+                "itself, which would deadlock; put each send and its receive in one batch",
             )
 
-    def refuse(self, row: Collective, message: str) -> NoReturn:
+    def reject(self, row: Collective, message: str) -> NoReturn:
         """Raise an error that names the collective and the group."""
         raise CommunicatorError(
             f"{row.name} on {self._group}: {message}",
@@ -192,37 +202,45 @@ class CallValidator:
     def _array(self, row: Collective, name: str, array: Any) -> None:
         if not isinstance(array, self._array_type):
             module = self._xp.__name__
-            self.refuse(
-                row, f"{name} must be a {module} array, not {type(array).__name__}; {module}.asarray() makes one"
+            self.reject(
+                row,
+                f"{name} must be a {module} array, not {type(array).__name__}; convert it with {module}.asarray()",
             )
         if not array.flags.c_contiguous:
-            self.refuse(row, f"{name} is not contiguous (shape {array.shape}, strides {array.strides}); copy it first")
+            self.reject(
+                row,
+                f"{name} must be contiguous, but has shape {array.shape} and strides {array.strides}; copy it first",
+            )
         if self._device is not None and array.device.id != self._device:
-            self.refuse(
-                row, f"{name} is on GPU {array.device.id}, but this rank works on GPU {self._device}; move it there"
+            self.reject(
+                row, f"{name} is on GPU {array.device.id}, but this rank uses GPU {self._device}; copy it to that GPU"
             )
 
-    def _refuse_no_output(self, row: Collective, makes_output: bool) -> NoReturn:
+    def _reject_no_output(self, row: Collective, makes_output: bool) -> NoReturn:
         if row.only_root == "sends" and makes_output:
-            self.refuse(row, "this rank needs out=, or an input of the root's shape, to know how much it will get")
+            self.reject(
+                row,
+                "out= is required on this rank; pass the array that receives the data, or an input with the shape of "
+                "the root's",
+            )
         if makes_output:
-            self.refuse(row, "it needs out=, where what comes can go")
-        self.refuse(row, "prepare() needs out=, because the call is made again and again on the same arrays")
+            self.reject(row, "out= is required; pass the array that receives the data")
+        self.reject(row, "prepare() requires out=, because repeated calls use the same arrays; pass the output array")
 
     def _dtype(self, row: Collective, send: Any, out: Any, asked: Any) -> np.dtype[Any]:
-        given: np.dtype[Any] = out.dtype if send is None else send.dtype
-        if out is not None and out.dtype != given:
-            self.refuse(row, f"out is {out.dtype}, but the input is {given}; give both the same dtype")
-        element = find_dtype(given if asked is None else asked)
-        if element != given and given != np.dtype(f"u{element.itemsize}"):
-            self.refuse(
-                row, f"dtype={element} can be carried by arrays of {element} or uint{8 * element.itemsize}, not {given}"
+        of_arrays: np.dtype[Any] = out.dtype if send is None else send.dtype
+        if out is not None and out.dtype != of_arrays:
+            self.reject(row, f"out is {out.dtype}, but the input is {of_arrays}; pass arrays of the same dtype")
+        element = find_dtype(of_arrays if asked is None else asked)
+        if element != of_arrays and of_arrays != np.dtype(f"u{element.itemsize}"):
+            self.reject(
+                row, f"dtype={element} requires arrays of {element} or uint{8 * element.itemsize}, not {of_arrays}"
             )
-        allowed = self._reducible if row.reduces else self._dtypes
-        if element not in allowed:
-            does = "reduce" if row.reduces else "carry"
-            names = ", ".join(sorted(dtype.name for dtype in allowed))
-            self.refuse(row, f"{self._can.backend} does not {does} {element}; it does {names}")
+        supported = self._reducible if row.reduces else self._dtypes
+        if element not in supported:
+            what = f"reductions of {element}" if row.reduces else str(element)
+            names = ", ".join(sorted(dtype.name for dtype in supported))
+            self.reject(row, f"{self._can.backend} does not support {what}; choose one of {names}")
         return element
 
     def _new_output(self, row: Collective, send: Any, recv_counts: tuple[int, ...] | None) -> Any:
@@ -235,29 +253,33 @@ class CallValidator:
             first, *rest = shape or (1,)
             return self._xp.empty((first * n, *rest), send.dtype)
         if not shape or shape[0] % n:
-            self.refuse(
+            self.reject(
                 row,
-                f"the input's first dimension is {shape[0] if shape else 0}, which does not divide by the {n} ranks of "
-                f"{self._group}; pad it, or give out=",
+                f"the first dimension of the input is {shape[0] if shape else 0}, which is not divisible by the {n} "
+                f"ranks of {self._group}; pad it, or pass out=",
             )
         return self._xp.empty((shape[0] // n, *shape[1:]), send.dtype)
 
-    def _shares_memory(self, row: Collective, send: Any, recv: Any, count: int) -> bool:
+    def _is_in_place(self, row: Collective, send: Any, recv: Any, count: int) -> bool:
+        """Return True for a valid in-place layout and False for disjoint arrays; reject everything else."""
         if self._xp is np and not np.may_share_memory(send, recv):
             return False
-        start, end = _pointer(send), _pointer(recv)
-        if end + recv.nbytes <= start or start + send.nbytes <= end:
+        send_start, recv_start = _pointer(send), _pointer(recv)
+        if recv_start + recv.nbytes <= send_start or send_start + send.nbytes <= recv_start:
             return False
         if not row.in_place:
-            self.refuse(row, "the input and out overlap, and it cannot work in place; give arrays that do not overlap")
+            self.reject(row, f"the input and out overlap, but {row.name} cannot work in place; pass separate arrays")
+        # NCCL's in-place layout: the buffer with one block must be this rank's block of the buffer with n blocks.
+        # all_gather: send == recv + rank * count. reduce_scatter: recv == send + rank * count. all_reduce: send ==
+        # recv.
         own = self._rank * count * send.dtype.itemsize
         expected = own * (row.sends == "count x n") - own * (row.receives == "count x n")
-        if end - start != expected:
-            self.refuse(
+        offset = recv_start - send_start
+        if offset != expected:
+            self.reject(
                 row,
-                "the input and out overlap, but not at the place that in-place calls have"
-                + (f" (byte {abs(expected)}, given {abs(end - start)})" if expected or end - start else "")
-                + "; give arrays that do not overlap",
+                f"the input and out overlap, but out must start at byte {expected:+d} of the input to work in place, "
+                f"not at byte {offset:+d}; pass separate arrays",
             )
         return True
 
@@ -270,53 +292,57 @@ class CallValidator:
             self._sum_of_counts(row, "recv_counts", counts[1], "out", out)
             return sum(counts[0])
         n = self._size
+        # The count comes from the buffer that has exactly `count` elements, so that the other one can be checked.
         if row.sends == "count" and send is not None:
             count: int = send.size
-            first = "the input"
+            given = f"the input has {count}"
         elif row.receives == "count" and out is not None:
             count = out.size
-            first = "out"
+            given = f"out has {count}"
         else:
             count, rest = divmod(send.size, n)
-            first = "the input"
+            given = f"the input has {send.size}"
             if rest:
-                self.refuse(
-                    row, f"the input has {send.size} elements, which do not divide by the {n} ranks of {self._group}"
+                self.reject(
+                    row, f"{given} elements, which is not divisible by the {n} ranks of {self._group}; pad the input"
                 )
-        if send is not None and send.size != (wanted := row.elements("sends", count, n)):
-            self._refuse_size(row, "the input", send, first, count, wanted)
-        if out is not None and out.size != (wanted := row.elements("receives", count, n)):
-            self._refuse_size(row, "out", out, first, count, wanted)
+        arrays: tuple[tuple[str, Any, Direction], ...] = ("the input", send, "sends"), ("out", out, "receives")
+        for name, array, side in arrays:
+            if array is not None and array.size != (expected := row.elements(side, count, n)):
+                self.reject(
+                    row,
+                    f"{name} has {array.size} elements, but must have {expected}: {given}, and {self._group} has {n} "
+                    f"rank{'s' * (n != 1)}",
+                )
         return count
-
-    def _refuse_size(self, row: Collective, name: str, array: Any, other: str, count: int, wanted: int) -> NoReturn:
-        self.refuse(
-            row,
-            f"{name} has {array.size} elements, but {other} with {count} on {self._size} ranks needs {wanted}",
-        )
 
     def _counts(
         self, row: Collective, send: Any, send_counts: Any, recv_counts: Any
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
         if recv_counts is None:
-            self.refuse(row, f"it needs recv_counts: how many elements come from each of the {self._size} ranks")
+            self.reject(
+                row,
+                f"recv_counts= is required; pass the number of elements to receive from each of the {self._size} ranks",
+            )
         return (
             self.check_send_counts(row, send, send_counts),
-            self._whole_numbers(row, "recv_counts", recv_counts),
+            self._integers(row, "recv_counts", recv_counts),
         )
 
-    def _whole_numbers(self, row: Collective, name: str, counts: Any) -> tuple[int, ...]:
-        given: npt.NDArray[Any] = np.asarray(counts.get() if hasattr(counts, "get") else counts)
+    def _integers(self, row: Collective, name: str, counts: Any) -> tuple[int, ...]:
+        given: npt.NDArray[Any] = np.asarray(counts.get() if hasattr(counts, "get") else counts)  # CuPy has get()
         if given.shape != (self._size,) or given.dtype.kind not in "iu" or (given < 0).any():
-            self.refuse(
-                row, f"{name} must be {self._size} whole numbers, one for each rank of {self._group}, not {counts!r}"
+            self.reject(
+                row,
+                f"{name} must be {self._size} non-negative integer{'s' * (self._size != 1)}, one per rank of "
+                f"{self._group}, not {counts!r}",
             )
         return tuple(given.tolist())
 
     def _sum_of_counts(self, row: Collective, name: str, counts: tuple[int, ...], array_name: str, array: Any) -> None:
         if sum(counts) != array.size:
             shape = f" (shape {array.shape}: counts are elements, not rows)" if array.ndim > 1 else ""
-            self.refuse(row, f"{name} add up to {sum(counts)}, but {array_name} has {array.size} elements{shape}")
+            self.reject(row, f"{name} add up to {sum(counts)}, but {array_name} has {array.size} elements{shape}")
 
     # -- operations and ranks ------------------------------------------------------------------------------------------
 
@@ -331,7 +357,9 @@ class CallValidator:
             return op, None
         known = find_op(op)
         if known.name not in self._can.ops:
-            self.refuse(row, f"{self._can.backend} has no {known.name}; it has {', '.join(self._can.ops)}")
+            self.reject(
+                row, f"{self._can.backend} does not support op={known.name!r}; choose one of {', '.join(self._can.ops)}"
+            )
         return known.name, scalar_in(known, dtype)
 
     def _peers(self, row: Collective, dest: int | None, source: int | None) -> tuple[int | None, int | None]:
@@ -339,11 +367,11 @@ class CallValidator:
         for name, rank in (("dest", dest), ("source", source)):
             if name not in row.peers:
                 if rank is not None:
-                    self.refuse(row, f"it has no {name}, so {name}={rank!r} has no meaning; leave it out")
+                    self.reject(row, f"the collective has no {name}, but {name}={rank!r} was given; omit {name}=")
                 peers.append(None)
             else:
                 if rank is None:
-                    self.refuse(row, f"it needs {name}=, a rank of the group, 0 to {self._size - 1} in {self._group}")
+                    self.reject(row, f"{name}= is required; pass a rank of the group, 0 to {self._size - 1}")
                 peers.append(self._rank_of_group(row, name, rank))
         return peers[0], peers[1]
 
@@ -351,16 +379,13 @@ class CallValidator:
         try:
             number = operator.index(rank)
         except TypeError:
-            self.refuse(row, f"the {name} must be a whole number, not {rank!r}")
+            self.reject(row, f"{name} must be an integer, not {rank!r}")
         if not 0 <= number < self._size:
-            self.refuse(
-                row,
-                f"{name} {number} does not exist; give a rank of the group, 0 to {self._size - 1} in {self._group}",
-            )
+            self.reject(row, f"{name} must be a rank of the group, 0 to {self._size - 1}, not {number}")
         return number
 
 
-def _span(array: Any) -> tuple[int, int]:
+def _byte_range(array: Any) -> tuple[int, int]:
     start = _pointer(array)
     return start, start + int(array.nbytes)
 
@@ -369,10 +394,13 @@ def _pointer(array: Any) -> int:
     return int(array.__array_interface__["data"][0]) if isinstance(array, np.ndarray) else int(array.data.ptr)
 
 
-def signature(calls: Sequence[Call]) -> str:
-    """What must be the same on every rank, as text: collective, count, dtype, operation and root; or ``"split"``.
+# -- comparison between ranks ------------------------------------------------------------------------------------------
 
-    Sends and receives are between two ranks and leave no trace. The scalar of ``pre_mul_sum`` is each rank's own.
+
+def signature(calls: Sequence[Call]) -> str:
+    """Return what all ranks must agree on, as text: collective, count, dtype, op and root. ``"split"`` for no calls.
+
+    Messages concern only two ranks and are not included. The scalar of ``pre_mul_sum`` may differ between ranks.
 
     Examples
     --------
@@ -383,36 +411,36 @@ def signature(calls: Sequence[Call]) -> str:
     """
     if not calls:
         return "split"
-    return ", ".join([_text(*_facts(call)) for call in calls if not call.collective.peers])
+    return ", ".join([_text(*_agreed(call)) for call in calls if not call.collective.peers])
 
 
-def fingerprint(calls: Sequence[Call]) -> int:
-    """The signature as a number, quickly: the same for the same, and different for what differs, but one in 2**32."""
+def checksum(calls: Sequence[Call]) -> int:
+    """Return a 32-bit checksum of the signature, which is fast to compare between ranks."""
     if len(calls) == 1:
-        return _number(*_facts(calls[0]))
+        return _cached_checksum(*_agreed(calls[0]))
     return zlib.crc32(signature(calls).encode())
 
 
-def _facts(call: Call) -> tuple[Any, ...]:
+def mismatch_error(rank: int, signature: str, other: int, other_signature: str) -> CommunicatorError:
+    """Return the error for two ranks of a group that issue different calls."""
+    if rank > other:
+        rank, signature, other, other_signature = other, other_signature, rank, signature
+    return CommunicatorError(
+        f"ranks disagree: rank {rank} of the group calls {signature}, but rank {other} calls {other_signature}; issue "
+        "the same calls on every rank"
+    )
+
+
+def _agreed(call: Call) -> tuple[Any, ...]:
     row, dtype = call.collective, call.dtype
     return row.name, None if dtype is None or row.counted else call.count, dtype, call.op, call.root
 
 
 def _text(name: str, count: int | None, dtype: Any, op: str | None, root: int | None) -> str:
-    told = {"count": count, "dtype": dtype, "op": op, "root": root}
-    return " ".join([name, *(f"{what}={value}" for what, value in told.items() if value is not None)])
+    arguments = {"count": count, "dtype": dtype, "op": op, "root": root}
+    return " ".join([name, *(f"{key}={value}" for key, value in arguments.items() if value is not None)])
 
 
-@lru_cache(maxsize=1024)
-def _number(*facts: Any) -> int:
-    return zlib.crc32(_text(*facts).encode())
-
-
-def disagreement(rank: int, calls: str, other: int, other_calls: str) -> CommunicatorError:
-    """The error for ranks of a group that do not make the same call."""
-    if rank > other:
-        rank, calls, other, other_calls = other, other_calls, rank, calls
-    return CommunicatorError(
-        f"ranks disagree: rank {rank} of the group calls {calls}, rank {other} calls {other_calls}; "
-        "every rank must make the same call"
-    )
+@lru_cache(maxsize=1024)  # a sweep repeats few different calls, and formatting costs more than the comparison
+def _cached_checksum(*agreed: Any) -> int:
+    return zlib.crc32(_text(*agreed).encode())

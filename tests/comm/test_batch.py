@@ -1,4 +1,4 @@
-"""Batches: what is refused before anything starts, and what runs together."""
+"""Batches: which are rejected before any call starts, and how the calls run together."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def ring_both_ways(comm: Any) -> list[list[float]]:
     return [from_left.tolist(), from_right.tolist(), total.tolist()]
 
 
-def test_messages_and_collectives_go_together(engines: ml.Engines) -> None:
+def test_a_batch_may_mix_messages_and_collectives(engines: ml.Engines) -> None:
     assert engines.run(ring_both_ways)["value"].tolist() == [
         [[(rank - 1) % 4], [10 * ((rank + 1) % 4)], [6]] for rank in range(4)
     ]
@@ -52,7 +52,7 @@ def in_order(comm: Any) -> list[float]:
     return [out.item() for out in outs]
 
 
-def test_the_first_receive_gets_what_was_sent_first_and_a_rank_may_have_nothing_to_do(engines: ml.Engines) -> None:
+def test_messages_match_in_order_and_a_rank_may_have_none(engines: ml.Engines) -> None:
     assert engines.run(in_order)["value"].tolist() == [[], [], [], [1.0, 2.0, 3.0]]
 
 
@@ -70,12 +70,12 @@ def prepared_many_times(comm: Any) -> list[float]:
     return seen
 
 
-def test_a_prepared_batch_is_made_again_and_again(engines: ml.Engines) -> None:
+def test_a_prepared_batch_runs_repeatedly(engines: ml.Engines) -> None:
     values = engines.run(prepared_many_times)["value"].tolist()
     assert values == [[0, 0, (rank - 1) % 4, 1.5, 2 * ((rank - 1) % 4), 3.0] for rank in range(4)]
 
 
-def test_a_body_that_raises_makes_no_call(comm: Communicator) -> None:
+def test_a_block_that_raises_issues_no_call(comm: Communicator) -> None:
     out = np.zeros(3)
 
     def body() -> None:
@@ -88,7 +88,7 @@ def test_a_body_that_raises_makes_no_call(comm: Communicator) -> None:
     assert out.tolist() == [0, 0, 0]
 
 
-def test_a_call_that_does_not_fit_makes_no_call(comm: Communicator) -> None:
+def test_a_block_with_an_invalid_call_issues_no_call(comm: Communicator) -> None:
     out = np.zeros(3)
 
     def body() -> None:
@@ -96,12 +96,12 @@ def test_a_call_that_does_not_fit_makes_no_call(comm: Communicator) -> None:
             batch.all_reduce(np.ones(3), out)
             batch.broadcast(np.ones(3), root=7)
 
-    with pytest.raises(CommunicatorError, match="root 7 does not exist"):
+    with pytest.raises(CommunicatorError, match="root must be a rank of the group, 0 to 0, not 7"):
         body()
     assert out.tolist() == [0, 0, 0]
 
 
-def test_no_rank_is_left_half_way_when_the_body_raises_on_one(thread_engines: ml.Engines) -> None:
+def test_no_rank_stops_half_way_if_the_block_raises_on_one(thread_engines: ml.Engines) -> None:
     outs = [np.zeros(1) for _ in range(4)]
 
     def half(comm: Any) -> None:
@@ -121,20 +121,32 @@ def test_no_rank_is_left_half_way_when_the_body_raises_on_one(thread_engines: ml
     [
         (
             lambda b, x: (b.all_reduce(x, x), b.all_gather(x)),
-            "its buffer overlaps that of all_.* in the same batch, and one of them is written",
+            "its buffer overlaps a buffer of all_.* in the same batch, and one of them is written; calls",
         ),
-        (lambda b, x: (b.all_gather(x), b.all_reduce(np.ones(2), x[2:4])), "its buffer overlaps that of all_gather"),
-        (lambda b, x: (b.recv(x[:3], 0), b.recv(x[2:], 0), b.send(np.ones(3), 0)), "its buffer overlaps that of recv"),
-        (lambda b, x: b.send(x, 0), r"sends itself 1 message\(s\), and receives 0 from itself"),
+        (
+            lambda b, x: (b.all_gather(x), b.all_reduce(np.ones(2), x[2:4])),
+            "its buffer overlaps a buffer of all_gather",
+        ),
+        (
+            lambda b, x: (b.recv(x[:3], 0), b.recv(x[2:], 0), b.send(np.ones(3), 0)),
+            "its buffer overlaps a buffer of recv",
+        ),
+        (
+            lambda b, x: b.send(x, 0),
+            r"sends 1 message\(s\) to itself, but posts 0 receive\(s\) from itself, which would deadlock; put",
+        ),
         (
             lambda b, x: (b.send(x, 0), b.recv(np.empty(2), 0)),
-            "this rank sends itself 4 float64, but receives 2 float64",
+            "this rank sends 4 elements of float64 to itself, but receives 2 of float64",
         ),
-        (lambda b, x: (b.send(x, 0), b.recv(np.empty(4, "int64"), 0)), "sends itself 4 float64, but receives 4 int64"),
-        (lambda b, x: None, "the batch on tp_0 has no calls; add some"),
+        (
+            lambda b, x: (b.send(x, 0), b.recv(np.empty(4, "int64"), 0)),
+            "sends 4 elements of float64 to itself, but receives 4 of int64",
+        ),
+        (lambda b, x: None, "the batch on tp_0 is empty; add calls to it"),
     ],
 )
-def test_what_only_the_whole_shows_is_refused(comm: Communicator, fill: Any, message: str) -> None:
+def test_calls_that_conflict_in_one_batch_are_rejected(comm: Communicator, fill: Any, message: str) -> None:
     batch = comm.batch()
     fill(batch, np.ones(4))
     with pytest.raises(CommunicatorError, match=message):
@@ -143,7 +155,7 @@ def test_what_only_the_whole_shows_is_refused(comm: Communicator, fill: Any, mes
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 4), st.booleans()), min_size=2, max_size=7))
 @settings(deadline=None, max_examples=200)
-def test_exactly_the_overlaps_with_a_written_buffer_are_refused(spans: list[tuple[int, int, bool]]) -> None:
+def test_exactly_the_overlaps_with_a_written_buffer_are_rejected(spans: list[tuple[int, int, bool]]) -> None:
     whole = np.zeros(12)
     batch = Communicator(ThreadWorld(1).backend(0)).batch()
     for start, length, is_written in spans:
@@ -164,7 +176,7 @@ def test_exactly_the_overlaps_with_a_written_buffer_are_refused(spans: list[tupl
         batch.prepare()()
 
 
-def test_reading_the_same_buffer_twice_and_neighbours_in_memory_are_fine(comm: Communicator) -> None:
+def test_calls_may_read_the_same_buffer_and_use_adjacent_ones(comm: Communicator) -> None:
     x = np.arange(4.0)
     with comm.batch() as batch:
         batch.all_reduce(x[:2])
@@ -174,15 +186,15 @@ def test_reading_the_same_buffer_twice_and_neighbours_in_memory_are_fine(comm: C
     assert x.tolist() == [0, 1, 20, 30]
 
 
-def test_a_batch_is_made_once(comm: Communicator) -> None:
+def test_a_batch_runs_once(comm: Communicator) -> None:
     with comm.batch() as batch:
         batch.barrier()
-    with pytest.raises(CommunicatorError, match=re.escape("this batch has been made; start a new one with batch()")):
+    with pytest.raises(CommunicatorError, match=re.escape("this batch has already run; start a new one with batch()")):
         batch.barrier()
     assert repr(batch) == "<batch on tp_0: barrier count=0, done>"
     assert len(batch) == 1
 
 
-def test_the_counts_are_needed_in_a_batch(comm: Communicator) -> None:
-    with pytest.raises(CommunicatorError, match="it needs recv_counts"):
+def test_a_batch_requires_recv_counts(comm: Communicator) -> None:
+    with pytest.raises(CommunicatorError, match="recv_counts= is required"):
         comm.batch().all_to_all_v(np.ones(1), send_counts=[1])

@@ -1,4 +1,4 @@
-"""The right answers of the catalog, against answers worked out the plain way."""
+"""The expected outputs of the catalog, compared with a simple implementation in numpy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.comm.catalog import CATALOG, find_collective
-from meshlab.comm.correctness import Answer, Case, count_mistakes, encode
+from meshlab.comm.correctness import Case, Expected, count_wrong, encode
 from meshlab.comm.elements import DTYPES, OPS, find_dtype, find_op
 from meshlab.errors import CommunicatorError
 
@@ -19,7 +19,7 @@ OPS_TO_TRY = ["pre_mul_sum(3)" if name == "pre_mul_sum" else name for name in OP
 
 @given(st.integers(1, 5), st.integers(0, 9), st.sampled_from(OPS_TO_TRY), st.data())
 @settings(deadline=None, max_examples=60)
-def test_answers(n: int, count: int, op: str, data: st.DataObject) -> None:
+def test_expected_outputs(n: int, count: int, op: str, data: st.DataObject) -> None:
     root, member, source = (data.draw(st.integers(0, n - 1)) for _ in range(3))
     counts = np.array(data.draw(st.lists(st.lists(st.integers(0, 5), min_size=n, max_size=n), min_size=n, max_size=n)))
     dtype = np.dtype("int64")
@@ -37,7 +37,7 @@ def test_answers(n: int, count: int, op: str, data: st.DataObject) -> None:
     long = [value(rank, np.arange(count * n)) for rank in range(n)]
     uneven = [np.split(value(rank, np.arange(counts[rank].sum())), np.cumsum(counts[rank])[:-1]) for rank in range(n)]
     mine = slice(member * count, (member + 1) * count)
-    right = {
+    outputs = {
         "all_reduce": reduce(short),
         "reduce": reduce(short),
         "all_gather": np.concatenate(short),
@@ -51,19 +51,18 @@ def test_answers(n: int, count: int, op: str, data: st.DataObject) -> None:
         "send_recv": short[source],
     }
     case = Case(value, n, member, count, dtype, find_op(op), root, source, counts)
-    assert set(right) == {name for name, row in CATALOG.items() if row.answer is not None}
-    for name, whole in right.items():
-        answer = CATALOG[name].answer
-        assert answer is not None
-        first = data.draw(st.integers(0, len(whole)))
-        index = np.arange(first, len(whole))
-        got = answer(case, index)
-        assert got.right.tolist() == whole[first:].tolist(), name
-        assert np.all(got.slack == 0), name
+    assert set(outputs) == {name for name, row in CATALOG.items() if row.expected is not None}
+    for name, output in outputs.items():
+        compute = CATALOG[name].expected
+        assert compute is not None
+        first = data.draw(st.integers(0, len(output)))
+        expected = compute(case, np.arange(first, len(output)))
+        assert expected.values.tolist() == output[first:].tolist(), name
+        assert np.all(expected.tolerance == 0), name
 
 
 @given(st.integers(1, 10**7), st.sampled_from([1, 2, 4, 8]), st.integers(1, 16))
-def test_a_count_gives_at_most_the_wanted_size(size: int, itemsize: int, n: int) -> None:
+def test_a_count_gives_at_most_the_requested_size(size: int, itemsize: int, n: int) -> None:
     for row in CATALOG.values():
         if not row.is_measurable:
             continue
@@ -74,8 +73,8 @@ def test_a_count_gives_at_most_the_wanted_size(size: int, itemsize: int, n: int)
 
 
 def test_bus_bandwidth_factors_and_sizes_are_those_of_nccl_tests() -> None:
-    facts = {name: (row.bus_factor(8), row.size_bytes(1, 4, 8)) for name, row in CATALOG.items() if row.is_measurable}
-    assert facts == {
+    table = {name: (row.bus_factor(8), row.size_bytes(1, 4, 8)) for name, row in CATALOG.items() if row.is_measurable}
+    assert table == {
         "all_reduce": (1.75, 4),
         "all_gather": (0.875, 32),
         "reduce_scatter": (0.875, 32),
@@ -89,14 +88,14 @@ def test_bus_bandwidth_factors_and_sizes_are_those_of_nccl_tests() -> None:
     }
 
 
-def test_what_works_in_place_is_what_nccl_allows() -> None:
+def test_the_in_place_collectives_are_those_of_nccl() -> None:
     in_place = {name for name, row in CATALOG.items() if row.in_place}
     assert in_place == {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "gather", "scatter"}
 
 
 @pytest.mark.parametrize("op", ["sum", "prod"])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_rank_coded_data_tells_ranks_and_places_apart(dtype: str, op: str) -> None:
+def test_rank_coded_data_distinguishes_ranks_and_positions(dtype: str, op: str) -> None:
     index = np.arange(4096)
     coded = {rank: encode(rank, index, DTYPES[dtype], find_op(op)).astype(float) for rank in range(8)}
     few = op == "prod" or dtype.startswith(("float8", "bfloat16"))
@@ -112,55 +111,55 @@ def test_four_ranks_of_rank_coded_data_are_exact_but_for_avg(dtype: str, op: str
     kind = DTYPES[dtype]
     reduce_op = find_op("pre_mul_sum(1)" if op.startswith("pre") else op)
     case = Case(lambda rank, index: encode(rank, index, kind, reduce_op), 4, 0, 100, kind, reduce_op)
-    answer = CATALOG["all_reduce"].answer(case, np.arange(100))  # type: ignore[misc]
+    expected = CATALOG["all_reduce"].expected(case, np.arange(100))  # type: ignore[misc]
     inputs = [encode(rank, np.arange(100), kind, reduce_op) for rank in range(4)]
     total = inputs[0]
     for data in inputs[1:]:
         total = reduce_op.combine(total, data)
     if op != "avg":
-        assert (total.astype(answer.right.dtype) == answer.right).all()
+        assert (total.astype(expected.values.dtype) == expected.values).all()
     if op not in ("avg", "prod"):
-        assert np.all(answer.slack == 0)
+        assert np.all(expected.tolerance == 0)
 
 
 @given(st.integers(1, 8), st.sampled_from(["float16", "bfloat16", "float32"]), st.sampled_from(OPS_TO_TRY), st.data())
 @settings(deadline=None, max_examples=60)
-def test_rounding_in_any_order_stays_inside_the_slack(n: int, dtype: str, op: str, data: st.DataObject) -> None:
+def test_rounding_in_any_order_stays_within_the_tolerance(n: int, dtype: str, op: str, data: st.DataObject) -> None:
     kind, reduce_op = DTYPES[dtype], find_op(op)
     seed = data.draw(st.integers(0, 2**32 - 1))
     low = 0.5 if op == "prod" else -2.0
     inputs = [np.random.default_rng([seed, rank]).uniform(low, 2.0, 50).astype(kind) for rank in range(n)]
     case = Case(lambda rank, index: inputs[rank][index], n, 0, 50, kind, reduce_op)
-    answer = CATALOG["all_reduce"].answer(case, np.arange(50))  # type: ignore[misc]
+    expected = CATALOG["all_reduce"].expected(case, np.arange(50))  # type: ignore[misc]
     scale = np.array(1 / n if op == "avg" else 3 if op.startswith("pre") else 1).astype(kind)
     for order in (data.draw(st.permutations(range(n))), range(n)):
         terms = [inputs[rank] * scale for rank in order]  # avg as NCCL does it: scaled before the sum
         while len(terms) > 1:
             at = data.draw(st.integers(0, len(terms) - 2))
             terms[at : at + 2] = [reduce_op.combine(terms[at], terms[at + 1])]
-        assert count_mistakes(terms[0], answer) == 0
-    wrong = (answer.right + 1.01 * np.maximum(answer.slack, float(np.finfo(np.float32).eps))).astype(np.float64)
-    assert count_mistakes(wrong, answer) == 50
+        assert count_wrong(terms[0], expected) == 0
+    wrong = expected.values + 1.01 * np.maximum(expected.tolerance, float(np.finfo(np.float32).eps))
+    assert count_wrong(wrong.astype(np.float64), expected) == 50
 
 
-def test_what_is_not_a_number_is_a_mistake() -> None:
-    assert count_mistakes(np.array([np.nan, 1.0]), Answer(np.array([1.0, 1.0]), np.inf)) == 1
+def test_nan_is_always_wrong() -> None:
+    assert count_wrong(np.array([np.nan, 1.0]), Expected(np.array([1.0, 1.0]), np.inf)) == 1
 
 
 @pytest.mark.parametrize(
     ("find", "name", "message"),
     [
-        (find_collective, "sum", "no collective 'sum'; there are all_reduce, all_gather"),
-        (find_dtype, "float33", "no dtype 'float33'; there are float32, float64"),
-        (find_dtype, np.dtype(">f4"), r"no dtype dtype\('>f4'\)"),
-        (find_dtype, bool, "no dtype <class 'bool'>"),
-        (find_op, "xor", "no reduce operation 'xor'; there are sum, prod, min, max, avg, pre_mul_sum"),
-        (find_op, 7, "no reduce operation 7"),
-        (find_op, "pre_mul_sum", r"needs its scalar; give op=pre_mul_sum\(0.5\)"),
-        (find_op, "pre_mul_sum(x)", "takes a number, not 'x'"),
+        (find_collective, "sum", "unknown collective 'sum'; choose one of all_reduce, all_gather"),
+        (find_dtype, "float33", "unknown dtype 'float33'; choose one of float32, float64"),
+        (find_dtype, np.dtype(">f4"), r"unknown dtype dtype\('>f4'\)"),
+        (find_dtype, bool, "unknown dtype <class 'bool'>"),
+        (find_op, "xor", "unknown reduce operation 'xor'; choose one of sum, prod, min, max, avg, pre_mul_sum"),
+        (find_op, 7, "unknown reduce operation 7"),
+        (find_op, "pre_mul_sum", r"needs a scalar; pass op=pre_mul_sum\(0.5\)"),
+        (find_op, "pre_mul_sum(x)", "must be a number, not 'x'"),
     ],
 )
-def test_unknown_names_list_the_known_ones(find: Any, name: Any, message: str) -> None:
+def test_errors_for_unknown_names_list_the_known_ones(find: Any, name: Any, message: str) -> None:
     with pytest.raises(CommunicatorError, match=message):
         find(name)
 

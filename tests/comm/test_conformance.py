@@ -1,7 +1,7 @@
-"""One suite for every backend: each collective, dtype, operation, size and place, against numpy.
+"""One suite for all backends: every collective, dtype, operation, size and root, compared with numpy.
 
-The loops run inside one call on the ranks, so that a whole group is checked in one go, and all that is wrong is told at
-once. What a backend cannot do, it says in its capabilities; another test sees that it refuses the rest.
+The loops run inside one call on the ranks, so that a group is checked in one round and all errors are reported
+together. The suite covers the capabilities that a backend reports. Separate tests check that it rejects all else.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Arrays = list[np.ndarray]
 SIZES = {"float32": [0, 1, 7, 64], "bfloat16": [0, 1, 64], "int8": [0, 7]}
 OTHER_SIZES = [7]
 LARGE = (1 << 20) // 4 + 3
-SCALAR = 3  # every dtype holds it
+SCALAR = 3  # exact in every dtype
 
 
 class Given(NamedTuple):
-    """Arguments of one call, beside its arrays."""
+    """Arguments of a call, without its arrays."""
 
     op: str | None = None
     root: int | None = None
@@ -45,17 +45,17 @@ class Given(NamedTuple):
 
 
 def counts_of(n: int, size: int) -> np.ndarray:
-    """How many elements each rank sends to each, in all_to_all_v: unequal, and none at all here and there."""
+    """Return the number of elements that each rank sends to each in all_to_all_v: different, and sometimes zero."""
     return np.array(
         [[(size * (1 + sender + 2 * receiver)) % (size + 3) for receiver in range(n)] for sender in range(n)]
     )
 
 
-# -- what numpy gives: the inputs of all ranks in, the outputs of all ranks out ----------------------------------------
+# -- numpy: from the inputs of all ranks to the outputs of all ranks ---------------------------------------------------
 
 
 def reduce_all(inputs: Arrays, given: Given) -> np.ndarray:
-    """The reduction: exact in float64 for floating point, wrapped as the type wraps for integers."""
+    """Return the reduction: in float64 for floating point, with overflow as in the dtype for integers."""
     dtype = inputs[0].dtype
     whole = dtype.kind in "iu"
     terms = np.array(inputs) if whole else np.array([data.astype(np.float64) for data in inputs])
@@ -67,12 +67,12 @@ def reduce_all(inputs: Arrays, given: Given) -> np.ndarray:
     total = reduce(terms, axis=0, **kept)
     if op == "avg":
         n = len(inputs)
-        exact = [abs(int(t)) // n * (-1 if t < 0 else 1) for t in total] if whole else []  # of any size
+        exact = [abs(int(t)) // n * (-1 if t < 0 else 1) for t in total] if whole else []  # Python integers
         total = np.array(exact, object) if whole else total / n
     return total.astype(dtype) if whole else total
 
 
-def right_outputs(name: str, inputs: Arrays, given: Given) -> list[np.ndarray | None]:
+def expected_outputs(name: str, inputs: Arrays, given: Given) -> list[np.ndarray | None]:
     n, root = len(inputs), given.root or 0
     if name == "all_reduce":
         return [reduce_all(inputs, given)] * n
@@ -96,16 +96,16 @@ def right_outputs(name: str, inputs: Arrays, given: Given) -> list[np.ndarray | 
 
 
 def magnitude(name: str, inputs: Arrays, given: Given, me: int) -> np.ndarray:
-    """The sum of magnitudes behind every element of a reduction; of the products, for a product."""
+    """Return the sum (or product) of magnitudes for every element of a reduction."""
     positive = [np.abs(data) for data in inputs]
-    return np.asarray(right_outputs(name, positive, given)[me])
+    return np.asarray(expected_outputs(name, positive, given)[me])
 
 
-# -- what the ranks do -------------------------------------------------------------------------------------------------
+# -- on the ranks ------------------------------------------------------------------------------------------------------
 
 
 def inputs_of(ranks: Sequence[int], size: int, dtype: np.dtype[Any], op: str | None) -> Arrays:
-    """What each rank puts in, known to all."""
+    """Return the inputs of all ranks. Every rank computes all of them."""
     inputs = []
     for rank in ranks:
         random = np.random.default_rng([rank, size])
@@ -118,7 +118,7 @@ def inputs_of(ranks: Sequence[int], size: int, dtype: np.dtype[Any], op: str | N
 
 
 def cases(comm: Any, dtype: str) -> Iterator[tuple[str, Given]]:
-    """Every call that the backend can do with a dtype, in the same order on all ranks."""
+    """Yield every call that the backend supports with a dtype, in the same order on all ranks."""
     can = comm.capabilities()
     carried = dtype if dtype.startswith("float8") else None
     for name, row in CATALOG.items():
@@ -136,7 +136,7 @@ def cases(comm: Any, dtype: str) -> Iterator[tuple[str, Given]]:
 
 
 class Checker:
-    """Makes calls on one rank and notes those whose result is wrong."""
+    """Runs calls on one rank and collects those with a wrong result."""
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
@@ -146,31 +146,33 @@ class Checker:
         array = self.comm.xp.asarray(data.view(np.uint8) if data.dtype.name.startswith("float8") else data)
         return array.copy()
 
-    def expect(self, what: str, got: Any, right: np.ndarray | None, dtype: np.dtype[Any], slack: Any = 0.0) -> None:
-        if (got is None) != (right is None):
-            self.wrong.append(f"{what}: {got} is not {right}")
-        elif got is not None and right is not None:
+    def expect(
+        self, what: str, got: Any, expected: np.ndarray | None, dtype: np.dtype[Any], tolerance: Any = 0.0
+    ) -> None:
+        if (got is None) != (expected is None):
+            self.wrong.append(f"{what}: {got} is not {expected}")
+        elif got is not None and expected is not None:
             host = np.asarray(got.get() if hasattr(got, "get") else got).view(dtype)
-            away = np.abs(host.astype(right.dtype) - right) if dtype.kind not in "iu" else host != right
-            if host.shape != right.shape or not np.all(away <= slack):
-                self.wrong.append(f"{what} on {self.comm.name}: {host[:8]} is not {right[:8]}")
+            away = np.abs(host.astype(expected.dtype) - expected) if dtype.kind not in "iu" else host != expected
+            if host.shape != expected.shape or not np.all(away <= tolerance):
+                self.wrong.append(f"{what} on {self.comm.name}: {host[:8]} is not {expected[:8]}")
 
     def check(self, name: str, given: Given, size: int, dtype: np.dtype[Any]) -> None:
         comm, row = self.comm, CATALOG[name]
         n, me = comm.size, comm.rank
         inputs = inputs_of(comm.ranks, row.elements("sends", size, n), dtype, given.op)
-        right = right_outputs(name, inputs, given)[me]
-        slack: Any = 0.0
-        if row.reduces and right is not None and dtype.kind not in "iu" and given.op not in ("min", "max"):
+        expected = expected_outputs(name, inputs, given)[me]
+        tolerance: Any = 0.0
+        if row.reduces and expected is not None and dtype.kind not in "iu" and given.op not in ("min", "max"):
             roundings = (n + 1) * float(ml_dtypes.finfo(dtype).eps) / 2
-            bound = roundings / (1 - roundings) if roundings < 1 else np.inf  # for many ranks and few bits, anything
-            slack = bound * (magnitude(name, inputs, given, me) + np.finfo(float).tiny)
+            bound = roundings / (1 - roundings) if roundings < 1 else np.inf  # many ranks and few bits: no bound
+            tolerance = bound * (magnitude(name, inputs, given, me) + np.finfo(float).tiny)
         is_root = given.root in (None, me)
         what = f"{name} {given} {dtype} {size}"
 
         send, method = self.put(inputs[me]), getattr(comm, name)
-        self.expect(what, method(send, **given.arguments(comm)), right, dtype, slack)
-        self.expect(f"{what} left its input alone", send, inputs[me].astype(_wide(dtype)), dtype)
+        self.expect(what, method(send, **given.arguments(comm)), expected, dtype, tolerance)
+        self.expect(f"{what} does not change its input", send, inputs[me].astype(_wide(dtype)), dtype)
         if not row.in_place:
             return
         n_send, n_recv = row.elements("sends", size, n), row.elements("receives", size, n)
@@ -180,9 +182,9 @@ class Checker:
         out = own if n_recv < n_send else whole
         send[...] = self.put(inputs[me])
         got = method(send, out if is_root or row.only_root != "receives" else None, **given.arguments(comm))
-        self.expect(f"{what} in place", got, right, dtype, slack)
+        self.expect(f"{what} in place", got, expected, dtype, tolerance)
 
-    def check_unequal_parts(self, size: int, dtype: np.dtype[Any], given: Given) -> None:
+    def check_counts(self, size: int, dtype: np.dtype[Any], given: Given) -> None:
         comm = self.comm
         n, me = comm.size, comm.rank
         counts = counts_of(n, size)
@@ -190,15 +192,15 @@ class Checker:
             inputs_of([rank], int(counts[number].sum()), dtype, None)[0] for number, rank in enumerate(comm.ranks)
         ]
         parts = [np.split(data, np.cumsum(counts[number])[:-1]) for number, data in enumerate(inputs)]
-        right = np.concatenate([mine[me] for mine in parts])
+        expected = np.concatenate([of_sender[me] for of_sender in parts])
         send, given_counts = self.put(inputs[me]), {"send_counts": counts[me].tolist()}
         arguments = given.arguments(comm)
         for known in ({}, {"recv_counts": counts[:, me].tolist()}):
             got = comm.all_to_all_v(send, **given_counts, **known, **arguments)
-            self.expect(f"all_to_all_v {known} {dtype} {size}", got, right.astype(_wide(dtype)), dtype)
+            self.expect(f"all_to_all_v {known} {dtype} {size}", got, expected.astype(_wide(dtype)), dtype)
 
     def check_messages(self, size: int, dtype: np.dtype[Any], given: Given) -> None:
-        """Every rank sends to the next, even ranks first; then all to all in one batch, and a reduction with them."""
+        """Send to the next rank, with even ranks first; then send to all in one batch, together with collectives."""
         comm = self.comm
         n, me = comm.size, comm.rank
         inputs = inputs_of(comm.ranks, size, dtype, None)
@@ -232,7 +234,7 @@ def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def check_all(comm: Any) -> list[str]:
-    """Runs on every rank; gives the calls whose result was wrong."""
+    """Return the calls with a wrong result. Runs on every rank."""
     checker = Checker(comm)
     with comm.backend.local():
         for name in comm.capabilities().dtypes:
@@ -241,7 +243,7 @@ def check_all(comm: Any) -> list[str]:
             for size in SIZES.get(name, OTHER_SIZES):
                 for collective, given in cases(comm, name):
                     checker.check(collective, given, size, dtype)
-                checker.check_unequal_parts(size, dtype, plain)
+                checker.check_counts(size, dtype, plain)
                 checker.check_messages(size, dtype, plain)
         comm.barrier()
     return checker.wrong
@@ -255,7 +257,7 @@ def check_large(comm: Any) -> list[str]:
                 if given.op in (None, "sum", "avg") and given.root in (None, comm.size - 1):
                     checker.check(collective, given, LARGE // comm.size, DTYPES[name])
         checker.check_messages(LARGE, DTYPES["float32"], Given())
-        checker.check_unequal_parts(LARGE // comm.size, DTYPES["float32"], Given())
+        checker.check_counts(LARGE // comm.size, DTYPES["float32"], Given())
     return checker.wrong
 
 
@@ -274,18 +276,18 @@ def run_on(engines: ml.Engines, check: Callable[[Any], list[str]], axis: str) ->
 
 
 @pytest.mark.parametrize("axis", ["world", "dp", "one", "three"])
-def test_every_collective_gives_what_numpy_gives(engines: ml.Engines, axis: str) -> None:
+def test_every_collective_agrees_with_numpy(engines: ml.Engines, axis: str) -> None:
     run_on(engines, check_all, axis)
 
 
 @pytest.mark.parametrize("axis", ["world", "tp"])
-def test_about_a_mebibyte_arrives_whole(engines: ml.Engines, axis: str) -> None:
+def test_a_mebibyte_arrives_intact(engines: ml.Engines, axis: str) -> None:
     run_on(engines, check_large, axis)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_dtype_is_carried_or_refused(engines: ml.Engines, dtype: str) -> None:
-    can = engines.facts[0].capabilities
+def test_a_dtype_is_supported_or_rejected(engines: ml.Engines, dtype: str) -> None:
+    can = engines.ranks[0].capabilities
 
     def call(comm: Any) -> None:
         comm.all_gather(comm.xp.zeros(4, "uint8" if dtype.startswith("float8") else DTYPES[dtype]), dtype=dtype)
@@ -294,15 +296,15 @@ def test_a_dtype_is_carried_or_refused(engines: ml.Engines, dtype: str) -> None:
     if dtype in can.dtypes:
         assert errors.isna().all()
     else:
-        assert errors.str.contains(f"{can.backend} does not carry {dtype}; it does bfloat16, float16").all()
+        assert errors.str.contains(f"{can.backend} does not support {dtype}; choose one of bfloat16, float16").all()
 
 
-def test_everything_that_is_missing_is_said(engines: ml.Engines) -> None:
-    can = engines.facts[0].capabilities
+def test_missing_collectives_and_operations(engines: ml.Engines) -> None:
+    can = engines.ranks[0].capabilities
     missing = [name for name in CATALOG if name not in can.collectives]
     missing += [name for name in OPS if name not in can.ops]
     if missing:
-        pytest.skip(f"{can.backend} has no {', '.join(missing)}")
+        pytest.skip(f"{can.backend} does not support {', '.join(missing)}")
 
 
 def split_by_parity(comm: Any) -> tuple[Any, ...]:
@@ -313,7 +315,7 @@ def split_by_parity(comm: Any) -> tuple[Any, ...]:
         return child.rank, child.ranks, child.all_gather(comm.xp.array([comm.rank])).tolist()
 
 
-def test_split_orders_by_key_and_leaves_out_ranks_without_a_color(engines: ml.Engines) -> None:
+def test_split_orders_by_key_and_excludes_ranks_without_a_color(engines: ml.Engines) -> None:
     frame = engines.run(split_by_parity)
     assert frame["value"].tolist() == [(1, (2, 0), [2, 0]), (0, (1,), [1]), (0, (2, 0), [2, 0]), ("outside",)]
 
@@ -351,7 +353,7 @@ def test_shapes_of_new_outputs(engines: ml.Engines) -> None:
         }
 
 
-def only_the_root_gives_and_gets(comm: Any) -> list[Any]:
+def only_the_root_has_buffers(comm: Any) -> list[Any]:
     n, me, xp = comm.size, comm.rank, comm.xp
     x = xp.arange(2.0 * n)
     out = xp.full(2, -1.0)
@@ -362,8 +364,8 @@ def only_the_root_gives_and_gets(comm: Any) -> list[Any]:
     return [out.tolist(), untouched[0].tolist(), untouched[1].tolist()]
 
 
-def test_what_only_the_root_has_may_be_left_out_or_stays_as_it_is(engines: ml.Engines) -> None:
-    for rank, (part, gathered, total) in enumerate(engines.run(only_the_root_gives_and_gets)["value"]):
+def test_buffers_of_the_root_are_optional_and_unchanged_elsewhere(engines: ml.Engines) -> None:
+    for rank, (part, gathered, total) in enumerate(engines.run(only_the_root_has_buffers)["value"]):
         assert part == [2.0 * rank, 2.0 * rank + 1]
         assert gathered == (list(range(8)) if rank == 2 else [-1] * 8)
         assert total == ([12, 16] if rank == 2 else [-1, -1])
@@ -373,7 +375,7 @@ def weighted(comm: Any) -> list[float]:
     return comm.all_reduce(comm.xp.ones(2), op=pre_mul_sum(comm.rank)).tolist()
 
 
-def test_every_rank_may_give_its_own_scalar(engines: ml.Engines) -> None:
+def test_scalars_may_differ_between_ranks(engines: ml.Engines) -> None:
     assert engines.run(weighted)["value"].tolist() == [[6.0, 6.0]] * 4
 
 
@@ -394,5 +396,5 @@ def measure(comm: Any) -> list[Any]:
     ]
 
 
-def test_measuring_gives_one_time_per_batch(engines: ml.Engines) -> None:
+def test_measure_returns_one_time_per_batch(engines: ml.Engines) -> None:
     assert engines.run(measure)["value"].tolist() == [[(5,), True, (3,), True, (4,)]] * 4

@@ -1,4 +1,8 @@
-"""The stages of hierarchical calls: a backend that makes each call out of calls on two levels."""
+"""Hierarchical communicators: each call runs in stages, on a communicator within the node and on one across nodes.
+
+An all_reduce becomes a reduce_scatter within each node, one all_reduce across nodes for every chunk, and an all_gather
+within each node. So only 1/n of the data of a node with n ranks crosses each link between nodes.
+"""
 
 from __future__ import annotations
 
@@ -15,77 +19,78 @@ import numpy.typing as npt
 from meshlab.comm.backend import Call, Capabilities, Mode, Timings
 from meshlab.comm.catalog import CATALOG, find_collective
 from meshlab.comm.communicator import Communicator, PreparedCall
-from meshlab.comm.elements import ReduceOp, divide, find_dtype, find_op, flat_elements, is_whole, pre_mul_sum
+from meshlab.comm.elements import ReduceOp, divide, find_dtype, find_op, flat_elements, is_integer, pre_mul_sum
 from meshlab.errors import CommunicatorError
 from meshlab.mesh.groups import Hierarchy
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Hierarchical", "HierarchicalBackend", "Level", "TwoLevels", "plan_stages"]
+__all__ = ["Hierarchical", "HierarchicalBackend", "Scope", "TwoLevels", "plan_stages"]
 
 
 _T = TypeVar("_T")
 
-Level = Literal["inner", "outer"]
+Scope = Literal["inner", "outer"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TwoLevels:
-    """Where the ranks of the whole are: the node of each, numbered as they come, and its place on the node."""
+    """The node of every rank, numbered in order of appearance, and its local rank on that node."""
 
     node: npt.NDArray[np.int64]
-    place: npt.NDArray[np.int64]
+    local_rank: npt.NDArray[np.int64]
 
     @classmethod
     def of(cls, nodes: Sequence[Any]) -> TwoLevels:
-        """Number the nodes of all ranks, whatever they are called."""
+        """Return the layout of ranks on nodes with any names."""
         numbers: dict[Any, int] = {}
         node = np.array([numbers.setdefault(name, len(numbers)) for name in nodes])
         return cls(node, np.array([int((node[:rank] == node[rank]).sum()) for rank in range(len(node))]))
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
-        """How many ranks each node has."""
+        """The number of ranks of each node."""
         return np.bincount(self.node)
 
     @property
-    def owners(self) -> int:
-        """How many ranks of each node take a part of the data across: as many as the smallest node has."""
+    def n_owners(self) -> int:
+        """The number of ranks per node that own a chunk of the data across nodes: the size of the smallest node."""
         return int(self.sizes.min())
 
     @property
     def is_even(self) -> bool:
-        """True when all nodes have as many ranks."""
+        """True if all nodes have the same number of ranks."""
         return bool((self.sizes == self.sizes[0]).all())
 
     @property
-    def by_place(self) -> npt.NDArray[np.int64]:
-        """The ranks in the order of place, then node: how the parts of a whole lie when each level cuts them once."""
-        return np.lexsort((self.node, self.place))
+    def by_local_rank(self) -> npt.NDArray[np.int64]:
+        """The ranks ordered by local rank, then node: the order of chunks after a split within nodes and one across."""
+        return np.lexsort((self.node, self.local_rank))
 
 
-def plan_stages(layout: TwoLevels, name: str, count: int, rank: int, root: int) -> list[tuple[Level, str, int]]:
-    """The stages of one call on one rank: level, collective and count."""
-    part, n_nodes = -(-count // layout.owners), len(layout.sizes)
+def plan_stages(layout: TwoLevels, name: str, count: int, rank: int, root: int) -> list[tuple[Scope, str, int]]:
+    """Return the stages of a call on one rank: scope, collective and count."""
+    chunk, n_nodes = -(-count // layout.n_owners), len(layout.sizes)  # rounded up; the buffer is padded
     if name == "all_reduce":
-        return [("inner", "reduce_scatter", part), ("outer", "all_reduce", part), ("inner", "all_gather", part)]
+        return [("inner", "reduce_scatter", chunk), ("outer", "all_reduce", chunk), ("inner", "all_gather", chunk)]
     if name == "broadcast":
-        is_here = layout.node[rank] == layout.node[root]
-        first: list[tuple[Level, str, int]] = [("inner", "scatter", part)] if is_here else []
-        return [*first, ("outer", "broadcast", part), ("inner", "all_gather", part)]
+        # The root splits its data over its own node, so that every link across nodes carries one chunk.
+        is_with_root = layout.node[rank] == layout.node[root]
+        first: list[tuple[Scope, str, int]] = [("inner", "scatter", chunk)] if is_with_root else []
+        return [*first, ("outer", "broadcast", chunk), ("inner", "all_gather", chunk)]
     if name == "reduce_scatter" and layout.is_even:
         return [("inner", "reduce_scatter", count * n_nodes), ("outer", "reduce_scatter", count)]
     if name == "all_gather" and layout.is_even:
         return [("outer", "all_gather", count), ("inner", "all_gather", count * n_nodes)]
     if name == "barrier":
         return []
-    why = "" if layout.is_even else f" on nodes of unlike size ({', '.join(map(str, layout.sizes))} ranks)"
-    raise CommunicatorError(f"{name} cannot be made in stages{why}", collective=name)
+    why = "" if layout.is_even else f" on nodes of different sizes ({', '.join(map(str, layout.sizes))} ranks)"
+    raise CommunicatorError(f"{name} is not supported by hierarchical communicators{why}", collective=name)
 
 
 class HierarchicalBackend:
-    """Makes calls of one communicator out of calls of two; implements `meshlab.comm.backend.Backend`."""
+    """Runs each call as several calls of two communicators; implements `meshlab.comm.backend.Backend`."""
 
     def __init__(
         self, inner: Communicator, outer: Communicator | None, layout: TwoLevels, rank: int, owns_levels: bool
@@ -101,7 +106,7 @@ class HierarchicalBackend:
         self.device = inner.backend.device
 
     def prepare(self, call: Call) -> _Staged:
-        """Lay out the stages of a checked call."""
+        """Prepare the stages of a checked call."""
         make: dict[str, Callable[[Call], list[Callable[[], object]]]] = {
             "all_reduce": self._all_reduce,
             "reduce_scatter": self._reduce_scatter,
@@ -112,25 +117,25 @@ class HierarchicalBackend:
         return _Staged(self, make[call.collective.name](call))
 
     def prepare_batch(self, calls: Sequence[Call]) -> NoReturn:
-        """Refuse: stages come one after the other."""
-        raise CommunicatorError("a hierarchical communicator makes its calls in stages; it has no batches")
+        """Raise, because the stages of a call must run in order."""
+        raise CommunicatorError("a hierarchical communicator does not support batches; issue the calls separately")
 
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
     ) -> Timings:
-        """Time calls on the clock of the inner level."""
+        """Time calls on the clock of the inner communicator."""
         return self._inner.backend.measure(work, barrier, mode, calls, batches)
 
     def local(self) -> AbstractContextManager[Any]:
-        """Order array operations as the inner level does."""
+        """Return the context of the inner communicator."""
         return self._inner.backend.local()
 
     def split(self, color: int | None, key: int) -> NoReturn:
-        """Refuse: there is no library below that could."""
-        raise CommunicatorError("a hierarchical communicator cannot be split; split the one that it was cut from")
+        """Raise, because there is no library below that could split it."""
+        raise CommunicatorError("cannot split a hierarchical communicator; split the communicator that it was cut from")
 
     def capabilities(self) -> Capabilities:
-        """Say what both levels can do."""
+        """Return what both communicators support."""
         inner = self._inner.capabilities()
         outer = inner if self._outer is None else self._outer.capabilities()
         needs = {
@@ -149,7 +154,7 @@ class HierarchicalBackend:
         dtypes = tuple(name for name in inner.dtypes if name in outer.dtypes)
         return Capabilities(
             backend="hierarchical",
-            library=f"{inner.library} inside, {outer.library} across",
+            library=inner.library if inner.library == outer.library else f"{inner.library}, across {outer.library}",
             path=inner.path if inner.path == outer.path else f"{inner.path}, {outer.path}",
             where=inner.where if inner.where == outer.where else f"{inner.where}, across {outer.where}",
             collectives=tuple(
@@ -168,7 +173,7 @@ class HierarchicalBackend:
         )
 
     def close(self) -> None:
-        """Close the levels, where they were made for this."""
+        """Close both communicators if they were created for this one."""
         if self._owns_levels:
             if self._outer is not None:
                 self._outer.close()
@@ -177,57 +182,64 @@ class HierarchicalBackend:
     # -- stages --------------------------------------------------------------------------------------------------------
 
     def _all_reduce(self, call: Call) -> list[Callable[[], object]]:
-        source, whole, own, before, after = self._cut(call)
+        source, result, chunk, before, after = self._buffers(call)
         inner_op, outer_op, finish = self._ops(call)
         return [
             *before,
-            self._inner.prepare("reduce_scatter", source, own, op=inner_op, dtype=call.dtype),
-            *self._across("all_reduce", own, own, op=outer_op, dtype=call.dtype),
-            self._inner.prepare("all_gather", own, whole, dtype=call.dtype),
+            self._inner.prepare("reduce_scatter", source, chunk, op=inner_op, dtype=call.dtype),
+            *self._across("all_reduce", chunk, chunk, op=outer_op, dtype=call.dtype),
+            self._inner.prepare("all_gather", chunk, result, dtype=call.dtype),
             *after,
             *finish,
         ]
 
     def _broadcast(self, call: Call) -> list[Callable[[], object]]:
         layout, root = self._layout, call.root or 0
-        source, whole, own, before, after = self._cut(call)
+        source, result, chunk, before, after = self._buffers(call)
         stages: list[Callable[[], object]] = []
         if layout.node[self.rank] == layout.node[root]:
-            place = int(layout.place[root])
             is_root = self.rank == root
-            given = source if is_root else None
             stages = [
                 *(before if is_root else ()),
-                self._inner.prepare("scatter", given, own, root=place, dtype=call.dtype),
+                self._inner.prepare(
+                    "scatter",
+                    source if is_root else None,
+                    chunk,
+                    root=int(layout.local_rank[root]),
+                    dtype=call.dtype,
+                ),
             ]
         return [
             *stages,
-            *self._across("broadcast", own, own, root=int(layout.node[root]), dtype=call.dtype),
-            self._inner.prepare("all_gather", own, whole, dtype=call.dtype),
+            *self._across("broadcast", chunk, chunk, root=int(layout.node[root]), dtype=call.dtype),
+            self._inner.prepare("all_gather", chunk, result, dtype=call.dtype),
             *after,
         ]
 
-    def _cut(self, call: Call) -> tuple[Any, Any, Any, list[Callable[[], object]], list[Callable[[], object]]]:
-        """A buffer that the inner level can cut: where it is read, the whole, this rank's part, and copies round it."""
+    def _buffers(self, call: Call) -> tuple[Any, Any, Any, list[Callable[[], object]], list[Callable[[], object]]]:
+        """Return input, output and this rank's chunk of the output, with the copies before and after the stages."""
         send, recv = call.send.reshape(-1), call.recv.reshape(-1)
-        part, n_inner = -(-call.count // self._layout.owners), self._inner.size
-        place = self._inner.rank
-        if part * n_inner == call.count:
-            return send, recv, recv[place * part :][:part], [], []
-        whole = self.xp.zeros(part * n_inner, send.dtype)
-        inside = whole[: call.count]
-        copies = partial(_copy, inside, send), partial(_copy, recv, inside)
-        return whole, whole, whole[place * part :][:part], [copies[0]], [copies[1]]
+        count, n_inner = -(-call.count // self._layout.n_owners), self._inner.size
+        start = self._inner.rank * count
+        if count * n_inner == call.count:
+            return send, recv, recv[start : start + count], [], []
+        # The inner communicator splits into equal chunks, one per rank. If the elements are not divisible, or the node
+        # has more ranks than owners, work in a larger buffer: the data is at its front, so the owners have all of it.
+        padded = self.xp.zeros(count * n_inner, send.dtype)
+        data = padded[: call.count]
+        return padded, padded, padded[start : start + count], [partial(_copy, data, send)], [partial(_copy, recv, data)]
 
     def _reduce_scatter(self, call: Call) -> list[Callable[[], object]]:
-        order = self._layout.by_place
-        parts, recv = call.send.reshape(self.size, call.count), call.recv.reshape(-1)
+        # A reduce_scatter within the node, then one across, gives the chunks to ranks in order of local rank, then
+        # node. If that is not rank order, permute the chunks first.
+        order = self._layout.by_local_rank
+        chunks, recv = call.send.reshape(self.size, call.count), call.recv.reshape(-1)
         rail = self.xp.empty(len(self._layout.sizes) * call.count, recv.dtype)
         inner_op, outer_op, finish = self._ops(call)
-        source, stages = parts, []
+        source, stages = chunks, []
         if (order != np.arange(self.size)).any():
-            source = self.xp.empty_like(parts)
-            stages = [partial(_gather_rows, source, parts, self.xp.asarray(order))]
+            source = self.xp.empty_like(chunks)
+            stages = [partial(_gather_rows, source, chunks, self.xp.asarray(order))]
         return [
             *stages,
             self._inner.prepare("reduce_scatter", source, rail, op=inner_op, dtype=call.dtype),
@@ -236,13 +248,13 @@ class HierarchicalBackend:
         ]
 
     def _all_gather(self, call: Call) -> list[Callable[[], object]]:
-        order = self._layout.by_place
-        parts = call.recv.reshape(self.size, call.count)
-        rail = self.xp.empty(len(self._layout.sizes) * call.count, parts.dtype)
-        target, stages = parts, []
+        order = self._layout.by_local_rank
+        chunks = call.recv.reshape(self.size, call.count)
+        rail = self.xp.empty(len(self._layout.sizes) * call.count, chunks.dtype)
+        target, stages = chunks, []
         if (order != np.arange(self.size)).any():
-            target = self.xp.empty_like(parts)
-            stages = [partial(_scatter_rows, parts, target, self.xp.asarray(order))]
+            target = self.xp.empty_like(chunks)
+            stages = [partial(_scatter_rows, chunks, target, self.xp.asarray(order))]
         return [
             *self._across("all_gather", call.send, rail, dtype=call.dtype),
             self._inner.prepare("all_gather", rail, target, dtype=call.dtype),
@@ -250,26 +262,33 @@ class HierarchicalBackend:
         ]
 
     def _barrier(self, call: Call) -> list[Callable[[], object]]:
+        # Gather each node, then all nodes. The second inner barrier holds the ranks that do not take part across nodes
+        # until the owners of their node have returned.
         return [self._inner.prepare("barrier"), *self._across("barrier"), self._inner.prepare("barrier")]
 
     def _across(self, name: str, *arrays: Any, **arguments: Any) -> list[PreparedCall]:
         return [] if self._outer is None else [self._outer.prepare(name, *arrays, **arguments)]
 
     def _ops(self, call: Call) -> tuple[ReduceOp, ReduceOp, list[Callable[[], object]]]:
-        """The operation inside, the one across, and what is left to do at the end."""
+        """Return the operation within nodes, the one across nodes, and the steps after the last stage."""
+        # Averages and scalars must be applied once per input, not once per stage. An average of averages would also be
+        # wrong on nodes of different sizes.
         op = call.op or "sum"
         if call.scalar is not None:
-            scalar = int(call.scalar) if is_whole(call.scalar.dtype) else float(call.scalar)
+            scalar = int(call.scalar) if is_integer(call.scalar.dtype) else float(call.scalar)
             return *self._in_order(pre_mul_sum(scalar), find_op("sum")), []
         if op != "avg":
             return find_op(op), find_op(op), []
         dtype = call.dtype
-        if dtype is None or not is_whole(dtype):
+        if dtype is None or not is_integer(dtype):
             return *self._in_order(pre_mul_sum(1 / self.size), find_op("sum")), []
+        # 1 / size is not an integer, so divide the sum at the end.
         return find_op("sum"), find_op("sum"), [partial(divide, flat_elements(call.recv, dtype), self.size)]
 
     def _in_order(self, first: _T, second: _T) -> tuple[_T, _T]:
-        """For the level inside and the one across: across comes first where no node has anything to add up."""
+        """Return the operations within and across nodes, for one that is applied first and one applied second."""
+        # With one rank per node the inner stage would be a pre_mul_sum of one rank, which old NCCL gets wrong (see
+        # NcclBinder). The outer stage then applies the scalar.
         return (second, first) if self._layout.sizes.max() == 1 else (first, second)
 
 
@@ -303,28 +322,30 @@ def _scatter_rows(target: Any, source: Any, rows: Any) -> None:
 
 
 class Hierarchical(Communicator):
-    """A communicator that makes each call in stages, inside nodes and across them. `cut` and `join` make one.
+    """A communicator that runs each call in stages, within nodes and across nodes. Created by `cut` and `join`.
 
-    It has all_reduce, broadcast and barrier, and where all nodes have as many ranks also reduce_scatter and all_gather;
-    `capabilities` says what its two levels allow. Results are those of the flat call, but for the order of rounding.
-    An avg is right however many ranks each node has: it is one sum over all ranks. Where the elements do not divide,
-    they are copied to a padded buffer. Nodes of unlike size leave the ranks beyond the smallest node's out of the step
-    across.
+    It supports all_reduce, broadcast and barrier, and on nodes of equal size also reduce_scatter and all_gather, as far
+    as both of its communicators do. Results equal those of the flat call up to rounding. An average is a single sum
+    over all ranks, so it is correct on nodes of different sizes. If the elements are not divisible, they are copied to
+    a padded buffer. On nodes of different sizes, only as many ranks per node as the smallest node has communicate
+    across nodes.
 
     Parameters
     ----------
     inner : Communicator
         The ranks of this rank's node.
     outer : Communicator or None
-        The ranks with the same place on all nodes; None for a rank that the smallest node has no match for.
+        The ranks with the same local rank on all nodes. None for a rank without a counterpart on the smallest node.
     layout : TwoLevels
-        Where all ranks are.
+        The nodes of all ranks.
     name : str
-        The group's name.
+        Name of the group.
     ranks : sequence of int
-        The global ranks of the group, in order.
+        Global ranks of the group, in order.
+    rank : int
+        This rank of the group.
     owns_levels : bool
-        Whether closing this closes the levels too.
+        If True, closing this communicator also closes `inner` and `outer`.
 
     Examples
     --------
@@ -356,123 +377,136 @@ class Hierarchical(Communicator):
 
     @classmethod
     def cut(cls, comm: Communicator, nodes: int | Sequence[Any] | Hierarchy) -> Hierarchical:
-        """Cut a communicator in two levels, by two splits. All its ranks must call it.
+        """Split a communicator by node. All ranks of `comm` must call it.
 
-        Ranks keep their numbers, so every call can be compared with that of `comm`.
+        Ranks keep their numbers, so every call can be compared with the same call of `comm`.
 
         Parameters
         ----------
         comm : Communicator
-            The whole. It stays open, and is not closed with the result.
+            The communicator to split. It stays open, also when the result is closed.
         nodes : int, sequence or Hierarchy
-            How many ranks a node has (global rank r is on node r // nodes), the node of every rank of the group in
-            order, or what `DeviceMesh.hierarchy` gives for the group's axis.
+            The number of ranks per node (global rank r is on node r // nodes), the node of every rank of the group, or
+            the `DeviceMesh.hierarchy` of the group's axis.
 
         Returns
         -------
         Hierarchical
+            The hierarchical communicator. Closing it closes the two communicators that it consists of.
 
         Raises
         ------
         CommunicatorError
-            If `nodes` does not fit the group, or ranks give different nodes.
+            If `nodes` does not match the group.
+            If the ranks pass different nodes.
         """
         names = _nodes_of(comm, nodes)
         layout = TwoLevels.of(names)
+        # Ranks that disagree would enter different splits and deadlock. The maximum of a number and of its negative
+        # shows in a single call whether all ranks have the same one.
         number = zlib.crc32(layout.node.tobytes())
-        most, least = comm._share("all_reduce", [number, -number], op="max")
-        if most != -least:
+        highest, negative_lowest = comm._share("all_reduce", [number, -number], op="max")
+        if highest != -negative_lowest:
             raise CommunicatorError(
-                f"the ranks of {comm.name} give different nodes; give all the same", group=comm.name
+                f"the ranks of {comm.name} pass different nodes; pass the same nodes on every rank", group=comm.name
             )
-        node, place = int(layout.node[comm.rank]), int(layout.place[comm.rank])
+        node, local_rank = int(layout.node[comm.rank]), int(layout.local_rank[comm.rank])
         inner = comm.split(node, name=f"{comm.name}_inner_{node}")
-        outer = comm.split(place if place < layout.owners else None, node, name=f"{comm.name}_outer_{place}")
+        outer = comm.split(
+            local_rank if local_rank < layout.n_owners else None, node, name=f"{comm.name}_outer_{local_rank}"
+        )
         if inner is None:
-            raise CommunicatorError(f"{comm.name} gave rank {comm.rank} no group on its own node", group=comm.name)
+            raise CommunicatorError(f"the split of {comm.name} by node excludes rank {comm.rank}", group=comm.name)
         return cls(inner, outer, layout, name=comm.name, ranks=comm.ranks, rank=comm.rank, owns_levels=True)
 
     @classmethod
     def join(cls, inner: Communicator, outer: Communicator, *, name: str = "hierarchical") -> Hierarchical:
-        """Join any two communicators, of one backend or of two. All ranks of both levels must call it.
+        """Combine two communicators, which may have different backends. All ranks of both must call it.
 
         Ranks are numbered node by node.
 
         Parameters
         ----------
         inner : Communicator
-            The ranks of a node: the same number on each, in the same order in each other's `outer`.
+            The ranks of a node. All nodes must have the same number of ranks.
         outer : Communicator
-            The ranks with the same place on all nodes. Both stay open when the result is closed.
+            The ranks with the same local rank on all nodes, in the same order for every local rank.
         name : str, default "hierarchical"
-            The name of the whole.
+            Name of the resulting group.
 
         Returns
         -------
         Hierarchical
+            The hierarchical communicator. Closing it leaves `inner` and `outer` open.
 
         Raises
         ------
         CommunicatorError
-            If the two do not make a grid, or keep their arrays in different memory.
+            If the two communicators do not form a grid.
+            If their arrays are in different memory.
         """
         if inner.xp is not outer.xp:
             raise CommunicatorError(
-                f"{inner.name} works on {inner.xp.__name__} arrays, but {outer.name} on {outer.xp.__name__}; both "
-                "levels need the same memory"
+                f"{inner.name} uses {inner.xp.__name__} arrays, but {outer.name} uses {outer.xp.__name__} arrays; join "
+                "communicators with the same array module"
             )
-        sizes, places = [inner.size, inner.rank], [outer.size, outer.rank]
-        fits = outer._share("all_gather", sizes) == sizes * outer.size
-        fits &= inner._share("all_gather", places) == places * inner.size
-        (all_fit,) = outer._share("all_reduce", inner._share("all_reduce", [int(fits)], op="min"), op="min")
-        if not all_fit:
+        # In a grid, the ranks of an `outer` have the same position in their `inner`, and vice versa. The verdict is
+        # shared in both directions, so that either all ranks raise or none.
+        in_inner, in_outer = [inner.size, inner.rank], [outer.size, outer.rank]
+        is_grid = outer._share("all_gather", in_inner) == in_inner * outer.size
+        is_grid &= inner._share("all_gather", in_outer) == in_outer * inner.size
+        (all_agree,) = outer._share("all_reduce", inner._share("all_reduce", [int(is_grid)], op="min"), op="min")
+        if not all_agree:
             raise CommunicatorError(
-                f"{inner.name} and {outer.name} do not make a grid; every node needs as many ranks, and every rank the "
-                "same place on its node as the others it meets across"
+                f"{inner.name} and {outer.name} do not form a grid; use nodes of equal size, and give each rank the "
+                "same local rank as its peers on other nodes"
             )
         ranks = outer._share("all_gather", inner.ranks)
-        if len(set(ranks)) < len(ranks):  # two worlds that number their ranks alike
+        if len(set(ranks)) < len(ranks):  # two different worlds, both with ranks from 0
             ranks = list(range(len(ranks)))
         layout = TwoLevels.of(np.repeat(np.arange(outer.size), inner.size).tolist())
         rank = outer.rank * inner.size + inner.rank
         return cls(inner, outer, layout, name=name, ranks=ranks, rank=rank, owns_levels=False)
 
     def traffic(self, collective: str, count: int, *, dtype: Any = "float32", root: int = 0) -> pd.DataFrame:
-        """Say how many bytes one call carries on each level, as seen from this rank.
+        """Return the bytes that a call moves within the node and across nodes, from the view of this rank.
 
         Parameters
         ----------
         collective : str
-            Its name, such as ``"all_reduce"``.
+            The name, such as ``"all_reduce"``.
         count : int
-            The count of the whole call, in elements.
-        dtype : optional
+            The count of the call, in elements.
+        dtype : str, default "float32"
             The element type.
         root : int, default 0
-            The root, where there is one.
+            The root, for collectives with a root.
 
         Returns
         -------
         pandas.DataFrame
-            One row per stage: ``level``, ``collective``, ``n_ranks``, ``size_bytes`` (S of nccl-tests) and
-            ``bus_bytes`` (S times the bus-bandwidth factor: what each link carries each way, at best).
+            One row per stage: ``level`` (``"inner"`` or ``"outer"``), ``collective``, ``n_ranks``, ``size_bytes`` (S of
+            nccl-tests) and ``bus_bytes`` (S times the bus-bandwidth factor: the least that each link must move in each
+            direction).
 
         Raises
         ------
         CommunicatorError
-            If the collective or the dtype is unknown, or cannot be made in stages here.
+            If the collective or the dtype is unknown, or the collective is not supported.
         """
         import pandas as pd
 
         itemsize = find_dtype(dtype).itemsize
         rows = []
-        for level, name, part in plan_stages(self._layout, find_collective(collective).name, count, self.rank, root):
-            comm, row = self.inner if level == "inner" else self.outer, CATALOG[name]
+        for scope, name, stage_count in plan_stages(
+            self._layout, find_collective(collective).name, count, self.rank, root
+        ):
+            comm, row = self.inner if scope == "inner" else self.outer, CATALOG[name]
             if comm is None:
                 continue
-            size = row.size_bytes(part, itemsize, comm.size)
+            size = row.size_bytes(stage_count, itemsize, comm.size)
             factor = row.bus_factor(comm.size) if comm.size > 1 else 0.0
-            rows.append((level, name, comm.size, size, round(size * factor)))
+            rows.append((scope, name, comm.size, size, round(size * factor)))
         return pd.DataFrame(rows, columns=["level", "collective", "n_ranks", "size_bytes", "bus_bytes"])
 
 
@@ -482,17 +516,18 @@ def _nodes_of(comm: Communicator, nodes: int | Sequence[Any] | Hierarchy) -> lis
         members = {rank for name in set(names) if name >= 0 for rank in nodes.inner[name].ranks}
         if members != set(comm.ranks):
             raise CommunicatorError(
-                f"the hierarchy {nodes.inner.name} does not cut the ranks of {comm.name}; take the axis of its group",
+                f"the hierarchy {nodes.inner.name} does not cover the ranks of {comm.name}; pass the hierarchy of its "
+                "axis",
                 group=comm.name,
             )
         return names
     if isinstance(nodes, (int, np.integer)):
         if nodes < 1:
-            raise CommunicatorError(f"a node of {comm.name} has at least one rank, not {nodes}", group=comm.name)
+            raise CommunicatorError(f"nodes must be a positive number of ranks per node, not {nodes}", group=comm.name)
         return [rank // int(nodes) for rank in comm.ranks]
     names = list(nodes)
     if len(names) != comm.size:
         raise CommunicatorError(
-            f"nodes has {len(names)} entries, but {comm.name} has {comm.size} ranks; give one for each", group=comm.name
+            f"nodes has {len(names)} entries, but {comm.name} has {comm.size} ranks; pass one per rank", group=comm.name
         )
     return names

@@ -1,4 +1,4 @@
-"""Checked calls in MPI's words: which method, which handles, and what comes before and after it."""
+"""The `mpi` backend: checked calls as calls of mpi4py, with what MPI itself lacks before and after them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -14,12 +14,12 @@ import numpy.typing as npt
 from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Timings, measure_blocking
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.elements import DTYPES, OPS, Array, carrier, divide, flat_elements
-from meshlab.comm.validate import disagreement, fingerprint, signature
+from meshlab.comm.validate import checksum, mismatch_error, signature
 from meshlab.errors import CommunicatorError
 
-__all__ = ["Binding", "MpiBackend", "MpiBinder", "Place", "world"]
+__all__ = ["Binding", "MpiBackend", "MpiBinder", "world"]
 
-
+# The MPI standard requires no half precision. Unsigned integers of the same size move the data.
 _HANDLES = {
     "float16": "UINT16_T",
     "bfloat16": "UINT16_T",
@@ -35,34 +35,28 @@ _HANDLES = {
 
 _PLAIN = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
 
-_BEHIND = {"sum": "sum", "prod": "prod", "min": "min", "max": "max", "avg": "sum", "pre_mul_sum": "sum"}
+# The MPI operation under each reduce operation. avg and pre_mul_sum also scale the result or the input.
+_UNDERLYING = {"sum": "sum", "prod": "prod", "min": "min", "max": "max", "avg": "sum", "pre_mul_sum": "sum"}
 
-_TAGS = {dtype: tag for tag, dtype in enumerate(DTYPES.values())}  # a message's tag says what its elements are
+# The tag of a message is its dtype, so that the receiver can detect a mismatch, which MPI does not report.
+_TAGS = {dtype: tag for tag, dtype in enumerate(DTYPES.values())}
 
 _NAMES = list(DTYPES)
 
 
-class Place(Protocol):
-    """Where a call is made."""
-
-    comm: Any
-    rank: int
-    size: int
-
-
 class Binding(NamedTuple):
-    """One call as MPI knows it.
+    """A call as a method of mpi4py's communicator.
 
     Parameters
     ----------
     method : str
-        The method of mpi4py's communicator that blocks.
+        Name of the blocking method.
     arguments : tuple
         Its arguments.
     before, after : callable, optional
-        What comes before and after it.
+        Functions to run before and after it.
     status : mpi4py.MPI.Status, optional
-        Where a receive says what came.
+        The status object of a receive.
     """
 
     method: str
@@ -72,7 +66,7 @@ class Binding(NamedTuple):
     status: Any = None
 
     def blocking(self, comm: Any) -> Callable[[], object]:
-        """The shortest callable that carries the call out."""
+        """Return a callable that runs the call, with as few Python frames as possible."""
         status = () if self.status is None else (self.status,)
         call = partial(getattr(comm, self.method), *self.arguments, *status)
         before, after = self.before, self.after
@@ -89,17 +83,17 @@ class Binding(NamedTuple):
         return surrounded
 
     def start(self, comm: Any) -> Any:
-        """Start the call and give its request."""
+        """Start the non-blocking variant and return its request."""
         return getattr(comm, f"I{self.method.lower()}")(*self.arguments)
 
 
 class MpiBinder:
-    """MPI's handles for dtypes and operations; one per process.
+    """Binds calls to MPI's handles for dtypes and operations. One per process.
 
     Parameters
     ----------
     mpi : module
-        ``mpi4py.MPI``.
+        The module ``mpi4py.MPI``.
     """
 
     def __init__(self, mpi: Any) -> None:
@@ -107,37 +101,38 @@ class MpiBinder:
         self.halves: dict[str, str] = {}
         self._datatypes = {DTYPES[name]: getattr(mpi, handle) for name, handle in _HANDLES.items()}
         self._ops = {
-            (op, dtype): getattr(mpi, _PLAIN[plain]) for op, plain in _BEHIND.items() for dtype in self._datatypes
+            (op, dtype): getattr(mpi, _PLAIN[plain]) for op, plain in _UNDERLYING.items() for dtype in self._datatypes
         }
         for name in ("float16", "bfloat16"):
-            self._learn_half(name)
+            self._add_half(name)
 
-    def _learn_half(self, name: str) -> None:
-        """Use the library's own half precision where it can reduce it, else a user-defined operation."""
+    def _add_half(self, name: str) -> None:
+        """Use the library's half-precision type if it can reduce it, else a user-defined operation."""
         mpi, dtype = self.mpi, DTYPES[name]
         own = getattr(mpi, f"{name.upper()}_T", mpi.DATATYPE_NULL)
         if own != mpi.DATATYPE_NULL and own.Get_size() == dtype.itemsize:
-            try:
+            try:  # a library may define the type and still have no operations for it
                 mpi.SUM.Reduce_local([np.zeros(1, np.uint16), own], [np.zeros(1, np.uint16), own])
             except mpi.Exception:
                 pass
             else:
                 self._datatypes[dtype] = own
-                self.halves[name] = "MPI's own"
+                self.halves[name] = "native"
                 return
-        self.halves[name] = "a user-defined MPI operation, in numpy"
-        made = {plain: mpi.Op.Create(partial(_combine, OPS[plain].combine, dtype), True) for plain in _PLAIN}
-        self._ops.update({(op, dtype): made[plain] for op, plain in _BEHIND.items()})
+        self.halves[name] = "user-defined MPI operation in numpy"
+        ops = {plain: mpi.Op.Create(partial(_combine, OPS[plain].combine, dtype), True) for plain in _PLAIN}
+        self._ops.update({(op, dtype): ops[plain] for op, plain in _UNDERLYING.items()})
 
-    def together(self, calls: Sequence[Call], place: Place) -> Callable[[], object]:
-        """A callable that starts all calls, and then waits for all."""
-        mpi, comm = self.mpi, place.comm
+    def together(self, calls: Sequence[Call], backend: MpiBackend) -> Callable[[], object]:
+        """Return a callable that starts all calls and then waits for all of them."""
+        mpi, comm = self.mpi, backend.comm
         singles = [single for call in calls for single in _one_way(call)]
-        bindings = [self.bind(single, place) for single in singles]
+        bindings = [self.bind(single, backend) for single in singles]
         befores = [binding.before for binding in bindings if binding.before is not None]
         afters = [binding.after for binding in bindings if binding.after is not None]
         statuses = [mpi.Status() if binding.status is None else binding.status for binding in bindings]
 
+        # All inputs are ready before the first request starts, and no output is used before the last one has finished.
         def work() -> None:
             for before in befores:
                 before()
@@ -154,17 +149,17 @@ class MpiBinder:
         return work
 
     def explain(self, error: Exception, code: int, call: Call) -> None:
-        """Raise an error that says more than MPI does, where the code tells of a message longer than its buffer."""
+        """Raise an error with the counts if MPI reports a message that is longer than its buffer."""
         if call.source is not None and self.mpi.Get_error_class(code) == self.mpi.ERR_TRUNCATE:
             raise CommunicatorError(
-                f"ranks disagree: what rank {call.source} of the group sends is longer than the {call.count} of "
-                f"{call.dtype} that this rank receives",
+                f"ranks disagree: rank {call.source} of the group sends more than the {call.count} elements of "
+                f"{call.dtype} that this rank receives; pass the same count and dtype on both",
                 collective=call.collective.name,
                 code=code,
             ) from error
 
-    def bind(self, call: Call, place: Place) -> Binding:
-        """Say one call in MPI's words."""
+    def bind(self, call: Call, backend: MpiBackend) -> Binding:
+        """Translate a call to MPI."""
         mpi, name = self.mpi, call.collective.name
         if call.dtype is None:
             return Binding("Barrier")
@@ -173,13 +168,13 @@ class MpiBinder:
         if call.collective.peers:
             return self._bind_message(call, send, recv)
         if call.collective.reduces:
-            return self._bind_reduction(call, send, recv, place)
+            return self._bind_reduction(call, send, recv, backend)
         if name == "all_gather":
             return Binding("Allgather", (mpi.IN_PLACE if call.in_place else send, recv))
         if name == "all_to_all":
             return Binding("Alltoall", (send, recv))
         if name == "all_to_all_v":
-            return Binding("Alltoallv", (_parts(send, call.send_counts), _parts(recv, call.recv_counts)))
+            return Binding("Alltoallv", (_by_counts(send, call.send_counts), _by_counts(recv, call.recv_counts)))
         if name == "gather":
             target = None if call.recv is None else recv
             return Binding("Gather", (mpi.IN_PLACE if call.in_place else send, target, call.root))
@@ -187,26 +182,28 @@ class MpiBinder:
             source = None if call.send is None else send
             return Binding("Scatter", (source, mpi.IN_PLACE if call.in_place else recv, call.root))
         if name == "broadcast":
-            if call.in_place or place.rank != call.root:
+            # MPI_Bcast has one buffer. On other ranks it is the output. The root sends its input, and copies it.
+            if call.in_place or backend.rank != call.root:
                 return Binding("Bcast", (recv, call.root))
             return Binding(
                 "Bcast",
                 (send, call.root),
                 after=partial(np.copyto, flat_elements(call.recv, call.dtype), flat_elements(call.send, call.dtype)),
             )
-        raise CommunicatorError(f"MPI has no {name}", collective=name)
+        raise CommunicatorError(f"MPI does not support {name}", collective=name)
 
-    def _bind_reduction(self, call: Call, send: Any, recv: Any, place: Place) -> Binding:
+    def _bind_reduction(self, call: Call, send: Any, recv: Any, backend: MpiBackend) -> Binding:
         mpi, name = self.mpi, call.collective.name
         op = self._ops[call.op or "sum", call.dtype]  # type: ignore[index]
         in_place, before, after = call.in_place, None, None
         if call.scalar is not None:
+            # MPI has no scaled sum. The scaled input goes to a separate buffer, because the caller's must not change.
             source = flat_elements(call.send, call.dtype)
             scaled = np.empty_like(source)
             before = partial(_multiply, source, call.scalar, scaled)
             send, in_place = [_buffer(scaled), send[1]], False
         if call.op == "avg" and call.recv is not None:
-            after = partial(divide, flat_elements(call.recv, call.dtype), place.size)
+            after = partial(divide, flat_elements(call.recv, call.dtype), backend.size)
         if name == "all_reduce":
             return Binding("Allreduce", (mpi.IN_PLACE if in_place else send, recv, op), before, after)
         if name == "reduce":
@@ -215,11 +212,12 @@ class MpiBinder:
         if not in_place:
             return Binding("Reduce_scatter_block", (send, recv, op), before, after)
 
-        # MPI leaves the result at the front of the buffer, NCCL's convention wants it at the rank's own place.
+        # In place, MPI leaves the result at the front of the buffer, but NCCL's convention puts it at this rank's
+        # chunk.
         own, front = flat_elements(call.recv, call.dtype), flat_elements(call.send, call.dtype)[: call.count]
 
         def move() -> None:
-            if place.rank:
+            if backend.rank:
                 own[:] = front
             if after is not None:
                 after()
@@ -230,6 +228,7 @@ class MpiBinder:
         mpi, tag = self.mpi, _TAGS[call.dtype]  # type: ignore[index]
         if call.source is None:
             return Binding("Send", (send, call.dest, tag))
+        # ANY_TAG, because a receive with the expected tag would wait for ever if the dtypes differ.
         status = mpi.Status()
         after = partial(_check_message, status, recv[1], call, tag)
         if call.dest is None:
@@ -238,7 +237,7 @@ class MpiBinder:
 
 
 def _one_way(call: Call) -> tuple[Call, ...]:
-    """A call both ways as two calls, which is what a batch starts."""
+    """Split a send_recv into a send and a receive, because MPI 3 has no non-blocking Sendrecv."""
     if len(call.collective.peers) < 2:
         return (call,)
     return (
@@ -247,17 +246,18 @@ def _one_way(call: Call) -> tuple[Call, ...]:
     )
 
 
-def _parts(buffer: list[Any], counts: Sequence[int] | None) -> list[Any]:
+def _by_counts(buffer: list[Any], counts: Sequence[int] | None) -> list[Any]:
     ends = np.cumsum(counts or ())
     return [buffer[0], list(counts or ()), (ends - (counts or ())).tolist(), buffer[1]]
 
 
 def _check_message(status: Any, datatype: Any, call: Call, tag: int) -> None:
+    """Raise an error unless the received message has the expected count and dtype."""
     count, dtype = status.Get_count(datatype), _NAMES[status.Get_tag()]
     if count != call.count or status.Get_tag() != tag:
         raise CommunicatorError(
             f"ranks disagree: rank {call.source} of the group sends {count} elements of {dtype}, but this rank "
-            f"receives {call.count} of {call.dtype}",
+            f"receives {call.count} of {call.dtype}; pass the same count and dtype on both",
             collective=call.collective.name,
         )
 
@@ -268,19 +268,19 @@ def _multiply(source: Array, scalar: Any, target: Array) -> None:
 
 
 def _combine(combine: Any, dtype: np.dtype[Any], incoming: Any, total: Any, datatype: Any) -> None:
-    """A user-defined operation: `total` becomes `incoming` combined with `total`."""
+    """Combine two buffers in a user-defined MPI operation. The result replaces `total`."""
     with np.errstate(all="ignore"):
         target = np.frombuffer(total, dtype)
         combine(np.frombuffer(incoming, dtype), target, out=target)
 
 
 def _buffer(array: Any) -> Any:
-    # mpi4py does not know the format of ml_dtypes' arrays; the handle beside the buffer says what it holds.
+    # mpi4py rejects the buffer format of ml_dtypes arrays. The handle that goes with the buffer defines the elements.
     return array.view(np.uint16) if array is not None and array.dtype.itemsize == 2 else array
 
 
 def world() -> MpiBackend:
-    """The communicator of all processes that MPI started together.
+    """Return the communicator of all processes that MPI started together.
 
     Raises
     ------
@@ -291,20 +291,20 @@ def world() -> MpiBackend:
         from mpi4py import MPI
     except ImportError as error:
         raise CommunicatorError(
-            f"MPI cannot be loaded ({error}); install it with: pip install mpi4py mpich - or use backend='threads'"
+            f"cannot load MPI: {error}", hint="run pip install mpi4py mpich, or use backend='threads'"
         ) from error
-    return MpiBackend(MPI.COMM_WORLD.Dup())
+    return MpiBackend(MPI.COMM_WORLD.Dup())  # a copy, so that messages of the user's own mpi4py code do not interfere
 
 
 class MpiBackend:
-    """One rank's end of an MPI communicator; implements `meshlab.comm.backend.Backend`.
+    """One rank's endpoint of an MPI communicator; implements `meshlab.comm.backend.Backend`.
 
-    Calls block until they are done, and a rank that waits cannot be freed: the set of processes is what recovers.
+    Calls block until they are done. A rank that waits cannot be released, so after a fault all processes are replaced.
 
     Parameters
     ----------
     comm : mpi4py.MPI.Comm
-        The communicator. It belongs to this object from now on.
+        The communicator. The object takes ownership of it.
     """
 
     xp = np
@@ -316,10 +316,10 @@ class MpiBackend:
         self.size: int = comm.Get_size()
         self.binder = _binder()
         self.mpi_error: type[Exception] = self.binder.mpi.Exception
-        self.agreement = _CallCheck(comm, self.binder.mpi)
+        self.call_check = _CallCheck(comm, self.binder.mpi)
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """Make an array with numpy."""
+        """Return an uninitialised numpy array."""
         return np.empty(shape, dtype)
 
     def prepare(self, call: Call) -> _MpiCalls:
@@ -327,9 +327,9 @@ class MpiBackend:
         return _MpiCalls(self, (call,), self.binder.bind(call, self).blocking(self.comm), not call.collective.peers)
 
     def prepare_batch(self, calls: Sequence[Call]) -> _MpiCalls:
-        """Bind several checked calls, to be started together and waited for together."""
-        is_shared = any(not call.collective.peers for call in calls)
-        return _MpiCalls(self, calls, self.binder.together(calls, self), is_shared)
+        """Bind several checked calls, which are started together."""
+        is_collective = any(not call.collective.peers for call in calls)
+        return _MpiCalls(self, calls, self.binder.together(calls, self), is_collective)
 
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
@@ -338,31 +338,33 @@ class MpiBackend:
         return measure_blocking(work, barrier, mode, calls, batches)
 
     def local(self) -> AbstractContextManager[Any]:
-        """Array operations are done when they return."""
+        """Return an empty context, because array operations in numpy are synchronous."""
         return nullcontext()
 
     def split(self, color: int | None, key: int) -> Backend | None:
-        """Make one communicator per color."""
+        """Create one communicator per color."""
         if self.size > 1:
-            self.agreement.check(())
+            self.call_check.check(())
         mpi = self.binder.mpi
         comm = self.comm.Split(mpi.UNDEFINED if color is None else color, key)
         return None if comm == mpi.COMM_NULL else MpiBackend(comm)
 
     def capabilities(self) -> Capabilities:
-        """Say what can be done: everything in the catalog, but for the 8-bit floats, which are NCCL's."""
+        """Return the capabilities: the complete catalog, without the 8-bit floats, which only NCCL has."""
         return _capabilities()
 
     def close(self) -> None:
         """Free the communicator."""
-        self.agreement.close()
+        self.call_check.close()
         self.comm.Free()
 
 
 class _CallCheck:
-    """Lets the ranks of a group compare what they are about to do, on a communicator of its own.
+    """Compares the calls of all ranks of a group before they start.
 
-    So ranks that compare never meet ranks that move data: they wait, which the deadline ends, and nothing is mixed up.
+    Mismatched calls are undefined behaviour in MPI: wrong data, a hang or a crash. The comparison uses a separate
+    communicator. A rank that compares never pairs up with a rank that already moves data; it waits, until the deadline
+    ends the call.
     """
 
     def __init__(self, comm: Any, mpi: Any) -> None:
@@ -372,70 +374,77 @@ class _CallCheck:
         self._arguments = mpi.IN_PLACE, [self._numbers, mpi.INT64_T], mpi.MIN
 
     def check(self, calls: Sequence[Call]) -> None:
-        """Raise on all ranks if not all come with the same calls, or none for a split."""
+        """Raise on all ranks unless all ranks issue the same calls. No calls stand for a split."""
         if self._comm is None:
             self._comm = self._parent.Dup()
+        # One Allreduce of 16 bytes, in place and with prepared arguments. The minimum of a number and of its negative
+        # shows whether all ranks have the same one.
         numbers = self._numbers
-        numbers[0] = number = fingerprint(calls)
+        numbers[0] = number = checksum(calls)
         numbers[1] = -number
         self._comm.Allreduce(*self._arguments)
         if numbers[0] != -numbers[1]:
             texts = self._comm.allgather(signature(calls))
             rank, other = next((rank, other) for rank, other in enumerate(texts) if other != texts[0])
-            raise disagreement(0, texts[0], rank, other)
+            raise mismatch_error(0, texts[0], rank, other)
         for call in calls:
             if call.collective.counted:
                 self._check_counts(call.send_counts or (), call.recv_counts or ())
 
     def _check_counts(self, send_counts: tuple[int, ...], recv_counts: tuple[int, ...]) -> None:
-        wanted = zip(self._comm.alltoall(list(send_counts)), recv_counts, strict=True)
-        wrong = [(rank, sent, expected) for rank, (sent, expected) in enumerate(wanted) if sent != expected]
-        for receiver, told in enumerate(self._comm.allgather(wrong[:1])):
-            for sender, sent, expected in told:
+        pairs = zip(self._comm.alltoall(list(send_counts)), recv_counts, strict=True)
+        wrong = [(rank, sent, expected) for rank, (sent, expected) in enumerate(pairs) if sent != expected]
+        # All ranks must learn of a mismatch between any two, or the others would start the call.
+        for receiver, reported in enumerate(self._comm.allgather(wrong[:1])):
+            for sender, sent, expected in reported:
                 raise CommunicatorError(
                     f"ranks disagree: rank {sender} of the group sends {sent} elements to rank {receiver}, "
                     f"which expects {expected}"
                 )
 
     def close(self) -> None:
-        """Give the communicator back."""
+        """Free the communicator."""
         if self._comm is not None:
             self._comm.Free()
 
 
 class _MpiCalls:
-    def __init__(self, backend: MpiBackend, calls: Sequence[Call], work: Callable[[], object], is_shared: bool) -> None:
+    def __init__(
+        self, backend: MpiBackend, calls: Sequence[Call], work: Callable[[], object], is_collective: bool
+    ) -> None:
         self._backend = backend
         self._calls = calls
         self._work = work
-        self._is_agreed = not is_shared or backend.size == 1
+        # A prepared call is compared when it runs for the first time. Preparing is not collective, and comparing every
+        # run would double the time of a small call.
+        self._is_compared = not is_collective or backend.size == 1
 
     def __call__(self) -> None:
-        if not self._is_agreed:
-            self._agree()
+        if not self._is_compared:
+            self._compare()
         try:
             self._work()
         except self._backend.mpi_error as error:
             self._explain(error)
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
-        if not self._is_agreed:
-            self._agree()
+        if not self._is_compared:
+            self._compare()
         try:
             return measure_blocking(self._work, self._backend.comm.Barrier, mode, calls, batches)
         except self._backend.mpi_error as error:
             self._explain(error)
 
-    def _agree(self) -> None:
-        self._backend.agreement.check(self._calls)
-        self._is_agreed = True
+    def _compare(self) -> None:
+        self._backend.call_check.check(self._calls)
+        self._is_compared = True
 
     def _explain(self, error: Exception) -> NoReturn:
         call, code = self._calls[0], error.Get_error_code()  # type: ignore[attr-defined]
         if len(self._calls) == 1:
             self._backend.binder.explain(error, code, call)
         name = call.collective.name if len(self._calls) == 1 else "a batch"
-        raise CommunicatorError(f"MPI refused {name}: {error}", collective=name, code=code) from error
+        raise CommunicatorError(f"MPI rejected {name}: {error}", collective=name, code=code) from error
 
 
 @cache

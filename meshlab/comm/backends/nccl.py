@@ -1,7 +1,7 @@
-"""The `nccl` backend: NVIDIA's own binding and CuPy. With `nccl_binding`, the only module that imports cupy and nccl.
+"""The `nccl` backend: NVIDIA's binding nccl4py, and CuPy. Only this module and `nccl_binding` import cupy and nccl.
 
-One process has one GPU and one communication stream. The low-level binding is called with pointers, counts and handles
-that were resolved once, because the high-level one costs three times as much a call.
+A process uses one GPU and one communication stream. Calls use nccl4py's low-level binding with pointers, counts and
+handles that are resolved once: an eager call takes 11 µs instead of 35 µs with the high-level binding (8 bytes, H200).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from meshlab.comm.backend import Backend, Call, CallConfig, Capabilities, Mode, Timings
-from meshlab.comm.backends.nccl_binding import NcclBinder, load
+from meshlab.comm.backends.nccl_binding import NcclBinder, Work, load_libraries
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.elements import DTYPES, OPS
 from meshlab.errors import CommunicatorError
@@ -25,11 +25,15 @@ from meshlab.errors import CommunicatorError
 __all__ = ["NcclBackend", "StreamTimer", "open_world", "unique_id"]
 
 
-_GRAPH_WARMUP, _EAGER_WARMUP = 2, 1
+_GRAPH_WARMUP, _EAGER_WARMUP = 2, 1  # batches; the first replay of a graph also uploads it
 
-_GRAPH_CALLS = 20  # in one graph at most: `-G` of nccl-tests with its default `-n 20`
+_GRAPH_CALLS = 20  # maximum per graph, as for nccl-tests -G with its default of 20 iterations
 
-Work = Callable[[], object]
+_SPIN_S = 0.0005  # time to poll an event without a pause; small collectives finish within it
+
+_PAUSE_S = 0.00005
+
+_CHECK_S = 0.1  # interval between queries of NCCL for errors of other ranks
 
 
 class StreamTimer:
@@ -38,26 +42,28 @@ class StreamTimer:
     Parameters
     ----------
     stream : cupy.cuda.Stream
-        Where the work is enqueued.
+        The stream on which the work is enqueued.
     wait : callable
-        Waits for an event.
+        A function that waits for an event.
     """
 
     def __init__(self, stream: Any, wait: Callable[[Any], None]) -> None:
         self._stream = stream
         self._wait = wait
         self._graphs: list[Any] = []
-        self._cuda = load().cupy.cuda
+        self._cuda = load_libraries().cupy.cuda
 
     def measure(self, work: Work, barrier: Work, mode: Mode, calls: int, batches: int) -> Timings:
-        """Time `batches` batches of `calls` calls, in one of the modes of `meshlab.comm.MODES`.
+        """Time `batches` batches of `calls` calls.
 
         Parameters
         ----------
         work, barrier : callable
-            Enqueue one call, and something that brings the ranks together.
+            Functions that enqueue a call, and a synchronisation of the ranks.
         mode : {"isolated", "pipelined", "graph"}
+            The timing mode, described in `meshlab.comm.MODES`.
         calls, batches : int
+            The number of calls per batch, and the number of batches.
         """
         if mode == "isolated":
             return self._isolated(work, barrier, batches)
@@ -75,12 +81,14 @@ class StreamTimer:
         return self._back_to_back(batch, barrier, calls, batches, _EAGER_WARMUP)
 
     def drop_graphs(self) -> None:
-        """Let go of what was captured; nobody else holds it."""
+        """Delete the captured graphs. There are no other references to them."""
         self._graphs.clear()
 
     def _capture(self, work: Work, calls: int) -> None:
-        """Put the calls into graphs of `_GRAPH_CALLS`, replayed as often as it takes, as nccl-tests does."""
-        work()  # connects, which must not happen while a graph is captured
+        """Capture the calls of a batch into graphs of up to `_GRAPH_CALLS` calls, as nccl-tests does."""
+        # NCCL connects ranks at the first call of a kind. That allocates memory and synchronises, which is not allowed
+        # during a capture.
+        work()
         self._wait_idle()
         replays, rest = divmod(calls, _GRAPH_CALLS)
         if replays:
@@ -99,18 +107,20 @@ class StreamTimer:
                 for _ in range(calls):
                     work()
             except BaseException as error:
-                with contextlib.suppress(Exception):  # or the stream would go on capturing whatever comes next
+                # End the capture, or the stream would capture everything that is enqueued later. Ending a capture that
+                # a call has invalidated fails too, and resets the stream all the same.
+                with contextlib.suppress(Exception):
                     self._stream.end_capture()
                 if not isinstance(error, Exception):
                     raise
                 raise CommunicatorError(
-                    f"the calls cannot be captured into a graph ({error}); inside, nothing may wait for the GPU: no "
-                    "barrier, no synchronize, nothing read back. mode='pipelined' allows it"
+                    f"cannot capture the calls into a graph: {error}; remove everything that waits for the GPU, such "
+                    "as barriers, synchronisation and reading results, or use mode='pipelined'"
                 ) from error
             return self._stream.end_capture()
 
     def _back_to_back(self, batch: Callable[[], None], barrier: Work, calls: int, batches: int, warmup: int) -> Timings:
-        """Batches that follow each other without a gap; one event between two of them."""
+        """Time consecutive batches without gaps, with one event between each two of them."""
         clock = time.perf_counter_ns
         events = [self._cuda.Event() for _ in range(batches + 1)]
         host = np.empty(batches + 1, dtype=np.int64)
@@ -118,7 +128,9 @@ class StreamTimer:
             batch()
         barrier()
         self._wait_idle()
-        barrier()  # still under way when the first batch is enqueued, so that the batches do not wait for the host
+        # The second barrier is still running when the first batch is enqueued, so that the GPU never waits for the
+        # host.
+        barrier()
         events[0].record(self._stream)
         host[0] = clock()
         for index in range(batches):
@@ -130,7 +142,7 @@ class StreamTimer:
         return Timings(np.array(times) * 1e3 / calls, np.diff(host) / (1e3 * calls), None)
 
     def _isolated(self, work: Work, barrier: Work, batches: int) -> Timings:
-        """One call at a time: the ranks meet, then each notes when it starts and how long its GPU takes."""
+        """Time one call at a time, each after a barrier. Also return when each rank started."""
         clock = time.perf_counter_ns
         before, after = self._cuda.Event(), self._cuda.Event()
         times, host, starts = np.empty(batches), np.empty(batches), np.empty(batches)
@@ -139,7 +151,7 @@ class StreamTimer:
             before.record(self._stream)
             self._wait(before)
             begin = clock()
-            before.record(self._stream)
+            before.record(self._stream)  # again, because the wait took time that must not count
             work()
             end = clock()
             after.record(self._stream)
@@ -154,70 +166,67 @@ class StreamTimer:
         self._wait(event)
 
 
-_SPIN_S = 0.0005  # how long to ask an event without a pause; small collectives are over by then
-
-_PAUSE_S = 0.00005
-
-_CHECK_S = 0.1  # how often to ask NCCL for an error of another rank
-
-
 def unique_id() -> bytes:
-    """Make the id that all ranks of a new world must share.
+    """Return a new unique id, which all ranks of a world must share.
 
     Raises
     ------
     CommunicatorError
         If CuPy, nccl4py or libnccl is missing.
     """
-    return bytes(load().nccl.get_unique_id())
+    return bytes(load_libraries().nccl.get_unique_id())
 
 
 def open_world(
-    size: int, rank: int, device: int, identity: bytes, *, is_over: Callable[[], bool] | None = None
+    size: int, rank: int, device: int, unique_id: bytes, *, should_abort: Callable[[], bool] | None = None
 ) -> NcclBackend:
-    """Join the communicator of all ranks. Every rank calls it at the same time.
+    """Open the communicator of all ranks. All ranks must call it, and it blocks until they do.
 
     Parameters
     ----------
     size, rank : int
-        How many ranks, and which one this is.
+        The number of ranks, and this rank.
     device : int
-        The GPU's index as CUDA counts; GPUs are not masked, so that they reach each other directly.
-    identity : bytes
-        What `unique_id` made.
-    is_over : callable, optional
-        Asked while a rank waits; when it says True, the wait ends with an error and the communicator is aborted.
+        CUDA device index of this rank. GPUs are not masked, because that can disable direct access between them.
+    unique_id : bytes
+        The result of `unique_id` on one rank.
+    should_abort : callable, optional
+        Polled while the rank waits. If it returns True, the communicator is aborted and the wait raises.
 
     Raises
     ------
     CommunicatorError
-        If a library or the GPU is missing, or NCCL refuses.
+        If a library or the GPU is missing, or NCCL fails.
     """
-    cupy, nccl, *_ = load()
+    cupy, nccl, *_ = load_libraries()
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except Exception as error:
-        raise CommunicatorError(f"CUDA does not start ({error}); look at meshlab doctor", rank=rank) from error
+        raise CommunicatorError(f"cannot start CUDA: {error}; run meshlab doctor", rank=rank) from error
     if device >= count:
-        raise CommunicatorError(f"GPU {device} does not exist; there are {count}, 0 to {count - 1}", rank=rank)
+        raise CommunicatorError(f"device must be a GPU from 0 to {count - 1}, not {device}", rank=rank)
     cupy.cuda.Device(device).use()
     try:
-        config = nccl.NCCLConfig(split_share=True)  # on the parent, where it saves memory for its children
-        comm = nccl.Communicator.init(size, rank, nccl.UniqueId.from_bytes(identity), config)
+        # Communicators split from this one share its resources. Set on the child alone, the option saves no memory.
+        config = nccl.NCCLConfig(split_share=True)
+        comm = nccl.Communicator.init(size, rank, nccl.UniqueId.from_bytes(unique_id), config)
     except Exception as error:
-        raise CommunicatorError(f"NCCL could not open a communicator of {size} ranks: {error}", rank=rank) from error
-    return NcclBackend(comm, _Gpu(device, is_over or (lambda: False)))
+        raise CommunicatorError(f"cannot open a NCCL communicator of {size} ranks: {error}", rank=rank) from error
+    return NcclBackend(comm, _Gpu(device, should_abort or (lambda: False)))
 
 
 class _Gpu:
-    """What all communicators of one process share: the device, the stream, and a scratch cell for barriers."""
+    """Shared state of all communicators of a process: the device, the stream, and a scratch buffer for barriers."""
 
-    def __init__(self, device: int, is_over: Callable[[], bool]) -> None:
+    def __init__(self, device: int, should_abort: Callable[[], bool]) -> None:
         import cupy
 
         self.device = device
-        self.is_over = is_over
-        self.is_aborted = False  # a communicator shares its flag for that with those split from it, so all are
+        self.should_abort = should_abort
+        # Communicators with split_share also share NCCL's abort flag, so aborting one aborts all of them.
+        self.is_aborted = False
+        # One stream for all communicators: NCCL deadlocks if ranks run two communicators in different orders, and on
+        # one stream they run in the order of the program. Non-blocking, as graph capture requires.
         self.stream = cupy.cuda.Stream(non_blocking=True)
         self.current_stream = cupy.cuda.get_current_stream
         self.before = cupy.cuda.Event(disable_timing=True)
@@ -225,35 +234,35 @@ class _Gpu:
         self.scratch = cupy.zeros(1, dtype=cupy.int32)
         cupy.cuda.Device(device).synchronize()
 
-    def follow_user(self) -> Any:
-        """Let the communication stream wait for what the user's current stream has been given so far."""
+    def wait_for_user(self) -> Any:
+        """Make the communication stream wait for the work in the user's current stream, and return that stream."""
         user = self.current_stream()
         self.before.record(user)
         self.stream.wait_event(self.before)
         return user
 
-    def lead_user(self, user: Any) -> None:
-        """Let the user's stream wait for what the communication stream has been given so far."""
+    def make_user_wait(self, user: Any) -> None:
+        """Make the user's stream wait for the work in the communication stream."""
         self.after.record(self.stream)
         user.wait_event(self.after)
 
 
 class NcclBackend:
-    """One rank's end of a NCCL communicator; implements `meshlab.comm.backend.Backend`.
+    """One rank's endpoint of a NCCL communicator; implements `meshlab.comm.backend.Backend`.
 
-    Calls go to a stream of their own. A call waits for what the user's current stream has been given before, and that
-    stream waits for the call, so plain CuPy code before and after it is right.
+    Calls run on a separate stream. A call waits for earlier work in the user's current stream, and later work in that
+    stream waits for the call, so plain CuPy code before and after a call needs no synchronisation.
 
     Parameters
     ----------
     comm : nccl.core.Communicator
-        The communicator. It belongs to this object from now on.
+        The communicator. The object takes ownership of it, unless `is_view` is True.
     gpu : _Gpu
-        What this process shares among its communicators.
+        The state that the communicators of this process share.
     config : CallConfig, optional
-        How NCCL should carry out the calls, where it lets one choose.
+        Configuration of every call. By default NCCL chooses.
     is_view : bool, default False
-        True when the communicator belongs to another backend.
+        True if a different object owns the communicator.
     """
 
     def __init__(self, comm: Any, gpu: _Gpu, config: CallConfig | None = None, *, is_view: bool = False) -> None:
@@ -268,11 +277,11 @@ class NcclBackend:
     @property
     def xp(self) -> Any:
         """CuPy."""
-        return load().cupy
+        return load_libraries().cupy
 
     @property
     def device(self) -> int:
-        """The GPU that arrays must be on."""
+        """CUDA device index on which arrays must be."""
         return self.gpu.device
 
     @property
@@ -281,8 +290,8 @@ class NcclBackend:
         return self.gpu.stream
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
-        """Make an uninitialised array in NCCL's own memory, which its kernels in other GPUs can map."""
-        cupy, dtype = load().cupy, np.dtype(dtype)
+        """Return an uninitialised array in memory of NCCL, which its kernels on other GPUs can map."""
+        cupy, dtype = load_libraries().cupy, np.dtype(dtype)
         n_bytes = math.prod(shape if isinstance(shape, tuple) else (shape,)) * dtype.itemsize
         if n_bytes == 0:
             return cupy.empty(shape, dtype)
@@ -301,28 +310,30 @@ class NcclBackend:
         return _NcclCalls(self, calls, self.binder.together([self.binder.bind(call) for call in calls]))
 
     def configured(self, config: CallConfig) -> NcclBackend:
-        """The same communicator, whose calls NCCL carries out as `config` says.
+        """Return a view of the communicator with a configuration for all calls.
 
         Raises
         ------
         CommunicatorError
-            If the loaded library cannot choose per call (before NCCL 2.31).
+            If the loaded NCCL is older than 2.31, which cannot configure calls.
         """
         return NcclBackend(self.comm, self.gpu, config, is_view=True)
 
     @contextmanager
     def local(self) -> Iterator[None]:
-        """Array operations of CuPy in here come in order with the calls made before and after."""
-        with load().cupy.cuda.Device(self.gpu.device):  # a thread of the user's own begins with the first one
-            user = self.gpu.follow_user()
+        """Order array operations of CuPy in the block with the calls before and after it."""
+        with load_libraries().cupy.cuda.Device(
+            self.gpu.device
+        ):  # the current device is per thread, and a new thread has device 0
+            user = self.gpu.wait_for_user()
             with self.gpu.stream:
                 yield
-            self.gpu.lead_user(user)
+            self.gpu.make_user_wait(user)
 
     @contextmanager
     def registered(self, array: Any) -> Iterator[None]:
-        """Let NCCL know a buffer, so that it can move it without a copy."""
-        binding = load().binding
+        """Register a buffer for zero-copy transfers within the block."""
+        binding = load_libraries().binding
         handle = binding.comm_register(self.comm._comm, array.data.ptr, array.nbytes)
         try:
             yield
@@ -331,32 +342,32 @@ class NcclBackend:
             binding.comm_deregister(self.comm._comm, handle)
 
     def simulate_us(self, call: Call) -> float:
-        """How long NCCL's own model thinks that a call takes, in µs; nothing is carried out."""
+        """Return the duration that NCCL's model predicts for a call, in µs, without running it."""
         return self.binder.simulate_us(self.binder.bind(call))
 
     def memory_bytes(self) -> int | None:
-        """The GPU memory that the communicator holds; None where the library does not tell (before NCCL 2.30)."""
+        """Return the GPU memory of the communicator, in bytes, or None if the library does not report it."""
         return self.binder.memory_bytes()
 
     def split(self, color: int | None, key: int) -> Backend | None:
-        """Make one communicator per color."""
+        """Create one communicator per color."""
         self.check_alive()
         self.wait_idle()
         try:
             comm = self.comm.split(color, key)
         except Exception as error:
-            raise CommunicatorError(f"NCCL could not split the communicator: {error}") from error
+            raise CommunicatorError(f"cannot split the NCCL communicator: {error}") from error
         return NcclBackend(comm, self.gpu) if color is not None else None
 
     def capabilities(self) -> Capabilities:
-        """Say what can be done; what the loaded library does not tell is absent or unknown."""
-        cupy, nccl, *_ = load()
+        """Return the capabilities. Properties that the loaded library does not report are "absent" or "unknown"."""
+        cupy, nccl, *_ = load_libraries()
         library = nccl.get_version().libnccl
         properties = cupy.cuda.runtime.getDeviceProperties(self.gpu.device)
         name = properties["name"].decode()
         capability = (properties["major"], properties["minor"])
-        # 8-bit floats can be moved anywhere since NCCL 2.28, and reduced from Hopper on.
-        halves = [dtype for dtype in DTYPES if not dtype.startswith("float8")]
+        # Since NCCL 2.28 all GPUs can move 8-bit floats. Reducing them needs compute capability 9.0 (Hopper).
+        reducible = [dtype for dtype in DTYPES if not dtype.startswith("float8")]
         facts = {
             "device": name,
             "device number": str(self.gpu.device),
@@ -377,12 +388,12 @@ class NcclBackend:
             modes=("isolated", "pipelined", "graph"),
             abort=True,
             facts=facts,
-            reduce_dtypes=tuple(DTYPES) if capability >= (9, 0) else tuple(halves),
+            reduce_dtypes=tuple(DTYPES) if capability >= (9, 0) else tuple(reducible),
         )
 
     def close(self) -> None:
-        """Give the communicator back."""
-        if self.gpu.is_aborted:
+        """Free the communicator."""
+        if self.gpu.is_aborted:  # destroy() is collective, and the other ranks may be gone
             self.abort()
             return
         self.wait_idle()
@@ -390,30 +401,33 @@ class NcclBackend:
             self.comm.destroy()
 
     def abort(self) -> None:
-        """End the communicator, and with it all of this process, although other ranks do not answer any more."""
+        """Abort the communicator without waiting for unresponsive peers, and with it all of this process."""
+        # Order matters. The flag comes first, so that no thread enqueues another call. NCCL's abort then waits until no
+        # graph contains calls of the communicator, so graphs are deleted before it.
         self.gpu.is_aborted = True
-        self._timer.drop_graphs()  # NCCL waits until no graph holds calls of the communicator
+        self._timer.drop_graphs()
         if not self._is_view and self.comm.is_valid:
             self.comm.abort()
 
     def check_alive(self) -> None:
-        """Raise an error once a communicator of this process was aborted: calls would end at once, with any result."""
+        """Raise an error if a communicator of this process was aborted: calls would return at once, with any result."""
         if self.gpu.is_aborted:
-            raise CommunicatorError("the communicators of this rank were aborted; engines.restart() makes new ones")
+            raise CommunicatorError("the communicators of this rank were aborted; call engines.restart()")
 
     def wait_idle(self) -> None:
-        """Wait until everything on the communication stream is done."""
-        event = load().cupy.cuda.Event(disable_timing=True)
+        """Wait until all work on the communication stream is done."""
+        event = load_libraries().cupy.cuda.Event(disable_timing=True)
         event.record(self.gpu.stream)
         self.wait(event)
 
     def wait(self, event: Any) -> None:
-        """Wait for an event by asking, never by blocking, so that interrupts and errors get through.
+        """Wait for an event by polling, so that interrupts and errors are noticed.
 
         Raises
         ------
         CommunicatorError
-            If NCCL reports an error of this or another rank, or the client has ended the run.
+            If NCCL reports an error of this or another rank.
+            If the client has set the abort flag.
         """
         begin = checked = time.perf_counter()
         while not event.done:
@@ -426,36 +440,41 @@ class NcclBackend:
             time.sleep(_PAUSE_S)
 
     def _check(self) -> None:
+        # NCCL may never report the death of a peer: the error stays 0 and the event is never done. The client's
+        # deadline then decides, and sets the abort flag.
         code = int(self.comm.get_async_error())
         if code not in (0, 7):  # success, in progress
             reason = str(self.comm.get_last_error() or code)
             self.abort()
             raise CommunicatorError(f"NCCL reports: {reason}", code=code)
-        if self.gpu.is_over():
+        if self.gpu.should_abort():
             self.abort()
-            raise CommunicatorError("the client ended the run, because another rank does not answer any more")
+            raise CommunicatorError(
+                "aborted by the client because another rank stopped responding; see the EngineError of the client, "
+                "then call engines.restart()"
+            )
 
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
     ) -> Timings:
-        """Time anything that enqueues calls on the communication stream, on the GPU's own clock."""
+        """Time a function that enqueues calls on the communication stream, on the clock of the GPU."""
         self.check_alive()
         self.wait_idle()
-        self.gpu.follow_user()
+        self.gpu.wait_for_user()
         return self._timer.measure(work, barrier, mode, calls, batches)
 
 
 class _NcclMemory:
-    """A block of NCCL's memory on the current device."""
+    """A block of memory of NCCL on the current device, freed with the object."""
 
     def __init__(self, n_bytes: int) -> None:
-        cupy, _, binding, errors = load()
+        cupy, _, binding, errors = load_libraries()
         try:
             self.pointer: int = binding.mem_alloc(n_bytes)
         except errors as error:
             free, total = cupy.cuda.runtime.memGetInfo()
             raise CommunicatorError(
-                f"NCCL could not allocate {n_bytes:,} bytes on the GPU ({error}); {free:,} of {total:,} are free"
+                f"NCCL cannot allocate {n_bytes:,} bytes on the GPU, where {free:,} of {total:,} are free: {error}"
             ) from error
         self._device = cupy.cuda.Device()
         self._free = binding.mem_free
@@ -463,7 +482,7 @@ class _NcclMemory:
     def __del__(self) -> None:
         if hasattr(self, "_free"):
             with self._device:
-                self._device.synchronize()  # unlike CuPy's own memory, this one is not freed in order with the streams
+                self._device.synchronize()  # CuPy frees memory in stream order, but NCCL frees it immediately
                 self._free(self.pointer)
 
 
@@ -471,26 +490,26 @@ class _NcclCalls:
     def __init__(self, backend: NcclBackend, calls: Sequence[Call], enqueue: Callable[[], object]) -> None:
         self._backend = backend
         self._gpu = backend.gpu
-        self._calls = calls  # keeps the arrays alive
+        self._calls = calls  # keeps the arrays alive, of which `enqueue` has only the pointers
         self.enqueue = enqueue
         self._is_barrier = all(call.collective.name == "barrier" for call in calls)
 
     def __call__(self) -> None:
         if self._gpu.is_aborted:
             self._backend.check_alive()
-        user = self._gpu.follow_user()
+        user = self._gpu.wait_for_user()
         try:
             self.enqueue()
-        except load().errors as error:
+        except load_libraries().errors as error:
             raise self._backend.binder.explain(error, self._calls) from error
-        self._gpu.lead_user(user)
-        if self._is_barrier:
+        self._gpu.make_user_wait(user)
+        if self._is_barrier:  # the only call that blocks the host: its result is that all ranks have entered
             self._backend.wait(self._gpu.after)
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
         try:
             return self._backend.measure(self.enqueue, self._backend.binder.barrier, mode, calls, batches)
-        except load().errors as error:
+        except load_libraries().errors as error:
             raise self._backend.binder.explain(error, self._calls) from error
 
 

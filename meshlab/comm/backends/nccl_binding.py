@@ -1,4 +1,4 @@
-"""NCCL's calls, bound to pointers, counts and handles: what the `nccl` backend enqueues."""
+"""Binds checked calls to functions of NCCL, with resolved pointers, counts and handles."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 from meshlab.comm.backend import Call, CallConfig
 from meshlab.errors import CommunicatorError
 
-__all__ = ["Libraries", "NcclBinder", "load"]
+__all__ = ["Libraries", "NcclBinder", "Work", "load_libraries"]
 
-_INSTALL = "install the GPU parts with: pip install '.[cuda12]' or '.[cuda13]', whichever the driver supports"
-_DTYPES = {"float8_e4m3fn": "Float8e4m3", "float8_e5m2": "Float8e5m2"}  # the others differ by a capital letter only
+_INSTALL = "run pip install '.[cuda12]' or '.[cuda13]', depending on the driver"
+_DTYPES = {"float8_e4m3fn": "Float8e4m3", "float8_e5m2": "Float8e5m2"}  # other names differ only in the capital letter
 _MISSING = ("FunctionNotFoundError", "not found")
 
 Work = Callable[[], object]
 
 
 class Libraries(NamedTuple):
-    """CuPy, nccl4py, nccl4py's low-level binding, and the errors that its calls raise."""
+    """CuPy, nccl4py, the low-level binding of nccl4py, and the exceptions that its functions raise."""
 
     cupy: ModuleType
     nccl: ModuleType
@@ -31,51 +31,53 @@ class Libraries(NamedTuple):
 
 
 @cache
-def load() -> Libraries:
-    """Load the libraries; nccl4py first, so that CuPy uses the libnccl that it finds.
+def load_libraries() -> Libraries:
+    """Load the libraries.
 
     Raises
     ------
     CommunicatorError
-        If one is missing.
+        If a library is missing.
     """
+    # nccl4py first: it finds libnccl in the environment, and CuPy then uses the one that is loaded. In the other order,
+    # CuPy may load an older libnccl of the system.
     try:
         import nccl.bindings.nccl as binding
         import nccl.core as nccl
     except ImportError as error:
-        raise CommunicatorError(f"nccl4py cannot be loaded ({error}); {_INSTALL}") from error
-    errors = (RuntimeError, binding.NCCLError)  # a function that the library lacks, and what NCCL says
+        raise CommunicatorError(f"cannot load nccl4py: {error}", hint=_INSTALL) from error
+    errors = (RuntimeError, binding.NCCLError)  # raised for a missing function, and for an error code of NCCL
     try:
         binding.get_version()
     except errors as error:
-        raise CommunicatorError(f"libnccl cannot be loaded ({error}); {_INSTALL}") from error
+        raise CommunicatorError(f"cannot load libnccl: {error}", hint=_INSTALL) from error
     try:
         import cupy
     except ImportError as error:
-        raise CommunicatorError(f"CuPy cannot be loaded ({error}); {_INSTALL}") from error
+        raise CommunicatorError(f"cannot load CuPy: {error}", hint=_INSTALL) from error
     return Libraries(cupy, nccl, binding, errors)
 
 
 class NcclBinder:
-    """Binds calls of one communicator.
+    """Binds the calls of one communicator.
 
     Parameters
     ----------
     comm : nccl.core.Communicator
         The communicator.
     stream : int
-        The communication stream's handle.
+        The handle of the communication stream.
     scratch : int
-        A pointer to one int32 for barriers.
+        A pointer to one int32, for barriers.
     size : int
-        How many ranks.
+        The number of ranks.
     config : CallConfig, optional
-        How NCCL should carry the calls out.
+        Configuration of every call. By default NCCL chooses.
 
     Raises
     ------
     CommunicatorError
-        If the loaded library cannot choose per call.
+        If `config` is given and the loaded NCCL cannot configure calls.
     """
 
     def __init__(self, comm: Any, stream: int, scratch: int, size: int, config: CallConfig | None) -> None:
@@ -83,23 +85,24 @@ class NcclBinder:
         self._comm = comm._comm
         self._stream = stream
         self._size = size
-        self._binding = load().binding
+        self._binding = load_libraries().binding
         self._config = None if config is None else self._native_config(config)
         types, ops = self._binding.DataType, self._binding.RedOp
-        # NCCL has no barrier: one number is reduced instead.
+        # NCCL has no barrier. An all_reduce of one number has the same effect.
         self.barrier: Work = partial(
             self._binding.all_reduce, scratch, scratch, 1, int(types.Int32), int(ops.Sum), self._comm, stream
         )
 
     def bind(self, call: Call) -> Work:
-        """The shortest callable that enqueues a call. partial() and not lambda: it calls C from C."""
+        """Return a callable that enqueues a call."""
+        # A partial() and not a lambda, so that C calls C without a Python frame: it is the timed code.
         name = call.collective.name
         if name == "barrier":
             return self.barrier
         if name in ("send", "recv", "send_recv"):
             return self._bind_messages(call)
         if name == "all_to_all_v":
-            return self._bind_parts(call)
+            return self._bind_by_counts(call)
         function = getattr(self._binding, {"all_to_all": "allto_all"}.get(name, name))
         arguments: list[Any] = [_pointer(call.send), _pointer(call.recv), call.count, self._dtype(call)]
         if call.op is not None:
@@ -112,7 +115,7 @@ class NcclBinder:
         return self._guarded(call, partial(chosen, *arguments, self._comm, self._stream, self._config))
 
     def together(self, works: Sequence[Work]) -> Work:
-        """One group of several calls, none of which waits for another one of this rank."""
+        """Return a callable that enqueues several calls as a group, so that none waits for another one of this rank."""
         start, end = self._binding.group_start, self._binding.group_end
 
         def grouped() -> None:
@@ -120,7 +123,7 @@ class NcclBinder:
             try:
                 for work in works:
                     work()
-            finally:
+            finally:  # an open group would swallow every later call
                 end()
 
         return grouped
@@ -140,19 +143,19 @@ class NcclBinder:
             )
         return works[0] if len(works) == 1 else self.together(works)
 
-    def _bind_parts(self, call: Call) -> Work:
-        """NCCL has no all_to_all of unequal parts: every part is a message, all in one group, as in nccl-tests."""
+    def _bind_by_counts(self, call: Call) -> Work:
+        """Bind an all_to_all_v as one group of messages, as in nccl-tests, because NCCL has no such collective."""
         dtype, itemsize = self._dtype(call), 0 if call.dtype is None else call.dtype.itemsize
         works: list[Work] = []
         for array, counts, function in (
             (call.send, call.send_counts or (), self._binding.send),
             (call.recv, call.recv_counts or (), self._binding.recv),
         ):
-            place = _pointer(array)
+            pointer = _pointer(array)
             for peer, count in enumerate(counts):
                 if count:
-                    works.append(partial(function, place, count, dtype, peer, self._comm, self._stream))
-                place += count * itemsize
+                    works.append(partial(function, pointer, count, dtype, peer, self._comm, self._stream))
+                pointer += count * itemsize
         return self.together(works)
 
     def _dtype(self, call: Call) -> int:
@@ -161,21 +164,23 @@ class NcclBinder:
 
     def _op(self, call: Call) -> int:
         if call.scalar is None:
-            # Before 2.29.7 a float's avg of one rank can leave the last elements out; it is the sum of that rank.
+            # Before 2.29.7, NCCL may drop the last elements of a floating-point avg on one rank. The sum is the same.
             op = "sum" if call.op == "avg" and self._size == 1 else str(call.op)
             return int(getattr(self._binding.RedOp, op.capitalize()))
         if self._size == 1 and _version_code(self._binding) < 22907:
             raise CommunicatorError(
-                f"NCCL {_version_text(self._binding)} can leave the last elements out of a pre_mul_sum of one rank; "
-                "2.29.7 and newer do not. Until then, multiply the array",
+                f"NCCL {_version_text(self._binding)} may drop the last elements of pre_mul_sum on one rank (fixed in "
+                "2.29.7); upgrade NCCL, or scale the array yourself",
                 collective=call.collective.name,
             )
+        # HostImmediate: NCCL reads the scalar now, so the array may be freed afterwards. It must have the dtype of the
+        # buffer, because NCCL reads that many bytes.
         pointer = call.scalar.__array_interface__["data"][0]
         residence = int(self._binding.ScalarResidence.HostImmediate)
         return int(self._binding.red_op_create_pre_mul_sum(pointer, self._dtype(call), residence, self._comm))
 
     def _guarded(self, call: Call, work: partial[Any]) -> Work:
-        """A call whose operation was made for it gives the operation back when nobody can make the call any more."""
+        """Destroy the operation that was created for a call when the call can no longer run."""
         if call.scalar is None:
             return work
         binding, owner, op = self._binding, self._owner, work.args[4]
@@ -183,6 +188,7 @@ class NcclBinder:
         def enqueue() -> None:
             work()
 
+        # Not at interpreter exit, when NCCL may already be unloaded. The finalizer must not hold the call itself.
         weakref.finalize(enqueue, _destroy_op, binding, owner, op).atexit = False
         return enqueue
 
@@ -191,36 +197,36 @@ class NcclBinder:
 
         if _version_code(self._binding) < 23100:
             raise CommunicatorError(
-                f"NCCL {_version_text(self._binding)} cannot choose an algorithm per call; 2.31 and newer can. "
-                "Until then, start engines with env={'NCCL_ALGO': 'Ring'}"
+                f"NCCL {_version_text(self._binding)} cannot configure calls, which requires 2.31; upgrade NCCL, or "
+                "start the engines with env={'NCCL_ALGO': 'Ring'}"
             )
         chosen = nccl.NCCLCollConfig(alg_selection=config.algorithm, min_ctas=config.min_ctas, max_ctas=config.max_ctas)
         return chosen._to_lowpp()
 
     def simulate_us(self, work: Work) -> float:
-        """NCCL's own estimate of a call, in µs."""
+        """Return NCCL's own estimate of a call, in µs."""
         self._binding.group_start()
         work()
         return float(self._binding.group_simulate_end().estimated_time)
 
     def memory_bytes(self) -> int | None:
-        """The GPU memory that the communicator holds; None where the library does not tell."""
+        """Return the GPU memory of the communicator, in bytes, or None if the library does not report it."""
         try:
             return int(self._binding.comm_mem_stats(self._comm, int(self._binding.CommMemStat.GpuMemTotal)))
-        except load().errors:
+        except load_libraries().errors:
             return None
 
     def facts(self) -> dict[str, str]:
-        """What the library can and has: each known, absent or unknown."""
+        """Return properties of the library: a value, "absent" or "unknown"."""
         facts = {
             "algorithm choice per call": "yes" if _version_code(self._binding) >= 23100 else "absent",
             "symmetric memory": "yes" if _version_code(self._binding) >= 22700 else "absent",
-            "memory statistics": "absent" if (held := self.memory_bytes()) is None else f"{held} bytes held",
+            "memory statistics": "absent" if (held := self.memory_bytes()) is None else f"{held} bytes used",
             "SHARP": "unknown",
         }
         try:
             properties = self._owner.properties
-        except load().errors:
+        except load_libraries().errors:
             return facts | {"properties": "absent", "NVLS multicast": "unknown"}
         return facts | {
             "properties": "yes",
@@ -230,20 +236,20 @@ class NcclBinder:
         }
 
     def explain(self, error: Exception, calls: Sequence[Call]) -> CommunicatorError:
-        """Say in our words what NCCL refused."""
+        """Return an error that names the collective and the fix."""
         name = calls[0].collective.name if len(calls) == 1 else "a batch"
         if type(error).__name__ in _MISSING or "not found" in str(error):
             return CommunicatorError(
-                f"NCCL {_version_text(self._binding)} has no {name}; a newer libnccl has", collective=name
+                f"NCCL {_version_text(self._binding)} does not support {name}; upgrade libnccl", collective=name
             )
         status = getattr(error, "status", None)
         code = status if isinstance(status, int) else None
-        return CommunicatorError(f"NCCL refused {name}: {error}", collective=name, code=code)
+        return CommunicatorError(f"NCCL rejected {name}: {error}", collective=name, code=code)
 
 
 def _destroy_op(binding: ModuleType, owner: Any, op: int) -> None:
-    if owner.is_valid:  # else the communicator is gone, and its operations with it
-        with contextlib.suppress(*load().errors):
+    if owner.is_valid:  # a closed communicator has freed its operations
+        with contextlib.suppress(*load_libraries().errors):
             binding.red_op_destroy(op, owner._comm)
 
 

@@ -1,7 +1,7 @@
 """The `threads` backend: one thread per rank in one process, numpy memory, no library.
 
-It is a real implementation, and the reference: it checks that all ranks make the same call, it tells ranks that wait
-for each other, it can be interrupted, and it starts in no time. Its times say nothing about a machine.
+It is a complete implementation and the reference for the others. It checks that all ranks issue the same call, detects
+deadlocks, can be interrupted, and starts immediately. Its times say nothing about a machine.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import numpy.typing as npt
 from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Timings, measure_blocking
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.elements import DTYPES, OPS, Array, carrier, divide, flat_elements
-from meshlab.comm.validate import disagreement, signature
+from meshlab.comm.validate import mismatch_error, signature
 from meshlab.errors import CommunicatorError
 
-__all__ = ["ThreadBackend", "ThreadWorld", "carry_out", "copy_message", "unequal_parts"]
+__all__ = ["ThreadBackend", "ThreadWorld", "execute"]
 
 
-def carry_out(calls: Sequence[Call]) -> None:
-    """Do one collective for all ranks; they agree on it.
+def execute(calls: Sequence[Call]) -> None:
+    """Execute one collective for all ranks, whose calls match.
 
     Examples
     --------
     >>> from meshlab.comm.catalog import CATALOG
     >>> inputs, outputs = [np.array([1.0, 2.0]), np.array([3.0, 4.0])], [np.empty(2), np.empty(2)]
-    >>> carry_out(
+    >>> execute(
     ...     [
     ...         Call(CATALOG["all_reduce"], send, recv, 2, send.dtype, "max", None, False)
     ...         for send, recv in zip(inputs, outputs)
@@ -46,24 +46,10 @@ def carry_out(calls: Sequence[Call]) -> None:
     if name == "barrier":
         return
     with np.errstate(all="ignore"):
+        # All results are computed before any is written, because an in-place output is an input of the other results.
         for call, result in zip(calls, _RESULTS[name](calls), strict=True):
             if call.recv is not None:
                 flat_elements(call.recv, call.dtype)[...] = result
-
-
-def copy_message(sender: Call, receiver: Call) -> None:
-    """Give one rank what another one sends."""
-    flat_elements(receiver.recv, receiver.dtype)[...] = flat_elements(sender.send, sender.dtype)
-
-
-def unequal_parts(calls: Sequence[Call]) -> str:
-    """Say which two ranks of an all_to_all_v expect different sizes; empty when none do."""
-    for rank, call in enumerate(calls):
-        for other, count in enumerate(call.send_counts or ()):
-            expected = (calls[other].recv_counts or ())[rank]
-            if count != expected:
-                return f"rank {rank} of the group sends {count} elements to rank {other}, which expects {expected}"
-    return ""
 
 
 def _inputs(calls: Sequence[Call]) -> list[Array]:
@@ -89,7 +75,7 @@ def _all_gather(calls: Sequence[Call]) -> list[Array]:
 
 
 def _reduce_scatter(calls: Sequence[Call]) -> list[Array]:
-    return _parts(_reduced(calls), [call.count for call in calls])
+    return _chunks(_reduced(calls), [call.count for call in calls])
 
 
 def _all_to_all(calls: Sequence[Call]) -> list[Array]:
@@ -106,15 +92,15 @@ def _broadcast(calls: Sequence[Call]) -> list[Array]:
 
 def _scatter(calls: Sequence[Call]) -> list[Array]:
     root = calls[calls[0].root or 0]
-    return _parts(flat_elements(root.send, root.dtype).copy(), [call.count for call in calls])
+    return _chunks(flat_elements(root.send, root.dtype).copy(), [call.count for call in calls])
 
 
 def _exchange(calls: Sequence[Call], counts: Sequence[Sequence[int]]) -> list[Array]:
-    parts = [_parts(data, cuts) for data, cuts in zip(_inputs(calls), counts, strict=True)]
-    return [np.concatenate([mine[rank] for mine in parts]) for rank in range(len(calls))]
+    chunks = [_chunks(data, sizes) for data, sizes in zip(_inputs(calls), counts, strict=True)]
+    return [np.concatenate([of_sender[rank] for of_sender in chunks]) for rank in range(len(calls))]
 
 
-def _parts(data: Array, counts: Sequence[int]) -> list[Array]:
+def _chunks(data: Array, counts: Sequence[int]) -> list[Array]:
     return np.split(data, np.cumsum(counts)[:-1])
 
 
@@ -125,26 +111,26 @@ _RESULTS = {
     "all_to_all": _all_to_all,
     "all_to_all_v": _all_to_all_v,
     "broadcast": _broadcast,
-    "reduce": _all_reduce,  # the ranks without an output get nothing
+    "reduce": _all_reduce,  # ranks without an output discard the result
     "gather": _all_gather,
     "scatter": _scatter,
 }
 
 
-class _Wish:
-    """What a rank waits for: a collective of the whole group, or one message."""
+class _PendingOp:
+    """Something that a rank waits for: a collective or a message."""
 
     def __init__(self) -> None:
         self.is_done = False
         self.error = ""
 
-    def end(self, error: str = "") -> None:
+    def finish(self, error: str = "") -> None:
         self.is_done = True
         self.error = self.error or error
 
 
-class _Round(_Wish):
-    """One collective on its way: who has come, and with which call; a split comes with color and key."""
+class _PendingCollective(_PendingOp):
+    """A collective, with the calls of the ranks that have entered it. For a split, color and key instead of a call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,28 +138,28 @@ class _Round(_Wish):
         self.children: dict[int | None, ThreadWorld] = {}
 
 
-class _Message(_Wish):
+class _PendingMessage(_PendingOp):
     """One side of a message: a send or a receive."""
 
     def __init__(self, rank: int, peer: int, call: Call, sends: bool) -> None:
         super().__init__()
         self.rank, self.peer, self.call, self.sends = rank, peer, call, sends
-        self.ends = (rank, peer) if sends else (peer, rank)
+        self.endpoints = (rank, peer) if sends else (peer, rank)
 
     def __str__(self) -> str:
-        does = f"sends to rank {self.peer}" if self.sends else f"receives from rank {self.peer}"
-        return f"rank {self.rank} {does} (count={self.call.count} dtype={self.call.dtype})"
+        action = f"sends to rank {self.peer}" if self.sends else f"receives from rank {self.peer}"
+        return f"rank {self.rank} {action} (count={self.call.count} dtype={self.call.dtype})"
 
 
 class ThreadWorld:
-    """What the ranks of one group share. Whoever comes last to a collective, or to a message, carries it out for all.
+    """The shared state of the ranks of a group. The last rank to enter a collective executes it for all.
 
     Parameters
     ----------
     size : int
-        How many ranks.
+        The number of ranks.
     parent : ThreadWorld, optional
-        The group this one was split from; ending the parent ends it too.
+        The group from which this one was split. Aborting the parent also aborts this group.
 
     Examples
     --------
@@ -186,7 +172,9 @@ class ThreadWorld:
         self.size = size
         self._changed = threading.Condition()
         self._parent = parent
-        # Weak, so that a group goes when its ranks forget it; under a lock, as groups are made and ended at any time.
+        # Weak references, so that a group is freed when its ranks drop it. All groups of a family share a lock for
+        # them, because any thread may create or abort a group at any time. It is separate from the lock of the group,
+        # which an aborting thread takes for one group after the other.
         self._descendants: weakref.WeakSet[ThreadWorld] = weakref.WeakSet()
         self._family: threading.Lock = threading.Lock() if parent is None else parent._family
         self._clear()
@@ -196,114 +184,122 @@ class ThreadWorld:
                 parent = parent._parent
 
     def _clear(self) -> None:
-        self._is_ended = False
-        self._rounds: dict[int, _Round] = {}
-        self._entered = [0] * self.size
-        self._messages: dict[tuple[int, int], deque[_Message]] = {}
-        self._waiting: dict[int, list[_Wish]] = {}
+        self._is_aborted = False
+        self._collectives: dict[int, _PendingCollective] = {}
+        self._n_entered = [0] * self.size
+        self._messages: dict[tuple[int, int], deque[_PendingMessage]] = {}
+        self._waiting: dict[int, list[_PendingOp]] = {}
 
     def backend(self, rank: int) -> ThreadBackend:
-        """The end of the communicator that belongs to `rank`."""
+        """Return the endpoint of `rank`."""
         return ThreadBackend(self, rank)
 
-    def make(self, rank: int, calls: Sequence[Call]) -> None:
-        """Make one rank's calls, all at once, and wait until they are done.
+    def run(self, rank: int, calls: Sequence[Call]) -> None:
+        """Issue the calls of one rank together, and wait until they are done.
 
         Raises
         ------
         CommunicatorError
-            If ranks disagree, wait for each other for ever, or the group was ended meanwhile.
+            If the calls of ranks do not match.
+            If ranks wait for each other.
+            If the group is aborted.
         """
         with self._changed:
             self._check_alive()
-            wishes: list[_Wish] = []
+            # All calls of a batch are posted before the rank waits for any of them, so their order cannot deadlock.
+            pending: list[_PendingOp] = []
             for call in calls:
                 if call.dest is not None:
-                    wishes.append(self._post(_Message(rank, call.dest, call, True)))
+                    pending.append(self._post(_PendingMessage(rank, call.dest, call, True)))
                 if call.source is not None:
-                    wishes.append(self._post(_Message(rank, call.source, call, False)))
+                    pending.append(self._post(_PendingMessage(rank, call.source, call, False)))
                 if not call.collective.peers:
-                    wishes.append(self._enter(rank, call))
-            self._wait(rank, wishes)
+                    pending.append(self._enter(rank, call))
+            self._wait(rank, pending)
 
     def split(self, rank: int, color: int | None, key: int) -> ThreadBackend | None:
-        """Make one group per color."""
+        """Create one group per color."""
         with self._changed:
             self._check_alive()
-            round_ = self._enter(rank, (color, key))
-            self._wait(rank, [round_])
+            collective = self._enter(rank, (color, key))
+            self._wait(rank, [collective])
             if color is None:
                 return None
             members = sorted(
                 (entry[1], other)
-                for other, entry in round_.entries.items()
+                for other, entry in collective.entries.items()
                 if isinstance(entry, tuple) and entry[0] == color
             )
-            return round_.children[color].backend(members.index((key, rank)))
+            return collective.children[color].backend(members.index((key, rank)))
 
     def abort(self) -> None:
-        """End the group and all groups split from it; ranks that wait are freed with an error."""
+        """Abort the group and all groups split from it. Ranks that wait are released with an error."""
         with self._family:
             worlds = [self, *self._descendants]
         for world in worlds:
             with world._changed:
-                world._is_ended = True
+                world._is_aborted = True
                 world._changed.notify_all()
 
     def reset(self) -> None:
-        """Make an ended group usable again, once no rank waits in it; groups split from it stay ended."""
+        """Make an aborted group usable again when no rank waits in it. Groups split from it stay aborted."""
         with self._changed:
             self._clear()
             with self._family:
                 self._descendants.clear()
 
-    # -- inside; whoever is here holds the lock ------------------------------------------------------------------------
+    # -- internals; the caller holds the lock --------------------------------------------------------------------------
 
     def _check_alive(self) -> None:
-        if self._is_ended:
-            raise CommunicatorError("the group was ended while this rank waited for the others")
+        if self._is_aborted:
+            raise CommunicatorError("the group was aborted while this rank waited for the others")
 
-    def _enter(self, rank: int, entry: Call | tuple[int | None, int]) -> _Round:
-        number = self._entered[rank]
-        self._entered[rank] += 1
-        round_ = self._rounds.setdefault(number, _Round())
-        mine = _text(entry)
-        for other, theirs in round_.entries.items():
-            if _text(theirs) != mine:
-                round_.end(str(disagreement(rank, mine, other, _text(theirs))))
-            break  # those who came before agree with each other, or have been told
-        round_.entries[rank] = entry
-        if len(round_.entries) == self.size:
-            del self._rounds[number]
-            if not round_.is_done:
-                self._carry_out(round_)
-        if round_.is_done:
+    def _enter(self, rank: int, entry: Call | tuple[int | None, int]) -> _PendingCollective:
+        # The n-th collective of a rank meets the n-th of every other rank, whatever the calls are. So a mismatch shows
+        # as soon as the second rank enters, instead of as a deadlock.
+        number = self._n_entered[rank]
+        self._n_entered[rank] += 1
+        collective = self._collectives.setdefault(number, _PendingCollective())
+        own = _entry_text(entry)
+        for other, other_entry in collective.entries.items():
+            if _entry_text(other_entry) != own:
+                collective.finish(str(mismatch_error(rank, own, other, _entry_text(other_entry))))
+            # One comparison is enough: earlier entries already match each other, or the collective already carries an
+            # error.
+            break
+        collective.entries[rank] = entry
+        if len(collective.entries) == self.size:
+            del self._collectives[number]
+            if not collective.is_done:
+                self._execute(collective)
+        if collective.is_done:
             self._changed.notify_all()
-        return round_
+        return collective
 
-    def _carry_out(self, round_: _Round) -> None:
-        calls = [entry for _, entry in sorted(round_.entries.items()) if isinstance(entry, Call)]
+    def _execute(self, collective: _PendingCollective) -> None:
+        calls = [entry for _, entry in sorted(collective.entries.items()) if isinstance(entry, Call)]
         if not calls:
-            colors = [entry[0] for entry in round_.entries.values() if not isinstance(entry, Call)]
-            round_.children = {
+            colors = [entry[0] for entry in collective.entries.values() if not isinstance(entry, Call)]
+            collective.children = {
                 color: ThreadWorld(colors.count(color), parent=self) for color in set(colors) if color is not None
             }
-            round_.end()
+            collective.finish()
             return
-        unequal = unequal_parts(calls)
-        if unequal:
-            round_.end(f"ranks disagree: {unequal}")
+        mismatch = _mismatched_counts(calls)
+        if mismatch:
+            collective.finish(f"ranks disagree: {mismatch}")
             return
         try:
-            carry_out(calls)
-        except BaseException as error:
-            round_.end(f"the last rank to come failed with {type(error).__name__}: {error}")
+            execute(calls)
+        except BaseException as error:  # even an interrupt must release the ranks that wait
+            collective.finish(f"the last rank to enter failed with {type(error).__name__}: {error}")
             self._changed.notify_all()
             raise
-        round_.end()
+        collective.finish()
 
-    def _post(self, message: _Message) -> _Message:
-        queue = self._messages.setdefault(message.ends, deque())
+    def _post(self, message: _PendingMessage) -> _PendingMessage:
+        # The queue of a pair holds only sends or only receives: as soon as the other side is posted, the oldest leaves.
+        queue = self._messages.setdefault(message.endpoints, deque())
         if not queue or queue[0].sends == message.sends:
             queue.append(message)
             return message
@@ -311,90 +307,106 @@ class ThreadWorld:
         sent, received = (message, other) if message.sends else (other, message)
         if (sent.call.count, sent.call.dtype) != (received.call.count, received.call.dtype):
             for side in (sent, received):
-                side.end(f"ranks disagree: {sent}, {received}; both must give the same count and dtype")
+                side.finish(f"ranks disagree: {sent}, but {received}; pass the same count and dtype on both")
         else:
-            copy_message(sent.call, received.call)
+            target = flat_elements(received.call.recv, received.call.dtype)
+            target[...] = flat_elements(sent.call.send, sent.call.dtype)
             for side in (sent, received):
-                side.end()
+                side.finish()
         self._changed.notify_all()
         return message
 
-    def _wait(self, rank: int, wishes: Sequence[_Wish]) -> None:
-        self._waiting[rank] = [wish for wish in wishes if not wish.is_done]
+    def _wait(self, rank: int, pending: Sequence[_PendingOp]) -> None:
+        self._waiting[rank] = [op for op in pending if not op.is_done]
         try:
-            while open_wishes := [wish for wish in wishes if not wish.is_done]:
-                self._waiting[rank] = open_wishes
-                self._tell_circle(rank)
-                if not all(wish.is_done for wish in open_wishes):
+            while unfinished := [op for op in pending if not op.is_done]:
+                self._waiting[rank] = unfinished
+                self._raise_on_deadlock(rank)
+                if not all(op.is_done for op in unfinished):
                     self._changed.wait()
                     self._check_alive()
         finally:
+            # On an interrupt or an abort, withdraw what is unfinished: a later call must not meet it, and ranks that
+            # wait for it must learn that it will not finish.
             del self._waiting[rank]
-            for wish in wishes:
-                if not wish.is_done:
-                    self._give_up(wish, f"rank {rank} of the group left before all ranks had come")
-        for wish in wishes:
-            if wish.error:
-                raise CommunicatorError(wish.error)
+            for op in pending:
+                if not op.is_done:
+                    self._withdraw(op, f"rank {rank} of the group left before all ranks had entered")
+        for op in pending:
+            if op.error:
+                raise CommunicatorError(op.error)
 
-    def _give_up(self, wish: _Wish, why: str) -> None:
-        if isinstance(wish, _Message):
-            self._messages[wish.ends].remove(wish)
-        wish.end(why)
+    def _withdraw(self, op: _PendingOp, reason: str) -> None:
+        if isinstance(op, _PendingMessage):
+            self._messages[op.endpoints].remove(op)
+        op.finish(reason)
         self._changed.notify_all()
 
-    def _tell_circle(self, rank: int) -> None:
-        """Free ranks that wait for each other in a circle, with an error; only messages can make one."""
+    def _raise_on_deadlock(self, rank: int) -> None:
+        """Give an error to the pending operations of all ranks that wait for each other in a cycle."""
+        # Deadlock detection: depth-first search of the wait-for graph, run by every rank before it blocks, so the rank
+        # that closes a cycle finds it. Collectives alone cannot form one: the rank that entered the fewest of them
+        # never waits.
         if not any(self._messages.values()):
             return
         path: list[int] = []
         seen: set[int] = set()
 
-        def finds_circle(at: int) -> bool:
+        def finds_cycle(at: int) -> bool:
             if at in path:
-                del path[: path.index(at)]
+                del path[: path.index(at)]  # ranks that lead into the cycle may still be released by its error
                 return True
             if at in seen:
                 return False
             seen.add(at)
             path.append(at)
-            if any(finds_circle(other) for other in self._awaited(at)):
+            if any(finds_cycle(other) for other in self._waits_for(at)):
                 return True
             path.pop()
             return False
 
-        if finds_circle(rank):
-            text = ", ".join(self._waits_text(member) for member in sorted(path))
-            why = f"ranks wait for each other: {text}; start both sides at once with send_recv() or batch()"
+        if finds_cycle(rank):
+            text = ", ".join(self._describe_wait(member) for member in sorted(path))
+            reason = f"deadlock: {text}; post both sides together with send_recv() or batch()"
             for member in path:
-                for wish in self._waiting[member]:
-                    if not wish.is_done:
-                        self._give_up(wish, why)
+                for op in self._waiting[member]:
+                    if not op.is_done:
+                        self._withdraw(op, reason)
 
-    def _awaited(self, rank: int) -> set[int]:
-        awaited: set[int] = set()
-        for wish in self._waiting.get(rank, []):
-            if wish.is_done:
+    def _waits_for(self, rank: int) -> set[int]:
+        ranks: set[int] = set()
+        for op in self._waiting.get(rank, []):
+            if op.is_done:
                 continue
-            if isinstance(wish, _Message):
-                awaited.add(wish.peer)
-            elif isinstance(wish, _Round):
-                awaited |= set(range(self.size)) - set(wish.entries)
-        return awaited
+            if isinstance(op, _PendingMessage):
+                ranks.add(op.peer)
+            elif isinstance(op, _PendingCollective):
+                ranks |= set(range(self.size)) - set(op.entries)
+        return ranks
 
-    def _waits_text(self, rank: int) -> str:
-        wish = next(wish for wish in self._waiting[rank] if not wish.is_done)
-        if isinstance(wish, _Round):
-            return f"rank {rank} calls {_text(wish.entries[rank])}"
-        return str(wish)
+    def _describe_wait(self, rank: int) -> str:
+        op = next(op for op in self._waiting[rank] if not op.is_done)
+        if isinstance(op, _PendingCollective):
+            return f"rank {rank} calls {_entry_text(op.entries[rank])}"
+        return str(op)
 
 
-def _text(entry: Call | tuple[int | None, int]) -> str:
+def _entry_text(entry: Call | tuple[int | None, int]) -> str:
     return signature([entry] if isinstance(entry, Call) else [])
 
 
+def _mismatched_counts(calls: Sequence[Call]) -> str:
+    """Return which two ranks of an all_to_all_v expect different counts, or an empty string."""
+    for rank, call in enumerate(calls):
+        for other, count in enumerate(call.send_counts or ()):
+            expected = (calls[other].recv_counts or ())[rank]
+            if count != expected:
+                return f"rank {rank} of the group sends {count} elements to rank {other}, which expects {expected}"
+    return ""
+
+
 class ThreadBackend:
-    """One rank's end of a `ThreadWorld`; implements `meshlab.comm.backend.Backend`."""
+    """One rank's endpoint of a `ThreadWorld`; implements `meshlab.comm.backend.Backend`."""
 
     xp = np
     device = None
@@ -405,7 +417,7 @@ class ThreadBackend:
         self.size = world.size
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """Make an array with numpy."""
+        """Return an uninitialised numpy array."""
         return np.empty(shape, dtype)
 
     def prepare(self, call: Call) -> _ThreadCalls:
@@ -423,15 +435,15 @@ class ThreadBackend:
         return measure_blocking(work, barrier, mode, calls, batches)
 
     def local(self) -> AbstractContextManager[Any]:
-        """Array operations are done when they return."""
+        """Return an empty context, because array operations in numpy are synchronous."""
         return nullcontext()
 
     def split(self, color: int | None, key: int) -> Backend | None:
-        """Make one communicator per color."""
+        """Create one communicator per color."""
         return self.world.split(self.rank, color, key)
 
     def capabilities(self) -> Capabilities:
-        """Say what can be done: everything in the catalog, but for the 8-bit floats, which are NCCL's."""
+        """Return the capabilities: the complete catalog, without the 8-bit floats, which only NCCL has."""
         return Capabilities(
             backend="threads",
             library=f"numpy {np.__version__}",
@@ -446,7 +458,7 @@ class ThreadBackend:
         )
 
     def close(self) -> None:
-        """Nothing to give back: the group goes when its ranks forget it."""
+        """Do nothing: the group is freed when its ranks drop it."""
 
 
 _BARRIER = Call(CATALOG["barrier"], None, None, 0, None, None, None, False)
@@ -458,8 +470,8 @@ class _ThreadCalls:
         self._calls = calls
 
     def __call__(self) -> None:
-        self._backend.world.make(self._backend.rank, self._calls)
+        self._backend.world.run(self._backend.rank, self._calls)
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
         world, rank = self._backend.world, self._backend.rank
-        return measure_blocking(self, lambda: world.make(rank, (_BARRIER,)), mode, calls, batches)
+        return measure_blocking(self, lambda: world.run(rank, (_BARRIER,)), mode, calls, batches)

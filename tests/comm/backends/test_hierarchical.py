@@ -1,4 +1,4 @@
-"""Two levels give what one gives: against the flat call, on even and uneven nodes, for every operation."""
+"""Hierarchical calls compared with flat ones, on equal and different node sizes, for every operation."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPS_TO_TRY = ["pre_mul_sum(3)" if name == "pre_mul_sum" else name for name in OP
 
 
 def compare(comm: Any, nodes: Any, counts: list[int], dtypes: list[str], ops: list[str]) -> list[str]:
-    """Runs on every rank; gives the calls that differ from the flat ones."""
+    """Return the calls that differ from the flat ones. Runs on every rank."""
     wrong = []
     n, me = comm.size, comm.rank
     random = np.random.default_rng([me, len(counts)])
@@ -75,7 +75,7 @@ def compare(comm: Any, nodes: Any, counts: list[int], dtypes: list[str], ops: li
 
 
 def bound(reduce: Any, data: np.ndarray, op: str, right: np.ndarray) -> np.ndarray:
-    """What a rounding is relative to: the result of a product, else the sum of all magnitudes."""
+    """Return the base of the relative error: the result for a product, else the sum of all magnitudes."""
     if op == "prod":
         return np.abs(right.astype(np.float64)) + 1e-3
     return 3 * reduce(np.abs(data).astype(np.float64))
@@ -88,7 +88,7 @@ def run(engines: ml.Engines, *arguments: Any) -> None:
 
 
 @pytest.mark.parametrize("nodes", [[0, 0, 1, 1], [0, 1, 0, 1], [5, 5, 5, 2], ["a", "b", "c", "d"], [0] * 4])
-def test_two_levels_give_what_one_gives(engines: ml.Engines, nodes: list[Any]) -> None:
+def test_hierarchical_calls_agree_with_flat_ones(engines: ml.Engines, nodes: list[Any]) -> None:
     run(engines, nodes, [0, 1, 7, 64], ["float32", "int32"], OPS_TO_TRY)
 
 
@@ -121,7 +121,7 @@ def averages(comm: Any, nodes: Any) -> list[float]:
 
 
 @pytest.mark.parametrize("nodes", [[0, 0, 0, 1], [0, 1, 1, 1], [0, 0, 1, 1]])
-def test_the_average_counts_every_rank_once_however_many_a_node_has(engines: ml.Engines, nodes: list[int]) -> None:
+def test_the_average_weights_all_ranks_equally_on_different_node_sizes(engines: ml.Engines, nodes: list[int]) -> None:
     for value in engines.run(averages, arguments=(nodes,))["value"]:
         assert value == [3.75, 1.0, 1.5, 15, -7]
 
@@ -133,7 +133,7 @@ def on_the_axis(comm: Any, hierarchy: Any) -> Any:
         return levels.ranks, levels.inner.ranks, levels.outer.ranks, levels.name, total
 
 
-def test_an_axis_of_a_mesh_is_cut_by_its_hierarchy(engines: ml.Engines) -> None:
+def test_an_axis_of_a_mesh_is_split_by_its_hierarchy(engines: ml.Engines) -> None:
     mesh = ml.DeviceMesh("dp=4", ranks=[3, 2, 0, 1])
     values = engines.run(on_the_axis, mesh, axis="dp", arguments=(mesh.hierarchy("dp", nodes=2),))["value"]
     ring = (3, 2, 0, 1)
@@ -141,7 +141,7 @@ def test_an_axis_of_a_mesh_is_cut_by_its_hierarchy(engines: ml.Engines) -> None:
     assert values[1] == (ring, (0, 1), (2, 1), "dp_0", 1111.0)
 
 
-def test_ranks_per_node_are_counted_in_the_world(engines: ml.Engines) -> None:
+def test_ranks_per_node_apply_to_global_ranks(engines: ml.Engines) -> None:
     mesh = ml.DeviceMesh("dp=2, tp=2")
     assert engines.run(inner_ranks, mesh, axis="dp", arguments=(2,))["value"].tolist() == [(0,), (1,), (2,), (3,)]
     assert engines.run(inner_ranks, mesh, axis="tp", arguments=(2,))["value"].tolist() == [(0, 1)] * 2 + [(2, 3)] * 2
@@ -160,7 +160,7 @@ def joined(comm: Any) -> Any:
         return levels.rank, levels.ranks, gathered.tolist(), levels.all_reduce(np.ones(3), op="sum").tolist()
 
 
-def test_any_two_communicators_that_make_a_grid_are_joined(engines: ml.Engines) -> None:
+def test_two_communicators_that_form_a_grid_can_be_joined(engines: ml.Engines) -> None:
     for rank, value in enumerate(engines.run(joined)["value"]):
         assert value == (rank, (0, 1, 2, 3), [0, 1, 2, 3], [4.0] * 3)
 
@@ -168,7 +168,7 @@ def test_any_two_communicators_that_make_a_grid_are_joined(engines: ml.Engines) 
 def three_levels(comm: Any) -> Any:
     pair = comm.split(comm.rank // 2)
     across = comm.split(comm.rank % 2)
-    halves = Hierarchical.join(pair.split(pair.rank), pair)  # one rank a node, and two of them
+    halves = Hierarchical.join(pair.split(pair.rank), pair)  # two nodes of one rank
     with Hierarchical.join(halves, across) as levels:
         part = levels.reduce_scatter(np.arange(8.0))
         return part.tolist(), levels.all_reduce(np.array([comm.rank])).item(), levels.capabilities().collectives
@@ -180,42 +180,40 @@ def test_levels_nest(engines: ml.Engines) -> None:
 
 
 @pytest.mark.parametrize("nodes", [[0, 0, 1, 1], [0, 1, 1, 1]])
-def test_the_bytes_of_each_level_are_those_of_the_calls_that_are_made(
-    thread_engines: ml.Engines, nodes: list[int]
-) -> None:
+def test_traffic_reports_the_bytes_of_the_calls_that_run(thread_engines: ml.Engines, nodes: list[int]) -> None:
     for collective in ("all_reduce", "broadcast", "reduce_scatter", "all_gather"):
         if len(set(map(nodes.count, nodes))) > 1 and collective in ("reduce_scatter", "all_gather"):
             continue
-        for told, made in thread_engines.run(told_and_made, arguments=(nodes, collective))["value"]:
-            assert told == made
-            assert told
+        for reported, issued in thread_engines.run(reported_and_issued, arguments=(nodes, collective))["value"]:
+            assert reported == issued
+            assert reported
 
 
-def told_and_made(comm: Any, nodes: list[int], collective: str) -> Any:
+def reported_and_issued(comm: Any, nodes: list[int], collective: str) -> Any:
     with Hierarchical.cut(comm, nodes) as levels:
         row = ml.comm.CATALOG[collective]
         send, out = (np.zeros(row.elements(side, 10, 4), "float32") for side in ("sends", "receives"))
         prepared = levels.prepare(collective, send, out, root=1 if row.rooted else None)
-        made = []
+        issued = []
         for stage in prepared._prepared.stages:
             for call in getattr(stage, "calls", ()):
                 n = stage._communicator.size
                 size = call.collective.size_bytes(call.count, 4, n)
-                made.append(
+                issued.append(
                     (call.collective.name, n, size, round(size * call.collective.bus_factor(n)) if n > 1 else 0)
                 )
         frame = levels.traffic(collective, 10, root=1)
-        told = frame[["collective", "n_ranks", "size_bytes", "bus_bytes"]].itertuples(index=False, name=None)
-        return list(told), made
+        reported = frame[["collective", "n_ranks", "size_bytes", "bus_bytes"]].itertuples(index=False, name=None)
+        return list(reported), issued
 
 
-def test_only_a_part_of_the_data_crosses() -> None:
+def test_only_a_fraction_of_the_data_crosses_nodes() -> None:
     def traffic(comm: Any) -> Any:
         with Hierarchical.cut(comm, 4) as levels:
             return levels.traffic("all_reduce", 1 << 20).groupby("level", sort=False)["bus_bytes"].sum().to_dict()
 
     with ml.launch(8, backend="threads") as engines:
-        # S = 4 MiB: each rank moves 3/4 of S twice inside, and 2 · 1/2 of S/4 across; the flat call 7/4 of S.
+        # S = 4 MiB. Each rank moves 3/4 of S twice within nodes, and 2 · 1/2 of S/4 across; the flat call 7/4 of S.
         assert engines.run(traffic)["value"][0] == {"inner": 2 * 3 << 20, "outer": 1 << 20}
 
 
@@ -226,40 +224,49 @@ def measured(comm: Any) -> Any:
         return [call.measure(mode, 1, 4).time_us.shape for mode in levels.capabilities().modes]
 
 
-def test_calls_in_stages_are_measured(engines: ml.Engines) -> None:
+def test_hierarchical_calls_are_measured(engines: ml.Engines) -> None:
     assert engines.run(measured)["value"].tolist() == [[(4,), (4,)]] * 4
 
 
 @pytest.mark.parametrize(
     ("use", "message"),
     [
-        (lambda c: Hierarchical.cut(c, 0), "a node of world has at least one rank, not 0"),
-        (lambda c: Hierarchical.cut(c, [0, 1]), "nodes has 2 entries, but world has 4 ranks; give one for each"),
-        (lambda c: Hierarchical.cut(c, [c.rank // 2, 0, 0, 1]), "the ranks of world give different nodes"),
+        (lambda c: Hierarchical.cut(c, 0), "nodes must be a positive number of ranks per node, not 0"),
+        (lambda c: Hierarchical.cut(c, [0, 1]), "nodes has 2 entries, but world has 4 ranks; pass one per rank"),
+        (
+            lambda c: Hierarchical.cut(c, [c.rank // 2, 0, 0, 1]),
+            "the ranks of world pass different nodes; pass the same nodes on every rank",
+        ),
         (
             lambda c: Hierarchical.cut(c, ml.DeviceMesh("dp=2, tp=2").hierarchy("dp", nodes=1)),
             None,
         ),
         (
             lambda c: Hierarchical.cut(c.split(c.rank % 2), ml.DeviceMesh("a=4").hierarchy("a", nodes=4)),
-            "the hierarchy a_inner does not cut the ranks of world/[01]; take the axis of its group",
+            "the hierarchy a_inner does not cover the ranks of world/[01]; pass the hierarchy of its axis",
         ),
-        (lambda c: Hierarchical.join(c.split(int(c.rank > 0)), c), "do not make a grid"),
+        (lambda c: Hierarchical.join(c.split(int(c.rank > 0)), c), "do not form a grid; use nodes of equal size"),
         (
             lambda c: Hierarchical.cut(c, [0, 0, 0, 1]).reduce_scatter(np.ones(4)),
-            "hierarchical has no reduce_scatter; it has all_reduce, broadcast, barrier",
+            "hierarchical does not support reduce_scatter; choose one of all_reduce, broadcast, barrier",
         ),
-        (lambda c: Hierarchical.cut(c, 2).all_to_all(np.ones(4)), "hierarchical has no all_to_all"),
-        (lambda c: Hierarchical.cut(c, 2).split(0), "cannot be split; split the one that it was cut from"),
-        (lambda c: batch_of(Hierarchical.cut(c, 2)), "makes its calls in stages; it has no batches"),
+        (lambda c: Hierarchical.cut(c, 2).all_to_all(np.ones(4)), "hierarchical does not support all_to_all"),
+        (
+            lambda c: Hierarchical.cut(c, 2).split(0),
+            "cannot split a hierarchical communicator; split the communicator that it was cut from",
+        ),
+        (
+            lambda c: batch_of(Hierarchical.cut(c, 2)),
+            "a hierarchical communicator does not support batches; issue the calls separately",
+        ),
         (
             lambda c: Hierarchical.cut(c, [0, 1, 1, 1]).traffic("all_gather", 4),
-            r"on nodes of unlike size \(1, 3 ranks\)",
+            r"all_gather is not supported by hierarchical communicators on nodes of different sizes \(1, 3 ranks\)",
         ),
         (lambda c: closed(Hierarchical.cut(c, 2)).barrier(), "the communicator of world is closed"),
     ],
 )
-def test_what_does_not_fit_is_refused(thread_engines: ml.Engines, use: Any, message: str | None) -> None:
+def test_invalid_use_is_rejected(thread_engines: ml.Engines, use: Any, message: str | None) -> None:
     errors = thread_engines.run(lambda c: (use(c), None)[1])["error"]
     if message is None:
         assert errors.isna().all()
@@ -277,7 +284,7 @@ def closed(levels: Hierarchical) -> Hierarchical:
     return levels
 
 
-def test_levels_in_different_memory_are_refused() -> None:
+def test_communicators_in_different_memory_are_rejected() -> None:
     def join(comm: Any) -> None:
         class Elsewhere(type(comm.backend)):  # type: ignore[misc]
             xp = np.linalg
@@ -287,7 +294,7 @@ def test_levels_in_different_memory_are_refused() -> None:
         Hierarchical.join(comm, other)
 
     with ml.launch(1, backend="threads") as engines:
-        assert "both levels need the same memory" in engines.run(join)["error"][0]
+        assert "join communicators with the same array module" in engines.run(join)["error"][0]
 
 
 def test_errors_name_the_group(thread_engines: ml.Engines) -> None:
@@ -302,7 +309,7 @@ def test_errors_name_the_group(thread_engines: ml.Engines) -> None:
 
 
 def threads_in_processes(comm: Any) -> Any:
-    """Two threads in each process: they meet in the process's memory, and each across processes through MPI."""
+    """Two threads per process, connected within the process through memory and across processes through MPI."""
     world = ThreadWorld(2)
     across = [comm.split(0) for _ in range(2)]
     results: dict[int, Any] = {}
@@ -320,9 +327,9 @@ def threads_in_processes(comm: Any) -> Any:
     return results
 
 
-def test_two_backends_make_one_communicator(mpi_engines: ml.Engines) -> None:
-    if mpi_engines.facts[0].capabilities.facts["thread level"] != "3":
-        pytest.skip("this MPI lets one thread call it only")
+def test_two_backends_form_one_communicator(mpi_engines: ml.Engines) -> None:
+    if mpi_engines.ranks[0].capabilities.facts["thread level"] != "3":
+        pytest.skip("this MPI does not support calls from several threads")
     ranks = tuple(range(8))
     for value in mpi_engines.run(threads_in_processes)["value"]:
         assert value == {place: (28.0, [float(rank) for rank in ranks], ranks) for place in (0, 1)}

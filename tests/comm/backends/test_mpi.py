@@ -1,4 +1,4 @@
-"""What MPI does not tell, the backend does: calls that do not match end in an error before data moves."""
+"""Mismatched calls raise an error before any data moves, although MPI itself does not detect them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 @pytest.fixture(autouse=True)
-def the_engines_go_on_afterwards(mpi_engines: ml.Engines) -> Any:
+def engines_keep_working_afterwards(mpi_engines: ml.Engines) -> Any:
     yield
     total = mpi_engines.run(lambda c: c.all_reduce(np.array([1.0 + c.rank])).item())
     assert total["value"].tolist() == [10.0] * 4
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "message"),
     [
         (lambda c: c.all_reduce(np.ones(4 + 3 * (c.rank % 2))), "rank 0 of the group calls all_reduce count=4 "),
         (lambda c: c.all_gather(np.ones(4 + 3 * (c.rank % 2))), "rank 1 calls all_gather count=7 dtype=float64"),
@@ -34,7 +34,10 @@ def the_engines_go_on_afterwards(mpi_engines: ml.Engines) -> Any:
         ),
         (lambda c: c.all_reduce(np.ones(2), op=["sum", "max"][c.rank // 3]), "rank 3 calls .* op=max"),
         (lambda c: c.broadcast(np.ones(2), root=c.rank), "rank 1 calls broadcast count=2 dtype=float64 root=1"),
-        (lambda c: c.barrier() if c.rank else c.all_reduce(np.ones(2)), "calls all_reduce .* rank 1 calls barrier"),
+        (
+            lambda c: c.barrier() if c.rank else c.all_reduce(np.ones(2)),
+            "calls all_reduce .* but rank 1 calls barrier; issue the same calls on every rank",
+        ),
         (lambda c: c.split(0) if c.rank else c.all_reduce(np.ones(2)), "calls all_reduce .* rank 1 calls split"),
         (
             lambda c: c.all_to_all_v(
@@ -48,10 +51,10 @@ def the_engines_go_on_afterwards(mpi_engines: ml.Engines) -> Any:
         ),
     ],
 )
-def test_ranks_that_disagree_are_told(mpi_engines: ml.Engines, function: Any, told: str) -> None:
+def test_mismatched_calls_raise_on_every_rank(mpi_engines: ml.Engines, function: Any, message: str) -> None:
     errors = mpi_engines.run(function)["error"]
     assert errors.str.contains("ranks disagree: rank 0 of the group").all(), errors.tolist()
-    assert errors.str.contains(told).all(), errors.tolist()
+    assert errors.str.contains(message).all(), errors.tolist()
 
 
 def batches_that_differ(comm: Any) -> None:
@@ -61,14 +64,14 @@ def batches_that_differ(comm: Any) -> None:
             batch.barrier()
 
 
-def test_batches_that_differ_are_told(mpi_engines: ml.Engines) -> None:
+def test_mismatched_batches_raise_on_every_rank(mpi_engines: ml.Engines) -> None:
     errors = mpi_engines.run(batches_that_differ)["error"]
     assert errors.str.contains("rank 1 calls all_gather count=2 dtype=float64, barrier").all()
 
 
 @pytest.mark.parametrize("in_batch", [False, True])
 @pytest.mark.parametrize(
-    ("sent", "received", "told"),
+    ("sent", "received", "message"),
     [
         (
             np.ones(2),
@@ -85,12 +88,12 @@ def test_batches_that_differ_are_told(mpi_engines: ml.Engines) -> None:
         (
             np.ones(3),
             np.ones(2),
-            "what rank 0 of the group sends is longer than the 2 of float64 that this rank receives",
+            "rank 0 of the group sends more than the 2 elements of float64 that this rank receives; pass",
         ),
     ],
 )
-def test_messages_that_do_not_match_are_told(
-    mpi_engines: ml.Engines, sent: Any, received: Any, told: str, in_batch: bool
+def test_mismatched_messages_raise(
+    mpi_engines: ml.Engines, sent: Any, received: Any, message: str, in_batch: bool
 ) -> None:
     def exchange(comm: Any) -> None:
         if comm.rank == 0:
@@ -104,14 +107,14 @@ def test_messages_that_do_not_match_are_told(
 
     errors = mpi_engines.run(exchange)["error"]
     assert errors.drop(1).isna().all(), errors.tolist()
-    assert errors.str.contains(told)[1], errors[1]
+    assert errors.str.contains(message)[1], errors[1]
 
 
 def test_a_prepared_call_is_compared_once(mpi_engines: ml.Engines) -> None:
     def count_comparisons(comm: Any) -> list[int]:
         compared = []
-        check = comm.backend.agreement.check
-        comm.backend.agreement.check = lambda *given: (compared.append(len(given)), check(*given))
+        check = comm.backend.call_check.check
+        comm.backend.call_check.check = lambda *given: (compared.append(len(given)), check(*given))
         call = comm.prepare("all_reduce", np.ones(1), np.empty(1))
         seen = [len(compared)]
         for _ in range(3):
@@ -120,14 +123,14 @@ def test_a_prepared_call_is_compared_once(mpi_engines: ml.Engines) -> None:
         seen.append(len(compared))
         comm.all_reduce(np.ones(1))
         comm.all_reduce(np.ones(1))
-        comm.backend.agreement.check = check
+        comm.backend.call_check.check = check
         return [*seen, len(compared)]
 
     assert mpi_engines.run(count_comparisons)["value"].tolist() == [[0, 1, 3]] * 4
 
 
-def test_capabilities_say_what_is_not_mpi_itself(mpi_engines: ml.Engines) -> None:
-    facts = mpi_engines.facts[0].capabilities.facts
+def test_capabilities_name_what_is_not_part_of_mpi(mpi_engines: ml.Engines) -> None:
+    facts = mpi_engines.ranks[0].capabilities.facts
     assert facts["avg"] == "MPI_SUM, then each rank divides"
     assert facts["pre_mul_sum"] == "each rank multiplies, then MPI_SUM"
-    assert facts["bfloat16 reductions"] in ("MPI's own", "a user-defined MPI operation, in numpy")
+    assert facts["bfloat16 reductions"] in ("native", "user-defined MPI operation in numpy")

@@ -1,4 +1,4 @@
-"""What the reference does that no library does: it tells ranks that do not make the same call, or wait in a circle."""
+"""Checks that only the reference backend makes: mismatched calls and deadlocks raise an error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def one(rank: int, of_even: Any, of_odd: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "message"),
     [
         (lambda c: c.all_reduce(np.ones(1 + c.rank % 2)), ["count=1", "count=2"]),
         (lambda c: c.all_reduce(np.ones(1, one(c.rank, "float32", "float64"))), ["dtype=float32", "dtype=float64"]),
@@ -42,11 +42,11 @@ def one(rank: int, of_even: Any, of_odd: Any) -> Any:
         (lambda c: c.barrier() if c.rank else c.split(0), ["calls split", "calls barrier"]),
     ],
 )
-def test_ranks_that_disagree_are_told(thread_engines: ml.Engines, function: Any, told: list[str]) -> None:
+def test_mismatched_calls_raise_on_every_rank(thread_engines: ml.Engines, function: Any, message: list[str]) -> None:
     frame = thread_engines.run(function)
     assert frame["error"].notna().all()
     assert frame["error"].str.contains("ranks disagree").all()
-    assert all(word in frame["error"][0] for word in told), frame["error"][0]
+    assert all(word in frame["error"][0] for word in message), frame["error"][0]
 
 
 def to_the_right(comm: Any, **other: Any) -> Any:
@@ -55,44 +55,44 @@ def to_the_right(comm: Any, **other: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("function", "told"),
+    ("function", "message"),
     [
         (
             lambda c: (c.send(np.ones(2), c.rank ^ 1), c.recv(np.ones(2), c.rank ^ 1)),
-            r"ranks wait for each other: rank 0 sends to rank 1 \(count=2 dtype=float64\), rank 1 sends to rank 0",
+            r"deadlock: rank 0 sends to rank 1 \(count=2 dtype=float64\), rank 1 sends to rank 0 .*; post both sides",
         ),
         (lambda c: c.recv(np.ones(2), (c.rank + 1) % 4), "rank 0 receives from rank 1 .* rank 3 receives from rank 0"),
-        (lambda c: to_the_right(c, source=(c.rank + 1) % 4), "ranks wait for each other"),
-        (lambda c: to_the_right(c, dest=(c.rank + 2) % 4), "ranks wait for each other"),
+        (lambda c: to_the_right(c, source=(c.rank + 1) % 4), "deadlock: rank . sends to rank "),
+        (lambda c: to_the_right(c, dest=(c.rank + 2) % 4), "deadlock: rank . sends to rank "),
         (
             lambda c: c.recv(np.ones(1), 0) if c.rank else c.barrier(),
             "rank 0 calls barrier, rank . receives from rank 0",
         ),
         (
             lambda c: c.send_recv(np.ones(1 + c.rank % 2), dest=c.rank ^ 1, source=c.rank ^ 1),
-            r"ranks disagree: rank . sends to rank . \(count=. dtype=float64\), rank . receives from",
+            r"ranks disagree: rank . sends to rank . \(count=. dtype=float64\), but rank . receives from",
         ),
         (
             lambda c: c.send(np.ones(2), 1) if c.rank == 0 else c.recv(np.ones(2, "int64"), 0) if c.rank == 1 else None,
-            r"rank 0 sends to rank 1 \(count=2 dtype=float64\), rank 1 receives from rank 0 \(count=2 dtype=int64\)",
+            r"rank 0 sends to rank 1 \(count=2 dtype=float64\), but rank 1 receives from rank 0 \(.* dtype=int64\)",
         ),
     ],
 )
-def test_messages_that_do_not_meet_are_told(thread_engines: ml.Engines, function: Any, told: str) -> None:
+def test_messages_that_never_match_raise(thread_engines: ml.Engines, function: Any, message: str) -> None:
     try:
-        text = "\n".join(thread_engines.run(function, deadline_s=20)["error"].dropna())
-    except EngineError as error:  # where ranks outside the circle wait for one inside
+        text = "\n".join(thread_engines.run(function, deadline_s=60)["error"].dropna())
+    except EngineError as error:  # if ranks outside the cycle wait for one inside
         text = str(error)
-    assert re.search(told, text), text
+    assert re.search(message, text), text
 
 
-def test_after_a_disagreement_the_engines_go_on(thread_engines: ml.Engines) -> None:
+def test_the_engines_keep_working_after_a_mismatch(thread_engines: ml.Engines) -> None:
     thread_engines.run(lambda c: c.all_reduce(np.ones(1 + c.rank % 2)))
     thread_engines.run(lambda c: c.recv(np.ones(2), (c.rank + 1) % 4))
     assert thread_engines.run(lambda c: float(c.all_reduce(np.ones(1))[0]))["value"].tolist() == [4.0] * 4
 
 
-def test_ranks_that_wait_for_one_that_is_still_working_are_left_alone(thread_engines: ml.Engines) -> None:
+def test_waiting_for_a_busy_rank_is_not_a_deadlock(thread_engines: ml.Engines) -> None:
     def chain(comm: Any) -> float:
         x = np.zeros(1)
         if comm.rank:
@@ -109,32 +109,32 @@ def test_ranks_that_wait_for_one_that_is_still_working_are_left_alone(thread_eng
 
 
 def test_a_rank_that_never_calls_is_named(thread_engines: ml.Engines) -> None:
-    with pytest.raises(EngineError, match="rank 2 made 0 collective calls where others made 1") as caught:
-        thread_engines.run(lambda c: time.sleep(2) if c.rank == 2 else c.barrier(), deadline_s=0.3)
+    with pytest.raises(EngineError, match="rank 2 entered 0 of its group's 1 collective call within") as caught:
+        thread_engines.run(lambda c: time.sleep(20) if c.rank == 2 else c.barrier(), deadline_s=1.0)
     assert caught.value.rank == 2
 
 
-def test_a_message_that_never_comes_does_not_put_the_blame_on_others(thread_engines: ml.Engines) -> None:
-    with pytest.raises(EngineError, match="rank 1 did not answer within"):
+def test_a_missing_message_is_not_blamed_on_other_ranks(thread_engines: ml.Engines) -> None:
+    with pytest.raises(EngineError, match="rank 1 did not respond within"):
         thread_engines.run(lambda c: c.recv(np.ones(1), 0) if c.rank == 1 else None, deadline_s=0.3)
 
 
-def test_ending_a_group_frees_those_that_wait_in_it_and_in_its_children() -> None:
+def test_abort_releases_ranks_that_wait_in_a_group_and_its_children() -> None:
     world = ThreadWorld(2)
     comms = [Communicator(world.backend(rank)) for rank in range(2)]
-    told: list[str] = []
+    errors: list[str] = []
 
-    def wait(comm: Communicator, message: bool) -> None:
+    def wait(comm: Communicator, in_message: bool) -> None:
         child = comm.split(0)
         assert child is not None
         try:
             if comm.rank == 0:
-                child.recv(np.ones(1), 1) if message else child.barrier()
+                child.recv(np.ones(1), 1) if in_message else child.barrier()
         except CommunicatorError as error:
-            told.append(str(error))
+            errors.append(str(error))
 
-    for message in (True, False):
-        threads = [threading.Thread(target=wait, args=(comm, message)) for comm in comms]
+    for in_message in (True, False):
+        threads = [threading.Thread(target=wait, args=(comm, in_message)) for comm in comms]
         for thread in threads:
             thread.start()
         threads[1].join(5)
@@ -143,10 +143,10 @@ def test_ending_a_group_frees_those_that_wait_in_it_and_in_its_children() -> Non
         threads[0].join(5)
         assert not threads[0].is_alive()
         world.reset()
-    assert told == ["the group was ended while this rank waited for the others"] * 2
+    assert errors == ["the group was aborted while this rank waited for the others"] * 2
 
 
-def test_a_group_goes_when_its_ranks_forget_it() -> None:
+def test_a_group_is_freed_when_its_ranks_drop_it() -> None:
     world = ThreadWorld(1)
     comm = Communicator(world.backend(0))
     for _ in range(10):
