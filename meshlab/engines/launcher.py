@@ -1,4 +1,4 @@
-"""The two ways to get engines: start them here, or use what somebody else started."""
+"""Two ways to get engines: start them on this machine, or attach to engines that another process started."""
 
 from __future__ import annotations
 
@@ -28,29 +28,31 @@ def launch(
     Parameters
     ----------
     n : int
-        How many ranks.
-    backend : {"auto", "nccl", "mpi", "threads"}
-        ``"nccl"`` starts one process per GPU, ``"mpi"`` one process per rank, both as ipyparallel engines;
-        ``"threads"`` starts threads in this process, at once, for tests and for trying things out. ``"auto"`` is
-        ``"nccl"`` where there are `n` GPUs and what they need is installed, else ``"mpi"``.
+        The number of ranks.
+    backend : {"auto", "nccl", "mpi", "threads"}, default "auto"
+        ``"nccl"`` starts one process per GPU and ``"mpi"`` one process per rank, both as ipyparallel engines.
+        ``"threads"`` starts threads in this process, for tests and experiments. ``"auto"`` selects ``"nccl"`` if there
+        are at least `n` GPUs and the required packages are installed, else ``"mpi"``.
     devices : sequence of int, optional
-        The GPU of every rank, as CUDA counts; rank r has GPU r when left out.
-    env : mapping, optional
-        Environment variables for the engines, such as ``{"NCCL_ALGO": "Ring"}``; not for threads.
+        CUDA device index of each rank. By default rank r uses device r.
+    env : mapping of str to str, optional
+        Environment variables of the engines, such as ``{"NCCL_ALGO": "Ring"}``. Not supported by threads.
     deadline_s : float, default 30
-        How long a call may take before its ranks count as stuck.
+        Maximum time of a call, in seconds, before its ranks count as stuck.
     timeout_s : float, default 60
-        How long the start may take.
+        Maximum time of the start, in seconds.
 
     Returns
     -------
     Engines
-        A context manager; closing it leaves nothing behind.
+        The running engines. As a context manager it closes them, which also cleans up all processes and files.
 
     Raises
     ------
     EngineError
-        If the ranks do not start, or there is no memory for so many processes.
+        If an argument is invalid.
+        If the ranks do not start.
+        If the host has too little memory for `n` processes.
 
     Examples
     --------
@@ -59,46 +61,49 @@ def launch(
     [2, 2]
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise EngineError(f"launch() needs a whole number of ranks, at least 1, not {n!r}")
+        raise EngineError(f"n must be a positive integer, not {n!r}", hint="pass the number of ranks to launch()")
     if backend not in ("auto", "nccl", "mpi", "threads"):
-        raise EngineError(f"there is no backend {backend!r}; there are nccl, mpi and threads")
+        raise EngineError(f"unknown backend {backend!r}", hint="choose one of auto, nccl, mpi and threads")
     if devices is not None and len(devices) != n:
-        raise EngineError(f"{len(devices)} devices were given for {n} ranks; give one for each")
+        raise EngineError(f"devices has {len(devices)} entries, but there are {n} ranks", hint="pass one per rank")
     if backend == "auto":
         backend = "nccl" if count_gpus() >= n else "mpi"
-    chosen: RankSet
+    rank_set: RankSet
     if backend == "threads":
         if env:
-            raise EngineError("threads share this process's environment; set the variables there, or use mpi")
+            raise EngineError(
+                "env is not supported by threads, which share the environment of this process",
+                hint="set os.environ, or use backend='mpi'",
+            )
         from meshlab.engines.threads import ThreadSet
 
-        chosen = ThreadSet(n)
+        rank_set = ThreadSet(n)
     else:
         from meshlab.engines.local import LaunchedSet
-        from meshlab.engines.memory import check_room
+        from meshlab.engines.memory import check_host_memory
 
-        check_room(n)
+        check_host_memory(n)
         if backend == "nccl":
-            _check_gpu_parts()
-        chosen = LaunchedSet(n, backend, devices=devices, env=env)
-    return Engines(chosen, deadline_s=deadline_s, timeout_s=timeout_s)
+            _check_gpu_packages()
+        rank_set = LaunchedSet(n, backend, devices=devices, env=env)
+    return Engines(rank_set, deadline_s=deadline_s, timeout_s=timeout_s)
 
 
-def _check_gpu_parts() -> None:
-    """Raise an `EngineError` if what ranks on GPUs need is not installed, before any of them starts."""
+def _check_gpu_packages() -> None:
+    """Raise an `EngineError` if a package for GPUs is missing, before any process starts."""
     from importlib.util import find_spec
 
-    missing = [what for module, what in (("cupy", "CuPy"), ("nccl", "nccl4py")) if find_spec(module) is None]
+    missing = [name for module, name in (("cupy", "CuPy"), ("nccl", "nccl4py")) if find_spec(module) is None]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         raise EngineError(
-            f"the backend nccl needs {' and '.join(missing)}, which {verb} not installed; pip install '.[cuda12]' or "
-            "'.[cuda13]' in meshlab's folder, or use backend='mpi'"
+            f"backend 'nccl' needs {' and '.join(missing)}, which {verb} not installed",
+            hint="run pip install '.[cuda12]' or '.[cuda13]' in meshlab's folder, or use backend='mpi'",
         )
 
 
 def count_gpus() -> int:
-    """How many GPUs can be used: none where CuPy or NCCL's binding is missing."""
+    """Return the number of usable GPUs. It is 0 if CuPy or nccl4py is missing."""
     from importlib.util import find_spec
 
     if find_spec("cupy") is None or find_spec("nccl") is None:
@@ -109,30 +114,31 @@ def count_gpus() -> int:
 
 
 def attach(client: Any, *, deadline_s: float = _DEADLINE_S, timeout_s: float = 60.0) -> Engines:
-    """Use engines that somebody else started: through Slurm, SSH, or an MPI launcher on several hosts.
+    """Use engines that another process started: with Slurm, over SSH, or with an MPI launcher on several hosts.
 
     Parameters
     ----------
     client : ipyparallel.Client
-        Connected to the engines. One MPI launcher must have started them together.
+        A client that is connected to the engines. One MPI launcher must have started all of them.
     deadline_s : float, default 30
-        How long a call may take before its ranks count as stuck.
+        Maximum time of a call, in seconds, before its ranks count as stuck.
     timeout_s : float, default 60
-        How long it may take them to open their communicator.
+        Maximum time, in seconds, that the ranks may take to open their communicator.
 
     Returns
     -------
     Engines
-        Closing it leaves the engines running.
+        The engines. Closing them leaves the processes running.
 
     Raises
     ------
     EngineError
-        If there are no engines, or they are not the ranks of one MPI world.
+        If the client has no engines.
+        If the engines are not the ranks of one MPI world.
 
     Examples
     --------
-    Here the engines come from `launch`; a client of engines that Slurm started is used in the same way.
+    Here `launch` starts the engines. A client of engines that Slurm started is used in the same way.
 
     >>> with launch(2, backend="mpi") as engines:
     ...     with attach(engines.client) as attached:

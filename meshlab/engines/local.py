@@ -1,4 +1,4 @@
-"""Ranks that this process starts itself: engines on this host, a controller of their own, and a leash on them."""
+"""Ranks that this process starts on this host: ipyparallel engines, their controller, and a reaper."""
 
 from __future__ import annotations
 
@@ -16,71 +16,74 @@ from pathlib import Path
 from typing import Any
 
 from meshlab.engines.processes import ProcessSet, make_cluster
-from meshlab.engines.reaper import Reaper, ask_launchers, end_processes, marked_processes, remove_files
+from meshlab.engines.reaper import Reaper, kill_processes, marked_processes, remove_files, terminate_launchers
 from meshlab.engines.rounds import RankExit, RankInfo, WorkerConfig
-from meshlab.engines.worker import make_identity
+from meshlab.engines.worker import make_unique_id
 from meshlab.errors import EngineError
 
 __all__ = ["LaunchedSet", "find_mpiexec"]
 
+# Every process of a run carries _RUN, by which the reaper finds it. Every process of one set of engines also carries
+# _SET, so that `kill` can end the set and keep the controller.
 _RUN, _SET = "MESHLAB_RUN", "MESHLAB_SET"
+
 _NOISE = re.compile(r"\[(?:IPEngine|KernelNanny|IPController)[^]]*\]|^\s*$|mpi_(?:rank|size) =|from mpi4py import MPI")
-# Every rank runs under a shell that writes down how it ended, before a launcher learns of it and ends the others.
-# Output goes to a file of ours, because ipyparallel removes its own when the process ends. A launcher that hears of a
-# dead rank leaves files in /tmp, and one that is asked to end leaves none: so the shell asks it. The shell
-# itself stays out of the log: its lone "Killed" would look like a word of the rank.
+
+# A wrapper shell appends "pid exit-code" to MESHLAB_EXITS before mpiexec sees the exit and kills the other ranks, so
+# the first line of that file is the culprit. If the rank failed, the shell also sends SIGTERM to mpiexec, which cleans
+# up /tmp on SIGTERM but not after a dead rank. The rank's output goes to a file of ours, because ipyparallel deletes
+# its log on exit; the shell's own "Killed" is discarded, because it would look like output of the rank.
 _RANK_SHELL = (
-    'exec 2>/dev/null; /bin/sh -c "$MESHLAB_TO_LOG" "$@"; code=$?; echo "$$ $code" >>"$MESHLAB_DEATHS"; '
+    'exec 2>/dev/null; /bin/sh -c "$MESHLAB_TO_LOG" "$@"; code=$?; echo "$$ $code" >>"$MESHLAB_EXITS"; '
     '[ $code -eq 0 ] || [ -z "$MESHLAB_LAUNCHER" ] || kill "$MESHLAB_LAUNCHER"; exit $code'
 )
 _TO_LOG = 'exec "$0" "$@" >>"$MESHLAB_LOG" 2>&1'
+# exec keeps the pid, so the shell's $$ is the pid of mpiexec. The ranks inherit it.
 _LAUNCHER_SHELL = "export MESHLAB_LAUNCHER=$$; " + _TO_LOG
 
 
 def find_mpiexec() -> str:
-    """The `mpiexec` that belongs to the MPI library of this environment.
+    """Return the path of the `mpiexec` that belongs to this environment's MPI library.
 
-    It is looked for beside the running Python first: an `mpiexec` of another MPI starts ranks that do not know each
-    other. The environment variable MESHLAB_MPIEXEC names another one.
+    The ``bin`` folder of the running Python is searched before PATH, because the `mpiexec` of a different MPI library
+    starts ranks that do not find each other. The environment variable MESHLAB_MPIEXEC overrides the search.
 
     Raises
     ------
     EngineError
-        If there is none.
+        If no `mpiexec` is found.
     """
     chosen = os.environ.get("MESHLAB_MPIEXEC")
     if chosen:
         return chosen
-    beside = Path(sys.prefix) / "bin" / "mpiexec"
-    if beside.exists():
-        return str(beside)
+    own = Path(sys.prefix) / "bin" / "mpiexec"
+    if own.exists():
+        return str(own)
     import shutil
 
     found = shutil.which("mpiexec")
     if found is None:
-        raise EngineError(
-            "no mpiexec was found; install one with: pip install mpich - or use launch(n, backend='threads')"
-        )
+        raise EngineError("no mpiexec found", hint="run pip install mpich, or use launch(n, backend='threads')")
     return found
 
 
 class LaunchedSet(ProcessSet):
-    """Engines that this process starts on this host, with a controller of their own; implements `RankSet`.
+    """Engines on this host with a dedicated controller, started by this process; implements `RankSet`.
 
-    Profile, connection files (readable by the user alone) and logs lie in a private folder of the run. The controller
-    listens on the loopback device, and every message is signed with a key.
+    Profile, connection files and logs are in a private folder of the run. The controller listens on the loopback
+    device, and every message is signed with a key.
 
     Parameters
     ----------
     size : int
-        How many ranks.
+        The number of ranks.
     backend : {"mpi", "nccl"}
-        MPI ranks are started by one mpiexec and end together. NCCL ranks are started one by one, each with a GPU; those
-        that survive a fault are used again.
+        MPI ranks are started by one mpiexec and stop together. NCCL ranks are started separately, each on one GPU, and
+        those that survive a fault are reused.
     devices : sequence of int, optional
-        The GPU of every rank, for NCCL; rank r has GPU r when left out.
+        CUDA device index of each rank, for NCCL. By default rank r uses device r.
     env : mapping, optional
-        Environment variables for the engines.
+        Environment variables of the engines.
     """
 
     is_attached = False
@@ -97,23 +100,25 @@ class LaunchedSet(ProcessSet):
         self._devices = list(range(size)) if devices is None else list(devices)
         self._env = dict(env or {})
         self._id = secrets.token_hex(8)
-        self._set_count = 0
+        self._n_starts = 0
         self._cluster: Any = None
         self._launcher: Any = None
         self._mpiexec = find_mpiexec() if backend == "mpi" else ""
         self._folder = Path(tempfile.mkdtemp(prefix="meshlab-"))
-        self._leash = Reaper(_RUN, self._id, self._folder)
-        self._finalizer = weakref.finalize(self, self._leash.release)
+        # The reaper starts before any other process, so that there is no moment without one. The finalizer runs when
+        # the object is garbage-collected and at exit, whichever comes first, and at most once.
+        self._reaper = Reaper(_RUN, self._id, self._folder)
+        self._finalizer = weakref.finalize(self, self._reaper.release)
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
-        """Start controller (once) and engines, and wait until every rank is ready."""
+        """Start the controller (once) and the engines, and wait until every rank is ready."""
         deadline = time.monotonic() + timeout_s
         try:
             if self._cluster is None:
                 self._start_controller()
             return self._start_engines(deadline)
         except BaseException:
-            if not self._facts:
+            if not self._infos:  # the first start; a failed restart leaves the client usable for another one
                 self.close()
             raise
 
@@ -127,29 +132,31 @@ class LaunchedSet(ProcessSet):
         return {_RUN: self._id, "IPYTHONDIR": str(self._folder / "ipython"), "PYTHONUNBUFFERED": "1"}
 
     def _start_engines(self, deadline: float) -> tuple[RankInfo, ...]:
-        survivors = [] if self._client is None else self._survivors()
-        self._set_count += 1
-        counts = self._share_counts(self._folder / f"calls-{self._set_count}")
+        survivors = [] if self._client is None else self._surviving_engines()
+        self._n_starts += 1
+        # New file names for every start: a dying process of the previous set may still write to the old ones.
+        counts = self._share_counts(self._folder / f"calls-{self._n_starts}")
         self._launch_engines(self.size - len(survivors))
         if self._client is None:
             self._client = self._cluster.connect_client_sync(ipython_dir=str(self._folder / "ipython"))
-        ids = self._ids_by_rank(survivors, self._wait_for_engines(deadline))
+        engines = self._engines_by_rank(survivors, self._wait_for_engines(deadline))
         left_s = max(1.0, deadline - time.monotonic())
-        facts = self._open_ranks(self._openings(ids, counts, deadline), left_s)
-        self._leash.watch_files(path for rank in facts for path in rank.segments)
-        return facts
+        infos = self._open_ranks(self._worker_configs(engines, counts, deadline), left_s)
+        self._reaper.watch_files(path for info in infos for path in info.segments)
+        return infos
 
-    def _survivors(self) -> list[int]:
-        """Engines to use again; MPI ranks end together, so those still listed are on their way out."""
+    def _surviving_engines(self) -> list[int]:
+        """Return the engines that can be reused."""
+        # MPI ranks stop together, so an MPI engine that is still listed is one whose death has not been noticed.
         deadline = time.monotonic() + 3.0
         while self.backend == "mpi" and self._client.ids and time.monotonic() < deadline:
             time.sleep(0.02)
         return list(self._client.ids)
 
-    def _ids_by_rank(self, survivors: Sequence[int], ids: Sequence[int]) -> list[int]:
-        """Engines in the order of the ranks they will be; survivors stay who they were, and keep their GPU."""
-        kept = {rank: number for rank, number in enumerate(self._engine_ids) if number in survivors}
-        new = iter([number for number in ids if number not in kept.values()])
+    def _engines_by_rank(self, survivors: Sequence[int], engines: Sequence[int]) -> list[int]:
+        """Return the engines in rank order. A surviving engine keeps its rank, and with it its GPU."""
+        kept = {rank: engine for rank, engine in enumerate(self._engine_ids) if engine in survivors}
+        new = iter([engine for engine in engines if engine not in kept.values()])
         return [kept[rank] if rank in kept else next(new) for rank in range(self.size)]
 
     def _launch_engines(self, n: int) -> None:
@@ -159,15 +166,15 @@ class LaunchedSet(ProcessSet):
         )
         name = self._cluster.start_engines_sync(
             n,
-            engine_set_id=f"set-{self._set_count}",
+            engine_set_id=f"set-{self._n_starts}",
             engine_cmd=shell,
             engine_args=["--log-level=WARN"],
             environment={
                 **_import_path(),
                 **self._env,
                 **self._environment(),
-                _SET: self._set_name,
-                "MESHLAB_DEATHS": str(self._deaths_file),
+                _SET: self._set_mark,
+                "MESHLAB_EXITS": str(self._exits_file),
                 "MESHLAB_LOG": str(self._log_file),
                 "MESHLAB_TO_LOG": _TO_LOG,
                 **self._debug_file(),
@@ -176,120 +183,124 @@ class LaunchedSet(ProcessSet):
         )
         self._launcher = self._cluster.engines[name]
 
-    def _openings(self, ids: list[int], counts: str, deadline: float) -> dict[int, WorkerConfig]:
+    def _worker_configs(self, engines: list[int], counts: str, deadline: float) -> dict[int, WorkerConfig]:
         if self.backend == "mpi":
-            return dict.fromkeys(ids, WorkerConfig("mpi", counts))
-        result = self._view(ids[0]).apply_async(make_identity)
-        identity = self._answer(ids[0], result, deadline, "make the identity of a NCCL world")
+            return dict.fromkeys(engines, WorkerConfig("mpi", counts))
+        # In a separate call: if the library cannot be loaded, this fails before any rank waits for the others.
+        result = self._view(engines[0]).apply_async(make_unique_id)
+        unique_id = self._result_of(engines[0], result, deadline, "create the NCCL unique id")
         return {
-            number: WorkerConfig("nccl", counts, self.size, rank, self._devices[rank], identity)
-            for rank, number in enumerate(ids)
+            engine: WorkerConfig("nccl", counts, self.size, rank, self._devices[rank], unique_id)
+            for rank, engine in enumerate(engines)
         }
 
     @property
-    def _set_name(self) -> str:
-        return f"{self._id}.{self._set_count}"
+    def _set_mark(self) -> str:
+        return f"{self._id}.{self._n_starts}"
 
     def _wait_for_engines(self, deadline: float) -> list[int]:
         while len(self._client.ids) < self.size:
             process = getattr(self._launcher, "process", None)
-            if self._deaths_file.exists() or (process is not None and not _is_running(process)):
-                raise EngineError(
-                    f"the {_engines(self.size)} ended while {'it' if self.size == 1 else 'they'} started",
-                    log=self.log_tail(),
-                )
+            if self._exits_file.exists() or (process is not None and not _is_running(process)):
+                raise EngineError(f"{_engines(self.size)} exited during start-up", log=self.log_tail())
             if time.monotonic() > deadline:
                 raise EngineError(
-                    f"only {len(self._client.ids)} of {_engines(self.size)} were ready in time; give launch() a larger "
-                    "timeout_s, or fewer ranks",
+                    f"only {len(self._client.ids)} of {_engines(self.size)} started in time",
+                    hint="pass a larger timeout_s to launch(), or start fewer ranks",
                     log=self.log_tail(),
                 )
             time.sleep(0.01)
         return list(self._client.ids)
 
     @property
-    def _deaths_file(self) -> Path:
-        return self._folder / f"deaths-{self._set_count}"
+    def _exits_file(self) -> Path:
+        return self._folder / f"exits-{self._n_starts}"
 
-    def first_death(self) -> RankExit | None:
-        """Who ended first, and how."""
-        deadline = (
-            time.monotonic() + 1.5
-        )  # its watcher can be faster than the shell around it, as a GPU is slow to let go
+    def first_exit(self) -> RankExit | None:
+        """Return how the first rank ended, from the record that its wrapper shell wrote."""
+        # ipyparallel's nanny may report the death before the shell has written its line: the shell only continues when
+        # the kernel has torn the process down, which takes up to a second with a GPU.
+        deadline = time.monotonic() + 1.5
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError, IndexError, ValueError):
-                shell, code = (int(word) for word in self._deaths_file.read_text().splitlines()[0].split())
-                ranks = {facts.parent_pid: facts.rank for facts in self._facts}
-                how = f"killed by signal {code - 128}" if code > 128 else f"ended with exit code {code}"
+                shell, code = (int(word) for word in self._exits_file.read_text().splitlines()[0].split())
+                ranks = {info.parent_pid: info.rank for info in self._infos}
+                how = f"killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
                 return RankExit(ranks.get(shell), how)
             time.sleep(0.01)
         return None
 
     def interrupt(self) -> None:
-        """Send SIGINT to every rank, by process."""
-        for facts in self._facts:
+        """Send SIGINT to the process of every rank."""
+        for info in self._infos:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(facts.pid, signal.SIGINT)
+                os.kill(info.pid, signal.SIGINT)
 
     def kill(self) -> None:
-        """Kill the ranks by process; NCCL ranks that can give their communicators up live on."""
-        saved = self._save_ranks() if self.backend == "nccl" else set()
-        doomed = [facts for facts in self._facts if facts.rank not in saved]
+        """Kill the processes of the ranks. NCCL ranks that abort their communicators in time survive."""
+        saved = self._abort_ranks() if self.backend == "nccl" else set()
+        doomed = [info for info in self._infos if info.rank not in saved]
         if self.backend == "mpi":
-            ask_launchers(marked_processes(_SET, self._set_name))
-        for facts in doomed:
+            # First of all: once mpiexec has seen a dead rank, it no longer removes its files in /tmp.
+            terminate_launchers(marked_processes(_SET, self._set_mark))
+        for info in doomed:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(facts.pid, signal.SIGKILL)
-        # The nannies tell the controller that the engines are gone, and end then; that keeps the client's list right.
-        gone = {self._engine_ids[facts.rank] for facts in doomed}
+                os.kill(info.pid, signal.SIGKILL)
+        # Next to each engine runs ipyparallel's nanny. It tells the controller that the engine is gone, and then exits.
+        # If the nannies were killed too, the client would list dead engines until their heartbeats fail.
+        gone = {self._engine_ids[info.rank] for info in doomed}
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline and (
-            gone & set(self._client.ids) or (not saved and marked_processes(_SET, self._set_name))
+            gone & set(self._client.ids) or (not saved and marked_processes(_SET, self._set_mark))
         ):
             time.sleep(0.02)
         if saved:
             return
-        segments = end_processes(_SET, self._set_name)
-        remove_files({*segments, *(path for facts in self._facts for path in facts.segments)})
+        segments = kill_processes(_SET, self._set_mark)
+        remove_files({*segments, *(path for info in self._infos for path in info.segments)})
         if self._cluster is not None:
             self._cluster.engines.clear()
 
-    def _save_ranks(self) -> set[int]:
-        """Tell the ranks to stop waiting for each other; those that then answer can be used again."""
+    def _abort_ranks(self) -> set[int]:
+        """Make the ranks abort their communicators. Return those that respond and can be reused."""
         if self._counts is None:
             return set()
+        # The slot after the per-rank counters is the shared abort flag. Ranks blocked in NCCL poll it (should_abort in
+        # worker.py) and abort, so their processes survive for the next start(). It is one flag for all, because an
+        # abort in NCCL can hang until the other ranks of the host abort too. Ranks that do not return in 2 s are
+        # killed.
         self._counts[self.size] = 1
         deadline = time.monotonic() + 2.0
-        while time.monotonic() < deadline and not all(future.done() for future in self._open.values()):
+        while time.monotonic() < deadline and not all(future.done() for future in self._pending.values()):
             time.sleep(0.01)
         alive = set(self._client.ids)
         return {
             rank
-            for rank, future in self._open.items()
+            for rank, future in self._pending.items()
             if future.done() and future.exception() is None and self._engine_ids[rank] in alive
         }
 
     @property
     def _log_file(self) -> Path:
-        return self._folder / f"log-{self._set_count}"
+        return self._folder / f"log-{self._n_starts}"
 
     def _debug_file(self) -> dict[str, str]:
-        """What NCCL tells about itself when asked goes to one file per process, not between the ranks' own output."""
-        asked = "NCCL_DEBUG" in self._env and "NCCL_DEBUG_FILE" not in self._env
-        return {"NCCL_DEBUG_FILE": str(self._folder / "nccl-%p.log")} if asked else {}
+        """Send NCCL's debug output to one file per process, apart from the output of the ranks."""
+        is_debug = "NCCL_DEBUG" in self._env and "NCCL_DEBUG_FILE" not in self._env
+        return {"NCCL_DEBUG_FILE": str(self._folder / "nccl-%p.log")} if is_debug else {}
 
     def library_logs(self) -> list[str]:
-        """What NCCL has told about itself, by rank; empty texts when it was not asked."""
+        """Return NCCL's debug output, by rank. The strings are empty unless NCCL_DEBUG is set."""
         logs = []
-        for facts in self._facts:
+        for info in self._infos:
             try:
-                logs.append((self._folder / f"nccl-{facts.pid}.log").read_text(errors="replace"))
+                logs.append((self._folder / f"nccl-{info.pid}.log").read_text(errors="replace"))
             except OSError:
                 logs.append("")
         return logs
 
     def log_tail(self) -> str:
-        """The last lines that the ranks or mpiexec printed, without ipyparallel's own."""
+        """Return the last lines that the ranks or mpiexec printed, without those of ipyparallel."""
         try:
             text = self._log_file.read_text(errors="replace")
         except OSError:
@@ -300,10 +311,10 @@ class LaunchedSet(ProcessSet):
     def _running_ranks(self) -> list[int]:
         import psutil
 
-        return [facts.pid for facts in self._facts if psutil.pid_exists(facts.pid)]
+        return [info.pid for info in self._infos if psutil.pid_exists(info.pid)]
 
     def close(self) -> None:
-        """Ask engines and controller to end, wait a second, and let the leash do the rest."""
+        """Ask engines and controller to shut down, wait up to a second, and let the reaper do the rest."""
         if not self._finalizer.alive:
             return
         if self._client is not None:
@@ -324,7 +335,7 @@ def _engines(n: int) -> str:
 
 
 def _import_path() -> dict[str, str]:
-    """Let engines import the very meshlab that runs here, also when it is not installed."""
+    """Let the engines import the same meshlab as this process, even if it is not installed."""
     import site
 
     home = str(Path(__file__).parents[2])

@@ -1,4 +1,4 @@
-"""How much memory a host can still give, and how many ranks that is."""
+"""Free memory of a host or a GPU, and the number of ranks and the size of buffers that fit into it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from meshlab.units import format_size
 if TYPE_CHECKING:
     from meshlab.engines.engines import Engines
 
-__all__ = ["USABLE", "check_room", "free_bytes", "host_free_bytes", "room_here"]
+__all__ = ["USABLE", "check_host_memory", "free_bytes", "host_free_bytes", "local_buffer_bytes"]
 
 
-_RANK_BYTES = 100 << 20  # what a rank takes as a process before it has done anything: Python, its packages, MPI
+USABLE = 0.8
+"""Fraction of the free memory that buffers may use. Communication libraries need some for themselves."""
 
-# Control groups in version 2 and version 1: the limit, what is used, and what of that the kernel gives back when asked.
+_RANK_BYTES = 100 << 20  # memory of an idle rank: Python, its packages, MPI
+
+# Files of control groups, version 2 and version 1: the limit, the usage, and the part of it that the kernel can
+# reclaim.
 _LIMITS = (
     ("memory.max", "memory.current", "memory.stat"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
@@ -25,12 +29,17 @@ _LIMITS = (
 
 
 def host_free_bytes(root: str = "/") -> int:
-    """What this process could still take: what the host has available, and what its container is allowed.
+    """Return the memory that this process can still allocate, within the limits of the host and of its container.
 
     Parameters
     ----------
     root : str, default "/"
-        Where ``sys`` lies.
+        The folder that contains ``sys``.
+
+    Returns
+    -------
+    int
+        The memory, in bytes.
 
     Examples
     --------
@@ -47,36 +56,38 @@ def host_free_bytes(root: str = "/") -> int:
             lines = dict(line.split() for line in (folder / stat).read_text().splitlines())
         except (OSError, ValueError):  # no such file, or "max"
             continue
+        # The usage includes cached files, which the kernel drops when the memory is needed.
         free = min(free, allowed + int(lines.get("total_inactive_file", lines.get("inactive_file", 0))))
     return max(free, 0)
 
 
-def check_room(n: int) -> None:
-    """Raise an `EngineError` if `n` ranks, as processes, would not fit into the memory of this host."""
+def check_host_memory(n: int) -> None:
+    """Raise an `EngineError` if `n` ranks, as processes, exceed the free memory of this host."""
     free = host_free_bytes()
     if n * _RANK_BYTES > free:
-        fit = free // _RANK_BYTES
-        cure = f"start at most {fit:,}" if fit else "free some memory"
+        n_fit = free // _RANK_BYTES
+        fix = f"start at most {n_fit:,}" if n_fit else "free some memory"
         raise EngineError(
-            f"{n:,} rank{'s' * (n != 1)} need{'s' * (n == 1)} about {format_size(n * _RANK_BYTES)} of memory, "
-            f"{format_size(_RANK_BYTES)} for each process, but this host has {format_size(free)} free; {cure}, or use "
-            "backend='threads'"
+            f"{n:,} rank{'s' * (n != 1)} need{'s' * (n == 1)} about {format_size(n * _RANK_BYTES)} of memory "
+            f"({format_size(_RANK_BYTES)} per process), but this host has {format_size(free)} free",
+            hint=f"{fix}, or use backend='threads'",
         )
 
 
-USABLE = 0.8
-"""The share of the free memory that buffers may take; libraries need some for themselves."""
-
-
 def free_bytes(comm: Any) -> tuple[bool, int]:
-    """How much memory is free for this rank's arrays.
+    """Return the free memory for the arrays of this rank.
+
+    Parameters
+    ----------
+    comm : Communicator
+        A communicator of the rank.
 
     Returns
     -------
     is_shared : bool
-        True for the memory of the host, which all its ranks share; a rank has its GPU for itself.
+        True for host memory, which all ranks of the host share. False for the memory of a GPU, which has one rank.
     n_bytes : int
-        What is free.
+        The free memory, in bytes.
     """
     if not hasattr(comm.xp, "cuda"):
         return True, host_free_bytes()
@@ -84,19 +95,19 @@ def free_bytes(comm: Any) -> tuple[bool, int]:
     return False, int(free)
 
 
-def room_here(engines: Engines) -> int | None:
-    """What the buffers of one rank may take, where nobody must be asked: for ranks of this host without GPUs.
+def local_buffer_bytes(engines: Engines) -> int | None:
+    """Return the memory that buffers of one rank may use, if it is known without asking the ranks.
 
     Parameters
     ----------
     engines : Engines
-        The ranks.
+        The engines.
 
     Returns
     -------
     int or None
-        In bytes.
+        The memory, in bytes. None if the ranks use GPUs or run on other hosts.
     """
-    if engines.backend == "nccl" or {fact.host for fact in engines.facts} != {socket.gethostname()}:
+    if engines.backend == "nccl" or {info.host for info in engines.ranks} != {socket.gethostname()}:
         return None
     return int(USABLE * host_free_bytes() / engines.world_size)

@@ -1,17 +1,17 @@
-"""Ranks that mpiexec or srun started together, without a controller: rank 0 is the client and a rank at once.
+"""Engines without a controller: processes that mpiexec or srun started together. Rank 0 is also the client.
 
-Every process calls `join`. Rank 0 gets `Engines` and uses them as ever; the others serve it until they are closed.
-Tasks and answers travel over a communicator of their own, and while rank 0 measures, nobody touches that.
+Every process calls `join`. Rank 0 gets `Engines`, and the other ranks serve it until the engines are closed. Tasks and
+replies travel over a separate communicator, which is idle while rank 0 measures.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import queue
 import socket
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -29,10 +29,13 @@ if TYPE_CHECKING:
 __all__ = ["join", "launched_as"]
 
 _PAUSE_S = 0.0005
-_SETTLE_S = 0.002  # tasks of one round come within that time
-_CLOSE_S = 3.0  # how long the ranks may still work when they are closed
+_ROUND_S = 0.002  # the tasks of one round are submitted within this time
+_CLOSE_S = 3.0  # time that busy ranks get to finish when the engines are closed
 
-# Where launchers say which process this is and how many there are: Hydra (MPICH, Intel MPI), Open MPI, Slurm.
+_log = logging.getLogger("meshlab.engines")
+
+# Variables with the rank and the size: Hydra (MPICH, Intel MPI), Open MPI, Slurm. For Slurm the size of the step,
+# because a batch script that is not run by srun also has SLURM_PROCID=0 and the size of the job.
 _LAUNCHERS = (
     ("PMI_RANK", "PMI_SIZE"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -41,53 +44,56 @@ _LAUNCHERS = (
 
 
 def launched_as(environ: Mapping[str, str] | None = None) -> tuple[int, int] | None:
-    """Which process of how many this is, if mpiexec or srun started several.
+    """Return rank and size of this process if mpiexec or srun started several processes.
 
     Parameters
     ----------
     environ : mapping, optional
-        The environment to look at; that of this process by default.
+        The environment variables. By default those of this process.
 
     Returns
     -------
     rank, size : int
-        Or None for a process that was started by itself.
+        The position of this process. None instead of the pair if it was started without a launcher.
 
     Examples
     --------
     >>> launched_as({"PMI_RANK": "1", "PMI_SIZE": "4"}), launched_as({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"})
     ((1, 4), None)
     """
-    given = os.environ if environ is None else environ
+    variables = os.environ if environ is None else environ
     for rank, size in _LAUNCHERS:
-        if given.get(rank, "").isdecimal() and given.get(size, "").isdecimal() and int(given[size]) > 1:
-            return int(given[rank]), int(given[size])
+        if variables.get(rank, "").isdecimal() and variables.get(size, "").isdecimal() and int(variables[size]) > 1:
+            return int(variables[rank]), int(variables[size])
     return None
 
 
 def join(*, backend: str = "auto", deadline_s: float = 30.0) -> Engines | None:
-    """Become a rank among the processes that mpiexec or srun started together. Every one of them calls it.
+    """Become a rank among the processes that mpiexec or srun started together. All of them must call it.
 
     Parameters
     ----------
-    backend : {"auto", "nccl", "mpi"}
-        ``"auto"`` is ``"nccl"`` where every rank has a GPU of its own and what it needs is installed, else ``"mpi"``.
+    backend : {"auto", "nccl", "mpi"}, default "auto"
+        The backend that moves the data. ``"auto"`` selects ``"nccl"`` if every rank has a GPU for itself and the
+        required packages are installed, else ``"mpi"``.
     deadline_s : float, default 30
-        How long a call may take before its ranks count as stuck.
+        Maximum time of a call, in seconds, before its ranks count as stuck.
 
     Returns
     -------
     Engines or None
-        On rank 0 the engines: close them, so that the others end. On the others None, when rank 0 has closed them.
+        The engines on rank 0, None on all other ranks. The other ranks block until rank 0 closes the engines.
 
     Raises
     ------
     EngineError
-        If the backend cannot be opened here, or there is no such backend.
+        If the backend is unknown.
+    CommunicatorError
+        If the backend cannot be opened.
 
     Examples
     --------
-    Every process of ``mpiexec -n 4 python script.py`` comes here; rank 0 goes on with the engines. Without a launcher
+    All processes of ``mpiexec -n 4 python script.py`` run this code, and rank 0 enters the block. Without a launcher,
     the process is a world of one rank:
 
     >>> engines = join(backend="mpi")
@@ -99,38 +105,40 @@ def join(*, backend: str = "auto", deadline_s: float = 30.0) -> Engines | None:
     from meshlab.comm.backends import mpi
 
     if backend not in ("auto", "nccl", "mpi"):
-        raise EngineError(f"processes that mpiexec started run mpi or nccl, not {backend!r}")
+        raise EngineError(f"backend must be 'auto', 'nccl' or 'mpi' for processes of an MPI launcher, not {backend!r}")
     world = mpi.world()
     control = world.comm.Dup()
     worker = Worker(_open(world, control, backend), [0] * world.size)
-    facts: Sequence[RankInfo] | None = control.gather(worker.facts())
-    if facts is None:
+    infos: Sequence[RankInfo] | None = control.gather(worker.info())
+    if infos is None:
         _serve(worker, control)
         return None
-    return Engines(_HereSet(worker, control, tuple(facts)), deadline_s=deadline_s, timeout_s=deadline_s)
+    return Engines(MpiWorldSet(worker, control, tuple(infos)), deadline_s=deadline_s, timeout_s=deadline_s)
 
 
 def _open(world: Any, control: Any, backend: str) -> Backend:
-    """The backend that moves the data: MPI's own world, or NCCL, whose ranks find each other through MPI."""
+    """Return the backend that moves the data: MPI's world, or NCCL, whose unique id travels over MPI."""
     from meshlab.engines.launcher import count_gpus
 
     hosts = control.allgather(socket.gethostname())
     local_rank, n_local = hosts[: world.rank].count(hosts[world.rank]), hosts.count(hosts[world.rank])
     if backend == "auto":
+        # Hosts may differ, but all ranks must choose the same backend.
         backend = "nccl" if all(control.allgather(count_gpus() >= n_local)) else "mpi"
     if backend == "mpi":
         opened: Backend = world
         return opened
     from meshlab.comm.backends import nccl
 
-    identity = control.bcast(nccl.unique_id() if world.rank == 0 else None)
-    on_gpus: Backend = nccl.open_world(world.size, world.rank, local_rank, identity)
+    unique_id = control.bcast(nccl.unique_id() if world.rank == 0 else None)
+    on_gpus: Backend = nccl.open_world(world.size, world.rank, local_rank, unique_id)
     return on_gpus
 
 
 def _serve(worker: Worker, control: Any) -> None:
-    """Do what rank 0 says, until it says that it was all; sleep in between, so that others have the core."""
+    """Run the tasks of rank 0 until it sends None."""
     while True:
+        # A blocking receive in MPI spins on a core, which the ranks that are measuring may need.
         while not control.iprobe(source=0):
             time.sleep(_PAUSE_S)
         task: tuple[str, tuple[Any, ...]] | None = control.recv(source=0)
@@ -140,16 +148,11 @@ def _serve(worker: Worker, control: Any) -> None:
 
 
 def _packed(reply: Reply) -> bytes:
-    """An answer on its way; one that cannot travel is an error of its rank, and no end of it."""
+    """Pickle a reply, or the error that its value cannot be pickled: an exception here would end the rank."""
     try:
         return pickle.dumps(reply)
     except Exception as error:
         return pickle.dumps(Reply.of_error(reply.rank, error))
-
-
-def _settle(future: Future[Reply], reply: Reply) -> None:
-    with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
-        future.set_result(reply)
 
 
 def _unpacked(rank: int, data: bytes) -> Reply:
@@ -160,38 +163,44 @@ def _unpacked(rank: int, data: bytes) -> Reply:
     return reply
 
 
-class _HereSet:
-    """The ranks as rank 0 sees them; implements `meshlab.engines.rounds.RankSet`.
+def _settle(future: Future[Reply], reply: Reply) -> None:
+    with contextlib.suppress(InvalidStateError):  # `kill` has already failed the future
+        future.set_result(reply)
 
-    One thread sends the tasks of a round, does rank 0's own part and collects the answers.
+
+class MpiWorldSet:
+    """The ranks as seen from rank 0; implements `meshlab.engines.rounds.RankSet`.
+
+    A single thread sends the tasks of a round, runs rank 0's task and collects the replies. So MPI is called from one
+    thread at a time, which is all that some MPI libraries support.
     """
 
     is_attached = True
 
-    def __init__(self, worker: Worker, control: Any, facts: tuple[RankInfo, ...]) -> None:
-        self.size = len(facts)
-        self.backend = facts[0].capabilities.backend
+    def __init__(self, worker: Worker, control: Any, infos: tuple[RankInfo, ...]) -> None:
+        self.size = len(infos)
+        self.backend = infos[0].capabilities.backend
         self._worker = worker
         self._control = control
-        self._facts = facts
+        self._infos = infos
         self._tasks: queue.SimpleQueue[tuple[int, str, tuple[Any, ...], Future[Reply]] | None] = queue.SimpleQueue()
-        self._open: set[Future[Reply]] = set()
+        self._pending: set[Future[Reply]] = set()
         self._is_broken = False
         self._thread = threading.Thread(target=self._work, name="meshlab rank 0", daemon=True)
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
-        """All ranks are there already."""
+        """Start the thread. All ranks are running already."""
         self._thread.start()
-        return self._facts
+        return self._infos
 
     def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
-        """Hand a task to a rank."""
+        """Queue a task for a rank."""
         future: Future[Reply] = Future()
         if self._is_broken:
-            future.set_exception(RankDiedError("the ranks were given up"))
+            future.set_exception(RankDiedError("the ranks were abandoned"))
         else:
-            self._open.add(future)
-            future.add_done_callback(self._open.discard)
+            self._pending.add(future)
+            future.add_done_callback(self._pending.discard)
             self._tasks.put((rank, method, arguments, future))
         return future
 
@@ -200,6 +209,8 @@ class _HereSet:
         while task is not None:
             own: tuple[str, tuple[Any, ...], Future[Reply]] | None = None
             waiting: dict[int, Future[Reply]] = {}
+            # Send the tasks of all other ranks before running the own one: it may wait for them in a collective. The
+            # end of a round is not marked in the queue, but its tasks follow each other at once.
             while task is not None:
                 rank, method, arguments, future = task
                 if rank == 0:
@@ -208,11 +219,11 @@ class _HereSet:
                     self._control.send((method, arguments), dest=rank)
                     waiting[rank] = future
                 try:
-                    task = self._tasks.get(timeout=_SETTLE_S)
+                    task = self._tasks.get(timeout=_ROUND_S)
                 except queue.Empty:
                     break
             if own is not None:
-                _settle(own[2], self._serve_here(own[0], own[1]))
+                _settle(own[2], self._serve_own(own[0], own[1]))
             while waiting:
                 for rank in [rank for rank in waiting if self._control.iprobe(source=rank)]:
                     _settle(waiting.pop(rank), _unpacked(rank, self._control.recv(source=rank)))
@@ -220,51 +231,48 @@ class _HereSet:
             if task is not None:
                 task = self._tasks.get()
 
-    def _serve_here(self, method: str, arguments: tuple[Any, ...]) -> Reply:
-        """Rank 0's own part; whatever comes of it, there is an answer, or the caller would wait for ever."""
+    def _serve_own(self, method: str, arguments: tuple[Any, ...]) -> Reply:
+        """Run rank 0's task. An exception here would end the thread, and the caller would wait in vain."""
         try:
             return self._worker.serve(method, arguments)
         except BaseException as error:
             return Reply.of_error(0, error)
 
     def calls(self) -> list[int]:
-        """Only the ranks themselves know."""
+        """Return -1 for all ranks: there is no shared memory across hosts."""
         return [-1] * self.size
 
-    def first_death(self) -> RankExit | None:
-        """When a rank dies, its launcher ends all of them."""
+    def first_exit(self) -> RankExit | None:
+        """Return None: if a rank dies, the launcher kills all of them, including this process."""
         return None
 
     def interrupt(self) -> None:
-        """Not possible: a signal belongs to the launcher."""
+        """Do nothing: only the launcher can send signals to processes on all hosts."""
 
     def kill(self) -> None:
-        """Give the ranks up and free who waits for them; `close` ends them."""
+        """Abandon the ranks and release the callers that wait for them. `close` ends the processes."""
+        # Not here, because MPI_Abort ends this process too, and the caller may still want to save its results.
         self._is_broken = True
-        for future in list(self._open):
+        for future in list(self._pending):
             with contextlib.suppress(InvalidStateError):
-                future.set_exception(RankDiedError("the ranks were given up"))
+                future.set_exception(RankDiedError("the ranks were abandoned"))
 
     def log_tail(self) -> str:
-        """Ranks print where their launcher prints."""
+        """Return an empty string: the launcher prints the output of the ranks."""
         return ""
 
     @property
     def client(self) -> None:
-        """There is none."""
+        """None: there is no ipyparallel client."""
 
     def close(self) -> None:
-        """Let the other ranks go; where they are stuck, end all processes, this one too."""
+        """Release the other ranks. If they are stuck, abort all processes, including this one."""
         if self._is_broken:
             self._control.Abort(1)
         self._tasks.put(None)
         self._thread.join(_CLOSE_S)
         if self._thread.is_alive():
-            print(
-                "meshlab: the engines were closed while ranks still worked; all processes end",
-                file=sys.stderr,
-                flush=True,
-            )
+            _log.warning("meshlab: the engines were closed while ranks were still busy; aborting all processes")
             self._control.Abort(1)
         for rank in range(1, self.size):
             self._control.send(None, dest=rank)

@@ -1,4 +1,4 @@
-"""Ranks as ipyparallel engines, whoever started them. The only module that imports ipyparallel."""
+"""Ranks in ipyparallel engines, for any launcher. The only module that imports ipyparallel."""
 
 from __future__ import annotations
 
@@ -21,27 +21,29 @@ from meshlab.errors import EngineError
 
 __all__ = ["AttachedSet", "ProcessSet", "make_cluster"]
 
-# Heartbeats every 250 ms: engines count as registered after two of them, which is most of the start-up time.
+# An engine counts as registered after two heartbeats. With the default period of 3 s, that wait would be most of the
+# start-up time.
 _CONTROLLER = ["--HeartMonitor.period=250", "--ip=127.0.0.1", "--log-level=WARN"]
 
 
 def make_cluster(profile: Path, name: str, launcher: str) -> Any:
-    """An ipyparallel cluster that keeps all its files in one folder and says nothing.
+    """Return an ipyparallel cluster that keeps all its files in one folder and logs nothing.
 
     Parameters
     ----------
     profile : pathlib.Path
-        Its profile folder.
+        The profile folder.
     name : str
-        Its id.
+        The id of the cluster.
     launcher : {"mpi", "local"}
-        How engines are started: all by one mpiexec, or one by one.
+        ``"mpi"`` starts all engines with one mpiexec, ``"local"`` starts each one separately.
     """
     import ipyparallel
     from traitlets.config import Config
 
     log = logging.getLogger("meshlab.engines.ipyparallel")
     log.setLevel(logging.CRITICAL)
+    # parent, config and load_profile: the configuration of the user's IPython must not affect the run.
     return ipyparallel.Cluster(
         parent=None,
         config=Config(),
@@ -57,74 +59,73 @@ def make_cluster(profile: Path, name: str, launcher: str) -> Any:
 
 
 class ProcessSet:
-    """What engines in processes have in common, whoever started them."""
+    """The common part of all rank sets that run in ipyparallel engines."""
 
     def __init__(self, size: int, backend: str) -> None:
         self.size = size
         self.backend = backend
-        self._open: dict[int, Future[Reply]] = {}
+        self._pending: dict[int, Future[Reply]] = {}
         self._client: Any = None
         self._engine_ids: list[int] = []
-        self._facts: tuple[RankInfo, ...] = ()
+        self._infos: tuple[RankInfo, ...] = ()
         self._views: dict[int, Any] = {}
         self._counts: np.ndarray[Any, np.dtype[np.int64]] | None = None
 
     @property
     def client(self) -> Any:
-        """The ipyparallel client; plain, for ``%%px`` and everything else."""
+        """The ipyparallel client, for ``%%px`` and direct use."""
         return self._client
 
-    def _open_ranks(self, openings: Mapping[int, WorkerConfig], timeout_s: float) -> tuple[RankInfo, ...]:
-        """Let every engine become a rank, and learn which engine is which rank."""
-        self._views, self._open = {}, {}
-        opened = [
-            (number, self._view(number).apply_async(open_worker, opening)) for number, opening in openings.items()
-        ]
+    def _open_ranks(self, configs: Mapping[int, WorkerConfig], timeout_s: float) -> tuple[RankInfo, ...]:
+        """Make every engine a rank, and find out which engine is which rank."""
+        # All engines are asked before any is waited for, because opening a communicator blocks until every rank joins.
+        self._views, self._pending = {}, {}
+        opened = [(engine, self._view(engine).apply_async(open_worker, config)) for engine, config in configs.items()]
         deadline = time.monotonic() + timeout_s
         by_rank: dict[int, tuple[int, RankInfo]] = {}
-        for number, result in opened:
-            facts: RankInfo = self._answer(number, result, deadline, "open its communicator")
-            by_rank[facts.rank] = (number, facts)
-        n = len(openings)
-        sizes = {facts.world_size for _, facts in by_rank.values()}
+        for engine, result in opened:
+            info: RankInfo = self._result_of(engine, result, deadline, "open its communicator")
+            by_rank[info.rank] = (engine, info)
+        n = len(configs)
+        sizes = {info.world_size for _, info in by_rank.values()}
         if sizes != {n} or len(by_rank) != n:
             raise EngineError(
-                f"{n} engines were found, but their {self.backend} says {sorted(sizes)} ranks: they were not started "
-                "together by one mpiexec, or by the mpiexec of another MPI library than mpi4py loads"
+                f"found {n} engines, but {self.backend} reports a world size of {', '.join(map(str, sorted(sizes)))}",
+                hint="start all engines with one mpiexec, and use the mpiexec of the MPI library that mpi4py loads",
             )
         self._engine_ids = [by_rank[rank][0] for rank in range(n)]
-        self._facts = tuple(by_rank[rank][1] for rank in range(n))
-        return self._facts
+        self._infos = tuple(by_rank[rank][1] for rank in range(n))
+        return self._infos
 
-    def _answer(self, number: int, result: Any, deadline: float, what: str) -> Any:
-        """What an engine answers while it becomes a rank."""
+    def _result_of(self, engine: int, result: Any, deadline: float, action: str) -> Any:
+        """Return the result of a call to an engine that is not a rank yet."""
         try:
             return result.get(timeout=max(0.1, deadline - time.monotonic()))
         except TimeoutError as error:
-            raise EngineError(f"engine {number} did not {what} in time", log=self.log_tail()) from error
+            raise EngineError(f"engine {engine} did not {action} in time", log=self.log_tail()) from error
         except Exception as error:
-            raise EngineError(f"engine {number} could not {what}: {_message(error)}", log=self.log_tail()) from error
+            raise EngineError(f"engine {engine} could not {action}: {_message(error)}", log=self.log_tail()) from error
         finally:
-            with contextlib.suppress(RuntimeError):  # it has not come yet
+            with contextlib.suppress(RuntimeError):  # the result has not arrived
                 self._client.purge_local_results(result)
 
-    def _view(self, number: int) -> Any:
-        if number not in self._views:
-            view = self._client[number]
+    def _view(self, engine: int) -> Any:
+        if engine not in self._views:
+            view = self._client[engine]
             view.block = False
             view.track = False
-            self._views[number] = view
-        return self._views[number]
+            self._views[engine] = view
+        return self._views[engine]
 
     def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
-        """Run a worker's method on one rank."""
+        """Run a method of the worker on one rank."""
         future: Future[Reply] = Future()
         try:
             result = self._view(self._engine_ids[rank]).apply_async(serve, method, arguments)
-        except Exception as error:  # the engine is not registered any more
+        except Exception as error:  # the engine is no longer registered
             future.set_exception(RankDiedError(_message(error)))
             return future
-        self._open[rank] = future
+        self._pending[rank] = future
         result.add_done_callback(lambda done: self._settle(rank, done, future))
         return future
 
@@ -132,6 +133,9 @@ class ProcessSet:
         try:
             reply: Reply = result.get(timeout=0)
         except Exception as error:
+            # `Worker.serve` catches everything that a task raises. What arrives here is either a reply that could not
+            # be pickled, which is an error of the rank, or ipyparallel's EngineError, which it synthesises for a dead
+            # engine. The class name is compared because the error may come wrapped in a RemoteError.
             message = _message(error)
             if "died" in message or "EngineError" in message or type(error).__name__ == "EngineError":
                 future.set_exception(RankDiedError(message))
@@ -139,11 +143,11 @@ class ProcessSet:
                 future.set_result(Reply(rank, error=message, trace=str(error)))
         else:
             future.set_result(reply)
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # or the client would keep every result
             self._client.purge_local_results(result)
 
     def calls(self) -> list[int]:
-        """How many collectives each rank has entered."""
+        """Return the number of collectives that each rank has entered."""
         return [-1] * self.size if self._counts is None else [int(count) for count in self._counts[: self.size]]
 
     def interrupt(self) -> None:
@@ -151,7 +155,7 @@ class ProcessSet:
         self._client.send_signal(signal.SIGINT, targets=list(self._engine_ids), block=False)
 
     def log_tail(self) -> str:
-        """Not known here."""
+        """Return an empty string: the launcher has the log."""
         return ""
 
     def _share_counts(self, path: Path) -> str:
@@ -161,14 +165,14 @@ class ProcessSet:
 
 
 class AttachedSet(ProcessSet):
-    """Engines that somebody else started, reached through their client; implements `RankSet`.
+    """Engines that another process started, reached through their client; implements `RankSet`.
 
-    They are never killed and never shut down from here.
+    They are never killed or shut down.
 
     Parameters
     ----------
     client : ipyparallel.Client
-        Connected to engines that one MPI launcher started.
+        A client of engines that one MPI launcher started.
     """
 
     is_attached = True
@@ -178,29 +182,29 @@ class AttachedSet(ProcessSet):
         self._client = client
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
-        """Let the engines become ranks."""
+        """Make the engines ranks."""
         ids = list(self._client.ids)
         if not ids:
-            raise EngineError("the client has no engines; start some, wait for them, and attach again")
+            raise EngineError("the client has no engines", hint="start engines, wait for them, and attach again")
         self.size = len(ids)
         with tempfile.TemporaryDirectory(prefix="meshlab-") as folder:
-            # Ranks on this host map the file before it goes; others have no such file and do not count.
+            # Ranks on this host map the file before the folder is removed. Other hosts do not see it.
             counts = self._share_counts(Path(folder) / "calls")
-            facts = self._open_ranks(dict.fromkeys(ids, WorkerConfig("mpi", counts)), timeout_s)
-        if {fact.host for fact in facts} != {socket.gethostname()}:
+            infos = self._open_ranks(dict.fromkeys(ids, WorkerConfig("mpi", counts)), timeout_s)
+        if {info.host for info in infos} != {socket.gethostname()}:
             self._counts = None
-        return facts
+        return infos
 
-    def first_death(self) -> RankExit | None:
-        """The first rank that the controller does not list any more."""
-        gone = [rank for rank, number in enumerate(self._engine_ids) if number not in self._client.ids]
-        return RankExit(gone[0] if len(gone) == 1 else None, "gone") if gone else None
+    def first_exit(self) -> RankExit | None:
+        """Return the rank whose engine the controller no longer lists."""
+        gone = [rank for rank, engine in enumerate(self._engine_ids) if engine not in self._client.ids]
+        return RankExit(gone[0] if len(gone) == 1 else None, "disconnected") if gone else None
 
     def kill(self) -> None:
-        """Not ours to kill."""
+        """Do nothing: the engines belong to another process."""
 
     def close(self) -> None:
-        """Let go of the engines; they stay."""
+        """Release the engines, which keep running."""
         self._counts = None
 
 

@@ -1,8 +1,9 @@
-"""The leash: a small process that leaves nothing behind when the client is gone.
+"""The reaper: a small process that cleans up after a client, however the client ends.
 
-Engines outlive their client if nothing stops them. The client starts this file as a process of its own and holds the
-other end of its standard input; when that end closes, for whatever reason, the leash ends every process that carries
-the run's mark in its environment, and removes the run's files. It imports nothing of meshlab.
+Engines outlive their client if nothing stops them. The client runs this file as a separate process and holds the other
+end of its standard input. When that pipe closes, the reaper kills every process of the run and removes the run's files.
+It recognises processes by an environment variable, which children inherit. This module imports nothing of meshlab, so
+that the process starts fast.
 """
 
 from __future__ import annotations
@@ -20,29 +21,38 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["Reaper", "ask_launchers", "end_processes", "marked_processes", "remove_files"]
+__all__ = [
+    "Reaper",
+    "kill_processes",
+    "marked_processes",
+    "remove_files",
+    "shared_memory_files",
+    "terminate_launchers",
+]
 
-_POLL_S = 0.5
+_POLL_S = 0.5  # interval between checks that the client is alive, if the pipe stays open
+_LAUNCHER_S = 0.3  # time that a terminated mpiexec gets to remove its own files
 _LAUNCHERS, _PROXIES = ("mpiexec", "mpirun"), ("hydra_", "orted", "prted")
-_LAUNCHER_S = 0.3
-_SEGMENTS = ("/dev/shm/mpich_shm_", "/dev/shm/nccl-", "/dev/shm/vader_segment")
+_SHARED_MEMORY = ("/dev/shm/mpich_shm_", "/dev/shm/nccl-", "/dev/shm/vader_segment", "/dev/shm/psm2_shm")
 
 
 class Reaper:
-    """The client's end.
+    """The client's handle on its reaper process.
 
     Parameters
     ----------
     variable, value : str
-        The environment variable, and its value, that all processes of the run carry.
+        The environment variable, and its value, that marks all processes of the run.
     folder : path
-        The run's folder, removed at the end.
+        The run's folder, which is removed at the end.
     """
 
     def __init__(self, variable: str, value: str, folder: str | Path) -> None:
         me = psutil.Process()
         self._variable, self._value, self._folder = variable, value, str(folder)
         self._files: set[str] = set()
+        # A new session, so that Ctrl-C and the hang-up of a terminal do not reach the reaper along with the client. The
+        # start time goes with the pid, because the kernel reuses pids.
         self._process = subprocess.Popen(
             [sys.executable, "-I", __file__, variable, value, self._folder, str(me.pid), repr(me.create_time())],
             stdin=subprocess.PIPE,
@@ -53,11 +63,11 @@ class Reaper:
 
     @property
     def pid(self) -> int:
-        """The leash's own process."""
+        """The pid of the reaper process."""
         return self._process.pid
 
     def watch_files(self, paths: Iterable[str]) -> None:
-        """Tell the leash of files to remove at the end."""
+        """Add files to remove at the end."""
         new = set(paths) - self._files
         self._files |= new
         if new and self._process.stdin is not None:
@@ -66,7 +76,7 @@ class Reaper:
                 self._process.stdin.flush()
 
     def release(self, timeout_s: float = 5.0) -> None:
-        """Let it do its work now, and wait until it is done."""
+        """Start the clean-up now and wait until it is done."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
@@ -76,12 +86,12 @@ class Reaper:
             self._process.kill()
             self._process.wait()
             finished = False
-        if not finished:  # somebody ended the leash itself
+        if not finished:  # the reaper was killed or is stuck, so the client cleans up itself
             clean_up(self._variable, self._value, self._folder, self._files)
 
 
 def marked_processes(variable: str, value: str) -> list[psutil.Process]:
-    """All processes of this user whose environment has `variable` set to `value`, but not this one."""
+    """Return this user's processes whose environment sets `variable` to `value`, without the calling process."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -90,76 +100,81 @@ def marked_processes(variable: str, value: str) -> list[psutil.Process]:
     return found
 
 
-def ask_launchers(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Ask those of the processes that are MPI's launchers to end: only then do they remove their own files."""
-    asked = []
+def terminate_launchers(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Send SIGTERM to the MPI launchers among the processes: only then do they remove their own files in /tmp."""
+    launchers = []
     for process in processes:
         with contextlib.suppress(psutil.Error):
             if process.name().startswith(_LAUNCHERS):
                 process.terminate()
-                asked.append(process)
-    return asked
+                launchers.append(process)
+    return launchers
 
 
-def end_processes(variable: str, value: str, timeout_s: float = 2.0) -> list[str]:
-    """End all processes that carry the mark: ask MPI's launcher, then kill until none is left.
+def kill_processes(variable: str, value: str, timeout_s: float = 2.0) -> list[str]:
+    """Kill all processes that carry the mark, including those that are still being started.
 
     Parameters
     ----------
     variable, value : str
         The mark.
-    timeout_s : float
-        How long to try.
+    timeout_s : float, default 2
+        The maximum time, in seconds.
 
     Returns
     -------
     list of str
-        Shared-memory files that the processes had mapped; nobody else removes them.
+        Shared-memory files that the processes had mapped. A killed process leaves them behind.
     """
-    segments: set[str] = set()
+    files: set[str] = set()
     deadline = time.monotonic() + timeout_s
-    quiet = 0
     processes = marked_processes(variable, value)
     for process in processes:
-        segments.update(_segments(process.pid))
-    launchers = ask_launchers(processes)
+        files.update(shared_memory_files(process.pid))
+    launchers = terminate_launchers(processes)
     if launchers:
+        # A launcher that handles SIGTERM waits for its ranks, which may be blocked, so kill the ranks. Spare its
+        # proxies, because they own the files that the launcher makes them remove.
         for process in processes:
             with contextlib.suppress(psutil.Error):
                 if not process.name().startswith((*_LAUNCHERS, *_PROXIES)):
                     process.kill()
         psutil.wait_procs(launchers, timeout=_LAUNCHER_S)
-    while quiet < 2 and time.monotonic() < deadline:
+    # A process may fork between the listing and its death. Its child inherits the mark, so only a second empty listing
+    # shows that no process is left.
+    n_empty = 0
+    while n_empty < 2 and time.monotonic() < deadline:
         processes = marked_processes(variable, value)
-        quiet = 0 if processes else quiet + 1
-        for process in processes:
-            segments.update(_segments(process.pid))
+        n_empty = 0 if processes else n_empty + 1
+        for process in processes:  # before any of them dies, because /proc forgets the mappings of a dead process
+            files.update(shared_memory_files(process.pid))
         for process in processes:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(processes, timeout=0.2)
-    return sorted(segments)
+    return sorted(files)
 
 
-def _segments(pid: int) -> list[str]:
+def shared_memory_files(pid: int) -> list[str]:
+    """Return the shared-memory files of communication libraries that a process has mapped."""
     try:
         maps = Path(f"/proc/{pid}/maps").read_text()
     except OSError:
         return []
-    return [path for line in maps.splitlines() if (path := line.split(" ")[-1]).startswith(_SEGMENTS)]
+    return sorted({path for line in maps.splitlines() if (path := line.split(" ")[-1]).startswith(_SHARED_MEMORY)})
 
 
 def remove_files(paths: Iterable[str]) -> None:
-    """Remove files; those that are gone already do not matter."""
+    """Remove files, ignoring those that do not exist."""
     for path in paths:
         with contextlib.suppress(OSError):
             Path(path).unlink()
 
 
 def clean_up(variable: str, value: str, folder: str, files: Iterable[str]) -> None:
-    """End the processes, then remove the files and the folder."""
-    remove_files([*end_processes(variable, value), *files])
-    for _ in range(10):  # a dying process may still write into it
+    """Kill the processes, then remove the files and the folder."""
+    remove_files([*kill_processes(variable, value), *files])
+    for _ in range(10):  # a dying process may still write into the folder
         shutil.rmtree(folder, ignore_errors=True)
         if not Path(folder).exists():
             return
@@ -179,7 +194,8 @@ def _main(variable: str, value: str, folder: str, client: str, created: str) -> 
         signal.signal(number, signal.SIG_IGN)
     lines = b""
     while True:
-        # The pipe's end closes with the client, unless a forked child of the client still holds it: so ask for both.
+        # The kernel closes the pipe when the client dies, even by SIGKILL. A forked child of the client inherits the
+        # pipe and may keep it open, so also check whether the client itself is alive.
         ready, _, _ = select.select([0], [], [], _POLL_S)
         if ready:
             chunk = os.read(0, 65536)

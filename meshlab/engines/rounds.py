@@ -1,4 +1,4 @@
-"""One round: a method on several ranks at once, watched until all have answered or clearly will not."""
+"""A round: one method call on several ranks, watched until all ranks respond or one of them clearly never will."""
 
 from __future__ import annotations
 
@@ -18,24 +18,22 @@ __all__ = ["RankDiedError", "RankExit", "RankInfo", "RankSet", "Reply", "Round",
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
-    """What one rank says about itself when it is ready.
+    """Description of a running rank.
 
     Parameters
     ----------
     rank, world_size : int
-        Its place in the world.
+        The global rank, and the number of ranks.
     host : str
-        The name of its host.
+        The host name.
     pid, parent_pid : int
-        Its process, and the process that started it.
-    python : str
-        The version of Python it runs.
-    meshlab : str
-        The version of meshlab it runs.
+        The process of the rank, and the process that started it.
+    python, meshlab : str
+        The versions of Python and meshlab in that process.
     capabilities : Capabilities
-        What its backend can do.
-    segments : tuple of str
-        Shared-memory files that its library made and that should not outlive it.
+        Capabilities of its backend.
+    segments : tuple of str, default ()
+        Shared-memory files of its communication library, to be removed if the process is killed.
     """
 
     rank: int
@@ -51,21 +49,21 @@ class RankInfo:
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """What an engine must know to become a rank.
+    """Configuration with which an engine becomes a rank.
 
     Parameters
     ----------
     backend : str
-        ``"mpi"``, where the launcher has decided everything else, or ``"nccl"``.
+        ``"mpi"`` or ``"nccl"``. For MPI, the launcher determines rank and size.
     counts_file : str or None
-        A file that ranks of this host share with the client: one int64 per rank to count collectives in, and one that
-        the client sets when the ranks must not wait for each other any more.
-    size, rank : int
-        How many ranks, and which one; -1 where the backend knows.
-    device : int
-        The index of its GPU.
-    identity : bytes
-        What lets the ranks of one NCCL world find each other.
+        A file that the ranks of this host and the client map into memory. It has one int64 per rank, which counts the
+        collectives that the rank enters, and one more, which the client sets to make the ranks abort.
+    size, rank : int, default -1
+        The number of ranks, and the rank. -1 if the backend determines them.
+    device : int, default -1
+        CUDA device index of the rank.
+    unique_id : bytes, default b""
+        The NCCL unique id that all ranks of the world share.
     """
 
     backend: str
@@ -73,25 +71,25 @@ class WorkerConfig:
     size: int = -1
     rank: int = -1
     device: int = -1
-    identity: bytes = b""
+    unique_id: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back from one rank: a value, or what was raised there.
+    """Response of one rank: a value or an error.
 
     Parameters
     ----------
     rank : int
         The global rank.
     value : object
-        What the function returned.
+        The return value of the function.
     error : str or None
-        The type and message of what it raised.
+        Type and message of the exception that the function raised.
     trace : str
         The traceback, as text.
     is_interrupt : bool
-        True when it was interrupted from outside.
+        True if the rank was interrupted from outside.
     """
 
     rank: int
@@ -102,7 +100,7 @@ class Reply:
 
     @classmethod
     def of_error(cls, rank: int, error: BaseException) -> Reply:
-        """What a rank answers when something was raised there."""
+        """Return the response of a rank on which `error` was raised."""
         trace = "".join(traceback.format_exception(error))
         return cls(rank, error=f"{type(error).__name__}: {error}", trace=trace)
 
@@ -114,9 +112,9 @@ class RankExit:
     Parameters
     ----------
     rank : int or None
-        Which; None when only the set's end is known.
+        The global rank. None if only the end of the set is known.
     how : str
-        Such as "killed by signal 9".
+        A description, such as "killed by signal 9" or "exited with code 3".
     """
 
     rank: int | None
@@ -124,177 +122,185 @@ class RankExit:
 
 
 class RankDiedError(Exception):
-    """The rank ended before it answered; only used between a rank set and `Engines`."""
+    """A rank ended before it responded. Used only between a rank set and `Engines`."""
 
 
 class RankSet(Protocol):
-    """A set of ranks that run methods of `meshlab.engines.worker.Worker`."""
+    """A set of ranks that run the methods of `meshlab.engines.worker.Worker`."""
 
     size: int
     backend: str
     is_attached: bool
-    """True when somebody else started the ranks; they are never killed then."""
+    """True if another process started the ranks. Such ranks are never killed."""
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
-        """Bring the ranks up and return their facts, by rank."""
+        """Start the ranks and return their descriptions, in rank order."""
 
     def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
-        """Run a worker's method on one rank. The future raises `RankDiedError` when the rank ended."""
+        """Run a method of the worker on one rank. The future raises `RankDiedError` if the rank ends first."""
 
     def calls(self) -> list[int]:
-        """How many collectives each rank has entered, by rank; -1 where that is not known."""
+        """Return the number of collectives that each rank has entered, in rank order. -1 means unknown."""
 
-    def first_death(self) -> RankExit | None:
-        """Who ended first, when some rank ended."""
+    def first_exit(self) -> RankExit | None:
+        """Return how the first rank ended, or None if all ranks are running."""
 
     def interrupt(self) -> None:
-        """Raise KeyboardInterrupt on every rank, as far as its Python code lets it."""
+        """Raise KeyboardInterrupt on every rank, as soon as it executes Python code."""
 
     def kill(self) -> None:
-        """End all ranks at once, but for those that can be used again by `start`."""
+        """Kill all ranks immediately. Ranks that `start` can reuse may survive."""
 
     def log_tail(self) -> str:
-        """The last lines that the ranks printed."""
+        """Return the last lines that the ranks printed."""
 
     @property
     def client(self) -> Any:
-        """The ipyparallel client, where there is one."""
+        """The ipyparallel client, or None."""
 
     def close(self) -> None:
-        """End all ranks in an orderly way and leave nothing behind."""
+        """Stop all ranks and clean up."""
 
 
-_GRACE_S = 1.0  # how long others may still need once one rank has raised
-
-_TOLD = 3
+_GRACE_S = 1.0  # time that the other ranks get to respond after one rank has raised
+_MOST_GROUPS = 3  # groups that a message describes
 
 
 class RoundFailedError(Exception):
-    """The ranks did not all answer; says whose fault it is."""
+    """Not all ranks responded. Names the rank that is responsible."""
 
-    def __init__(self, why: str, rank: int, log: str = "") -> None:
-        super().__init__(why)
-        self.why = why
+    def __init__(self, reason: str, rank: int, log: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
         self.rank = rank
         self.log = log
 
 
 class Round:
-    """A method on its way through some ranks.
+    """A method call in progress on several ranks.
 
     Parameters
     ----------
     rank_set : RankSet
-        The set.
-    facts : sequence of RankInfo
-        Who they are, by rank.
+        The set of ranks.
+    infos : sequence of RankInfo
+        Descriptions of all ranks of the set.
     ranks : sequence of int
-        Which of them take part.
-    doing : str
-        What for, for messages: "running f".
+        The ranks that take part.
+    task : str
+        The purpose, for messages: "running f".
     groups : sequence of int, optional
-        For every rank of the world, a number that it shares with those that must call what it calls; all of them by
-        default. A rank is only compared with these.
+        For every rank of the world, the number of the group whose ranks enter the same collectives. Call counts are
+        compared only within such a group. By default all ranks are one group.
     """
 
     def __init__(
         self,
         rank_set: RankSet,
-        facts: Sequence[RankInfo],
+        infos: Sequence[RankInfo],
         ranks: Sequence[int],
-        doing: str,
+        task: str,
         groups: Sequence[int] | None = None,
     ) -> None:
         self._set = rank_set
-        self._facts = facts
+        self._infos = infos
         self._ranks = ranks
-        self._doing = doing
+        self._task = task
         self._groups = groups
         self._calls_before = rank_set.calls()
-        self._answers: queue.SimpleQueue[tuple[int, Future[Reply]]] = queue.SimpleQueue()
+        self._responses: queue.SimpleQueue[tuple[int, Future[Reply]]] = queue.SimpleQueue()
 
     def run(self, method: str, arguments: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Reply]:
-        """Send the method to every rank and wait for all answers.
-
-        Once a rank has raised, the others have a moment to answer too: they may wait for it in a collective for ever.
+        """Call the method on every rank and wait for all responses.
 
         Raises
         ------
         RoundFailedError
-            If a rank dies, or not all answer within the deadline.
+            If a rank dies, or not all ranks respond within `deadline_s`.
         """
-        for rank, given in zip(self._ranks, arguments, strict=True):
-            future = self._set.submit(rank, method, given)
-            future.add_done_callback(lambda finished, rank=rank: self._answers.put((rank, finished)))  # type: ignore[misc]
+        for rank, values in zip(self._ranks, arguments, strict=True):
+            future = self._set.submit(rank, method, values)
+            # The callback may run on any thread, so it only queues the future. Decisions are made on this thread.
+            future.add_done_callback(lambda done, rank=rank: self._responses.put((rank, done)))  # type: ignore[misc]
         replies: dict[int, Reply] = {}
         first_error: Reply | None = None
         deadline = time.monotonic() + deadline_s
         while len(replies) < len(self._ranks):
             try:
-                rank, future = self._answers.get(timeout=max(0.0, deadline - time.monotonic()))
+                rank, future = self._responses.get(timeout=max(0.0, deadline - time.monotonic()))
                 replies[rank] = future.result()
             except queue.Empty:
                 waiting = [rank for rank in self._ranks if rank not in replies]
                 if first_error is not None:
-                    raise self._after_error(first_error, waiting) from None
-                raise self._too_late(waiting, deadline_s) from None
+                    raise self._blocked_by_error(first_error, waiting) from None
+                raise self._deadline_exceeded(waiting, deadline_s) from None
             except RankDiedError:
-                raise self._after_death(rank) from None
+                raise self._rank_died(rank) from None
             else:
+                # An error on one rank is an ordinary result if the others finish too. But they may be blocked in a
+                # collective that this rank will never enter, and waiting for the full deadline would tell nothing more.
                 if replies[rank].error is not None and first_error is None:
                     first_error = replies[rank]
                     deadline = min(deadline, time.monotonic() + _GRACE_S)
         return [replies[rank] for rank in self._ranks]
 
-    def give_up(self, why: str) -> None:
-        """Free whoever waits in `run`, from another thread."""
+    def cancel(self, reason: str) -> None:
+        """Make `run` raise, from another thread."""
         future: Future[Reply] = Future()
-        future.set_exception(RankDiedError(why))
-        self._answers.put((self._ranks[0], future))
+        future.set_exception(RankDiedError(reason))
+        self._responses.put((self._ranks[0], future))
 
-    def _after_death(self, rank: int) -> RoundFailedError:
-        death = self._set.first_death()
-        if death is not None and death.rank is not None:
-            rank = death.rank
-        how = death.how if death is not None else "gone"
-        fact = self._facts[rank]
-        verb = "" if how.startswith("ended") else "was "
-        why = f"rank {rank} (process {fact.pid} on {fact.host}) {verb}{how} while {self._doing}"
-        return RoundFailedError(why, rank, _without_banner(self._set.log_tail()))
+    def _rank_died(self, rank: int) -> RoundFailedError:
+        # The first future that fails need not belong to the rank that died first: MPI kills all ranks together, and
+        # their disconnections arrive in any order.
+        exited = self._set.first_exit()
+        if exited is not None and exited.rank is not None:
+            rank = exited.rank
+        how = exited.how if exited is not None else "disconnected"
+        info = self._infos[rank]
+        verb = "was " if how.startswith("killed") else ""
+        reason = f"rank {rank} (process {info.pid} on {info.host}) {verb}{how} while {self._task}"
+        return RoundFailedError(reason, rank, _without_banner(self._set.log_tail()))
 
-    def _after_error(self, error: Reply, waiting: Sequence[int]) -> RoundFailedError:
+    def _blocked_by_error(self, error: Reply, waiting: Sequence[int]) -> RoundFailedError:
         verb = "was interrupted" if error.is_interrupt else f"raised {error.error}"
-        why = f"rank {error.rank} {verb} while {self._doing}, and {_ranks_text(waiting)} still waited for it"
-        return RoundFailedError(why, error.rank, error.trace)
+        reason = f"rank {error.rank} {verb} while {self._task}, and {_ranks_text(waiting)} still waited for it"
+        return RoundFailedError(reason, error.rank, error.trace)
 
-    def _too_late(self, waiting: Sequence[int], deadline_s: float) -> RoundFailedError:
-        """Name who has entered fewer collectives than the others of its group; else those that did not answer."""
-        behind, told = [], []
-        for group in self._waiting_groups(waiting):
-            made = self._calls_made(group)
-            late = _behind(made)
+    def _deadline_exceeded(self, waiting: Sequence[int], deadline_s: float) -> RoundFailedError:
+        """Name the ranks that entered fewer collectives than others in their group, or all that did not respond."""
+        # The waiting ranks are usually the innocent ones: they are blocked in a collective until the rank that is
+        # behind enters it. That rank may even have responded, if its function skipped the collective.
+        behind, details = [], []
+        for group in self._groups_with(waiting):
+            counts = self._calls_in_round(group)
+            late = _behind(counts)
             if late:
                 behind += late
-                told.append(
-                    f"{_ranks_text(late)} made {made[late[0]]} collective calls where others made {max(made.values())}"
+                most = max(counts.values())
+                details.append(
+                    f"{_ranks_text(late)} entered {counts[late[0]]} of {'its' if len(late) == 1 else 'their'} group's "
+                    f"{most} collective call{'s' * (most != 1)}"
                 )
         if behind:
-            more = f", and so in {len(told) - _TOLD} more groups" if len(told) > _TOLD else ""
-            reason = f"{', '.join(told[:_TOLD])}{more}, and did not catch up"
+            n_more = len(details) - _MOST_GROUPS
+            more = f", and the same happened in {n_more} more group{'s' * (n_more != 1)}," if n_more > 0 else ""
+            reason = ", ".join(details[:_MOST_GROUPS]) + more
         else:
-            reason = f"{_ranks_text(waiting)} did not answer"
-        why = f"{reason} within {format_seconds(deadline_s)} while {self._doing}"
-        return RoundFailedError(why, (behind or waiting)[0], self._set.log_tail())
+            reason = f"{_ranks_text(waiting)} did not respond"
+        reason += f" within {format_seconds(deadline_s)} while {self._task}"
+        return RoundFailedError(reason, (behind or waiting)[0], self._set.log_tail())
 
-    def _waiting_groups(self, waiting: Sequence[int]) -> list[list[int]]:
-        """The groups that somebody still waits in, with all their ranks of this round; others have nothing to tell."""
+    def _groups_with(self, waiting: Sequence[int]) -> list[list[int]]:
+        """Return the members of each group that has a waiting rank. Finished groups may have any call counts."""
         members: dict[int, list[int]] = {}
         for rank in self._ranks:
             members.setdefault(0 if self._groups is None else self._groups[rank], []).append(rank)
         return [group for group in members.values() if not set(waiting).isdisjoint(group)]
 
-    def _calls_made(self, ranks: Sequence[int]) -> dict[int, int]:
-        """How many collectives ranks have entered in this round; what they did earlier is no fault of today's."""
+    def _calls_in_round(self, ranks: Sequence[int]) -> dict[int, int]:
+        """Return the number of collectives that each rank has entered in this round; -1 means unknown."""
+        # Differences to the start of the round, because ranks of different groups entered different numbers before.
         counts = self._set.calls()
         return {
             rank: counts[rank] - self._calls_before[rank] if min(counts[rank], self._calls_before[rank]) >= 0 else -1
@@ -303,10 +309,10 @@ class Round:
 
 
 def _behind(counts: Mapping[int, int]) -> list[int]:
-    """The ranks with the fewest calls; none when all have made as many, or when that is not known."""
-    least = min(counts.values())
-    behind = [rank for rank, count in counts.items() if count == least]
-    return behind if least >= 0 and len(behind) < len(counts) else []
+    """Return the ranks with the fewest calls; none if all counts are equal, or if one is unknown."""
+    fewest = min(counts.values())
+    behind = [rank for rank, count in counts.items() if count == fewest]
+    return behind if fewest >= 0 and len(behind) < len(counts) else []
 
 
 def _ranks_text(ranks: Sequence[int]) -> str:
@@ -317,6 +323,6 @@ def _ranks_text(ranks: Sequence[int]) -> str:
 
 
 def _without_banner(log: str) -> str:
-    """What the ranks printed, without mpiexec's own frame around it."""
+    """Remove the frame that mpiexec prints around the output of the ranks."""
     banner = ("=", "YOUR APPLICATION TERMINATED", "This typically refers", "Please see the FAQ")
     return "\n".join(line for line in log.splitlines() if not line.startswith(banner))

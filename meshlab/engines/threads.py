@@ -1,4 +1,4 @@
-"""Ranks as threads of this process: ready at once, no library, for tests and for trying things out."""
+"""Ranks as threads of this process, for tests and experiments. They start immediately and need no library."""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ _Task = tuple[str, tuple[Any, ...], "Future[Reply]"] | None
 class ThreadSet:
     """One thread per rank; implements `meshlab.engines.rounds.RankSet`.
 
-    A thread that never comes back cannot be ended by force: after `kill` it is left to itself, and a fresh set starts
-    beside it.
+    A thread cannot be killed. After `kill`, a thread that does not return is abandoned, and `start` creates new ones.
 
     Parameters
     ----------
     size : int
-        How many ranks.
+        The number of ranks.
     """
 
     backend = "threads"
@@ -38,9 +37,9 @@ class ThreadSet:
         self._counts = [0] * size
         self._world = ThreadWorld(size)
         self._threads: list[_RankThread] = []
-        self._open: set[Future[Reply]] = set()
+        self._pending: set[Future[Reply]] = set()
         self._was_interrupted = False
-        self._lock = threading.Lock()  # an interrupt meets a task that was handed over, or none
+        self._lock = threading.Lock()  # an interrupt sees a task as submitted or not submitted, never half-way
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
         """Start the threads."""
@@ -49,60 +48,62 @@ class ThreadSet:
         self._threads = [_RankThread(Worker(self._world.backend(rank), self._counts)) for rank in range(self.size)]
         for thread in self._threads:
             thread.start()
-        facts = [self.submit(rank, "facts", ()) for rank in range(self.size)]
-        return tuple(future.result(timeout_s).value for future in facts)
+        infos = [self.submit(rank, "info", ()) for rank in range(self.size)]
+        return tuple(future.result(timeout_s).value for future in infos)
 
     def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
-        """Hand a task to one thread."""
+        """Queue a task for one thread."""
         future: Future[Reply] = Future()
         if not self._threads:
-            future.set_exception(RankDiedError("the threads were ended"))
+            future.set_exception(RankDiedError("the threads were stopped"))
             return future
         with self._lock:
-            if self._was_interrupted and not self._open:
+            # An interrupt aborts the world, to release ranks that wait in a collective. It can be reset only when no
+            # rank is inside, which is certain once every task of the interrupted round has a reply.
+            if self._was_interrupted and not self._pending:
                 self._world.reset()
                 self._was_interrupted = False
-            self._open.add(future)
-            future.add_done_callback(self._open.discard)
+            self._pending.add(future)
+            future.add_done_callback(self._pending.discard)
             self._threads[rank].tasks.put((method, arguments, future))
         return future
 
     def calls(self) -> list[int]:
-        """How many collectives each rank has entered."""
+        """Return the number of collectives that each rank has entered."""
         return list(self._counts)
 
-    def first_death(self) -> RankExit | None:
-        """Threads do not die."""
+    def first_exit(self) -> RankExit | None:
+        """Return None: threads do not die."""
         return None
 
     def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in every thread that works, and free those that wait in a collective."""
+        """Raise KeyboardInterrupt in every busy thread, and release threads that wait in a collective."""
         with self._lock:
-            was_hit = [thread.interrupt() for thread in self._threads]
-            if any(was_hit):
+            was_busy = [thread.interrupt() for thread in self._threads]
+            if any(was_busy):
                 self._world.abort()
                 self._was_interrupted = True
 
     def kill(self) -> None:
-        """Free the threads that wait, tell all to end, and let go of those that do not listen."""
+        """Release the threads that wait, tell all of them to stop, and abandon those that do not."""
         self._world.abort()
         for thread in self._threads:
             thread.tasks.put(None)
         self._threads = []
-        for future in list(self._open):
-            with contextlib.suppress(InvalidStateError):  # it has just been answered
-                future.set_exception(RankDiedError("the threads were ended"))
+        for future in list(self._pending):
+            with contextlib.suppress(InvalidStateError):  # it has just received its reply
+                future.set_exception(RankDiedError("the threads were stopped"))
 
     def log_tail(self) -> str:
-        """Threads print where everything prints."""
+        """Return an empty string: threads print to the standard output of this process."""
         return ""
 
     @property
     def client(self) -> None:
-        """There is none."""
+        """None: there is no ipyparallel client."""
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         threads = self._threads
         self.kill()
         for thread in threads:
@@ -110,7 +111,7 @@ class ThreadSet:
 
 
 class _RankThread(threading.Thread):
-    """Does one task after the other and answers each of them, also one that was interrupted."""
+    """Runs the tasks of one rank in order, and replies to each of them even if it is interrupted."""
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(name=f"meshlab rank {worker.rank}", daemon=True)
@@ -120,11 +121,11 @@ class _RankThread(threading.Thread):
         self._is_working = False
 
     def run(self) -> None:
-        """Work until there is no more."""
+        """Run tasks until None arrives."""
         while (task := self.tasks.get()) is not None:
             method, arguments, future = task
             reply = self._do(method, arguments)
-            with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+            with contextlib.suppress(InvalidStateError):  # `kill` has already failed the future
                 future.set_result(reply)
 
     def _do(self, method: str, arguments: tuple[Any, ...]) -> Reply:
@@ -133,8 +134,11 @@ class _RankThread(threading.Thread):
             self._is_working = True
             reply = self._worker.serve(method, arguments)
         except KeyboardInterrupt:
-            pass  # it came right before or after the worker's own care
-        # An interrupt that is on its way arrives in here, not while the answer is handed over or the next task taken.
+            pass  # it was raised just before or after the part of `serve` that catches it
+        # Python raises an asynchronous exception at some later bytecode. `interrupt` sets it only while it holds the
+        # door and sees _is_working, so once this thread has held the door and cleared the flag, no exception is
+        # pending. It is raised in this loop at the latest, not while the reply is delivered or the next task is
+        # fetched.
         while self._is_working:
             try:
                 with self._door:
@@ -144,7 +148,7 @@ class _RankThread(threading.Thread):
         return reply
 
     def interrupt(self) -> bool:
-        """Raise KeyboardInterrupt in the task under way, whose answer it is then; an idle thread is left alone."""
+        """Raise KeyboardInterrupt in the current task. Return False if the thread is idle."""
         with self._door:
             is_working = self._is_working and self.ident is not None
             if is_working:

@@ -1,6 +1,6 @@
-"""The code that runs on an engine: one `Worker` per rank holds its communicators and runs what the client sends.
+"""The code that runs on an engine: a `Worker` per rank holds communicators and runs the functions of the client.
 
-It knows nothing of benchmarks: those travel as functions.
+It does not import the benchmark code. A benchmark arrives as a function, like any other task.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import mmap
 import os
 import pickle
 import platform
-import re
 import socket
 import traceback
 from collections.abc import Callable, MutableSequence, Sequence
@@ -18,25 +17,25 @@ from typing import Any
 
 from meshlab.comm.backend import Backend
 from meshlab.comm.communicator import Communicator
+from meshlab.engines.reaper import shared_memory_files
 from meshlab.engines.rounds import RankInfo, Reply, WorkerConfig
 from meshlab.errors import EngineError
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.version import __version__
 
-__all__ = ["Worker", "make_identity", "open_worker", "serve"]
-
-_SEGMENT = re.compile(r"/dev/shm/(?:mpich_shm_|nccl-|vader_segment|psm2_shm)\S*")
+__all__ = ["Worker", "make_unique_id", "open_worker", "serve"]
 
 
 class Worker:
-    """One rank: its communicators by name, and the methods that the client may call.
+    """A rank: its communicators by name, and the methods that the client can call.
 
     Parameters
     ----------
     backend : Backend
-        This rank's end of the world's communicator.
+        This rank's endpoint of the world communicator.
     calls : mutable sequence of int
-        Where the rank counts the collectives it enters; the client reads it while the rank works.
+        Counters of the collectives that each rank has entered. The rank increments its own element, and the client
+        reads it while the rank is busy.
     """
 
     def __init__(self, backend: Backend, calls: MutableSequence[int]) -> None:
@@ -47,16 +46,16 @@ class Worker:
         calls[self.rank] = 0
 
     def serve(self, method: str, arguments: tuple[Any, ...]) -> Reply:
-        """Run one method and catch whatever it raises."""
+        """Call a method and return its value, or the exception that it raised."""
         try:
             return Reply(self.rank, getattr(self, method)(*arguments))
         except KeyboardInterrupt:
             return Reply(self.rank, error="interrupted", is_interrupt=True)
-        except BaseException as error:  # SystemExit too: a function that exits must not take its rank along
+        except BaseException as error:  # includes SystemExit: a function that calls sys.exit() must not end its rank
             return Reply(self.rank, error=f"{type(error).__name__}: {error}", trace=_trace(error))
 
-    def facts(self) -> RankInfo:
-        """Say who this rank is."""
+    def info(self) -> RankInfo:
+        """Return the description of this rank."""
         return RankInfo(
             rank=self.rank,
             world_size=self._backend.size,
@@ -66,24 +65,24 @@ class Worker:
             python=platform.python_version(),
             meshlab=__version__,
             capabilities=self._backend.capabilities(),
-            segments=_segments(),
+            segments=tuple(shared_memory_files(os.getpid())),
         )
 
     def split(self, name: str, color: int | None, key: int, group: str, ranks: Sequence[int]) -> None:
-        """Make the communicators of one group set; every rank of the world calls it.
+        """Create the communicators of a set of groups. Every rank of the world must call it.
 
         Parameters
         ----------
         name : str
-            What the client calls the group set.
+            The client's name for the set of groups.
         color : int or None
-            The number of this rank's group; None when it is in none.
+            Index of this rank's group. None if it is in no group.
         key : int
-            This rank's number in its group.
+            Index of this rank in its group.
         group : str
-            The group's name.
+            Name of the group.
         ranks : sequence of int
-            Its global ranks, in order.
+            Global ranks of the group, in order.
         """
         self._count()
         backend = self._backend.split(color, key)
@@ -91,14 +90,16 @@ class Worker:
             self._communicators[name] = Communicator(backend, name=group, ranks=ranks, on_enter=self._count)
 
     def drop(self, names: Sequence[str]) -> None:
-        """Close communicators; every rank of the world calls it."""
+        """Close communicators. Every rank of the world must call it."""
         for name in names:
             communicator = self._communicators.pop(name, None)
             if communicator is not None:
                 communicator.close()
 
-    def abandon(self) -> None:
-        """Give all communicators up, although other ranks may be gone."""
+    def abort(self) -> None:
+        """Abort all communicators without waiting for other ranks."""
+        # Aborting one NCCL communicator stops all of this rank, but each one keeps its GPU memory until it is aborted
+        # itself.
         for communicator in self._communicators.values():
             communicator.abort()
         self._communicators = {}
@@ -107,7 +108,7 @@ class Worker:
             abort()
 
     def fingerprint(self, mesh: DeviceMesh) -> str:
-        """The view that this rank has of a mesh, as a hash."""
+        """Return the fingerprint that this rank computes for a mesh."""
         return mesh.fingerprint
 
     def run(self, names: Sequence[str], task: bytes | tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
@@ -116,14 +117,14 @@ class Worker:
         Parameters
         ----------
         names : sequence of str
-            The group sets whose communicators to hand over.
+            The sets of groups whose communicators are passed.
         task : bytes or (callable, tuple)
-            The function and what else to hand over; pickled where it crosses a process.
+            The function and its other arguments. Pickled if they come from another process.
 
         Raises
         ------
         EngineError
-            If the client has not made that group set here.
+            If the client has not created the communicators of a set.
         """
         for name in names:
             if name not in self._communicators:
@@ -132,7 +133,7 @@ class Worker:
         return function(*(self._communicators[name] for name in names), *arguments)
 
     def status(self) -> dict[str, Any]:
-        """Say how this rank is: collectives entered, communicators held, memory in bytes."""
+        """Return the collectives entered, the number of communicators, and the memory of the process in bytes."""
         import psutil
 
         return {
@@ -146,73 +147,73 @@ class Worker:
 
 
 def _trace(error: BaseException) -> str:
-    """The traceback as text, from the user's own function on."""
+    """Return the traceback as text, starting at the user's function."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next
     return "".join(traceback.format_exception(type(error), error, trace))
 
 
-def _segments() -> tuple[str, ...]:
-    """The shared-memory files of a communication library that this process has mapped."""
-    try:
-        maps = Path("/proc/self/maps").read_text()
-    except OSError:
-        return ()
-    return tuple(sorted(set(_SEGMENT.findall(maps))))
-
-
-# In a process, the one worker lives here; ipyparallel calls the functions below.
+# The worker of this process. ipyparallel imports the functions below by name on the engine, and their state must
+# survive from one call to the next.
 _worker: Worker | None = None
 
 
-def make_identity() -> bytes:
-    """Make what lets the ranks of one NCCL world find each other; one rank does it for all."""
+def make_unique_id() -> bytes:
+    """Return a new NCCL unique id. One rank creates it for all."""
     from meshlab.comm.backends import nccl
 
     return nccl.unique_id()
 
 
-def open_worker(opening: WorkerConfig) -> RankInfo:
-    """Open the backend in this process and become a rank; what it was before is given up.
+def open_worker(config: WorkerConfig) -> RankInfo:
+    """Open the backend and make this process a rank.
 
     Parameters
     ----------
-    opening : WorkerConfig
-        What to open.
+    config : WorkerConfig
+        The backend and this rank's role in it.
 
     Raises
     ------
     EngineError
-        If the backend is not one that runs in processes.
+        If the backend does not run in processes.
     """
     global _worker
-    if _worker is not None and opening.backend == "nccl":
-        _worker.abandon()
+    # An engine that survived a fault holds communicators of a world that is gone. NCCL can abort them and join the new
+    # world. MPI_COMM_WORLD is fixed for the life of a process, so an MPI rank that is opened again is the same rank.
+    if _worker is not None and config.backend == "nccl":
+        _worker.abort()
         _worker = None
     if _worker is None:
-        _worker = _open(opening)
-    return _worker.facts()
+        _worker = _create_worker(config)
+    return _worker.info()
 
 
-def _open(opening: WorkerConfig) -> Worker:
-    if opening.backend == "mpi":
+def _create_worker(config: WorkerConfig) -> Worker:
+    if config.backend == "mpi":
         from meshlab.comm.backends import mpi
 
         backend: Backend = mpi.world()
-        return Worker(backend, _shared_counts(opening.counts_file, backend.size))
-    if opening.backend == "nccl":
+        return Worker(backend, _shared_counts(config.counts_file, backend.size))
+    if config.backend == "nccl":
         from meshlab.comm.backends import nccl
 
-        counts = _shared_counts(opening.counts_file, opening.size)
+        counts = _shared_counts(config.counts_file, config.size)
+        # A rank blocked in NCCL cannot serve a request to abort, so it polls the flag in shared memory.
         backend = nccl.open_world(
-            opening.size, opening.rank, opening.device, opening.identity, is_over=lambda: bool(counts[opening.size])
+            config.size,
+            config.rank,
+            config.device,
+            config.unique_id,
+            should_abort=lambda: bool(counts[config.size]),
         )
         return Worker(backend, counts)
-    raise EngineError(f"engines in processes run mpi or nccl, not {opening.backend!r}")
+    raise EngineError(f"backend must be 'mpi' or 'nccl' for engines in processes, not {config.backend!r}")
 
 
 def _shared_counts(path: str | None, size: int) -> MutableSequence[int]:
+    # On another host than the client's the file does not exist, and -1 reports that the counts are unknown.
     if path is None or not Path(path).exists():
         return [-1] * size + [0]
     with Path(path).open("r+b") as file:
@@ -220,7 +221,7 @@ def _shared_counts(path: str | None, size: int) -> MutableSequence[int]:
 
 
 def serve(method: str, arguments: tuple[Any, ...]) -> Reply:
-    """Run one method of this process's worker."""
+    """Call a method of this process's worker."""
     if _worker is None:
         return Reply(-1, error="EngineError: this engine was never opened as a rank")
     return _worker.serve(method, arguments)

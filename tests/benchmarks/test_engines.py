@@ -10,6 +10,7 @@ import cloudpickle
 import numpy as np
 
 import meshlab as ml
+from meshlab.engines.engines import Lease
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -46,7 +47,7 @@ def test_restart_four_mpi_ranks(benchmark: Any, mpi_engines: ml.Engines) -> None
 
 def test_a_round_through_four_mpi_ranks(benchmark: Any, mpi_engines: ml.Engines) -> None:
     mpi_engines.run(lambda comm: None)
-    with mpi_engines.lease("a benchmark") as lease:
+    with Lease(mpi_engines, "a benchmark") as lease:
         benchmark(lambda: lease.call(_nothing))
 
 

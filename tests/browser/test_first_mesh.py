@@ -125,7 +125,7 @@ def test_a_person_goes_through_the_first_notebook(lab: Lab, wide: Any, say: Call
     # A run is started and cancelled while it measures; its rows stay.
     run_cell(page, "engines = ml.launch(4)")
     notebook.wait_for("engines.state", "'ready'")
-    run_id = notebook.ask("engines._ranks._id").strip("'")
+    run_id = notebook.ask("engines._rank_set._id").strip("'")
     assert len(marked(run_id)) >= 8
     run_cell(page, LONG_RUN)
     button = page.locator(f"{LIVE} button", has_text="Cancel")
@@ -153,7 +153,7 @@ def test_a_person_goes_through_the_first_notebook(lab: Lab, wide: Any, say: Call
     card = page.locator(".jp-OutputArea .ml-card", has_text="cancelled").last
     card.scroll_into_view_if_needed()
     card.locator("svg").wait_for()
-    cell_with(page, "plot_membership").locator("xpath=following::img").first.wait_for(state="attached")
+    cell_with(page, "mesh.plot").locator("xpath=following::img").first.wait_for(state="attached")
 
 
 @pytest.mark.parametrize("theme", ["Light", "Dark"])

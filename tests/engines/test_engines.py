@@ -1,4 +1,4 @@
-"""What engines give when nothing goes wrong, on processes and on threads."""
+"""Engines without faults, on processes and on threads."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.engines import engines as verify
+from meshlab.engines import engines as module
+from meshlab.engines.engines import Lease
 from meshlab.errors import CommunicatorError, EngineError, MeshError
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 
 
-def test_run_gives_one_row_per_rank(engines: ml.Engines) -> None:
+def test_run_returns_one_row_per_rank(engines: ml.Engines) -> None:
     frame = engines.run(lambda comm, factor: (comm.name, comm.rank * factor), MESH, axis="tp", arguments=(10,))
     assert frame["rank"].tolist() == [0, 1, 2, 3]
     assert frame["group"].tolist() == ["tp_0", "tp_0", "tp_1", "tp_1"]
@@ -29,7 +30,7 @@ def test_run_needs_no_mesh_for_the_world(engines: ml.Engines) -> None:
     assert engines.run(lambda comm: float(comm.all_reduce(np.ones(1))[0]))["value"].tolist() == [4.0] * 4
 
 
-def test_a_function_may_use_what_stands_around_it(engines: ml.Engines) -> None:
+def test_a_function_may_use_enclosing_variables(engines: ml.Engines) -> None:
     offset = 7
 
     def add(comm: Any) -> int:
@@ -45,7 +46,7 @@ def test_ranks_outside_a_custom_group_do_not_take_part(engines: ml.Engines) -> N
     assert frame["value"].tolist() == [(1, (3, 0)), (0, (3, 0))]
 
 
-def test_an_error_on_every_rank_is_a_value_not_an_end(engines: ml.Engines) -> None:
+def test_an_error_on_every_rank_is_an_ordinary_result(engines: ml.Engines) -> None:
     def fail(comm: Any) -> None:
         raise ValueError(f"not on rank {comm.rank}")
 
@@ -55,7 +56,7 @@ def test_an_error_on_every_rank_is_a_value_not_an_end(engines: ml.Engines) -> No
     assert engines.run(lambda comm: comm.rank)["value"].tolist() == [0, 1, 2, 3]
 
 
-def test_errors_come_with_their_tracebacks_or_are_raised(engines: ml.Engines) -> None:
+def test_errors_have_tracebacks_and_can_be_raised(engines: ml.Engines) -> None:
     def fail_on_odd(comm: Any) -> None:
         if comm.world_rank % 2:
             raise ValueError(f"{'long ' * 40}on rank {comm.world_rank}")
@@ -65,59 +66,93 @@ def test_errors_come_with_their_tracebacks_or_are_raised(engines: ml.Engines) ->
     for rank, text in frame.attrs["tracebacks"].items():
         assert "in fail_on_odd" in text
         assert text.rstrip().endswith(f"long on rank {rank}")
-    with pytest.raises(EngineError, match=r"rank 1 failed while running fail_on_odd: .*1 other failed") as stop:
+    with pytest.raises(EngineError, match=r"rank 1 failed while running fail_on_odd: .*, and 1 other rank failed too") as stop:
         engines.run(fail_on_odd, check=True)
     assert stop.value.rank == 1
     assert "in fail_on_odd" in stop.value.log
     assert engines.run(lambda comm: comm.rank, check=True).attrs["tracebacks"] == {}
 
 
-def test_verify_proves_every_group(engines: ml.Engines) -> None:
+def test_verify_checks_every_group(engines: ml.Engines) -> None:
     mesh = ml.DeviceMesh("pp=2, tp=2").with_group("diagonal", [3, 0])
-    proof = engines.verify(mesh)
-    assert proof["group"].tolist() == ["world", "pp_0", "pp_1", "tp_0", "tp_1", "diagonal"]
-    assert proof["is_right"].all()
-    assert proof["seen"].tolist() == proof["ranks"].tolist()
-    assert proof["ranks"].tolist()[-1] == (3, 0)
+    groups = engines.verify(mesh)
+    assert groups["group"].tolist() == ["world", "pp_0", "pp_1", "tp_0", "tp_1", "diagonal"]
+    assert groups["is_right"].all()
+    assert groups["seen"].tolist() == groups["ranks"].tolist()
+    assert groups["ranks"].tolist()[-1] == (3, 0)
 
 
 def test_verify_finds_a_group_with_the_wrong_ranks(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = verify._who_is_here
+    correct = module._members_and_sum
 
     def swapped(comm: Any) -> Any:
-        members, total = honest(comm)
+        members, total = correct(comm)
         return ([0, 2], total) if comm.name == "tp_0" else (members, total)
 
-    monkeypatch.setattr(verify, "_who_is_here", swapped)
-    with pytest.raises(CommunicatorError, match=r"group tp_0 should be \[0, 1\], but rank 0 is together with \[0, 2\]"):
+    monkeypatch.setattr(module, "_members_and_sum", swapped)
+    with pytest.raises(
+        CommunicatorError,
+        match=r"^group tp_0: expected ranks \[0, 1\], but rank 0 is grouped with \[0, 2\] \(rank-coded sum 3\); call",
+    ):
         thread_engines.verify(MESH)
 
 
-def test_a_mesh_of_another_size_is_refused(engines: ml.Engines) -> None:
+def test_a_mesh_of_a_different_size_is_rejected(engines: ml.Engines) -> None:
     with pytest.raises(MeshError, match=r"tp=8 is 8 ranks, but there are 4 engines; start 8, or let an axis fill"):
         engines.run(lambda comm: 1, ml.DeviceMesh("tp=8"), axis="tp")
 
 
-def test_an_axis_without_a_mesh_is_refused(engines: ml.Engines) -> None:
-    with pytest.raises(MeshError, match="to run along 'tp', say on which mesh"):
+def test_an_axis_without_a_mesh_is_rejected(engines: ml.Engines) -> None:
+    with pytest.raises(MeshError, match="axis 'tp' needs a mesh; pass mesh="):
         engines.run(lambda comm: 1, axis="tp")
 
 
-def test_an_unknown_axis_is_refused(engines: ml.Engines) -> None:
+def test_a_different_backend_for_an_axis_is_rejected(engines: ml.Engines) -> None:
+    mesh = ml.DeviceMesh("pp=2, tp=2", backends={"pp": "gloo"})
+    message = (
+        rf"^axis 'pp' of the mesh has the backend 'gloo', but the engines run all axes on '{engines.backend}'; create "
+        "the mesh without backends=$"
+    )
+    for use in (
+        lambda: engines.run(lambda comm: 1, mesh, axis="tp"),
+        lambda: engines.verify(mesh),
+        lambda: ml.bench(engines, mesh, "all_reduce", axis="tp", sizes="1K"),
+    ):
+        with pytest.raises(EngineError, match=message):
+            use()
+    assert engines.state == "ready"
+
+
+def test_the_backend_of_the_engines_is_accepted_for_an_axis(engines: ml.Engines) -> None:
+    mesh = ml.DeviceMesh("pp=2, tp=2", backends={"pp": engines.backend})
+    assert engines.verify(mesh)["is_right"].all()
+    assert engines.run(lambda comm: comm.size, mesh, axis="pp")["value"].tolist() == [2] * 4
+
+
+def test_the_fix_names_a_backend_that_can_be_launched(thread_engines: ml.Engines) -> None:
+    mesh = ml.DeviceMesh("pp=2, tp=2", backends={"pp": "nccl", "tp": "nccl"})
+    with pytest.raises(EngineError, match=r"without backends=, or start the engines with backend='nccl'$"):
+        thread_engines.check_mesh(mesh)
+
+
+def test_an_unknown_axis_is_rejected(engines: ml.Engines) -> None:
     with pytest.raises(MeshError, match="unknown axis or group 'ep'"):
         engines.run(lambda comm: 1, MESH, axis="ep")
 
 
-def test_what_cannot_travel_is_refused(mpi_engines: ml.Engines) -> None:
+def test_functions_that_cannot_be_pickled_are_rejected(mpi_engines: ml.Engines) -> None:
     lock = threading.Lock()
-    with pytest.raises(EngineError, match="cannot be sent to the engines"):
+    with pytest.raises(
+        EngineError,
+        match=r"cannot pickle the function or its arguments: .*; remove open files, locks and widgets from them",
+    ):
         mpi_engines.run(lambda comm: lock.locked())
-    with pytest.raises(EngineError, match="the function or its arguments cannot be sent to the engines"):
+    with pytest.raises(EngineError, match="cannot pickle the function or its arguments"):
         mpi_engines.run(lambda comm, given: given, arguments=(lock,))
     assert mpi_engines.state == "ready"
 
 
-def test_a_value_that_cannot_travel_back_is_an_error_of_its_rank(mpi_engines: ml.Engines) -> None:
+def test_a_value_that_cannot_be_pickled_is_an_error_of_its_rank(mpi_engines: ml.Engines) -> None:
     frame = mpi_engines.run(lambda comm: threading.Lock() if comm.rank == 1 else comm.rank)
     assert frame["error"].isna().tolist() == [True, False, True, True]
     assert "pickle" in frame["error"][1]
@@ -135,8 +170,8 @@ def test_status_has_one_row_per_rank(engines: ml.Engines) -> None:
     assert status["pid"].nunique() == (4 if engines.backend == "mpi" else 1)
 
 
-def test_busy_engines_refuse_and_say_what_they_do(engines: ml.Engines) -> None:
-    with engines.lease("a long tea"):
+def test_busy_engines_name_their_task(engines: ml.Engines) -> None:
+    with Lease(engines, "a long tea"):
         assert engines.state == "busy"
         with pytest.raises(EngineError, match="the engines are busy with a long tea; wait for it, or cancel it"):
             engines.run(lambda comm: 1)
@@ -175,7 +210,7 @@ def test_many_group_sets_close_the_least_used(thread_engines: ml.Engines) -> Non
     assert thread_engines.status()["communicators"].max() <= 32
 
 
-def test_reprs_say_where_and_how(engines: ml.Engines) -> None:
+def test_reprs_show_system_and_state(engines: ml.Engines) -> None:
     where = {"mpi": "MPI on this CPU", "threads": "threads in this process"}[engines.backend]
     assert repr(engines) == f"<Engines: 4 ranks · {where}, ready>"
     page = engines._repr_html_()
@@ -183,32 +218,36 @@ def test_reprs_say_where_and_how(engines: ml.Engines) -> None:
     assert len(re.findall("<tr>", page)) == 5
 
 
-def test_closed_engines_say_so() -> None:
+def test_closed_engines_raise() -> None:
     engines = ml.launch(1, backend="threads")
     engines.close()
     engines.close()
-    with pytest.raises(EngineError, match="the engines are closed; launch\\(\\) starts new ones"):
+    with pytest.raises(EngineError, match=r"the engines are closed; call launch\(\) to start new ones"):
         engines.run(lambda comm: 1)
     with pytest.raises(EngineError, match="closed"):
         engines.restart()
 
 
 @pytest.mark.parametrize("n", [0, -1, 2.5, True, "4"])
-def test_launch_needs_a_number_of_ranks(n: Any) -> None:
-    with pytest.raises(EngineError, match="needs a whole number of ranks, at least 1"):
+def test_the_number_of_ranks_must_be_a_positive_integer(n: Any) -> None:
+    with pytest.raises(EngineError, match="n must be a positive integer, not "):
         ml.launch(n)
 
 
-def test_more_ranks_than_the_memory_holds_are_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MESHLAB_MPIEXEC", "false")  # should the check be lost one day, nothing starts all the same
-    with pytest.raises(EngineError, match=r"16,777,216 ranks need about .*; start at most [\d,]+, or use"):
+def test_more_ranks_than_fit_into_memory_are_rejected_before_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESHLAB_MPIEXEC", "false")  # so that nothing starts even if the check is lost
+    with pytest.raises(
+        EngineError,
+        match=r"16,777,216 ranks need about .* of memory \(.* per process\), but .*; start at most [\d,]+, or use",
+    ):
         ml.launch(1 << 24, backend="mpi")
 
 
-@pytest.mark.skipif(find_spec("nccl") is not None, reason="the parts for GPUs are installed here")
-def test_the_parts_for_gpus_are_asked_for_before_anything_starts() -> None:
+@pytest.mark.skipif(find_spec("nccl") is not None, reason="the packages for GPUs are installed")
+def test_missing_packages_for_gpus_are_reported_before_the_start() -> None:
     with pytest.raises(
-        EngineError, match=r"^the backend nccl needs (CuPy and )?nccl4py, which .* or use backend='mpi'$"
+        EngineError,
+        match=r"^backend 'nccl' needs (CuPy and )?nccl4py, which .* not installed; .* or use backend='mpi'$",
     ):
         ml.launch(1, backend="nccl")
 
@@ -218,10 +257,13 @@ def test_one_rank_is_singular() -> None:
         assert engines.where == "1 rank · threads in this process"
 
 
-def test_launch_refuses_what_it_does_not_know() -> None:
-    with pytest.raises(EngineError, match="there is no backend 'smoke'; there are nccl, mpi and threads"):
+def test_unknown_arguments_of_launch_are_rejected() -> None:
+    with pytest.raises(EngineError, match="unknown backend 'smoke'; choose one of auto, nccl, mpi and threads"):
         ml.launch(1, backend="smoke")
-    with pytest.raises(EngineError, match="threads share this process's environment"):
+    with pytest.raises(
+        EngineError,
+        match=r"env is not supported by threads, which share the environment of this process; set os\.environ, or",
+    ):
         ml.launch(1, backend="threads", env={"A": "1"})
 
 
@@ -231,11 +273,14 @@ def test_the_client_is_a_plain_ipyparallel_client(mpi_engines: ml.Engines) -> No
     assert client[:].apply_sync(lambda: 1 + 1) == [2, 2, 2, 2]
 
 
-def test_attached_engines_work_and_stay(mpi_engines: ml.Engines) -> None:
+def test_attached_engines_work_and_keep_running(mpi_engines: ml.Engines) -> None:
     with ml.attach(mpi_engines.client) as attached:
         assert attached.verify(MESH)["is_right"].all()
         assert attached.run(lambda comm: comm.ranks, MESH, axis="dp")["value"].tolist() == [(0, 2), (1, 3)] * 2
-        with pytest.raises(EngineError, match="started by somebody else; restart them there"):
+        with pytest.raises(
+            EngineError,
+            match=r"cannot restart engines that another process started; restart them there, and call attach\(\) again",
+        ):
             attached.restart()
     assert mpi_engines.run(lambda comm: comm.rank)["value"].tolist() == [0, 1, 2, 3]
 

@@ -1,4 +1,4 @@
-"""What happens when a rank dies, raises, or never calls: known in time, the rank named, and a fresh set at hand."""
+"""Ranks that die, raise or stop calling: detected in time, named in the error, and replaced by a restart."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ def assert_works(engines: ml.Engines) -> None:
     assert engines.verify(MESH)["is_right"].all()
 
 
-def test_one_rank_raising_is_named_and_the_set_comes_back(fragile: ml.Engines) -> None:
+def test_a_rank_that_raises_is_named_and_restart_recovers(fragile: ml.Engines) -> None:
     def raise_on_two(comm: Any) -> None:
         comm.barrier()
         if comm.world_rank == 2:
@@ -55,30 +56,33 @@ def test_one_rank_raising_is_named_and_the_set_comes_back(fragile: ml.Engines) -
     assert caught.value.rank == 2
     assert "raise_on_two" in caught.value.log
     assert fragile.state == "broken"
-    with pytest.raises(EngineError, match=r"cannot be used: rank 2 raised .*; engines.restart\(\) gives a fresh set"):
+    with pytest.raises(
+        EngineError, match=r"the engines are broken: rank 2 raised .*; call engines.restart\(\) to start new ranks"
+    ):
         fragile.run(lambda comm: 1)
     fragile.restart()
     assert fragile.client is client
     assert_works(fragile)
 
 
-@pytest.mark.parametrize("answers", [True, False], ids=["returns early", "sleeps"])
-def test_one_rank_that_never_calls_is_named_at_the_deadline(fragile: ml.Engines, answers: bool) -> None:
+@pytest.mark.parametrize("returns", [True, False], ids=["returns early", "sleeps"])
+def test_a_rank_that_never_calls_is_named_at_the_deadline(fragile: ml.Engines, returns: bool) -> None:
     def stay_away(comm: Any) -> None:
         comm.barrier()
         if comm.world_rank == 1:
-            for _ in range(0 if answers else 200):
+            for _ in range(0 if returns else 1200):
                 time.sleep(0.05)
-            if answers:
+            if returns:
                 return
         comm.barrier()
 
     began = time.monotonic()
-    with pytest.raises(EngineError, match=r"rank 1 made \d+ collective calls where others made \d+") as caught:
-        fragile.run(stay_away, deadline_s=1.0)
+    with pytest.raises(
+        EngineError, match=r"^rank 1 entered \d+ of its group's \d+ collective calls within 2.0"
+    ) as caught:
+        fragile.run(stay_away, deadline_s=2.0)
     assert caught.value.rank == 1
-    assert "within 1.0" in str(caught.value)
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 20  # less than the deadline of the engines
     fragile.restart()
     assert_works(fragile)
 
@@ -88,27 +92,27 @@ def test_a_rank_is_compared_with_its_own_group_and_only_since_the_call_began(fra
         for _ in range(many if culprit in comm.ranks else few):
             comm.barrier()
         if comm.world_rank == culprit:
-            time.sleep(10)
+            time.sleep(60)
         if culprit in comm.ranks:
             comm.barrier()
 
     fragile.run(make, MESH, axis="tp", arguments=(9, 2, -1))
-    for culprit, few in ((3, 2), (0, 90)):
+    for culprit, few in ((3, 2), (0, 20)):
         with pytest.raises(
-            EngineError, match=rf"^rank {culprit} made 40 collective calls where others made 41, and did"
+            EngineError, match=rf"^rank {culprit} entered 10 of its group's 11 collective calls within 2.0"
         ):
-            fragile.run(make, MESH, axis="tp", arguments=(40, few, culprit), deadline_s=1.0)
+            fragile.run(make, MESH, axis="tp", arguments=(10, few, culprit), deadline_s=2.0)
         fragile.restart()
     fragile.run(lambda comm: [comm.barrier() for _ in range(30 * (0 in comm.ranks))], MESH, axis="tp")
-    with pytest.raises(EngineError, match=r"^rank 0 made 0 collective calls where others made 1,"):
+    with pytest.raises(EngineError, match=r"^rank 0 entered 0 of its group's 1 collective call within 2.0"):
         fragile.run(
-            lambda comm: time.sleep(10 * (comm.world_rank == 0)) or comm.barrier(), MESH, axis="dp", deadline_s=1
+            lambda comm: time.sleep(60 * (comm.world_rank == 0)) or comm.barrier(), MESH, axis="dp", deadline_s=2
         )
 
 
-def test_ranks_that_all_hang_are_named_together(thread_engines: ml.Engines) -> None:
+def test_all_ranks_that_hang_are_named(thread_engines: ml.Engines) -> None:
     gate = threading.Event()
-    with pytest.raises(EngineError, match=r"ranks 0, 1, 2, 3 did not answer within 0\.2"):
+    with pytest.raises(EngineError, match=r"^ranks 0, 1, 2, 3 did not respond within 0\.2"):
         thread_engines.run(lambda comm: gate.wait(5), deadline_s=0.2)
     gate.set()
 
@@ -124,22 +128,22 @@ def test_a_killed_rank_is_named(mpi_set: ml.Engines, number: int, how: str) -> N
             os.kill(os.getpid(), number)
         comm.barrier()
 
-    pid = mpi_set.facts[2].pid
+    pid = mpi_set.ranks[2].pid
     began = time.monotonic()
     with pytest.raises(EngineError, match=rf"rank 2 \(process {pid} on .*\) was .*{how}") as caught:
         mpi_set.run(die)
     assert caught.value.rank == 2
     assert caught.value.log.strip() not in ("Killed", "Segmentation fault")
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 20  # less than the deadline of the engines
     mpi_set.restart()
     assert len(mpi_set.client.ids) == 4
     assert_works(mpi_set)
 
 
-def test_a_rank_that_dies_while_idle_is_found_at_the_next_call(mpi_set: ml.Engines) -> None:
+def test_a_rank_that_died_while_idle_is_named_at_the_next_call(mpi_set: ml.Engines) -> None:
     if mpi_set.state != "ready":
         mpi_set.restart()
-    os.kill(mpi_set.facts[3].pid, signal.SIGKILL)
+    os.kill(mpi_set.ranks[3].pid, signal.SIGKILL)
     time.sleep(0.3)
     with pytest.raises(EngineError, match=r"rank 3 \(process .*\) was killed by signal 9"):
         mpi_set.run(lambda comm: comm.barrier())
@@ -147,15 +151,15 @@ def test_a_rank_that_dies_while_idle_is_found_at_the_next_call(mpi_set: ml.Engin
     assert_works(mpi_set)
 
 
-def test_a_rank_killed_in_a_sweep_leaves_the_finished_rows(mpi_set: ml.Engines) -> None:
+def test_a_rank_killed_in_a_benchmark_keeps_the_measured_rows(mpi_set: ml.Engines) -> None:
     if mpi_set.state != "ready":
         mpi_set.restart()
     run = ml.bench(mpi_set, MESH, ["all_reduce", "broadcast"], sizes="1K:16M", sampling=Sampling(max_s=0.1))
     while run.progress.done < 5:
         time.sleep(0.01)
-    os.kill(mpi_set.facts[1].pid, signal.SIGKILL)
+    os.kill(mpi_set.ranks[1].pid, signal.SIGKILL)
     with pytest.raises(EngineError, match=r"rank 1 .* was killed by signal 9 while step \d+ of \d+: \w+ ") as caught:
-        run.wait(20)
+        run.wait(60)
     assert caught.value.rank == 1
     assert run.state == "failed"
     results = run.results
@@ -166,52 +170,65 @@ def test_a_rank_killed_in_a_sweep_leaves_the_finished_rows(mpi_set: ml.Engines) 
     mpi_set.restart()
     print(f"restart took {time.monotonic() - began:.2f} s")
     assert_works(mpi_set)
-    assert ml.bench(mpi_set, MESH, "all_reduce", axis="tp", sizes="1K").wait(20)["status"].tolist() == ["ok"] * 2
+    assert ml.bench(mpi_set, MESH, "all_reduce", axis="tp", sizes="1K").wait(60)["status"].tolist() == ["ok"] * 2
 
 
-def test_interrupt_frees_ranks_that_compute(fragile: ml.Engines) -> None:
+def test_interrupt_stops_ranks_that_compute(fragile: ml.Engines, tmp_path: Path) -> None:
     def spin(comm: Any) -> None:
+        (tmp_path / str(comm.rank)).touch()
         while True:
             time.sleep(0.01)
 
-    threading.Timer(0.3, fragile.interrupt).start()
-    frame = fragile.run(spin, deadline_s=10)
+    def interrupt() -> None:
+        while len(list(tmp_path.iterdir())) < 4:
+            time.sleep(0.01)
+        fragile.interrupt()
+
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
+    frame = fragile.run(spin, deadline_s=60)
+    thread.join()
     assert frame["error"].tolist() == ["interrupted"] * 4
     assert_works(fragile)
 
 
-def test_closing_frees_a_caller_that_waits() -> None:
+def test_close_releases_a_caller_that_waits() -> None:
     engines = ml.launch(2, backend="threads")
-    gate = threading.Event()
-    threading.Timer(0.2, engines.close).start()
+    is_running, gate = threading.Event(), threading.Event()
+
+    def close() -> None:
+        is_running.wait()
+        engines.close()
+
+    threading.Thread(target=close, daemon=True).start()
     with pytest.raises(EngineError, match="the engines were closed while running"):
-        engines.run(lambda comm: gate.wait(5), deadline_s=10)
+        engines.run(lambda comm: (is_running.set(), gate.wait(60)), deadline_s=60)
     gate.set()
 
 
-def test_a_start_that_fails_says_why_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+def test_a_failed_start_shows_the_log_and_cleans_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     program = tmp_path / "mpiexec"
     program.write_text("#!/bin/sh\necho no ranks today\nexit 3\n")
     program.chmod(0o755)
     monkeypatch.setenv("MESHLAB_MPIEXEC", str(program))
-    with pytest.raises(EngineError, match="the 2 engines ended while they started\nno ranks today"):
-        ml.launch(2, timeout_s=20)
+    with pytest.raises(EngineError, match="2 engines exited during start-up\nno ranks today"):
+        ml.launch(2, timeout_s=60)
     assert [entry.name for entry in tmp_path.iterdir()] == ["mpiexec"]
 
 
-def test_an_interrupt_while_idle_does_not_touch_the_next_call(fragile: ml.Engines) -> None:
+def test_an_interrupt_while_idle_does_not_affect_the_next_call(fragile: ml.Engines) -> None:
     assert fragile.run(lambda comm: comm.rank, MESH, axis="tp")["value"].tolist() == [0, 1, 0, 1]
     fragile.interrupt()
-    frame = fragile.run(lambda comm: float(comm.all_reduce(comm.xp.ones(1))[0]), MESH, axis="tp", deadline_s=5)
+    frame = fragile.run(lambda comm: float(comm.all_reduce(comm.xp.ones(1))[0]), MESH, axis="tp", deadline_s=60)
     assert frame["value"].tolist() == [2.0] * 4
 
 
-def test_interrupts_at_any_moment_leave_every_call_answered(thread_engines: ml.Engines) -> None:
+def test_every_call_gets_replies_whenever_it_is_interrupted(thread_engines: ml.Engines) -> None:
     for number in range(60):
         timer = threading.Timer(number * 1e-5, thread_engines.interrupt)
         timer.start()
-        frame = thread_engines.run(lambda comm: sum(range(2000)), deadline_s=5)
+        frame = thread_engines.run(lambda comm: sum(range(2000)), deadline_s=60)
         timer.join()
         assert frame["error"].fillna("interrupted").eq("interrupted").all()
     assert_works(thread_engines)

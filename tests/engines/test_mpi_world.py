@@ -1,4 +1,4 @@
-"""Ranks that mpiexec started without a controller, with the real mpiexec."""
+"""Engines without a controller, started by the real mpiexec."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from meshlab.frames.schema import RESULTS, SAMPLES
 ROOT = Path(__file__).parents[2]
 
 
-def mpiexec(n: int, *command: str, limit_s: float = 60) -> subprocess.CompletedProcess[str]:
+def mpiexec(n: int, *command: str, limit_s: float = 180) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [find_mpiexec(), "-n", str(n), sys.executable, *command],
         capture_output=True,
@@ -34,21 +34,21 @@ def mpiexec(n: int, *command: str, limit_s: float = 60) -> subprocess.CompletedP
         ({"PMI_RANK": "3", "PMI_SIZE": "8"}, (3, 8)),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, (0, 2)),
         ({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "16", "SLURM_NTASKS": "16"}, (5, 16)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "16"}, None),  # a batch script, not a step of its own
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "16"}, None),  # a batch script that is not run by srun
         ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
         ({"PMI_RANK": "x", "PMI_SIZE": "4"}, None),
     ],
 )
-def test_launchers_are_known_by_what_they_set(environ: dict[str, str], place: tuple[int, int] | None) -> None:
+def test_launchers_are_recognised_by_their_variables(environ: dict[str, str], place: tuple[int, int] | None) -> None:
     assert launched_as(environ) == place
 
 
-def test_mpiexec_gives_the_same_frames(tmp_path: Path) -> None:
+def test_a_benchmark_under_mpiexec_gives_the_same_frames(tmp_path: Path) -> None:
     command = ["bench", "all_reduce", "broadcast", "--mesh", "dp=-1, tp=2", "--axis", "tp", "--sizes", "1K, 4K"]
     options = ["--mode", "isolated", "--groups", "together, alone", "--seconds", "0.02", "--out", str(tmp_path / "run")]
     done = mpiexec(4, "-m", "meshlab", *command, *options)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("ready in") == 1  # one rank speaks
+    assert done.stdout.count("ready in") == 1  # only one rank prints
     assert "4 groups verified" in done.stdout or "5 groups verified" in done.stdout
     assert "8 steps, about" in done.stdout
     run = ml.Run.load(tmp_path / "run")
@@ -64,13 +64,13 @@ def test_mpiexec_gives_the_same_frames(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "report.html").exists()
 
 
-def test_a_mesh_that_does_not_fit_is_told_once_and_nobody_waits() -> None:
+def test_a_mesh_of_a_different_size_is_reported_once_and_no_rank_hangs() -> None:
     done = mpiexec(2, "-m", "meshlab", "bench", "--mesh", "tp=4", "--sizes", "1K")
     assert done.returncode != 0
     assert done.stderr.count("tp=4 is 4 ranks, but there are 2 engines") == 1
 
 
-def test_an_error_of_the_client_lets_the_other_ranks_go() -> None:
+def test_an_error_of_the_client_releases_the_other_ranks() -> None:
     code = """
 import meshlab as ml
 engines = ml.engines.join(backend="mpi")
@@ -84,7 +84,7 @@ if engines is not None:
     assert done.returncode == 3
 
 
-def test_ranks_that_are_stuck_are_ended_and_the_rows_stay(tmp_path: Path) -> None:
+def test_stuck_ranks_are_aborted_and_the_rows_are_kept(tmp_path: Path) -> None:
     code = f"""
 import time
 import meshlab as ml
@@ -92,47 +92,50 @@ def stuck(comm):
     if comm.rank == 1:
         time.sleep(600)
     comm.barrier()
-engines = ml.engines.join(backend="mpi", deadline_s=1.0)
+engines = ml.engines.join(backend="mpi", deadline_s=3.0)
 if engines is not None:
     with engines:
         run = ml.bench(engines, ml.DeviceMesh("tp=2"), ["all_reduce", stuck], sizes="1K")
         try:
-            run.wait(30)
+            run.wait(120)
         except ml.errors.EngineError as error:
             print("error", error)
         run.save({str(tmp_path / "run")!r})
 """
     done = mpiexec(2, "-c", code)
-    assert "did not answer within 1.0" in done.stdout
+    assert "did not respond within 3.0" in done.stdout
     assert done.returncode != 0
     assert ml.Run.load(tmp_path / "run").results["status"].tolist() == ["ok", "failed"]
 
 
-def test_closing_ends_ranks_that_are_stuck() -> None:
-    code = """
-import threading, time
+def test_close_aborts_stuck_ranks(tmp_path: Path) -> None:
+    code = f"""
+import pathlib, threading, time
 import meshlab as ml
+mark = pathlib.Path({str(tmp_path / "stuck")!r})
 def stuck(comm):
     if comm.rank == 1:
+        mark.touch()
         time.sleep(600)
 engines = ml.engines.join(backend="mpi")
 if engines is not None:
     threading.Thread(target=engines.run, args=(stuck,), daemon=True).start()
-    time.sleep(0.5)
+    while not mark.exists():
+        time.sleep(0.01)
     engines.close()
 """
-    done = mpiexec(2, "-c", code, limit_s=30)
+    done = mpiexec(2, "-c", code)
     assert done.returncode != 0
-    assert "closed while ranks still worked; all processes end" in done.stderr
+    assert "the engines were closed while ranks were still busy; aborting all processes" in done.stderr
 
 
-def test_a_value_that_cannot_travel_is_an_error_of_its_rank() -> None:
+def test_a_value_that_cannot_be_pickled_is_an_error_of_its_rank() -> None:
     code = """
 import sys
 import meshlab as ml
 def local(comm):
     return (lambda: 1) if comm.rank == 1 else comm.rank
-engines = ml.engines.join(backend="mpi", deadline_s=5)
+engines = ml.engines.join(backend="mpi", deadline_s=60)
 if engines is not None:
     with engines:
         print("errors", engines.run(local)["error"].tolist())

@@ -81,7 +81,7 @@ def test_gpus_are_noted_before_and_after(gpu_engines: ml.Engines, mesh: ml.Devic
     text = "".join(
         path.read_text() for path in run.save(tmp_path / "run", redact=True).iterdir() if path.suffix == ".json"
     )
-    assert gpu_engines.facts[0].host not in text
+    assert gpu_engines.ranks[0].host not in text
 
 
 def test_what_does_not_fit_on_a_gpu_is_skipped(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
