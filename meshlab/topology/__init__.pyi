@@ -4,6 +4,7 @@ from .health import health as health
 from .model.cluster import Cluster as Cluster
 from .model.cluster import Level as Level
 from .model.hardware import Device as Device
+from .model.hardware import Link as Link
 from .model.hardware import Nic as Nic
 from .model.hardware import Node as Node
 from .model.hardware import Numa as Numa

@@ -1,9 +1,9 @@
-"""The rules that find what looks wrong with a machine."""
+"""Rules that detect faults and misconfiguration of hosts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,47 +18,47 @@ from meshlab.topology.model.products import find_product
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SEVERITIES", "Finding", "Findings", "Report", "absent_nvlinks", "health", "lost_nvlinks", "unknown_nvlinks"]
-
+__all__ = ["SEVERITIES", "Finding", "Findings", "health"]
 
 SEVERITIES = ("error", "warning", "note")
-"""From the worst to the mildest."""
+"""The severities, most severe first."""
 
-Report = Iterator[tuple[str, str, str, str]]
-"""What a rule yields: severity, code, message and cure."""
+_PAIRS_PER_LOST_PAIR = 4  # up to one pair in four without NVLink is a fault; more are missing by design
+
+_BUSY_PERCENT = 20.0  # a GPU with this utilisation should run its PCIe link at full speed
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that looks wrong.
+    """A problem of one or several hosts.
 
     Parameters
     ----------
     severity : {"error", "warning", "note"}
-        error: jobs will be slow or fail; warning: probably not meant; note: good to know.
+        ``error``: jobs will fail or be slow. ``warning``: probably unintended. ``note``: for information.
     code : str
-        A short name that stays the same between versions.
-    nodes : tuple of str
-        The hosts it is true for.
+        Short identifier that does not change between versions.
     message : str
-        What was seen.
+        The observation.
     cure : str
-        What to do.
+        The suggested fix.
+    nodes : tuple of str
+        Names of the affected hosts.
     """
 
     severity: str
     code: str
-    nodes: tuple[str, ...]
     message: str
     cure: str
+    nodes: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:
-        """The hosts, in short.
+        """The affected hosts in a few words.
 
         Examples
         --------
-        >>> Finding("note", "mig", ("a", "b", "c", "d"), "", "").where
+        >>> Finding("note", "mig", "", "", nodes=("a", "b", "c", "d")).where
         'a, b and 2 more'
         """
         shown = ", ".join(self.nodes[:2])
@@ -70,7 +70,17 @@ class Finding:
 
 @dataclass(frozen=True, repr=False)
 class Findings(Sequence[Finding]):
-    """All findings of a cluster, the worst first."""
+    """All findings of a cluster, most severe first.
+
+    Parameters
+    ----------
+    items : tuple of Finding
+        The findings.
+    nodes : int
+        Number of hosts that were checked.
+    devices : int
+        Number of devices that were checked.
+    """
 
     items: tuple[Finding, ...]
     nodes: int
@@ -84,21 +94,28 @@ class Findings(Sequence[Finding]):
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The codes, worst first."""
+        """The codes of the findings, most severe first."""
         return tuple(item.code for item in self.items)
 
     @property
     def summary(self) -> str:
-        """The verdict in one sentence."""
-        seen = f"{self.devices:,} device{'s' * (self.devices != 1)} in {self.nodes:,} node{'s' * (self.nodes != 1)}"
+        """Number of findings per severity, in one line."""
+        checked = f"{self.devices:,} device{'s' * (self.devices != 1)} of {self.nodes:,} node{'s' * (self.nodes != 1)}"
         if not self.items:
-            return f"nothing looks wrong with {seen}"
+            return f"no problems found in {checked}"
         counts = [(name, sum(item.severity == name for item in self.items)) for name in SEVERITIES]
         parts = [f"{count} {name}{'s' * (count > 1)}" for name, count in counts if count]
-        return f"{', '.join(parts)} for {seen}"
+        return f"{', '.join(parts)} in {checked}"
 
     def frame(self) -> pd.DataFrame:
-        """One row per finding."""
+        """Return a table with one row per finding.
+
+        Returns
+        -------
+        pandas.DataFrame
+            ``severity``, ``code``, ``n_nodes`` (number of affected hosts), ``where`` (their names), ``message`` and
+            ``cure``.
+        """
         import pandas as pd
 
         rows = [(f.severity, f.code, len(f.nodes), f.where, f.message, f.cure) for f in self.items]
@@ -112,15 +129,97 @@ class Findings(Sequence[Finding]):
 
     def _repr_html_(self) -> str:
         rows = [[item.severity, item.where, item.message, item.cure] for item in self.items]
-        table = markup.table(["severity", "where", "what", "what to do"], rows) if rows else ""
+        table = markup.table(["severity", "hosts", "finding", "suggested fix"], rows) if rows else ""
         return markup.card("Health", self.summary, table)
 
 
-_PAIRS_PER_LOST_PAIR = 4  # up to one pair in four without NVLink is a fault; more are left out on purpose
+def health(cluster: ClusterLike) -> Findings:
+    """Look for faults and misconfiguration in the hosts of a cluster.
+
+    Parameters
+    ----------
+    cluster : Cluster or str
+        A cluster, or the name of a preset.
+
+    Returns
+    -------
+    Findings
+        A sequence of `Finding`, most severe first. Identical hosts share a finding.
+
+    Raises
+    ------
+    TopologyError
+        If `cluster` is neither a cluster nor the name of a preset.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> ml.topology.health(ml.preset("dgx-h100", nodes=4)).summary
+    'no problems found in 32 devices of 4 nodes'
+    >>> print(ml.topology.health(ml.topology.read('''
+    ...       GPU0  GPU1  GPU2
+    ... GPU0   X    NV18  NODE
+    ... GPU1  NV18   X    NODE
+    ... GPU2  NODE  NODE   X
+    ... ''')))
+    1 error in 3 devices of 1 node
+    error: node0: GPU2 has no NVLink, but the other GPUs have NV18; run nvidia-smi nvlink -s and read the log of the
+    fabric manager on that host, then reset or reseat the GPU; until then place no ranks on it
+    """
+    cluster = as_cluster(cluster)
+    # Findings without hosts, mapped to their hosts: identical templates and templates with the same fault are joined.
+    found: dict[Finding, list[str]] = {}
+    hosts: list[list[str]] = [[] for _ in cluster.templates]
+    for kind, name in zip(cluster.kinds.tolist(), cluster.names, strict=True):
+        hosts[kind].append(name)
+    for template, names in zip(cluster.templates, hosts, strict=True):
+        for rule in _NODE_RULES:
+            for finding in rule(template):
+                found.setdefault(finding, []).extend(names)
+    for finding, names in _between_hosts(cluster, hosts):
+        found.setdefault(finding, []).extend(names)
+    items = [replace(finding, nodes=tuple(names)) for finding, names in found.items()]
+    items.sort(key=lambda item: SEVERITIES.index(item.severity))
+    return Findings(tuple(items), cluster.n_nodes, cluster.n_devices)
 
 
-def lost_nvlinks(node: Node) -> Report:
-    """GPUs or pairs without NVLink, or with fewer NVLinks, among others that have it."""
+# -- rules of one host -------------------------------------------------------------------------------------------------
+
+
+def _incomplete(node: Node) -> Iterator[Finding]:
+    if not node.complete:
+        yield Finding(
+            "note",
+            "incomplete",
+            "the description is truncated, so there may be more problems",
+            "paste the complete output",
+        )
+    if not node.devices:
+        start = "no GPU found"
+        reason = next((note.removeprefix(f"{start}: ") for note in node.notes), "")
+        yield Finding("note", "no-gpu", f"{start}: {reason}" if reason else start, "run nvidia-smi on that host")
+
+
+def _asymmetric(node: Node) -> Iterator[Finding]:
+    pairs = [
+        (node.ends[i], node.ends[j], node.words[i][j], node.words[j][i])
+        for i in range(len(node.words))
+        for j in range(i)
+        if node.words[i][j] != node.words[j][i] and UNKNOWN not in (node.words[i][j], node.words[j][i])
+    ]
+    if pairs:
+        one, other, there, back = pairs[0]
+        yield Finding(
+            "error",
+            "asymmetric",
+            f"the link matrix is not symmetric: {one} to {other} is {there}, {other} to {one} is {back}"
+            + _and_more(len(pairs), "pair"),
+            "read it again; if it persists, a link is failing or the paste mixes two machines",
+        )
+
+
+def _lost_nvlinks(node: Node) -> Iterator[Finding]:
+    """Find GPUs or pairs without NVLink, or with fewer NVLinks than the others."""
     count = len(node.devices)
     links = node.nvlinks[:count, :count]
     known = node.distance[:count, :count] != Distance.UNKNOWN
@@ -128,110 +227,114 @@ def lost_nvlinks(node: Node) -> Report:
         return
     usual = int(np.bincount(links[links > 0]).argmax())
     per_gpu = (links > 0).sum(axis=1)
-    most = int(np.median(per_gpu))
-    lonely = [i for i in range(count) if per_gpu[i] == 0 and (known[i].sum() > 1)]
-    if lonely and len(lonely) < count / 2 and most >= 1:
-        names = ", ".join(node.ends[i] for i in lonely)
-        yield (
+    # A truncated paste has rows in which only the diagonal is known. They are no evidence of a lost GPU.
+    lonely = [i for i in range(count) if per_gpu[i] == 0 and known[i].sum() > 1]
+    if lonely and len(lonely) < count / 2 and np.median(per_gpu) >= 1:
+        yield Finding(
             "error",
             "off-fabric",
-            f"{names} {'has' if len(lonely) == 1 else 'have'} no NVLink while the others have NV{usual}",
-            "check nvidia-smi nvlink -s and the fabric manager's log on that host, reset the GPU or reseat it, "
-            "and keep ranks off it until then",
+            f"{', '.join(node.ends[i] for i in lonely)} {'has' if len(lonely) == 1 else 'have'} no NVLink, but the "
+            f"other GPUs have NV{usual}",
+            "run nvidia-smi nvlink -s and read the log of the fabric manager on that host, then reset or reseat the "
+            "GPU; until then place no ranks on it",
         )
-    # Where every pair should have the same number (NVSwitch), one with fewer has lost links.
     full = [i for i in range(count) if i not in lonely]
     inner = links[np.ix_(full, full)]
     off_diagonal = inner[~np.eye(len(full), dtype=bool)]
+    # With NVSwitch every pair has the same number, so a GPU with fewer has lost links. Without NVSwitch the numbers
+    # differ by design, as in a hybrid cube mesh.
     fewer = [full[i] for i in range(len(full)) if 0 < inner[i].max() < usual]
     if len(full) > 2 and (off_diagonal > 0).all() and fewer and len(fewer) < len(full) / 2:
-        yield (
+        yield Finding(
             "error",
             "fewer-nvlinks",
-            f"{', '.join(node.ends[i] for i in fewer)} has NV{int(inner[full.index(fewer[0])].max())}, "
-            f"the others have NV{usual}",
-            "check nvidia-smi nvlink -e for errors; links that went down come back with a GPU reset or not at all",
+            f"{', '.join(node.ends[i] for i in fewer)} {'has' if len(fewer) == 1 else 'have'} "
+            f"NV{int(inner[full.index(fewer[0])].max())}, but the other GPUs have NV{usual}",
+            "run nvidia-smi nvlink -e and look for errors; a GPU reset may bring failed links back",
         )
-    # Bridges and hybrid cube meshes leave out many pairs; a machine that leaves out a few has lost them.
+    # NVLink bridges and hybrid cube meshes connect only some pairs, so many missing pairs are normal. A machine that
+    # lacks only a few pairs has lost them.
     pairs = [(full[i], full[j]) for i in range(len(full)) for j in range(i + 1, len(full))]
     missing = [(i, j) for i, j in pairs if links[i, j] == links[j, i] == 0 and known[i, j]]
     uniform = bool((off_diagonal[off_diagonal > 0] == usual).all())
     if missing and uniform and len(missing) * _PAIRS_PER_LOST_PAIR <= len(pairs):
         one, other = missing[0]
-        more = f", nor have {len(missing) - 1} more pairs" if len(missing) > 1 else ""
-        yield (
+        yield Finding(
             "error",
             "pair-off-nvlink",
-            f"{node.ends[one]} and {node.ends[other]} have no NVLink between them{more}, while the other pairs have "
-            f"NV{usual}",
-            "check nvidia-smi nvlink -s on that host and reset both GPUs; until then keep the two out of one group",
+            f"{node.ends[one]} and {node.ends[other]} have no NVLink between them{_and_more(len(missing), 'pair')}, "
+            f"but the other pairs have NV{usual}",
+            "run nvidia-smi nvlink -s on that host and reset both GPUs; until then keep the two in different groups",
         )
 
 
-def unknown_nvlinks(node: Node) -> Report:
-    """What the source does not say, so that silence is no praise."""
+def _unknown_nvlinks(node: Node) -> Iterator[Finding]:
+    """Report sources that omit NVLink, so that the absence of findings is not taken for health."""
     if len(node.devices) < 2 or any(device.backend != "cuda" for device in node.devices):
         return
     if not node.nvlink_known and HIDES_NVLINK not in node.notes:
-        yield (
+        yield Finding(
             "note",
             "nvlink-unknown",
-            "the source does not list NVLink, so nothing is known of it",
-            "ask the driver: nvidia-smi topo -m on that host, or probe()",
+            "the source does not list NVLink, so its state is not known",
+            "query the driver with nvidia-smi topo -m on that host, or with ml.probe()",
         )
     elif any(bus == device.bus_id for device in node.devices for _, bus, _ in device.nvlink_remotes):
-        yield (
+        yield Finding(
             "note",
             "nvlink-hidden",
-            "NVLinks lead from a GPU to itself: the virtual machine hides which GPUs they join",
-            "ask the driver: nvidia-smi topo -m on that host, or probe()",
+            "NVLinks connect a GPU to itself, because the virtual machine hides their remote endpoints",
+            "query the driver with nvidia-smi topo -m on that host, or with ml.probe()",
         )
 
 
-def absent_nvlinks(node: Node) -> Report:
-    """A machine whose GPUs have NVLink, and a matrix without: another command, or a fabric that is down."""
+def _absent_nvlinks(node: Node) -> Iterator[Finding]:
+    """Find GPUs with NVLink in a matrix without NVLink: from a different command, or a fabric that is down."""
     count = len(node.devices)
     links = node.nvlinks[:count, :count]
     if HIDES_NVLINK in node.notes:
-        yield "note", "mp", "nvidia-smi topo -mp leaves NVLink out, so the matrix says nothing of it", "take topo -m"
+        yield Finding(
+            "note", "mp", "nvidia-smi topo -mp omits NVLink, so its state is not known", "run nvidia-smi topo -m"
+        )
     if count < 2 or not node.nvlink_known or links.any() or not node.complete:
         return
     if (node.distance[:count, :count] == Distance.UNKNOWN).any():
         return
     expected = [_nvlinks_expected(device) for device in node.devices]
-    pcie = sorted({node.words[i][j] for i in range(count) for j in range(i)})
-    words = " and ".join(pcie)
+    words = " and ".join(sorted({node.words[i][j] for i in range(count) for j in range(i)}))
     if all(any(kind == "switch" for kind, _, _ in device.nvlink_remotes) for device in node.devices):
-        yield (
+        yield Finding(
             "error",
             "nvlink-unused",
-            f"every GPU has NVLinks that are up, but all pairs are {words}",
-            "the fabric manager is probably not running: systemctl status nvidia-fabricmanager",
+            f"every GPU has active NVLinks, but all pairs are {words}",
+            "start the fabric manager, which is probably not running: systemctl status nvidia-fabricmanager",
         )
     elif all(expected):
-        yield (
+        yield Finding(
             "error",
             "all-pcie",
             f"these GPUs have NVLink, but all pairs are {words}",
-            "if this is from nvidia-smi topo -mp, which hides NVLink, take topo -m; else start the fabric manager: "
-            "systemctl status nvidia-fabricmanager",
+            "if this is the output of nvidia-smi topo -mp, which hides NVLink, run nvidia-smi topo -m; otherwise start "
+            "the fabric manager: systemctl status nvidia-fabricmanager",
         )
     elif count in (4, 8) and None in expected and _each_has_a_near_nic(node):
-        yield (
+        # The product is not known. One NIC per GPU is typical of SXM servers, which have NVLink.
+        yield Finding(
             "warning",
             "maybe-mp",
-            f"{count} GPUs, each beside a NIC of its own, and no NVLink: all pairs are {words}",
-            "if the GPUs are SXM modules, this is nvidia-smi topo -mp, which hides NVLink (take topo -m), or a fabric "
-            "that is down",
+            f"{count} GPUs with one nearby NIC each, but without NVLink: all pairs are {words}",
+            "if the GPUs are SXM modules, either this is the output of nvidia-smi topo -mp, which hides NVLink (run "
+            "nvidia-smi topo -m), or the fabric is down",
         )
 
 
 def _nvlinks_expected(device: Device) -> int | None:
-    """NVLinks of the product; None when the product is not known."""
+    """Return the number of NVLinks of a product, None if the product is not known."""
     name = device.name.upper().replace("NVIDIA", "").strip()
     if "PCIE" in name or name == "GPU":
         return None if name == "GPU" else 0
-    for word in ("GB200", "B200", "H200", "GH200", "H100", "A100"):
+    # Longer names first: GB200 contains B200, and GH200 contains H200.
+    for word in ("GB200", "B200", "GH200", "H200", "H100", "A100"):
         if word in name:
             return find_product(word).nvlinks
     return 0
@@ -245,89 +348,7 @@ def _each_has_a_near_nic(node: Node) -> bool:
     return bool((away.min(axis=1) <= NEAR).all()) and len(np.unique(near, axis=0)) == len(node.devices)
 
 
-_BUSY = 20.0  # percent of utilisation from which a PCIe link should run at full speed
-
-
-def health(cluster: ClusterLike) -> Findings:
-    """Look for what seems wrong with the hosts of a cluster.
-
-    Parameters
-    ----------
-    cluster : Cluster or str
-        A cluster, or the name of a preset.
-
-    Returns
-    -------
-    Findings
-        A sequence of `Finding`, the worst first. Like hosts are looked at once.
-
-    Examples
-    --------
-    >>> from meshlab.topology.model.presets import preset
-    >>> from meshlab.topology.readers.nvidia_smi import read_nvidia_smi
-    >>> health(preset("dgx-h100", nodes=4)).summary
-    'nothing looks wrong with 32 devices in 4 nodes'
-    >>> print(health(read_nvidia_smi('''
-    ...       GPU0  GPU1  GPU2
-    ... GPU0   X    NV18  NODE
-    ... GPU1  NV18   X    NODE
-    ... GPU2  NODE  NODE   X
-    ... ''')))
-    1 error for 3 devices in 1 node
-    error: node0: GPU2 has no NVLink while the others have NV18; check nvidia-smi nvlink -s and the fabric manager's
-    log on that host, reset the GPU or reseat it, and keep ranks off it until then
-    """
-    cluster = as_cluster(cluster)
-    found: dict[tuple[str, str, str, str], list[str]] = {}
-    hosts: list[list[str]] = [[] for _ in cluster.templates]
-    for kind, name in zip(cluster.kinds.tolist(), cluster.names, strict=True):
-        hosts[kind].append(name)
-    for template, names in zip(cluster.templates, hosts, strict=True):
-        for rule in _NODE_RULES:
-            for finding in rule(template):
-                found.setdefault(finding, []).extend(names)
-    for severity, code, message, cure, names in _between_hosts(cluster, hosts):
-        found.setdefault((severity, code, message, cure), []).extend(names)
-    items = [
-        Finding(severity, code, tuple(names), message, cure) for (severity, code, message, cure), names in found.items()
-    ]
-    items.sort(key=lambda item: SEVERITIES.index(item.severity))
-    return Findings(tuple(items), cluster.n_nodes, cluster.n_devices)
-
-
-def _incomplete(node: Node) -> Report:
-    if not node.complete:
-        yield (
-            "note",
-            "incomplete",
-            "the description was cut, so other findings may be missing",
-            "paste the whole output",
-        )
-    if not node.devices:
-        seen = "no GPU was seen"
-        why = next((note.removeprefix(f"{seen}: ") for note in node.notes), "")
-        yield "note", "no-gpu", f"{seen}: {why}" if why else seen, "see what nvidia-smi says on that host"
-
-
-def _asymmetric(node: Node) -> Report:
-    pairs = [
-        (node.ends[i], node.ends[j], node.words[i][j], node.words[j][i])
-        for i in range(len(node.words))
-        for j in range(i)
-        if node.words[i][j] != node.words[j][i] and UNKNOWN not in (node.words[i][j], node.words[j][i])
-    ]
-    if pairs:
-        one, other, there, back = pairs[0]
-        more = f", and {len(pairs) - 1} more pairs" if len(pairs) > 1 else ""
-        yield (
-            "error",
-            "asymmetric",
-            f"the matrix is not symmetric: {one} to {other} is {there}, back it is {back}{more}",
-            "read it again; if it stays, a link is going down or the paste mixes two machines",
-        )
-
-
-def _nics(node: Node) -> Report:
+def _nics(node: Node) -> Iterator[Finding]:
     count = len(node.devices)
     away = node.distance[:count, count:]
     if not away.size or (away == Distance.UNKNOWN).all(axis=1).any() or count < 2:
@@ -336,13 +357,13 @@ def _nics(node: Node) -> Report:
     if (closest <= NEAR).any():
         far = [i for i in range(count) if closest[i] > NEAR]
         if far:
-            names = ", ".join(node.ends[i] for i in far)
             word = Distance(int(closest[far].max())).name
-            yield (
+            yield Finding(
                 "warning",
                 "no-near-nic",
-                f"{names} {'has' if len(far) == 1 else 'have'} no NIC nearer than {word}, others have one by a switch",
-                "check whether a NIC is missing or down: ibstat, lspci",
+                f"{', '.join(node.ends[i] for i in far)} {'has' if len(far) == 1 else 'have'} no NIC closer than "
+                f"{word}, but other GPUs share a PCIe switch with one",
+                "check for a missing or inactive NIC with ibstat and lspci",
             )
     near = node.near_nics
     used = np.flatnonzero(near.any(axis=0)).tolist()
@@ -352,116 +373,119 @@ def _nics(node: Node) -> Report:
         free = [k for k in range(near.shape[1]) if k not in used and node.nics[k].gbits == node.nics[nic].gbits]
         reach = [k for k in free if (away[crowd, k] <= Distance.NODE).any()] if crowd else []
         if len(crowd) > 1 and reach:
-            yield (
+            yield Finding(
                 "warning",
                 "nic-crowded",
-                f"{', '.join(node.ends[i] for i in crowd)} are nearest to {node.nics[nic].name} alone, while "
-                f"{node.nics[reach[0]].name} in the same NUMA node is nearest to none",
-                "spread them with NCCL_IB_HCA or a topology file, if the free NIC is not for storage",
+                f"{', '.join(node.ends[i] for i in crowd)} share their only nearest NIC {node.nics[nic].name}, but "
+                f"{node.nics[reach[0]].name} in the same NUMA node is not the nearest NIC of any GPU",
+                "unless that NIC is for storage, distribute the GPUs with NCCL_IB_HCA or a topology file",
             )
     down = [nic.name for nic in node.nics if nic.state and nic.state.upper() in ("DOWN", "INIT", "DISABLED", "POLLING")]
     if down:
-        yield (
+        yield Finding(
             "warning",
             "nic-down",
             f"{', '.join(down[:6])}{' and more' * (len(down) > 6)} {'is' if len(down) == 1 else 'are'} not active",
-            "check the cable and the subnet manager (ibstat), or leave it out with NCCL_IB_HCA=^" + down[0],
+            f"check the cable and the subnet manager with ibstat, or exclude the NIC with NCCL_IB_HCA=^{down[0]}",
         )
 
 
-def _affinity(node: Node) -> Report:
+def _affinity(node: Node) -> Iterator[Finding]:
     numas = {device.numa for device in node.devices if device.numa}
     spanning = [d for d in node.devices if d.numa and len(parse_cpus(d.numa)) > 1]
     by_cpus = {numa.id: set(parse_cpus(numa.cpus)) for numa in node.numa}
     if spanning:
-        yield (
+        yield Finding(
             "warning",
             "affinity-spans",
             f"the affinity of {len(spanning)} GPUs spans NUMA nodes {spanning[0].numa}",
-            "the virtual machine hides where they are: pin each rank to the cores of one node and measure both",
+            "the virtual machine hides their location; pin each rank to the cores of one NUMA node and measure both",
         )
     elif len(numas) == 1 and len(node.devices) >= 8 and len({d.cpus for d in node.devices}) == 1 and len(by_cpus) > 1:
-        yield (
+        yield Finding(
             "note",
             "one-affinity",
-            f"all {len(node.devices)} GPUs have the affinity of NUMA node {numas.pop()}, of {len(by_cpus)} in the host",
-            "the virtual machine may hide where they are; compare with the cloud's topology file",
+            f"all {len(node.devices)} GPUs have the affinity of NUMA node {numas.pop()}, but the host has "
+            f"{len(by_cpus)} NUMA nodes",
+            "the virtual machine may hide their location; compare with the topology file of the cloud provider",
         )
     empty = [d for d in node.devices if d.numa and d.numa.isdecimal() and by_cpus.get(int(d.numa)) == set()]
     if empty:
-        yield (
+        yield Finding(
             "note",
             "numa-without-cpus",
-            f"NUMA node {empty[0].numa} of {node.ends[node.devices.index(empty[0])]} has no CPUs: it is GPU memory",
-            "do not pin to it; take the CPU's own NUMA node",
+            f"NUMA node {empty[0].numa} of {node.ends[node.devices.index(empty[0])]} has no CPUs, because it is GPU "
+            "memory",
+            "pin to the NUMA node of the CPU instead",
         )
 
 
-def _pcie(node: Node) -> Report:
+def _pcie(node: Node) -> Iterator[Finding]:
     for i, device in enumerate(node.devices):
         now, most = device.pcie_width, device.pcie_width_max
         if now and most and now < most:
-            yield (
+            yield Finding(
                 "error",
                 "pcie-width",
-                f"{node.ends[i]} runs on {now} of {most} PCIe lanes",
-                "reseat the card or the riser; a VM may report a wrong number",
+                f"{node.ends[i]} uses {now} of {most} PCIe lanes",
+                "reseat the card or the riser; in a virtual machine the number may be wrong",
             )
         slow = (
             device.pcie_generation
             and device.pcie_generation_max
             and device.pcie_generation < device.pcie_generation_max
         )
-        if slow and (device.utilisation_percent or 0) >= _BUSY:
-            yield (
+        # Idle GPUs lower the generation to save power. Only a busy GPU with a slow link has a problem.
+        if slow and (device.utilisation_percent or 0) >= _BUSY_PERCENT:
+            yield Finding(
                 "warning",
                 "pcie-generation",
                 f"{node.ends[i]} is busy, but its PCIe link runs at generation {device.pcie_generation} of "
                 f"{device.pcie_generation_max}",
-                "idle GPUs lower it, busy ones should not: check the BIOS and lspci -vv",
+                "check the BIOS settings and lspci -vv; only idle GPUs should lower the generation",
             )
 
 
-def _devices(node: Node) -> Report:
+def _devices(node: Node) -> Iterator[Finding]:
     parted = [node.ends[i] for i, device in enumerate(node.devices) if device.mig]
     if parted:
-        yield (
+        yield Finding(
             "warning" if len(parted) < len(node.devices) else "note",
             "mig",
-            f"MIG cuts {', '.join(parted[:4])}{' and more' * (len(parted) > 4)}",
-            "slices have no peer access and no NVLink between them; nvidia-smi -mig 0 joins them again",
+            f"MIG partitions {', '.join(parted[:4])}{' and more' * (len(parted) > 4)}",
+            "MIG partitions have no peer access and no NVLink; disable MIG with nvidia-smi -mig 0",
         )
     names = sorted({device.name for device in node.devices})
     if len(names) > 1:
-        yield (
+        yield Finding(
             "warning",
             "mixed-gpus",
-            f"one host has {' and '.join(names)}",
-            "groups over both run at the pace of the slower one; give each kind its own mesh",
+            f"the host has {' and '.join(names)}",
+            "use a separate mesh for each product; mixed groups run at the speed of the slower one",
         )
-    worn = [node.ends[i] for i, device in enumerate(node.devices) if device.ecc_uncorrected]
-    if worn:
-        yield (
+    faulty = [node.ends[i] for i, device in enumerate(node.devices) if device.ecc_uncorrected]
+    if faulty:
+        yield Finding(
             "error",
             "ecc",
-            f"{', '.join(worn)} {'has' if len(worn) == 1 else 'have'} memory errors that ECC could not correct",
-            "take the GPU out of service: nvidia-smi -q -d ECC, then reset it",
+            f"{', '.join(faulty)} {'has' if len(faulty) == 1 else 'have'} memory errors that ECC could not correct",
+            "take the GPU out of service, run nvidia-smi -q -d ECC, then reset the GPU",
         )
     lost = [node.ends[i] for i, device in enumerate(node.devices) if "name" in device.unknown]
     if lost:
-        yield (
+        yield Finding(
             "error",
             "lost",
-            f"{', '.join(lost)} did not answer: {node.devices[node.ends.index(lost[0])].unknown['name']}",
-            "look for Xid errors in dmesg, and restart the host",
+            f"{', '.join(lost)} did not respond: {node.devices[node.ends.index(lost[0])].unknown['name']}",
+            "look for Xid errors in dmesg, then restart the host",
         )
-    waiting = [(node.ends[i], d.unknown["fabric"]) for i, d in enumerate(node.devices) if _fabric_trouble(d)]
+    waiting = [(node.ends[i], d.unknown["fabric"]) for i, d in enumerate(node.devices) if _has_no_fabric(d)]
     if waiting:
-        yield (
+        yield Finding(
             "error",
             "fabric-not-ready",
-            f"{waiting[0][0]}: {waiting[0][1]}" + (f", and {len(waiting) - 1} more" if len(waiting) > 1 else ""),
-            "start the fabric manager, or IMEX on racks: systemctl status nvidia-fabricmanager nvidia-imex",
+            f"{waiting[0][0]}: {waiting[0][1]}{_and_more(len(waiting), 'GPU')}",
+            "start the fabric manager, or IMEX in racks: systemctl status nvidia-fabricmanager nvidia-imex",
         )
     blocked = [
         (node.ends[i], node.ends[j])
@@ -470,25 +494,30 @@ def _devices(node: Node) -> Report:
         if j < i and word in ("NS", "CNS", "GNS", "TNS", "DR")
     ]
     if blocked:
-        yield (
+        yield Finding(
             "warning",
             "no-peer-access",
-            f"{blocked[0][1]} and {blocked[0][0]} cannot reach each other's memory"
-            + (f", nor can {len(blocked) - 1} more pairs" if len(blocked) > 1 else ""),
-            "copies go through the host: consumer GPUs never can; else check ACS, IOMMU and the driver's settings",
+            f"{blocked[0][1]} and {blocked[0][0]} cannot access each other's memory{_and_more(len(blocked), 'pair')}",
+            "check ACS, the IOMMU and the driver settings, because copies go through the host; consumer GPUs do not "
+            "support peer access",
         )
 
 
-def _fabric_trouble(device: Device) -> bool:
-    return any(word in device.unknown.get("fabric", "") for word in ("not started", "in progress"))
+def _has_no_fabric(device: Device) -> bool:
+    return any(state in device.unknown.get("fabric", "") for state in ("not started", "in progress"))
 
 
-_NODE_RULES: tuple[Callable[[Node], Report], ...] = (
+def _and_more(count: int, noun: str) -> str:
+    """Return the words for `count` findings of which the first one is named."""
+    return f" (and {count - 1} more {noun}{'s' * (count > 2)})" if count > 1 else ""
+
+
+_NODE_RULES: tuple[Callable[[Node], Iterator[Finding]], ...] = (
     _incomplete,
     _asymmetric,
-    lost_nvlinks,
-    unknown_nvlinks,
-    absent_nvlinks,
+    _lost_nvlinks,
+    _unknown_nvlinks,
+    _absent_nvlinks,
     _nics,
     _affinity,
     _pcie,
@@ -496,36 +525,36 @@ _NODE_RULES: tuple[Callable[[Node], Report], ...] = (
 )
 
 
-def _between_hosts(cluster: Cluster, hosts: Sequence[Sequence[str]]) -> Iterator[tuple[str, str, str, str, list[str]]]:
-    for code, what, severity, facts, cure in (
+# -- rules between hosts -----------------------------------------------------------------------------------------------
+
+
+def _between_hosts(cluster: Cluster, hosts: Sequence[Sequence[str]]) -> Iterator[tuple[Finding, list[str]]]:
+    """Find hosts that differ from the majority, and return them with their finding."""
+    for code, noun, facts, cure in (
         (
             "mixed-hosts",
-            "GPUs",
-            "warning",
+            "GPU product",
             [", ".join(sorted({d.name for d in t.devices})) for t in cluster.templates],
-            "groups over both run at the pace of the slower one; place them on like hosts",
+            "place groups on identical hosts; mixed groups run at the speed of the slower product",
         ),
         (
             "uneven-hosts",
             "number of GPUs",
-            "warning",
             [str(len(t.devices)) for t in cluster.templates],
-            "ranks do not line up with hosts; say with devices= which GPUs to leave out",
+            "exclude GPUs of the other hosts with devices=, so that ranks and hosts align",
         ),
         (
             "mixed-drivers",
-            "driver",
-            "warning",
+            "driver version",
             [", ".join(sorted({d.driver_version for d in t.devices if d.driver_version})) for t in cluster.templates],
-            "bring all hosts to one driver: versions differ in NVLink and GPUDirect behaviour",
+            "install the same driver on all hosts; versions differ in NVLink and GPUDirect behaviour",
         ),
     ):
         values: dict[str, list[str]] = {}
         for value, names in zip(facts, hosts, strict=True):
             if value:
                 values.setdefault(value, []).extend(names)
-        if len(values) > 1:
-            usual = max(values, key=lambda value: len(values[value]))
-            for value, names in values.items():
-                if value != usual:
-                    yield severity, code, f"the {what} here is {value}, on most hosts it is {usual}", cure, names
+        usual = max(values, key=lambda value: len(values[value]), default="")
+        for value, names in values.items():
+            if value != usual:
+                yield Finding("warning", code, f"the {noun} is {value}, but on most hosts {usual}", cure), names

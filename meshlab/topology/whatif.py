@@ -1,152 +1,73 @@
-"""What if: the same cluster with something dropped, added or changed; placement and findings follow from it."""
+"""What-if edits: the same cluster with hardware removed, added or changed. `Cluster` has them as methods."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from meshlab.errors import TopologyError
-from meshlab.topology.model.cluster import Cluster, Ints
+from meshlab.topology.model.cluster import MOST_NODES, Cluster, Ints, check_taper
 from meshlab.topology.model.hardware import Node, Words
 from meshlab.topology.model.links import UNKNOWN, Distance
-from meshlab.topology.model.presets import ClusterLike, as_cluster
 
-__all__ = ["add_nodes", "drop_device", "drop_link", "drop_nic", "set_nvlink_domain", "set_taper"]
-
-_MOST_NODES = 1 << 20
+__all__ = ["with_nodes", "with_nvlink_domain", "with_taper", "without_device", "without_link", "without_nic"]
 
 
-def drop_device(cluster: ClusterLike, device: int) -> Cluster:
-    """The cluster without one device.
-
-    Parameters
-    ----------
-    cluster : Cluster or str
-    device : int
-        Its number in the whole cluster. Devices behind it move up by one; numbers inside the host stay.
-
-    Raises
-    ------
-    TopologyError
-        If there is no such device, or it is the last one.
-
-    Examples
-    --------
-    >>> from meshlab.topology.model.presets import preset
-    >>> drop_device(preset("dgx-h100", nodes=2), 3).node(0).ends[:4]
-    ('GPU0', 'GPU1', 'GPU2', 'GPU4')
-    """
-    cluster = as_cluster(cluster)
-    node, local = _find(cluster, device)
+def without_device(cluster: Cluster, device: int) -> Cluster:
+    """Return the cluster without one device, see `Cluster.without_device`."""
+    node, local = cluster.locate(device)
     if cluster.n_devices == 1:
-        raise TopologyError("the last device cannot be dropped: nothing would be left to place ranks on")
+        raise TopologyError(f"cannot remove device {device}: it is the last one", hint="keep at least one device")
     old = cluster.templates[cluster.kinds[node]]
     devices = old.devices[:local] + old.devices[local + 1 :]
-    p2p = _without(old.p2p, local) if old.p2p else ()
-    return _with_node(cluster, node, replace(old, devices=devices, words=_without(old.words, local), p2p=p2p))
+    p2p = _without_index(old.p2p, local) if old.p2p else ()
+    new = replace(old, devices=devices, words=_without_index(old.words, local), p2p=p2p)
+    return _with_node(cluster, node, new)
 
 
-def drop_link(cluster: ClusterLike, one: int, other: int | None = None) -> Cluster:
-    """The cluster with NVLink gone between two devices, or from one device to all others.
-
-    Parameters
-    ----------
-    cluster : Cluster or str
-    one : int
-        A device, by its number in the whole cluster.
-    other : int, optional
-        Another device of the same host; all of them when left out.
-
-    Raises
-    ------
-    TopologyError
-        If the devices are on two hosts, or have no NVLink between them.
-
-    Examples
-    --------
-    >>> from meshlab.topology.model.presets import preset
-    >>> drop_link(preset("dgx-h100"), 2).domain("nvlink").tolist()
-    [0, 0, 1, 0, 0, 0, 0, 0]
-    """
-    cluster = as_cluster(cluster)
-    node, local = _find(cluster, one)
+def without_link(cluster: Cluster, device: int, other: int | None = None) -> Cluster:
+    """Return the cluster without NVLink between two devices, see `Cluster.without_link`."""
+    node, local = cluster.locate(device)
     old = cluster.templates[cluster.kinds[node]]
     if other is None:
         partners = [i for i in range(len(old.devices)) if old.distance[local, i] == Distance.NVLINK]
+        if not partners:
+            raise TopologyError(f"device {device} has no NVLink", hint="choose a device with NVLink")
     else:
-        if _find(cluster, other)[0] != node:
-            raise TopologyError(f"devices {one} and {other} are on two hosts; name two of one host")
-        partners = [_find(cluster, other)[1]]
-    if not partners or any(old.distance[local, i] != Distance.NVLINK for i in partners):
-        what = (
-            f"devices {one} and {other} have no NVLink between them" if other is not None else f"device {one} has none"
-        )
-        raise TopologyError(f"there is no NVLink to drop: {what}")
-    return _with_node(cluster, node, _unlinked(old, lambda i, j: {i, j} in [{local, partner} for partner in partners]))
+        other_node, partner = cluster.locate(other)
+        if other_node != node:
+            raise TopologyError(
+                f"devices {device} and {other} are on different hosts", hint="choose two devices of one host"
+            )
+        if old.distance[local, partner] != Distance.NVLINK:
+            raise TopologyError(
+                f"devices {device} and {other} have no NVLink between them", hint="choose two devices with NVLink"
+            )
+        partners = [partner]
+    pairs = [{local, partner} for partner in partners]
+    return _with_node(cluster, node, _without_nvlink(old, lambda i, j: {i, j} in pairs))
 
 
-def drop_nic(cluster: ClusterLike, node: int | str, nic: int | str) -> Cluster:
-    """The cluster without one NIC of one host.
-
-    Parameters
-    ----------
-    cluster : Cluster or str
-    node : int or str
-        The host, by number or name.
-    nic : int or str
-        The NIC, by its number in the host or by name.
-
-    Raises
-    ------
-    TopologyError
-        If there is no such host or NIC.
-
-    Examples
-    --------
-    >>> from meshlab.topology.model.presets import preset
-    >>> len(drop_nic(preset("dgx-h100"), 0, "NIC3").node(0).nics)
-    7
-    """
-    cluster = as_cluster(cluster)
+def without_nic(cluster: Cluster, node: int | str, nic: int | str) -> Cluster:
+    """Return the cluster without one NIC, see `Cluster.without_nic`."""
     index = cluster.node_index(node)
     old = cluster.templates[cluster.kinds[index]]
     names = [one.name for one in old.nics]
     number = names.index(nic) if isinstance(nic, str) and nic in names else nic
-    if not isinstance(number, int) or not 0 <= number < len(names):
-        raise TopologyError(f"{cluster.names[index]} has no NIC {nic!r}; it has {', '.join(names) or 'none'}")
+    if not isinstance(number, int | np.integer) or not 0 <= number < len(names):
+        known = f"choose one of {', '.join(names)}" if names else "choose a host with NICs"
+        raise TopologyError(f"{cluster.names[index]} has no NIC {nic!r}", hint=known)
     nics = old.nics[:number] + old.nics[number + 1 :]
-    return _with_node(cluster, index, replace(old, nics=nics, words=_without(old.words, len(old.devices) + number)))
+    words = _without_index(old.words, len(old.devices) + number)
+    return _with_node(cluster, index, replace(old, nics=nics, words=words))
 
 
-def add_nodes(cluster: ClusterLike, count: int, like: int | str = 0) -> Cluster:
-    """The cluster with more hosts at its end; leaves, pods and racks are filled up and continued in their size.
-
-    A level of one domain still has one afterwards.
-
-    Parameters
-    ----------
-    cluster : Cluster or str
-    count : int
-        How many.
-    like : int or str, default 0
-        The host that they resemble, by number or name.
-
-    Raises
-    ------
-    TopologyError
-        If `count` is not possible.
-
-    Examples
-    --------
-    >>> from meshlab.topology.model.presets import preset
-    >>> add_nodes(preset("dgx-h100", nodes=63), 2).levels[1].of_node[-3:].tolist()
-    [1, 1, 2]
-    """
-    cluster = as_cluster(cluster)
-    if not 1 <= count <= _MOST_NODES:
-        raise TopologyError(f"{count} hosts cannot be added; give a number from 1 to {_MOST_NODES:,}")
+def with_nodes(cluster: Cluster, count: int, like: int | str = 0) -> Cluster:
+    """Return the cluster with more hosts, see `Cluster.with_nodes`."""
+    if not isinstance(count, int | np.integer) or not 1 <= count <= MOST_NODES:
+        raise TopologyError(f"count must be an integer from 1 to {MOST_NODES:,}, not {count!r}")
     index = cluster.node_index(like)
     taken = set(cluster.names)
     names: list[str] = []
@@ -166,94 +87,55 @@ def add_nodes(cluster: ClusterLike, count: int, like: int | str = 0) -> Cluster:
     )
 
 
-def set_nvlink_domain(cluster: ClusterLike, size: int) -> Cluster:
-    """The cluster with NVLink domains of another size: smaller ones cut hosts, larger ones join them.
-
-    Parameters
-    ----------
-    cluster : Cluster or str
-    size : int
-        Devices per domain: a divisor or a multiple of the devices of a host.
-
-    Raises
-    ------
-    TopologyError
-        If hosts differ, or the size does not fit them.
-
-    Examples
-    --------
-    >>> from meshlab.topology.model.presets import preset
-    >>> set_nvlink_domain(preset("dgx-h100", nodes=4), 16).summary
-    '4 nodes, 32 × H100 80GB, NVLink domains of 16'
-    >>> set_nvlink_domain(preset("dgx-h100", nodes=4), 4).summary
-    '4 nodes, 32 × H100 80GB, NVLink domains of 4'
-    """
-    cluster = as_cluster(cluster)
-    widths = {len(template.devices) for template in cluster.templates}
-    width = max(widths)
+def with_nvlink_domain(cluster: Cluster, size: int) -> Cluster:
+    """Return the cluster with NVLink domains of a different size, see `Cluster.with_nvlink_domain`."""
+    widths = sorted({len(template.devices) for template in cluster.templates})
+    width = widths[-1]
     if len(widths) > 1 or not width:
         raise TopologyError(
-            f"hosts have {' and '.join(map(str, sorted(widths)))} devices; only like hosts can be regrouped"
+            f"cannot change the NVLink domains: the hosts have {' and '.join(map(str, widths))} devices",
+            hint="all hosts need the same number of devices, at least one",
         )
-    if size >= width and size % width == 0:
+    if not isinstance(size, int | np.integer) or size < 1 or (size % width and width % size):
+        raise TopologyError(
+            f"size must be a divisor or a multiple of {width}, the number of devices of a host, not {size!r}",
+            hint=f"pass {width} for domains that end at the host",
+        )
+    if size >= width:
         racks = np.arange(cluster.n_nodes, dtype=np.int32) // (size // width)
         return replace(cluster, nvlink_of_node=racks if size > width else None)
-    if size < 1 or width % size:
-        raise TopologyError(
-            f"NVLink domains of {size} do not fit hosts of {width} devices; take a divisor or a multiple"
-        )
-    templates = tuple(_unlinked(template, lambda i, j: i // size != j // size) for template in cluster.templates)
+    templates = tuple(_without_nvlink(template, lambda i, j: i // size != j // size) for template in cluster.templates)
     return replace(cluster, templates=templates, nvlink_of_node=None)
 
 
-def set_taper(cluster: ClusterLike, taper: float, level: str | None = None) -> Cluster:
-    """The cluster with another taper on one level of its network.
-
-    Parameters
-    ----------
-    cluster : Cluster or str
-    taper : float
-        1:taper; 1 means that every NIC can send across at full speed.
-    level : str, optional
-        The level to cross; the outermost when left out.
-
-    Raises
-    ------
-    TopologyError
-        If there is no such level of the network, or the taper is below 1.
-
-    Examples
-    --------
-    >>> from meshlab.topology.model.presets import preset
-    >>> set_taper(preset("dgx-h100", nodes=64), 4).levels[-1].taper
-    4
-    """
-    cluster = as_cluster(cluster)
+def with_taper(
+    cluster: Cluster, taper: float | None = None, level: str | None = None, tapers: Mapping[str, float] | None = None
+) -> Cluster:
+    """Return the cluster with a different oversubscription, see `Cluster.with_taper`."""
     names = [one.name for one in cluster.levels]
-    wanted = level if level is not None else (names[-1] if names else "")
-    if wanted not in names:
-        raise TopologyError(f"there is no level {wanted!r} of the network; there are {', '.join(names) or 'none'}")
-    if not taper >= 1:
-        raise TopologyError(f"taper={taper} is not possible; 1 means none, 7 means that a seventh gets through")
-    levels = tuple(replace(one, taper=taper) if one.name == wanted else one for one in cluster.levels)
-    return replace(cluster, levels=levels)
+    wanted = dict(tapers or {})
+    if taper is not None:
+        wanted[level if level is not None else (names[-1] if names else "")] = taper
+    elif level is not None or not wanted:
+        raise TopologyError("no oversubscription given", hint="pass it, such as with_taper(7) or with_taper(pod=7)")
+    for name, value in wanted.items():
+        if not names:
+            raise TopologyError("a single host has no network levels", hint="add hosts with with_nodes()")
+        if name not in names:
+            raise TopologyError(f"unknown network level {name!r}", hint=f"choose one of {', '.join(names)}")
+        check_taper(value)
+    return replace(cluster, levels=tuple(replace(one, taper=wanted.get(one.name, one.taper)) for one in cluster.levels))
 
 
-def _find(cluster: Cluster, device: int) -> tuple[int, int]:
-    if not 0 <= device < cluster.n_devices:
-        raise TopologyError(f"there is no device {device}; they go from 0 to {cluster.n_devices - 1:,}")
-    return int(cluster.node_of[device]), int(cluster.local_of[device])
-
-
-def _without(words: Words, index: int) -> Words:
+def _without_index(words: Words, index: int) -> Words:
     return tuple(row[:index] + row[index + 1 :] for i, row in enumerate(words) if i != index)
 
 
-def _unlinked(node: Node, gone: Callable[[int, int], bool]) -> Node:
-    """The host with NVLink gone between pairs; what is left is PCIe, as far as NUMA nodes tell."""
+def _without_nvlink(node: Node, is_lost: Callable[[int, int], bool]) -> Node:
+    """Return the host with PCIe words for the pairs that lost NVLink, derived from NUMA nodes."""
 
     def word(i: int, j: int) -> str:
-        if i == j or max(i, j) >= len(node.devices) or not node.words[i][j].startswith("NV") or not gone(i, j):
+        if i == j or max(i, j) >= len(node.devices) or not node.words[i][j].startswith("NV") or not is_lost(i, j):
             return node.words[i][j]
         numas = node.devices[i].numa, node.devices[j].numa
         return UNKNOWN if None in numas else "NODE" if numas[0] == numas[1] else "SYS"
@@ -263,6 +145,7 @@ def _unlinked(node: Node, gone: Callable[[int, int], bool]) -> Node:
 
 
 def _with_node(cluster: Cluster, index: int, node: Node) -> Cluster:
+    """Return the cluster with one host replaced, without templates that no host uses any more."""
     kinds = cluster.kinds.copy()
     kinds[index] = len(cluster.templates)
     templates = (*cluster.templates, node)
@@ -271,8 +154,9 @@ def _with_node(cluster: Cluster, index: int, node: Node) -> Cluster:
 
 
 def _continued(domains: Ints, count: int) -> Ints:
+    """Return the domains of the existing hosts, and of `count` new ones that fill domains of the same size."""
     size = int(np.bincount(domains).max())
-    if size == len(domains):  # one domain holds all: it stays so
+    if size == len(domains):  # a level with a single domain must still join all hosts
         return np.append(domains, np.full(count, domains[-1])).astype(np.int32)
     last = int(np.count_nonzero(domains == domains[-1]))
     return np.append(domains, domains[-1] + (last + np.arange(count)) // size).astype(np.int32)

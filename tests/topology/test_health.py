@@ -1,4 +1,4 @@
-"""Every rule finds its fault, and a sound machine has none."""
+"""Every rule finds its fault, and a healthy machine has no findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cluster(*nodes: Node) -> Cluster:
 
 
 def changed(node: Node, **fields: Any) -> Node:
-    """The node with other facts on its first device."""
+    """Return the node with different facts for its first device."""
     return replace(node, devices=(replace(node.devices[0], **fields), *node.devices[1:]))
 
 
@@ -36,7 +36,7 @@ def worded(node: Node, words: dict[tuple[int, int], str], both: bool = True) -> 
 
 
 def plain(count: int, word: str, nics: Sequence[tuple[int, ...]] = (), **facts: Any) -> Node:
-    """GPUs of no known product, and NICs that are PIX to the GPUs named."""
+    """Return a node with GPUs of an unknown product, and NICs that share a switch with the listed GPUs."""
     ends = count + len(nics)
     words = [["X" if i == j else word for j in range(ends)] for i in range(ends)]
     for k, near in enumerate(nics):
@@ -47,16 +47,22 @@ def plain(count: int, word: str, nics: Sequence[tuple[int, ...]] = (), **facts: 
 
 
 @pytest.mark.parametrize("name", [name for name in PRESETS if name != "pcie-l40s"])
-def test_a_sound_machine_has_no_findings(name: str) -> None:
+def test_healthy_machine_has_no_findings(name: str) -> None:
     found = health(preset(name, nodes=3))
     assert found.codes == ()
-    assert "nothing looks wrong" in found.summary
+    assert "no problems found" in found.summary
+    assert preset(name, nodes=3).health() == found
 
 
 NO_NVLINK = {(2, j): "NODE" for j in range(8) if j != 2}
 CASES = [
-    ("off-fabric", "error", worded(H100, NO_NVLINK), "GPU2 has no NVLink while the others have NV18"),
-    ("fewer-nvlinks", "error", worded(H100, {(2, j): "NV12" for j in range(8) if j != 2}), "GPU2 has NV12, the others"),
+    ("off-fabric", "error", worded(H100, NO_NVLINK), "GPU2 has no NVLink, but the other GPUs have NV18"),
+    (
+        "fewer-nvlinks",
+        "error",
+        worded(H100, {(2, j): "NV12" for j in range(8) if j != 2}),
+        "GPU2 has NV12, but the other GPUs have NV18",
+    ),
     (
         "pair-off-nvlink",
         "error",
@@ -67,9 +73,9 @@ CASES = [
         "pair-off-nvlink",
         "error",
         worded(H100, {(0, 1): "NODE", (2, 5): "SYS", (3, 4): "SYS"}),
-        "GPU0 and GPU1 have no NVLink between them, nor have 2 more pairs, while the other pairs have NV18",
+        "GPU0 and GPU1 have no NVLink between them (and 2 more pairs), but the other pairs have NV18",
     ),
-    ("asymmetric", "error", worded(H100, {(0, 1): "SYS"}, both=False), "GPU1 to GPU0 is NV18, back it is SYS"),
+    ("asymmetric", "error", worded(H100, {(0, 1): "SYS"}, both=False), "GPU1 to GPU0 is NV18, GPU0 to GPU1 is SYS"),
     (
         "all-pcie",
         "error",
@@ -83,20 +89,20 @@ CASES = [
         "nvlink-unused",
         "error",
         plain(4, "SYS", nvlink_count=18, nvlink_remotes=(("switch", "b", 18),)),
-        "every GPU has NVLinks that are up",
+        "every GPU has active NVLinks, but all pairs are SYS",
     ),
     (
         "maybe-mp",
         "warning",
         plain(4, "PHB", [(0,), (1,), (2,), (3,)]),
-        "4 GPUs, each beside a NIC of its own, and no NVLink",
+        "4 GPUs with one nearby NIC each, but without NVLink: all pairs are PHB",
     ),
-    ("no-near-nic", "warning", plain(3, "NODE", [(0,), (1,)]), "GPU2 has no NIC nearer than NODE"),
+    ("no-near-nic", "warning", plain(3, "NODE", [(0,), (1,)]), "GPU2 has no NIC closer than NODE"),
     (
         "nic-crowded",
         "warning",
         plain(3, "NODE", [(0, 1), (2,), ()]),
-        "GPU0, GPU1 are nearest to mlx5_0 alone, while mlx5_2",
+        "GPU0, GPU1 share their only nearest NIC mlx5_0, but mlx5_2 in the same NUMA node",
     ),
     (
         "nic-down",
@@ -109,7 +115,7 @@ CASES = [
         "one-affinity",
         "note",
         replace(plain(8, "PHB", numa="0", cpus="0-7"), numa=(Numa(0, "0-7"), Numa(1, "8-15"))),
-        "all 8 GPUs have the affinity of NUMA node 0",
+        "all 8 GPUs have the affinity of NUMA node 0, but the host has 2 NUMA nodes",
     ),
     (
         "numa-without-cpus",
@@ -117,17 +123,17 @@ CASES = [
         replace(plain(1, "SYS", numa="2"), numa=(Numa(0, "0-71"), Numa(2, ""))),
         "NUMA node 2 of GPU0 has no CPUs",
     ),
-    ("pcie-width", "error", changed(H100, pcie_width=8), "GPU0 runs on 8 of 16 PCIe lanes"),
+    ("pcie-width", "error", changed(H100, pcie_width=8), "GPU0 uses 8 of 16 PCIe lanes"),
     (
         "pcie-generation",
         "warning",
         changed(H100, pcie_generation=3, utilisation_percent=90.0),
         "GPU0 is busy, but its PCIe link runs at generation 3 of 5",
     ),
-    ("mig", "warning", changed(H100, mig="7 × 1g.10gb"), "MIG cuts GPU0"),
-    ("mixed-gpus", "warning", changed(H100, name="H200"), "one host has H100 80GB and H200"),
+    ("mig", "warning", changed(H100, mig="7 × 1g.10gb"), "MIG partitions GPU0"),
+    ("mixed-gpus", "warning", changed(H100, name="H200"), "the host has H100 80GB and H200"),
     ("ecc", "error", changed(H100, ecc_uncorrected=2), "GPU0 has memory errors"),
-    ("lost", "error", changed(H100, unknown={"name": "GPU is lost"}), "GPU0 did not answer: GPU is lost"),
+    ("lost", "error", changed(H100, unknown={"name": "GPU is lost"}), "GPU0 did not respond: GPU is lost"),
     (
         "fabric-not-ready",
         "error",
@@ -138,23 +144,23 @@ CASES = [
         "no-peer-access",
         "warning",
         replace(plain(2, "NODE"), p2p=(("X", "NS"), ("NS", "X"))),
-        "GPU0 and GPU1 cannot reach each other's memory",
+        "GPU0 and GPU1 cannot access each other's memory",
     ),
-    ("no-gpu", "note", Node("a", notes=("no GPU was seen: no driver",)), "no GPU was seen: no driver"),
-    ("no-gpu", "note", Node("a"), "no GPU was seen"),
+    ("no-gpu", "note", Node("a", notes=("no GPU found: no driver",)), "no GPU found: no driver"),
+    ("no-gpu", "note", Node("a"), "no GPU found"),
     ("nvlink-unknown", "note", replace(plain(8, "PHB"), nvlink_known=False), "the source does not list NVLink"),
     (
         "nvlink-hidden",
         "note",
         changed(plain(2, "SYS"), bus_id="1", nvlink_remotes=(("gpu", "1", 4),)),
-        "NVLinks lead from a GPU to itself",
+        "NVLinks connect a GPU to itself",
     ),
-    ("incomplete", "note", replace(H100, complete=False), "the description was cut"),
+    ("incomplete", "note", replace(H100, complete=False), "the description is truncated"),
 ]
 
 
 @pytest.mark.parametrize(("code", "severity", "node", "message"), CASES, ids=[case[0] for case in CASES])
-def test_every_rule_finds_its_fault_alone_and_gives_a_cure(code: str, severity: str, node: Node, message: str) -> None:
+def test_rule_finds_its_fault_and_suggests_a_fix(code: str, severity: str, node: Node, message: str) -> None:
     found = health(cluster(node))
     assert found.codes == (code,)
     assert found[0].severity == severity
@@ -165,16 +171,20 @@ def test_every_rule_finds_its_fault_alone_and_gives_a_cure(code: str, severity: 
 @pytest.mark.parametrize(
     ("code", "nodes", "message"),
     [
-        ("mixed-hosts", [H100, H100, preset("dgx-h200").node(0)], "GPUs here is H200, on most hosts it is H100 80GB"),
+        (
+            "mixed-hosts",
+            [H100, H100, preset("dgx-h200").node(0)],
+            "the GPU product is H200, but on most hosts H100 80GB",
+        ),
         (
             "mixed-drivers",
             [H100, H100, replace(H100, devices=tuple(replace(d, driver_version="550") for d in H100.devices))],
-            "",
+            "the driver version is 550, but on most hosts 570",
         ),
-        ("uneven-hosts", [plain(4, "PHB"), plain(4, "PHB"), plain(3, "PHB")], "number of GPUs here is 3"),
+        ("uneven-hosts", [plain(4, "PHB"), plain(4, "PHB"), plain(3, "PHB")], "the number of GPUs is 3, but on most"),
     ],
 )
-def test_hosts_that_differ_are_named(code: str, nodes: list[Node], message: str) -> None:
+def test_differing_hosts_are_named(code: str, nodes: list[Node], message: str) -> None:
     if code == "mixed-drivers":
         first = replace(H100, devices=tuple(replace(d, driver_version="570") for d in H100.devices))
         nodes = [first, first, nodes[2]]
@@ -184,35 +194,35 @@ def test_hosts_that_differ_are_named(code: str, nodes: list[Node], message: str)
     assert message in found[0].message
 
 
-def test_like_hosts_are_one_finding_and_the_worst_comes_first() -> None:
+def test_identical_hosts_share_a_finding_and_the_most_severe_is_first() -> None:
     bad = worded(H100, NO_NVLINK)
     found = health(cluster(changed(H100, mig="on"), *[bad] * 5))
     assert found.codes == ("off-fabric", "mig")
     assert found[0].where == "n1, n2 and 3 more"
-    assert found.summary == "1 error, 1 warning for 48 devices in 6 nodes"
+    assert found.summary == "1 error, 1 warning in 48 devices of 6 nodes"
 
 
-def test_bridges_and_rings_that_leave_pairs_out_on_purpose_are_no_fault() -> None:
+def test_bridges_and_rings_without_all_pairs_are_not_faults() -> None:
     ring = worded(plain(4, "PHB"), {(0, 1): "NV4", (1, 2): "NV4", (2, 3): "NV4", (0, 3): "NV4"})
     bridges = worded(plain(4, "PHB"), {(0, 1): "NV4", (2, 3): "NV4"})
     assert health(cluster(ring)).codes == health(cluster(bridges)).codes == ()
 
 
-def test_a_finding_says_once_that_no_gpu_was_seen() -> None:
-    found = health(cluster(Node("a", notes=("no GPU was seen: no driver",))))
-    assert str(found[0]) == "note: n0: no GPU was seen: no driver; see what nvidia-smi says on that host"
+def test_finding_does_not_repeat_the_note_of_the_driver() -> None:
+    found = health(cluster(Node("a", notes=("no GPU found: no driver",))))
+    assert str(found[0]) == "note: n0: no GPU found: no driver; run nvidia-smi on that host"
 
 
-def test_one_gpu_alone_needs_no_nvlink() -> None:
+def test_single_gpu_needs_no_nvlink() -> None:
     assert health(cluster(replace(plain(1, "PHB"), nvlink_known=False))).codes == ()
 
 
-def test_idle_gpus_may_lower_their_pcie_link() -> None:
+def test_idle_gpus_may_lower_their_pcie_generation() -> None:
     assert health(cluster(changed(H100, pcie_generation=1, utilisation_percent=0.0))).codes == ()
     assert health(cluster(changed(H100, pcie_generation=1))).codes == ()
 
 
-def test_a_gpu_behind_a_fabric_that_is_cut_off_in_the_paste_is_not_accused() -> None:
+def test_truncated_paste_is_not_taken_for_a_lost_gpu() -> None:
     text = "\tGPU0\tGPU1\tGPU2\tGPU3\nGPU0\t X \tNV18\tNV18\tNV18\nGPU1\tNV18\t X \tNV18\tNV18\nGPU2\tNV18"
     assert health(read_nvidia_smi(text)).codes == ("incomplete",)
 
@@ -231,16 +241,16 @@ Legend:
 """
 
 
-def test_topo_mp_is_told_from_a_fault_by_its_legend() -> None:
+def test_legend_distinguishes_topo_mp_from_a_fault() -> None:
     assert health(read_nvidia_smi(MP, device="H200")).codes == ("mp",)
     with_legend = MP + "  NV#  = Connection traversing a bonded set of # NVLinks\n"
     assert health(read_nvidia_smi(with_legend, device="H200")).codes == ("all-pcie",)
 
 
-def test_findings_print_tabulate_and_show_themselves() -> None:
+def test_findings_as_text_table_and_html() -> None:
     found = health(cluster(worded(H100, NO_NVLINK)))
-    assert str(found).splitlines()[1].startswith("error: n0: GPU2 has no NVLink")
+    assert str(found).splitlines()[1].startswith("error: n0: GPU2 has no NVLink, but")
     assert found.frame()["code"].tolist() == ["off-fabric"]
     assert "fabric manager" in found._repr_html_()
-    assert repr(found) == "<Findings: 1 error for 8 devices in 1 node>"
+    assert repr(found) == "<Findings: 1 error in 8 devices of 1 node>"
     assert next(iter(found)) is found[0]

@@ -1,99 +1,145 @@
-"""What-if: the new cluster, and what follows for placement and findings."""
+"""What-if edits: the new cluster, and the consequences for placement and health."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+import meshlab as ml
 from meshlab.errors import TopologyError
 from meshlab.mesh.mesh import DeviceMesh
-from meshlab.topology.health import health
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Node
 from meshlab.topology.model.presets import preset
 from meshlab.topology.placement.placement import place
-from meshlab.topology.whatif import add_nodes, drop_device, drop_link, drop_nic, set_nvlink_domain, set_taper
 from meshlab.units import THIN
 
 CLUSTER = preset("dgx-h100", nodes=4)
 MESH = DeviceMesh("dp=4, tp=8")
 
 
-def test_a_dropped_device_moves_the_ranks_behind_it_over_a_border() -> None:
-    smaller = drop_device(CLUSTER, 10)
+def test_removed_device_moves_the_following_ranks_across_hosts() -> None:
+    smaller = CLUSTER.without_device(10)
     assert smaller.n_devices == 31
     assert CLUSTER.n_devices == 32
-    assert health(smaller).codes == ("uneven-hosts",)
-    with pytest.raises(TopologyError, match="32 ranks, but the cluster only 31"):
+    assert smaller.health().codes == ("uneven-hosts",)
+    with pytest.raises(TopologyError, match="32 ranks, but the cluster has only 31"):
         place(MESH, smaller)
     moved = place(DeviceMesh("dp=3, tp=8"), smaller)
     assert moved.of("tp").domains[2].tolist() == [1, 2, 2]
 
 
-def test_dropped_links_leave_a_gpu_outside_and_health_says_so() -> None:
-    broken = drop_link(CLUSTER, 9)
-    assert health(broken).codes == ("off-fabric",)
-    assert health(broken)[0].nodes == ("node1",)
+def test_removed_links_isolate_a_gpu_and_health_reports_it() -> None:
+    broken = CLUSTER.without_link(9)
+    assert broken.health().codes == ("off-fabric",)
+    assert broken.health()[0].nodes == ("node1",)
     frame = place(MESH, broken).frame("tp")
     assert frame["worst_link"].tolist() == ["NV18", "NODE", "NV18", "NV18"]
-    one = drop_link(CLUSTER, 0, 1)
+
+
+def test_removed_link_affects_one_pair_of_one_host() -> None:
+    one = CLUSTER.without_link(0, 1)
     assert one.link_words(0)[0, 1] == "NODE"
+    assert one.link_words(0)[0, 2] == "NV18"
     assert one.link_words(1)[0, 1] == "NV18"
+    assert one.health().codes == ("pair-off-nvlink",)
 
 
-def test_a_dropped_nic_is_shared_and_halves_what_its_groups_get() -> None:
-    fewer = drop_nic(CLUSTER, "node2", 0)
+def test_groups_of_a_removed_nic_share_the_remaining_ones() -> None:
+    fewer = CLUSTER.without_nic("node2", 0)
     answer = place(MESH, fewer).of("dp")
-    # The group of GPU0 spreads over the three NICs that are left in its NUMA node; each serves a third of it more.
+    # The group of GPU0 now uses the three remaining NICs of its NUMA node, and adds a third of its data to each.
     np.testing.assert_allclose(answer.groups_per_nic, [4 / 3] * 4 + [1] * 4)
     np.testing.assert_allclose(answer.node_gbs, [36] * 4 + [48] * 4)
 
 
-def test_added_nodes_fill_leaves_and_pods_and_continue_them() -> None:
-    grown = add_nodes(preset("dgx-h100", nodes=63), 33)
+def test_added_nodes_fill_and_continue_leaves_and_pods() -> None:
+    grown = preset("dgx-h100", nodes=63).with_nodes(33)
     assert grown.levels[1].of_node.tolist() == [0] * 32 + [1] * 32 + [2] * 32
     assert grown.names[-1] == "node95"
-    racks = add_nodes(preset("gb200-nvl72", nodes=37), 2)
+    racks = preset("gb200-nvl72", nodes=37).with_nodes(2)
     assert racks.nvlink_of_node is not None
     assert racks.nvlink_of_node[-3:].tolist() == [2, 2, 2]
-    assert add_nodes(preset("dgx-a100"), 1).level_names[-1] == "cluster"
+    assert preset("dgx-a100").with_nodes(1).level_names[-1] == "cluster"
 
 
-def test_larger_and_smaller_nvlink_domains_change_what_tp_crosses() -> None:
+def test_added_nodes_copy_the_chosen_host() -> None:
+    mixed = Cluster.from_nodes([Node("a", (Device(id=0),)), Node("b", (Device(id=0), Device(id=1)))])
+    assert mixed.with_nodes(2, like="b").n_devices == 7
+    assert mixed.with_nodes(2).names == ("a", "b", "node2", "node3")
+
+
+def test_nvlink_domains_of_a_different_size_change_the_links_of_tp() -> None:
     wide = DeviceMesh("dp=2, tp=16")
     assert place(wide, CLUSTER).explain("tp").startswith("tp leaves the host")
-    joined = place(wide, set_nvlink_domain(CLUSTER, 16))
+    joined = place(wide, CLUSTER.with_nvlink_domain(16))
     assert joined.explain("tp") == f"tp stays inside NVLink across 2 hosts: NV18, 371{THIN}GB/s"
-    cut = place(MESH, set_nvlink_domain(CLUSTER, 4))
-    assert cut.explain("tp").startswith("tp stays inside the host but leaves NVLink: its worst link is SYS")
-    assert np.bincount(set_nvlink_domain(preset("gb200-nvl72", nodes=18), 4).domain("nvlink")).tolist() == [4] * 18
+    split = place(MESH, CLUSTER.with_nvlink_domain(4))
+    assert split.explain("tp").startswith("tp stays inside the host but leaves NVLink: its worst link is SYS")
+    assert np.bincount(preset("gb200-nvl72").with_nvlink_domain(4).domain("nvlink")).tolist() == [4] * 18
 
 
-def test_the_taper_can_be_set_on_any_level() -> None:
+def test_oversubscription_of_any_level() -> None:
     cluster = preset("dgx-h100", nodes=64)
-    assert place(DeviceMesh("dp=64, tp=8"), set_taper(cluster, 7)).of("dp").taper.max() == 7
-    assert set_taper(cluster, 3, "pod").levels[1].taper == 3
-    assert set_taper(set_taper(cluster, 3), 1).levels[-1].taper == 1
+    assert place(DeviceMesh("dp=64, tp=8"), cluster.with_taper(7)).of("dp").taper.max() == 7
+    assert cluster.with_taper(3, "pod").levels[1].taper == 3
+    assert cluster.with_taper(3, level="pod") == cluster.with_taper(pod=3)
+    assert cluster.with_taper(3).with_taper(1).levels[-1].taper == 1
+    assert [level.taper for level in cluster.with_taper(pod=2, cluster=4).levels] == [1, 2, 4]
+    assert [level.taper for level in cluster.with_taper(4, pod=2).levels] == [1, 2, 4]
+
+
+def test_edits_return_new_clusters() -> None:
+    before = CLUSTER.fingerprint
+    changed = [
+        CLUSTER.without_device(0),
+        CLUSTER.without_link(0),
+        CLUSTER.without_nic(0, 0),
+        CLUSTER.with_nodes(1),
+        CLUSTER.with_nvlink_domain(4),
+        CLUSTER.with_taper(2),
+    ]
+    assert len({cluster.fingerprint for cluster in changed} | {before}) == 7
+    assert preset("dgx-h100", nodes=4).fingerprint == CLUSTER.fingerprint == before
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda: drop_device(CLUSTER, 32), "no device 32; they go from 0 to 31"),
-        (lambda: drop_device(Cluster.from_nodes([Node("a", (Device(id=0),))]), 0), "last device"),
-        (lambda: drop_link(CLUSTER, 0, 8), "two hosts"),
-        (lambda: drop_link(preset("pcie-l40s"), 0, 1), "no NVLink between them"),
-        (lambda: drop_link(preset("pcie-l40s"), 0), "device 0 has none"),
-        (lambda: drop_nic(CLUSTER, 0, "mlx5_9"), "it has NIC0, NIC1"),
-        (lambda: drop_nic(CLUSTER, "x", 0), "no node 'x'"),
-        (lambda: add_nodes(CLUSTER, 0), "0 hosts cannot be added"),
-        (lambda: set_nvlink_domain(CLUSTER, 12), "do not fit hosts of 8"),
-        (lambda: set_nvlink_domain(drop_device(CLUSTER, 0), 16), "hosts have 7 and 8 devices"),
-        (lambda: set_taper(CLUSTER, 0.5), "1 means none"),
-        (lambda: set_taper(CLUSTER, 2, "host"), "there are leaf, pod"),
-        (lambda: set_taper(preset("dgx-h100"), 2), "there are none"),
+        (lambda: CLUSTER.without_device(32), "unknown device 32; choose a number from 0 to 31"),
+        (lambda: CLUSTER.without_device("GPU3"), "unknown device 'GPU3'; choose a number from 0 to 31"),  # type: ignore[arg-type]
+        (lambda: Cluster.from_nodes([Node("a", (Device(id=0),))]).without_device(0), "device 0: it is the last one"),
+        (lambda: Cluster.from_nodes([Node("a")]).without_device(0), "unknown device 0; this cluster has none"),
+        (lambda: CLUSTER.without_link(0, 8), "devices 0 and 8 are on different hosts; choose two devices of one host"),
+        (lambda: preset("pcie-l40s").without_link(0, 1), "devices 0 and 1 have no NVLink between them"),
+        (lambda: preset("pcie-l40s").without_link(0), "device 0 has no NVLink"),
+        (lambda: CLUSTER.without_nic(0, "mlx5_9"), "node0 has no NIC 'mlx5_9'; choose one of NIC0, NIC1"),
+        (lambda: CLUSTER.without_nic(0, 8), "node0 has no NIC 8; choose one of NIC0, NIC1"),
+        (lambda: CLUSTER.without_nic("x", 0), "unknown node 'x'; choose 0 to 3, or 'node0' to 'node3'"),
+        (lambda: CLUSTER.with_nodes(0), "count must be an integer from 1 to 1,048,576, not 0"),
+        (lambda: CLUSTER.with_nodes(1.5), "count must be an integer from 1 to 1,048,576, not 1.5"),  # type: ignore[arg-type]
+        (lambda: CLUSTER.with_nvlink_domain(12), "size must be a divisor or a multiple of 8, .* not 12"),
+        (lambda: CLUSTER.with_nvlink_domain(0), "size must be a divisor or a multiple of 8, .* not 0"),
+        (lambda: CLUSTER.without_device(0).with_nvlink_domain(16), "the hosts have 7 and 8 devices"),
+        (lambda: CLUSTER.with_taper(0.5), "taper must be a number of at least 1, not 0.5; 1 means full bandwidth"),
+        (lambda: CLUSTER.with_taper("7"), "taper must be a number of at least 1, not '7'"),  # type: ignore[arg-type]
+        (lambda: CLUSTER.with_taper(2, "host"), "unknown network level 'host'; choose one of leaf, pod"),
+        (lambda: CLUSTER.with_taper(rack=2), "unknown network level 'rack'; choose one of leaf, pod"),
+        (lambda: CLUSTER.with_taper(), r"no oversubscription given; pass it, such as with_taper\(7\)"),
+        (lambda: CLUSTER.with_taper(level="pod"), "no oversubscription given"),
+        (lambda: preset("dgx-h100").with_taper(2), r"a single host has no network levels; add hosts with with_nodes\("),
     ],
 )
-def test_changes_that_cannot_be_are_refused(change: object, message: str) -> None:
+def test_invalid_edits_are_explained(change: Callable[[], Cluster], message: str) -> None:
     with pytest.raises(TopologyError, match=message):
-        change()  # type: ignore[operator]
+        change()
+
+
+@pytest.mark.parametrize(
+    "name", ["drop_device", "drop_link", "drop_nic", "add_nodes", "set_nvlink_domain", "set_taper", "whatif"]
+)
+def test_edits_are_methods_only(name: str) -> None:
+    assert name not in ml.__all__
+    assert name not in ml.topology.__all__

@@ -1,4 +1,4 @@
-"""What one host holds: devices, NICs, NUMA nodes, and the links between them. None means that nobody could tell."""
+"""A host: its devices, NICs and NUMA nodes, and the links between them. None means that the source does not tell."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property, lru_cache
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,9 @@ from meshlab.topology.model.links import (
     socket_gbs,
 )
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 __all__ = [
     "Device",
     "Link",
@@ -35,34 +39,25 @@ __all__ = [
     "count_cpus",
     "cpus_of_mask",
     "format_cpus",
-    "gib",
     "parse_cpus",
 ]
-
 
 Words = tuple[tuple[str, ...], ...]
 """A square matrix of link words."""
 
-_PCIE_GENERATION = {6: 3, 7: 3, 8: 4, 9: 5, 10: 5, 12: 5}
+_PCIE_GENERATION = {6: 3, 7: 3, 8: 4, 9: 5, 10: 5, 12: 5}  # by major compute capability
 
+_MOST_CPUS = 1 << 16  # a corrupt list such as 0-4000000000 must not fill the memory
 
-def gib(size: int | None) -> float | None:
-    """Bytes as GiB.
-
-    Examples
-    --------
-    >>> gib(80 * 2**30), gib(None)
-    (80.0, None)
-    """
-    return None if size is None else size / 2**30
+_CPU_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One GPU, or one CPU slot that a rank can run on.
+    """A GPU, or a CPU slot that a rank can run on.
 
-    Everything but `id` may be None: the source does not say, or the driver did not answer. `unknown` then holds the
-    reason where there is one.
+    Every field except `id` may be None, if the source does not contain it or the driver did not report it. `unknown`
+    then holds the reason, if there is one.
 
     Examples
     --------
@@ -74,21 +69,21 @@ class Device:
     """
 
     id: int
-    """Its number inside its host, as the driver counts."""
+    """Index in its host, as the driver counts."""
     name: str = "GPU"
-    """The product name."""
+    """Product name."""
     backend: str = "cuda"
     """``cuda`` or ``cpu``."""
     node: str | None = None
-    """The host it is in."""
+    """Name of its host."""
     memory_bytes: int | None = None
     memory_used_bytes: int | None = None
     sm_count: int | None = None
-    """Streaming multiprocessors."""
+    """Number of streaming multiprocessors."""
     bus_id: str | None = None
-    """The PCI bus id, such as ``0000:0f:00.0``."""
+    """PCI bus ID, such as ``0000:0f:00.0``."""
     mig: str | None = None
-    """The MIG partitions, such as ``7 × 1g.10gb``; empty when MIG is off."""
+    """MIG partitions, such as ``7 × 1g.10gb``. Empty if MIG is off."""
     driver_version: str | None = None
     cuda_version: str | None = None
     """The newest CUDA version that the driver can run."""
@@ -102,49 +97,50 @@ class Device:
     clock_sm_max_mhz: int | None = None
     clock_memory_mhz: int | None = None
     ecc: bool | None = None
-    """Whether memory is protected by ECC."""
+    """Whether ECC protects the memory."""
     ecc_uncorrected: int | None = None
-    """Errors since the driver was loaded that ECC could not correct."""
+    """Memory errors that ECC could not correct, since the driver was loaded."""
     nvlink_count: int | None = None
-    """NVLinks that are up."""
+    """Number of active NVLinks."""
     nvlink_remotes: tuple[tuple[str, str, int], ...] = ()
-    """What they lead to: kind (``gpu``, ``switch``, …), PCI bus id, and how many links."""
+    """Remote endpoints of the NVLinks: kind (``gpu``, ``switch``, …), PCI bus ID, and number of links."""
     numa: str | None = None
-    """NUMA affinity, as printed: ``0``, or a range such as ``0-1``."""
+    """NUMA affinity as printed by the driver: ``0``, or a range such as ``0-1``."""
     cpus: str | None = None
-    """CPU affinity, as printed: ``0-55,112-167``."""
+    """CPU affinity as printed by the driver: ``0-55,112-167``."""
     pcie_generation: int | None = None
-    """The generation of the PCIe link now; an idle GPU lowers it."""
+    """Current generation of the PCIe link. Idle GPUs lower it to save power."""
     pcie_width: int | None = None
     pcie_generation_max: int | None = None
     pcie_width_max: int | None = None
     fabric: str | None = None
-    """``cluster/clique`` of the NVLink fabric; devices with the same text share a fabric, across hosts too."""
+    """``cluster/clique`` of the NVLink fabric. Devices with equal values share a fabric, also across hosts."""
     unknown: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """By field name: why it is None."""
+    """Reasons for missing values, by field name."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "unknown", MappingProxyType(dict(self.unknown)))
 
     @property
     def supports_fp16(self) -> bool | None:
-        """Arithmetic on 16-bit floats: compute capability 5.3 and above (CUDA programming guide)."""
+        """True for arithmetic on 16-bit floats: compute capability 5.3 and above (CUDA programming guide)."""
         return None if self.compute_capability is None else self.compute_capability >= (5, 3)
 
     @property
     def supports_int8(self) -> bool | None:
-        """Dot products of 8-bit integers: compute capability 6.1 and above (CUDA programming guide)."""
+        """True for dot products of 8-bit integers: compute capability 6.1 and above (CUDA programming guide)."""
         return None if self.compute_capability is None else self.compute_capability >= (6, 1)
 
     @property
     def pcie_gbs(self) -> float:
-        """GB/s of its PCIe link one way at its best; NaN where nothing is known of it."""
+        """GB/s of its PCIe link in one direction at full speed, NaN if unknown."""
         generation = self.pcie_generation_max or self.pcie_generation
         if generation is None and self.compute_capability is not None:
             generation = _PCIE_GENERATION.get(self.compute_capability[0])
         return pcie_gbs(generation, self.pcie_width_max or self.pcie_width)
 
     def __reduce__(self) -> tuple[object, ...]:
+        # The default pickling of a slotted dataclass sets `unknown` to a MappingProxyType, which cannot be pickled.
         values = {name: getattr(self, name) for name in Device.__slots__}
         return (_rebuild_device, (values | {"unknown": dict(self.unknown)},))
 
@@ -179,7 +175,7 @@ def _rebuild_device(values: dict[str, object]) -> Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nic:
-    """One port of a network card.
+    """A port of a network card.
 
     Examples
     --------
@@ -192,20 +188,21 @@ class Nic:
     gbits: float | None = None
     """Line rate in Gb/s."""
     numa: str | None = None
+    """NUMA node."""
     link_layer: str | None = None
     """``InfiniBand`` or ``Ethernet``."""
     state: str | None = None
-    """``ACTIVE``, or what the system says instead."""
+    """``ACTIVE``, or the state that the system reports."""
 
     @property
     def gbs(self) -> float:
-        """GB/s that it carries one way in practice; NaN where the rate is not known."""
+        """GB/s in one direction in practice, NaN if the line rate is not known."""
         return nic_gbs(self.gbits)
 
 
 @dataclass(frozen=True, slots=True)
 class Numa:
-    """One NUMA node of a host: its number, CPUs such as ``0-55``, and memory; a node of GPU memory has no CPUs."""
+    """A NUMA node: its number, CPUs such as ``0-55``, and memory. A NUMA node of GPU memory has no CPUs."""
 
     id: int
     cpus: str = ""
@@ -214,7 +211,7 @@ class Numa:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """One link between two ends of a host: their names, nvidia-smi's word, and GB/s one way in practice."""
+    """A link between two endpoints of a host: their names, the link word, and GB/s in one direction in practice."""
 
     source: str
     target: str
@@ -224,34 +221,43 @@ class Link:
 
 @dataclass(frozen=True, repr=False)
 class Node:
-    """One host.
+    """A host with its devices, NICs and links.
 
     Parameters
     ----------
     name : str
-        The host name.
-    devices : tuple of Device
-    nics : tuple of Nic
-    words : tuple of tuple of str
-        Link words, square over devices first and NICs after; empty when nothing is known.
-    p2p : tuple of tuple of str
-        Peer access between devices as ``nvidia-smi topo -p2p`` writes it (OK, NS, …); empty when not known.
-    numa : tuple of Numa
+        Host name.
+    devices : tuple of Device, default ()
+        GPUs, or CPU slots.
+    nics : tuple of Nic, default ()
+        Ports of network cards.
+    words : tuple of tuple of str, default ()
+        Square matrix of link words between all endpoints, devices before NICs. By default every link is unknown.
+    p2p : tuple of tuple of str, default ()
+        Peer access between devices in the notation of ``nvidia-smi topo -p2p`` (OK, NS, …). Empty if not known.
+    numa : tuple of Numa, default ()
+        NUMA nodes.
     model : str, optional
-        The machine, such as ``"DGX H100"``.
-    cpu_model, cpu_count, sockets, memory_bytes : optional
-        The host's own processors and memory.
+        Machine model, such as ``"DGX H100"``.
+    cpu_model : str, optional
+        Model of the CPUs.
+    cpu_count : int, optional
+        Number of logical CPUs.
+    sockets : int, optional
+        Number of CPU sockets.
+    memory_bytes : int, optional
+        Main memory in bytes.
     nvlink_known : bool, default True
-        False when the source does not list NVLink at all, so that PCIe words say nothing against it.
+        False if the source does not list NVLink at all, so that a PCIe word does not rule it out.
     complete : bool, default True
-        False when the source was cut off before its end.
-    notes : tuple of str
-        What could not be read, and why.
+        False if the source was truncated.
+    notes : tuple of str, default ()
+        Remarks on missing or doubtful data.
 
     Raises
     ------
     TopologyError
-        If a matrix does not have one row and one column per end.
+        If a matrix does not have one row and one column per endpoint.
 
     Examples
     --------
@@ -282,34 +288,37 @@ class Node:
             object.__setattr__(self, "words", unknown)
         for what, matrix, size in (("link words", self.words, ends), ("peer access", self.p2p, len(self.devices))):
             if matrix and (len(matrix) != size or any(len(row) != size for row in matrix)):
+                lengths = " and ".join(str(length) for length in sorted({len(row) for row in matrix}))
                 raise TopologyError(
                     f"the {what} of {self.name!r} must be a {size} × {size} matrix ({len(self.devices)} devices, "
-                    f"{len(self.nics)} NICs), but it has {len(matrix)} rows of {sorted({len(row) for row in matrix})}"
+                    f"{len(self.nics)} NICs), not {len(matrix)} rows of length {lengths}",
+                    hint="pass one row and one column per device, then per NIC",
                 )
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """The names of the rows of `words`: ``GPU0``, …, then the NICs."""
+        """Names of the endpoints in the order of `words`: ``GPU0``, …, then the NICs."""
         return tuple(f"{'CPU' if d.backend == 'cpu' else 'GPU'}{d.id}" for d in self.devices) + tuple(
             nic.name for nic in self.nics
         )
 
     @cached_property
     def distance(self) -> npt.NDArray[np.int8]:
-        """The `Distance` between all ends; where one direction was not read, the other one counts."""
+        """The `Distance` between all endpoints. If one direction is unknown, the other direction counts."""
         read = distances(self.words)
         return np.where(read == Distance.UNKNOWN, read.T, read)
 
     @cached_property
     def nvlinks(self) -> npt.NDArray[np.int16]:
-        """NVLinks between all ends; where one direction was not read, the other one counts."""
+        """Number of NVLinks between all endpoints. If one direction is unknown, the other direction counts."""
         read = nvlink_counts(self.words)
         return np.where(distances(self.words) == Distance.UNKNOWN, read.T, read)
 
     @cached_property
     def gbs(self) -> npt.NDArray[np.float64]:
-        """GB/s one way in practice between all ends, NaN where not known (NCCL's figures, see `links`)."""
+        """GB/s in one direction between all endpoints, NaN if unknown. The figures are NCCL's (see `links`)."""
         pcie = np.array([device.pcie_gbs for device in self.devices] + [nic.gbs for nic in self.nics], dtype=float)
+        # fmin ignores NaN: if the speed of only one endpoint is known, it is the best estimate of the link.
         slower = np.fmin(pcie[:, None], pcie[None, :])
         gbs: npt.NDArray[np.float64] = np.where(
             self.distance == Distance.SYS, np.minimum(slower, socket_gbs(self.cpu_model)), slower
@@ -322,13 +331,13 @@ class Node:
 
     @cached_property
     def nvlink_groups(self) -> npt.NDArray[np.int32]:
-        """For every device the number of its NVLink domain: devices of one domain all reach each other by NVLink."""
+        """NVLink domain of every device. All pairs of devices in a domain have NVLink."""
         devices = len(self.devices)
         return clique_numbers(self.distance[:devices, :devices] == Distance.NVLINK)
 
     @cached_property
     def near_nics(self) -> npt.NDArray[np.bool_]:
-        """Which NICs are nearest to which device; bool of shape (devices, nics)."""
+        """True if a NIC is among the nearest of a device; bool of shape (devices, nics)."""
         devices = len(self.devices)
         away = self.distance[:devices, devices:]
         if not away.size:
@@ -339,16 +348,17 @@ class Node:
 
     @cached_property
     def nic_groups(self) -> npt.NDArray[np.int32]:
-        """For every device the number of its set of nearest NICs: devices with the same number share those NICs."""
+        """Set of nearest NICs of every device. Devices with equal numbers share these NICs."""
         if not self.devices:
             return np.zeros(0, dtype=np.int32)
         _, first, number = np.unique(self.near_nics, axis=0, return_index=True, return_inverse=True)
+        # np.unique numbers the sets in the order of their bits; number them in the order of their first device instead.
         order = np.empty(len(first), dtype=np.int32)
         order[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
         return order[number.ravel()]
 
     def inner_gbs(self, nvlink: bool) -> float:
-        """GB/s of the slowest NVLink, or of the slowest other link, between two devices; NaN where there is none."""
+        """Return the GB/s of the slowest NVLink, or other link, between two devices; NaN if there is none."""
         count = len(self.devices)
         linked = self.distance[:count, :count] == Distance.NVLINK
         chosen = linked if nvlink else ~linked & ~np.eye(count, dtype=bool)
@@ -356,7 +366,7 @@ class Node:
         return float(np.fmin.reduce(known, initial=np.nan)) if known.size else float("nan")
 
     def links(self) -> Iterator[Link]:
-        """Every pair of ends once."""
+        """Iterate over all pairs of endpoints, each pair once."""
         ends = self.ends
         for i, source in enumerate(ends):
             for j in range(i + 1, len(ends)):
@@ -365,7 +375,7 @@ class Node:
 
     @property
     def summary(self) -> str:
-        """What is in it, in a few words.
+        """Devices and NICs in a few words.
 
         Examples
         --------
@@ -380,7 +390,24 @@ class Node:
             parts.append(f"{len(self.nics)} NIC{'s' * (len(self.nics) > 1)}")
         return ", ".join(parts)
 
+    def plot(self, *, ax: Axes | None = None) -> Axes:
+        """Draw the inside of the host, see `meshlab.plots.host_diagram.host`.
+
+        Parameters
+        ----------
+        ax : matplotlib.axes.Axes, optional
+            Axes to draw into. By default a new figure is created.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from meshlab.plots.host_diagram import host
+
+        return host(self, ax=ax)
+
     def __getstate__(self) -> dict[str, object]:
+        # Without the cached arrays: they are larger than the node and can be computed again.
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def __repr__(self) -> str:
@@ -395,7 +422,7 @@ class Node:
         return markup.card(
             f"Node · {self.name}",
             " · ".join(str(fact) for fact in facts if fact),
-            markup.table(["device", "name", "bus id", "NUMA", "CPUs", "links to the others"], rows),
+            markup.table(["device", "name", "bus ID", "NUMA", "CPUs", "links to other devices"], rows),
             "".join(f'<div class="ml-sub">{markup.escape(note)}</div>' for note in self.notes),
         )
 
@@ -408,13 +435,8 @@ def _word_counts(node: Node, device: int) -> str:
     return ", ".join(f"{word} × {count}" for word, count in counts.items())
 
 
-_MOST_CPUS = 1 << 16
-
-_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
-
-
 def parse_cpus(text: str | None) -> tuple[int, ...]:
-    """The CPUs of a list such as ``"0-3,8"``; empty when the text is none.
+    """Parse a CPU list such as ``"0-3,8"``; return no CPUs if it is not a list.
 
     Examples
     --------
@@ -423,7 +445,7 @@ def parse_cpus(text: str | None) -> tuple[int, ...]:
     """
     cpus: set[int] = set()
     for part in (text or "").split(","):
-        match = _RANGE.fullmatch(part.strip())
+        match = _CPU_RANGE.fullmatch(part.strip())
         if match is None:
             return ()
         first, last = int(match[1]), int(match[2] or match[1])
@@ -432,7 +454,7 @@ def parse_cpus(text: str | None) -> tuple[int, ...]:
 
 
 def count_cpus(text: str | None) -> int:
-    """How many CPUs a list has.
+    """Return the number of CPUs in a list.
 
     Examples
     --------
@@ -443,7 +465,7 @@ def count_cpus(text: str | None) -> int:
 
 
 def format_cpus(cpus: tuple[int, ...]) -> str:
-    """Write CPUs as a list of ranges.
+    """Format CPUs as a list of ranges.
 
     Examples
     --------
@@ -459,9 +481,9 @@ def format_cpus(cpus: tuple[int, ...]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=512)  # a dump of a large cluster repeats the same few masks thousands of times
 def cpus_of_mask(text: str) -> str:
-    """Turn a mask in words of 32 bits, highest first, into a list; empty when the text is none.
+    """Convert a mask of 32-bit words, highest word first, to a CPU list; empty if it is not a mask.
 
     Examples
     --------

@@ -1,7 +1,8 @@
-"""Link words as nvidia-smi writes them, how far apart they put two ends, and what they carry.
+"""Link words (nvidia-smi's abbreviations for links), the distances they stand for, and their bandwidths.
 
-NCCL names paths a little differently: it has no NODE (nvidia-smi's NODE shows as PHB there), and its PXN, NVB, C2C and
-P2C have no word in nvidia-smi.
+The words are those of ``nvidia-smi topo -m``: ``NV18``, ``PIX``, ``PXB``, ``PHB``, ``NODE`` and ``SYS``. NCCL's path
+types differ a little: NCCL has no NODE (it reports nvidia-smi's NODE as PHB), and its PXN, NVB, C2C and P2C have no
+equivalent in nvidia-smi.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import numpy.typing as npt
 __all__ = [
     "HIDES_NVLINK",
     "LINK_MEANINGS",
+    "LINK_PATTERN",
     "NEAR",
     "NVLINK_GBS",
     "UNKNOWN",
     "Distance",
     "clique_numbers",
     "distances",
-    "is_link_word",
     "nic_gbs",
     "nvlink_counts",
     "nvlink_gbs",
@@ -31,18 +32,18 @@ __all__ = [
     "socket_gbs",
 ]
 
-
-HIDES_NVLINK = "this is nvidia-smi topo -mp, which leaves NVLink out; topo -m has it"
-"""The note of a node that was read from ``topo -mp``."""
+LINK_PATTERN = r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC"
+"""A regular expression for the link words of nvidia-smi. Drivers before 390 print SOC for SYS."""
 
 UNKNOWN = "?"
-"""The word for a pair of which nothing was read."""
+"""The link word of a pair that the source does not describe."""
 
-_WORD = re.compile(r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC")
+HIDES_NVLINK = "this is the output of nvidia-smi topo -mp, which omits NVLink; nvidia-smi topo -m includes it"
+"""The note of a node that was read from ``nvidia-smi topo -mp``. `health` tests for it."""
 
 
 class Distance(IntEnum):
-    """How far apart two ends of one host are; a larger number is farther."""
+    """Distance between two endpoints of one host. Larger numbers are farther apart."""
 
     SELF = 0
     NVLINK = 1
@@ -55,11 +56,7 @@ class Distance(IntEnum):
 
 
 NEAR = Distance.PXB
-"""A NIC up to here shares a switch with the GPU."""
-
-_DISTANCE = {"X": Distance.SELF, "SOC": Distance.SYS, UNKNOWN: Distance.UNKNOWN} | {
-    distance.name: distance for distance in Distance if Distance.PIX <= distance <= Distance.SYS
-}
+"""The largest distance at which a NIC and a GPU share a PCIe switch."""
 
 LINK_MEANINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -72,15 +69,20 @@ LINK_MEANINGS: Mapping[str, str] = MappingProxyType(
         UNKNOWN: "not known",
     }
 )
-"""What each word crosses, in a few words."""
+"""The hardware that a link with each word passes through."""
 
 NVLINK_GBS: Mapping[int, float] = MappingProxyType({60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1})
-"""GB/s that one NVLink carries one way in practice, by compute capability times ten (NVIDIA/nccl src/graph/topo.h)."""
+"""Measured GB/s of one NVLink in one direction, by ten times the compute capability (NVIDIA/nccl src/graph/topo.h)."""
+
+_DISTANCE = {"X": Distance.SELF, "SOC": Distance.SYS, UNKNOWN: Distance.UNKNOWN} | {
+    distance.name: distance for distance in Distance if Distance.PIX <= distance <= Distance.SYS
+}
 
 _PCIE3_X16_GBS = 12.0
 
 _SOCKET_GBS = (
-    # What crosses from one CPU socket to another, by CPU (NVIDIA/nccl src/graph/topo.h); the first match counts.
+    # GB/s between two CPU sockets, by CPU model (NVIDIA/nccl src/graph/topo.h). The first match counts, so the newer
+    # Xeons are listed before the catch-all Intel.
     (r"Xeon.*Platinum 85|Emerald", 40.0),
     (r"Xeon.*Platinum 84|Sapphire", 22.0),
     (r"Intel", 10.0),
@@ -90,19 +92,8 @@ _SOCKET_GBS = (
 )
 
 
-def is_link_word(text: str) -> bool:
-    """Whether `text` is a word of ``nvidia-smi topo -m``.
-
-    Examples
-    --------
-    >>> is_link_word("NV18"), is_link_word("GPU0")
-    (True, False)
-    """
-    return _WORD.fullmatch(text) is not None
-
-
 def distances(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int8]:
-    """The `Distance` of every word; int8 of the same shape.
+    """Return the `Distance` of every link word, as int8 of the same shape.
 
     Examples
     --------
@@ -120,7 +111,7 @@ def distances(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int8]:
 
 
 def nvlink_counts(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int16]:
-    """How many NVLinks every word stands for, 0 for the others; int16 of the same shape."""
+    """Return the number of NVLinks of every link word, 0 for other links, as int16 of the same shape."""
     known = {word: int(word[2:]) if word.startswith("NV") else 0 for row in words for word in set(row)}
     return np.array([[known[word] for word in row] for row in words], dtype=np.int16).reshape(
         len(words), len(words[0]) if words else 0
@@ -128,7 +119,7 @@ def nvlink_counts(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int16]:
 
 
 def nvlink_gbs(compute_capability: tuple[int, int] | None) -> float:
-    """GB/s of one NVLink one way; NaN where the GPU is not known.
+    """Return the GB/s of one NVLink in one direction, NaN if the GPU is not known.
 
     Examples
     --------
@@ -138,12 +129,15 @@ def nvlink_gbs(compute_capability: tuple[int, int] | None) -> float:
     if compute_capability is None:
         return float("nan")
     number = compute_capability[0] * 10 + compute_capability[1]
+    # A newer minor version uses the figure of the last known one of its generation, as NCCL does.
     known = [sm for sm in NVLINK_GBS if sm <= number and sm // 10 == number // 10]
     return NVLINK_GBS[max(known)] if known else float("nan")
 
 
 def pcie_gbs(generation: int | None, width: int | None = 16) -> float:
-    """GB/s of a PCIe link one way in practice: 12 for generation 3 x16, twice that per generation (NCCL's figures).
+    """Return the GB/s of a PCIe link in one direction.
+
+    The figures are NCCL's: 12 GB/s for generation 3 x16, and twice that per generation.
 
     Examples
     --------
@@ -156,7 +150,7 @@ def pcie_gbs(generation: int | None, width: int | None = 16) -> float:
 
 
 def nic_gbs(gbits: float | None) -> float:
-    """GB/s that a NIC carries one way in practice: 12 per 100 Gb/s (NCCL's figure).
+    """Return the GB/s of a NIC in one direction: 12 per 100 Gb/s of line rate, NCCL's figure.
 
     Examples
     --------
@@ -167,7 +161,7 @@ def nic_gbs(gbits: float | None) -> float:
 
 
 def socket_gbs(cpu_model: str | None) -> float:
-    """GB/s between two CPU sockets in practice; NaN where the CPU is not known."""
+    """Return the GB/s between two CPU sockets, NaN if the CPU is not known."""
     for pattern, gbs in _SOCKET_GBS:
         if cpu_model and re.search(pattern, cpu_model, re.IGNORECASE):
             return gbs
@@ -175,7 +169,7 @@ def socket_gbs(cpu_model: str | None) -> float:
 
 
 def clique_numbers(linked: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    """Cut a symmetric relation into sets in which every pair is related, greedily from the first member on.
+    """Partition the members of a symmetric relation into cliques, greedily from the first member.
 
     Parameters
     ----------
@@ -185,13 +179,16 @@ def clique_numbers(linked: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
     Returns
     -------
     numpy.ndarray
-        int32 of shape (n,): the number of each member's set, in order of their first members.
+        int32 of shape (n,): the clique of each member. Cliques are numbered in the order of their first members.
 
     Examples
     --------
     >>> clique_numbers(np.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]], dtype=bool)).tolist()
     [0, 0, 1]
     """
+    # Cliques, not connected components: a domain promises that every pair is linked, so in a hybrid cube mesh or after
+    # one failed link a GPU that reaches only some members must start its own domain. Finding the fewest cliques is
+    # NP-hard. The greedy choice is deterministic, and exact where links are transitive (NVSwitch, bridges).
     numbers = np.full(len(linked), -1, dtype=np.int32)
     sets = 0
     for first in range(len(linked)):

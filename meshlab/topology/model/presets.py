@@ -1,4 +1,4 @@
-"""Known machines, so that a mesh can be laid on 16,384 GPUs that nobody has at hand."""
+"""Presets: clusters of well-known machines of any size, and the conversion of arguments to a cluster."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from types import MappingProxyType
 import numpy as np
 
 from meshlab.errors import TopologyError
-from meshlab.topology.model.cluster import Cluster, Level
+from meshlab.topology.model.cluster import MOST_NODES, Cluster, Level, check_taper
 from meshlab.topology.model.hardware import Nic, Node, Numa, count_cpus
 from meshlab.topology.model.products import find_product
-from meshlab.topology.readers.nccl_graph import NcclGraphs
 
-__all__ = ["PRESETS", "ClusterLike", "Fabric", "Preset", "as_cluster", "preset"]
+__all__ = ["PRESETS", "ClusterLike", "Fabric", "Preset", "as_cluster", "as_node", "find_preset", "preset"]
 
+ClusterLike = Cluster | str
+"""A cluster, or the name of a preset such as ``"dgx-h100"``."""
 
-_HOP_US = 2.7  # What one network hop adds to a ring (NVIDIA/nccl src/graph/tuning.cc, LL protocol).
-
-_MOST_NODES = 1 << 20
+_HOP_US = 2.7  # latency of one network hop in a ring (NVIDIA/nccl src/graph/tuning.cc, LL protocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +28,15 @@ class Fabric:
     Parameters
     ----------
     leaf : int, default 0
-        Hosts under one leaf switch, or under one set of rail switches; 0 when that is not known.
+        Hosts per leaf switch, or per set of rail switches. 0 if not known.
     rails : int, default 1
-        More than 1 when device k of every host has its own leaf switch.
+        More than 1 if device k of every host is connected to its own leaf switch.
     pod : int, default 0
-        Hosts per pod, 0 without pods.
+        Hosts per pod, 0 if there are no pods.
     taper : float, default 1
-        1:taper between pods.
+        Oversubscription between pods.
     rack : int, default 1
-        Hosts that share one NVLink domain, 1 when it ends at the host.
+        Hosts per NVLink domain, 1 if NVLink ends at the host.
     """
 
     leaf: int = 0
@@ -47,13 +46,14 @@ class Fabric:
     rack: int = 1
 
     def levels(self, nodes: int) -> tuple[Level, ...]:
-        """The levels above the host for that many hosts."""
+        """Return the network levels for a number of hosts."""
         if nodes == 1:
             return ()
         number = np.arange(nodes, dtype=np.int32)
         levels = [Level("leaf", number // self.leaf, self.rails, latency_us=_HOP_US)] if self.leaf else []
         if self.pod:
             levels.append(Level("pod", number // self.pod, latency_us=_HOP_US))
+        # A single pod joins all hosts already, and an outer level would claim hops that no route has.
         if not self.pod or nodes > self.pod:
             levels.append(Level("cluster", number * 0, latency_us=_HOP_US, taper=self.taper))
         return tuple(levels)
@@ -61,31 +61,36 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One kind of host, and the network it usually stands in.
+    """A kind of host, and the network it is usually connected to.
 
     Parameters
     ----------
     title : str
-        What people call it.
+        Name of the machine.
     gpu : str
-        A name of `products.PRODUCTS`.
+        Name of a product in `meshlab.topology.model.products`.
     nvlinks : int
-        NVLinks between any two GPUs, 0 without.
+        NVLinks between any two GPUs, 0 if there is no NVLink.
     switches : tuple of (int, int, int)
-        PCIe switches in the order of the GPUs: NUMA node, GPUs, and NICs under each.
+        PCIe switches in the order of the GPUs: NUMA node, number of GPUs, number of NICs.
     near : str
-        The link word between two ends under one switch.
+        Link word between two endpoints of one switch.
     gbits : float
         Line rate of one NIC in Gb/s.
     cpus : mapping of int to str
-        The CPUs of every NUMA node.
-    sockets, cpu_model, memory_gib
-        The host's own processors and memory.
+        CPU list of every NUMA node.
+    sockets : int
+        Number of CPU sockets.
+    cpu_model : str
+        Model of the CPUs.
+    memory_gib : int
+        Main memory in GiB.
     fabric : Fabric
+        The network.
     source : str
-        Where the facts are from.
+        Source of these facts.
     nodes : int, default 1
-        Hosts of the smallest such machine that one can have.
+        Hosts of the smallest machine that is sold.
     """
 
     title: str
@@ -103,26 +108,26 @@ class Preset:
     nodes: int = 1
 
     def node(self, name: str = "node0") -> Node:
-        """One such host."""
+        """Return one host."""
         product = find_product(self.gpu)
         of_gpu = [(index, numa) for index, (numa, gpus, _) in enumerate(self.switches) for _ in range(gpus)]
         of_nic = [(index, numa) for index, (numa, _, nics) in enumerate(self.switches) for _ in range(nics)]
-        places = of_gpu + of_nic
+        position = of_gpu + of_nic  # switch and NUMA node of every endpoint
 
         def word(i: int, j: int) -> str:
             if i == j:
                 return "X"
             if self.nvlinks and max(i, j) < len(of_gpu):
                 return f"NV{self.nvlinks}"
-            if places[i] == places[j]:
+            if position[i] == position[j]:
                 return self.near
-            return "NODE" if places[i][1] == places[j][1] else "SYS"
+            return "NODE" if position[i][1] == position[j][1] else "SYS"
 
         return Node(
             name,
             tuple(product.device(k, numa=str(numa), cpus=self.cpus[numa]) for k, (_, numa) in enumerate(of_gpu)),
             tuple(Nic(name=f"NIC{k}", gbits=self.gbits, numa=str(numa)) for k, (_, numa) in enumerate(of_nic)),
-            words=tuple(tuple(word(i, j) for j in range(len(places))) for i in range(len(places))),
+            words=tuple(tuple(word(i, j) for j in range(len(position))) for i in range(len(position))),
             numa=tuple(Numa(number, cpus) for number, cpus in self.cpus.items()),
             model=self.title,
             cpu_model=self.cpu_model,
@@ -147,7 +152,8 @@ _EACH_ITS_NIC = ((0, 1, 1),) * 4 + ((1, 1, 1),) * 4
 _SUPERPOD = Fabric(leaf=32, rails=8, pod=32)
 
 _SUPERPOD_SOURCE = (
-    "NVIDIA DGX SuperPOD reference architecture (scalable units of 32 systems, 8 rails, no taper) and DGX user guides"
+    "NVIDIA DGX SuperPOD reference architecture (scalable units of 32 systems, 8 rails, no oversubscription) and DGX "
+    "user guides"
 )
 
 _DGX_H100 = Preset(
@@ -211,7 +217,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             cpu_model="Intel Xeon Platinum 8480",
             memory_gib=1024,
             fabric=Fabric(leaf=16),
-            source="a common two-socket server with PCIe switches, no NVLink and two NICs; no vendor's own",
+            source="a typical two-socket server with PCIe switches, two NICs and no NVLink, not a specific product",
         ),
         "aws-p4d": Preset(
             title="AWS p4d.24xlarge",
@@ -275,13 +281,13 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         ),
         "tapered-h100": replace(
             _DGX_H100,
-            title="H100 pods behind a 1:7 taper",
+            title="H100 pods, 1:7 oversubscribed",
             fabric=Fabric(leaf=2, pod=384, taper=7.0),
             source="Meta's 24,576 GPUs on RoCE: racks of 16, pods of 3,072, 1:7 above (Llama 3 paper, section 3.3.1)",
         ),
     }
 )
-"""The machines that `preset` knows, by name."""
+"""The machines that `preset` can build, by name."""
 
 
 def preset(
@@ -294,48 +300,57 @@ def preset(
     taper: float | None = None,
     nodes_per_rack: int | None = None,
 ) -> Cluster:
-    """Make a cluster of a known machine, with any number of hosts.
+    """Create a cluster of a well-known machine.
 
     Parameters
     ----------
     name : str
-        One of `PRESETS`, such as ``"dgx-h100"`` or ``"gb200-nvl72"``.
+        Name of a preset, such as ``"dgx-h100"`` or ``"gb200-nvl72"``. ``list(ml.topology.PRESETS)`` lists them.
     nodes : int, optional
-        How many hosts; one when left out, or for ``"gb200-nvl72"`` the 18 of a rack.
-    nodes_per_leaf, nodes_per_pod, rails, taper, nodes_per_rack : optional
-        Another network than the usual one: hosts under one leaf, hosts per pod, leaf switches per host, 1:taper
-        between pods, and hosts that share one NVLink domain.
+        Number of hosts. By default 1, except 18 for ``"gb200-nvl72"``, which are one rack.
+    nodes_per_leaf : int, optional
+        Hosts per leaf switch, or per set of rail switches. By default as in the preset, like all following arguments.
+    nodes_per_pod : int, optional
+        Hosts per pod. 0 means no pods.
+    rails : int, optional
+        Leaf switches per host.
+    taper : float, optional
+        Oversubscription between pods: 7 means 1:7.
+    nodes_per_rack : int, optional
+        Hosts per NVLink domain.
 
     Returns
     -------
     Cluster
-        Its `source` says where the facts are from.
+        Its `source` names the data sheets.
 
     Raises
     ------
     TopologyError
-        If no machine has that name, or a number is not possible.
+        If there is no such preset.
+        If a number is out of range.
 
     Examples
     --------
-    >>> preset("dgx-h100", nodes=128)
+    >>> import meshlab as ml
+    >>> ml.preset("dgx-h100", nodes=128)
     <Cluster DGX H100: 128 nodes, 1,024 × H100 80GB, NVLink domains of 8,
     levels device < nvlink < host < leaf < pod < cluster>
-    >>> preset("gb200-nvl72").summary
+    >>> ml.preset("gb200-nvl72").summary
     '18 nodes, 72 × GB200, NVLink domains of 72'
     """
-    if name not in PRESETS:
-        raise TopologyError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
-    machine = PRESETS[name]
+    machine = find_preset(name)
     nodes = machine.nodes if nodes is None else nodes
-    whole = {"nodes": nodes, "nodes_per_leaf": nodes_per_leaf, "rails": rails, "nodes_per_rack": nodes_per_rack}
-    for what, value in whole.items():
-        if value is not None and (not isinstance(value, int) or not 1 <= value <= _MOST_NODES):
-            raise TopologyError(f"{what}={value!r} is not possible; it is a whole number from 1 to {_MOST_NODES:,}")
-    if nodes_per_pod is not None and not 0 <= nodes_per_pod <= _MOST_NODES:
-        raise TopologyError(f"nodes_per_pod={nodes_per_pod} is not possible; 0 means no pods")
-    if taper is not None and not taper >= 1:
-        raise TopologyError(f"taper={taper} is not possible; 1 means none, 7 means that a seventh gets through")
+    numbers = {"nodes": nodes, "nodes_per_leaf": nodes_per_leaf, "rails": rails, "nodes_per_rack": nodes_per_rack}
+    for argument, value in (numbers | {"nodes_per_pod": nodes_per_pod}).items():
+        least = 0 if argument == "nodes_per_pod" else 1
+        if value is not None and (not isinstance(value, int) or not least <= value <= MOST_NODES):
+            raise TopologyError(
+                f"{argument} must be an integer from {least} to {MOST_NODES:,}, not {value!r}",
+                hint="0 means no pods" if least == 0 else "",
+            )
+    if taper is not None:
+        check_taper(taper)
     fabric = replace(
         machine.fabric,
         leaf=nodes_per_leaf or machine.fabric.leaf,
@@ -355,42 +370,55 @@ def preset(
     )
 
 
-ClusterLike = Cluster | str
-"""A cluster, or the name of a preset such as ``"dgx-h100"``."""
+def find_preset(name: str) -> Preset:
+    """Return the preset with a name, or raise with the names of all presets."""
+    if name not in PRESETS:
+        shown = repr(name)
+        raise TopologyError(
+            f"unknown preset {shown if len(shown) <= 60 else f'{shown[:60]}…'}",
+            hint=f"choose one of {', '.join(PRESETS)}, or read a file with ml.topology.read()",
+        )
+    return PRESETS[name]
 
 
-def as_cluster(given: ClusterLike | NcclGraphs) -> Cluster:
-    """The cluster that was given as such or as the name of a preset.
+def as_cluster(value: object) -> Cluster:
+    """Return a cluster from a cluster or the name of a preset.
 
     Parameters
     ----------
-    given : Cluster or str
+    value : Cluster or str
+        A cluster, or the name of a preset.
+
+    Returns
+    -------
+    Cluster
 
     Raises
     ------
     TopologyError
-        If it is neither.
+        If it is neither of them.
 
     Examples
     --------
-    >>> as_cluster("dgx-h100").summary
+    >>> import meshlab as ml
+    >>> ml.topology.as_cluster("dgx-h100").summary
     '1 node, 8 × H100 80GB, NVLink domains of 8'
     """
-    if isinstance(given, Cluster):
-        return given
-    if isinstance(given, str):
-        if given in PRESETS:
-            return preset(given)
-        shown = given if len(given) <= 60 else f"{given[:60]}…"
-        raise TopologyError(
-            f"{shown!r} is the name of no preset; there are {', '.join(PRESETS)}, and read_topology() reads a file"
-        )
-    if isinstance(given, NcclGraphs):
-        raise TopologyError(
-            "this is a graph file of NCCL: it says which rings and trees NCCL chose, not what the machine is; give the "
-            "topology, which NCCL writes to NCCL_TOPO_DUMP_FILE"
-        )
+    if isinstance(value, Cluster):
+        return value
+    if isinstance(value, str):
+        return preset(value)
+    # A file of NCCL can also hold graphs. Their class is defined by a reader, above this module, and brings its own
+    # explanation.
+    why = getattr(value, "why_no_cluster", None)
+    if isinstance(why, str):
+        raise TopologyError(why)
     raise TopologyError(
-        f"a cluster is a Cluster or the name of a preset, not {type(given).__name__}; probe(), preset() and "
-        "read_topology() give one"
+        f"a cluster must be a Cluster or the name of a preset, not {type(value).__name__}",
+        hint="create one with ml.probe(), ml.preset() or ml.topology.read()",
     )
+
+
+def as_node(value: ClusterLike | Node, node: int | str = 0) -> Node:
+    """Return a host from a host, or from a cluster or the name of a preset and the index or name of the host."""
+    return value if isinstance(value, Node) else as_cluster(value).node(node)

@@ -1,4 +1,4 @@
-"""Facts about GPU products that drivers and files do not always carry."""
+"""Data sheet facts of GPU products, for sources that omit them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ __all__ = ["PRODUCTS", "Product", "find_product", "product_of_pci"]
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One GPU product, from NVIDIA's data sheets and the PCI id repository.
+    """A GPU product, as in NVIDIA's data sheets and the PCI ID repository.
 
     Parameters
     ----------
     name : str
-        A short name.
+        Short name, such as ``"H100 80GB"``.
     compute_capability : tuple of int
+        Major and minor version.
     memory_gib : int
-        As sold.
+        Nominal memory in GiB.
     sm_count : int
-        Streaming multiprocessors.
+        Number of streaming multiprocessors.
     nvlinks : int
-        NVLinks per GPU, 0 without.
+        Number of NVLinks, 0 if the product has none.
     pcie_generation : int
+        Highest supported PCIe generation.
     pci_id : str
-        The PCI device id under vendor 0x10de.
+        PCI device ID under vendor 0x10de.
     """
 
     name: str
@@ -39,7 +41,7 @@ class Product:
     pci_id: str
 
     def device(self, number: int, *, numa: str | None = None, cpus: str | None = None) -> Device:
-        """A device of this product, with the given number inside its host."""
+        """Return a device of this product with the given index in its host."""
         return Device(
             id=number,
             name=self.name,
@@ -71,23 +73,23 @@ PRODUCTS = (
     Product("B200", (10, 0), 180, 148, 18, 5, "0x2901"),
     Product("GB200", (10, 0), 186, 152, 18, 5, "0x2941"),
 )
-"""The products that readers and presets know."""
+"""The products that readers and presets recognise."""
 
 _BY_PCI = {product.pci_id: product for product in PRODUCTS}
 
 
 def find_product(name: str) -> Product:
-    """The product that a name means.
+    """Return the first product whose name starts with `name`.
 
     Parameters
     ----------
     name : str
-        A name of `PRODUCTS` or its beginning, such as ``"H100"``; case does not matter.
+        The name of a product or its beginning, such as ``"H100"``. Case is ignored.
 
     Raises
     ------
     TopologyError
-        If no product begins so.
+        If no product name starts with `name`.
 
     Examples
     --------
@@ -97,11 +99,13 @@ def find_product(name: str) -> Product:
     for product in PRODUCTS:
         if product.name.lower().startswith(name.lower().strip()):
             return product
-    raise TopologyError(f"no product is called {name!r}; known are {', '.join(p.name for p in PRODUCTS)}")
+    raise TopologyError(
+        f"unknown GPU product {name!r}", hint=f"choose one of {', '.join(product.name for product in PRODUCTS)}"
+    )
 
 
 def product_of_pci(vendor: str | None, device: str | None) -> Product | None:
-    """The product with a PCI id, None when it is not known.
+    """Return the product with a PCI ID, None if it is not known.
 
     Examples
     --------

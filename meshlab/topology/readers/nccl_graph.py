@@ -1,10 +1,10 @@
-"""Reader for NCCL's graph XML (NCCL_GRAPH_DUMP_FILE): the rings and trees that NCCL really chose."""
+"""Reader for the graph XML of NCCL (NCCL_GRAPH_DUMP_FILE): the rings and trees that NCCL chose."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from meshlab import markup
 from meshlab.errors import ParseError
@@ -21,22 +21,22 @@ _ALGORITHMS = {0: "ring", 1: "tree", 2: "collnet chain", 3: "nvls", 4: "collnet 
 
 @dataclass(frozen=True, slots=True)
 class NcclGraph:
-    """One graph that NCCL's search found (the names are NVIDIA/nccl src/include/graph.h's).
+    """A graph that the search of NCCL found (names as in NVIDIA/nccl src/include/graph.h).
 
     Parameters
     ----------
     algorithm : str
-        What it is for: ring, tree, collnet chain, nvls or collnet direct.
+        The algorithm: ring, tree, collnet chain, nvls or collnet direct.
     pattern : str
-        The shape that was searched.
+        The pattern of the search.
     channels : tuple of tuple of int
-        The GPUs of every channel, in its order; empty when the algorithm is not possible.
+        The GPUs of every channel, in the order of the channel. Empty if the algorithm is not available.
     nets : tuple of tuple of int
-        The network devices of every channel, in and out.
+        The network devices of every channel, first inbound, then outbound.
     gpu_gbs, net_gbs : float or None
-        GB/s per channel inside the host and on the network.
+        GB/s per channel inside the host and over the network.
     gpu_path, net_path : str
-        The worst path type inside the host, and between GPU and NIC.
+        The worst path type between GPUs, and between GPU and NIC.
     """
 
     algorithm: str
@@ -51,15 +51,29 @@ class NcclGraph:
 
 @dataclass(frozen=True, repr=False)
 class NcclGraphs:
-    """All graphs of one file; a sequence in file order.
+    """All graphs of a file, as a sequence in the order of the file.
+
+    Parameters
+    ----------
+    graphs : tuple of NcclGraph
+        The graphs.
+    notes : tuple of str, default ()
+        Remarks on missing data.
 
     Examples
     --------
-    >>> graphs = read_nccl_graph('<graphs version="1"><graph id="0" pattern="4" speedintra="30" typeintra="NVL">'
-    ...                          '<channel><gpu dev="0"/><gpu dev="0x1"/></channel></graph></graphs>')
+    >>> import meshlab as ml
+    >>> graphs = ml.topology.read('<graphs version="1"><graph id="0" pattern="4" speedintra="30" typeintra="NVL">'
+    ...                           '<channel><gpu dev="0"/><gpu dev="0x1"/></channel></graph></graphs>')
     >>> graphs.ring.channels, graphs.ring.gpu_gbs
     (((0, 1),), 30.0)
     """
+
+    why_no_cluster: ClassVar[str] = (
+        "this is a graph file of NCCL: it contains the rings and trees that NCCL chose, not the hardware; pass the "
+        "topology, which NCCL writes to NCCL_TOPO_DUMP_FILE"
+    )
+    """The message of functions that need a cluster, see `meshlab.topology.model.presets.as_cluster`."""
 
     graphs: tuple[NcclGraph, ...]
     notes: tuple[str, ...] = ()
@@ -71,21 +85,28 @@ class NcclGraphs:
         return self.graphs[index]
 
     def of(self, algorithm: str) -> NcclGraph | None:
-        """The graph of one algorithm, None when the file has none."""
+        """Return the graph of an algorithm, None if the file has none."""
         return next((graph for graph in self.graphs if graph.algorithm == algorithm), None)
 
     @property
     def ring(self) -> NcclGraph | None:
-        """The graph that rings follow."""
+        """The graph of the ring algorithm."""
         return self.of("ring")
 
     @property
     def tree(self) -> NcclGraph | None:
-        """The graph that trees follow."""
+        """The graph of the tree algorithm."""
         return self.of("tree")
 
     def frame(self) -> pd.DataFrame:
-        """One row per channel."""
+        """Return a table with one row per channel.
+
+        Returns
+        -------
+        pandas.DataFrame
+            ``algorithm``, ``pattern``, ``channel`` (its number), ``gpus`` and ``nets`` (lists in the order of the
+            channel), ``gpu_gbs`` and ``net_gbs`` (GB/s per channel), ``gpu_path`` and ``net_path`` (worst path types).
+        """
         import pandas as pd
 
         rows = [
@@ -105,7 +126,15 @@ class NcclGraphs:
             [g.algorithm, g.pattern, len(g.channels), _order(g), g.gpu_gbs or "–", g.gpu_path, g.net_path]
             for g in self.graphs
         ]
-        header = ["algorithm", "pattern", "channels", "first order of GPUs", "GB/s per channel", "GPU path", "NIC path"]
+        header = [
+            "algorithm",
+            "pattern",
+            "channels",
+            "GPUs of the first channel",
+            "GB/s per channel",
+            "GPU path",
+            "NIC path",
+        ]
         return markup.card("NCCL graphs", "; ".join(self.notes), markup.table(header, rows))
 
 
@@ -114,25 +143,32 @@ def _order(graph: NcclGraph) -> str:
 
 
 def read_nccl_graph(xml: str, *, machine: int | None = None) -> NcclGraphs:
-    """Read the graphs that NCCL dumped.
+    """Read the text of a graph file of NCCL.
 
     Parameters
     ----------
     xml : str
         The text of the file.
     machine : int, optional
-        Which file, when the text holds several.
+        Index of the document, counted from 0, if the text contains several.
+
+    Returns
+    -------
+    NcclGraphs
 
     Raises
     ------
     ParseError
-        If it is no graph file, is hostile, or has another version.
+        If the text is not a graph file.
+        If the XML declares entities, or is too large.
+        If the file has a different version.
     TopologyError
-        If the text holds several and `machine` does not say which.
+        If the text contains several documents and `machine` is not given.
 
     Examples
     --------
-    >>> graphs = read_nccl_graph('''<graphs version="1">
+    >>> import meshlab as ml
+    >>> graphs = ml.topology.read_nccl_graph('''<graphs version="1">
     ...   <graph id="0" pattern="4" speedintra="24" speedinter="48" typeintra="NVL" typeinter="PXB">
     ...     <channel><net dev="0"/><gpu dev="0"/><gpu dev="1"/><net dev="0"/></channel>
     ...   </graph>
@@ -142,17 +178,20 @@ def read_nccl_graph(xml: str, *, machine: int | None = None) -> NcclGraphs:
          ring [0, 1]     24.0      PXB
     """
     if "<system" in xml and "<graphs" not in xml:
-        raise ParseError("this is a topology, not a graph file; read it with read_nccl_topology")
+        raise ParseError("this is a topology, not a graph file", hint="read it with ml.topology.read()")
     root, trouble = read_document(xml, ("graphs",), machine)
     if root.get("version") != "1":
-        raise ParseError(f"the graphs have version {root.get('version') or 'none'!r}; NCCL writes version '1'")
+        raise ParseError(
+            f"the graphs have version {root.get('version') or 'none'!r}, but version '1' is expected",
+            hint="dump them with NCCL",
+        )
     graphs = tuple(_graph(child) for child in root.children if child.tag == "graph")
     return NcclGraphs(graphs, () if trouble is None else (trouble,))
 
 
 def _graph(element: Element) -> NcclGraph:
     channels = [child for child in element.children if child.tag == "channel"]
-    number, pattern = element.whole("id"), element.whole("pattern")
+    number, pattern = element.integer("id"), element.integer("pattern")
     return NcclGraph(
         algorithm=_ALGORITHMS.get(-1 if number is None else number, f"graph {element.get('id')}"),
         pattern=_PATTERNS.get(pattern or 0, f"pattern {element.get('pattern')}"),
@@ -166,7 +205,7 @@ def _graph(element: Element) -> NcclGraph:
 
 
 def _numbers(channel: Element, tag: str) -> tuple[int, ...]:
-    found = [child.whole("dev") for child in channel.children if child.tag == tag]
+    found = [child.integer("dev") for child in channel.children if child.tag == tag]
     return tuple(number for number in found if number is not None)
 
 

@@ -1,4 +1,4 @@
-"""Clusters as arrays over templates."""
+"""Clusters, and the presets that create them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def host(called: str, count: int, **facts: object) -> Node:
     return Node(called, tuple(Device(id=i, **facts) for i in range(count)), words=words)  # type: ignore[arg-type]
 
 
-def test_equal_hosts_share_one_template_and_keep_their_names() -> None:
+def test_identical_hosts_share_a_template_and_keep_their_names() -> None:
     cluster = Cluster.from_nodes([host("a", 4), host("b", 4), host("c", 2)])
     assert len(cluster.templates) == 2
     assert [node.name for node in cluster.nodes] == ["a", "b", "c"]
@@ -31,7 +31,7 @@ def test_equal_hosts_share_one_template_and_keep_their_names() -> None:
     assert cluster.local_of.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
 
 
-def test_a_large_cluster_holds_no_object_per_gpu() -> None:
+def test_large_cluster_has_no_object_per_gpu() -> None:
     cluster = preset("dgx-h100", nodes=2048)
     assert cluster.n_devices == 16384
     assert len(cluster.templates) == 1
@@ -40,7 +40,7 @@ def test_a_large_cluster_holds_no_object_per_gpu() -> None:
     assert sys.getsizeof(pickle.dumps(cluster)) < 100_000
 
 
-def test_every_device_has_one_domain_on_every_level_and_outer_levels_are_fewer() -> None:
+def test_domains_of_all_levels() -> None:
     cluster = preset("tapered-h100", nodes=800)
     counts = [len(np.unique(domain)) for domain in cluster.domains]
     assert dict(zip(cluster.level_names, counts, strict=True)) == {
@@ -54,19 +54,19 @@ def test_every_device_has_one_domain_on_every_level_and_outer_levels_are_fewer()
     assert all(domain.max() + 1 == count for domain, count in zip(cluster.domains, counts, strict=True))
 
 
-def test_rails_put_the_same_device_of_every_host_on_one_leaf() -> None:
+def test_rails_connect_device_k_of_every_host() -> None:
     cluster = preset("dgx-h100", nodes=64)
     leaf = cluster.domain("leaf").reshape(64, 8)
     assert np.array_equal(leaf[:32], np.tile(np.arange(8), (32, 1)))
     assert np.array_equal(leaf[32:], np.tile(np.arange(8, 16), (32, 1)))
 
 
-def test_two_gpus_share_a_rail_where_there_are_half_as_many() -> None:
+def test_two_gpus_share_a_rail_if_there_are_half_as_many_rails() -> None:
     cluster = preset("gcp-a3-high", nodes=2, nodes_per_leaf=2, rails=4)
     assert cluster.domain("leaf")[:8].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_an_nvlink_domain_spans_the_hosts_of_a_rack() -> None:
+def test_nvlink_domain_spans_a_rack() -> None:
     cluster = preset("gb200-nvl72", nodes=36)
     assert np.bincount(cluster.domain("nvlink")).tolist() == [72, 72]
     words = cluster.link_words()
@@ -75,7 +75,7 @@ def test_an_nvlink_domain_spans_the_hosts_of_a_rack() -> None:
     assert words[0, 72] == "leaf"
 
 
-def test_a_gpu_off_the_fabric_stays_outside_the_racks_domain() -> None:
+def test_gpu_without_nvlink_is_outside_the_domain_of_its_rack() -> None:
     words = (("X", "NV18", "SYS"), ("NV18", "X", "SYS"), ("SYS", "SYS", "X"))
     devices = tuple(Device(id=i, fabric="f/1") for i in range(3))
     good = replace(host("b", 3), devices=devices)
@@ -83,12 +83,12 @@ def test_a_gpu_off_the_fabric_stays_outside_the_racks_domain() -> None:
     assert cluster.domain("nvlink").tolist() == [0, 0, 1, 0, 0, 0]
 
 
-def test_hosts_of_one_fabric_clique_form_one_domain() -> None:
+def test_hosts_of_a_fabric_clique_share_a_domain() -> None:
     cluster = Cluster.from_nodes([host("a", 2, fabric="u/7"), host("b", 2, fabric="u/7"), host("c", 2, fabric="u/8")])
     assert cluster.domain("nvlink").tolist() == [0, 0, 0, 0, 1, 1]
 
 
-def test_a_network_of_one_level_is_added_where_none_was_given() -> None:
+def test_level_that_joins_all_hosts_is_added() -> None:
     cluster = Cluster.from_nodes([host("a", 1), host("b", 1)])
     assert cluster.level_names == ("device", "nvlink", "host", "cluster")
     assert Cluster.from_nodes([host("a", 1)]).level_names == ("device", "nvlink", "host")
@@ -99,28 +99,32 @@ def test_a_network_of_one_level_is_added_where_none_was_given() -> None:
     [
         ({"kinds": np.zeros(3, dtype=np.int32)}, "kinds must have one entry for each of the 2 nodes"),
         ({"names": ()}, "at least one node"),
-        ({"levels": (Level("host", np.zeros(2, dtype=np.int32)),)}, "two levels have one name"),
+        ({"levels": (Level("host", np.zeros(2, dtype=np.int32)),)}, "several levels are named 'host'; give each level"),
     ],
 )
-def test_a_cluster_that_does_not_hold_together_is_refused(change: dict[str, object], message: str) -> None:
+def test_inconsistent_clusters_are_rejected(change: dict[str, object], message: str) -> None:
     cluster = Cluster.from_nodes([host("a", 1), host("b", 1)])
     with pytest.raises(TopologyError, match=message):
         replace(cluster, **change)  # type: ignore[arg-type]
 
 
-def test_wrong_names_and_numbers_are_answered_with_what_there_is() -> None:
+def test_unknown_names_and_indices_are_explained() -> None:
     cluster = preset("dgx-h100", nodes=2)
-    with pytest.raises(TopologyError, match=r"node0 to node1"):
+    with pytest.raises(TopologyError, match="unknown node 'node7'; choose 0 to 1, or 'node0' to 'node1'"):
         cluster.node("node7")
-    with pytest.raises(TopologyError, match="device, nvlink, host, leaf, pod"):
+    with pytest.raises(TopologyError, match="unknown node None"):
+        cluster.node(None)  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match="unknown level 'rack'; choose one of device, nvlink, host, leaf, pod"):
         cluster.domain("rack")
-    with pytest.raises(TopologyError, match="has 16"):
+    with pytest.raises(TopologyError, match="unknown device 16; choose a number from 0 to 15"):
         cluster.device(16)
-    with pytest.raises(TopologyError, match="name a node"):
+    with pytest.raises(
+        TopologyError, match="8,192 devices is too large: at most 2,048 are supported; pass a node, such as 'node0'"
+    ):
         preset("dgx-h100", nodes=1024).link_words()
 
 
-def test_the_frame_has_a_row_per_device_with_its_domains() -> None:
+def test_frame_has_a_row_per_device() -> None:
     frame = preset("dgx-h100", nodes=3).frame()
     assert frame.shape[0] == 24
     assert frame["node"].tolist() == ["node0"] * 8 + ["node1"] * 8 + ["node2"] * 8
@@ -128,7 +132,7 @@ def test_the_frame_has_a_row_per_device_with_its_domains() -> None:
     assert set(frame["supports_int8"]) == {True}
 
 
-def test_the_levels_say_how_large_they_are_and_what_a_device_gets_there() -> None:
+def test_level_frame_has_sizes_and_bandwidths() -> None:
     levels = preset("gb200-nvl72", nodes=36).level_frame().set_index("level")
     assert levels["devices_max"].tolist() == [1, 72, 4, 36, 144]
     assert levels.loc["nvlink", "gbs"] == pytest.approx(721.8)
@@ -139,7 +143,7 @@ def test_the_levels_say_how_large_they_are_and_what_a_device_gets_there() -> Non
     assert Cluster.from_nodes([Node("laptop")]).level_frame()["domains"].tolist() == [0, 0, 0]
 
 
-def test_the_fingerprint_sees_links_and_network_but_not_the_temperature() -> None:
+def test_fingerprint_depends_on_links_and_network_but_not_on_readings() -> None:
     warm, cold = (Cluster.from_nodes([host("a", 2, temperature_c=t)]) for t in (30.0, 80.0))
     assert warm == cold
     assert hash(warm) == hash(cold)
@@ -153,7 +157,7 @@ def test_html_is_escaped() -> None:
     assert "<b>" not in page
 
 
-def test_a_preset_is_as_large_as_the_machine_that_it_is_named_after() -> None:
+def test_preset_has_the_size_of_the_machine() -> None:
     assert (preset("gb200-nvl72").n_nodes, preset("gb200-nvl72").n_devices) == (18, 72)
     assert np.ptp(preset("gb200-nvl72").domain("nvlink")) == 0
     assert preset("gb200-nvl72", nodes=1).n_devices == 4
@@ -161,7 +165,7 @@ def test_a_preset_is_as_large_as_the_machine_that_it_is_named_after() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_makes_a_sound_machine_with_a_source(name: str) -> None:
+def test_every_preset_is_consistent_and_has_a_source(name: str) -> None:
     cluster = preset(name, nodes=5)
     words = cluster.link_words(0)
     assert np.array_equal(words, words.T)
@@ -174,26 +178,28 @@ def test_every_preset_makes_a_sound_machine_with_a_source(name: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"name": "dgx"}, "there are dgx-a100, dgx-h100"),
-        ({"name": "dgx-h100", "nodes": 0}, "nodes=0 is not possible"),
-        ({"name": "dgx-h100", "taper": 0.5}, "1 means none"),
-        ({"name": "dgx-h100", "nodes_per_pod": -1}, "0 means no pods"),
+        ({"name": "dgx"}, "^unknown preset 'dgx'; choose one of dgx-a100, dgx-h100"),
+        ({"name": 8}, "^unknown preset 8; choose one of dgx-a100, dgx-h100"),
+        ({"name": "dgx-h100", "nodes": 0}, "nodes must be an integer from 1 to 1,048,576, not 0"),
+        ({"name": "dgx-h100", "nodes": "2"}, "nodes must be an integer from 1 to 1,048,576, not '2'"),
+        ({"name": "dgx-h100", "taper": 0.5}, "taper must be a number of at least 1, not 0.5; 1 means full bandwidth"),
+        ({"name": "dgx-h100", "nodes_per_pod": -1}, "nodes_per_pod must be .* 0 .*, not -1; 0 means no pods"),
     ],
 )
-def test_an_impossible_preset_is_answered_with_what_is_possible(arguments: dict[str, object], message: str) -> None:
+def test_invalid_presets_are_explained(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         preset(**arguments)  # type: ignore[arg-type]
 
 
-def test_products_are_found_by_the_start_of_their_name_and_by_pci_id() -> None:
+def test_products_are_found_by_name_prefix_and_pci_id() -> None:
     assert find_product("a100 80").sm_count == 108
     assert product_of_pci("0x10de", "0x2335") is find_product("H200")
     assert product_of_pci("0x1002", "0x2335") is None
-    with pytest.raises(TopologyError, match="known are"):
+    with pytest.raises(TopologyError, match="unknown GPU product 'MI300X'; choose one of V100"):
         find_product("MI300X")
 
 
-def test_a_machine_without_gpus_gets_cpu_slots() -> None:
+def test_hosts_without_gpus_get_cpu_slots() -> None:
     cluster = Cluster.from_nodes([Node("a", cpu_model="EPYC"), Node("b", cpu_model="EPYC")]).with_cpu_slots(5)
     assert cluster.node_of.tolist() == [0, 0, 0, 1, 1]
     assert {device.backend for device in cluster.devices} == {"cpu"}

@@ -1,4 +1,4 @@
-"""Devices, nodes, and what the words between them mean."""
+"""Devices, nodes, and the links between them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def node(words: str, **facts: object) -> Node:
     return Node("a", devices, words=rows, **facts)  # type: ignore[arg-type]
 
 
-def test_a_device_does_not_change_and_survives_pickle_and_copy() -> None:
+def test_device_is_immutable_and_can_be_pickled_and_copied() -> None:
     device = Device(id=3, name="H100", memory_bytes=2**36, unknown={"temperature_c": "Not Supported"})
     with pytest.raises(FrozenInstanceError):
         device.name = "A100"  # type: ignore[misc]
@@ -31,7 +31,7 @@ def test_a_device_does_not_change_and_survives_pickle_and_copy() -> None:
     assert hash(replace(device, name="A100")) != hash(device)
 
 
-def test_a_device_says_unknown_and_why_instead_of_zero() -> None:
+def test_missing_values_are_shown_as_unknown_with_the_reason() -> None:
     page = Device(id=0, unknown={"temperature_c": "Not <Supported>"})._repr_html_()
     assert "unknown: Not &lt;Supported&gt;" in page
     assert ">0<" not in page.replace("device 0", "")
@@ -40,33 +40,33 @@ def test_a_device_says_unknown_and_why_instead_of_zero() -> None:
 @pytest.mark.parametrize(
     ("capability", "fp16", "int8"), [((5, 2), False, False), ((6, 0), True, False), ((8, 0), True, True), (None,) * 3]
 )
-def test_number_formats_follow_from_the_compute_capability(
+def test_number_formats_depend_on_the_compute_capability(
     capability: tuple[int, int] | None, fp16: bool | None, int8: bool | None
 ) -> None:
     device = Device(id=0, compute_capability=capability)
     assert (device.supports_fp16, device.supports_int8) == (fp16, int8)
 
 
-def test_a_node_refuses_a_matrix_of_another_size_and_says_which() -> None:
-    with pytest.raises(TopologyError, match="must be a 2 × 2 matrix"):
+def test_matrix_of_wrong_size_is_rejected() -> None:
+    with pytest.raises(TopologyError, match=r"must be a 2 × 2 matrix \(2 devices, 0 NICs\), not 1 rows of length 1"):
         Node("a", (Device(id=0), Device(id=1)), words=(("X",),))
 
 
-def test_a_node_without_words_knows_nothing_of_its_links() -> None:
+def test_links_of_a_node_without_words_are_unknown() -> None:
     bare = Node("a", (Device(id=0), Device(id=1)))
     assert bare.words == (("X", "?"), ("?", "X"))
     assert math.isnan(bare.gbs[0, 1])
     assert bare.nvlink_groups.tolist() == [0, 1]
 
 
-def test_one_direction_that_was_not_read_is_taken_from_the_other() -> None:
+def test_missing_direction_of_a_link_is_taken_from_the_other() -> None:
     half = node("X NV18 SYS\n? X ?\n? ? X")
     assert half.distance.tolist() == [[0, 1, 6], [1, 0, 7], [6, 7, 0]]
     assert half.nvlinks[1, 0] == 18
     assert [link.word for link in half.links()] == ["NV18", "SYS", "?"]
 
 
-def test_bandwidth_of_the_links_is_what_nccl_assumes() -> None:
+def test_bandwidths_are_those_of_nccl() -> None:
     h100 = node("X NV18 SYS\nNV18 X PIX\nSYS PIX X", cpu_model="Intel Xeon Platinum 8480C")
     assert h100.gbs[0, 1] == pytest.approx(370.8)
     assert h100.gbs[1, 2] == 48  # PCIe 5 x16
@@ -76,12 +76,12 @@ def test_bandwidth_of_the_links_is_what_nccl_assumes() -> None:
     assert math.isnan(pcie_gbs(None))
 
 
-def test_a_gpu_off_the_fabric_is_a_domain_of_its_own() -> None:
+def test_gpu_without_nvlink_has_its_own_domain() -> None:
     broken = node("X NV18 NODE NV18\nNV18 X NODE NV18\nNODE NODE X NODE\nNV18 NV18 NODE X")
     assert broken.nvlink_groups.tolist() == [0, 0, 1, 0]
 
 
-def test_nearest_nics_and_who_shares_them() -> None:
+def test_nearest_nics_and_the_devices_that_share_them() -> None:
     devices = tuple(Device(id=i) for i in range(3))
     nics = (Nic(name="mlx5_0"), Nic(name="mlx5_1"))
     words = [["X", "?", "?", "PIX", "SYS"], ["?", "X", "?", "PIX", "SYS"], ["?", "?", "X", "SYS", "NODE"]]
@@ -93,7 +93,7 @@ def test_nearest_nics_and_who_shares_them() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 9).flatmap(lambda n: st.lists(st.booleans(), min_size=n * n, max_size=n * n)))
-def test_domains_are_cliques_that_cover_everyone(bits: list[bool]) -> None:
+def test_domains_are_cliques_that_cover_all_devices(bits: list[bool]) -> None:
     size = math.isqrt(len(bits))
     linked = np.array(bits).reshape(size, size)
     linked |= linked.T
@@ -104,7 +104,7 @@ def test_domains_are_cliques_that_cover_everyone(bits: list[bool]) -> None:
         assert all(linked[a, b] for a in members for b in members if a != b)
 
 
-def test_every_word_has_its_distance_in_the_order_of_the_legend() -> None:
+def test_distances_follow_the_order_of_the_legend() -> None:
     words = ["X", "NV4", "PIX", "PXB", "PHB", "NODE", "SYS", "?"]
     assert distances([words]).tolist() == [list(range(8))]
     assert distances([["SOC"]]).tolist() == [[Distance.SYS]]  # drivers before 390
@@ -112,7 +112,7 @@ def test_every_word_has_its_distance_in_the_order_of_the_legend() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.sets(st.integers(0, 300), min_size=1, max_size=40))
-def test_cpu_lists_and_masks_read_what_they_write(cpus: set[int]) -> None:
+def test_cpu_lists_and_masks_round_trip(cpus: set[int]) -> None:
     ordered = tuple(sorted(cpus))
     assert parse_cpus(format_cpus(ordered)) == ordered
     mask = sum(1 << cpu for cpu in cpus)
@@ -120,7 +120,7 @@ def test_cpu_lists_and_masks_read_what_they_write(cpus: set[int]) -> None:
     assert cpus_of_mask(",".join(words)) == format_cpus(ordered)
 
 
-def test_cpu_lists_that_are_none_are_empty() -> None:
+def test_invalid_cpu_lists_are_empty() -> None:
     assert parse_cpus("N/A") == parse_cpus(None) == parse_cpus("") == ()
     assert cpus_of_mask("xyz") == ""
     assert count_cpus("6,14,22,30") == 4
