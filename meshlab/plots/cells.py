@@ -1,4 +1,4 @@
-"""Which rank is in which group: one coloured cell per rank."""
+"""The groups of an axis: one coloured cell per rank."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from meshlab.plots.style import (
     text_width,
     wrap_parts,
 )
+from meshlab.topology.placement.scene import fastest_axis
 from meshlab.units import SEPARATOR
 
 if TYPE_CHECKING:
@@ -32,25 +33,23 @@ __all__ = ["CellGrid", "membership", "membership_title"]
 
 Mask = npt.NDArray[np.bool_]
 
-_TEXT = 9.0
-_EVERY_CELL = 256
-"""Up to so many ranks every cell carries its numbers; beyond, each run of cells of one group carries one number."""
-
+_TEXT = 9.0  # font size
+_EVERY_CELL = 256  # up to this number of ranks every cell has numbers, above it each run of cells of one group
 _MOST_TICKS = 32
 
 
 @dataclass(frozen=True, slots=True)
 class CellGrid:
-    """How the ranks of a mesh lie on paper: row by row, in rank order.
+    """The layout of ranks in a figure: row by row, in rank order.
 
     Parameters
     ----------
     columns, rows : int
-        Cells along and across.
+        Number of cells per row, and number of rows.
     outer : tuple of (str, int, int)
-        Per axis that numbers the rows: its name, its size, and how many of its steps one row holds.
+        For each axis that numbers the rows: its name, its size, and the number of its steps per row.
     inner : tuple of (str, int)
-        The axes that lie wholly inside a row, with their sizes.
+        The axes inside a row, with their sizes.
     """
 
     columns: int
@@ -60,36 +59,41 @@ class CellGrid:
 
     @classmethod
     def of(cls, mesh: DeviceMesh, columns: int | None = None) -> CellGrid:
-        """Lay a mesh out: whole axes along x where that looks good, else a part of one, near 3:2.
+        """Return the layout of a mesh, with complete axes per row if possible, and an aspect ratio near 3:2.
 
         Raises
         ------
         MeshError
-            If `columns` does not cut the mesh at a whole number of steps of an axis.
+            If a row of `columns` ranks does not end at a multiple of the steps of an axis.
 
         Examples
         --------
         >>> CellGrid.of(DeviceMesh("pp=2, dp=2, tp=8")).columns, CellGrid.of(DeviceMesh("dp=2048, tp=8")).columns
         (8, 128)
         """
-        cuts = {}
+        # The possible widths of a row, and for each the axis that it divides and the number of its steps per row.
+        widths = {}
         for index, axis in enumerate(mesh.axes):
             inner = math.prod(mesh.shape[index + 1 :])
             steps = np.flatnonzero(axis.size % np.arange(1, axis.size + 1) == 0) + 1
-            cuts.update({inner * step: (index, step) for step in steps.tolist()})
+            widths.update({inner * step: (index, step) for step in steps.tolist()})
         if columns is None:
 
-            def ugliness(width: int) -> float:
-                index, step = cuts[width]
-                whole = step == 1 or step == mesh.shape[index]
-                readable = width <= _MOST_TICKS and mesh.world_size // width <= _MOST_TICKS
-                liked = (math.log(16) if mesh.world_size <= 16 else math.log(3.5)) if whole and readable else 0.0
-                return abs(math.log(width * width / mesh.world_size / 1.5)) - liked
+            def cost(width: int) -> float:
+                """Return the distance of the aspect ratio from 3:2, less a bonus for complete axes with all ticks."""
+                index, step = widths[width]
+                is_complete = step == 1 or step == mesh.shape[index]
+                has_ticks = width <= _MOST_TICKS and mesh.world_size // width <= _MOST_TICKS
+                bonus = math.log(16) if mesh.world_size <= 16 else math.log(3.5)
+                return abs(math.log(width * width / mesh.world_size / 1.5)) - bonus * (is_complete and has_ticks)
 
-            columns = min(sorted(cuts, reverse=True), key=ugliness)
-        if columns not in cuts:
-            raise MeshError(f"{columns} ranks a row cut {mesh} in the middle of an axis; it can have {sorted(cuts)}")
-        index, step = cuts[columns]
+            columns = min(sorted(widths, reverse=True), key=cost)
+        if columns not in widths:
+            raise MeshError(
+                f"columns={columns} splits an axis of {mesh} unevenly",
+                hint=f"choose one of {', '.join(map(str, sorted(widths)))}",
+            )
+        index, step = widths[columns]
         if step == mesh.shape[index]:
             index, step = index - 1, 1
         outer = [(axis.name, axis.size, 1) for axis in mesh.axes[: index + 1]]
@@ -100,11 +104,11 @@ class CellGrid:
 
     @property
     def counts_columns(self) -> bool:
-        """True when columns are counted, because a row holds a part of an axis or more than one can name."""
+        """True if columns have offsets instead of coordinates: a row has part of an axis, or too many ticks."""
         return self.columns > _MOST_TICKS or (bool(self.outer) and self.outer[-1][2] > 1)
 
     def row_names(self, rows: Sequence[int]) -> list[str]:
-        """Name rows by the coordinates of their ranks, and by their first rank where columns are counted.
+        """Return the names of rows: the coordinates of their ranks, and the first rank if columns have offsets.
 
         Examples
         --------
@@ -116,10 +120,10 @@ class CellGrid:
         shape = [size // step for _, size, step in self.outer]
         names = []
         for row in rows:
-            places = np.unravel_index(row, shape) if shape else ()
+            position = np.unravel_index(row, shape) if shape else ()
             parts = [
-                f"{name} {int(place) * step}" + (f"–{int(place) * step + step - 1}" if step > 1 else "")
-                for (name, _, step), place in zip(self.outer, places, strict=True)
+                f"{name} {int(number) * step}" + (f"–{int(number) * step + step - 1}" if step > 1 else "")
+                for (name, _, step), number in zip(self.outer, position, strict=True)
             ]
             if self.counts_columns:
                 parts.append(f"rank {row * self.columns}")
@@ -127,19 +131,19 @@ class CellGrid:
         return names
 
     def figure_box(self, *, widest: float = 792.0) -> tuple[tuple[float, float], tuple[float, float, float, float]]:
-        """A figure with room for the cells and the names of rows and columns.
+        """Return the size of a figure with room for the cells and the names of rows and columns.
 
         Parameters
         ----------
         widest : float, default 792
-            The most points that the figure may be wide.
+            Maximum width in points.
 
         Returns
         -------
         figsize : (float, float)
             Width and height in inches.
         rect : (float, float, float, float)
-            Left, bottom, width and height of the axes, as shares of the figure.
+            Left, bottom, width and height of the axes, as fractions of the figure.
         """
         left = max(text_width(name, _TEXT) for name in self.row_names([0, self.rows - 1])) + 16
         above, below = 40.0, 66.0 + (len(self.inner) > 1) * 16
@@ -150,7 +154,7 @@ class CellGrid:
 
 
 def membership_title(groups: Groups) -> list[str]:
-    """The parts of a title: what, how many groups of how many ranks, and who is left out.
+    """Return the parts of a title: axis, number and size of the groups, and number of ranks without a group.
 
     Examples
     --------
@@ -166,23 +170,24 @@ def membership_title(groups: Groups) -> list[str]:
 
 
 def membership(
-    mesh: MeshLike, axis: str | Sequence[str], *, ax: Axes | None = None, columns: int | None = None
+    mesh: MeshLike, axis: str | Sequence[str] | None = None, *, ax: Axes | None = None, columns: int | None = None
 ) -> Axes:
-    """Draw one cell per rank, coloured by the group that the rank is in along `axis`.
+    """Draw one cell per rank, coloured by its group.
 
-    Ranks lie row by row in rank order, the fastest axis along x. A gap parts neighbours of different groups, so the
-    colours may repeat after eight groups. Where there is room, the cell says the group's number and the rank; ranks in
-    no group are hatched. Everything is drawn as one image, whatever the size of the mesh.
+    Ranks are in rank order, row by row, with the fastest axis along x. A gap separates cells of different groups,
+    because colours repeat after eight groups. If there is room, cells contain the number of the group and the rank.
+    Ranks without a group are hatched.
 
     Parameters
     ----------
     mesh : DeviceMesh or str
-    axis : str or sequence of str
-        An axis, several axes, ``"world"``, or the name of a group.
+        A mesh or its text.
+    axis : str or sequence of str, optional
+        An axis, several axes, ``"world"``, or the name of a group. By default the fastest axis.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure of a fitting size without it.
+        The axes to draw on. By default a new figure is created.
     columns : int, optional
-        How many ranks lie in a row; the picture is near 3:2 without it.
+        Number of ranks per row. By default the figure has an aspect ratio near 3:2.
 
     Returns
     -------
@@ -191,17 +196,19 @@ def membership(
     Raises
     ------
     MeshError
-        If nothing has the name `axis`, or `columns` cuts an axis unevenly.
+        If there is no such axis or group.
+        If `columns` splits an axis unevenly.
 
     Examples
     --------
+    >>> import meshlab as ml
     >>> from matplotlib.figure import Figure
-    >>> ax = membership(DeviceMesh("dp=2, tp=4"), "tp", ax=Figure().add_subplot())
+    >>> ax = ml.plot.membership("dp=2, tp=4", "tp", ax=Figure().add_subplot())
     >>> ax.get_title(loc="left")
     'tp: 2 groups of 4 ranks'
     """
     mesh = as_mesh(mesh)
-    groups = mesh[axis]
+    groups = mesh[axis or fastest_axis(mesh)]
     grid = CellGrid.of(mesh, columns)
     if ax is None:
         from matplotlib import pyplot as plt
@@ -231,7 +238,8 @@ def _draw_cells(ax: Axes, color: npt.NDArray[np.int32], cell: float) -> None:
     if (color < 0).any():
         box = Rectangle((-0.5, -0.5), columns, rows, fill=False, hatch="////", linewidth=0, alpha=0.35, zorder=0)
         ax.add_patch(box)
-    # Without interpolation the SVG holds one pixel per rank, however large the picture is.
+    # One image for all cells, because a patch per rank would be too slow for large meshes. Without interpolation an SVG
+    # contains one pixel per rank.
     pixels = (rank_colors(color) * 255).round().astype(np.uint8)  # matplotlib draws bytes faster than floats
     ax.imshow(pixels, extent=extent, interpolation="none", zorder=1)
     paper = ax.get_facecolor()
@@ -245,17 +253,17 @@ def _draw_cells(ax: Axes, color: npt.NDArray[np.int32], cell: float) -> None:
         spine.set_visible(False)
 
 
-def _edges(beside: Mask, below: Mask) -> list[Any]:
-    """Line segments, each of shape (2, 2), along cell edges; neighbours in line become one segment.
+def _edges(right: Mask, below: Mask) -> list[Any]:
+    """Return line segments of shape (2, 2) along cell edges. Collinear edges that touch are one segment.
 
     Parameters
     ----------
-    beside : numpy.ndarray
-        Shape (rows, columns - 1): whether to draw between a cell and its right neighbour.
+    right : numpy.ndarray
+        bool of shape (rows, columns - 1): True for an edge between a cell and its right neighbour.
     below : numpy.ndarray
-        Shape (rows - 1, columns): whether to draw between a cell and the one below.
+        bool of shape (rows - 1, columns): True for an edge between a cell and the one below.
     """
-    line, start, stop = _runs(beside.T)
+    line, start, stop = _runs(right.T)
     vertical = np.stack([[line + 0.5, start - 0.5], [line + 0.5, stop - 0.5]]).transpose(2, 0, 1)
     line, start, stop = _runs(below)
     horizontal = np.stack([[start - 0.5, line + 0.5], [stop - 0.5, line + 0.5]]).transpose(2, 0, 1)
@@ -263,7 +271,7 @@ def _edges(beside: Mask, below: Mask) -> list[Any]:
 
 
 def _runs(mask: Mask) -> tuple[Any, Any, Any]:
-    """The runs of True in each row: the row, the first place, and the place after the last.
+    """Return the runs of True in each row: the row, the first index, and the index after the last.
 
     Examples
     --------
@@ -276,7 +284,7 @@ def _runs(mask: Mask) -> tuple[Any, Any, Any]:
 
 
 def _draw_numbers(ax: Axes, groups: Groups, color: npt.NDArray[np.int32], cell: float) -> str:
-    """Write group numbers and ranks where they fit; says which, for the note under the picture."""
+    """Write group numbers and ranks if there is room, and return the explanation for the note below the figure."""
     inks = text_colors(rank_colors(color))
     style: dict[str, Any] = {"ha": "center", "clip_on": True, "zorder": 3, "fontsize": _TEXT}
     width = text_width(str(len(groups) - 1), _TEXT) + 2
@@ -288,7 +296,7 @@ def _draw_numbers(ax: Axes, groups: Groups, color: npt.NDArray[np.int32], cell: 
         for row, column in zip(y.tolist(), x.tolist(), strict=True):
             ink = str(inks[row, int(column)])
             ax.text(column, row, str(color[row, int(column)]), color=ink, va="center_baseline", **style)
-        return "number: the group's" if len(y) else ""
+        return "number: group" if len(y) else ""
     rank_width = text_width(str(color.size - 1), _TEXT) + 4
     prefix = "rank " if cell >= rank_width + text_width("rank ", _TEXT) else ""
     with_rank = cell >= max(rank_width, 2.6 * _TEXT)
@@ -306,13 +314,14 @@ def _draw_numbers(ax: Axes, groups: Groups, color: npt.NDArray[np.int32], cell: 
             style.pop("color", None)
         if with_rank:
             ax.text(column, row + 1.3 * line, f"{prefix}{rank}", va="center", **style)
-    return f"bold: number of the group{'' if prefix or not with_rank else '; below it: rank'}"
+    return f"bold: group{'' if prefix or not with_rank else ', below: rank'}"
 
 
 def _run_centres(color: npt.NDArray[np.int32], *, within_cells: bool) -> tuple[Any, Any, Any]:
-    """Where to label the runs of cells of one group, once each: y, x and the width of the run in cells.
+    """Return the centre of every run of cells of one group, y and x, and its width in cells.
 
-    Runs go along rows, or along columns if no row has one. `within_cells` keeps x off the edges between cells.
+    Runs follow rows, or columns if no row has two equal neighbours. With `within_cells`, x is never on an edge between
+    cells.
     """
     along_rows = bool((color[:, 1:] == color[:, :-1]).any())
     lines = color if along_rows else color.T
@@ -333,9 +342,9 @@ def _name_cells(ax: Axes, grid: CellGrid, row_height: float, note: str) -> None:
     ax.set_yticks(rows, grid.row_names(rows))
     if grid.counts_columns:
         column_step = max(1, grid.columns // 8)
-        places = list(range(0, grid.columns, column_step))
-        ax.set_xticks(places, [f"+{place}" for place in places])
-        label = "rank = the row's first + column"
+        offsets = list(range(0, grid.columns, column_step))
+        ax.set_xticks(offsets, [f"+{offset}" for offset in offsets])
+        label = "rank = first rank of the row + column"
     else:
         fastest, size = grid.inner[-1]
         ax.set_xticks(range(grid.columns), [str(column % size) for column in range(grid.columns)])
@@ -356,5 +365,5 @@ def _name_cells(ax: Axes, grid: CellGrid, row_height: float, note: str) -> None:
 
 
 def _tick_step(count: int, spacing: float, wanted: float) -> int:
-    """The smallest power of two of steps that lie `wanted` points apart, `spacing` points each."""
+    """Return the smallest power of two of steps of `spacing` points that is at least `wanted` points long."""
     return 1 << max(0, math.ceil(math.log2(wanted / spacing))) if count > 1 else 1

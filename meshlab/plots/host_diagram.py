@@ -1,4 +1,4 @@
-"""One host: its CPUs, PCIe switches, GPUs and NICs, and the links between them."""
+"""The inside of a host: CPUs, PCIe switches, GPUs and NICs, and the links between them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshlab.errors import TopologyError
 from meshlab.plots.style import PALETTE, WRONG, axes_size, set_title, text_colors, text_width
 from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.links import Distance
-from meshlab.topology.model.presets import ClusterLike, as_cluster
+from meshlab.topology.model.presets import ClusterLike, as_node
 from meshlab.units import format_bandwidth
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["host"]
 
 _POINTS = 9.0
-_BOX, _GAP = 50.0, 10.0  # width of a box and of a gap, in points of a figure of our own
-_BRANCH_GAP = 10.0  # between what hangs on two switches
+_BOX, _GAP = 50.0, 10.0  # width of a box and of a gap, in points of a new figure
+_BRANCH_GAP = 10.0  # between two switches
 _NVLINK_Y, _END_Y, _SWITCH_Y, _CPU_Y = 0.0, 1.15, 2.3, 3.3  # rows from the bottom to the top
 _HIGH = 0.42  # half the height of a box
 _GPU, _NIC, _SWITCH, _CPU = PALETTE[2], PALETTE[1], PALETTE[7], PALETTE[4]
@@ -33,17 +33,17 @@ _MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """What hangs together below one CPU: GPUs and NICs behind one PCIe switch, or one of them alone."""
+    """GPUs and NICs below one PCIe switch, or a single one of them below a CPU."""
 
     numa: str
-    word: str  # how near its ends are to each other; empty for one end alone
+    word: str  # the link word of its endpoints, empty for a single endpoint
     gpus: tuple[int, ...]
     nics: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Sheet:
-    """Where to draw, and points per unit across."""
+    """The axes to draw on, and the scale: points per horizontal unit."""
 
     ax: Axes
     scale: float
@@ -79,20 +79,20 @@ class _Sheet:
         self.ax.text(x, y, label, fontsize=_POINTS, **look)
 
 
-def host(cluster: ClusterLike, node: int | str = 0, *, ax: Axes | None = None) -> Axes:
-    """Draw the inside of one host: CPUs above, PCIe switches below them, then GPUs and NICs, and NVLink at the bottom.
+def host(cluster: ClusterLike | Node, node: int | str = 0, *, ax: Axes | None = None) -> Axes:
+    """Draw the inside of a host: CPUs at the top, then PCIe switches, GPUs and NICs, and NVLink at the bottom.
 
-    A line is as wide as the link is fast. NICs behind one switch share a box. Red marks a GPU that has no NVLink while
-    others have it.
+    The width of a line is the speed of the link. NICs below one switch share a box. GPUs without NVLink are marked in
+    red if other GPUs have it.
 
     Parameters
     ----------
-    cluster : Cluster or str
-        A cluster, or the name of a preset.
+    cluster : Cluster, Node or str
+        A cluster or the name of a preset, or the host itself.
     node : int or str, default 0
-        The host, by number or name.
+        The host, by index or name.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure when left out.
+        The axes to draw on. By default a new figure is created.
 
     Returns
     -------
@@ -101,21 +101,26 @@ def host(cluster: ClusterLike, node: int | str = 0, *, ax: Axes | None = None) -
     Raises
     ------
     TopologyError
-        If the host has no device, or more than 64.
+        If there is no such host.
+        If the host has no devices, or more than 64.
 
     Examples
     --------
+    >>> import meshlab as ml
     >>> from matplotlib.figure import Figure
-    >>> from meshlab.topology.model.presets import preset
-    >>> ax = host(preset("dgx-h100"), ax=Figure((12, 5)).add_subplot())
+    >>> ax = ml.plot.host("dgx-h100", ax=Figure((12, 5)).add_subplot())
     >>> [text.get_text() for text in ax.texts if "NVLink" in text.get_text()]
     ['NVLink · NV18 between all · 371\u2009GB/s each']
     """
-    host = as_cluster(cluster).node(node)
+    host = as_node(cluster, node)
     if not host.devices:
-        raise TopologyError(f"{host.name} has no device to draw: {'; '.join(host.notes) or 'none is known'}")
+        reason = "; ".join(host.notes) or "no devices are known"
+        raise TopologyError(f"nothing to draw for {host.name}: {reason}", hint="choose a host with devices")
     if len(host.devices) > _MOST:
-        raise TopologyError(f"{host.name} has {len(host.devices)} devices, too many for one picture; take plot_links")
+        raise TopologyError(
+            f"{host.name} has {len(host.devices)} devices, but this figure can show at most {_MOST}",
+            hint="draw the link matrix with ml.plot.links()",
+        )
     branches = _branches(host)
     boxes = sum(len(branch.gpus) + bool(branch.nics) for branch in branches)
     wide = boxes * (_BOX + _GAP) + (len(branches) - 1) * _BRANCH_GAP + _GAP
@@ -134,18 +139,19 @@ def host(cluster: ClusterLike, node: int | str = 0, *, ax: Axes | None = None) -
 
 
 def _branches(host: Node) -> list[_Branch]:
-    """Ends that share a PCIe switch, found from words and NUMA nodes, in the order of CPUs and GPUs."""
+    """Return the endpoints of every PCIe switch, derived from the link words, in the order of CPUs and GPUs."""
     gpus = len(host.devices)
     near = (host.distance >= Distance.PIX) & (host.distance <= Distance.PXB)
     numas = [device.numa for device in host.devices] + [nic.numa for nic in host.nics]
+    # Connected components of "shares a PCIe switch": endpoints of nested switches (PXB) are one branch.
     left = set(range(len(numas)))
     branches = []
     while left:
         together, edge = {min(left)}, [min(left)]
         while edge:
-            fresh = {int(k) for k in np.flatnonzero(near[edge.pop()])} & (left - together)
-            together |= fresh
-            edge += fresh
+            found = {int(k) for k in np.flatnonzero(near[edge.pop()])} & (left - together)
+            together |= found
+            edge += found
         left -= together
         members = sorted(together)
         words = [host.distance[i, j] for i in members for j in members if i < j and near[i, j]]
@@ -185,7 +191,7 @@ def _draw(sheet: _Sheet, host: Node, branches: Sequence[_Branch]) -> None:
 
 
 def _draw_branch(sheet: _Sheet, word: str, ends: Sequence[tuple[float, float]]) -> None:
-    """Lines from ends up to their switch and on to the CPU, or straight to the CPU."""
+    """Draw lines from endpoints to their switch and from there to the CPU, or directly to the CPU."""
     top = _CPU_Y - _HIGH
     if not word or len(ends) == 1:
         for x, gbs in ends:
@@ -232,7 +238,7 @@ def _draw_nvlink(sheet: _Sheet, host: Node, gpu_x: dict[int, float]) -> None:
         return
     if not links.any():
         known = host.nvlink_known and not (host.distance[:count, :count] == Distance.UNKNOWN).any()
-        label = "no NVLink" if known else "NVLink: the source does not say"
+        label = "no NVLink" if known else "NVLink: not in the source"
         sheet.text(min(gpu_x.values()) - _BOX / 2, _NVLINK_Y - 0.3, label, va="center")
         return
     on = [gpu for gpu in range(count) if links[gpu].any()]
@@ -248,7 +254,7 @@ def _draw_nvlink(sheet: _Sheet, host: Node, gpu_x: dict[int, float]) -> None:
 
 
 def _draw_fabric(sheet: _Sheet, host: Node, on: Sequence[int], gpu_x: dict[int, float], links: int) -> None:
-    """NVLink between all: a bar that every GPU hangs on."""
+    """Draw NVLink between all pairs, as a bar that connects all GPUs."""
     from matplotlib.patches import Rectangle
 
     gbs = float(host.gbs[on[0], on[1]])
@@ -256,13 +262,13 @@ def _draw_fabric(sheet: _Sheet, host: Node, on: Sequence[int], gpu_x: dict[int, 
         sheet.line((gpu_x[gpu], _END_Y - _HIGH), (gpu_x[gpu], _NVLINK_Y - 0.18), gbs, color=_GPU)
     left, right = min(gpu_x[gpu] for gpu in on) - _BOX / 2, max(gpu_x[gpu] for gpu in on) + _BOX / 2
     sheet.ax.add_patch(Rectangle((left, _NVLINK_Y - 0.38), right - left, 0.2, color=_GPU, zorder=2))
-    whom = "all" if len(on) == len(host.devices) else f"{len(on)} of {len(host.devices)}"
+    members = "all" if len(on) == len(host.devices) else f"{len(on)} of {len(host.devices)}"
     rate = f" · {format_bandwidth(gbs)} each" if np.isfinite(gbs) else ""
-    sheet.text(left, _NVLINK_Y - 0.44, f"NVLink · NV{links} between {whom}{rate}", va="top")
+    sheet.text(left, _NVLINK_Y - 0.44, f"NVLink · NV{links} between {members}{rate}", va="top")
 
 
 def _draw_arcs(sheet: _Sheet, host: Node, on: Sequence[int], gpu_x: dict[int, float]) -> None:
-    """NVLink between some pairs: an arc per pair, as wide as it has links."""
+    """Draw NVLink between some pairs, as arcs with a width for the number of links."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import FancyArrowPatch
 
@@ -286,7 +292,7 @@ def _draw_arcs(sheet: _Sheet, host: Node, on: Sequence[int], gpu_x: dict[int, fl
 
 
 def _nic_label(host: Node, nics: Sequence[int], scale: float) -> str:
-    """The name or names of the NICs of one box, and how fast they are."""
+    """Return the label of a box of NICs: their names and their line rate."""
     first, last = host.nics[nics[0]].name, host.nics[nics[-1]].name
     tail = re.search(r"\d+$", last)
     name = first if len(nics) == 1 else f"{first}–{tail[0]}" if tail else f"{first} +{len(nics) - 1}"

@@ -1,4 +1,4 @@
-"""The picture of a machine with a mesh on it: one cell per device, in blocks per host, coloured by group."""
+"""The topology figure: one cell per device, in one block per host, coloured by group."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from meshlab.plots.style import (
 )
 from meshlab.topology.model.cluster import Ints
 from meshlab.topology.model.presets import ClusterLike
+from meshlab.topology.placement.placement import Placement
 from meshlab.topology.placement.scene import View, make_view
 from meshlab.units import SEPARATOR
 
@@ -35,20 +36,20 @@ Pixels = npt.NDArray[np.uint8]
 
 _IDLE = (128, 128, 128, 60)  # a device without a rank: pale on white and on black
 _GAP = 0.36  # between blocks, in cells
-_WIDTH, _HEIGHT = 10.0, 6.4  # inches for the blocks of a figure of our own
-_TALL = 9.0  # and where every block says its groups
+_WIDTH, _HEIGHT = 10.0, 6.4  # inches for the blocks of a new figure
+_TALL = 9.0  # height if every block lists its groups
 _LARGEST_CELL = 0.8  # inches
 _SEAM = 0.025  # inches
-_POINTS = 9.0  # the smallest text
-_LINE = _POINTS * 1.35 / 72  # inches that a line of it takes
-_CHAR = _POINTS * 0.64 / 72  # inches that a digit or letter of it takes
+_POINTS = 9.0  # font size
+_LINE = _POINTS * 1.35 / 72  # height of a line in inches
+_CHAR = _POINTS * 0.64 / 72  # width of a character in inches
 _MOST_TEXTS = 1300
 _COLUMNS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
 
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """Where blocks and cells lie, in pixels of the image."""
+    """The layout of blocks and cells in pixels of the image."""
 
     wide: int  # cells of a block
     high: int
@@ -57,7 +58,7 @@ class _Blocks:
     side: int  # pixels of a cell; one of them is the seam
     label: int  # pixels above a block for its name
     inch: float  # inches per pixel
-    spans: bool  # whether its groups stand below the name of a block
+    spans: bool  # True if the groups of a block are listed below its name
 
     @property
     def gap(self) -> int:
@@ -74,36 +75,36 @@ class _Blocks:
 
     @property
     def cell(self) -> float:
-        """The side of a cell in inches."""
+        """Side of a cell in inches."""
         return self.side * self.inch
 
 
 def topology(
-    mesh: MeshLike | None = None,
+    mesh: MeshLike | Placement | ClusterLike | None = None,
     cluster: ClusterLike | None = None,
     *,
-    axis: str | None = None,
+    axis: str | Sequence[str] | None = None,
     devices: Sequence[int] | Ints | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw hosts and their devices, coloured by the groups of one axis.
+    """Draw hosts and their devices, coloured by the groups of an axis.
 
-    Neighbours of one group grow together; a seam divides groups. Colours repeat beyond eight groups, so the number
-    stands in the cell where there is room; else the host says beside its name which groups it holds.
+    Adjacent cells of one group are joined, and a seam separates groups. Colours repeat after eight groups, so cells
+    also contain the number of the group. If they are too small, the groups of each host are listed next to its name.
 
     Parameters
     ----------
-    mesh : DeviceMesh or str, optional
-        Left out, the machine itself is drawn.
+    mesh : DeviceMesh, str, Placement or Cluster, optional
+        A mesh or its text, or a placement. Without `cluster` also a cluster or the name of a preset.
     cluster : Cluster or str, optional
-        A cluster, or the name of a preset. Left out, the ranks are drawn along the fastest axis, without a machine.
-    axis : str, optional
-        What the colour tells: an axis such as ``"tp"``, several such as ``"dp-cp"``, the name of a group, or a level
-        of the cluster such as ``"leaf"``. Left out, the fastest axis.
+        A cluster, or the name of a preset. By default the ranks are drawn without hardware.
+    axis : str or sequence of str, optional
+        An axis such as ``"tp"``, several such as ``"dp-cp"``, the name of a group, or a level of the cluster such as
+        ``"leaf"``. By default the fastest axis, or without a mesh the outermost level with several domains.
     devices : sequence of int, optional
-        The device of every rank; rank r is on device r when left out.
+        The device of every rank. By default rank r uses device r.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure when left out.
+        The axes to draw on. By default a new figure is created.
 
     Returns
     -------
@@ -112,19 +113,20 @@ def topology(
     Raises
     ------
     TopologyError
-        If neither mesh nor cluster was given, or the mesh does not fit on the cluster.
+        If neither a mesh nor a cluster is given.
+        If the mesh has more ranks than the cluster has devices.
     MeshError
-        If nothing is called `axis`.
+        If there is no such axis or group.
 
     Examples
     --------
+    >>> import meshlab as ml
     >>> from matplotlib.figure import Figure
-    >>> from meshlab.mesh.mesh import DeviceMesh
-    >>> from meshlab.topology.model.presets import preset
-    >>> mesh, cluster = DeviceMesh("dp=2, tp=8"), preset("dgx-h100", nodes=2)
-    >>> ax = topology(mesh, cluster, axis="dp", ax=Figure((12, 4)).add_subplot())
+    >>> ax = ml.plot.topology("dp=2, tp=8", ml.preset("dgx-h100", nodes=2), axis="dp", ax=Figure((12, 4)).add_subplot())
     >>> ax.get_title(loc="left")
     'dp (8 groups of 2) · 2 nodes · 16 × H100 80GB · NVLink domains of 8'
+    >>> ml.plot.topology("dgx-h100", ax=Figure((12, 4)).add_subplot()).get_title(loc="left")
+    'DGX H100 · 1 node · 8 × H100 80GB · NVLink domains of 8'
     """
     view = make_view(mesh, cluster, axis, devices)
     if ax is None:
@@ -149,9 +151,9 @@ def _new_axes(view: View) -> tuple[Axes, _Blocks]:
 
 
 def _fit(view: View, width: float, height: float, tall: float | None = None) -> _Blocks:
-    """Choose the grid with the largest cells; blocks carry their names where every name has room.
+    """Choose the grid with the largest cells. Blocks have their names above them if all names fit.
 
-    Where colours repeat and numbers find no room in it, blocks carry their groups too, on up to `tall` inches.
+    If colours repeat and cells have no room for numbers, blocks also list their groups, on up to `tall` inches.
     """
     grid = _largest(view, width, height, view.blocks)
     if not _needs_spans(view, grid) or len(view.blocks) > _MOST_TEXTS:
@@ -175,8 +177,8 @@ def _largest(view: View, width: float, height: float, labels: Sequence[str], *, 
                 cell = min(across, down, _LARGEST_CELL)
                 if cell <= 0 or (labelled and cell * wide < longest * _CHAR):
                     continue
-                # A line of text is worth a third of a cell's size, full rows are worth a little, and so are long flat
-                # blocks.
+                # Heuristic weights: a line of text is worth a third of the cell size, complete rows are worth 10 %, and
+                # wide blocks win ties.
                 score = cell * (1 + 0.34 * labelled) * (1.1 if blocks % columns == 0 else 1) * (1 + 0.02 * wide / cells)
                 if score > best[0]:
                     best = score, _grid(wide, high, columns, rows, labelled, cell)
@@ -190,7 +192,7 @@ def _grid(wide: int, high: int, columns: int, rows: int, lines: int, cell: float
 
 
 def _spans(view: View) -> list[str]:
-    """Which groups every block holds: ``dp 0–7``."""
+    """Return the groups of every block, such as ``dp 0–7``."""
     order = np.argsort(view.block_of, kind="stable")
     ends = np.searchsorted(view.block_of[order], np.arange(1, len(view.blocks)))
     return [_span(view.word, groups) for groups in np.split(view.group_of[order], ends)]
@@ -208,12 +210,12 @@ def _span(word: str, groups: Ints) -> str:
 
 
 def _needs_spans(view: View, grid: _Blocks) -> bool:
-    """Whether colours repeat and nothing else tells the groups apart."""
+    """Return whether colours repeat and no numbers distinguish the groups."""
     return view.n_groups > len(PALETTE) and not _numbers_cells(view, grid) and not _numbers_blocks(view, grid)
 
 
 def _row_names(view: View, grid: _Blocks, spans: bool) -> list[str]:
-    """What stands at the left where blocks have no room for their names: the first block of some rows."""
+    """Return the labels at the left if blocks have no room for their names: the first block of some rows."""
     firsts = range(0, grid.rows * grid.columns, _lines_apart(grid) * grid.columns)
     names = [view.blocks[first] for first in firsts]
     if not spans:
@@ -255,11 +257,11 @@ def _numbers_blocks(view: View, grid: _Blocks) -> bool:
 
 
 def _meaning(view: View, grid: _Blocks) -> str:
-    """What colour and number say."""
+    """Return the note below the figure, which explains colours and numbers."""
     numbered = " and number" if _numbers_cells(view, grid) or _numbers_blocks(view, grid) else ""
     repeats = f", repeating after {len(PALETTE)}" if view.n_groups > len(PALETTE) else ""
-    left = " · at the left: where a row begins" if _needs_spans(view, grid) and not grid.label else ""
-    below = f" · below the name: its {view.word} groups" if grid.spans else ""
+    left = " · at the left: first host of the row" if _needs_spans(view, grid) and not grid.label else ""
+    below = f" · below the name: {view.word} groups of the host" if grid.spans else ""
     idle = " · pale: no rank" if (view.group_of < 0).any() else ""
     return f"{view.subtitle} · colour{numbered}: {view.word}{repeats}{below}{left}{idle}"
 
@@ -290,7 +292,7 @@ def _draw(view: View, grid: _Blocks, ax: Axes) -> None:
 
 
 def _corners(view: View, grid: _Blocks) -> tuple[Ints, Ints]:
-    """The upper left pixel of every cell: column and row."""
+    """Return the upper left pixel of every cell: column and row."""
     across, down = grid.block_size
     column = view.block_of % grid.columns * across + view.slot_of % grid.wide * grid.side
     row = view.block_of // grid.columns * down + view.slot_of // grid.wide * grid.side + grid.label
@@ -298,10 +300,10 @@ def _corners(view: View, grid: _Blocks) -> tuple[Ints, Ints]:
 
 
 def _paint(view: View, grid: _Blocks, colors: Pixels) -> Pixels:
-    """The image as RGBA: cells with a seam to the right and below, dark inside a group and clear between groups."""
+    """Return the RGBA image. Each cell has a seam at the right and below: dark inside a group, clear between groups."""
     high, wide = grid.shape
     down_cells, across_cells = grid.rows * grid.high, grid.columns * grid.wide
-    # One entry per cell on a dense grid, without the gaps and labels; -2 where no device is.
+    # A dense grid with one entry per cell, without gaps and labels; -2 for positions without a device.
     dense_row = view.block_of // grid.columns * grid.high + view.slot_of // grid.wide
     dense_column = view.block_of % grid.columns * grid.wide + view.slot_of % grid.wide
     group = np.full((down_cells, across_cells), -2, dtype=np.int64)
@@ -320,7 +322,7 @@ def _paint(view: View, grid: _Blocks, colors: Pixels) -> Pixels:
         down_cells, grid.side, across_cells, grid.side, 4
     )
     darker = color.copy()
-    if _numbers_cells(view, grid):  # finer seams inside a group would only shimmer
+    if _numbers_cells(view, grid):  # in smaller cells, dark seams inside a group only cause moiré
         darker[..., :3] = (color[..., :3] * 0.8).astype(np.uint8)
     clear = np.zeros(4, dtype=np.uint8)
     tiles[:, :, :, -1] = np.where(same_right[..., None], darker, clear)[:, None]
@@ -336,7 +338,7 @@ def _paint(view: View, grid: _Blocks, colors: Pixels) -> Pixels:
 
 
 def _inks(view: View, colors: Pixels) -> list[str]:
-    """The colour of the text in every cell; a pale cell takes the figure's own."""
+    """Return the text colour of every cell. A pale cell uses the text colour of the figure."""
     from matplotlib import rcParams
 
     inks = text_colors(colors / 255).astype(object)
@@ -345,7 +347,7 @@ def _inks(view: View, colors: Pixels) -> list[str]:
 
 
 def _write_cells(view: View, grid: _Blocks, colors: Pixels, column: Ints, row: Ints, ax: Axes) -> None:
-    """Write the number of the group into every cell, and the rank above it where there is room."""
+    """Write the number of the group into every cell, and the rank above it if there is room."""
     longest = max(len(f"{view.word} {view.n_groups - 1}"), len(f"rank {view.rank_of.max()}")) + 0.5
     worded = grid.cell >= max(longest * _CHAR, 2 * _LINE)
     middle = (grid.side - 1) / 2
@@ -360,7 +362,7 @@ def _write_cells(view: View, grid: _Blocks, colors: Pixels, column: Ints, row: I
 
 
 def _write_block_numbers(view: View, grid: _Blocks, colors: Pixels, ax: Axes) -> None:
-    """Write the number of the group across every block; all cells of a block are of one group."""
+    """Write one number per block, if all cells of every block belong to one group."""
     across, down = grid.block_size
     _, first = np.unique(view.block_of, return_index=True)
     inks = np.array(_inks(view, colors), dtype=object)[first].tolist()
@@ -372,7 +374,7 @@ def _write_block_numbers(view: View, grid: _Blocks, colors: Pixels, ax: Axes) ->
 
 
 def _write_blocks(view: View, grid: _Blocks, ax: Axes) -> None:
-    """Name every block above it; where there is no room, name the first block of some rows at the left."""
+    """Write the name of every block above it, or without room the first block of some rows at the left."""
     across, down = grid.block_size
     if grid.label:
         lower = 0.03 / grid.inch
@@ -387,7 +389,7 @@ def _write_blocks(view: View, grid: _Blocks, ax: Axes) -> None:
     names = _row_names(view, grid, _needs_spans(view, grid))
     figure = ax.get_figure(root=True)
     room = 0.0 if figure is None else ax.get_position().x0 * figure.get_size_inches()[0] * 72
-    if _width_of(names) + 4 > room:  # an axes that was given may have room for the bare names only
+    if _width_of(names) + 4 > room:  # axes of the caller may have room for the names only
         names = _row_names(view, grid, False)
     for number, name in enumerate(names):
         y = number * every * down + grid.high * grid.side / 2
@@ -395,7 +397,7 @@ def _write_blocks(view: View, grid: _Blocks, ax: Axes) -> None:
 
 
 def _write_legend(view: View, ax: Axes) -> float:
-    """Name the colours below the picture; returns the points that it takes."""
+    """Draw the legend below the figure, and return its height in points."""
     from matplotlib.patches import Patch
 
     handles = [

@@ -1,18 +1,22 @@
-"""A group's ring over the links: its ranks on a circle, host by host, and a hop for every level that it crosses."""
+"""The ring of a group: its ranks on a circle, host by host, and a curve for every hop."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from meshlab.errors import TopologyError
+from meshlab.mesh.mesh import MeshLike
 from meshlab.plots.style import PALETTE, axes_size, set_title, text_colors, text_width
-from meshlab.topology.model.cluster import INNER_LEVELS
+from meshlab.topology.model.cluster import INNER_LEVELS, Cluster, Ints
 from meshlab.topology.model.links import Distance
+from meshlab.topology.model.presets import ClusterLike
 from meshlab.topology.placement.crossings import ring_hops
-from meshlab.topology.placement.placement import Placement
+from meshlab.topology.placement.placement import Placement, as_placement
+from meshlab.topology.placement.scene import fastest_axis
 from meshlab.units import format_bandwidth
 
 if TYPE_CHECKING:
@@ -22,27 +26,51 @@ __all__ = ["ring"]
 
 _POINTS = 9.0
 _RADIUS, _HOSTS, _NAMES = 1.0, 1.14, 1.22  # of ranks, host arcs, and host names
-_EDGE = 1.5  # half the height of the picture
+_EDGE = 1.5  # half the height of the figure
 _MOST = 4096
-# By level from the device outwards: what a hop looks like, and how deep it bows to the middle of the circle.
+# Line style of a hop by level, from the device outwards, and the depth of its curve towards the centre of the circle.
 _STYLES: tuple[Any, ...] = ((0, (1, 1)), "-", (0, (4, 1)), (0, (6, 1.5, 1, 1.5)), (0, (2, 1)), "-")
 _COLORS = (PALETTE[7], PALETTE[2], PALETTE[0], PALETTE[1], PALETTE[3], PALETTE[5])
 _WIDTHS = (1.5, 4.0, 3.0, 2.5, 2.5, 2.5)
 _DEPTHS = (0.05, 0.1, 0.25, 0.45, 0.75, 1.05)
 
 
-def ring(placement: Placement, group: str, *, ax: Axes | None = None) -> Axes:
-    """Draw the ring of one group, as NCCL builds it: every host once, in the order of its first rank.
+@overload
+def ring(mesh: Placement, axis: str | Sequence[str] | None = None, /, *, ax: Axes | None = None) -> Axes: ...
+@overload
+def ring(
+    mesh: MeshLike | Placement,
+    cluster: ClusterLike | None = None,
+    *,
+    axis: str | Sequence[str] | None = None,
+    devices: Sequence[int] | Ints | None = None,
+    ax: Axes | None = None,
+) -> Axes: ...
+def ring(
+    mesh: MeshLike | Placement,
+    cluster: Any = None,
+    *,
+    axis: str | Sequence[str] | None = None,
+    devices: Sequence[int] | Ints | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw the ring of a group as NCCL builds it: every host once, in the order of its first rank.
 
-    The farther a hop goes, the deeper it bows to the middle.
+    Hops over outer levels are curved more towards the centre.
 
     Parameters
     ----------
-    placement : Placement
-    group : str
-        A group by name, such as ``"dp_0"`` or ``"world"``.
+    mesh : DeviceMesh, str or Placement
+        A mesh or its text, or a placement.
+    cluster : Cluster or str
+        A cluster, or the name of a preset. After a placement, the second argument is `axis`.
+    axis : str or sequence of str, optional
+        The name of a group, such as ``"dp_3"`` or ``"world"``. For an axis or several axes, the first group is drawn.
+        By default the fastest axis.
+    devices : sequence of int, optional
+        The device of every rank. By default rank r uses device r.
     ax : matplotlib.axes.Axes, optional
-        Where to draw; a new figure when left out.
+        The axes to draw on. By default a new figure is created.
 
     Returns
     -------
@@ -51,27 +79,29 @@ def ring(placement: Placement, group: str, *, ax: Axes | None = None) -> Axes:
     Raises
     ------
     MeshError
-        If there is no such group.
+        If there is no such axis or group.
     TopologyError
-        If it has one rank, or more than 4,096.
+        If there is no cluster, or the mesh has more ranks than the cluster has devices.
+        If the group has one rank, or more than 4,096.
 
     Examples
     --------
+    >>> import meshlab as ml
     >>> from matplotlib.figure import Figure
-    >>> from meshlab.mesh.mesh import DeviceMesh
-    >>> from meshlab.topology.placement.placement import place
-    >>> from meshlab.topology.model.presets import preset
-    >>> placement = place(DeviceMesh("tp=16"), preset("dgx-h100", nodes=2))
-    >>> ax = ring(placement, "tp_0", ax=Figure((8, 6)).add_subplot())
+    >>> ax = ml.plot.ring("tp=16", ml.preset("dgx-h100", nodes=2), axis="tp", ax=Figure((8, 6)).add_subplot())
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['14 hops over NV18 · 371\u2009GB/s', '2 hops over leaf · 48.0\u2009GB/s']
     """
-    ranks = placement.mesh.group(group)
+    if isinstance(mesh, Placement) and axis is None and not isinstance(cluster, Cluster):
+        cluster, axis = None, cluster
+    placement = as_placement(mesh, cluster, devices)
+    groups = placement.mesh[axis or fastest_axis(placement.mesh)]
+    ranks = groups[0]
     size = len(ranks)
     if size < 2:
-        raise TopologyError(f"{group} has one rank, so there is no ring to draw")
+        raise TopologyError(f"group {ranks.name} has only one rank", hint="choose an axis with several ranks")
     if size > _MOST:
-        raise TopologyError(f"{group} has {size:,} ranks; a picture of more than {_MOST:,} shows nothing")
+        raise TopologyError(f"group {ranks.name} has {size:,} ranks, but a ring can show at most {_MOST:,}")
     if ax is None:
         from matplotlib import pyplot as plt
 
@@ -83,10 +113,13 @@ def ring(placement: Placement, group: str, *, ax: Axes | None = None) -> Axes:
     _draw_ranks(ax, order, where)
     _draw_hosts(ax, placement, order, angle)
     width, height = axes_size(ax)
-    # The circle stands at the left, the legend beside it.
+    # The circle is at the left, the legend at its right.
     ax.set(xlim=(-_EDGE, -_EDGE + 2 * _EDGE * width / height), ylim=(-_EDGE, _EDGE), aspect="equal")
     ax.set_axis_off()
-    set_title(ax, [f"{group}: the ring of {size:,} ranks", placement.cluster.title or placement.cluster.summary])
+    title = [f"{ranks.name}: ring of {size:,} ranks", placement.cluster.title or placement.cluster.summary]
+    if len(groups) > 1:
+        title.insert(1, f"one of {len(groups):,} {groups.name} groups")
+    set_title(ax, title)
     return ax
 
 
@@ -110,7 +143,7 @@ def _draw_hops(
         step = min(kind // 16, len(_COLORS) - 1)
         look: Any = {"color": _COLORS[step], "linewidth": _WIDTHS[step], "linestyle": _STYLES[step]}
         curves = _bowed(where[mine], np.roll(where, -1, axis=0)[mine], _DEPTHS[step])
-        ax.add_collection(LineCollection(list(curves), zorder=1, **_plural(look)))
+        ax.add_collection(LineCollection(list(curves), zorder=1, **_of_collection(look)))
         first = int(np.flatnonzero(mine)[0])
         word = names[kind // 16]
         if kind % 16 != Distance.UNKNOWN:
@@ -118,37 +151,38 @@ def _draw_hops(
         rates = gbs[mine]
         rate = f" · {format_bandwidth(float(rates.min()))}" if np.isfinite(rates).all() else ""
         taper = max(tapers[: kind // 16 + 1])
-        rate += f", behind a 1:{taper:g} taper" if taper > 1 else ""
+        rate += f", 1:{taper:g} oversubscribed" if taper > 1 else ""
         hops = int(mine.sum())
         handles.append(Line2D([], [], label=f"{hops:,} hop{'s' * (hops > 1)} over {word}{rate}", **look))
     hosts = np.unique(placement.rank_map.node[order])[:200]
-    beside = text_width(max((placement.cluster.names[host] for host in hosts), key=len), _POINTS)
-    place: Any = {"loc": "center left", "bbox_to_anchor": (_legend_at(ax, beside), 0.5), "frameon": False}
+    names_width = text_width(max((placement.cluster.names[host] for host in hosts), key=len), _POINTS)
+    place: Any = {"loc": "center left", "bbox_to_anchor": (_legend_at(ax, names_width), 0.5), "frameon": False}
     ax.legend(handles=handles, fontsize=_POINTS + 1, handlelength=3.4, labelspacing=0.8, **place)
 
 
 def _bowed(start: npt.NDArray[np.float64], end: npt.NDArray[np.float64], depth: float) -> npt.NDArray[np.float64]:
-    """Curves from start to end that bow to the middle; shape (hops, points, 2)."""
+    """Return curves from start to end that are bent towards the centre; shape (hops, points, 2)."""
     middle = (start + end) / 2
     reach = np.linalg.norm(middle, axis=1, keepdims=True)
-    # Two points opposite each other have no side to bow from; they stay straight.
+    # Between opposite points the line already passes through the centre, and there is no direction to bend it.
     control = np.where(reach > 1e-9, middle * (1 - depth / np.maximum(reach, depth)), middle)
     t = np.linspace(0, 1, 24)[None, :, None]
     return (1 - t) ** 2 * start[:, None] + 2 * t * (1 - t) * control[:, None] + t**2 * end[:, None]
 
 
-def _plural(look: dict[str, Any]) -> dict[str, Any]:
+def _of_collection(look: dict[str, Any]) -> dict[str, Any]:
+    """Return the properties of a line with the names that a LineCollection has for them."""
     return {"colors": look["color"], "linewidths": look["linewidth"], "linestyles": [look["linestyle"]]}
 
 
 def _legend_at(ax: Axes, names: float) -> float:
-    """Where the legend begins, beside the names of the hosts; as a share of the width."""
+    """Return the left edge of the legend, next to the host names, as a fraction of the width."""
     width, height = axes_size(ax)
     return float(((_NAMES + _EDGE) / (2 * _EDGE) * height + names + 12) / width)
 
 
 def _draw_ranks(ax: Axes, order: npt.NDArray[np.int32], where: npt.NDArray[np.float64]) -> None:
-    """A dot per rank, with its number where there is room."""
+    """Draw a dot per rank, with its number if there is room."""
     from matplotlib import rcParams
 
     apart = 2 * np.pi * _RADIUS / len(order) * axes_size(ax)[1] / (2 * _EDGE)
@@ -167,7 +201,7 @@ def _draw_ranks(ax: Axes, order: npt.NDArray[np.int32], where: npt.NDArray[np.fl
 
 
 def _draw_hosts(ax: Axes, placement: Placement, order: npt.NDArray[np.int32], angle: npt.NDArray[np.float64]) -> None:
-    """An arc per host outside the ranks, and the names of as many hosts as have room."""
+    """Draw an arc per host outside the ranks, and the names of the hosts for which there is room."""
     from matplotlib import rcParams
     from matplotlib.collections import LineCollection
 
@@ -191,6 +225,7 @@ def _draw_hosts(ax: Axes, placement: Placement, order: npt.NDArray[np.int32], an
         side = "left" if x > 0.05 else "right" if x < -0.05 else "center"
         left = x if side == "left" else x - wide if side == "right" else x - wide / 2
         box = (left, y - high / 2, left + wide, y + high / 2)
+        # Names follow the circle, so a new one can overlap only the previous ones, or the first ones at the end.
         if any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in shown[-60:] + shown[:3]):
             continue
         shown.append(box)

@@ -1,4 +1,4 @@
-"""The picture of a machine in words and columns, for terminals and screen readers."""
+"""Plain text for terminals and screen readers: the topology figure, and the link matrix of a host."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 
 from meshlab.mesh.mesh import MeshLike
 from meshlab.topology.model.cluster import Ints
-from meshlab.topology.model.presets import ClusterLike, as_cluster
+from meshlab.topology.model.hardware import Node
+from meshlab.topology.model.presets import ClusterLike, as_node
+from meshlab.topology.placement.placement import Placement
 from meshlab.topology.placement.scene import View, make_view
 
 __all__ = ["links_text", "text"]
@@ -18,34 +20,48 @@ _IDLE = "–"
 
 
 def text(
-    mesh: MeshLike | None = None,
+    mesh: MeshLike | Placement | ClusterLike | None = None,
     cluster: ClusterLike | None = None,
     *,
-    axis: str | None = None,
+    axis: str | Sequence[str] | None = None,
     devices: Sequence[int] | Ints | None = None,
     width: int = 100,
     rows: int = 24,
 ) -> str:
-    """Write which group every device belongs to, host by host.
+    """Return the group of every device, host by host, as plain text.
 
     Parameters
     ----------
-    mesh, cluster, axis, devices
-        As in `plot_topology`.
+    mesh : DeviceMesh, str, Placement or Cluster, optional
+        A mesh or its text, or a placement. Without `cluster` also a cluster or the name of a preset.
+    cluster : Cluster or str, optional
+        A cluster, or the name of a preset. By default the ranks are shown without hardware.
+    axis : str or sequence of str, optional
+        An axis such as ``"tp"``, several such as ``"dp-cp"``, the name of a group, or a level of the cluster such as
+        ``"leaf"``. By default the fastest axis.
+    devices : sequence of int, optional
+        The device of every rank. By default rank r uses device r.
     width : int, default 100
-        Columns of the terminal.
+        Number of columns of the terminal.
     rows : int, default 24
-        Lines for hosts; more hosts are shortened in the middle, and the text says so.
+        Maximum number of hosts. A note replaces further hosts in the middle.
 
     Returns
     -------
     str
 
+    Raises
+    ------
+    TopologyError
+        If neither a mesh nor a cluster is given.
+        If the mesh has more ranks than the cluster has devices.
+    MeshError
+        If there is no such axis or group.
+
     Examples
     --------
-    >>> from meshlab.mesh.mesh import DeviceMesh
-    >>> from meshlab.topology.model.presets import preset
-    >>> print(text(DeviceMesh("dp=2, tp=8"), preset("dgx-h100", nodes=2), axis="dp"))
+    >>> import meshlab as ml
+    >>> print(ml.topology.text("dp=2, tp=8", ml.preset("dgx-h100", nodes=2), axis="dp"))
     dp (8 groups of 2) · 2 nodes, 16 × H100 80GB, NVLink domains of 8
     node0  ranks 0–7   dp  0 1 2 3 4 5 6 7
     node1  ranks 8–15  dp  0 1 2 3 4 5 6 7
@@ -103,27 +119,28 @@ def _wrap(head: str, groups: list[str], digits: int, width: int) -> list[str]:
     return lines
 
 
-def links_text(cluster: ClusterLike, node: int | str = 0) -> str:
-    r"""Write what joins every two ends of a host, as ``nvidia-smi topo -m`` does; `read_nvidia_smi` reads it back.
+def links_text(cluster: ClusterLike | Node, node: int | str = 0) -> str:
+    r"""Return the link matrix of a host in the format of ``nvidia-smi topo -m``. `read_nvidia_smi` can read it.
 
     Parameters
     ----------
-    cluster : Cluster or str
+    cluster : Cluster, Node or str
+        A cluster or the name of a preset, or the host itself.
     node : int or str, default 0
-        The host, by number or name.
+        The host, by index or name.
 
     Returns
     -------
     str
-        Cells with tabs between, the names of the NICs below.
+        Tab-separated cells, with the names of the NICs below.
 
     Examples
     --------
-    >>> from meshlab.topology.model.presets import preset
-    >>> links_text(preset("gb200-nvl72")).splitlines()[1].split("\t")
+    >>> import meshlab as ml
+    >>> ml.topology.links_text("gb200-nvl72").splitlines()[1].split("\t")
     ['GPU0', ' X ', 'NV18', 'NV18', 'NV18', 'PHB', 'NODE', 'SYS', 'SYS', '0-71', '0']
     """
-    host = as_cluster(cluster).node(node)
+    host = as_node(cluster, node)
     nics = [f"NIC{number}" for number in range(len(host.nics))]
     names = [*host.ends[: len(host.devices)], *nics]
     lines = ["\t".join(["", *names, "CPU Affinity", "NUMA Affinity"])]

@@ -1,3 +1,5 @@
+"""The membership figure: colours, numbers and names of the cells."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -25,7 +27,7 @@ def texts(ax):
 
 @given(sizes=sizes, data=st.data())
 @settings(deadline=None, max_examples=25)
-def test_the_cell_of_every_rank_has_the_colour_of_its_group(sizes, data):
+def test_cell_of_every_rank_has_the_colour_of_its_group(sizes, data):
     mesh = DeviceMesh([(f"a{index}", size) for index, size in enumerate(sizes)])
     axis = data.draw(st.sampled_from(mesh.axis_names))
     pixels = np.asarray(drawn(mesh, axis).images[0].get_array()).reshape(-1, 4)
@@ -42,73 +44,75 @@ def test_rows_are_named_by_the_coordinates_of_their_ranks(sizes):
     assert grid.columns * grid.rows == mesh.world_size
     for row, name in enumerate(grid.row_names(range(grid.rows))):
         ranks = range(row * grid.columns, (row + 1) * grid.columns)
-        told = [part.split(" ") for part in name.split(" · ") if part and not part.startswith("rank")]
-        for axis, span in told:
+        parts = [part.split(" ") for part in name.split(" · ") if part and not part.startswith("rank")]
+        for axis, span in parts:
             first, _, last = span.partition("–")
             found = {mesh.coordinates(rank)[axis] for rank in ranks}
             assert (min(found), max(found)) == (int(first), int(last or first))
 
 
-def test_the_title_says_axis_groups_and_sizes():
+def test_title_has_axis_groups_and_sizes():
     mesh = DeviceMesh("dp=8, tp=4")
     assert drawn(mesh, "tp").get_title(loc="left") == "tp: 8 groups of 4 ranks"
     assert drawn(mesh, ("dp", "tp")).get_title(loc="left") == "dp-tp: 1 group of 32 ranks"
     assert drawn(mesh, "tp_3").get_title(loc="left") == "tp_3: 1 group of 4 ranks · 28 ranks in no group"
 
 
-def test_small_meshes_say_group_and_rank_in_every_cell():
+def test_cells_of_small_meshes_contain_group_and_rank():
     ax = drawn(DeviceMesh("dp=2, tp=4"), "tp")
     assert texts(ax) == [text for rank in range(8) for text in (str(rank // 4), f"rank {rank}")]
 
 
-def test_1024_ranks_carry_each_groups_number_at_least_once():
+def test_every_group_of_1024_ranks_is_numbered():
     mesh = DeviceMesh("pp=4, dp=32, tp=8")
     for axis in mesh.axis_names:
         assert {int(text) for text in texts(drawn(mesh, axis))} == set(range(len(mesh[axis])))
 
 
-def test_16384_ranks_are_one_image_and_a_handful_of_artists():
+def test_16384_ranks_are_one_image_and_few_artists():
     ax = drawn(DeviceMesh("pp=8, dp=256, tp=8"), "dp")
     assert len(ax.images) == 1
     assert len(ax.get_children()) < 30
 
 
-def test_neighbours_of_different_groups_are_parted_by_lines_and_others_are_not():
+def test_lines_separate_neighbours_of_different_groups():
     segments = drawn(DeviceMesh("dp=64, tp=32"), "tp", columns=32).collections[-1].get_segments()
     assert [segment.tolist() for segment in segments] == [[[-0.5, y + 0.5], [31.5, y + 0.5]] for y in range(63)]
 
 
-def test_ranks_in_no_group_are_hatched_and_keep_their_numbers():
+def test_ranks_in_no_group_are_hatched_and_numbered():
     ax = drawn(DeviceMesh("dp=2, tp=2").with_group("pair", [3, 0]), "pair")
     assert [patch.get_hatch() for patch in ax.patches] == ["////"]
     assert texts(ax) == ["0", "rank 0", "rank 1", "rank 2", "0", "rank 3"]
     assert "hatched: in no group" in ax.get_xlabel()
 
 
-def test_the_note_says_when_colours_repeat():
+def test_note_mentions_repeating_colours():
     assert "colours repeat" in drawn(DeviceMesh("dp=9, tp=2"), "tp").get_xlabel()
     assert "colours repeat" not in drawn(DeviceMesh("dp=8, tp=2"), "tp").get_xlabel()
 
 
-def test_nothing_is_written_below_nine_points():
+def test_text_has_at_least_nine_points():
     ax = drawn(DeviceMesh("pp=4, dp=32, tp=8"), "pp")
     ticks = [*ax.get_xticklabels(), *ax.get_yticklabels()]
     assert min(text.get_fontsize() for text in [*ax.texts, *ticks, ax.title, ax.xaxis.label]) >= 9
 
 
-def test_columns_may_be_chosen_where_they_cut_the_mesh_evenly():
+def test_columns_must_divide_an_axis_evenly():
     mesh = DeviceMesh("dp=6, tp=4")
     assert np.asarray(drawn(mesh, "tp", columns=12).images[0].get_array()).shape == (2, 12, 4)
-    with pytest.raises(MeshError, match="5 ranks a row cut dp=6, tp=4"):
+    with pytest.raises(
+        MeshError, match="columns=5 splits an axis of dp=6, tp=4 unevenly; choose one of 1, 2, 4, 8, 12, 24"
+    ):
         drawn(mesh, "tp", columns=5)
 
 
-def test_an_unknown_axis_is_told_with_those_there_are():
+def test_unknown_axis_is_explained():
     with pytest.raises(MeshError, match="dp, tp"):
         drawn(DeviceMesh("dp=2, tp=4"), "cp")
 
 
-def test_without_axes_a_figure_is_made_and_with_axes_none_is():
+def test_figure_is_created_only_without_axes():
     before = plt.get_fignums()
     drawn(DeviceMesh("dp=2, tp=4"), "tp")
     assert plt.get_fignums() == before
@@ -118,9 +122,22 @@ def test_without_axes_a_figure_is_made_and_with_axes_none_is():
 
 
 @pytest.mark.parametrize("style", ["default", "dark_background"])
-def test_texts_outside_cells_take_the_styles_colour(style):
+def test_text_outside_cells_has_the_colour_of_the_style(style):
     with plt.style.context(style):
         ax = drawn(DeviceMesh("dp=2, tp=2").with_group("pair", [3, 0]), "pair")
         colours = {ax.texts[2].get_color(), ax.get_yticklabels()[0].get_color(), ax.xaxis.label.get_color()}
         assert colours == {plt.rcParams["text.color"]}
         assert figure_png(ax.figure).startswith(b"\x89PNG")
+
+
+def test_mesh_may_be_text_and_the_default_is_the_fastest_axis():
+    ax = ml.plot.membership("dp=2, tp=4", ax=Figure().add_subplot())
+    assert ax.get_title(loc="left") == "tp: 2 groups of 4 ranks"
+    ax = ml.plot.membership("dp=2, tp=4, ep=1", ax=Figure().add_subplot())
+    assert ax.get_title(loc="left") == "tp: 2 groups of 4 ranks"
+
+
+@pytest.mark.parametrize("value", [8, None, ml.preset("dgx-h100"), ["dp=2"]])
+def test_other_types_of_mesh_are_rejected(value):
+    with pytest.raises(MeshError, match="mesh"):
+        ml.plot.membership(value, "tp")

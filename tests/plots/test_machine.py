@@ -1,9 +1,11 @@
-"""Pictures of machines: what is painted where, and that no two texts overlap."""
+"""Figures of machines: colours, text that does not overlap, and the forms of the arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import combinations
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -13,14 +15,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import meshlab as ml
-from meshlab.errors import TopologyError
+from meshlab.errors import MeshError, MeshlabError, ParseError, TopologyError
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Node
 from meshlab.topology.model.presets import preset
 from meshlab.topology.placement.placement import place
 from meshlab.topology.readers.nvidia_smi import read_nvidia_smi
-from meshlab.topology.whatif import drop_device, drop_link
 from meshlab.units import THIN
 
 
@@ -34,7 +35,7 @@ def agg() -> Iterator[None]:
 
 
 def overlaps(ax: Axes) -> list[tuple[str, str]]:
-    """Pairs of texts whose boxes share more than a hairline, and texts that stick out of the figure."""
+    """Return pairs of texts that overlap by more than a hairline, and texts that leave the figure."""
     figure = ax.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()
@@ -73,11 +74,9 @@ def sizes() -> list[pytest.param]:
 @pytest.mark.parametrize(("mesh", "cluster"), sizes())
 @pytest.mark.parametrize("what", ["both", "mesh", "cluster"])
 @pytest.mark.parametrize("axis", ["tp", "dp"])
-def test_no_text_overlaps_another_or_leaves_the_figure(
-    mesh: DeviceMesh, cluster: Cluster, what: str, axis: str
-) -> None:
+def test_text_does_not_overlap_or_leave_the_figure(mesh: DeviceMesh, cluster: Cluster, what: str, axis: str) -> None:
     if what == "cluster":
-        ax = ml.plot.topology(cluster=cluster, axis={"tp": "nvlink", "dp": None}[axis])
+        ax = ml.plot.topology(cluster, axis={"tp": "nvlink", "dp": None}[axis])
     else:
         ax = ml.plot.topology(mesh, cluster if what == "both" else None, axis=axis)
     assert overlaps(ax) == []
@@ -85,7 +84,7 @@ def test_no_text_overlaps_another_or_leaves_the_figure(
 
 
 @pytest.mark.parametrize("size", [(3, 2), (5, 4), (12, 3)])
-def test_a_given_axes_of_any_size_is_filled_without_overlap(size: tuple[float, float]) -> None:
+def test_axes_of_any_size_are_filled_without_overlap(size: tuple[float, float]) -> None:
     figure = Figure(figsize=size)
     ax = figure.add_axes((0.15, 0.1, 0.8, 0.6))
     assert ml.plot.topology(cluster=preset("dgx-h100", nodes=16), ax=ax) is ax
@@ -93,13 +92,13 @@ def test_a_given_axes_of_any_size_is_filled_without_overlap(size: tuple[float, f
     assert cells == []
 
 
-def test_no_figure_is_made_where_an_axes_was_given() -> None:
+def test_no_figure_is_created_if_axes_are_passed() -> None:
     before = plt.get_fignums()
     ml.plot.topology(DeviceMesh("tp=8"), ax=Figure().add_subplot())
     assert plt.get_fignums() == before
 
 
-def test_groups_are_painted_in_their_colours_and_divided_by_seams() -> None:
+def test_groups_have_their_colours_and_are_divided_by_seams() -> None:
     picture = image(ml.plot.topology(DeviceMesh("dp=2, tp=4"), preset("dgx-h100")))
     band = picture[picture.shape[0] - 20]
     opaque = np.flatnonzero(band[:, 3])
@@ -111,69 +110,153 @@ def test_groups_are_painted_in_their_colours_and_divided_by_seams() -> None:
     assert colors[0] != colors[4]
 
 
-def test_numbers_say_what_repeated_colours_cannot() -> None:
+def test_numbers_distinguish_groups_with_the_same_colour() -> None:
     ax = ml.plot.topology(DeviceMesh("dp=64, tp=2"), preset("dgx-h100", nodes=16))
     written = {text.get_text().split("tp ")[-1] for text in ax.texts}
     assert {"0", "63"} <= written
     assert "repeating after 8" in ax.get_xlabel()
 
 
-def test_every_host_says_its_groups_where_cells_have_no_room_for_numbers() -> None:
+def test_hosts_list_their_groups_if_cells_have_no_room_for_numbers() -> None:
     ax = ml.plot.topology(DeviceMesh("pp=8, dp=16, tp=8"), preset("dgx-h100", nodes=128), axis="dp")
     written = [text.get_text() for text in ax.texts]
     assert written[:2] == ["node0", "node1"]
     assert written[128:] == [f"dp {8 * (node // 16)}–{8 * (node // 16) + 7}" for node in range(128)]
-    assert "repeating after 8 · below the name: its dp groups" in ax.get_xlabel().replace("\n", " · ")
+    assert "repeating after 8 · below the name: dp groups of the host" in ax.get_xlabel().replace("\n", " · ")
 
 
-def test_rows_say_the_groups_they_begin_with_where_hosts_have_no_room_for_a_name() -> None:
+def test_rows_list_their_first_groups_if_hosts_have_no_room_for_names() -> None:
     ax = ml.plot.topology(DeviceMesh("pp=16, dp=128, tp=8"), preset("tapered-h100", nodes=2048), axis="dp")
     written = [text.get_text() for text in ax.texts]
     assert written[0] == "node0 · dp 0–7"
     assert all(" · dp " in text for text in written)
-    assert "at the left: where a row begins" in ax.get_xlabel()
+    assert "at the left: first host of the row" in ax.get_xlabel()
 
 
-def test_groups_that_do_not_follow_each_other_are_named_one_by_one() -> None:
+def test_nonconsecutive_groups_are_listed_one_by_one() -> None:
     mesh, cluster = DeviceMesh("dp=128, tp=8"), preset("dgx-h100", nodes=128)
     spread = [8 * (rank % 128) + rank // 128 for rank in range(1024)]
     written = {text.get_text() for text in ml.plot.topology(mesh, cluster, axis="tp", devices=spread).texts}
     assert {"tp 0, 16, …", "tp 15, 31, …"} <= written
 
 
-def test_a_given_axes_keeps_to_bare_names_where_the_groups_have_no_room_beside_them() -> None:
+def test_small_axes_omit_the_groups_of_rows() -> None:
     ax = Figure(figsize=(6, 5)).add_axes((0.15, 0.1, 0.8, 0.6))
     ml.plot.topology(DeviceMesh("pp=16, dp=128, tp=8"), preset("tapered-h100", nodes=2048), axis="dp", ax=ax)
     assert overlaps(ax) == []
     assert ax.texts[0].get_text() == "node0"
 
 
-def test_idle_devices_are_grey_and_named() -> None:
+def test_idle_devices_are_labelled() -> None:
     ax = ml.plot.topology(DeviceMesh("tp=4"), preset("dgx-h100"))
     assert sum(text.get_text() == "idle" for text in ax.texts) == 4
 
 
-def test_a_map_of_devices_moves_the_ranks() -> None:
+def test_devices_argument_moves_the_ranks() -> None:
     ax = ml.plot.topology(DeviceMesh("tp=8"), preset("dgx-h100"), devices=[7, 6, 5, 4, 3, 2, 1, 0])
     cells = [text.get_text() for text in ax.texts if text.get_text().startswith("rank")]
     assert cells[0].startswith("rank 7")
     assert cells[7].startswith("rank 0")
 
 
-def test_few_groups_without_room_for_numbers_get_a_legend() -> None:
-    legend = ml.plot.topology(cluster=preset("tapered-h100", nodes=2048)).get_legend()
+def test_few_groups_without_room_for_numbers_have_a_legend() -> None:
+    legend = ml.plot.topology(preset("tapered-h100", nodes=2048)).get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == [f"pod {number}" for number in range(6)]
 
 
-def test_what_cannot_be_drawn_is_refused() -> None:
-    with pytest.raises(TopologyError, match="give a mesh, a cluster, or both"):
-        ml.plot.topology()
-    with pytest.raises(TopologyError, match="nothing to draw"):
+def title(ax: Axes) -> str:
+    return ax.get_title(loc="left")
+
+
+def test_topology_accepts_a_mesh_a_cluster_or_both() -> None:
+    mesh, cluster = DeviceMesh("dp=2, tp=4"), preset("dgx-h100")
+    both = {
+        title(ml.plot.topology(mesh, cluster, axis="dp")),
+        title(ml.plot.topology("dp=2, tp=4", "dgx-h100", axis="dp")),
+        title(ml.plot.topology("dp=-1, tp=4", "dgx-h100", axis="dp")),
+        title(ml.plot.topology(mesh=mesh, cluster=cluster, axis="dp")),
+        title(ml.plot.topology(place(mesh, cluster), axis="dp")),
+        title(place(mesh, cluster).plot("dp")),
+    }
+    assert both == {"dp (4 groups of 2) · 1 node · 8 × H100 80GB · NVLink domains of 8"}
+    alone = {
+        title(ml.plot.topology(cluster)),
+        title(ml.plot.topology("dgx-h100")),
+        title(ml.plot.topology(cluster=cluster)),
+        title(ml.plot.topology(None, "dgx-h100")),
+        title(cluster.plot()),
+    }
+    assert alone == {"DGX H100 · 1 node · 8 × H100 80GB · NVLink domains of 8"}
+    assert title(ml.plot.topology(mesh)) == title(ml.plot.topology("dp=2, tp=4")) == "tp (2 groups of 4) · dp=2 · tp=4"
+
+
+def test_topology_accepts_several_axes_groups_and_levels() -> None:
+    mesh, cluster = DeviceMesh("pp=2, dp=4, tp=8"), preset("dgx-h100", nodes=8)
+    for axis in ("dp-tp", ("dp", "tp"), ["dp", "tp"]):
+        assert title(ml.plot.topology(mesh, cluster, axis=axis)).startswith("dp-tp (2 groups of 32) · ")
+        assert title(ml.plot.topology(mesh, axis=axis)).startswith("dp-tp (2 groups of 32) · ")
+    assert title(ml.plot.topology(mesh, cluster, axis="pp_3")).startswith("pp_3 (1 group of 2) · ")
+    assert title(ml.plot.topology(mesh, cluster, axis="host")).startswith("host (8 groups) · ")
+    assert "8 host domains" in cluster.plot("host").get_xlabel()
+
+
+def test_placement_plot_uses_its_devices() -> None:
+    placement = place(DeviceMesh("tp=8"), preset("dgx-h100"), devices=[7, 6, 5, 4, 3, 2, 1, 0])
+    cells = [text.get_text() for text in placement.plot().texts if text.get_text().startswith("rank")]
+    assert cells[0].startswith("rank 7")
+
+
+def test_plot_methods_draw_on_the_axes_of_the_caller() -> None:
+    before = plt.get_fignums()
+    for draw in (preset("dgx-h100").plot, place("tp=8", "dgx-h100").plot, preset("dgx-h100").node(0).plot):
+        ax = Figure((12, 5)).add_subplot()
+        assert draw(ax=ax) is ax
+    assert plt.get_fignums() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((), TopologyError, "no mesh and no cluster given; pass a mesh, a cluster, or both"),
+        ((preset("dgx-h100"), DeviceMesh("tp=8")), TopologyError, "a mesh is expected; pass the mesh first"),
+        ((preset("dgx-h100"), "tp=8"), TopologyError, "a mesh is expected; pass the mesh first"),
+        ((DeviceMesh("tp=8"), "dgx"), TopologyError, "unknown preset 'dgx'; choose one of dgx-a100"),
+        ((DeviceMesh("tp=8"), 8), TopologyError, r"not int; create one with ml\.probe\(\)"),
+        (
+            ("dgx",),
+            TopologyError,
+            "'dgx' is neither a mesh nor the name of a preset; write a mesh such as 'dp=2, tp=4'",
+        ),
+        (("dp=2, tp=",), ParseError, "tp="),
+        ((8,), MeshError, "int"),
+        ((place("tp=8", "dgx-h100"), "dgx-h100"), TopologyError, "has a cluster and devices already; pass its mesh"),
+    ],
+)
+def test_invalid_arguments_of_topology_are_explained(
+    arguments: tuple[Any, ...], error: type[MeshlabError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        ml.plot.topology(*arguments)
+
+
+def test_devices_need_a_mesh_and_a_cluster() -> None:
+    with pytest.raises(TopologyError, match="devices= needs a mesh and a cluster; pass both"):
+        ml.plot.topology("tp=8", devices=range(8))
+    with pytest.raises(TopologyError, match="devices= needs a mesh and a cluster; pass both"):
+        ml.plot.topology("dgx-h100", devices=range(8))
+
+
+def test_graph_files_and_clusters_without_devices_are_explained() -> None:
+    graphs: Any = ml.topology.read('<graphs version="1"><graph id="0"/></graphs>')
+    for draw in (ml.plot.topology, ml.plot.host, ml.plot.links):
+        with pytest.raises(TopologyError, match="this is a graph file of NCCL"):
+            draw(graphs)
+    with pytest.raises(TopologyError, match="nothing to draw: the cluster has no devices; choose a preset"):
         ml.plot.topology(cluster=Cluster.from_nodes([Node("laptop")]))
 
 
-def test_the_text_follows_the_style_in_force() -> None:
+def test_text_has_the_colour_of_the_style() -> None:
     with plt.style.context("dark_background"):
         ax = ml.plot.topology(DeviceMesh("tp=8"), preset("dgx-h100"))
         assert ax._left_title.get_color() == "white"  # type: ignore[attr-defined]
@@ -192,8 +275,8 @@ def hosts() -> list[pytest.param]:
         pytest.param(preset("aws-p5"), id="32 NICs"),
         pytest.param(preset("pcie-l40s"), id="no NVLink"),
         pytest.param(preset("gb200-nvl72", nodes=1), id="tray"),
-        pytest.param(drop_link(preset("dgx-h100"), 2), id="broken"),
-        pytest.param(drop_device(preset("dgx-h100"), 7), id="7"),
+        pytest.param(preset("dgx-h100").without_link(2), id="broken"),
+        pytest.param(preset("dgx-h100").without_device(7), id="7"),
         pytest.param(Cluster.from_nodes([cube]), id="cube mesh"),
         pytest.param(Cluster.from_nodes([sixteen]), id="16, nothing known"),
         pytest.param(Cluster.from_nodes([Node("one", (Device(id=0),))]), id="1"),
@@ -201,7 +284,7 @@ def hosts() -> list[pytest.param]:
 
 
 @pytest.mark.parametrize("cluster", hosts())
-def test_no_text_overlaps_inside_a_host_or_its_matrix(cluster: Cluster) -> None:
+def test_text_of_a_host_and_its_link_matrix_does_not_overlap(cluster: Cluster) -> None:
     for ax in (ml.plot.host(cluster), ml.plot.links(cluster)):
         assert overlaps(ax) == []
 
@@ -210,39 +293,42 @@ def texts(ax: Axes) -> list[str]:
     return [text.get_text() for text in ax.texts]
 
 
-def test_a_host_shows_its_parts_and_marks_the_gpu_without_nvlink() -> None:
-    whole = texts(ml.plot.host(preset("dgx-h100", nodes=2), "node1"))
-    assert sum(text.startswith("GPU") for text in whole) == 8
-    assert "NIC7\n400G" in whole
-    assert "NUMA 1\nCPUs 56-111,168-223" in whole
-    assert f"SYS · 22.0{THIN}GB/s" in whole
-    assert f"NVLink · NV18 between all · 371{THIN}GB/s each" in whole
-    broken = texts(ml.plot.host(drop_link(preset("dgx-h100"), 2)))
+def test_host_shows_its_parts_and_marks_a_gpu_without_nvlink() -> None:
+    complete = texts(ml.plot.host(preset("dgx-h100", nodes=2), "node1"))
+    assert sum(text.startswith("GPU") for text in complete) == 8
+    assert "NIC7\n400G" in complete
+    assert "NUMA 1\nCPUs 56-111,168-223" in complete
+    assert f"SYS · 22.0{THIN}GB/s" in complete
+    assert f"NVLink · NV18 between all · 371{THIN}GB/s each" in complete
+    broken = texts(ml.plot.host(preset("dgx-h100").without_link(2)))
     assert broken.count("no NVLink") == 1
     assert any("between 7 of 8" in text for text in broken)
 
 
-def test_nics_of_one_switch_share_a_box() -> None:
+def test_nics_of_a_switch_share_a_box() -> None:
     assert "NIC28–31\n4 × 100G" in texts(ml.plot.host(preset("aws-p5")))
 
 
-def test_what_the_source_hides_is_not_drawn_as_missing() -> None:
+def test_nvlink_that_is_not_in_the_source_is_not_drawn_as_missing() -> None:
     peers = read_nvidia_smi("\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n")
-    assert "NVLink: the source does not say" in texts(ml.plot.host(peers))
+    assert "NVLink: not in the source" in texts(ml.plot.host(peers))
 
 
-def test_hosts_that_cannot_be_drawn_are_refused() -> None:
-    with pytest.raises(TopologyError, match="no device to draw"):
+def test_hosts_that_cannot_be_drawn_are_explained() -> None:
+    with pytest.raises(TopologyError, match="nothing to draw for laptop: no devices are known"):
         ml.plot.host(Cluster.from_nodes([Node("laptop")]))
-    with pytest.raises(TopologyError, match=r"take plot_links"):
+    with pytest.raises(
+        TopologyError,
+        match=r"65 devices, but this figure can show at most 64; draw the link matrix with ml\.plot\.links\(\)",
+    ):
         ml.plot.host(Cluster.from_nodes([Node("a", tuple(Device(id=i) for i in range(65)))]))
-    with pytest.raises(TopologyError, match="nothing to draw"):
+    with pytest.raises(TopologyError, match="nothing to draw: the host has no devices"):
         ml.plot.links(Cluster.from_nodes([Node("laptop")]))
-    with pytest.raises(TopologyError, match="name a node"):
+    with pytest.raises(TopologyError, match="pass a node, such as 'node0'"):
         ml.plot.links(preset("dgx-h100", nodes=1024))
 
 
-def test_the_matrix_has_the_words_in_the_cells_and_near_is_lighter_than_far() -> None:
+def test_link_matrix_has_words_in_cells_and_near_is_lighter_than_far() -> None:
     ax = ml.plot.links(preset("dgx-a100"))
     assert texts(ax).count("NV12") == 56
     pixels = image(ax)[..., :3].astype(int).sum(axis=-1)
@@ -250,7 +336,7 @@ def test_the_matrix_has_the_words_in_the_cells_and_near_is_lighter_than_far() ->
     assert image(ax)[0, 0, 3] == 0
 
 
-def test_the_matrix_of_a_cluster_shows_levels_between_hosts() -> None:
+def test_link_matrix_of_a_cluster_shows_levels_between_hosts() -> None:
     ax = ml.plot.links(preset("dgx-h100", nodes=64))
     legend = ax.get_legend()
     assert legend is not None
@@ -276,39 +362,94 @@ RINGS = [
 
 
 @pytest.mark.parametrize(("machine", "nodes", "shape", "group"), RINGS, ids=[f"{r[0]} {r[2]}" for r in RINGS])
-def test_no_text_overlaps_on_a_ring(machine: str, nodes: int, shape: str, group: str) -> None:
+def test_text_of_a_ring_does_not_overlap(machine: str, nodes: int, shape: str, group: str) -> None:
     ax = ml.plot.ring(place(DeviceMesh(shape), preset(machine, nodes)), group)
     assert overlaps(ax) == []
 
 
-def test_a_ring_counts_its_hops_per_link_and_names_the_taper() -> None:
+def test_legend_of_a_ring_has_hops_per_link_and_oversubscription() -> None:
     placement = place(DeviceMesh("pp=8, dp=96, tp=8"), preset("tapered-h100", nodes=768))
     legend = ml.plot.ring(placement, "pp_3").get_legend()
     assert legend is not None
     assert [text.get_text() for text in legend.get_texts()] == [
         f"6 hops over pod · 48.0{THIN}GB/s",
-        f"2 hops over cluster · 48.0{THIN}GB/s, behind a 1:7 taper",
+        f"2 hops over cluster · 48.0{THIN}GB/s, 1:7 oversubscribed",
     ]
 
 
-def test_a_ring_visits_every_host_once_whatever_the_order_of_ranks() -> None:
+def test_ring_visits_every_host_once_for_any_order_of_ranks() -> None:
     devices = [device for pair in zip(range(8), range(8, 16), strict=True) for device in pair]
     ax = ml.plot.ring(place(DeviceMesh("tp=16"), preset("dgx-h100", nodes=2), devices), "tp_0")
     numbers = [text for text in texts(ax) if text.isdecimal()]
     assert numbers == [*map(str, range(0, 16, 2)), *map(str, range(1, 16, 2))]
 
 
-def test_rings_that_cannot_be_drawn_are_refused() -> None:
+def test_ring_accepts_a_mesh_and_a_cluster_or_a_placement() -> None:
+    mesh, cluster = DeviceMesh("dp=2, tp=4"), preset("dgx-h100")
+    placement = place(mesh, cluster)
+    rings = {
+        title(ml.plot.ring(mesh, cluster)),
+        title(ml.plot.ring("dp=2, tp=4", "dgx-h100")),
+        title(ml.plot.ring(mesh, cluster, axis="tp")),
+        title(ml.plot.ring(placement)),
+        title(ml.plot.ring(placement, "tp")),
+        title(ml.plot.ring(placement, axis="tp")),
+    }
+    assert rings == {"tp_0: ring of 4 ranks · one of 2 tp groups · DGX H100"}
+    groups = {title(ml.plot.ring(mesh, cluster, axis="dp_3")), title(ml.plot.ring(placement, "dp_3"))}
+    assert groups == {"dp_3: ring of 2 ranks · DGX H100"}
+    assert title(ml.plot.ring(mesh, cluster, axis=("dp", "tp"))).startswith("dp-tp_0: ring of 8 ranks")
+    moved = ml.plot.ring(mesh, cluster, axis="tp", devices=[4, 5, 6, 7, 0, 1, 2, 3])
+    assert title(moved) == "tp_0: ring of 4 ranks · one of 2 tp groups · DGX H100"
+
+
+def test_rings_that_cannot_be_drawn_are_explained() -> None:
     placement = place(DeviceMesh("dp=1, tp=8"), preset("dgx-h100"))
-    with pytest.raises(TopologyError, match="one rank"):
+    with pytest.raises(TopologyError, match="group dp_0 has only one rank; choose an axis with several ranks"):
         ml.plot.ring(placement, "dp_0")
-    with pytest.raises(TopologyError, match="more than 4,096"):
+    with pytest.raises(TopologyError, match="has 8,192 ranks, but a ring can show at most 4,096"):
         ml.plot.ring(place(DeviceMesh("dp=8192"), preset("dgx-h100", nodes=1024)), "world")
+    with pytest.raises(TopologyError, match=r"no cluster given; pass it after the mesh, such as ml\.probe"):
+        ml.plot.ring("tp=8")
+    with pytest.raises(TopologyError, match="the first argument is a Cluster, but a mesh is expected"):
+        ml.plot.ring(preset("dgx-h100"), "tp=8")  # type: ignore[call-overload]
+    with pytest.raises(TopologyError, match="has a cluster and devices already; pass its mesh"):
+        ml.plot.ring(placement, preset("dgx-h100"))
+    with pytest.raises(MeshError, match="'pp'"):
+        ml.plot.ring(placement, "pp")
+    with pytest.raises(MeshlabError, match="int"):
+        ml.plot.ring(8, "dgx-h100")  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("draw", [ml.plot.host, ml.plot.links])
-def test_pictures_of_hosts_draw_where_they_are_told(draw: Callable[..., Axes]) -> None:
+def test_figures_of_hosts_use_the_axes_of_the_caller(draw: Callable[..., Axes]) -> None:
     before = plt.get_fignums()
     ax = Figure((9, 5)).add_subplot()
     assert draw(preset("dgx-a100"), ax=ax) is ax
     assert plt.get_fignums() == before
+
+
+@pytest.mark.parametrize("draw", [ml.plot.host, ml.plot.links])
+def test_figures_of_hosts_accept_a_cluster_a_node_or_the_name_of_a_preset(draw: Callable[..., Axes]) -> None:
+    cluster = preset("dgx-h100", nodes=2)
+    titles = {title(draw(value)) for value in (cluster.node(0), preset("dgx-h100"), "dgx-h100")}
+    titles |= {title(draw(cluster, 0)), title(draw(cluster, "node0")), title(draw(cluster, node="node0"))}
+    assert len(titles) == 1
+    assert "8 × H100 80GB" in titles.pop()
+    assert title(draw(replace(cluster.node(0), name="login"))).replace("links · ", "").startswith("login · ")
+
+
+@pytest.mark.parametrize("draw", [ml.plot.host, ml.plot.links])
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("dgx", "unknown preset 'dgx'; choose one of dgx-a100"),
+        (DeviceMesh("tp=8"), "not DeviceMesh; create one with"),
+        (None, "not NoneType; create one with"),
+    ],
+)
+def test_figures_of_hosts_explain_other_arguments(draw: Callable[..., Axes], value: Any, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
+        draw(value)
+    with pytest.raises(TopologyError, match="unknown node 'node7'; choose 0 or 'node0'"):
+        draw("dgx-h100", "node7")

@@ -1,4 +1,4 @@
-"""The machine in words."""
+"""Topology as plain text."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.presets import preset
 
 
-def test_a_mesh_alone_is_written_by_its_outer_coordinates() -> None:
+def test_mesh_without_cluster_has_a_line_per_outer_coordinate() -> None:
     assert ml.topology.text(DeviceMesh("pp=2, tp=3")) == (
         "tp (2 groups of 3) · pp=2, tp=3\npp 0  ranks 0–2  tp  0 (all 3)\npp 1  ranks 3–5  tp  1 (all 3)"
     )
 
 
-def test_a_machine_alone_is_written_by_its_outermost_level() -> None:
-    text = ml.topology.text(cluster=preset("dgx-h100", nodes=64))
+def test_cluster_without_mesh_shows_its_outermost_level() -> None:
+    text = ml.topology.text(preset("dgx-h100", nodes=64))
+    assert text == ml.topology.text(cluster=preset("dgx-h100", nodes=64))
     assert "node0   pod  0 (all 8)" in text
     assert "node63  pod  1 (all 8)" in text
     assert "… 40 more, from node12" in text
 
 
-def test_idle_devices_and_other_orders_are_shown() -> None:
+def test_idle_devices_and_a_different_order_are_shown() -> None:
     text = ml.topology.text(DeviceMesh("dp=2"), preset("dgx-a100"), devices=[5, 1])
     assert text.splitlines()[1] == "node0  2 ranks, 0 to 1  dp  – 0 – – – 0 – –"
 
@@ -38,27 +39,27 @@ def test_long_hosts_wrap_at_the_width() -> None:
     assert " ".join(line[-43:] for line in wrapped).count(" 49") == 2
 
 
-def test_sixteen_thousand_devices_stay_a_page() -> None:
+def test_text_of_16384_devices_fits_on_a_page() -> None:
     text = ml.topology.text(DeviceMesh("pp=16, dp=128, tp=8"), preset("tapered-h100", nodes=2048), axis="dp")
     assert len(text.splitlines()) == 26
     assert "2,024 more" in text
 
 
-def test_a_laptop_without_gpus_still_shows_where_ranks_run() -> None:
+def test_host_without_gpus_shows_its_ranks() -> None:
     laptop = Cluster.from_nodes([Node("laptop", cpu_model="Ryzen")])
     assert ml.topology.text(DeviceMesh("dp=2, tp=2"), laptop).splitlines()[1] == "laptop  ranks 0–3  tp  0 0 1 1"
 
 
-def test_what_cannot_be_shown_is_answered_with_a_cure() -> None:
-    with pytest.raises(TopologyError, match="give a mesh, a cluster, or both"):
+def test_invalid_arguments_are_explained() -> None:
+    with pytest.raises(TopologyError, match="no mesh and no cluster given; pass a mesh, a cluster, or both"):
         ml.topology.text()
-    with pytest.raises(TopologyError, match="16 ranks, but the cluster only 8 devices"):
+    with pytest.raises(TopologyError, match="16 ranks, but the cluster has only 8 devices; use a smaller mesh"):
         ml.topology.text(DeviceMesh("dp=2, tp=8"), preset("dgx-h100"))
-    with pytest.raises(TopologyError, match="no device 9"):
+    with pytest.raises(TopologyError, match="unknown device 9 in devices=; choose numbers from 0 to 7"):
         ml.topology.text(DeviceMesh("dp=2"), preset("dgx-h100"), devices=[0, 9])
-    with pytest.raises(TopologyError, match="one per rank"):
+    with pytest.raises(TopologyError, match="devices must be 2 integers, one per rank"):
         ml.topology.text(DeviceMesh("dp=2"), preset("dgx-h100"), devices=[0])
     with pytest.raises(MeshError, match="unknown axis or group 'xp'"):
         ml.topology.text(DeviceMesh("dp=2"), axis="xp")
-    with pytest.raises(TopologyError, match="nothing to draw"):
+    with pytest.raises(TopologyError, match="nothing to draw: the cluster has no devices"):
         ml.topology.text(cluster=Cluster.from_nodes([Node("laptop")]))

@@ -1,17 +1,19 @@
-"""What the groups of one axis cross and share, computed for all groups at once.
+"""Crossings: the links that the groups of one axis cross and share, computed for all groups with array operations.
 
-A ring is taken as NCCL builds it: every host is visited once, in the order of its first rank, and inside a host the
-ranks follow each other in their order. Where every device has its own rail, a hop between hosts stays on a rail that
-the group has on both.
+The model is a ring as NCCL builds it. The ring visits every host once, in the order of its first rank, and the ranks of
+a host in their order in the group. If every device has its own rail, a hop between hosts uses a rail on which the group
+has a rank on both hosts.
 
-A group is judged by the links between its own ranks. NVLink domains are sets in which every pair is linked, so where a
-pair has lost its NVLink, a link between two domains can still be NVLink.
+A group is judged by the links between its own ranks, not by the NVLink domains of the host. All pairs in a domain are
+linked, so if one pair has lost its NVLink, other pairs in different domains may still have it.
+
+All arrays have the shape (size, groups): position in the ring first, group last.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,37 +29,37 @@ _NVLINK, _HOST = INNER_LEVELS.index("nvlink"), INNER_LEVELS.index("host")
 
 @dataclass(frozen=True, eq=False)
 class Crossings:
-    """What each group crosses and shares; one entry per group, groups along the last dimension.
+    """Links that each group crosses and shares. The last dimension of all arrays is the group.
 
     Parameters
     ----------
     domains : numpy.ndarray
-        int32 of shape (levels, groups): the domains that a group touches on every level; for NVLink inside a host the
-        sets of its own ranks in which every pair is linked.
+        int32 of shape (levels, groups): number of domains of the group at every level. For NVLink inside a host, the
+        number of cliques among its own ranks.
     hops : numpy.ndarray
-        int32 of shape (levels, groups): the hops of its ring that each level joins.
+        int32 of shape (levels, groups): number of hops of the ring at every level.
     ranks_per_node : numpy.ndarray
-        int32 of shape (2, groups): the fewest and the most ranks on one host.
+        int32 of shape (2, groups): the minimum and maximum number of ranks on one host.
     span : numpy.ndarray
-        int32: the innermost level that holds the whole group.
+        int32: the innermost level that contains the complete group.
     worst : numpy.ndarray
-        int32 of shape (2, groups): the ranks at the ends of its worst hop; the first rank twice without any hop.
+        int32 of shape (2, groups): the ranks at both sides of the worst hop. Twice the first rank if there is no hop.
     worst_level : numpy.ndarray
-        int32: the level of that hop.
+        int32: the level of the worst hop.
     worst_distance : numpy.ndarray
-        int32: its `Distance` where it stays in a host, UNKNOWN elsewhere.
+        int32: the `Distance` of the worst hop inside a host, UNKNOWN for hops over the network.
     nics : numpy.ndarray
-        int32: the NICs within its reach on its worst host; 0 for a group that uses none.
+        int32: number of NICs that are nearest to the group's ranks on its worst host, 0 if the group uses no NIC.
     groups_per_nic : numpy.ndarray
-        float64: how many groups share its busiest NIC; NaN for a group that uses none, or where a host has none.
+        float64: number of groups that share the busiest NIC. NaN if the group uses no NIC, or if a host has none.
     node_gbs : numpy.ndarray
-        float64: GB/s that it gets out of its worst host while all groups run; NaN for a group that uses no NIC.
+        float64: GB/s out of the worst host while all groups run, NaN if the group uses no NIC.
     taper : numpy.ndarray
-        float64: the largest 1:taper that a hop pays, 1 without.
+        float64: the largest oversubscription on the ring, 1 if there is none.
     ring_gbs : numpy.ndarray
-        float64: GB/s of its slowest hop while all groups run; NaN where something on the way is not known.
+        float64: GB/s of the slowest hop while all groups run, NaN if the speed of a hop is not known.
     groups_per_node : int
-        The most groups of this axis that leave one host.
+        Maximum number of groups of the axis that leave one host.
     """
 
     domains: Ints
@@ -76,104 +78,113 @@ class Crossings:
 
 
 def cross(rank_map: RankMap, groups: Ints) -> Crossings:
-    """Answer for all groups of one axis, which run at the same time.
+    """Compute the crossings of all groups of one axis while they run at the same time.
 
     Parameters
     ----------
     rank_map : RankMap
+        The hardware position of every rank.
     groups : numpy.ndarray
         int32 of shape (groups, size): the ranks of every group, in order.
     """
     count, size = groups.shape
-    members = np.ascontiguousarray(_by_host(rank_map, groups).T)  # ranks along the first dimension: reductions are fast
+    # Shape (size, groups), C-contiguous: a reduction over axis 0 vectorises over all groups, even if size is 2.
+    members = np.ascontiguousarray(_by_host(rank_map, groups).T)
     following = np.roll(members, -1, axis=0)
     domains, level = _levels(rank_map, members)
-    if not np.all(domains[_HOST] == size):
+    # With one rank per host there is no choice of rails: the two ranks of a hop use their own.
+    one_rank_per_host = bool(np.all(domains[_HOST] == size))
+    if not one_rank_per_host:
         _align_rails(rank_map, members, level)
     if rank_map.patchy.any():
         _count_nvlink_sets(rank_map, members, domains)
     distance, gbs = _inside(rank_map, members, following, level)
     hops = np.zeros_like(domains)
     if size == 1:
-        level[:] = 0
+        level[:] = 0  # a rank reaches itself without a hop
     else:
         for index in range(len(domains)):
             hops[index] = np.count_nonzero(level == index, axis=0)
-    rank = level.astype(np.int16) * 16 + np.where(level <= _HOST, distance, Distance.UNKNOWN)
-    position = rank.argmax(axis=0)
+    # One argmax finds the worst hop: the key sorts by level, then by distance within a host. Distance has 8 values, so
+    # a factor of 16 keeps them apart; int16 because int8 overflows at level 8. Ties go to the first hop.
+    key = level.astype(np.int16) * 16 + np.where(level <= _HOST, distance, Distance.UNKNOWN)
+    position = key.argmax(axis=0)
     columns = np.arange(count)
     leaves = level[position, columns] > _HOST
-    if np.all(domains[_HOST] == size):
-        ranks_per_node, nics, groups_per_nic, node_gbs, per_node = _nics_one_each(rank_map, members, leaves)
-    else:
-        ranks_per_node, nics, groups_per_nic, node_gbs, per_node = _nics(rank_map, members, leaves)
+    use = (_nics_of_single_ranks if one_rank_per_host else _nics)(rank_map, members, leaves)
     taper, taper_gbs = _taper(rank_map, members, level)
+    # The minimum propagates NaN (a speed that is not known) and ignores inf (no hop of this kind).
     slowest = gbs.min(axis=0) if size > 1 else np.full(count, np.nan)
-    ring = np.where(leaves, np.minimum(np.minimum(slowest, node_gbs), taper_gbs), slowest)
+    ring = np.where(leaves, np.minimum(np.minimum(slowest, use.node_gbs), taper_gbs), slowest)
     ring[np.isinf(ring)] = np.nan
     return Crossings(
         domains=domains,
         hops=hops,
-        ranks_per_node=ranks_per_node,
+        ranks_per_node=use.ranks_per_node,
         span=(domains == 1).argmax(axis=0).astype(np.int32),
         worst=np.stack([members[position, columns], following[position, columns]]),
         worst_level=level[position, columns].astype(np.int32),
         worst_distance=np.where(leaves, Distance.UNKNOWN, distance[position, columns]).astype(np.int32),
-        nics=nics,
-        groups_per_nic=groups_per_nic,
-        node_gbs=node_gbs,
+        nics=use.nics,
+        groups_per_nic=use.groups_per_nic,
+        node_gbs=use.node_gbs,
         taper=taper,
         ring_gbs=ring,
-        groups_per_node=per_node,
+        groups_per_node=use.groups_per_node,
     )
 
 
 def ring_hops(rank_map: RankMap, ranks: Ints) -> tuple[Ints, npt.NDArray[np.int8], npt.NDArray[np.int8], Floats]:
-    """The ring of one group, hop by hop.
+    """Return the hops of the ring of one group.
 
     Parameters
     ----------
     rank_map : RankMap
+        The hardware position of every rank.
     ranks : numpy.ndarray
         int32 of shape (size,): the ranks of the group, in order.
 
     Returns
     -------
     tuple of numpy.ndarray
-        Each of shape (size,): the ranks in the order of the ring, and for the hop from each to the next its level, its
-        `Distance` inside a host (UNKNOWN outside), and GB/s, for hops over the network those of the NICs in reach.
+        Arrays of shape (size,): the ranks in the order of the ring, and for the hop from each rank to the next its
+        level, its `Distance` (UNKNOWN over the network), and its GB/s (over the network those of the nearest NICs).
     """
     members = np.ascontiguousarray(_by_host(rank_map, ranks[None]).T)
     _, level = _levels(rank_map, members)
     if len(ranks) > 1:
         _align_rails(rank_map, members, level)
     distance, gbs = _inside(rank_map, members, np.roll(members, -1, axis=0), level)
-    one = members[:, 0]
-    reach = rank_map.set_gbs[rank_map.nic_set[one]]
+    order = members[:, 0]
+    nic_gbs = rank_map.set_gbs[rank_map.nic_set[order]]
     outside = level[:, 0] > _HOST
-    return one, level[:, 0], np.where(outside, Distance.UNKNOWN, distance[:, 0]), np.where(outside, reach, gbs[:, 0])
+    distance_of_hop = np.where(outside, Distance.UNKNOWN, distance[:, 0])
+    return order, level[:, 0], distance_of_hop, np.where(outside, nic_gbs, gbs[:, 0])
 
 
 def _by_host(rank_map: RankMap, groups: Ints) -> Ints:
-    """The groups with the ranks of each host side by side, hosts in the order of their first rank."""
+    """Return the groups in ring order: the ranks of each host adjacent, hosts in the order of their first rank."""
     node = rank_map.node[groups]
     if np.all(node[:, 1:] >= node[:, :-1]):
         return groups
     count, size = groups.shape
+    # One key per (group, host), so that a single sort handles all groups.
     key = (np.arange(count, dtype=np.int64)[:, None] * rank_map.cluster.n_nodes + node).ravel()
     _, first, number = np.unique(key, return_index=True, return_inverse=True)
-    # The first place of a host in its group orders the hosts; the sort is stable, so ranks keep their order inside.
+    # Sort by the first position of a host in its group. Positions increase from group to group, so groups stay
+    # together. The sort is stable, so ranks keep their order in the host.
     order = np.argsort(first[number.ravel()], kind="stable")
     return groups.ravel()[order].reshape(count, size)
 
 
 def _levels(rank_map: RankMap, members: Ints) -> tuple[Ints, npt.NDArray[np.int8]]:
-    """Domains touched per level and group, and the innermost level that joins the two ends of every hop."""
+    """Return the number of domains of every group per level, and the innermost level that joins each hop."""
     size, count = members.shape
     levels = len(rank_map.domains)
     touched = np.ones((levels, count), dtype=np.int32)
     level = np.full(members.shape, levels - 1, dtype=np.int8)
-    # Every rank is in the one domain of the outermost level, so only the levels below can tell hops apart.
+    # The outermost level has a single domain and joins every hop, so it is the initial value. Going inwards, each level
+    # that joins a hop overwrites the outer one.
     for index in range(levels - 2, -1, -1):
         if index == 0 and rank_map.one_rank_each:
             touched[0] = size
@@ -182,6 +193,7 @@ def _levels(rank_map: RankMap, members: Ints) -> tuple[Ints, npt.NDArray[np.int8
         same = domain[1:] == domain[:-1]
         np.copyto(level[:-1], index, where=same)
         np.copyto(level[-1], index, where=domain[-1] == domain[0])
+        # Ranks in ring order mostly have ascending domains. Equal ones are then adjacent, and no sort is needed.
         if np.all(domain[1:] >= domain[:-1]):
             touched[index] = size - np.count_nonzero(same, axis=0)
         else:
@@ -191,7 +203,11 @@ def _levels(rank_map: RankMap, members: Ints) -> tuple[Ints, npt.NDArray[np.int8
 
 
 def _align_rails(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) -> None:
-    """Lower hops between hosts to the rails that both ends have in the group: data leaves and enters on one rail."""
+    """Reduce the level of hops between hosts that have ranks of the group on a common rail.
+
+    The data of such a hop leaves and enters on that rail. The two ranks themselves may be on different rails, because
+    NCCL moves data between the ranks of a host over NVLink.
+    """
     for index, network in enumerate(rank_map.cluster.levels, len(INNER_LEVELS)):
         if network.rails == 1 or not (level > index).any():
             continue
@@ -202,6 +218,8 @@ def _align_rails(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) 
         start[1:] = node[1:] != node[:-1]
         start[::size] = True
         run = np.cumsum(start) - 1  # one run per group and host
+        # One bit mask of rails per (group, host), so "do both hosts have a rank on a common rail" is one AND. Beyond 64
+        # rails bits are shared, which can only overestimate alignment; no preset has that many.
         bits = np.left_shift(np.uint64(1), (rank_map.domains[index][ranks] % network.rails % 64).astype(np.uint64))
         rails = np.bitwise_or.reduceat(bits, np.flatnonzero(start))[run].reshape(count, size).T
         unit = network.of_node[node].reshape(count, size).T
@@ -213,9 +231,9 @@ def _align_rails(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) 
 def _inside(
     rank_map: RankMap, members: Ints, following: Ints, level: npt.NDArray[np.int8]
 ) -> tuple[npt.NDArray[np.int8], Floats]:
-    """For every hop how far apart its ends are inside the host, and GB/s; infinite for hops over the network.
+    """Return the distance and GB/s of every hop inside a host; infinite GB/s for hops over the network.
 
-    Lowers hops between two NVLink domains of a host to NVLink where they are linked after all.
+    Also reduces the level of hops that have NVLink although the two devices are in different NVLink domains.
     """
     distance = np.full(members.shape, Distance.UNKNOWN, dtype=np.int8)
     gbs = np.full(members.shape, np.inf)
@@ -225,7 +243,7 @@ def _inside(
         return distance, gbs
     together = rank_map.node[one] == rank_map.node[other]
     kind, i, j = rank_map.kind[one], rank_map.local[one], np.where(together, rank_map.local[other], 0)
-    # Two hosts of one NVLink domain: the words of a host say nothing, the devices' own NVLinks do.
+    # A hop between two hosts of one NVLink domain is not in any host's matrix. The slower device limits it.
     fabric = np.minimum(rank_map.nvlink_gbs[one], rank_map.nvlink_gbs[other])
     distance[near] = np.where(together, rank_map.distance[kind, i, j], Distance.NVLINK)
     gbs[near] = np.where(together, rank_map.gbs[kind, i, j], fabric)
@@ -235,25 +253,37 @@ def _inside(
 
 
 def _count_nvlink_sets(rank_map: RankMap, members: Ints, domains: Ints) -> None:
-    """Count the NVLink domains of groups inside one host by their own links, where the host's domains mislead."""
+    """Count the NVLink cliques among the ranks of groups inside a patchy host.
+
+    The domains of the host are too coarse for them: after one failed link, the two devices are in different domains,
+    although both have NVLink to all others.
+    """
     kind = rank_map.kind[members[0]]
     doubtful = np.flatnonzero((domains[_HOST] == 1) & (domains[_NVLINK] > 1) & rank_map.patchy[kind])
     if not doubtful.size:
         return
+    # Most groups occupy the same devices of identical hosts, so compute each combination once.
     keys = np.concatenate([kind[None, doubtful], rank_map.local[members[:, doubtful]]]).T
     unique, number = np.unique(keys, axis=0, return_inverse=True)
     counts = []
     for key in unique:
-        places = np.unique(key[1:])
-        counts.append(1 + clique_numbers(rank_map.distance[key[0]][np.ix_(places, places)] == Distance.NVLINK).max())
+        devices = np.unique(key[1:])
+        counts.append(1 + clique_numbers(rank_map.distance[key[0]][np.ix_(devices, devices)] == Distance.NVLINK).max())
     domains[_NVLINK, doubtful] = np.array(counts)[number.ravel()]
 
 
-_Nics = tuple[Ints, Ints, Floats, Floats, int]
+class _NicUse(NamedTuple):
+    """The fields of `Crossings` that concern NICs."""
+
+    ranks_per_node: Ints
+    nics: Ints
+    groups_per_nic: Floats
+    node_gbs: Floats
+    groups_per_node: int
 
 
-def _nics_one_each(rank_map: RankMap, members: Ints, leaves: npt.NDArray[np.bool_]) -> _Nics:
-    """The same as `_nics`, where every rank of a group is on a host of its own: nothing has to be added up."""
+def _nics_of_single_ranks(rank_map: RankMap, members: Ints, leaves: npt.NDArray[np.bool_]) -> _NicUse:
+    """Return the same as `_nics` for groups with one rank per host, without sums over the ranks of a host."""
     count = members.shape[1]
     ranks_per_node = np.ones((2, count), dtype=np.int32)
     nic_set = rank_map.nic_set[members]
@@ -262,9 +292,9 @@ def _nics_one_each(rank_map: RankMap, members: Ints, leaves: npt.NDArray[np.bool
     using = nic_set if leaves.all() else nic_set[:, leaves]
     share, per_nic, sharing = _shares(rank_map, using.ravel())
     node_gbs = np.where(leaves, share[nic_set].min(axis=0), np.nan)
-    node_gbs[node_gbs == 0] = np.nan
+    node_gbs[node_gbs == 0] = np.nan  # a host without known NICs
     busiest = per_nic[nic_set].max(axis=0)
-    return (
+    return _NicUse(
         ranks_per_node,
         np.where(leaves, rank_map.set_nics[nic_set].min(axis=0), 0).astype(np.int32),
         np.where(leaves & np.isfinite(busiest), busiest, np.nan),
@@ -273,18 +303,23 @@ def _nics_one_each(rank_map: RankMap, members: Ints, leaves: npt.NDArray[np.bool
     )
 
 
-def _no_nics(ranks_per_node: Ints) -> _Nics:
+def _no_nics(ranks_per_node: Ints) -> _NicUse:
     unknown = np.full(ranks_per_node.shape[1], np.nan)
-    return ranks_per_node, np.zeros(len(unknown), dtype=np.int32), unknown, unknown.copy(), 0
+    return _NicUse(ranks_per_node, np.zeros(len(unknown), dtype=np.int32), unknown, unknown.copy(), 0)
 
 
 def _shares(rank_map: RankMap, used: Ints) -> tuple[Floats, Floats, npt.NDArray[np.intp]]:
-    """Per set of NICs: GB/s for each of its groups, groups per NIC, and groups; `used` has a set once per group."""
+    """Return for every set of NICs the GB/s per group, the groups per NIC, and the number of groups.
+
+    `used` contains each set once for every group that uses it.
+    """
     sharing = np.bincount(used, minlength=len(rank_map.set_nics))
+    # A set that no group uses divides by zero. Its result is never read.
     with np.errstate(divide="ignore", invalid="ignore"):
         if rank_map.overlap is None:
             return rank_map.set_gbs / sharing, sharing / rank_map.set_nics, sharing
-        # A group spreads evenly over the NICs of its set, and every NIC serves all its groups alike.
+        # Sets share NICs. A group divides its data evenly among the NICs of its set, and a NIC divides its bandwidth
+        # among its groups in proportion to their data.
         of_set, nic, gbs = rank_map.overlap
         part = 1 / rank_map.set_nics[of_set]
         load = np.bincount(nic, weights=sharing[of_set] * part)[nic]
@@ -295,9 +330,10 @@ def _shares(rank_map: RankMap, used: Ints) -> tuple[Floats, Floats, npt.NDArray[
         return share, busiest, sharing
 
 
-def _nics(rank_map: RankMap, members: Ints, leaves: npt.NDArray[np.bool_]) -> _Nics:
-    """Ranks per host, and for the groups that leave it the NICs in reach, groups per NIC, and GB/s out of the host."""
+def _nics(rank_map: RankMap, members: Ints, leaves: npt.NDArray[np.bool_]) -> _NicUse:
+    """Return the ranks per host, and for groups that leave their host the NICs and the GB/s out of it."""
     size, count = members.shape
+    # The sets of a host have consecutive numbers, so sorting by set also brings the ranks of each host together.
     nic_set = np.ascontiguousarray(rank_map.nic_set[members].T)
     if not np.all(nic_set[:, 1:] >= nic_set[:, :-1]):
         nic_set.sort(axis=1)
@@ -318,6 +354,7 @@ def _nics(rank_map: RankMap, members: Ints, leaves: npt.NDArray[np.bool_]) -> _N
     if not leaves.any():
         return _no_nics(ranks_per_node)
 
+    # A group uses each set once, even if several of its ranks are nearest to the same NICs.
     new_set = new_node
     new_set[1:] |= nic_set[1:] != nic_set[:-1]
     uses = new_set & np.repeat(leaves, size)
@@ -327,7 +364,7 @@ def _nics(rank_map: RankMap, members: Ints, leaves: npt.NDArray[np.bool_]) -> _N
     node_gbs = np.where(leaves, np.minimum.reduceat(out, first_run), np.nan)
     node_gbs[node_gbs == 0] = np.nan
     busiest = np.maximum.reduceat(np.where(uses, per_nic[nic_set], 0.0), starts[first_run])
-    return (
+    return _NicUse(
         ranks_per_node,
         np.where(leaves, np.minimum.reduceat(reach, first_run), 0).astype(np.int32),
         np.where(leaves & np.isfinite(busiest), busiest, np.nan),
@@ -337,7 +374,10 @@ def _nics(rank_map: RankMap, members: Ints, leaves: npt.NDArray[np.bool_]) -> _N
 
 
 def _taper(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) -> tuple[Floats, Floats]:
-    """Per group the largest taper that a hop pays, and GB/s of a hop through the narrowest uplink; infinite without."""
+    """Return the largest oversubscription of every group, and the GB/s of a hop through the slowest uplink.
+
+    The GB/s are infinite if no hop passes an oversubscribed level.
+    """
     count = members.shape[1]
     taper = np.ones(count)
     gbs = np.full(count, np.inf)
@@ -349,6 +389,8 @@ def _taper(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) -> tup
         if not pays.any():
             continue
         taper[pays] = np.maximum(taper[pays], network.taper)
+        # Every hop at this level or above leaves its domain of the level below through the uplink of that domain. All
+        # groups run at the same time, so all hops that start in the domain share the uplink.
         below = rank_map.domains[index - 1]
         source = below[members]
         flows = np.bincount(source[crossing], minlength=int(below.max()) + 1)
@@ -359,7 +401,7 @@ def _taper(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) -> tup
 
 
 def _uplink(rank_map: RankMap, level: int) -> Floats:
-    """GB/s that the NICs of every domain of a level can send together."""
+    """Return the total GB/s of the NICs in every domain of a level."""
     cluster = rank_map.cluster
     per_kind = [sum(t.nics[k].gbs for k in np.flatnonzero(t.near_nics.any(axis=0))) for t in cluster.templates]
     width = np.diff(cluster.first_device)

@@ -1,4 +1,4 @@
-"""The hardware position of every rank, as flat arrays that `meshlab.topology.placement.crossings` reads."""
+"""RankMap: the hardware position of every rank, as the flat arrays from which crossings are computed."""
 
 from __future__ import annotations
 
@@ -16,35 +16,36 @@ from meshlab.topology.model.links import Distance
 
 __all__ = ["Floats", "RankMap", "devices_of_ranks"]
 
-
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class RankMap:
-    """A cluster with a rank on each of some devices, prepared for questions about groups of these ranks.
+    """Devices and NICs of every rank on a cluster.
 
     Parameters
     ----------
     cluster : Cluster
+        The cluster.
     domains : numpy.ndarray
-        int32 of shape (levels, ranks).
+        int32 of shape (levels, ranks): the domain of every rank at every level.
     node, local, kind : numpy.ndarray
-        int32 of shape (ranks,): the host, the place in it, and the host's template.
+        int32 of shape (ranks,): the host, the index of the device in the host, and the host's template.
     nic_set : numpy.ndarray
-        int32 of shape (ranks,): the set of nearest NICs; numbers rise with the host.
+        int32 of shape (ranks,): the set of nearest NICs. The sets of a host have consecutive numbers.
     set_nics, set_gbs, set_node : numpy.ndarray
-        Per such set: how many NICs, their GB/s together, and the host.
+        Number of NICs, their total GB/s, and the host of every set.
     overlap : tuple of numpy.ndarray, optional
-        Where sets share NICs, every pair of a set and a NIC of it, by set: the set, the NIC, and the NIC's GB/s.
+        If sets share NICs, all pairs of a set and one of its NICs, ordered by set: the set, the NIC, and the NIC's
+        GB/s. None if no NIC is in two sets.
     distance, gbs : numpy.ndarray
-        Of shape (templates, places, places): how far apart devices of one host are, and what joins them.
+        `Distance` and GB/s between the devices of a host, of shape (templates, devices, devices).
     nvlink_gbs : numpy.ndarray
-        float64 of shape (ranks,): what a rank can send by NVLink to another host.
+        float64 of shape (ranks,): GB/s of the rank's NVLinks to other hosts.
     patchy : numpy.ndarray
-        bool of shape (templates,): hosts where two devices can have NVLink between them and not be in one domain.
+        bool of shape (templates,): True if two devices in different NVLink domains have NVLink between them.
     one_rank_each : bool
-        Whether no device has two ranks.
+        True if every device has at most one rank.
     """
 
     cluster: Cluster
@@ -65,16 +66,16 @@ class RankMap:
 
     @classmethod
     def of(cls, cluster: Cluster, devices: Ints) -> RankMap:
-        """Prepare a cluster for ranks on the given devices."""
+        """Create the map from the device of every rank."""
         node = cluster.node_of[devices]
         local = cluster.local_of[devices]
         kind = cluster.kinds[node]
         templates = cluster.templates
-        places = max(len(template.devices) for template in templates)
-        distance = np.full((len(templates), places, places), Distance.UNKNOWN, dtype=np.int8)
-        gbs = np.full((len(templates), places, places), np.nan)
-        nvlink = np.full((len(templates), places), np.nan)
-        sets = np.zeros((len(templates), places), dtype=np.int32)
+        most = max(len(template.devices) for template in templates)
+        distance = np.full((len(templates), most, most), Distance.UNKNOWN, dtype=np.int8)
+        gbs = np.full((len(templates), most, most), np.nan)
+        nvlink = np.full((len(templates), most), np.nan)
+        sets = np.zeros((len(templates), most), dtype=np.int32)
         nics: list[Ints] = []
         speeds: list[Floats] = []
         for index, template in enumerate(templates):
@@ -88,12 +89,15 @@ class RankMap:
             linked = np.where(
                 template.distance[:count, :count] == Distance.NVLINK, template.gbs[:count, :count], np.nan
             )
+            # The template lists links inside the host only. Through NVSwitch a device reaches other hosts with the same
+            # NVLinks, so its fastest link inside the host is also its rate to other hosts.
             nvlink[index, :count] = np.fmax.reduce(linked, axis=1, initial=np.nan)
             sets[index, :count] = template.nic_groups
             first = np.unique(template.nic_groups, return_index=True)[1]
             nics.append(template.near_nics[first].sum(axis=1).astype(np.int32))
             each = np.array([nic.gbs for nic in template.nics], dtype=float)
             speeds.append(np.array([each[near].sum() for near in template.near_nics[first]]))
+        # Sets are numbered per template above. Shift the numbers so that they are unique in the cluster.
         sizes = np.array([len(one) for one in nics], dtype=np.int64)[cluster.kinds]
         offset = np.cumsum(sizes) - sizes
         nic_set = (offset[node] + sets[kind, local]).astype(np.int32)
@@ -117,6 +121,7 @@ class RankMap:
 
 
 def _is_patchy(template: Node) -> bool:
+    """Return whether two devices of a host have NVLink although they are in different NVLink domains."""
     count = len(template.devices)
     domain = template.nvlink_groups
     linked = template.distance[:count, :count] == Distance.NVLINK
@@ -126,6 +131,7 @@ def _is_patchy(template: Node) -> bool:
 def _overlap(
     cluster: Cluster, offset: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats] | None:
+    """Return all pairs of a set and one of its NICs, see `RankMap`. None if no NIC is in two sets."""
     near = [t.near_nics[np.unique(t.nic_groups, return_index=True)[1]] for t in cluster.templates]
     if all(sets.sum(axis=0).max(initial=0) <= 1 for sets in near):
         return None
@@ -144,30 +150,32 @@ def _overlap(
 def devices_of_ranks(
     mesh: DeviceMesh, cluster: Cluster, devices: Sequence[int] | Ints | None = None
 ) -> tuple[Cluster, Ints]:
-    """Which device every rank runs on.
+    """Return the device of every rank.
 
     Parameters
     ----------
     mesh : DeviceMesh
+        The mesh.
     cluster : Cluster
-        Without any device its hosts get CPU slots.
+        The cluster. If it has no devices, its hosts get CPU slots.
     devices : sequence of int, optional
-        The device of every rank; rank r runs on device r when it is left out.
+        The device of every rank. By default rank r uses device r.
 
     Returns
     -------
     tuple of Cluster and numpy.ndarray
-        The cluster, with CPU slots if it had no device, and int32 of shape (world_size,).
+        The cluster, with CPU slots if it had no devices, and int32 of shape (world_size,).
 
     Raises
     ------
     TopologyError
-        If there are fewer devices than ranks, or the map does not name one existing device per rank.
+        If there are fewer devices than ranks.
+        If `devices` does not contain one existing device per rank.
 
     Examples
     --------
-    >>> from meshlab.topology.model.presets import preset
-    >>> devices_of_ranks(DeviceMesh("tp=4"), preset("dgx-h100"), [7, 6, 5, 4])[1].tolist()
+    >>> import meshlab as ml
+    >>> devices_of_ranks(ml.DeviceMesh("tp=4"), ml.preset("dgx-h100"), [7, 6, 5, 4])[1].tolist()
     [7, 6, 5, 4]
     """
     if not cluster.n_devices:
@@ -175,16 +183,18 @@ def devices_of_ranks(
     if devices is None:
         if mesh.world_size > cluster.n_devices:
             raise TopologyError(
-                f"the mesh has {mesh.world_size:,} ranks, but the cluster only {cluster.n_devices:,} devices; take a "
-                "smaller mesh or more nodes, or say with devices= which ranks share a device"
+                f"the mesh has {mesh.world_size:,} ranks, but the cluster has only {cluster.n_devices:,} devices",
+                hint="use a smaller mesh or more nodes, or let ranks share devices with devices=",
             )
         return cluster, np.arange(mesh.world_size, dtype=np.int32)
-    given = np.asarray(devices)
-    if given.shape != (mesh.world_size,) or given.dtype.kind not in "iu":
+    of_rank = np.asarray(devices)
+    if of_rank.shape != (mesh.world_size,) or of_rank.dtype.kind not in "iu":
         raise TopologyError(
-            f"devices must be {mesh.world_size:,} whole numbers, one per rank, not {given.dtype} of shape {given.shape}"
+            f"devices must be {mesh.world_size:,} integers, one per rank, not {of_rank.dtype} of shape {of_rank.shape}"
         )
-    outside = given[(given < 0) | (given >= cluster.n_devices)]
+    outside = of_rank[(of_rank < 0) | (of_rank >= cluster.n_devices)]
     if outside.size:
-        raise TopologyError(f"there is no device {outside[0]}; they go from 0 to {cluster.n_devices - 1:,}")
-    return cluster, given.astype(np.int32)
+        raise TopologyError(
+            f"unknown device {outside[0]} in devices=", hint=f"choose numbers from 0 to {cluster.n_devices - 1:,}"
+        )
+    return cluster, of_rank.astype(np.int32)

@@ -1,4 +1,4 @@
-"""Placement against a slow oracle, against machines whose answer is known, and in words."""
+"""Placement, compared with a slow reference and with known machines."""
 
 from __future__ import annotations
 
@@ -18,19 +18,18 @@ from meshlab.mesh.mesh import DeviceMesh
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Node
 from meshlab.topology.model.presets import preset
-from meshlab.topology.placement.placement import Placement, place
+from meshlab.topology.placement.placement import Placement, as_placement, place
 from meshlab.topology.readers.nccl_xml import read_nccl_topology
-from meshlab.topology.whatif import drop_link, drop_nic
 from meshlab.units import THIN
 
 
 def plain(text: str) -> str:
-    """Without the thin spaces before units."""
+    """Return the text with plain spaces before units."""
     return text.replace(THIN, " ")
 
 
 def ring(placement: Placement, ranks: list[int]) -> list[tuple[int, int]]:
-    """The hops of a ring that visits every host once, in the order of its first rank."""
+    """Return the hops of a ring that visits every host once, in the order of its first rank."""
     hosts: dict[int, list[int]] = defaultdict(list)
     for rank in ranks:
         hosts[int(placement.cluster.node_of[placement.devices[rank]])].append(rank)
@@ -38,8 +37,8 @@ def ring(placement: Placement, ranks: list[int]) -> list[tuple[int, int]]:
     return list(zip(order, order[1:] + order[:1], strict=True)) if len(order) > 1 else []
 
 
-def oracle(placement: Placement, axis: str) -> list[dict[str, Any]]:
-    """What `Crossings` says, one rank at a time."""
+def reference(placement: Placement, axis: str) -> list[dict[str, Any]]:
+    """Return the fields of `Crossings`, computed one rank at a time."""
     cluster, devices = placement.cluster, placement.devices
     domains = cluster.domains[:, devices]
     groups = [list(group) for group in placement.mesh[axis]]
@@ -50,7 +49,7 @@ def oracle(placement: Placement, axis: str) -> list[dict[str, Any]]:
             return True
         if i < network or cluster.levels[i - network].rails == 1:
             return False
-        # A rail that the group has on both hosts will do.
+        # The group needs a common rail on both hosts.
         node = cluster.node_of[devices]
         ends = [{int(domains[i][r]) for r in ranks if node[r] == node[end]} for end in (one, other)]
         return bool(ends[0] & ends[1])
@@ -110,7 +109,7 @@ MACHINES = ["dgx-a100", "gb200-nvl72", "pcie-l40s", "gcp-a3-high", "tapered-h100
     st.integers(0, 2**32 - 1),
     st.sampled_from(["in order", "shuffled", "spread"]),
 )
-def test_arrays_agree_with_one_rank_at_a_time(name: str, shape: str, seed: int, order: str) -> None:
+def test_arrays_agree_with_the_reference(name: str, shape: str, seed: int, order: str) -> None:
     mesh = DeviceMesh(shape)
     cluster = preset(
         name, nodes=7, nodes_per_leaf=2, nodes_per_pod=4, nodes_per_rack=3 if name == "gb200-nvl72" else None
@@ -122,11 +121,11 @@ def test_arrays_agree_with_one_rank_at_a_time(name: str, shape: str, seed: int, 
         "spread": np.sort(rng.permutation(cluster.n_devices)[: mesh.world_size]),
     }[order]
     for _ in range(seed % 3):
-        cluster = drop_nic(cluster, int(rng.integers(7)), 0)
+        cluster = cluster.without_nic(int(rng.integers(7)), 0)
     placement = place(mesh, cluster, devices)
     for axis in (*mesh.axis_names, "world"):
         answer = placement.of(axis)
-        expected = oracle(placement, axis)
+        expected = reference(placement, axis)
         assert answer.domains.T.tolist() == [row["domains"] for row in expected]
         assert answer.hops.T.tolist() == [row["hops"] for row in expected]
         assert answer.ranks_per_node.T.tolist() == [row["ranks_per_node"] for row in expected]
@@ -136,10 +135,10 @@ def test_arrays_agree_with_one_rank_at_a_time(name: str, shape: str, seed: int, 
 
 
 @pytest.mark.parametrize(
-    ("machine", "nodes", "shape", "axis", "sentence"),
+    ("machine", "nodes", "shape", "axis", "explanation"),
     [
         ("dgx-h100", 2, "dp=2, tp=8", "tp", "tp stays inside NVLink: NV18, 371 GB/s"),
-        ("dgx-h100", 2, "tp=16, dp=1", "dp", "dp has one rank per group: nothing crosses a link"),
+        ("dgx-h100", 2, "tp=16, dp=1", "dp", "dp has one rank per group: it crosses no link"),
         (
             "dgx-h100",
             2,
@@ -152,7 +151,7 @@ def test_arrays_agree_with_one_rank_at_a_time(name: str, shape: str, seed: int, 
             2,
             "tp=16",
             "tp",
-            "tp leaves the host: it has the host's 8 NICs for itself, 384 GB/s; every hop stays on its rail",
+            "tp leaves the host: it has all 8 NICs of the host, 384 GB/s; every hop stays on its rail",
         ),
         (
             "pcie-l40s",
@@ -175,7 +174,7 @@ def test_arrays_agree_with_one_rank_at_a_time(name: str, shape: str, seed: int, 
             2048,
             "pp=16, dp=128, tp=8",
             "pp",
-            "pp leaves the host: 8 groups share 8 NICs, one each, 48.0 GB/s a group; it crosses 6 pods and pays the",
+            "pp leaves the host: 8 groups share 8 NICs, one each, 48.0 GB/s a group; it crosses 6 pods with an",
         ),
         (
             "tapered-h100",
@@ -186,28 +185,28 @@ def test_arrays_agree_with_one_rank_at_a_time(name: str, shape: str, seed: int, 
         ),
     ],
 )
-def test_sentences_of_known_machines(machine: str, nodes: int, shape: str, axis: str, sentence: str) -> None:
-    assert plain(place(DeviceMesh(shape), preset(machine, nodes)).explain(axis)).startswith(sentence)
+def test_explanations_for_known_machines(machine: str, nodes: int, shape: str, axis: str, explanation: str) -> None:
+    assert plain(place(DeviceMesh(shape), preset(machine, nodes)).explain(axis)).startswith(explanation)
 
 
-def test_a_group_that_reaches_past_nvlink_is_told_apart_from_a_host_without_it() -> None:
+def test_explanation_distinguishes_broken_from_unknown_nvlink() -> None:
     words = (("X", "NV18", "SYS"), ("NV18", "X", "SYS"), ("SYS", "SYS", "X"))
     devices = tuple(Device(id=i) for i in range(3))
     broken = place(DeviceMesh("tp=3"), Cluster.from_nodes([Node("a", devices, words=words)]))
     assert broken.explain("tp") == "tp stays inside the host but leaves NVLink: its worst link is SYS"
     hint = '<pci busid="1" class="0x0302"/><pci busid="2" class="0x0302"/>'
     unknown = place(DeviceMesh("tp=2"), read_nccl_topology(f'<system version="1"><cpu>{hint}</cpu></system>'))
-    assert "the source does not say whether NVLink joins it" in unknown.explain("tp")
+    assert "and the source does not list NVLink" in unknown.explain("tp")
 
 
-def test_a_laptop_places_ranks_on_its_cpu() -> None:
+def test_host_without_gpus_places_ranks_on_cpus() -> None:
     laptop = Cluster.from_nodes([Node("laptop", cpu_model="Ryzen", cpu_count=8)])
     placement = place(DeviceMesh("dp=2, tp=2"), laptop)
     assert placement.explain("tp") == "tp stays inside the host, on CPUs: its worst link is NODE"
     assert placement.totals("tp")["backends"].tolist() == ["cpu"] * 3
 
 
-def test_several_ranks_on_one_device_are_seen() -> None:
+def test_several_ranks_on_one_device() -> None:
     placement = place(DeviceMesh("dp=2, tp=4"), preset("dgx-h100"), devices=[0, 0, 0, 0, 1, 2, 3, 4])
     assert placement.of("tp").hops[:, 0].tolist() == [4, 0, 0]
     assert placement.frame("tp")["device_domains"].tolist() == [1, 4]
@@ -216,7 +215,7 @@ def test_several_ranks_on_one_device_are_seen() -> None:
     assert one.totals("tp")["devices"].tolist() == [1, 1]
 
 
-def test_the_taper_is_shared_by_every_flow_that_crosses() -> None:
+def test_all_flows_share_an_oversubscribed_uplink() -> None:
     # 2 pods of 2 hosts; all 16 dp groups send one flow out of each pod; 16 NICs of 48 GB/s behind 1:7.
     cluster = preset("tapered-h100", nodes=4, nodes_per_pod=2)
     answer = place(DeviceMesh("dp=2, tp=16"), cluster).of("dp")
@@ -226,14 +225,14 @@ def test_the_taper_is_shared_by_every_flow_that_crosses() -> None:
     assert place(DeviceMesh("dp=4, tp=8"), cluster).of("tp").taper.tolist() == [1.0] * 4
 
 
-def test_the_other_order_of_axes_pays_on_another_axis() -> None:
+def test_order_of_axes_determines_the_oversubscribed_axis() -> None:
     cluster = preset("tapered-h100", nodes=768)
     good, bad = (place(DeviceMesh(shape), cluster) for shape in ("pp=8, dp=96, tp=8", "dp=96, pp=8, tp=8"))
     assert (good.of("dp").taper.max(), good.of("pp").taper.max()) == (1, 7)
     assert (bad.of("dp").taper.max(), bad.of("pp").taper.max()) == (7, 1)
 
 
-def test_a_hybrid_cube_mesh_shows_its_worst_pair_as_a_link_of_the_host() -> None:
+def test_worst_link_of_a_hybrid_cube_mesh() -> None:
     words = [["X"] * 4 for _ in range(4)]
     for i in range(4):
         for j in range(4):
@@ -246,8 +245,8 @@ def test_a_hybrid_cube_mesh_shows_its_worst_pair_as_a_link_of_the_host() -> None
     assert frame["ring_gbs"].tolist() == [12.0]
 
 
-def test_a_group_is_judged_by_its_own_pairs_where_another_pair_lost_its_nvlink() -> None:
-    broken = drop_link(preset("dgx-h100", nodes=2), 0, 1)
+def test_group_is_judged_by_its_own_pairs_if_a_different_pair_lost_nvlink() -> None:
+    broken = preset("dgx-h100", nodes=2).without_link(0, 1)
     placement = place(DeviceMesh("dp=8, tp=2"), broken)
     assert plain(placement.explain("tp")).startswith(
         "tp stays inside the host but leaves NVLink: its worst link is NODE"
@@ -260,15 +259,15 @@ def test_a_group_is_judged_by_its_own_pairs_where_another_pair_lost_its_nvlink()
     assert frame["nvlink_domains"].tolist() == [2, *[1] * 11]
 
 
-def test_a_ring_inside_nvlink_with_an_unlinked_pair_says_so() -> None:
-    placement = place(DeviceMesh("dp=2, tp=4"), drop_link(preset("dgx-h100"), 0, 2))
+def test_explanation_mentions_pairs_without_nvlink_off_the_ring() -> None:
+    placement = place(DeviceMesh("dp=2, tp=4"), preset("dgx-h100").without_link(0, 2))
     assert plain(placement.explain("tp")) == (
-        "tp stays inside NVLink: NV18, 371 GB/s; not every two of its devices have NVLink between them"
+        "tp stays inside NVLink: NV18, 371 GB/s, but not all pairs of its devices have NVLink"
     )
     assert placement.frame("tp")["span"].tolist() == ["host", "nvlink"]
 
 
-def test_the_frame_has_a_row_per_group_and_custom_groups_too() -> None:
+def test_frame_has_a_row_per_group_including_custom_groups() -> None:
     mesh = DeviceMesh("dp=2, tp=8").with_group("rail", [0, 8])
     frame = place(mesh, preset("dgx-h100", nodes=2)).frame()
     assert frame["group"].tolist() == ["tp_0", "tp_1", *[f"dp_{i}" for i in range(8)], "rail"]
@@ -283,14 +282,14 @@ def test_the_frame_has_a_row_per_group_and_custom_groups_too() -> None:
     ]
 
 
-def test_groups_over_two_axes_and_the_world_are_answered_too() -> None:
+def test_groups_over_two_axes_and_the_world() -> None:
     placement = place(DeviceMesh("pp=2, dp=2, tp=4"), preset("dgx-h100", nodes=2))
     assert placement.frame("dp-tp", "world")["nodes"].tolist() == [1, 1, 2]
     with pytest.raises(MeshError, match="unknown axis or group"):
         placement.of("ep")
 
 
-def test_measurements_stand_beside_their_links() -> None:
+def test_join_adds_the_links_to_results() -> None:
     placement = place(DeviceMesh("dp=2, tp=8"), preset("dgx-h100", nodes=2))
     results = pd.DataFrame(
         {
@@ -307,12 +306,12 @@ def test_measurements_stand_beside_their_links() -> None:
     assert joined["worst_link"].tolist()[:3] == ["NV18", "leaf", "leaf"]
     np.testing.assert_allclose(joined["of_ring"], [0.5, 0.5, 1.0, np.nan])
     assert joined["n_ranks"].tolist() == [8, 2, 2, 2]
-    with pytest.raises(TopologyError, match="group is missing"):
+    with pytest.raises(TopologyError, match="columns axis and group, but group is missing; pass the results"):
         placement.join(results.drop(columns="group"))
     assert placement.join(results.iloc[3:])["worst_link"].isna().all()
 
 
-def test_unlike_devices_are_reported_and_not_added_up() -> None:
+def test_mixed_groups_have_no_totals() -> None:
     old, new = preset("dgx-a100").node(0), preset("dgx-h100").node(0)
     cluster = Cluster.from_nodes([replace(old, name="old"), replace(new, name="new")])
     totals = place(DeviceMesh("dp=2, tp=8"), cluster).totals("dp")
@@ -325,14 +324,14 @@ def test_unlike_devices_are_reported_and_not_added_up() -> None:
     assert tp["sm_count"].tolist()[:2] == [864, 1056]
 
 
-def test_ranks_carry_their_coordinates_and_devices() -> None:
+def test_ranks_have_coordinates_and_devices() -> None:
     ranks = place(DeviceMesh("dp=2, tp=2"), preset("dgx-h100"), devices=[4, 5, 6, 7]).ranks()
     assert ranks["local_id"].tolist() == [4, 5, 6, 7]
     assert ranks["dp"].tolist() == [0, 0, 1, 1]
     assert set(ranks["backend"]) == {"cuda"}
 
 
-def test_a_cluster_of_unequal_hosts_with_missing_nics_still_places() -> None:
+def test_placement_on_unequal_hosts_with_missing_nics() -> None:
     bare = Node("bare", tuple(Device(id=i) for i in range(3)))
     cluster = Cluster.from_nodes([bare, preset("dgx-h100").node(0)])
     placement = place(DeviceMesh("tp=11"), cluster)
@@ -343,8 +342,36 @@ def test_a_cluster_of_unequal_hosts_with_missing_nics_still_places() -> None:
     assert "NICs, which are not known" in placement.explain("tp")
 
 
-def test_html_tells_the_story_and_is_escaped() -> None:
+def test_html_has_the_explanation_and_is_escaped() -> None:
     cluster = replace(preset("dgx-h100", nodes=2), title="<b>")
     page = place(DeviceMesh("dp=2, tp=8"), cluster)._repr_html_()
     assert "tp stays inside NVLink" in page
     assert "<b>" not in page
+
+
+def test_placement_accepts_text_and_the_name_of_a_preset() -> None:
+    placement = place("dp=-1, tp=4", "dgx-h100")
+    assert placement.mesh == DeviceMesh("dp=2, tp=4")
+    assert placement.cluster == preset("dgx-h100")
+
+
+def test_as_placement_accepts_a_placement_or_a_mesh_and_a_cluster() -> None:
+    placement = place("tp=8", "dgx-h100")
+    assert as_placement(placement) is placement
+    assert as_placement("tp=8", "dgx-h100").explain() == placement.explain()
+    with pytest.raises(TopologyError, match="no cluster given; pass it after the mesh"):
+        as_placement("tp=8")
+    with pytest.raises(TopologyError, match="a Placement has a cluster and devices already; pass its mesh instead"):
+        as_placement(placement, "dgx-h100")
+    with pytest.raises(TopologyError, match="the first argument is a Cluster, but a mesh is expected"):
+        as_placement(preset("dgx-h100"), "tp=8")  # type: ignore[arg-type]
+
+
+def test_explanation_of_the_only_nic() -> None:
+    cluster = preset("dgx-h100", nodes=2)
+    for host in range(2):
+        for _ in range(7):
+            cluster = cluster.without_nic(host, 1)
+    assert plain(place("tp=16", cluster).explain("tp")).startswith(
+        "tp leaves the host: it has the only NIC of the host, 48.0 GB/s; "
+    )
