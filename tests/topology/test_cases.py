@@ -1,4 +1,4 @@
-"""Real files of real machines, in the folder that MESHLAB_CASES names; skipped without it."""
+"""Files of real machines, in the folder of the environment variable MESHLAB_CASES. Skipped without it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 
 import meshlab as ml
 from meshlab.errors import ParseError
-from meshlab.topology.health import health
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.readers.nccl_graph import NcclGraphs, read_nccl_graph
 from meshlab.topology.readers.nccl_xml import read_nccl_topology
@@ -32,7 +31,7 @@ def text_of(folder: str, name: str) -> str:
 
 
 @pytest.mark.parametrize(("name", "facts"), cases("smi"))
-def test_every_real_nvidia_smi_is_read_as_expected(name: str, facts: dict[str, Any]) -> None:
+def test_real_nvidia_smi_output(name: str, facts: dict[str, Any]) -> None:
     cluster = read_nvidia_smi(text_of("smi", name))
     node = cluster.node(0)
     assert (len(node.devices), len(node.nics)) == (facts["n_gpus"], facts["n_nics"])
@@ -50,7 +49,7 @@ def test_every_real_nvidia_smi_is_read_as_expected(name: str, facts: dict[str, A
 
 
 @pytest.mark.parametrize(("name", "facts"), cases("xml"))
-def test_every_real_nccl_file_is_read_as_expected(name: str, facts: dict[str, Any]) -> None:
+def test_real_nccl_files(name: str, facts: dict[str, Any]) -> None:
     text = text_of("nccl_xml", name)
     if facts["root"] == "graphs":
         graphs = read_nccl_graph(text)
@@ -87,37 +86,37 @@ def read(folder: str, name: str) -> Cluster:
     return cluster
 
 
-def test_the_broken_b200_has_one_gpu_off_the_fabric() -> None:
+def test_broken_b200_has_one_gpu_without_nvlink() -> None:
     cluster = read("smi", "partial_vllm-16336_b200_gpu2_without_nvlink.txt")
     assert cluster.domain("nvlink").tolist() == [0, 0, 1, 0, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("name", ["aws_p4d_a100_40g.xml", "aws_p5_48xl_h100.xml", "nebius_h100_v1.xml"])
-def test_health_says_what_a_file_without_nvlink_leaves_open(name: str) -> None:
-    found = health(read("nccl_xml", name))
+def test_health_notes_files_that_omit_nvlink(name: str) -> None:
+    found = read("nccl_xml", name).health()
     assert found.codes == ("nvlink-unknown",)
     assert found[0].severity == "note"
 
 
-def test_azure_ndv4_counts_gpus_by_bus_id_though_its_numa_nodes_do_not_follow() -> None:
+def test_azure_ndv4_orders_gpus_by_bus_id_not_by_numa_node() -> None:
     node = read("nccl_xml", "azure_ndv4_a100.xml").node(0)
     assert [device.numa for device in node.devices] == ["1", "1", "0", "0", "3", "3", "2", "2"]
 
 
-def test_nebius_numbers_its_nics_from_the_second_socket() -> None:
+def test_nebius_numbers_nics_from_the_second_socket() -> None:
     node = read("nccl_xml", "nebius_h100_v1.xml").node(0)
     assert [nic.name for nic in node.nics] == [f"mlx5_{k}" for k in range(8)]
     assert [nic.numa for nic in node.nics] == ["1"] * 4 + ["0"] * 4
 
 
-def test_oracle_has_two_ports_on_every_card_and_four_switches() -> None:
+def test_oracle_has_two_ports_per_card_and_four_switches() -> None:
     node = read("nccl_xml", "oracle_bm_gpu_h100.xml").node(0)
     assert len({nic.bus_id for nic in node.nics}) == 8
     assert node.near_nics.sum(axis=1).tolist() == [2] * 8
     assert node.words[0][:2] == ("X", "NV18")
 
 
-def test_a_dgx_a100_gives_two_nics_to_two_gpus_and_two_to_none() -> None:
+def test_dgx_a100_has_two_nics_per_pair_of_gpus_and_two_unused() -> None:
     node = read("smi", "readme_dgx_a100_10nic_full.txt").node(0)
     assert node.nic_groups.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert node.near_nics.any(axis=0).tolist() == [True] * 8 + [False] * 2

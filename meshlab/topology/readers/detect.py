@@ -1,4 +1,4 @@
-"""Read a description of hardware without saying which kind it is."""
+"""Reader for any description of hardware: it detects the format and calls the reader for it."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ _ROOT = re.compile(r"<(?!\?|!)([A-Za-z_][\w.:-]*)")
 
 
 def read(source: str | bytes | Path, *, machine: int | None = None) -> Cluster | NcclGraphs:
-    """Find out what a text or file is, and read it.
+    """Read a description of hardware in any supported format.
 
     Parameters
     ----------
     source : str, bytes or pathlib.Path
-        The text itself, or the path of a file. A text of one line that names an existing file counts as its path.
+        The text, or the path of a file. A single line that names an existing file is a path.
     machine : int, optional
-        Which machine, when there are several in it.
+        Index of the machine, counted from 0, if the text contains several.
 
     Returns
     -------
     Cluster or NcclGraphs
-        Graphs for a file of NCCL_GRAPH_DUMP_FILE; a cluster for ``nvidia-smi topo``, NCCL's topology XML, and Slurm's
-        ``topology.conf`` and ``topology.yaml``.
+        Graphs for a file written with NCCL_GRAPH_DUMP_FILE. A cluster for the output of ``nvidia-smi topo -m`` or
+        ``-p2p``, a topology XML of NCCL, and a ``topology.conf`` or ``topology.yaml`` of Slurm.
 
     Raises
     ------
     ParseError
-        If it is none of these; the message says what was seen.
+        If the text has none of these formats.
     TopologyError
-        If there are several machines and `machine` does not say which.
+        If the text contains several machines and `machine` is not given.
     OSError
-        If a `pathlib.Path` cannot be read.
+        If the file cannot be read.
 
     Examples
     --------
-    >>> read("SwitchName=s1 Nodes=n[1-4]").names
+    >>> import meshlab as ml
+    >>> ml.topology.read("SwitchName=s1 Nodes=n[1-4]").names
     ('n1', 'n2', 'n3', 'n4')
     """
     text, file = _text(source)
@@ -69,7 +70,9 @@ def _text(source: str | bytes | Path) -> tuple[str, str | None]:
             return source, None
         source = Path(source)
     if source.stat().st_size > _LARGEST_FILE:
-        raise ParseError(f"the file is larger than {_LARGEST_FILE >> 20} MiB; no topology is", file=str(source))
+        raise ParseError(
+            f"the file is larger than {_LARGEST_FILE >> 20} MiB", hint="pass a topology file", file=str(source)
+        )
     return source.read_text(errors="replace"), str(source)
 
 
@@ -83,25 +86,26 @@ def _read(text: str, machine: int | None, *, is_perhaps_name: bool) -> Cluster |
         return read_nvidia_smi(text, machine=machine)
     if looks_like_slurm(text):
         return read_slurm_topology(text)
-    seen = _seen(text)
-    # A name that was mistyped is one line too, and says nothing as a text.
-    if is_perhaps_name and seen.startswith("the text begins"):
-        seen = f"{_why_no_file(text.strip())}, and {seen}"
+    content = _describe(text)
+    # A single line is probably the mistyped name of a file.
+    if is_perhaps_name and content.startswith("the text begins"):
+        content = f"{_why_no_file(text.strip())}, and {content}"
     raise ParseError(
-        f"{seen}; that is none of what can be read: nvidia-smi topo -m or -p2p, NCCL topology or graph XML, "
-        "Slurm topology.conf or topology.yaml"
+        f"unknown format: {content}",
+        hint="pass the output of nvidia-smi topo -m or -p2p, a topology or graph XML of NCCL, or a topology.conf or "
+        "topology.yaml of Slurm",
     )
 
 
 def _why_no_file(name: str) -> str:
     shown = name if len(name) <= 60 else f"{name[:60]}…"
-    with contextlib.suppress(OSError, ValueError):  # a name that is too long, or holds a zero, is no folder either
+    with contextlib.suppress(OSError, ValueError):  # the name is too long, or contains a null character
         if Path(name).is_dir():
-            return f"{shown!r} is a folder, not a file"
-    return f"there is no file {shown!r}"
+            return f"{shown!r} is a folder"
+    return f"no file {shown!r} exists"
 
 
-def _seen(text: str) -> str:
+def _describe(text: str) -> str:
     first = next((line.strip() for line in text.splitlines() if line.strip()), None)
     if first is None:
         return "the text is empty"

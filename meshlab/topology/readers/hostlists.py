@@ -1,4 +1,4 @@
-"""Slurm's host lists: ``node[001-128],login`` and back to names."""
+"""Expansion of Slurm's host lists, such as ``node[001-128],login``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from meshlab.errors import ParseError
 __all__ = ["MOST_HOSTS", "expand_hosts"]
 
 MOST_HOSTS = 1 << 20
-"""More hosts than this are refused: a range with one digit too many would fill the memory."""
+"""Limit for the length of a list, so that a range with one digit too many cannot fill the memory."""
 
 _PART = re.compile(r"[^\[\],\s]+|\[[^\[\]]*\]")
 _SIMPLE = re.compile(r"([^\[\],\s]*)\[([\d,-]+)\]([^\[\],\s]*)")
@@ -18,22 +18,24 @@ _RANGE = re.compile(r"(\d{1,15})(?:-(\d{1,15}))?")
 
 
 def expand_hosts(text: str) -> list[str]:
-    """Write out a host list.
+    """Return the host names of a host list.
 
     Parameters
     ----------
     text : str
-        Names with commas between; brackets hold numbers and ranges, several of them multiply, and zeros in front stay.
+        Comma-separated names. Brackets contain numbers and ranges, and several brackets in a name are combined. Leading
+        zeros are kept.
 
     Returns
     -------
     list of str
-        In the order of the list.
+        Host names in the order of the list.
 
     Raises
     ------
     ParseError
-        If a bracket cannot be read, or the list means more than a million hosts.
+        If a bracket is invalid.
+        If the list has more than 1,048,576 hosts.
 
     Examples
     --------
@@ -44,6 +46,7 @@ def expand_hosts(text: str) -> list[str]:
     """
     if "[" not in text and "]" not in text:
         return text.replace(",", " ").split()
+    # Nearly all lists are a single name with one bracket, and need no search for commas outside brackets.
     simple = _SIMPLE.fullmatch(text)
     if simple is not None:
         return [f"{simple[1]}{number}{simple[3]}" for number in _numbers(simple[2], text)]
@@ -55,19 +58,18 @@ def expand_hosts(text: str) -> list[str]:
         names = [""]
         for part in _PART.findall(pattern):
             choices = _numbers(part[1:-1], text) if part.startswith("[") else [part]
+            # Check before the product is built: two short brackets can make 10^12 names.
             if len(names) * len(choices) + len(hosts) > MOST_HOSTS:
-                raise ParseError(f"{pattern[:60]!r} means more than {MOST_HOSTS:,} hosts; shorten the range", text=text)
-            names = (
-                [name + choice for name in names for choice in choices]
-                if len(choices) > 1 or names != [""]
-                else choices
-            )
+                raise ParseError(
+                    f"{pattern[:60]!r} has more than {MOST_HOSTS:,} hosts", hint="shorten its ranges", text=text
+                )
+            names = [name + choice for name in names for choice in choices]
         hosts += names
     return hosts
 
 
 def _patterns(text: str) -> Iterator[str]:
-    """Cut at the commas outside brackets."""
+    """Split a list at the commas outside brackets."""
     depth = start = 0
     for match in re.finditer(r"[\[\],\s]", text):
         mark = match[0]
@@ -76,13 +78,18 @@ def _patterns(text: str) -> Iterator[str]:
         elif mark == "]":
             depth -= 1
         if depth not in (0, 1):
-            raise ParseError(f"the brackets in {text[:60]!r} do not match", text=text, column=min(match.start(), 199))
+            raise ParseError(
+                f"the brackets in {text[:60]!r} do not match",
+                hint="write ranges as in n[1-4]",
+                text=text,
+                column=min(match.start(), 199),
+            )
         if depth == 0 and mark in ", \t\n":
             if match.start() > start:
                 yield text[start : match.start()]
             start = match.end()
     if depth:
-        raise ParseError(f"the bracket in {text[:60]!r} is not closed", text=text)
+        raise ParseError(f"the bracket in {text[:60]!r} is not closed", hint="append ]", text=text)
     if start < len(text):
         yield text[start:]
 
@@ -92,12 +99,20 @@ def _numbers(ranges: str, text: str) -> list[str]:
     for part in ranges.split(","):
         match = _RANGE.fullmatch(part.strip())
         if match is None:
-            raise ParseError(f"{part.strip()!r} in a bracket is no number and no range such as 001-128", text=text)
+            raise ParseError(
+                f"{part.strip()!r} in a bracket is neither a number nor a range",
+                hint="write ranges as in n[001-128]",
+                text=text,
+            )
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise ParseError(f"the range {part.strip()} ends before it begins", text=text)
+            raise ParseError(
+                f"the range {part.strip()} ends before it begins", hint="write the smaller number first", text=text
+            )
         if last - first + len(numbers) >= MOST_HOSTS:
-            raise ParseError(f"the range {part.strip()} means more than {MOST_HOSTS:,} hosts", text=text)
+            raise ParseError(
+                f"the range {part.strip()} has more than {MOST_HOSTS:,} hosts", hint="shorten it", text=text
+            )
         width = len(match[1])
         numbers += [f"{number:0{width}d}" for number in range(first, last + 1)]
     return numbers

@@ -1,4 +1,4 @@
-"""See the machine at hand: join what every host says of itself into one `Cluster`."""
+"""Probe: the cluster of this host, or of all hosts of running engines."""
 
 from __future__ import annotations
 
@@ -14,50 +14,51 @@ __all__ = ["cluster_from_hosts", "probe"]
 
 
 def probe(engines: Any = None) -> Cluster:
-    """Look at this host, or at every host that engines run on.
+    """Return the hardware of this host, or of all hosts of running engines.
 
     Parameters
     ----------
     engines : Engines, optional
-        Running ranks; each host is looked at once, by its first rank.
+        Running engines. The lowest rank of each host reads its hardware. By default this process reads this host.
 
     Returns
     -------
     Cluster
-        One node per host. Without GPUs it has no devices, and its notes say why none was seen.
+        One node per host. Without GPUs the cluster has no devices, and its notes contain the reason.
 
     Raises
     ------
     TopologyError
-        If no rank could look.
+        If a rank could not read its host.
 
     Examples
     --------
-    >>> probe().n_nodes
+    >>> import meshlab as ml
+    >>> ml.probe().n_nodes
     1
     """
     if engines is None:
         return cluster_from_hosts([read_host()])
-    first_of_host = {fact.host: fact.rank for fact in reversed(engines.facts)}
+    first_of_host = {info.host: info.rank for info in reversed(engines.ranks)}
     answers = engines.run(_read_host_on, arguments=(sorted(first_of_host.values()),)).set_index("rank")
     failed = answers["error"].dropna()
     if len(failed):
-        raise TopologyError(f"rank {failed.index[0]} could not look at its host: {failed.iloc[0]}")
+        raise TopologyError(f"rank {failed.index[0]} could not read the hardware of its host: {failed.iloc[0]}")
     return cluster_from_hosts([answers["value"][rank] for rank in sorted(first_of_host.values())])
 
 
 def _read_host_on(comm: Any, ranks: Sequence[int]) -> dict[str, Any] | None:
-    """Runs on every rank: one per host answers."""
+    """Return the hardware of this host, on one rank per host; runs on every rank."""
     return read_host() if comm.world_rank in ranks else None
 
 
 def cluster_from_hosts(hosts: Sequence[Mapping[str, Any]]) -> Cluster:
-    """Make a cluster from the answers of `read_host`, one per host.
+    """Create a cluster from results of `read_host`.
 
     Parameters
     ----------
     hosts : sequence of mapping
-        In the order of the nodes. Two answers of one host (same name) count once.
+        One result per host, in the order of the nodes. A second result of a host with the same name is ignored.
 
     Returns
     -------
@@ -67,12 +68,13 @@ def cluster_from_hosts(hosts: Sequence[Mapping[str, Any]]) -> Cluster:
     Raises
     ------
     TopologyError
-        If there is no host, or an answer has fields that no device has.
+        If there is no host.
+        If a result has missing or unknown fields.
 
     Examples
     --------
-    >>> from meshlab.topology.readers.nvml import read_host
-    >>> cluster_from_hosts([read_host(), read_host()]).n_nodes
+    >>> import meshlab as ml
+    >>> ml.topology.cluster_from_hosts([ml.topology.read_host(), ml.topology.read_host()]).n_nodes
     1
     """
     nodes: dict[str, Node] = {}
@@ -80,13 +82,13 @@ def cluster_from_hosts(hosts: Sequence[Mapping[str, Any]]) -> Cluster:
         if host.get("name") not in nodes:
             nodes[str(host.get("name"))] = _node(host)
     if not nodes:
-        raise TopologyError("no host answered, so there is no cluster")
+        raise TopologyError("no hosts given", hint="pass at least one result of read_host()")
     notes = tuple(f"{node.name}: {note}" for node in nodes.values() for note in node.notes)
     return Cluster.from_nodes(tuple(nodes.values()), source="the NVIDIA driver and Linux", notes=notes)
 
 
 def _device(fields: Mapping[str, Any]) -> Device:
-    """A device from its fields; an answer that came through JSON has lists where Python had tuples."""
+    """Return a device. A result that was stored as JSON has lists instead of tuples."""
     capability, remotes = fields.get("compute_capability"), fields.get("nvlink_remotes", ())
     tuples = {
         "compute_capability": None if capability is None else tuple(capability),
@@ -112,5 +114,6 @@ def _node(host: Mapping[str, Any]) -> Node:
         )
     except (KeyError, TypeError) as error:
         raise TopologyError(
-            f"the answer of host {host.get('name', '?')!r} cannot be read ({error}); give what read_host returns"
+            f"the description of host {host.get('name', '?')!r} is invalid ({error})",
+            hint="pass a result of read_host()",
         ) from error

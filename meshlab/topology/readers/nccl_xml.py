@@ -1,7 +1,7 @@
-"""Reader for NCCL's topology XML: hint files that clouds ship (NCCL_TOPO_FILE) and full dumps (NCCL_TOPO_DUMP_FILE).
+"""Reader for the topology XML of NCCL: files of cloud providers (NCCL_TOPO_FILE) and dumps (NCCL_TOPO_DUMP_FILE).
 
-A hint file may hold only CPUs and PCI devices; NCCL fills in GPUs, NVLink and NICs when it runs. What a file does not
-say stays unknown.
+A file of a cloud provider may contain CPUs and PCI devices only, because NCCL adds GPUs, NVLink and NICs at run time.
+Facts that are not in the file remain unknown.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _NIC_CLASSES = ("0x0200", "0x0207")
 _NVSWITCH_CLASS = "0x0680"
 _SPEEDS = {"2.5": 1, "5": 2, "8": 3, "16": 4, "32": 5, "64": 6}  # GT/s to PCIe generation
 _MOST_ENDS = 1024
-_INTEL = {85: "Skylake", 106: "Ice Lake", 143: "Sapphire Rapids", 207: "Emerald Rapids"}  # by modelid
+_INTEL = {85: "Skylake", 106: "Ice Lake", 143: "Sapphire Rapids", 207: "Emerald Rapids"}  # CPU generation by modelid
 
 
 @dataclass(slots=True)
 class _End:
-    """A GPU or a NIC port, and the way to it from the CPU down."""
+    """A GPU or a NIC port, and its path from the CPU."""
 
     element: Element
     cpu: int
@@ -43,32 +43,35 @@ class _End:
 
 
 def read_nccl_topology(xml: str, *, machine: int | None = None) -> Cluster:
-    """Read a topology that NCCL wrote, or that was written for it.
+    """Read the text of a topology XML that NCCL wrote, or that was written for NCCL.
 
     Parameters
     ----------
     xml : str
         The text of the file.
     machine : int, optional
-        Which machine, when the text holds several.
+        Index of the document, counted from 0, if the text contains several.
 
     Returns
     -------
     Cluster
-        One node, or one per host where the dump spans several. Words between ends follow NCCL: PIX under one bridge,
-        PXB under several, PHB under one CPU (nvidia-smi's NODE too), SYS between CPUs. `Node.nvlink_known` is False
-        when the file lists no NVLink. A broken end is noted, and `Node.complete` is False.
+        One node per host of the dump. Link words follow NCCL: PIX below one PCIe bridge, PXB below several, PHB below
+        one CPU (which includes nvidia-smi's NODE), SYS between CPUs. If the file lists no NVLink, `Node.nvlink_known`
+        is False. If the file is truncated, a note describes the error and `Node.complete` is False.
 
     Raises
     ------
     ParseError
-        If it is no topology, is hostile, or has another version.
+        If the text is not a topology.
+        If the XML declares entities, or is too large.
+        If the file has a different version.
     TopologyError
-        If the text holds several and `machine` does not say which.
+        If the text contains several documents and `machine` is not given.
 
     Examples
     --------
-    >>> cluster = read_nccl_topology('''
+    >>> import meshlab as ml
+    >>> cluster = ml.topology.read_nccl_topology('''
     ... <system version="1"><cpu numaid="0" affinity="0000ffff" vendor="AuthenticAMD">
     ...   <pci busid="0000:00:01.0" class="0x060400">
     ...     <pci busid="0000:01:00.0" class="0x030200"><gpu dev="0" sm="90" rank="0" gdr="1"/></pci>
@@ -79,20 +82,25 @@ def read_nccl_topology(xml: str, *, machine: int | None = None) -> Cluster:
     """
     if "<graphs" in xml and "<system" not in xml:
         raise ParseError(
-            "this is a graph file (NCCL_GRAPH_DUMP_FILE): rings and trees, not a topology; read it with read_nccl_graph"
+            "this is a graph file (NCCL_GRAPH_DUMP_FILE) with rings and trees, not a topology",
+            hint="read it with ml.topology.read()",
         )
     root, trouble = read_document(xml, ("system",), machine)
     version = root.get("version")
     if version != "1":
-        whose = " (RCCL, for AMD GPUs, writes version 2)" if version == "2" else ""
-        raise ParseError(f"the topology has version {version or 'none'!r}{whose}; NCCL reads and writes version '1'")
+        origin = " (RCCL, for AMD GPUs, writes version 2)" if version == "2" else ""
+        raise ParseError(
+            f"the topology has version {version or 'none'!r}{origin}, but version '1' is expected",
+            hint="dump it with NCCL",
+        )
     hosts: dict[str, list[Element]] = {}
     for cpu in root.children:
         if cpu.tag == "cpu":
             hosts.setdefault(cpu.get("host_hash"), []).append(cpu)
     if not hosts:
         raise ParseError(
-            "the topology holds no <cpu>, so there is no machine in it" + (f"; {trouble}" if trouble else "")
+            "the topology contains no <cpu> element" + (f": {trouble}" if trouble else ""),
+            hint="copy the complete file",
         )
     nodes = [_node(f"node{number}", cpus, trouble) for number, cpus in enumerate(hosts.values())]
     joined = len(nodes) > 1 and any(_switch_links(device) for node in nodes for device in node.devices)
@@ -101,14 +109,14 @@ def read_nccl_topology(xml: str, *, machine: int | None = None) -> Cluster:
         source="NCCL topology XML",
         notes=tuple(f"{node.name}: {note}" for node in nodes for note in node.notes),
     )
-    # A dump spans several hosts only where NVLink does.
+    # NCCL dumps several hosts into one file only if they share an NVLink domain.
     return replace(cluster, nvlink_of_node=np.zeros(len(nodes), dtype=np.int32)) if joined else cluster
 
 
 def _node(name: str, cpus: Sequence[Element], trouble: str | None) -> Node:
     gpus: list[_End] = []
     ports: list[_End] = []
-    strange = 0
+    unclassified = 0
     for number, cpu in enumerate(cpus):
         for end in _walk(cpu, number, (), None):
             if end.element.tag == "gpu":
@@ -120,26 +128,29 @@ def _node(name: str, cpus: Sequence[Element], trouble: str | None) -> Node:
             elif end.element.get("class").startswith(_NIC_CLASSES):
                 ports.append(end)
             else:
-                strange += not end.element.get("class")
+                unclassified += not end.element.get("class")
     if len(gpus) + len(ports) > _MOST_ENDS:
         raise ParseError(
-            f"the topology holds {len(gpus):,} GPUs and {len(ports):,} NICs; one host has {_MOST_ENDS:,} at most"
+            f"the topology has {len(gpus):,} GPUs and {len(ports):,} NICs, but a host can have at most {_MOST_ENDS:,}",
+            hint="pass the dump of one job",
         )
     gpus, ports = _ordered(gpus), _ordered(ports)
     devices = tuple(_device(number, end, cpus[end.cpu]) for number, end in enumerate(gpus))
     nics = tuple(_nic(number, end, cpus[end.cpu]) for number, end in enumerate(ports))
     notes = [] if trouble is None else [trouble]
-    if strange:
-        notes.append(f"{strange} PCI devices have no class, so it is not known whether they are GPUs or NICs")
+    if unclassified:
+        notes.append(
+            f"{unclassified} PCI device{'s' * (unclassified > 1)} without a class may be GPUs or NICs and were ignored"
+        )
     if any(device.bus_id == target for device in devices for _, target, _ in device.nvlink_remotes):
-        notes.append("NVLinks lead from a GPU to itself: the virtual machine hides the other ends")
+        notes.append("NVLinks connect a GPU to itself, because the virtual machine hides their remote endpoints")
     ends = [*gpus, *ports]
     words = [[_pci_word(one, other) for other in ends] for one in ends]
     for i, j, count in _nvlinks(devices):
         words[i][j] = f"NV{count}"
     known = any(device.nvlink_remotes for device in devices)
     if devices and not known:
-        notes.append("the file lists no NVLink; NCCL asks the driver for it")
+        notes.append("the file does not list NVLink; NCCL queries the driver for it")
     masks = [cpus_of_mask(cpu.get("affinity")) for cpu in cpus]
     return Node(
         name,
@@ -156,7 +167,7 @@ def _node(name: str, cpus: Sequence[Element], trouble: str | None) -> Node:
 
 
 def _walk(element: Element, cpu: int, bridges: tuple[int, ...], pci: Element | None) -> Iterator[_End]:
-    """All GPUs, ports, and PCI devices without anything below that says what they are."""
+    """Iterate over GPUs, NIC ports, and PCI devices that contain neither and are identified by their class only."""
     for child in element.children:
         if child.tag in ("gpu", "net"):
             yield _End(child, cpu, bridges, pci)
@@ -169,22 +180,22 @@ def _walk(element: Element, cpu: int, bridges: tuple[int, ...], pci: Element | N
 
 
 def _ordered(ends: list[_End]) -> list[_End]:
-    """By NCCL's own number where every one has it, else by bus id, as CUDA and nvidia-smi count."""
-    numbers = [end.element.whole("dev") for end in ends]
+    """Sort by NCCL's number if all endpoints have one, otherwise by bus ID, the order of nvidia-smi."""
+    numbers = [end.element.integer("dev") for end in ends]
     if None not in numbers and len(set(numbers)) == len(numbers):
-        return sorted(ends, key=lambda end: end.element.whole("dev") or 0)
+        return sorted(ends, key=lambda end: end.element.integer("dev") or 0)
     return sorted(ends, key=lambda end: end.bus_id or "")
 
 
 def _device(number: int, end: _End, cpu: Element) -> Device:
     pci = end.pci if end.pci is not None else end.element
-    sm, dev, numa = end.element.whole("sm"), end.element.whole("dev"), _numa(cpu)
+    sm, dev, numa = end.element.integer("sm"), end.element.integer("dev"), _numa(cpu)
     links = [child for child in end.element.children if child.tag == "nvlink"]
     remotes = tuple(
         (
             "switch" if link.get("tclass").startswith(_NVSWITCH_CLASS) else "gpu",
             link.get("target"),
-            link.whole("count") or 0,
+            link.integer("count") or 0,
         )
         for link in links
     )
@@ -201,16 +212,16 @@ def _device(number: int, end: _End, cpu: Element) -> Device:
         numa=None if numa is None else str(numa),
         cpus=cpus_of_mask(cpu.get("affinity")) or None,
         pcie_generation=_generation(pci),
-        pcie_width=pci.whole("link_width") or None,
+        pcie_width=pci.integer("link_width") or None,
         pcie_generation_max=None if product is None else product.pcie_generation,
         pcie_width_max=None if product is None else 16,
     )
 
 
 def _nic(number: int, end: _End, cpu: Element) -> Nic:
-    speed = end.element.whole("speed")
+    speed = end.element.integer("speed")
     if speed is not None and speed <= 0:
-        speed = 10_000  # as NCCL reads it
+        speed = 10_000  # NCCL assumes 10 Gb/s for an unknown speed
     return Nic(
         name=end.element.get("name") or f"NIC{number}",
         bus_id=end.bus_id,
@@ -225,18 +236,19 @@ def _generation(pci: Element) -> int | None:
 
 
 def _numa(cpu: Element) -> int | None:
-    number = cpu.whole("numaid")
+    number = cpu.integer("numaid")
     return None if number is None or number < 0 else number
 
 
 def _cpu_model(cpu: Element) -> str | None:
-    vendor, model = cpu.get("vendor"), cpu.whole("modelid")
+    vendor, model = cpu.get("vendor"), cpu.integer("modelid")
     if vendor == "GenuineIntel":
         return f"Intel {_INTEL.get(model or 0, '')}".strip()
     return {"AuthenticAMD": "AMD"}.get(vendor) or (f"{vendor} {cpu.get('arch')}".strip() or None)
 
 
 def _pci_word(one: _End, other: _End) -> str:
+    """Return the link word of two endpoints from the PCI bridges above them, as NCCL computes its path types."""
     if one is other:
         return "X"
     if one.pci is not None and one.pci is other.pci:
@@ -251,7 +263,7 @@ def _switch_links(device: Device) -> int:
 
 
 def _nvlinks(devices: Sequence[Device]) -> Iterator[tuple[int, int, int]]:
-    """Pairs that NVLink joins, and how many links: those that lead to the other one, else those to the switches."""
+    """Iterate over pairs with NVLink and the number of links: direct links, or links of both GPUs to NVSwitches."""
     switched = [_switch_links(device) for device in devices]
     for i, device in enumerate(devices):
         direct: dict[str | None, int] = {}

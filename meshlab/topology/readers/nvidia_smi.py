@@ -1,7 +1,7 @@
-"""Reader for ``nvidia-smi topo -m`` and ``topo -p2p``, as people paste them.
+"""Reader for pasted output of ``nvidia-smi topo -m`` and ``nvidia-smi topo -p2p``.
 
-Pastes lose tabs, header cells, rows and tails, and keep colour codes; so columns are found from the rows, and what is
-not there stays unknown.
+Pastes lose tabs, header cells, rows and their end, and contain colour codes. So the columns are derived from the rows,
+and everything that is missing remains unknown.
 """
 
 from __future__ import annotations
@@ -14,52 +14,38 @@ from itertools import islice
 from meshlab.errors import ParseError, TopologyError
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Nic, Node
-from meshlab.topology.model.links import HIDES_NVLINK, UNKNOWN
+from meshlab.topology.model.links import HIDES_NVLINK, LINK_PATTERN, UNKNOWN
 from meshlab.topology.model.products import Product, find_product
 
 __all__ = ["looks_like_nvidia_smi", "read_nvidia_smi"]
 
-
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\r")
-
-_LINKS = r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC"
-
 _P2P = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR", "U"))
 
-_CELL = rf"(?:{_LINKS}|{'|'.join(sorted(_P2P))})(?=[\s|]|$)"
-
+# A table that was copied from Markdown has bars between its cells.
+_CELL = rf"(?:{LINK_PATTERN}|{'|'.join(sorted(_P2P))})(?=[\s|]|$)"
 _CELLS = re.compile(rf"(?:[\s|]*{_CELL})+")
-
 _ROW = re.compile(rf"[\s|]*((?!{_CELL})[A-Za-z][\w.:-]*)((?:[\s|]+{_CELL})+)")
-
 _HEADER = re.compile(r"[\s|]*GPU\d")
-
 _GPU = re.compile(r"GPU\d+")
-
 _NIC = re.compile(r"(?:NIC|mlx|mthca|bnxt|rdma|roce|hfi|efa|irdma|erdma|mana|ib|qedr|hns|cxi)[\w.:-]*\d")
-
 _COLUMN = re.compile(r"GPU\d+|NIC\d+|mlx\d+_(?:bond_)?\d+|[^\s|]+")
-
 _AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
-
 _LEGEND = re.compile(r"\b(NIC\d+)\s*:\s*([\w.:-]+)")
-
 _HIDDEN = re.compile(r"NICs?\s+(?:were\s+|are\s+)?(?:found|detected|present)")
 
-_LARGEST = 4096
-
-_ASKED = 8  # machines that are counted before asking which is meant
-
-_LONGEST = 1 << 17  # characters of a line; 4,096 columns fit
+_LARGEST = 4096  # columns
+_LONGEST = 1 << 17  # characters of a line, enough for that many columns
+_COUNTED = 8  # stop counting machines here, if the caller has to choose one
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
     name: str
     cells: tuple[str, ...]
-    is_p2p: bool | None  # whether it holds peer access; None when it holds nothing but X
-    rest: str  # what stands behind the cells, with its white space
-    end: int  # the column where the cells end
+    is_p2p: bool | None  # True for peer access, None if the only cell is X
+    rest: str  # the text after the cells, with its white space
+    end: int  # the column after the cells
 
 
 @dataclass(slots=True)
@@ -76,12 +62,12 @@ class _Matrix:
         self.is_p2p = row.is_p2p if self.is_p2p is None else self.is_p2p
 
     def is_over(self, row: _Row) -> bool:
-        """Whether a row can only belong to the next matrix."""
+        """Return whether a row must belong to the next matrix."""
         return row.name in self.rows or (None not in (self.is_p2p, row.is_p2p) and self.is_p2p != row.is_p2p)
 
 
 def looks_like_nvidia_smi(text: str) -> bool:
-    r"""Whether a row of a matrix stands near the beginning of a text.
+    r"""Return whether a text has a row of a matrix near its beginning.
 
     Examples
     --------
@@ -93,33 +79,34 @@ def looks_like_nvidia_smi(text: str) -> bool:
 
 
 def read_nvidia_smi(text: str, *, machine: int | str | None = None, device: str | None = None) -> Cluster:
-    """Read the matrix that ``nvidia-smi topo -m`` prints.
+    """Read the output of ``nvidia-smi topo -m``.
 
     Parameters
     ----------
     text : str
-        The paste. A matrix of ``nvidia-smi topo -p2p`` may follow, or stand alone.
+        The output. It may also contain the output of ``nvidia-smi topo -p2p``, or only that.
     machine : int or "all", optional
-        Which machine, when the text holds several; ``"all"`` makes a cluster of them.
+        Index of the machine, counted from 0, if the text contains several. ``"all"`` creates a cluster of all.
     device : str, optional
-        The GPU product, such as ``"H100"``: the matrix does not name it, and without it bandwidth is not known.
+        The GPU product, such as ``"H100"``. The output does not contain it, and bandwidths are unknown without it.
 
     Returns
     -------
     Cluster
-        One node, or all of them. A text that was cut is read as far as it goes: missing words are ``?``, the node's
-        `complete` is False, and the notes say what is missing.
+        One node per machine. If the text is truncated, missing link words are ``?``, `Node.complete` is False, and the
+        notes list the missing rows.
 
     Raises
     ------
     ParseError
-        If there is no matrix in the text.
+        If the text contains no matrix.
     TopologyError
-        If it holds several machines and `machine` does not say which.
+        If the text contains several machines and `machine` is not given.
 
     Examples
     --------
-    >>> cluster = read_nvidia_smi('''
+    >>> import meshlab as ml
+    >>> cluster = ml.topology.read_nvidia_smi('''
     ...         GPU0  GPU1  CPU Affinity  NUMA Affinity
     ...  GPU0    X    NV18  0-55          0
     ...  GPU1   NV18   X    56-111        1
@@ -128,30 +115,34 @@ def read_nvidia_smi(text: str, *, machine: int | str | None = None, device: str 
     ([['X', 'NV18'], ['NV18', 'X']], '1')
     """
     if machine not in (None, "all") and not isinstance(machine, int):
-        raise TopologyError(f"machine={machine!r} is not possible; give a number counted from 0, or 'all'")
+        raise TopologyError(
+            f"machine must be an integer or 'all', not {machine!r}", hint="pass a number counted from 0, or 'all'"
+        )
     product = None if device is None else find_product(device)
     clean = _ANSI.sub("", text)
-    matrices = list(islice(_matrices(clean.splitlines()), _ASKED if machine is None else None))
+    matrices = list(islice(_matrices(clean.splitlines()), _COUNTED if machine is None else None))
     machines = [matrix for matrix in matrices if not matrix.is_p2p]
     peers = [matrix for matrix in matrices if matrix.is_p2p]
     if not matrices:
-        seen = next((line.strip() for line in clean.splitlines() if line.strip()), "")
+        first = next((line.strip() for line in clean.splitlines() if line.strip()), "")
         raise ParseError(
-            "no matrix of nvidia-smi topo -m was found; a row looks like 'GPU0  X  NV18  NV18  0-55  0'"
-            + (f", but the text begins with {seen[:60]!r}" if seen else ", but the text is empty")
+            "no output of nvidia-smi topo -m found: the text "
+            + (f"begins with {first[:60]!r}" if first else "is empty"),
+            hint="paste rows such as 'GPU0  X  NV18  NV18  0-55  0'",
         )
     if not machines:
         return _cluster([_p2p_node(peers[0], product)], clean)
     if machine is None and len(machines) > 1:
-        places = ", ".join(f"{index}: line {m.first + 1}, {_n_gpus(m)} GPUs" for index, m in enumerate(machines[:5]))
+        shown = ", ".join(f"{index}: line {m.first + 1}, {_n_gpus(m)} GPUs" for index, m in enumerate(machines[:5]))
         raise TopologyError(
-            f"the text holds {'at least ' * (len(matrices) == _ASKED)}{len(machines)} machines ({places}"
-            f"{', …' * (len(machines) > 5)}); say which with machine=0, or machine='all' for a cluster of them"
+            f"the text contains {'at least ' * (len(matrices) == _COUNTED)}{len(machines)} machines ({shown}"
+            f"{', …' * (len(machines) > 5)})",
+            hint="choose one with machine=0, or pass machine='all' for a cluster of all",
         )
     if machine != "all":
         index = machine if isinstance(machine, int) else 0
         if not 0 <= index < len(machines):
-            raise TopologyError(f"there is no machine {index}; the text holds {len(machines)}, counted from 0")
+            raise TopologyError(f"unknown machine {index}", hint=f"choose a number from 0 to {len(machines) - 1}")
         machines = machines[index : index + 1]
     if len(machines) == 1:
         p2p = next((peer for peer in peers if _n_gpus(peer) == _n_gpus(machines[0])), None)
@@ -159,10 +150,12 @@ def read_nvidia_smi(text: str, *, machine: int | str | None = None, device: str 
         if _legend_hides_nvlink(clean) and not node.nvlinks.any():
             node = replace(node, nvlink_known=False, notes=(*node.notes, HIDES_NVLINK))
         return _cluster([node], clean)
+    # A paste of thousands of identical hosts: equal lines were parsed to the same row object, so hosts are compared by
+    # the identity of their rows.
     made: dict[tuple[object, ...], Node] = {}
     nodes: list[Node] = []
     for matrix in machines:
-        key = (matrix.header, *map(id, matrix.rows.values()))  # equal lines are one row
+        key = (matrix.header, *map(id, matrix.rows.values()))
         if key not in made:
             made[key] = _node(f"node{len(nodes)}", matrix, None, {}, product)
         nodes.append(made[key])
@@ -170,7 +163,7 @@ def read_nvidia_smi(text: str, *, machine: int | str | None = None, device: str 
 
 
 def _legend_hides_nvlink(text: str) -> bool:
-    """``topo -m`` explains NV# below its matrix even without any; ``topo -mp`` never does."""
+    """Return whether the output is from ``topo -mp``: its legend lacks NV#, which that of ``topo -m`` always has."""
     return "PIX  = " in text and "PXB  = " in text and "NV#  = " not in text
 
 
@@ -185,7 +178,7 @@ def _cluster(nodes: Sequence[Node], text: str) -> Cluster:
     if hidden is not None:
         number = re.search(r"(\d+)\s*$", text[max(0, hidden.start() - 20) : hidden.start()])
         if number is not None and int(number[1]) > len(nodes[0].nics):
-            notes.append(f"nvidia-smi found {number[1]} NICs and shows {len(nodes[0].nics)}")
+            notes.append(f"nvidia-smi found {number[1]} NICs, but lists only {len(nodes[0].nics)}")
     return Cluster.from_nodes(nodes, names=names, source="nvidia-smi topo", notes=tuple(notes))
 
 
@@ -223,7 +216,7 @@ def _matrices(lines: Sequence[str]) -> Iterator[_Matrix]:
 
 
 def _row(line: str, header: str) -> _Row | None:
-    """A line that names an end and then has link words, or peer access for a GPU."""
+    """Return the row in a line: the name of an endpoint, and link words or peer access."""
     match = _ROW.match(line)
     if match is None:
         return None
@@ -236,7 +229,7 @@ def _row(line: str, header: str) -> _Row | None:
 
 
 def _continue_row(matrix: _Matrix, line: str) -> None:
-    """A row that was wrapped goes on with link words at the start of the next line."""
+    """Append the link words at the start of a line to the last row, if the row was wrapped."""
     row = matrix.rows[matrix.last]
     match = _CELLS.match(line)
     if match is not None and not row.rest.strip() and len(row.cells) < _announced(matrix):
@@ -250,7 +243,7 @@ def _announced(matrix: _Matrix) -> int:
 
 
 def _header_names(header: str) -> tuple[list[str], list[str]]:
-    """The GPU and the NIC columns that a header names; glued cells come apart."""
+    """Return the GPU and NIC columns of a header, also if the white space between them was lost."""
     columns = header.partition("CPU Affinity")[0].partition("NUMA Affinity")[0]
     names = _COLUMN.findall(columns)
     gpus = [name for name in names if _GPU.fullmatch(name)]
@@ -262,7 +255,7 @@ def _n_gpus(matrix: _Matrix) -> int:
 
 
 def _columns(matrix: _Matrix) -> tuple[list[str], list[str]]:
-    """The names of the GPU and NIC columns, from the header, or where it is missing from the rows."""
+    """Return the names of the GPU and NIC columns, from the header, or from the rows if there is no header."""
     gpus, nics = _header_names(matrix.header)
     width = max(len(row.cells) for row in matrix.rows.values())
     gpu_rows = [name for name in matrix.rows if _GPU.fullmatch(name)]
@@ -270,9 +263,10 @@ def _columns(matrix: _Matrix) -> tuple[list[str], list[str]]:
     if not gpus:
         count = max((int(name[3:]) + 1 for name in gpu_rows), default=0)
         if nic_rows and "X" in matrix.rows[nic_rows[0]].cells:
+            # The first NIC has its X on the diagonal, right after the GPU columns.
             count = matrix.rows[nic_rows[0]].cells.index("X")
         else:
-            # Only GPUs have NVLink, so the last such word belongs to the last GPU or one before it.
+            # Only GPUs have NVLink, so there are at least as many GPU columns as the last NVLink word shows.
             linked = [i for name in gpu_rows for i, cell in enumerate(matrix.rows[name].cells) if cell.startswith("NV")]
             count = max(count, max(linked, default=-1) + 1)
         gpus = [f"GPU{number}" for number in range(min(count, width) if width else count)]
@@ -283,7 +277,8 @@ def _columns(matrix: _Matrix) -> tuple[list[str], list[str]]:
         )
     if len(gpus) + len(nics) > _LARGEST:
         raise ParseError(
-            f"the matrix has {len(gpus) + len(nics):,} columns; at most {_LARGEST:,} make sense in one host"
+            f"the matrix has {len(gpus) + len(nics):,} columns, but a host can have at most {_LARGEST:,}",
+            hint="paste the output of one host",
         )
     return gpus, nics
 
@@ -293,28 +288,29 @@ def _node(name: str, matrix: _Matrix, p2p: _Matrix | None, legend: dict[str, str
     ends = [*gpus, *nics]
     words: list[list[str]] = []
     missing: list[str] = []
-    cut: list[str] = []
+    truncated: list[str] = []
     for index, end in enumerate(ends):
         row = matrix.rows.get(end)
         cells = list(row.cells) if row is not None else []
         if row is None:
             missing.append(end)
         elif len(cells) < len(ends):
-            cut.append(end)
+            truncated.append(end)
             if cells and cells[-1].startswith("NV") and not row.rest.strip():
-                cells.pop()  # a number at the cut may have lost digits
+                cells.pop()  # the text may be truncated inside the number: NV1 of NV18
         cells = (cells + [UNKNOWN] * len(ends))[: len(ends)]
         cells[index] = "X"
         words.append(cells if "SOC" not in cells else ["SYS" if cell == "SOC" else cell for cell in cells])
-    whole = {end: matrix.rows[end] for end in gpus if end in matrix.rows and end not in cut}
+    whole = {end: matrix.rows[end] for end in gpus if end in matrix.rows and end not in truncated}
     devices = []
     for number, end in enumerate(gpus):
         cpus, numa = _affinities(whole[end], matrix.header) if end in whole else (None, None)
         number = int(end[3:]) if len(set(gpus)) == len(gpus) else number
         devices.append(_device(number, product, numa, cpus))
     notes = []
-    if missing or cut:
-        notes.append("the text is cut: " + ", ".join(_shortened("missing", missing) + _shortened("incomplete", cut)))
+    if missing or truncated:
+        rows = ", ".join(_shortened("missing", missing) + _shortened("incomplete", truncated))
+        notes.append(f"the text is truncated: {rows}")
     return Node(
         name,
         tuple(devices),
@@ -326,10 +322,10 @@ def _node(name: str, matrix: _Matrix, p2p: _Matrix | None, legend: dict[str, str
     )
 
 
-def _shortened(what: str, names: list[str]) -> list[str]:
+def _shortened(state: str, names: list[str]) -> list[str]:
     if not names:
         return []
-    return [f"{what} {', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}"]
+    return [f"{state} {', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}"]
 
 
 def _device(number: int, product: Product | None, numa: str | None, cpus: str | None) -> Device:
@@ -339,8 +335,10 @@ def _device(number: int, product: Product | None, numa: str | None, cpus: str | 
 
 
 def _affinities(row: _Row, header: str) -> tuple[str | None, str | None]:
-    """CPU and NUMA affinity of a row, as printed; None for an empty cell or N/A."""
+    """Return the CPU and NUMA affinity of a row as printed; None for an empty cell or N/A."""
     columns = [name for name in _AFFINITIES if name in header] or list(_AFFINITIES)
+    # Tabs separate the cells, also empty ones. If the paste replaced them by spaces, an empty cell is only a gap, and a
+    # value belongs to the nearest header above it.
     if "\t" in row.rest:
         values = [cell.strip() for cell in row.rest.split("\t")[1:]]
     else:
@@ -351,8 +349,8 @@ def _affinities(row: _Row, header: str) -> tuple[str | None, str | None]:
             values = [""] * len(columns)
             starts = [header.find(name) for name in columns]
             for match in found:
-                place = row.end + match.start()
-                nearest = min(range(len(columns)), key=lambda k: abs(starts[k] - place))
+                position = row.end + match.start()
+                nearest = min(range(len(columns)), key=lambda k: abs(starts[k] - position))
                 values[nearest] = match[0]
     by_name = dict(zip(columns, values, strict=False))
     known = {name: value for name, value in by_name.items() if value and value != "N/A"}
@@ -368,5 +366,5 @@ def _p2p_node(matrix: _Matrix, product: Product | None) -> Node:
     gpus, _ = _columns(matrix)
     devices = tuple(_device(number, product, None, None) for number in range(len(gpus)))
     complete = all(len(matrix.rows[gpu].cells) == len(gpus) if gpu in matrix.rows else False for gpu in gpus)
-    note = "only peer access was given; nvidia-smi topo -m has the links"
+    note = "the text contains peer access only; nvidia-smi topo -m prints the links"
     return Node("node0", devices, p2p=_p2p_words(matrix, gpus), nvlink_known=False, complete=complete, notes=(note,))

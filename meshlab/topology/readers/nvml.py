@@ -1,6 +1,7 @@
-"""Ask the NVIDIA driver; the only module that imports pynvml. It runs where the GPUs are and answers in plain data.
+"""Queries of the NVIDIA driver. This is the only module that imports pynvml; it runs on the GPU hosts.
 
-A driver may refuse any single question: the field then stays out, and ``unknown`` holds its words.
+All results are plain data, because they travel from the ranks to the client. A driver may reject any query, depending
+on the GPU, its version and virtualisation. The field is then missing, and ``unknown`` contains the driver's message.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from types import ModuleType
 from typing import Any
 
 from meshlab.topology.model.hardware import format_cpus
+from meshlab.topology.model.links import UNKNOWN
 from meshlab.topology.readers.sysfs import normal_bus_id, pci_path, pci_word, read_nics, read_processors
 
 __all__ = ["read_host", "sample"]
 
 _ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _P2P_WORDS = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS"}
-_P2P_READ = 0  # pynvml 13 defines NVML_P2P_CAPS_INDEX_READ as a tuple by mistake.
+_P2P_READ = 0  # pynvml 13 defines NVML_P2P_CAPS_INDEX_READ as a tuple by mistake
 _REMOTES = {0: "gpu", 1: "npu", 2: "switch"}
-_MASK_WORDS = 64  # 64 bits each: room for 4,096 CPUs
+_MASK_WORDS = 64  # of 64 bits, so up to 4,096 CPUs
 _NVLINK_COUNTERS = 4  # replays, recoveries, and both kinds of checksum errors
 _THROTTLES = {
     0x02: "application clocks",
@@ -34,56 +36,58 @@ _THROTTLES = {
     0x40: "heat, by the hardware",
     0x80: "power brake",
     0x100: "display clocks",
-}  # bit 1, idle, holds nothing down
+}  # without bit 1: idle clocks are not throttled
 _MEGAHERTZ = {"sm": "NVML_CLOCK_SM", "memory": "NVML_CLOCK_MEM"}
 
 
-class _Answers:
-    """Asks one device, and keeps what it would not say."""
+class _Queries:
+    """The results of queries of one device, and the reasons of those that failed."""
 
     def __init__(self, nvml: ModuleType) -> None:
         self.nvml = nvml
         self.fields: dict[str, Any] = {}
         self.unknown: dict[str, str] = {}
 
-    def ask(self, field: str, function: str, *arguments: Any, then: Callable[[Any], Any] = lambda value: value) -> Any:
-        """Call a function of NVML; None, and a note under `field`, when it fails."""
+    def query(
+        self, field: str, function: str, *arguments: Any, then: Callable[[Any], Any] = lambda value: value
+    ) -> Any:
+        """Call a function of NVML. If it fails, store the reason under `field` and return None."""
         try:
             return then(getattr(self.nvml, function)(*arguments))
         except self.nvml.NVMLError as error:
             self.unknown[field] = str(error)
         except (AttributeError, TypeError, ValueError) as error:
-            # An older pynvml without the function, or an answer that makes no sense.
+            # This pynvml does not have the function, or the result has an unexpected type.
             self.unknown[field] = f"{function} failed: {error}"
         return None
 
     def set(self, field: str, function: str, *arguments: Any, then: Callable[[Any], Any] = lambda value: value) -> None:
-        """Ask, and keep the answer as a field of `Device`."""
-        value = self.ask(field, function, *arguments, then=then)
+        """Call a function of NVML and store its result as a field of `Device`."""
+        value = self.query(field, function, *arguments, then=then)
         if value is not None:
             self.fields[field] = value
 
 
 def read_host(root: str = "/") -> dict[str, Any]:
-    """Everything that can be known about this host, as plain data that pickles.
+    """Return the hardware of this host as plain data that can be pickled.
 
-    No GPU is an answer too: ``devices`` is then empty and ``notes`` says why.
+    Without GPUs, ``devices`` is empty and ``notes`` contains the reason.
 
     Parameters
     ----------
     root : str, default "/"
-        Where ``proc`` and ``sys`` lie.
+        The folder that contains ``proc`` and ``sys``.
 
     Returns
     -------
     dict
-        ``name``, ``devices`` (fields of `Device`, with ``unknown``), ``nics`` (fields of `Nic`), ``words`` over both,
-        ``p2p``, the fields of `Node` about processors and memory, and ``notes``. `cluster_from_hosts` reads it.
+        ``name``, ``devices`` (fields of `Device`), ``nics`` (fields of `Nic`), ``words`` (link words of both), ``p2p``,
+        ``notes``, and the fields of `Node` for processors and memory. `cluster_from_hosts` accepts it.
 
     Examples
     --------
-    >>> host = read_host()
-    >>> sorted(host)
+    >>> import meshlab as ml
+    >>> sorted(ml.topology.read_host())
     ['cpu_count', 'cpu_model', 'devices', 'memory_bytes', 'name', 'nics', 'notes', 'numa', 'p2p', 'sockets', 'words']
     """
     place = Path(root)
@@ -93,7 +97,7 @@ def read_host(root: str = "/") -> dict[str, Any]:
     p2p: list[list[str]] = []
     nvml, why = _start()
     if nvml is None:
-        notes.append(f"no GPU was seen: {why}")
+        notes.append(f"no GPU found: {why}")
     else:
         try:
             devices, gpu_words, p2p = read_devices(nvml)
@@ -101,7 +105,7 @@ def read_host(root: str = "/") -> dict[str, Any]:
             with contextlib.suppress(nvml.NVMLError):
                 nvml.nvmlShutdown()
         if not devices:
-            notes.append("no GPU was seen: the driver runs, but lists none; a container may hide them")
+            notes.append("no GPU found: the driver runs, but lists none; a container may hide them")
     nics = read_nics(place)
     ends = [(end.get("bus_id"), end.get("numa")) for end in (*devices, *nics)]
     paths = [pci_path(bus_id, place) for bus_id, _ in ends]
@@ -109,9 +113,10 @@ def read_host(root: str = "/") -> dict[str, Any]:
         ["X" if i == j else pci_word(paths[i], paths[j], (ends[i][1], ends[j][1])) for j in range(len(ends))]
         for i in range(len(ends))
     ]
+    # Between GPUs the driver knows more than the PCI tree, such as NVLink. Keep the PCI word if it does not respond.
     for i, row in enumerate(gpu_words):
         for j, word in enumerate(row):
-            if word != "?":
+            if word != UNKNOWN:
                 words[i][j] = word
     return {
         "name": socket.gethostname(),
@@ -125,10 +130,10 @@ def read_host(root: str = "/") -> dict[str, Any]:
 
 
 def sample() -> list[dict[str, Any]]:
-    """The readings that change, one dict per GPU; none without GPUs.
+    """Return the live readings, one dict per GPU; empty without GPUs.
 
-    Utilisation, memory, temperature, power and clocks; under ``throttle`` what holds the clocks down, in words; and the
-    counters ``ecc_corrected``, ``ecc_uncorrected`` and ``nvlink_errors``, since the driver came.
+    The readings are utilisation, memory, temperature, power and clocks, ``throttle`` (the reasons for reduced clocks),
+    and the counters ``ecc_corrected``, ``ecc_uncorrected`` and ``nvlink_errors`` since the driver was loaded.
 
     Examples
     --------
@@ -141,12 +146,12 @@ def sample() -> list[dict[str, Any]]:
     try:
         readings = []
         for index in range(nvml.nvmlDeviceGetCount()):
-            answers = _Answers(nvml)
-            handle = answers.ask("handle", "nvmlDeviceGetHandleByIndex", index)
+            queries = _Queries(nvml)
+            handle = queries.query("handle", "nvmlDeviceGetHandleByIndex", index)
             if handle is not None:
-                _read_live(answers, handle)
-                _read_counters(answers, handle)
-            readings.append({"id": index, **answers.fields})
+                _read_live(queries, handle)
+                _read_counters(queries, handle)
+            readings.append({"id": index, **queries.fields})
         return readings
     finally:
         nvml.nvmlShutdown()
@@ -160,184 +165,176 @@ def _start() -> tuple[ModuleType | None, str]:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        return None, f"the NVIDIA driver did not answer ({error})"
+        return None, f"the NVIDIA driver did not respond ({error})"
     return pynvml, ""
 
 
 def read_devices(nvml: ModuleType) -> tuple[list[dict[str, Any]], list[list[str]], list[list[str]]]:
-    """Read every GPU and what joins them.
-
-    Parameters
-    ----------
-    nvml : module
-        pynvml, initialised.
-
-    Returns
-    -------
-    tuple
-        Fields of `Device` per GPU, link words between GPUs, and peer access between GPUs.
-    """
-    system = _Answers(nvml)
-    count = system.ask("count", "nvmlDeviceGetCount") or 0
-    driver = system.ask("driver_version", "nvmlSystemGetDriverVersion", then=_decode)
-    cuda = system.ask("cuda_version", "nvmlSystemGetCudaDriverVersion", then=lambda v: f"{v // 1000}.{v % 1000 // 10}")
+    """Return the fields of `Device` for every GPU, and the link words and the peer access between GPUs."""
+    system = _Queries(nvml)
+    count = system.query("count", "nvmlDeviceGetCount") or 0
+    driver = system.query("driver_version", "nvmlSystemGetDriverVersion", then=_decode)
+    cuda = system.query(
+        "cuda_version", "nvmlSystemGetCudaDriverVersion", then=lambda v: f"{v // 1000}.{v % 1000 // 10}"
+    )
     devices: list[dict[str, Any]] = []
     handles: list[Any] = []
     for index in range(count):
-        answers = _Answers(nvml)
-        handle = answers.ask("name", "nvmlDeviceGetHandleByIndex", index)
+        queries = _Queries(nvml)
+        handle = queries.query("name", "nvmlDeviceGetHandleByIndex", index)
         handles.append(handle)
         if handle is not None:
-            _read_device(answers, handle)
+            _read_device(queries, handle)
         for field, value in (("driver_version", driver), ("cuda_version", cuda)):
             if value is not None:
-                answers.fields[field] = value
+                queries.fields[field] = value
             else:
-                answers.unknown[field] = system.unknown[field]
-        devices.append({"id": index, **answers.fields, "unknown": answers.unknown})
+                queries.unknown[field] = system.unknown[field]
+        devices.append({"id": index, **queries.fields, "unknown": queries.unknown})
     words = [["X" if i == j else _word(nvml, devices, handles, i, j) for j in range(count)] for i in range(count)]
     p2p = [["X" if i == j else _p2p(nvml, handles, i, j, _P2P_READ) for j in range(count)] for i in range(count)]
     return devices, words, p2p
 
 
-def _read_device(answers: _Answers, handle: Any) -> None:
-    nvml = answers.nvml
-    answers.set("name", "nvmlDeviceGetName", handle, then=_decode)
-    answers.set("uuid", "nvmlDeviceGetUUID", handle, then=_decode)
-    answers.set("bus_id", "nvmlDeviceGetPciInfo", handle, then=lambda info: normal_bus_id(_decode(info.busId)))
-    answers.set("compute_capability", "nvmlDeviceGetCudaComputeCapability", handle, then=tuple)
-    answers.set("sm_count", "nvmlDeviceGetNumGpuCores", handle, then=lambda cores: _sm_count(answers.fields, cores))
-    answers.set("ecc", "nvmlDeviceGetEccMode", handle, then=lambda modes: bool(modes[0]))
-    if answers.fields.get("ecc"):
-        answers.set(
-            "ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", handle, 1, 0
-        )  # uncorrected, since the driver came
-    answers.set("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", handle, then=lambda milliwatts: milliwatts / 1000)
-    answers.set("clock_sm_max_mhz", "nvmlDeviceGetMaxClockInfo", handle, getattr(nvml, "NVML_CLOCK_SM", 1))
-    answers.set("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", handle)
-    answers.set("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", handle)
-    answers.set("pcie_generation_max", "nvmlDeviceGetMaxPcieLinkGeneration", handle)
-    answers.set("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth", handle)
-    answers.set("cpus", "nvmlDeviceGetCpuAffinity", handle, _MASK_WORDS, then=_bits)
-    answers.set("numa", "nvmlDeviceGetMemoryAffinity", handle, _MASK_WORDS, 0, then=_bits)
-    _read_live(answers, handle)
-    _read_mig(answers, handle)
-    _read_nvlinks(answers, handle)
-    _read_fabric(answers, handle)
+def _read_device(queries: _Queries, handle: Any) -> None:
+    nvml = queries.nvml
+    queries.set("name", "nvmlDeviceGetName", handle, then=_decode)
+    queries.set("uuid", "nvmlDeviceGetUUID", handle, then=_decode)
+    queries.set("bus_id", "nvmlDeviceGetPciInfo", handle, then=lambda info: normal_bus_id(_decode(info.busId)))
+    queries.set("compute_capability", "nvmlDeviceGetCudaComputeCapability", handle, then=tuple)
+    queries.set("sm_count", "nvmlDeviceGetNumGpuCores", handle, then=lambda cores: _sm_count(queries.fields, cores))
+    queries.set("ecc", "nvmlDeviceGetEccMode", handle, then=lambda modes: bool(modes[0]))
+    if queries.fields.get("ecc"):
+        queries.set("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", handle, 1, 0)  # since the driver was loaded
+    queries.set("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", handle, then=lambda milliwatts: milliwatts / 1000)
+    queries.set("clock_sm_max_mhz", "nvmlDeviceGetMaxClockInfo", handle, getattr(nvml, "NVML_CLOCK_SM", 1))
+    queries.set("pcie_generation", "nvmlDeviceGetCurrPcieLinkGeneration", handle)
+    queries.set("pcie_width", "nvmlDeviceGetCurrPcieLinkWidth", handle)
+    queries.set("pcie_generation_max", "nvmlDeviceGetMaxPcieLinkGeneration", handle)
+    queries.set("pcie_width_max", "nvmlDeviceGetMaxPcieLinkWidth", handle)
+    queries.set("cpus", "nvmlDeviceGetCpuAffinity", handle, _MASK_WORDS, then=_bits)
+    queries.set("numa", "nvmlDeviceGetMemoryAffinity", handle, _MASK_WORDS, 0, then=_bits)
+    _read_live(queries, handle)
+    _read_mig(queries, handle)
+    _read_nvlinks(queries, handle)
+    _read_fabric(queries, handle)
 
 
-def _read_live(answers: _Answers, handle: Any) -> None:
-    memory = answers.ask("memory_bytes", "nvmlDeviceGetMemoryInfo", handle)
+def _read_live(queries: _Queries, handle: Any) -> None:
+    memory = queries.query("memory_bytes", "nvmlDeviceGetMemoryInfo", handle)
     if memory is not None:
-        answers.fields |= {"memory_bytes": int(memory.total), "memory_used_bytes": int(memory.used)}
-    rates = answers.ask("utilisation_percent", "nvmlDeviceGetUtilizationRates", handle)
+        queries.fields |= {"memory_bytes": int(memory.total), "memory_used_bytes": int(memory.used)}
+    rates = queries.query("utilisation_percent", "nvmlDeviceGetUtilizationRates", handle)
     if rates is not None:
-        answers.fields["utilisation_percent"] = float(rates.gpu)
-    answers.set("temperature_c", "nvmlDeviceGetTemperature", handle, 0, then=float)
-    answers.set("power_w", "nvmlDeviceGetPowerUsage", handle, then=lambda milliwatts: milliwatts / 1000)
+        queries.fields["utilisation_percent"] = float(rates.gpu)
+    queries.set("temperature_c", "nvmlDeviceGetTemperature", handle, 0, then=float)
+    queries.set("power_w", "nvmlDeviceGetPowerUsage", handle, then=lambda milliwatts: milliwatts / 1000)
     for name, constant in _MEGAHERTZ.items():
-        answers.set(f"clock_{name}_mhz", "nvmlDeviceGetClockInfo", handle, getattr(answers.nvml, constant))
+        queries.set(f"clock_{name}_mhz", "nvmlDeviceGetClockInfo", handle, getattr(queries.nvml, constant))
 
 
-def _read_counters(answers: _Answers, handle: Any) -> None:
-    answers.set("throttle", "nvmlDeviceGetCurrentClocksThrottleReasons", handle, then=_throttle_text)
-    answers.set("ecc_corrected", "nvmlDeviceGetTotalEccErrors", handle, 0, 0)
-    answers.set("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", handle, 1, 0)
+def _read_counters(queries: _Queries, handle: Any) -> None:
+    queries.set("throttle", "nvmlDeviceGetCurrentClocksThrottleReasons", handle, then=_throttle_text)
+    queries.set("ecc_corrected", "nvmlDeviceGetTotalEccErrors", handle, 0, 0)
+    queries.set("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", handle, 1, 0)
     counts = []
-    for link in range(getattr(answers.nvml, "NVML_NVLINK_MAX_LINKS", 18)):
+    for link in range(getattr(queries.nvml, "NVML_NVLINK_MAX_LINKS", 18)):
         for counter in range(_NVLINK_COUNTERS):
-            count = answers.ask("nvlink_errors", "nvmlDeviceGetNvLinkErrorCounter", handle, link, counter)
+            count = queries.query("nvlink_errors", "nvmlDeviceGetNvLinkErrorCounter", handle, link, counter)
             if count is None:
                 break
             counts.append(int(count))
         if count is None:
             break
     if counts:
-        answers.fields["nvlink_errors"] = sum(counts)
+        queries.fields["nvlink_errors"] = sum(counts)
 
 
 def _throttle_text(bits: int) -> str:
     return ", ".join(word for bit, word in _THROTTLES.items() if bits & bit)
 
 
-def _read_mig(answers: _Answers, handle: Any) -> None:
-    mode = answers.ask("mig", "nvmlDeviceGetMigMode", handle)
+def _read_mig(queries: _Queries, handle: Any) -> None:
+    mode = queries.query("mig", "nvmlDeviceGetMigMode", handle)
     if mode is None:
-        # A GPU without MIG answers "not supported": that is off, not unknown.
-        if answers.unknown["mig"] == str(answers.nvml.NVMLError(answers.nvml.NVML_ERROR_NOT_SUPPORTED)):
-            del answers.unknown["mig"]
-            answers.fields["mig"] = ""
+        # A GPU without MIG reports "not supported". MIG is then off, not unknown.
+        if queries.unknown["mig"] == str(queries.nvml.NVMLError(queries.nvml.NVML_ERROR_NOT_SUPPORTED)):
+            del queries.unknown["mig"]
+            queries.fields["mig"] = ""
         return
     if not mode[0]:
-        answers.fields["mig"] = ""
+        queries.fields["mig"] = ""
         return
     names: list[str] = []
-    for index in range(answers.ask("mig", "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
-        part = answers.ask("mig partition", "nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
+    for index in range(queries.query("mig", "nvmlDeviceGetMaxMigDeviceCount", handle) or 0):
+        part = queries.query("mig partition", "nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
         if part is not None:
-            name = answers.ask("mig partition", "nvmlDeviceGetName", part, then=_decode) or "partition"
+            name = queries.query("mig partition", "nvmlDeviceGetName", part, then=_decode) or "partition"
             names.append(name.rpartition("MIG ")[2])
-    answers.unknown.pop("mig partition", None)
-    answers.fields["mig"] = ", ".join(f"{n} × {name}" for name, n in Counter(names).items()) or "on, no partition"
+    queries.unknown.pop("mig partition", None)
+    queries.fields["mig"] = ", ".join(f"{n} × {name}" for name, n in Counter(names).items()) or "on, no partition"
 
 
-def _read_nvlinks(answers: _Answers, handle: Any) -> None:
+def _read_nvlinks(queries: _Queries, handle: Any) -> None:
     remotes: Counter[tuple[str, str]] = Counter()
     up = 0
-    for link in range(getattr(answers.nvml, "NVML_NVLINK_MAX_LINKS", 18)):
-        state = answers.ask("nvlink_count", "nvmlDeviceGetNvLinkState", handle, link)
-        if state is None:
+    for link in range(getattr(queries.nvml, "NVML_NVLINK_MAX_LINKS", 18)):
+        state = queries.query("nvlink_count", "nvmlDeviceGetNvLinkState", handle, link)
+        if state is None:  # the GPU has no further links
             break
         if state != 1:
             continue
         up += 1
-        kind = answers.ask("nvlink_remotes", "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link, then=_REMOTES.get)
-        bus_id = answers.ask("nvlink_remotes", "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+        kind = queries.query("nvlink_remotes", "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link, then=_REMOTES.get)
+        bus_id = queries.query("nvlink_remotes", "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
         remotes[kind or "unknown", normal_bus_id(_decode(bus_id.busId)) if bus_id is not None else "unknown"] += 1
-    if up or "nvlink_count" not in answers.unknown:
-        answers.unknown.pop("nvlink_count", None)
-        answers.fields["nvlink_count"] = up
-        answers.fields["nvlink_remotes"] = tuple((kind, bus_id, n) for (kind, bus_id), n in sorted(remotes.items()))
+    if up or "nvlink_count" not in queries.unknown:
+        queries.unknown.pop("nvlink_count", None)
+        queries.fields["nvlink_count"] = up
+        queries.fields["nvlink_remotes"] = tuple((kind, bus_id, n) for (kind, bus_id), n in sorted(remotes.items()))
 
 
-def _read_fabric(answers: _Answers, handle: Any) -> None:
+def _read_fabric(queries: _Queries, handle: Any) -> None:
+    # NVML fills a structure of the caller, whose class is an attribute of pynvml like the functions.
     def read(nvml_struct: Any) -> Any:
-        answers.nvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(nvml_struct))
+        queries.nvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(nvml_struct))
         return nvml_struct
 
-    info = answers.ask("fabric", "c_nvmlGpuFabricInfoV_t", then=read)
+    info = queries.query("fabric", "c_nvmlGpuFabricInfoV_t", then=read)
     if info is None:
         return
     cluster = bytes(info.clusterUuid).hex()
-    if info.state != answers.nvml.NVML_GPU_FABRIC_STATE_COMPLETED:
+    if info.state != queries.nvml.NVML_GPU_FABRIC_STATE_COMPLETED:
         states = {0: "not supported", 1: "not started", 2: "in progress"}
-        answers.unknown["fabric"] = f"the NVLink fabric is {states.get(info.state, f'in state {info.state}')}"
+        queries.unknown["fabric"] = f"the NVLink fabric is {states.get(info.state, f'in state {info.state}')}"
     elif cluster.strip("0"):
-        answers.fields["fabric"] = f"{cluster}/{info.cliqueId}"
+        queries.fields["fabric"] = f"{cluster}/{info.cliqueId}"
 
 
 def _word(nvml: ModuleType, devices: list[dict[str, Any]], handles: list[Any], i: int, j: int) -> str:
-    """The link word between two GPUs: NVLinks if they can be used, else what PCIe path they have."""
+    """Return the link word between two GPUs: NVLinks if peers may use them, otherwise the PCIe path."""
     if handles[i] is None or handles[j] is None:
-        return "?"
+        return UNKNOWN
     direct = [n for kind, bus_id, n in devices[i].get("nvlink_remotes", ()) if bus_id == devices[j].get("bus_id")]
     if direct:
         return f"NV{sum(direct)}"
+    # Inside a virtual machine the type of the remote endpoint is often unknown, although it is an NVSwitch. Peer access
+    # over NVLink then decides. It is also missing while the fabric manager is not running.
     through_switch = [
         sum(n for kind, _, n in devices[k].get("nvlink_remotes", ()) if kind in ("switch", "unknown")) for k in (i, j)
     ]
-    if min(through_switch) and _p2p(nvml, handles, i, j, nvml.NVML_P2P_CAPS_INDEX_NVLINK) in ("OK", "?"):
+    if min(through_switch) and _p2p(nvml, handles, i, j, nvml.NVML_P2P_CAPS_INDEX_NVLINK) in ("OK", UNKNOWN):
         return f"NV{min(through_switch)}"
-    answers = _Answers(nvml)
-    ancestor = answers.ask("word", "nvmlDeviceGetTopologyCommonAncestor", handles[i], handles[j])
-    return _ANCESTORS.get(ancestor, "?") if ancestor is not None else "?"
+    queries = _Queries(nvml)
+    ancestor = queries.query("word", "nvmlDeviceGetTopologyCommonAncestor", handles[i], handles[j])
+    return _ANCESTORS.get(ancestor, UNKNOWN) if ancestor is not None else UNKNOWN
 
 
 def _p2p(nvml: ModuleType, handles: list[Any], i: int, j: int, what: int) -> str:
     if handles[i] is None or handles[j] is None:
-        return "?"
-    status = _Answers(nvml).ask("p2p", "nvmlDeviceGetP2PStatus", handles[i], handles[j], what)
-    return _P2P_WORDS.get(status, "?") if status is not None else "?"
+        return UNKNOWN
+    status = _Queries(nvml).query("p2p", "nvmlDeviceGetP2PStatus", handles[i], handles[j], what)
+    return _P2P_WORDS.get(status, UNKNOWN) if status is not None else UNKNOWN
 
 
 def _decode(value: bytes | str) -> str:
@@ -350,7 +347,7 @@ def _bits(words: Any) -> str | None:
 
 
 def _sm_count(fields: dict[str, Any], cores: int) -> int | None:
-    """Streaming multiprocessors, from CUDA cores and the cores each has (CUDA programming guide)."""
+    """Return the number of multiprocessors from the CUDA cores, with the cores of each (CUDA programming guide)."""
     capability = fields.get("compute_capability")
     if capability is None:
         return None

@@ -1,6 +1,6 @@
-"""Reader for Slurm's ``topology.conf`` and ``topology.yaml``: which hosts hang on which switch or block.
+"""Reader for Slurm's ``topology.conf`` and ``topology.yaml``: the switch or block of every host.
 
-Slurm does not say what is inside a host; give a `Node` or the name of a preset for that.
+Slurm does not describe the contents of a host. Pass a `Node` or the name of a preset for them.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import yaml
 
 from meshlab.errors import ParseError, TopologyError
 from meshlab.topology.model.cluster import Cluster, Ints, Level
 from meshlab.topology.model.hardware import Node
-from meshlab.topology.model.presets import PRESETS
-from meshlab.topology.readers.block_yaml import read_block_yaml
+from meshlab.topology.model.presets import find_preset
 from meshlab.topology.readers.hostlists import MOST_HOSTS, expand_hosts
 
 __all__ = ["looks_like_slurm", "read_slurm_topology"]
@@ -24,31 +24,19 @@ __all__ = ["looks_like_slurm", "read_slurm_topology"]
 _PAIR = re.compile(r"(\w+) *= *(\S+)")
 _CONF = re.compile(r"^\s*(?:SwitchName|BlockName)\s*=", re.IGNORECASE | re.MULTILINE)
 _YAML = re.compile(r"^\s*-?\s*topology\s*:", re.MULTILINE)
+_TAB = re.compile(r"^ *\t", re.MULTILINE)
 _MOST_NOTES = 20
 _DEEPEST = 32
 _TIERS = ("leaf", "spine", "core")
+_NULLS = ("", "~", "null", "Null", "NULL")
+_TRUE = ("true", "yes", "on")
 
-
-@dataclass(slots=True)
-class _Parsed:
-    """What a file says, before it becomes arrays."""
-
-    switches: dict[str, tuple[str, str]] = field(default_factory=dict)  # name → host list, list of switches
-    blocks: dict[str, str] = field(default_factory=dict)  # name → host list
-    sizes: list[int] = field(default_factory=list)
-    flat: bool = False
-    notes: list[str] = field(default_factory=list)
-
-    def note(self, text: str) -> None:
-        """Keep a note, but not thousands of them."""
-        if len(self.notes) < _MOST_NOTES:
-            self.notes.append(text)
-        elif len(self.notes) == _MOST_NOTES:
-            self.notes.append("and more of this kind")
+# The events of libyaml take 0.4 s for 10 MB, those of the pure Python parser 10 s.
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def looks_like_slurm(text: str) -> bool:
-    """Whether a text is one of Slurm's topology files.
+    """Return whether a text is a topology file of Slurm.
 
     Examples
     --------
@@ -59,33 +47,36 @@ def looks_like_slurm(text: str) -> bool:
 
 
 def read_slurm_topology(text: str, *, node: Node | str | None = None, topology: str | None = None) -> Cluster:
-    """Read ``topology.conf`` or ``topology.yaml``.
+    """Read the text of a ``topology.conf`` or ``topology.yaml`` of Slurm.
 
     Parameters
     ----------
     text : str
-        The file.
+        The text of the file.
     node : Node or str, optional
-        What every host holds: a `Node`, or the name of a preset such as ``"dgx-h100"``. Left out, the hosts have no
-        devices, and only the network is known.
+        The contents of every host: a node, or the name of a preset such as ``"dgx-h100"``. By default the hosts have no
+        devices.
     topology : str, optional
-        Which of several topologies in a ``topology.yaml``; left out, the cluster's default, or the first.
+        Name of a topology in a ``topology.yaml``. By default the one with ``cluster_default``, or the first one.
 
     Returns
     -------
     Cluster
-        Levels are ``leaf``, ``spine``, ``core``, ``tier4``, … for a tree, ``block`` and ``block × n`` for blocks.
+        The levels are ``leaf``, ``spine``, ``core``, ``tier4``, … for a tree, and ``block``, ``block × n`` for blocks.
 
     Raises
     ------
     ParseError
-        If it is neither file, or a host list cannot be read.
+        If the text is neither of these files.
+        If a host list is invalid.
     TopologyError
-        If switches form a circle, or no host is named.
+        If switches form a cycle.
+        If the file names no hosts, or no topology with the given name.
 
     Examples
     --------
-    >>> cluster = read_slurm_topology('''
+    >>> import meshlab as ml
+    >>> cluster = ml.topology.read_slurm_topology('''
     ... SwitchName=s1 Nodes=n[1-2]
     ... SwitchName=s2 Nodes=n[3-4]
     ... SwitchName=top Switches=s[1-2]
@@ -98,15 +89,15 @@ def read_slurm_topology(text: str, *, node: Node | str | None = None, topology: 
     elif _CONF.search(text) is not None:
         parsed = _read_conf(text)
     else:
-        first = next((line.strip() for line in text.splitlines() if line.strip()), "nothing")
+        first = next((line.strip() for line in text.splitlines() if line.strip()), "")
         raise ParseError(
-            "this is no Slurm topology: it has neither SwitchName= nor BlockName= lines nor a topology: list; "
-            f"it begins with {first[:60]!r}"
+            f"not a Slurm topology: the text begins with {first[:60]!r}",
+            hint="a topology.conf has SwitchName= or BlockName= lines, a topology.yaml has a topology: list",
         )
     names, levels = _blocks(parsed) if parsed.blocks else _tree(parsed)
     if not names:
-        raise TopologyError("the Slurm topology names no host, so there is no cluster in it")
-    template = node if isinstance(node, Node) else _preset_node(node)
+        raise TopologyError("the Slurm topology names no hosts", hint="pass a file with Nodes= or nodes: entries")
+    template = node if isinstance(node, Node) else _template(node)
     return Cluster(
         (template,),
         np.zeros(len(names), dtype=np.int32),
@@ -114,19 +105,32 @@ def read_slurm_topology(text: str, *, node: Node | str | None = None, topology: 
         levels=tuple(levels),
         title="Slurm topology",
         source="Slurm topology",
-        notes=tuple(parsed.notes) + (() if node is not None else ("Slurm does not say what is inside a host",)),
+        notes=tuple(parsed.notes) + (() if node is not None else ("Slurm does not describe the contents of a host",)),
     )
 
 
-def _preset_node(name: str | None) -> Node:
-    if name is None:
-        return Node("host", nvlink_known=False)
-    if name not in PRESETS:
-        raise TopologyError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
-    return PRESETS[name].node()
+def _template(preset: str | None) -> Node:
+    return Node("host", nvlink_known=False) if preset is None else find_preset(preset).node()
 
 
-# -- files to names ----------------------------------------------------------------------------------------------------
+# -- from files to names -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Parsed:
+    """The contents of a file, before they become arrays."""
+
+    switches: dict[str, tuple[str, str]] = field(default_factory=dict)  # name → host list, list of switches
+    blocks: dict[str, str] = field(default_factory=dict)  # name → host list
+    sizes: list[int] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def note(self, text: str) -> None:
+        """Add a note, but not thousands of them."""
+        if len(self.notes) < _MOST_NOTES:
+            self.notes.append(text)
+        elif len(self.notes) == _MOST_NOTES:
+            self.notes.append("and more notes of this kind")
 
 
 def _read_conf(text: str) -> _Parsed:
@@ -137,7 +141,7 @@ def _read_conf(text: str) -> _Parsed:
             line = line.partition("#")[0]
         if "=" not in line:
             if line.strip():
-                parsed.note(f"line {number} was not understood: {line.strip()[:60]!r}")
+                parsed.note(f"line {number} was skipped: {line.strip()[:60]!r}")
             continue
         pairs = {key.lower(): value for key, value in _PAIR.findall(line)}
         if "switchname" in pairs:
@@ -151,7 +155,7 @@ def _read_conf(text: str) -> _Parsed:
 
 def _add_switch(parsed: _Parsed, name: str, nodes: str, switches: str) -> None:
     if name in parsed.switches:
-        parsed.note(f"switch {name} is described twice; the last one counts")
+        parsed.note(f"switch {name} is defined twice; the last definition is used")
     parsed.switches[name] = (nodes, switches)
 
 
@@ -159,27 +163,27 @@ def _sizes(values: Sequence[object]) -> list[int]:
     try:
         return sorted(int(str(value)) for value in values)
     except ValueError:
-        raise ParseError(f"the block sizes {', '.join(map(str, values))} are not whole numbers") from None
+        raise ParseError(
+            f"block sizes must be integers, not {', '.join(map(str, values))}", hint="write them as in BlockSizes=18,36"
+        ) from None
 
 
 def _read_yaml(text: str, wanted: str | None) -> _Parsed:
-    document = read_block_yaml(text)
-    found = (
-        [item for item in document if isinstance(item, dict) and "topology" in item]
-        if isinstance(document, list)
-        else []
-    )
+    document = _load_yaml(text)
+    entries = document if isinstance(document, list) else []
+    found = [item for item in entries if isinstance(item, dict) and "topology" in item]
     if not found:
-        raise ParseError("topology.yaml must be a list of items with a topology: name, and this text is not")
+        raise ParseError("topology.yaml must be a list", hint="start each topology with '- topology: NAME'")
     if wanted is not None:
         named = [item for item in found if item["topology"] == wanted]
         if not named:
             raise TopologyError(
-                f"there is no topology {wanted!r}; there are {', '.join(str(i['topology']) for i in found)}"
+                f"unknown topology {wanted!r}",
+                hint=f"choose one of {', '.join(str(item['topology']) for item in found)}",
             )
         chosen = named[0]
     else:
-        chosen = next((item for item in found if str(item.get("cluster_default")).lower() == "true"), found[0])
+        chosen = next((item for item in found if _is_true(item.get("cluster_default"))), found[0])
     parsed = _Parsed()
     if len(found) > 1:
         others = ", ".join(str(item["topology"]) for item in found if item is not chosen)
@@ -194,19 +198,98 @@ def _read_yaml(text: str, wanted: str | None) -> _Parsed:
     if isinstance(inner, dict):
         sizes = inner.get("block_sizes") or []
         parsed.sizes = _sizes(sizes if isinstance(sizes, list) else [sizes])
-    parsed.flat = str(chosen.get("flat")).lower() == "true"
-    if parsed.flat:
-        raise TopologyError(f"topology {chosen['topology']} is flat: it names no hosts, so there is no cluster in it")
+    if _is_true(chosen.get("flat")):
+        raise TopologyError(
+            f"topology {chosen['topology']} is flat, so it names no hosts",
+            hint="choose a topology with a tree or blocks, with topology=",
+        )
     return parsed
 
 
-def _items(chosen: Mapping[str, Any], kind: str, what: str) -> list[dict[str, Any]]:
+def _is_true(value: object) -> bool:
+    return str(value).lower() in _TRUE
+
+
+def _items(chosen: Mapping[str, Any], kind: str, name: str) -> list[dict[str, Any]]:
     inner = chosen.get(kind)
-    items = inner.get(what) if isinstance(inner, dict) else None
+    items = inner.get(name) if isinstance(inner, dict) else None
     return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
 
 
-# -- names to levels ---------------------------------------------------------------------------------------------------
+def _load_yaml(text: str) -> Any:
+    """Return one YAML document as lists, dicts and strings, from the events of PyYAML's safe parser.
+
+    `yaml.safe_load` is not used, for three reasons. It follows YAML 1.1, in which the names 007, 1e3 and no are numbers
+    and booleans. It expands aliases, so that a few lines can fill the memory. It silently keeps the last of two equal
+    keys. It also takes four times as long.
+    """
+    document: list[Any] = []
+    open_items: list[Any] = [document]  # the lists and dicts around the current event
+    open_keys: list[str | None] = [None]  # for each of them, the key that waits for its value
+    try:
+        for event in yaml.parse(text, Loader=_LOADER):
+            if isinstance(event, yaml.CollectionEndEvent):
+                open_items.pop()
+                open_keys.pop()
+                continue
+            if not isinstance(event, yaml.NodeEvent):
+                if isinstance(event, yaml.DocumentStartEvent) and document:
+                    raise _yaml_error("expected one YAML document, but found several", "keep one of them", event, text)
+                continue
+            value = _value(event, text)
+            items = open_items[-1]
+            key = open_keys[-1]
+            if isinstance(items, list):
+                items.append(value)
+            elif key is not None:
+                items[key] = value
+                open_keys[-1] = None
+            else:
+                if not isinstance(event, yaml.ScalarEvent):
+                    raise _yaml_error("a key must be a string", "write it as 'key: value'", event, text)
+                if event.value in items:
+                    raise _yaml_error(f"duplicate key {event.value!r}", "keep one of the two", event, text)
+                open_keys[-1] = event.value
+                continue
+            if isinstance(value, (list, dict)):  # a union of types would take longer, on every event
+                open_items.append(value)
+                open_keys.append(None)
+                if len(open_items) > _DEEPEST:
+                    raise _yaml_error(f"more than {_DEEPEST} nested levels", "this is not a topology", event, text)
+    except yaml.MarkedYAMLError as error:
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
+        hint = "indent with spaces, not tabs" if _TAB.search(text) else ""
+        raise _yaml_error(f"invalid YAML: {problem}", hint, error, text) from None
+    except yaml.YAMLError as error:
+        raise ParseError(f"invalid YAML: {str(error).splitlines()[0]}") from None
+    return document[0] if document else None
+
+
+def _value(event: Any, text: str) -> Any:
+    """Return the value of a scalar, or an empty list or dict for the events that follow."""
+    if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+        raise _yaml_error("YAML aliases are not supported", "repeat the value instead", event, text)
+    if event.tag is not None:
+        raise _yaml_error(f"the YAML tag {event.tag} is not supported", "remove it", event, text)
+    if isinstance(event, yaml.ScalarEvent):
+        is_plain = event.implicit[0]
+        return None if is_plain and event.value in _NULLS else event.value
+    return [] if isinstance(event, yaml.SequenceStartEvent) else {}
+
+
+def _yaml_error(message: str, hint: str, source: Any, text: str) -> ParseError:
+    """Return an error that points at an event, or at the problem of a PyYAML error."""
+    mark = source.problem_mark or source.context_mark if isinstance(source, yaml.MarkedYAMLError) else source.start_mark
+    if mark is None:
+        return ParseError(message, hint=hint)
+    lines = text.splitlines()
+    line = lines[mark.line] if mark.line < len(lines) else ""
+    # An excerpt has 200 characters, so in a long line it begins shortly before the problem.
+    start = max(0, mark.column - 60) if mark.column > 150 else 0
+    return ParseError(message, hint=hint, text=line[start:], column=mark.column - start, line=mark.line + 1)
+
+
+# -- from names to levels ----------------------------------------------------------------------------------------------
 
 
 def _tree(parsed: _Parsed) -> tuple[list[str], list[Level]]:
@@ -214,9 +297,9 @@ def _tree(parsed: _Parsed) -> tuple[list[str], list[Level]]:
     for name, (_, switches) in parsed.switches.items():
         for child in expand_hosts(switches) if switches else ():
             if child in parents and parents[child] != name:
-                parsed.note(f"switch {child} hangs on {parents[child]} and {name}; the first one counts")
+                parsed.note(f"switch {child} is below both {parents[child]} and {name}; the first one is used")
             if child not in parsed.switches:
-                parsed.note(f"switch {child} is named by {name} and described nowhere")
+                parsed.note(f"switch {child}, below {name}, is not defined")
             parents.setdefault(child, name)
     names: list[str] = []
     leaf_of: list[int] = []
@@ -228,9 +311,9 @@ def _tree(parsed: _Parsed) -> tuple[list[str], list[Level]]:
             leaf_of += [len(leaves)] * len(members)
             leaves.append(name)
             if len(names) > MOST_HOSTS:
-                raise ParseError(f"the topology names more than {MOST_HOSTS:,} hosts")
+                raise ParseError(f"the topology names more than {MOST_HOSTS:,} hosts", hint="check its ranges")
     if len(set(names)) != len(names):
-        parsed.note("a host hangs on several switches; the first one counts")
+        parsed.note("some hosts are below several switches; the first one is used")
         first = dict(zip(reversed(names), reversed(leaf_of), strict=True))
         names = list(dict.fromkeys(names))
         leaf_of = [first[name] for name in names]
@@ -240,7 +323,7 @@ def _tree(parsed: _Parsed) -> tuple[list[str], list[Level]]:
 
 
 def _above(leaves: Sequence[str], parents: Mapping[str, str]) -> Ints:
-    """For every tier the switch over every leaf; int32 of shape (tiers, leaves)."""
+    """Return the switch above every leaf at every tier; int32 of shape (tiers, leaves)."""
     numbers = {name: number for number, name in enumerate(leaves)}
     chains: dict[str, list[int]] = {}
     rows = []
@@ -250,7 +333,7 @@ def _above(leaves: Sequence[str], parents: Mapping[str, str]) -> Ints:
             chains[parent] = [numbers.setdefault(name, len(numbers)) for name in _chain(parent, parents)]
         rows.append((number, *chains[parent]) if parent is not None else (number,))
     depth = max(map(len, rows), default=1)
-    # A leaf with a shorter way to the top stays in its topmost switch.
+    # A leaf with a shorter path to the top remains in its topmost switch, because every level needs a domain.
     full = [row if len(row) == depth else row + row[-1:] * (depth - len(row)) for row in rows]
     return np.array(full, dtype=np.int32).reshape(-1, depth).T
 
@@ -260,7 +343,10 @@ def _chain(name: str, parents: Mapping[str, str]) -> list[str]:
     while chain[-1] in parents:
         chain.append(parents[chain[-1]])
         if len(chain) > _DEEPEST:
-            raise TopologyError(f"the switches above {name} form a circle: {' → '.join(chain[:5])} → …")
+            raise TopologyError(
+                f"the switches above {name} form a cycle: {' → '.join(chain[:5])} → …",
+                hint="list each switch below one other switch only",
+            )
     return chain
 
 
@@ -269,21 +355,24 @@ def _tier(tier: int) -> str:
 
 
 def _blocks(parsed: _Parsed) -> tuple[list[str], list[Level]]:
-    names: list[str] = []
+    block_of: dict[str, str] = {}
     of_host: list[int] = []
     empty = []
     for number, (block, nodes) in enumerate(parsed.blocks.items()):
-        hosts = expand_hosts(nodes)
+        hosts = list(dict.fromkeys(expand_hosts(nodes)))
         if not hosts:
             empty.append(block)
-        names += hosts
+        for host in hosts:
+            if block_of.setdefault(host, block) != block:
+                raise TopologyError(
+                    f"host {host!r} is listed in blocks {block_of[host]} and {block}", hint="list it in only one"
+                )
         of_host += [number] * len(hosts)
-        if len(names) > MOST_HOSTS:
-            raise ParseError(f"the topology names more than {MOST_HOSTS:,} hosts")
-    if len(set(names)) != len(names):
-        raise TopologyError("a host stands in two blocks; every host belongs to one")
+        if len(of_host) > MOST_HOSTS:
+            raise ParseError(f"the topology names more than {MOST_HOSTS:,} hosts", hint="check its ranges")
     if empty:
-        parsed.note(f"{len(empty)} blocks have no hosts yet: {', '.join(empty[:4])}{', …' * (len(empty) > 4)}")
+        shown = f"{', '.join(empty[:4])}{', …' * (len(empty) > 4)}"
+        parsed.note(f"{len(empty)} block{'s have' if len(empty) > 1 else ' has'} no hosts yet: {shown}")
     numbers = np.array(of_host, dtype=np.int32)
     levels = [Level("block", _compact(numbers))]
     base = parsed.sizes[0] if parsed.sizes else 0
@@ -291,8 +380,8 @@ def _blocks(parsed: _Parsed) -> tuple[list[str], list[Level]]:
         if base and size % base == 0:
             levels.append(Level(f"block × {size // base}", _compact(numbers // (size // base))))
         else:
-            parsed.note(f"block size {size} is no multiple of {base}; it was left out")
-    return names, levels
+            parsed.note(f"block size {size} was ignored, because it is not a multiple of {base}")
+    return list(block_of), levels
 
 
 def _compact(numbers: Ints) -> Ints:

@@ -1,4 +1,7 @@
-"""What Linux says of a host: processors, memory, NICs, and how PCI devices hang together. Plain data out."""
+"""Hardware of a Linux host from procfs and sysfs: processors, memory, NICs, and the PCI tree.
+
+All functions return plain data and accept a different root folder, because containers may hide parts of both.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from meshlab.topology.model.links import UNKNOWN
+
 __all__ = ["normal_bus_id", "pci_path", "pci_word", "read_nics", "read_processors"]
 
 _BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 
 
 def normal_bus_id(text: str) -> str:
-    """A PCI bus id as Linux writes it: lower case, four digits of domain.
+    """Return a PCI bus ID in the format of Linux: lower case, with a domain of four digits.
 
     Examples
     --------
     >>> normal_bus_id("00000000:0F:00.0")
     '0000:0f:00.0'
     """
+    # NVML pads the domain to eight digits, nvidia-smi prints upper case.
     domain, _, rest = text.strip().lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}" if _BUS_ID.fullmatch(text.strip().lower()) else text.strip().lower()
 
@@ -33,19 +39,13 @@ def _text(path: Path) -> str | None:
         return None
 
 
-def _whole(path: Path) -> int | None:
+def _integer(path: Path) -> int | None:
     text = _text(path)
     return int(text) if text and re.fullmatch(r"-?\d+", text) else None
 
 
 def read_processors(root: Path = Path("/")) -> dict[str, Any]:
-    """CPUs, sockets, memory and NUMA nodes, as fields of `Node`; None for what the system hides.
-
-    Parameters
-    ----------
-    root : pathlib.Path
-        Where ``proc`` and ``sys`` lie.
-    """
+    """Return CPUs, sockets, memory and NUMA nodes as fields of `Node`; None for values that the system hides."""
     cpuinfo = _text(root / "proc/cpuinfo") or ""
     model = re.search(r"^(?:model name|cpu model|Processor)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     sockets = set(re.findall(r"^physical id\s*:\s*(\d+)$", cpuinfo, re.MULTILINE))
@@ -64,7 +64,7 @@ def read_processors(root: Path = Path("/")) -> dict[str, Any]:
 
 
 def read_nics(root: Path = Path("/")) -> list[dict[str, Any]]:
-    """Every port of every network card that hangs on PCI, as fields of `Nic`: RDMA ports first, then plain Ethernet."""
+    """Return all ports of PCI network cards as fields of `Nic`: RDMA ports first, then plain Ethernet."""
     nics: list[dict[str, Any]] = []
     rdma = root / "sys/class/infiniband"
     for card in sorted(rdma.iterdir(), key=_natural) if rdma.is_dir() else []:
@@ -81,18 +81,19 @@ def read_nics(root: Path = Path("/")) -> list[dict[str, Any]]:
                     "state": (_text(port / "state") or "").rpartition(":")[2].strip() or None,
                 }
             )
+    # A RoCE card is listed in both classes. Its RDMA port comes first and counts.
     seen = {nic["bus_id"] for nic in nics}
     ethernet = root / "sys/class/net"
     for card in sorted(ethernet.iterdir(), key=_natural) if ethernet.is_dir() else []:
         bus_id = _bus_id_of(card / "device")
-        if bus_id is None or bus_id in seen:
+        if bus_id is None or bus_id in seen:  # virtual interfaces such as lo have no PCI device
             continue
-        speed = _whole(card / "speed")
+        speed = _integer(card / "speed")
         nics.append(
             {
                 "name": card.name,
                 "bus_id": bus_id,
-                "gbits": speed / 1000 if speed and speed > 0 else None,
+                "gbits": speed / 1000 if speed and speed > 0 else None,  # -1 without a link
                 "numa": _numa(card / "device"),
                 "link_layer": "Ethernet",
                 "state": _text(card / "operstate"),
@@ -102,11 +103,12 @@ def read_nics(root: Path = Path("/")) -> list[dict[str, Any]]:
 
 
 def _natural(path: Path) -> list[str | int]:
+    """Return a sort key that puts mlx5_2 before mlx5_10."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
 
 
 def _numa(device: Path) -> str | None:
-    number = _whole(device / "numa_node")
+    number = _integer(device / "numa_node")  # -1 if the firmware does not report it
     return None if number is None or number < 0 else str(number)
 
 
@@ -118,17 +120,18 @@ def _bus_id_of(device: Path) -> str | None:
 
 
 def pci_path(bus_id: str | None, root: Path = Path("/")) -> tuple[str, ...]:
-    """The PCI devices from the root complex down to one device, empty when the system does not show it."""
+    """Return the PCI devices from the root complex to a device; empty if the system hides it."""
     link = root / "sys/bus/pci/devices" / (bus_id or "-")
     if not link.exists():
         return ()
+    # The link resolves to the position in the PCI tree, such as pci0000:00/0000:00:01.0/0000:01:00.0.
     parts = Path(os.path.realpath(link)).parts
     start = next((i for i, part in enumerate(parts) if part.startswith("pci")), len(parts))
     return parts[start:]
 
 
 def pci_word(one: Sequence[str], other: Sequence[str], numas: tuple[str | None, str | None]) -> str:
-    """The link word between two PCI devices, from their paths and NUMA nodes.
+    """Return the link word between two PCI devices, from their paths and NUMA nodes.
 
     Examples
     --------
@@ -138,12 +141,13 @@ def pci_word(one: Sequence[str], other: Sequence[str], numas: tuple[str | None, 
     ('PIX', 'SYS')
     """
     if not one or not other:
-        return "?" if None in numas or numas[0] == numas[1] else "SYS"
+        return UNKNOWN if None in numas or numas[0] == numas[1] else "SYS"
     common = 0
     while common < min(len(one), len(other)) and one[common] == other[common]:
         common += 1
     if common >= 2:
-        # Below the last common bridge lies one more of the same switch, then the device itself.
+        # A switch consists of an upstream port and one downstream port per device. So two devices of one switch share
+        # all but the downstream port and the device itself.
         return "PIX" if max(len(one), len(other)) - common <= 2 else "PXB"
     if common == 1:
         return "PHB"

@@ -1,4 +1,4 @@
-"""Read XML that nobody vouches for: no entities, no deep nests, no endless files; a broken end costs only the end."""
+"""Parser for untrusted XML: no entities, no deep nesting, no huge files. It keeps all elements before an error."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from meshlab.errors import ParseError, TopologyError
 __all__ = ["Element", "read_document"]
 
 _LARGEST = 64 << 20  # characters
-_DEEPEST = 64
+_DEEPEST = 64  # a topology has about 10 levels
 _MOST = 200_000  # elements; a rack of 72 GPUs has a few thousand
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.DOTALL)
 
 
 @dataclass(slots=True)
 class Element:
-    """One element: its tag, attributes and children."""
+    """An element: its tag, attributes and children."""
 
     tag: str
     attributes: dict[str, str]
     children: list[Element] = field(default_factory=list)
 
     def get(self, name: str, default: str = "") -> str:
-        """An attribute, without white space around it."""
+        """Return an attribute without surrounding white space."""
         return self.attributes.get(name, default).strip()
 
-    def whole(self, name: str) -> int | None:
-        """An attribute as a whole number, decimal or ``0x…``; None when it is none."""
+    def integer(self, name: str) -> int | None:
+        """Return an attribute as an integer, decimal or ``0x…``; None if it is not a number."""
         text = self.get(name)
         if text.isdecimal():
             return int(text)
@@ -40,7 +40,7 @@ class Element:
 
 
 class _TooMuchError(Exception):
-    """The document is larger or deeper than any machine."""
+    """The document is larger or deeper than any topology."""
 
 
 class _Builder:
@@ -52,9 +52,9 @@ class _Builder:
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self.count += 1
         if len(self.open) >= _DEEPEST:
-            raise _TooMuchError(f"elements are nested more than {_DEEPEST} deep")
+            raise _TooMuchError(f"more than {_DEEPEST} nested elements")
         if self.count > _MOST:
-            raise _TooMuchError(f"there are more than {_MOST:,} elements")
+            raise _TooMuchError(f"more than {_MOST:,} elements")
         element = Element(name, attributes)
         if self.open:
             self.open[-1].children.append(element)
@@ -67,53 +67,63 @@ class _Builder:
 
 
 def read_document(text: str, roots: tuple[str, ...], machine: int | None = None) -> tuple[Element, str | None]:
-    """Read one document out of a text.
+    """Parse one document of a text.
 
     Parameters
     ----------
     text : str
-        It may have other lines before and after.
+        The text. It may contain other lines before and after the document.
     roots : tuple of str
-        The tags that a document can begin with.
+        Possible tags of the root element.
     machine : int, optional
-        Which document, when there are several.
+        Index of the document, counted from 0, if the text contains several.
 
     Returns
     -------
     tuple of Element and str
-        The root, and what is wrong with its end; None when it is whole.
+        The root, and a description of the error that ended the document; None if it is complete.
 
     Raises
     ------
     ParseError
-        If there is none, it is hostile, or not even its beginning can be read.
+        If there is no document.
+        If it declares a document type or entities, or is too large.
+        If not even the root can be read.
     TopologyError
-        If there are several and `machine` does not say which.
+        If there are several documents and `machine` is not given.
 
     Examples
     --------
-    >>> root, trouble = read_document('<system version="1"><cpu numaid="0">', ("system",))
-    >>> root.children[0].whole("numaid"), trouble
-    (0, 'the XML ends before its end, at line 1')
+    >>> root, error = read_document('<system version="1"><cpu numaid="0">', ("system",))
+    >>> root.children[0].integer("numaid"), error
+    (0, 'the XML is truncated at line 1')
     """
     if len(text) > _LARGEST:
-        raise ParseError(f"the XML has {len(text):,} characters; a topology has far less than {_LARGEST:,}")
+        raise ParseError(
+            f"the XML has {len(text):,} characters, but at most {_LARGEST:,} are supported", hint="pass a topology file"
+        )
+    # Entities can expand to gigabytes, and external ones can read local files. NCCL never writes either.
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise ParseError("the XML declares a document type or entities; a topology never needs them, so it is refused")
-    # Comments may hold anything, also what looks like a document; their lines still count.
+        raise ParseError(
+            "the XML declares a document type or entities, which are not supported", hint="remove the declaration"
+        )
+    # A comment may contain text that looks like a document. Replace it by its line breaks to keep the line numbers.
     plain = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
     starts = [match.start() for match in re.finditer(rf"<(?:{'|'.join(roots)})\b", plain)]
     if not starts:
         first = re.search(r"<([A-Za-z_][\w.:-]*)", plain)
-        seen = f"it begins with <{first[1]}>" if first else f"it begins with {plain.strip()[:40]!r}"
-        raise ParseError(f"no <{'> or <'.join(roots)}> was found in the text; {seen}")
+        begin = f"<{first[1]}>" if first else repr(plain.strip()[:40])
+        raise ParseError(
+            f"the text contains no <{'> or <'.join(roots)}> element: it begins with {begin}",
+            hint="pass a file that NCCL wrote",
+        )
     if machine is None and len(starts) > 1:
         raise TopologyError(
-            f"the text holds {len(starts)} documents; say which with machine=0 to machine={len(starts) - 1}"
+            f"the text contains {len(starts)} documents", hint=f"choose one with machine=0 to machine={len(starts) - 1}"
         )
     index = machine or 0
     if not 0 <= index < len(starts):
-        raise TopologyError(f"there is no machine {index}; the text holds {len(starts)}, counted from 0")
+        raise TopologyError(f"unknown machine {index}", hint=f"choose a number from 0 to {len(starts) - 1}")
     stop = starts[index + 1] if index + 1 < len(starts) else len(plain)
     return _parse(plain[starts[index] : stop], plain.count("\n", 0, starts[index]))
 
@@ -124,8 +134,8 @@ def _parse(text: str, lines_before: int) -> tuple[Element, str | None]:
 
     builder = _Builder()
     parser = create_parser(forbid_dtd=True)
-    # Straight from expat: a content handler in between would wrap every attribute dict once more.
-    # Text between the elements means nothing here, so nothing is called for it.
+    # For speed, use the callbacks of expat directly: a SAX handler would wrap every attribute dict. Text between
+    # elements is white space, so it needs no callback.
     vars(parser).update(start_element=builder.start, end_element=builder.end)
     vars(parser.getContentHandler()).update(characters=None)
     trouble = None
@@ -134,15 +144,20 @@ def _parse(text: str, lines_before: int) -> tuple[Element, str | None]:
         parser.close()
     except SAXParseException as error:
         if builder.root is None:
-            raise ParseError(f"the XML cannot be read: {error.getMessage()}", line=_line(error, lines_before)) from None
+            raise ParseError(
+                f"invalid XML: {error.getMessage()}",
+                hint="copy the file again from its beginning",
+                line=_line(error, lines_before),
+            ) from None
+        # With no open element the document is complete, and the error is in the text after it, such as a prompt.
         if builder.open or builder.count == 1:
-            ends = "no element found" in error.getMessage() or "unclosed token" in error.getMessage()
-            what = "ends before its end" if ends else f"is broken ({error.getMessage()})"
-            trouble = f"the XML {what}, at line {_line(error, lines_before)}"
+            is_truncated = "no element found" in error.getMessage() or "unclosed token" in error.getMessage()
+            problem = "truncated" if is_truncated else f"invalid ({error.getMessage()})"
+            trouble = f"the XML is {problem} at line {_line(error, lines_before)}"
     except (DefusedXmlException, _TooMuchError) as error:
-        raise ParseError(f"the XML is refused: {error}") from None
+        raise ParseError(f"unsupported XML: {error}", hint="pass a file that NCCL wrote") from None
     if builder.root is None:
-        raise ParseError("the XML holds no element")
+        raise ParseError("the XML contains no element", hint="pass a file that NCCL wrote")
     return builder.root, trouble
 
 

@@ -1,4 +1,4 @@
-"""Finding out what a text is."""
+"""Detection of the format of a text."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ YAML = "- topology: t\n  tree:\n    switches:\n      - switch: s\n        nodes:
     ("text", "source"),
     [(SMI, "nvidia-smi topo"), (XML, "NCCL topology XML"), (CONF, "Slurm topology"), (YAML, "Slurm topology")],
 )
-def test_every_kind_is_found_in_text_bytes_and_files(text: str, source: str, tmp_path: Path) -> None:
+def test_formats_are_detected_in_text_bytes_and_files(text: str, source: str, tmp_path: Path) -> None:
     path = tmp_path / "anything"
     path.write_text(text)
-    for given in (text, text.encode(), path, str(path)):
-        cluster = ml.topology.read(given)
+    for value in (text, text.encode(), path, str(path)):
+        cluster = ml.topology.read(value)
         assert isinstance(cluster, Cluster)
         assert cluster.source == source
 
 
-def test_a_graph_file_gives_graphs() -> None:
+def test_graph_files_return_graphs() -> None:
     assert isinstance(ml.topology.read(GRAPH), NcclGraphs)
 
 
@@ -46,30 +46,43 @@ def test_a_graph_file_gives_graphs() -> None:
         ("/no/such/file.txt", "begins with '/no/such/file.txt'"),
     ],
 )
-def test_what_is_none_of_these_is_named_as_such_with_what_was_seen(text: str | bytes, message: str) -> None:
-    with pytest.raises(ParseError, match=rf"{message}.*; that is none of what can be read: nvidia-smi"):
+def test_unknown_formats_are_described(text: str | bytes, message: str) -> None:
+    with pytest.raises(ParseError, match=rf"^unknown format: .*{message}.*; pass the output of nvidia-smi topo -m"):
         ml.topology.read(text)
 
 
-def test_a_name_that_is_no_file_is_said_to_be_none(tmp_path: Path) -> None:
-    with pytest.raises(ParseError, match=r"^there is no file 'nofile\.xml', and the text begins with"):
+def test_mistyped_file_names_are_recognised(tmp_path: Path) -> None:
+    with pytest.raises(ParseError, match=r"^unknown format: no file 'nofile\.xml' exists, and the text begins with"):
         ml.topology.read("nofile.xml")
-    with pytest.raises(ParseError, match="is a folder, not a file, and the text begins with"):
+    with pytest.raises(ParseError, match="is a folder, and the text begins with"):
         ml.topology.read(str(tmp_path))
-    with pytest.raises(ParseError, match=r"^the text begins with 'hello'"):
+    with pytest.raises(ParseError, match=r"^unknown format: the text begins with 'hello'"):
         ml.topology.read("hello\nworld")
 
 
-def test_errors_in_a_file_name_the_file(tmp_path: Path) -> None:
+def test_errors_in_a_file_contain_its_name(tmp_path: Path) -> None:
     path = tmp_path / "topo.xml"
     path.write_text('<system version="9"><cpu/></system>')
     with pytest.raises(ParseError, match=r"topo\.xml: the topology has version '9'"):
         ml.topology.read(path)
 
 
-def test_two_machines_are_asked_about_here_too() -> None:
+def test_several_machines_need_a_choice() -> None:
     with pytest.raises(TopologyError, match="machine=0"):
         ml.topology.read(SMI + SMI)
     cluster = ml.topology.read(SMI + SMI, machine=1)
     assert isinstance(cluster, Cluster)
     assert cluster.n_devices == 2
+
+
+def test_errors_in_yaml_have_file_line_and_column(tmp_path: Path) -> None:
+    path = tmp_path / "topology.yaml"
+    path.write_text(YAML + "      - switch: [s\n")
+    with pytest.raises(ParseError) as caught:
+        ml.topology.read(path)
+    assert (caught.value.file, caught.value.line) == (str(path), 7)
+    path.write_text(YAML + "        nodes: n3\n")
+    with pytest.raises(ParseError, match="duplicate key 'nodes'; keep one of the two") as caught:
+        ml.topology.read(path)
+    assert (caught.value.file, caught.value.line, caught.value.column) == (str(path), 6, 8)
+    assert str(caught.value).endswith("\n          nodes: n3\n          ^")

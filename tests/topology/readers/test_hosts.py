@@ -1,4 +1,4 @@
-"""Seeing the machine at hand: a host without GPUs, folders laid out like Linux, and drivers that answer in part."""
+"""The hardware of this host: a host without GPUs, a copy of sysfs, and drivers that reject some queries."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_linux_tells_processors_memory_and_numa(root: Path) -> None:
+def test_processors_memory_and_numa_nodes(root: Path) -> None:
     assert read_processors(root) == {
         "cpu_model": "Test CPU",
         "cpu_count": 4,
@@ -65,7 +65,7 @@ def test_linux_tells_processors_memory_and_numa(root: Path) -> None:
     }
 
 
-def test_a_card_that_is_both_rdma_and_ethernet_counts_once(root: Path) -> None:
+def test_roce_card_is_listed_once(root: Path) -> None:
     nics = read_nics(root)
     assert [(nic["name"], nic["gbits"], nic["numa"], nic["state"]) for nic in nics] == [
         ("mlx5_0", 400.0, "0", "ACTIVE"),
@@ -73,7 +73,7 @@ def test_a_card_that_is_both_rdma_and_ethernet_counts_once(root: Path) -> None:
     ]
 
 
-def test_an_empty_system_is_an_answer(tmp_path: Path) -> None:
+def test_empty_sysfs_has_no_hardware(tmp_path: Path) -> None:
     assert read_nics(tmp_path) == []
     assert read_processors(tmp_path)["numa"] == []
     assert pci_path("0000:03:00.0", tmp_path) == ()
@@ -87,25 +87,25 @@ def test_an_empty_system_is_an_answer(tmp_path: Path) -> None:
         ("0000:03:00.0", "0000:81:00.0", "SYS"),
     ],
 )
-def test_the_pci_tree_gives_the_link_word(root: Path, one: str, other: str, word: str) -> None:
+def test_link_words_follow_the_pci_tree(root: Path, one: str, other: str, word: str) -> None:
     numas = tuple("1" if bus_id == "0000:81:00.0" else "0" for bus_id in (one, other))
     paths = pci_path(one, root), pci_path(other, root)
     assert pci_word(*paths, numas) == pci_word(*reversed(paths), numas[::-1]) == word  # type: ignore[arg-type]
 
 
-def test_two_switches_deep_is_pxb_and_two_roots_of_a_numa_node_are_node() -> None:
+def test_pxb_below_two_switches_and_node_between_roots_of_a_numa_node() -> None:
     top = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
     assert pci_word((*top, "a", "b", "c", "d"), (*top, "e", "f"), ("0", "0")) == "PXB"
     assert pci_word(("pci0000:00", "a"), ("pci0000:40", "b"), ("0", "0")) == "NODE"
     assert pci_word((), ("pci0000:40", "b"), (None, "0")) == "?"
 
 
-def test_bus_ids_of_the_driver_and_of_linux_agree() -> None:
+def test_bus_ids_of_the_driver_and_of_linux_are_equal() -> None:
     assert normal_bus_id("00000000:0F:00.0") == normal_bus_id("0000:0f:00.0") == "0000:0f:00.0"
 
 
 class Driver:
-    """A driver in the shape of pynvml: two GPUs on NVSwitch, and any question can be refused."""
+    """A stand-in for pynvml: two GPUs on NVSwitch, and any query can be rejected."""
 
     NVMLError = pynvml.NVMLError
     NVML_ERROR_NOT_SUPPORTED = pynvml.NVML_ERROR_NOT_SUPPORTED
@@ -173,7 +173,7 @@ def seen(driver: Driver) -> tuple[list[dict[str, Any]], list[list[str]], list[li
     return read_devices(driver)  # type: ignore[arg-type]
 
 
-def test_a_full_answer_fills_every_field_of_a_device() -> None:
+def test_complete_results_fill_every_field() -> None:
     devices, words, p2p = seen(Driver())
     assert words == [["X", "NV18"], ["NV18", "X"]]
     assert p2p == [["X", "OK"], ["OK", "X"]]
@@ -211,7 +211,7 @@ def test_a_full_answer_fills_every_field_of_a_device() -> None:
     }
 
 
-def test_a_driver_that_refuses_every_second_question_still_gives_a_cluster() -> None:
+def test_driver_that_rejects_every_second_query() -> None:
     names = sorted(Driver().answers)
     refused = {
         name
@@ -228,11 +228,11 @@ def test_a_driver_that_refuses_every_second_question_still_gives_a_cluster() -> 
     assert all(getattr(cluster.device(0), name) is None for name in reasons if name not in ("nvlink_remotes", "name"))
 
 
-def test_a_driver_that_refuses_everything_is_an_answer() -> None:
+def test_driver_that_rejects_everything() -> None:
     assert seen(Driver(lambda name: True)) == ([], [], [])
 
 
-def test_a_lost_gpu_does_not_hide_the_others() -> None:
+def test_lost_gpu_does_not_hide_the_others() -> None:
     def handle(index: int) -> int:
         if index == 0:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
@@ -244,13 +244,13 @@ def test_a_lost_gpu_does_not_hide_the_others() -> None:
     assert words == [["X", "?"], ["?", "X"]]
 
 
-def test_nvlink_that_peers_may_not_use_is_not_a_link() -> None:
+def test_nvlink_without_peer_access_is_not_a_link() -> None:
     _, words, p2p = seen(Driver(nvmlDeviceGetP2PStatus=lambda one, other, what: 5))
     assert words[0][1] == "NODE"
     assert p2p[0][1] == "NS"
 
 
-def test_direct_links_count_only_towards_their_end() -> None:
+def test_direct_links_count_for_their_remote_gpu_only() -> None:
     def remote(handle: int, link: int) -> SimpleNamespace:
         return SimpleNamespace(busId=f"00000000:0{1 - handle}:00.0" if link < 2 else "00000000:09:00.0")
 
@@ -274,7 +274,7 @@ def test_mig_partitions_are_counted_by_profile() -> None:
     assert devices[0]["mig"] == ""
 
 
-def test_a_fabric_that_is_not_ready_is_said() -> None:
+def test_fabric_that_is_not_ready() -> None:
     def waiting(handle: int, reference: Any) -> None:
         reference._obj.state = 2
 
@@ -283,27 +283,27 @@ def test_a_fabric_that_is_not_ready_is_said() -> None:
 
 
 @pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="this host has NVIDIA GPUs")
-def test_a_host_without_gpus_says_why_and_what_it_has() -> None:
+def test_host_without_gpus_has_the_reason_and_its_cpus() -> None:
     cluster = probe()
     assert cluster.n_devices == 0
-    assert any("no GPU was seen: " in note for note in cluster.notes)
+    assert any("no GPU found: " in note for note in cluster.notes)
     assert cluster.node(0).cpu_count
     assert sample() == []
 
 
-def test_what_a_host_says_is_plain_data() -> None:
+def test_description_of_a_host_can_be_pickled() -> None:
     host = read_host()
     assert pickle.loads(pickle.dumps(host)) == host
 
 
-def test_answers_survive_json() -> None:
+def test_description_of_a_host_survives_json() -> None:
     devices, words, p2p = seen(Driver())
     host = read_host() | {"devices": devices, "nics": [], "words": words, "p2p": p2p}
     assert cluster_from_hosts([json.loads(json.dumps(host))]).device(1) == cluster_from_hosts([host]).device(1)
 
 
-def test_answers_that_are_none_are_refused() -> None:
-    with pytest.raises(TopologyError, match="no host answered"):
+def test_invalid_descriptions_are_rejected() -> None:
+    with pytest.raises(TopologyError, match="no hosts given; pass at least one result"):
         cluster_from_hosts([])
-    with pytest.raises(TopologyError, match="give what read_host returns"):
+    with pytest.raises(TopologyError, match=r"host 'a' is invalid \('devices'\); pass a result of read_host"):
         cluster_from_hosts([{"name": "a"}])

@@ -1,4 +1,4 @@
-"""NCCL's XML: topologies, graphs, and files that mean harm."""
+"""XML of NCCL: topologies, graphs, and malicious files."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ HINT = """<!-- a <system> in a comment is none -->
 </pci></cpu></system>"""
 
 
-def test_a_full_dump_gives_gpus_nics_links_and_processors() -> None:
+def test_dump_has_gpus_nics_links_and_processors() -> None:
     cluster = read_nccl_topology(DUMP)
     node = cluster.node(0)
     assert node.ends == ("GPU0", "GPU1", "mlx5_0", "mlx5_1", "eth0")
@@ -71,7 +71,7 @@ def test_a_full_dump_gives_gpus_nics_links_and_processors() -> None:
     assert cluster.notes == ()
 
 
-def test_a_hint_file_counts_by_class_and_claims_nothing_of_nvlink() -> None:
+def test_file_without_gpu_elements_uses_pci_classes_and_omits_nvlink() -> None:
     node = read_nccl_topology(HINT).node(0)
     assert [device.bus_id for device in node.devices] == ["0000:0f:00.0", "0000:40:00.0"]
     assert node.words[0] == ("X", "PIX", "PIX")
@@ -79,23 +79,23 @@ def test_a_hint_file_counts_by_class_and_claims_nothing_of_nvlink() -> None:
     assert node.devices[0].nvlink_count is None
     assert node.devices[0].pcie_generation == 4
     assert node.notes == (
-        "1 PCI devices have no class, so it is not known whether they are GPUs or NICs",
-        "the file lists no NVLink; NCCL asks the driver for it",
+        "1 PCI device without a class may be GPUs or NICs and were ignored",
+        "the file does not list NVLink; NCCL queries the driver for it",
     )
 
 
-def test_direct_nvlink_needs_the_other_end() -> None:
+def test_direct_nvlink_needs_its_remote_gpu() -> None:
     link = '<nvlink target="b" count="12" tclass="0x030200"/>'
     gpus = [
         f'<pci busid="{bus}" class="0x030200"><gpu dev="{i}" sm="80">{link}</gpu></pci>' for i, bus in enumerate("ab")
     ]
     node = read_nccl_topology(f'<system version="1"><cpu numaid="-1">{"".join(gpus)}</cpu></system>').node(0)
     assert (node.words[0][1], node.words[1][0]) == ("NV12", "PHB")
-    assert "from a GPU to itself" in node.notes[0]
+    assert "NVLinks connect a GPU to itself" in node.notes[0]
     assert node.devices[0].numa is None
 
 
-def test_a_dump_over_several_hosts_makes_one_nvlink_domain() -> None:
+def test_dump_of_several_hosts_is_one_nvlink_domain() -> None:
     hosts = "".join(
         f'<cpu numaid="0" host_hash="0x{h}"><pci busid="0000:0{h}:00.0" class="0x030200">'
         f'<gpu dev="{h}" sm="100">{SWITCH}</gpu></pci></cpu>'
@@ -106,17 +106,17 @@ def test_a_dump_over_several_hosts_makes_one_nvlink_domain() -> None:
     assert cluster.domain("nvlink").tolist() == [0, 0, 0]
 
 
-def test_two_machines_in_one_paste_are_asked_about() -> None:
-    with pytest.raises(TopologyError, match="holds 2 documents"):
+def test_several_documents_need_a_choice() -> None:
+    with pytest.raises(TopologyError, match="contains 2 documents; choose one with machine=0 to machine=1"):
         read_nccl_topology(DUMP + HINT)
     assert read_nccl_topology("$ cat topo.xml\n" + DUMP + HINT + "$ exit", machine=1).n_devices == 2
-    with pytest.raises(TopologyError, match="no machine 2"):
+    with pytest.raises(TopologyError, match="unknown machine 2; choose a number from 0 to 1"):
         read_nccl_topology(DUMP + HINT, machine=2)
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(len('<system version="1">'), len(DUMP) - 12))
-def test_every_prefix_is_read_as_far_as_it_goes_and_marked(length: int) -> None:
+def test_truncated_dump_is_read_up_to_its_end(length: int) -> None:
     text = DUMP[:length]
     if "<cpu " not in text or not text.partition("<cpu ")[2].count(">"):
         with pytest.raises(ParseError, match="no <cpu>"):
@@ -124,13 +124,13 @@ def test_every_prefix_is_read_as_far_as_it_goes_and_marked(length: int) -> None:
         return
     cluster = read_nccl_topology(text)
     assert not cluster.node(0).complete
-    assert "the XML ends before its end, at line" in cluster.notes[0]
+    assert "the XML is truncated at line" in cluster.notes[0]
     assert cluster.n_devices <= 2
 
 
-def test_a_tag_that_closes_another_is_marked_with_its_line() -> None:
+def test_mismatched_tag_is_noted_with_its_line() -> None:
     cluster = read_nccl_topology(DUMP.replace("</nic>\n      </pci>", "</nic>\n      </cpu>", 1))
-    assert "is broken (mismatched tag), at line 15" in cluster.notes[0]
+    assert "the XML is invalid (mismatched tag) at line 15" in cluster.notes[0]
     assert cluster.n_devices == 1
 
 
@@ -142,21 +142,24 @@ BOMB = '<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a
     [
         (BOMB, "declares a document type or entities"),
         ('<!DOCTYPE x SYSTEM "file:///etc/passwd">' + DUMP, "declares a document type"),
-        ('<system version="1"><cpu>' + "<pci>" * 100, "more than 64 deep"),
+        ('<system version="1"><cpu>' + "<pci>" * 100, "more than 64 nested elements"),
         ('<system version="1"><cpu>' + "<pci/>" * 200_001, "more than 200,000 elements"),
-        ('<system version="1"><cpu>' + '<pci class="0x0302"/>' * 1_100, "one host has 1,024 at most"),
-        ("<system>" + " " * (65 << 20), "a topology has far less"),
-        ('<system version="1"/>', "holds no <cpu>"),
+        (
+            '<system version="1"><cpu>' + '<pci class="0x0302"/>' * 1_100,
+            "1,100 GPUs .* at most 1,024",
+        ),
+        ("<system>" + " " * (65 << 20), "characters, but at most 67,108,864 are supported"),
+        ('<system version="1"/>', "contains no <cpu>"),
         ('<system version="2"><cpu/></system>', "RCCL"),
         ("<system><cpu/></system>", "version 'none'"),
         ("<html><body/></html>", "it begins with <html>"),
         ("nothing", "it begins with 'nothing'"),
-        ("<system version=1>", "cannot be read"),
-        ('<graphs version="1"/>', "read it with read_nccl_graph"),
+        ("<system version=1>", "invalid XML"),
+        ('<graphs version="1"/>', r"read it with ml\.topology\.read\(\)"),
     ],
     ids=range(13),
 )
-def test_what_is_hostile_or_something_else_is_refused_with_the_reason(text: str, message: str) -> None:
+def test_malicious_and_unrelated_files_are_rejected(text: str, message: str) -> None:
     with pytest.raises(ParseError, match=message):
         read_nccl_topology(text)
 
@@ -182,7 +185,7 @@ def test_what_is_hostile_or_something_else_is_refused_with_the_reason(text: str,
         )
     )
 )
-def test_any_mixture_of_pieces_gives_a_cluster_or_an_error_of_ours(pieces: list[str]) -> None:
+def test_random_pieces_return_a_cluster_or_raise_a_meshlab_error(pieces: list[str]) -> None:
     try:
         cluster = read_nccl_topology('<system version="1"><cpu>' + "".join(pieces))
     except MeshlabError:
@@ -200,7 +203,7 @@ GRAPHS = """<graphs version="1">
 </graphs>"""
 
 
-def test_graphs_give_the_rings_and_trees_that_were_chosen() -> None:
+def test_graphs_have_the_chosen_rings_and_trees() -> None:
     graphs = read_nccl_graph(GRAPHS)
     assert graphs.ring is not None
     assert graphs.ring.channels == ((0, 1, 10), (10, 1, 0))
@@ -217,11 +220,11 @@ def test_graphs_give_the_rings_and_trees_that_were_chosen() -> None:
     assert "0 1 10" in graphs._repr_html_()
 
 
-def test_a_topology_is_no_graph_file_and_cut_graphs_are_marked() -> None:
-    with pytest.raises(ParseError, match="read it with read_nccl_topology"):
+def test_graph_reader_rejects_topologies_and_notes_truncation() -> None:
+    with pytest.raises(ParseError, match=r"not a graph file; read it with ml\.topology\.read\(\)"):
         read_nccl_graph(DUMP)
     with pytest.raises(ParseError, match="version 'none'"):
         read_nccl_graph("<graphs/>")
     cut = read_nccl_graph(GRAPHS[:400])
-    assert cut.notes == ("the XML ends before its end, at line 6",)
+    assert cut.notes == ("the XML is truncated at line 6",)
     assert [graph.algorithm for graph in cut] == ["ring", "tree"]

@@ -1,4 +1,4 @@
-"""Pastes of nvidia-smi topo, whole and mangled."""
+"""Pasted output of nvidia-smi topo, complete and damaged."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WORDS = (
 
 
 def spaced(text: str) -> str:
-    """The same table after a paste that made spaces of tabs."""
+    """Return the table with spaces instead of tabs."""
     rows = [[cell.strip() for cell in line.split("\t")] for line in text.splitlines()[:5]]
     return "\n".join("".join(f"{cell:<16}" for cell in row).rstrip() for row in rows)
 
@@ -58,7 +58,7 @@ def spaced(text: str) -> str:
     ],
     ids=["tabs", "spaces", "ansi", "crlf", "indented", "shell", "table", "glued"],
 )
-def test_a_whole_paste_reads_the_same_whatever_happened_to_its_white_space(text: str) -> None:
+def test_changed_white_space_does_not_matter(text: str) -> None:
     cluster = read_nvidia_smi(text)
     node = cluster.node(0)
     assert node.words == WORDS
@@ -68,11 +68,11 @@ def test_a_whole_paste_reads_the_same_whatever_happened_to_its_white_space(text:
     assert cluster.notes == ()
 
 
-def test_nics_take_their_names_from_the_legend() -> None:
+def test_names_of_nics_are_in_the_legend() -> None:
     assert [nic.name for nic in read_nvidia_smi(FOUR).node(0).nics] == ["mlx5_0", "mlx5_3"]
 
 
-def test_old_drivers_name_nics_in_the_header_and_sockets_soc() -> None:
+def test_old_drivers_have_nic_names_in_the_header_and_soc() -> None:
     text = "\tGPU0\tGPU1\tmlx5_0\tCPU Affinity\nGPU0\t X \tSOC\tPIX\t0-7\nGPU1\tSOC\t X \tSOC\t8-15\n"
     text += "mlx5_0\tPIX\tSOC\t X \t\n"
     node = read_nvidia_smi(text).node(0)
@@ -82,14 +82,14 @@ def test_old_drivers_name_nics_in_the_header_and_sockets_soc() -> None:
     assert [device.numa for device in node.devices] == [None, None]
 
 
-def test_empty_cells_keep_the_columns_apart() -> None:
+def test_empty_cells_do_not_shift_columns() -> None:
     tabs = read_nvidia_smi("\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t\t3\t\tN/A\n").device(0)
     assert (tabs.cpus, tabs.numa) == (None, "3")
     spaces = read_nvidia_smi("      GPU0  CPU Affinity  NUMA Affinity\nGPU0   X                  3\n").device(0)
     assert (spaces.cpus, spaces.numa) == (None, "3")
 
 
-def test_a_paste_without_header_finds_its_columns_in_the_rows() -> None:
+def test_columns_are_derived_from_rows_without_a_header() -> None:
     with_nics = "\n".join(FOUR.splitlines()[1:5])
     assert read_nvidia_smi(with_nics).node(0).words == WORDS
     without_nic_rows = read_nvidia_smi("\n".join(FOUR.splitlines()[1:3])).node(0)
@@ -105,18 +105,18 @@ def test_wrapped_headers_and_rows_are_joined() -> None:
     assert node.devices[0].cpus == "0-15"
 
 
-def test_a_number_at_the_cut_is_not_trusted() -> None:
+def test_number_at_the_end_of_a_truncated_text_is_ignored() -> None:
     text = "\n".join(FOUR.splitlines()[:2]) + "\nGPU1\tNV1"
     node = read_nvidia_smi(text).node(0)
     assert node.words[1] == ("?", "X", "?", "?")
     assert node.nvlinks[1, 0] == 12  # from the other direction
     assert not node.complete
-    assert node.notes == ("the text is cut: missing NIC0, NIC1, incomplete GPU1",)
+    assert node.notes == ("the text is truncated: missing NIC0, NIC1, incomplete GPU1",)
 
 
 @settings(deadline=None, max_examples=80)
 @given(st.integers(0, len(FOUR.partition("Legend")[0])))
-def test_every_prefix_is_read_as_far_as_it_goes(length: int) -> None:
+def test_truncated_text_is_read_up_to_its_end(length: int) -> None:
     text = FOUR[:length]
     try:
         node = read_nvidia_smi(text).node(0)
@@ -131,41 +131,41 @@ def test_every_prefix_is_read_as_far_as_it_goes(length: int) -> None:
         assert not node.complete
 
 
-def test_more_nics_than_are_shown_is_noted() -> None:
+def test_unlisted_nics_are_noted() -> None:
     cluster = read_nvidia_smi("Note: 76 NICs found, the first 2 are displayed\n" + FOUR)
-    assert cluster.notes == ("nvidia-smi found 76 NICs and shows 2",)
+    assert cluster.notes == ("nvidia-smi found 76 NICs, but lists only 2",)
 
 
-def test_a_matrix_of_peer_access_may_follow_or_stand_alone() -> None:
+def test_peer_access_with_and_without_links() -> None:
     peers = " \t\x1b[4mGPU0\tGPU1\t\x1b[0m\n GPU0\tX\tNS\t\n GPU1\tCNS\tX\t\n\nLegend:\n\n  OK   = Status Ok\n"
     both = read_nvidia_smi(FOUR + peers).node(0)
     assert both.p2p == (("X", "NS"), ("CNS", "X"))
     alone = read_nvidia_smi(peers)
     assert alone.node(0).p2p == both.p2p
     assert not alone.node(0).nvlink_known
-    assert "only peer access was given" in alone.notes[0]
+    assert "the text contains peer access only" in alone.notes[0]
 
 
-def test_two_machines_are_asked_about() -> None:
-    with pytest.raises(TopologyError, match=r"holds 2 machines \(0: line 1, 2 GPUs, 1: line 17, 2 GPUs\); say which"):
+def test_several_machines_need_a_choice() -> None:
+    with pytest.raises(TopologyError, match=r"2 machines \(0: line 1, 2 GPUs, 1: line 17, 2 GPUs\); choose one"):
         read_nvidia_smi(FOUR + FOUR)
     assert read_nvidia_smi(FOUR + FOUR.replace("NV12", "NV4"), machine=1).link_words()[0, 1] == "NV4"
     both = read_nvidia_smi(FOUR + FOUR, machine="all")
     assert (both.n_nodes, len(both.templates), both.names) == (2, 1, ("node0", "node1"))
-    with pytest.raises(TopologyError, match="no machine 2"):
+    with pytest.raises(TopologyError, match="unknown machine 2; choose a number from 0 to 1"):
         read_nvidia_smi(FOUR + FOUR, machine=2)
-    with pytest.raises(TopologyError, match="'both' is not possible"):
+    with pytest.raises(TopologyError, match="machine must be an integer or 'all', not 'both'"):
         read_nvidia_smi(FOUR, machine="both")
 
 
-def test_the_product_gives_bandwidth_and_without_it_none_is_claimed() -> None:
+def test_bandwidth_needs_the_product() -> None:
     assert read_nvidia_smi(FOUR, device="A100").node(0).gbs[0, 1] == 240
     assert str(read_nvidia_smi(FOUR).node(0).gbs[0, 1]) == "nan"
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(1, 5), st.integers(0, 4), st.data())
-def test_whatever_is_written_as_nvidia_smi_writes_it_is_read_back(gpus: int, nics: int, data: st.DataObject) -> None:
+def test_links_text_round_trips(gpus: int, nics: int, data: st.DataObject) -> None:
     words = st.sampled_from(["NV1", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS"])
     ends = gpus + nics
     matrix = [["X" if i == j else data.draw(words) for j in range(ends)] for i in range(ends)]
@@ -178,14 +178,15 @@ def test_whatever_is_written_as_nvidia_smi_writes_it_is_read_back(gpus: int, nic
 
 
 @pytest.mark.parametrize("text", ["", "\n\n", "hello", "X = Self", "GPU0 is fast", "SYS NODE PIX"])
-def test_what_is_no_matrix_is_refused_with_what_was_seen(text: str) -> None:
+def test_text_without_a_matrix_is_rejected(text: str) -> None:
     with pytest.raises(
-        ParseError, match=r"no matrix of nvidia-smi topo -m was found; .*but the text (begins|is empty)"
+        ParseError,
+        match=r"^no output of nvidia-smi topo -m found: the text (begins with '|is empty).*; paste rows",
     ):
         read_nvidia_smi(text)
 
 
-def test_a_row_of_a_million_words_is_refused() -> None:
+def test_row_of_a_million_words_is_rejected() -> None:
     with pytest.raises(ParseError, match=r"at most 4,096"):
         read_nvidia_smi("GPU0 " + "NV18 " * 1_000_000)
 
@@ -198,7 +199,7 @@ def test_a_row_of_a_million_words_is_refused() -> None:
         )
     )
 )
-def test_any_mixture_of_pieces_gives_a_cluster_or_an_error_of_ours(pieces: list[str]) -> None:
+def test_random_pieces_return_a_cluster_or_raise_a_meshlab_error(pieces: list[str]) -> None:
     try:
         cluster = read_nvidia_smi(" ".join(pieces))
     except MeshlabError:
