@@ -100,7 +100,7 @@ def bandwidth(
         raise BenchError(f"y={y!r} is not a bandwidth column; choose {' or '.join(_BANDWIDTHS)}")
     results = as_results(run)
     lines, earlier = lines_of(results, y), [] if previous is None else lines_of(as_results(previous), y)
-    ax = _axes(ax, results, [*lines, *earlier])
+    ax = _axes(ax, results, lines, earlier)
     references = references or {}
     ax.set_ylabel(f"{_BANDWIDTHS[y]} (GB/s)")
     top = np.nanmax([0.0, *_values(lines, earlier), *_concatenate(line.high for line in lines), *references.values()])
@@ -147,7 +147,7 @@ def latency(run: Any, *, ax: Axes | None = None, previous: Any = None) -> Axes:
     results = as_results(run)
     lines = lines_of(results, "time_us")
     earlier = [] if previous is None else lines_of(as_results(previous), "time_us")
-    ax = _axes(ax, results, [*lines, *earlier])
+    ax = _axes(ax, results, lines, earlier)
     ax.set_ylabel("time per call")
     ax.set_yscale("log")
     bounds = _concatenate(part for line in lines for part in (line.low, line.high))
@@ -183,9 +183,12 @@ def run_figure(run: RunData, *, previous: pd.DataFrame | None = None) -> Figure 
     results = run.results
     if not results["time_us"].notna().any():
         return None
-    figure = Figure(figsize=(8, 3.6), layout="constrained")
-    figure.set_label(SEPARATOR.join(title_parts(results)))
-    bandwidth(results, ax=figure.add_subplot(), previous=previous)
+    title = title_parts(results)
+    names = _legend_names(lines_of(results, "busbw_gbs"), previous is not None)
+    figsize = (8 + _legend_room(names), 3.6)
+    figure = Figure(figsize)
+    figure.set_label(SEPARATOR.join(title))
+    bandwidth(results, ax=figure.add_axes(curve_box(figsize, title, names)), previous=previous)
     return figure
 
 
@@ -218,21 +221,29 @@ def curve_box(
     width, height = figsize[0] * 72, figsize[1] * 72
     left, below, right = 62, 42, 22
     above = 16 + 15 * (1 + wrap_title(title, width - left).count("\n"))
-    legend = _legend_width(names) if len(names) > _MOST_INSIDE else 0.0
-    return left / width, below / height, 1 - (left + max(right, legend)) / width, 1 - (below + above) / height
+    right = max(right, 72 * _legend_room(names))
+    return left / width, below / height, 1 - (left + right) / width, 1 - (below + above) / height
+
+
+def _legend_names(lines: Sequence[Line], has_previous: bool) -> list[str]:
+    return [*(["previous run"] if has_previous else []), *(line.name for line in lines)]
 
 
 def _legend_width(names: Sequence[str]) -> float:
     return max(text_width(name, _TEXT) for name in names) + _HANDLE
 
 
-def _axes(ax: Axes | None, results: pd.DataFrame, lines: Sequence[Line]) -> Axes:
+def _legend_room(names: Sequence[str]) -> float:
+    """Return the width in inches that a legend needs to the right of the axes; 0 if it is inside."""
+    return _legend_width(names) / 72 if len(names) > _MOST_INSIDE else 0.0
+
+
+def _axes(ax: Axes | None, results: pd.DataFrame, lines: Sequence[Line], earlier: Sequence[Line]) -> Axes:
     if ax is None:
         from matplotlib import pyplot as plt
 
-        names = [line.name for line in lines]
-        legend = _legend_width(names) / 72 if len(names) > _MOST_INSIDE else 0
-        figsize = (7.2 + legend, 4.2)
+        names = _legend_names(lines, bool(earlier))
+        figsize = (7.2 + _legend_room(names), 4.2)
         ax = plt.figure(figsize=figsize).add_axes(curve_box(figsize, title_parts(results), names))
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, linewidth=0.6)
@@ -271,6 +282,9 @@ def _draw(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None:
     room = max(text_width(name, _TEXT) for name, _, _ in drawn) + 26 if is_labelled else 0.0
     _scale_sizes(ax, float(sizes.min()), float(sizes.max()), room)
     handles = [] if is_labelled or len(drawn) < 2 else [(handle, name) for name, _, handle in drawn]
+    n_earlier = sum(1 for line in earlier if len(line))
+    if handles and n_earlier:  # all of them are grey, so one entry is enough
+        handles = [(handles[0][0], "previous run"), *handles[n_earlier:]]
     wrong_sizes = _concatenate(line.wrong_size for line in lines)
     if wrong_sizes.size:
         values = _concatenate(line.wrong_value for line in lines)

@@ -12,7 +12,7 @@ import meshlab as ml
 from meshlab.errors import BenchError
 from meshlab.frames.rundata import RunData
 from meshlab.frames.schema import empty_results
-from meshlab.plots.curves import curve_box, run_figure_html, spread_labels
+from meshlab.plots.curves import curve_box, run_figure, run_figure_html, spread_labels
 from meshlab.plots.style import PREVIOUS, WRONG, figure_png
 from meshlab.units import THIN
 
@@ -154,6 +154,32 @@ def test_a_previous_run_is_grey_and_both_are_named(make_results, plot):
     assert ax.lines[0].get_color() == PREVIOUS
     assert labels(ax) == ["previous", "this run"]
     assert no_text_overlaps(ax)
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_many_previous_lines_share_one_entry_of_the_legend_inside_the_figure(make_results, plot):
+    modes = [make_results(mode=mode, axes=["tp"]) for mode in ("isolated", "pipelined", "graph")]
+    ax = plot(pd.concat(modes, ignore_index=True), previous=pd.concat(modes, ignore_index=True))
+    names = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert names[0] == "previous run"
+    assert len(names) == 1 + 12
+    assert not any("previous" in name for name in names[1:])
+    figure = ax.get_figure()
+    figure.draw_without_rendering()
+    assert ax.get_legend().get_window_extent().x0 > ax.get_window_extent().x1
+    assert ax.get_legend().get_window_extent().x1 <= figure.bbox.x1
+    plt.close(figure)
+
+
+def test_the_legend_of_a_run_with_many_lines_is_next_to_the_axes(make_results):
+    modes = [make_results(mode=mode, axes=["tp"]) for mode in ("isolated", "pipelined", "graph")]
+    plan, mesh = ml.Plan("all_reduce", "tp"), ml.DeviceMesh("dp=2, tp=2")
+    data = RunData(plan, mesh, run_id="r1", source="mpi", where="4 ranks", results=pd.concat(modes, ignore_index=True))
+    figure = run_figure(data)
+    figure.draw_without_rendering()
+    (ax,) = figure.axes
+    assert ax.get_legend().get_window_extent().x0 > ax.get_window_extent().x1
+    assert ax.get_legend().get_window_extent().x1 <= figure.bbox.x1
 
 
 def test_references_are_dashed_lines_labelled_with_their_rates(make_results):
