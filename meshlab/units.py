@@ -210,12 +210,12 @@ def format_seconds(seconds: float) -> str:
         return "–"
     if seconds < 9.95:
         return f"{seconds:.1f}{THIN}s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}{THIN}s"
-    if whole < 3600:
-        return f"{whole // 60}{THIN}min {whole % 60}{THIN}s"
-    return f"{whole // 3600}{THIN}h {whole % 3600 // 60}{THIN}min"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded}{THIN}s"
+    if rounded < 3600:
+        return f"{rounded // 60}{THIN}min {rounded % 60}{THIN}s"
+    return f"{rounded // 3600}{THIN}h {rounded % 3600 // 60}{THIN}min"
 
 
 def format_bandwidth(gbs: float) -> str:

@@ -163,7 +163,7 @@ def _tolerance(
     gamma = ku / (1 - ku) if ku < 1 else np.inf
     underflow = k * float(info.smallest_subnormal)  # the relative bound does not hold for subnormal intermediates
     if op == "prod":
-        return np.asarray(gamma * np.abs(total) + underflow)  # relative errors of factors add up, whatever their size
+        return np.asarray(gamma * np.abs(total) + underflow)  # relative errors of factors add up
     if op == "avg":
         return np.asarray(gamma * magnitude / n + underflow)
     # Partial sums of integers are bounded by the sum of magnitudes. Up to 2^(mantissa bits + 1) none of them is

@@ -246,8 +246,8 @@ class LaunchedSet(ProcessSet):
         for info in doomed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(info.pid, signal.SIGKILL)
-        # Next to each engine runs ipyparallel's nanny. It tells the controller that the engine is gone, and then exits.
-        # If the nannies were killed too, the client would list dead engines until their heartbeats fail.
+        # Each engine has a nanny process of ipyparallel, which reports the death of the engine to the controller and
+        # then exits. If the nannies were killed too, the client would list dead engines until their heartbeats fail.
         gone = {self._engine_ids[info.rank] for info in doomed}
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline and (

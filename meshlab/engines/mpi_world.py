@@ -148,7 +148,7 @@ def _serve(worker: Worker, control: Any) -> None:
 
 
 def _packed(reply: Reply) -> bytes:
-    """Pickle a reply, or the error that its value cannot be pickled: an exception here would end the rank."""
+    """Return the pickled reply. If pickling fails, return that error as the reply, so that the rank survives."""
     try:
         return pickle.dumps(reply)
     except Exception as error:
@@ -210,7 +210,7 @@ class MpiWorldSet:
             own: tuple[str, tuple[Any, ...], Future[Reply]] | None = None
             waiting: dict[int, Future[Reply]] = {}
             # Send the tasks of all other ranks before running the own one: it may wait for them in a collective. The
-            # end of a round is not marked in the queue, but its tasks follow each other at once.
+            # end of a round is not marked in the queue, but its tasks follow each other immediately.
             while task is not None:
                 rank, method, arguments, future = task
                 if rank == 0:
@@ -232,7 +232,7 @@ class MpiWorldSet:
                 task = self._tasks.get()
 
     def _serve_own(self, method: str, arguments: tuple[Any, ...]) -> Reply:
-        """Run rank 0's task. An exception here would end the thread, and the caller would wait in vain."""
+        """Run rank 0's task. No exception leaves the method, because it would end the thread and hang the caller."""
         try:
             return self._worker.serve(method, arguments)
         except BaseException as error:

@@ -78,7 +78,7 @@ class ProcessSet:
 
     def _open_ranks(self, configs: Mapping[int, WorkerConfig], timeout_s: float) -> tuple[RankInfo, ...]:
         """Make every engine a rank, and find out which engine is which rank."""
-        # All engines are asked before any is waited for, because opening a communicator blocks until every rank joins.
+        # Send all requests before waiting for any reply, because opening a communicator blocks until every rank joins.
         self._views, self._pending = {}, {}
         opened = [(engine, self._view(engine).apply_async(open_worker, config)) for engine, config in configs.items()]
         deadline = time.monotonic() + timeout_s
@@ -133,9 +133,9 @@ class ProcessSet:
         try:
             reply: Reply = result.get(timeout=0)
         except Exception as error:
-            # `Worker.serve` catches everything that a task raises. What arrives here is either a reply that could not
-            # be pickled, which is an error of the rank, or ipyparallel's EngineError, which it synthesises for a dead
-            # engine. The class name is compared because the error may come wrapped in a RemoteError.
+            # `Worker.serve` catches every exception of a task. So this one is either ipyparallel's EngineError for a
+            # dead engine, or a reply that could not be pickled, which is an error of the rank. Class names are compared
+            # because the error may be wrapped in a RemoteError.
             message = _message(error)
             if "died" in message or "EngineError" in message or type(error).__name__ == "EngineError":
                 future.set_exception(RankDiedError(message))

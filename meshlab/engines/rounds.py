@@ -238,7 +238,8 @@ class Round:
                 raise self._rank_died(rank) from None
             else:
                 # An error on one rank is an ordinary result if the others finish too. But they may be blocked in a
-                # collective that this rank will never enter, and waiting for the full deadline would tell nothing more.
+                # collective that this rank will never enter, and waiting until the full deadline would add no
+                # information.
                 if replies[rank].error is not None and first_error is None:
                     first_error = replies[rank]
                     deadline = min(deadline, time.monotonic() + _GRACE_S)

@@ -85,7 +85,7 @@ class ThreadSet:
                 self._was_interrupted = True
 
     def kill(self) -> None:
-        """Release the threads that wait, tell all of them to stop, and abandon those that do not."""
+        """Release the threads that wait, ask all of them to stop, and abandon those that do not."""
         self._world.abort()
         for thread in self._threads:
             thread.tasks.put(None)

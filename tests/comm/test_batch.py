@@ -156,10 +156,10 @@ def test_calls_that_conflict_in_one_batch_are_rejected(comm: Communicator, fill:
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 4), st.booleans()), min_size=2, max_size=7))
 @settings(deadline=None, max_examples=200)
 def test_exactly_the_overlaps_with_a_written_buffer_are_rejected(spans: list[tuple[int, int, bool]]) -> None:
-    whole = np.zeros(12)
+    buffer = np.zeros(12)
     batch = Communicator(ThreadWorld(1).backend(0)).batch()
     for start, length, is_written in spans:
-        part = whole[start : start + length]
+        part = buffer[start : start + length]
         if is_written:
             batch.all_reduce(np.empty(length), part)
         else:

@@ -163,17 +163,17 @@ def test_unsigned_integers_can_hold_elements_of_the_same_size() -> None:
 
 
 def test_partly_overlapping_buffers_are_rejected(comm: Communicator) -> None:
-    whole = np.ones(10)
+    buffer = np.ones(10)
     with pytest.raises(
         CommunicatorError,
         match=r"overlap, but out must start at byte \+0 of the input to work in place, not at byte \+16;",
     ):
-        comm.all_reduce(whole[:5], whole[2:7])
+        comm.all_reduce(buffer[:5], buffer[2:7])
 
 
 def test_interleaved_views_do_not_count_as_overlapping(comm: Communicator) -> None:
-    whole = np.ones((2, 4))
-    assert comm.all_reduce(whole[0], whole[1]).tolist() == [1, 1, 1, 1]
+    buffer = np.ones((2, 4))
+    assert comm.all_reduce(buffer[0], buffer[1]).tolist() == [1, 1, 1, 1]
 
 
 def test_the_error_carries_collective_group_and_rank(comm: Communicator) -> None:

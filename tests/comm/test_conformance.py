@@ -57,8 +57,8 @@ def counts_of(n: int, size: int) -> np.ndarray:
 def reduce_all(inputs: Arrays, given: Given) -> np.ndarray:
     """Return the reduction: in float64 for floating point, with overflow as in the dtype for integers."""
     dtype = inputs[0].dtype
-    whole = dtype.kind in "iu"
-    terms = np.array(inputs) if whole else np.array([data.astype(np.float64) for data in inputs])
+    is_integer = dtype.kind in "iu"
+    terms = np.array(inputs) if is_integer else np.array([data.astype(np.float64) for data in inputs])
     op = given.op or "sum"
     if op.startswith("pre_mul_sum"):
         terms, op = terms * terms.dtype.type(SCALAR), "sum"
@@ -67,9 +67,9 @@ def reduce_all(inputs: Arrays, given: Given) -> np.ndarray:
     total = reduce(terms, axis=0, **kept)
     if op == "avg":
         n = len(inputs)
-        exact = [abs(int(t)) // n * (-1 if t < 0 else 1) for t in total] if whole else []  # Python integers
-        total = np.array(exact, object) if whole else total / n
-    return total.astype(dtype) if whole else total
+        exact = [abs(int(t)) // n * (-1 if t < 0 else 1) for t in total] if is_integer else []  # Python integers
+        total = np.array(exact, object) if is_integer else total / n
+    return total.astype(dtype) if is_integer else total
 
 
 def expected_outputs(name: str, inputs: Arrays, given: Given) -> list[np.ndarray | None]:
@@ -176,10 +176,10 @@ class Checker:
         if not row.in_place:
             return
         n_send, n_recv = row.elements("sends", size, n), row.elements("receives", size, n)
-        whole = comm.xp.zeros(max(n_send, n_recv), send.dtype)
-        own = whole[me * size :][:size]
-        send = own if n_send < n_recv else whole
-        out = own if n_recv < n_send else whole
+        buffer = comm.xp.zeros(max(n_send, n_recv), send.dtype)
+        own = buffer[me * size :][:size]
+        send = own if n_send < n_recv else buffer
+        out = own if n_recv < n_send else buffer
         send[...] = self.put(inputs[me])
         got = method(send, out if is_root or row.only_root != "receives" else None, **given.arguments(comm))
         self.expect(f"{what} in place", got, expected, dtype, tolerance)

@@ -66,7 +66,9 @@ def test_errors_have_tracebacks_and_can_be_raised(engines: ml.Engines) -> None:
     for rank, text in frame.attrs["tracebacks"].items():
         assert "in fail_on_odd" in text
         assert text.rstrip().endswith(f"long on rank {rank}")
-    with pytest.raises(EngineError, match=r"rank 1 failed while running fail_on_odd: .*, and 1 other rank failed too") as stop:
+    with pytest.raises(
+        EngineError, match=r"rank 1 failed while running fail_on_odd: .*, and 1 other rank failed too"
+    ) as stop:
         engines.run(fail_on_odd, check=True)
     assert stop.value.rank == 1
     assert "in fail_on_odd" in stop.value.log

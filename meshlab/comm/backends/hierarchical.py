@@ -132,7 +132,9 @@ class HierarchicalBackend:
 
     def split(self, color: int | None, key: int) -> NoReturn:
         """Raise, because there is no library below that could split it."""
-        raise CommunicatorError("cannot split a hierarchical communicator; split the communicator that it was cut from")
+        raise CommunicatorError(
+            "cannot split a hierarchical communicator; split the communicator that it was created from"
+        )
 
     def capabilities(self) -> Capabilities:
         """Return what both communicators support."""
@@ -230,8 +232,8 @@ class HierarchicalBackend:
         return padded, padded, padded[start : start + count], [partial(_copy, data, send)], [partial(_copy, recv, data)]
 
     def _reduce_scatter(self, call: Call) -> list[Callable[[], object]]:
-        # A reduce_scatter within the node, then one across, gives the chunks to ranks in order of local rank, then
-        # node. If that is not rank order, permute the chunks first.
+        # A reduce_scatter within the node, then one across, distributes the chunks in order of local rank, then node.
+        # If that is not rank order, permute the chunks first.
         order = self._layout.by_local_rank
         chunks, recv = call.send.reshape(self.size, call.count), call.recv.reshape(-1)
         rail = self.xp.empty(len(self._layout.sizes) * call.count, recv.dtype)

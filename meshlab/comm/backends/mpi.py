@@ -1,4 +1,4 @@
-"""The `mpi` backend: checked calls as calls of mpi4py, with what MPI itself lacks before and after them."""
+"""The `mpi` backend: binds checked calls to methods of mpi4py, and adds the operations that MPI lacks."""
 
 from __future__ import annotations
 

@@ -322,9 +322,8 @@ class NcclBackend:
     @contextmanager
     def local(self) -> Iterator[None]:
         """Order array operations of CuPy in the block with the calls before and after it."""
-        with load_libraries().cupy.cuda.Device(
-            self.gpu.device
-        ):  # the current device is per thread, and a new thread has device 0
+        # The current device is a property of the thread, and a new thread of the user starts with device 0.
+        with load_libraries().cupy.cuda.Device(self.gpu.device):
             user = self.gpu.wait_for_user()
             with self.gpu.stream:
                 yield
@@ -410,7 +409,7 @@ class NcclBackend:
             self.comm.abort()
 
     def check_alive(self) -> None:
-        """Raise an error if a communicator of this process was aborted: calls would return at once, with any result."""
+        """Raise an error after an abort in this process, because calls would return immediately, with any result."""
         if self.gpu.is_aborted:
             raise CommunicatorError("the communicators of this rank were aborted; call engines.restart()")
 

@@ -255,8 +255,8 @@ class ThreadWorld:
             raise CommunicatorError("the group was aborted while this rank waited for the others")
 
     def _enter(self, rank: int, entry: Call | tuple[int | None, int]) -> _PendingCollective:
-        # The n-th collective of a rank meets the n-th of every other rank, whatever the calls are. So a mismatch shows
-        # as soon as the second rank enters, instead of as a deadlock.
+        # The n-th collective of a rank is matched with the n-th of every other rank, even if the calls differ. So a
+        # mismatch is an error as soon as the second rank enters, not a deadlock.
         number = self._n_entered[rank]
         self._n_entered[rank] += 1
         collective = self._collectives.setdefault(number, _PendingCollective())
@@ -326,7 +326,7 @@ class ThreadWorld:
                     self._changed.wait()
                     self._check_alive()
         finally:
-            # On an interrupt or an abort, withdraw what is unfinished: a later call must not meet it, and ranks that
+            # On an interrupt or an abort, withdraw what is unfinished: a later call must not match it, and ranks that
             # wait for it must learn that it will not finish.
             del self._waiting[rank]
             for op in pending:
@@ -343,7 +343,7 @@ class ThreadWorld:
         self._changed.notify_all()
 
     def _raise_on_deadlock(self, rank: int) -> None:
-        """Give an error to the pending operations of all ranks that wait for each other in a cycle."""
+        """Fail the pending operations of all ranks that wait for each other in a cycle."""
         # Deadlock detection: depth-first search of the wait-for graph, run by every rank before it blocks, so the rank
         # that closes a cycle finds it. Collectives alone cannot form one: the rank that entered the fewest of them
         # never waits.

@@ -54,17 +54,17 @@ def compare(comm: Any, nodes: Any, counts: list[int], dtypes: list[str], ops: li
                         right = comm.reduce_scatter(data, op=op)
                         scale = bound(comm.reduce_scatter, data, op, right)
                         expect(f"reduce_scatter {what}", levels.reduce_scatter(data, op=op), right, unit, scale)
-                        whole = data.copy()
-                        own = whole[me * count :][:count]
-                        got = levels.reduce_scatter(whole, own, op=op)
+                        buffer = data.copy()
+                        own = buffer[me * count :][:count]
+                        got = levels.reduce_scatter(buffer, own, op=op)
                         expect(f"reduce_scatter in place {what}", got, right, unit, scale)
                 if "all_gather" in levels.capabilities().collectives:
                     right = comm.all_gather(short)
                     expect(f"all_gather {name} {count} on {nodes}", levels.all_gather(short), right)
-                    whole = np.zeros(n * count, dtype)
-                    own = whole[me * count :][:count]
+                    buffer = np.zeros(n * count, dtype)
+                    own = buffer[me * count :][:count]
                     own[...] = short
-                    expect(f"all_gather in place {name} {count}", levels.all_gather(own, whole), right)
+                    expect(f"all_gather in place {name} {count}", levels.all_gather(own, buffer), right)
                 for root in range(n):
                     right = comm.broadcast(short, root=root)
                     expect(f"broadcast {root} {name} {count} on {nodes}", levels.broadcast(short, root=root), right)
@@ -115,9 +115,9 @@ def test_even_nodes_in_any_order(many_threads: ml.Engines, nodes: list[int], cou
 
 def averages(comm: Any, nodes: Any) -> list[float]:
     values = np.array([float(1 << comm.rank), 1.0, comm.rank])
-    whole = np.array([10 * comm.rank, -7], dtype="int32")
+    buffer = np.array([10 * comm.rank, -7], dtype="int32")
     with Hierarchical.cut(comm, nodes) as levels:
-        return [*levels.all_reduce(values, op="avg"), *levels.all_reduce(whole, op="avg")]
+        return [*levels.all_reduce(values, op="avg"), *levels.all_reduce(buffer, op="avg")]
 
 
 @pytest.mark.parametrize("nodes", [[0, 0, 0, 1], [0, 1, 1, 1], [0, 0, 1, 1]])
@@ -253,7 +253,7 @@ def test_hierarchical_calls_are_measured(engines: ml.Engines) -> None:
         (lambda c: Hierarchical.cut(c, 2).all_to_all(np.ones(4)), "hierarchical does not support all_to_all"),
         (
             lambda c: Hierarchical.cut(c, 2).split(0),
-            "cannot split a hierarchical communicator; split the communicator that it was cut from",
+            "cannot split a hierarchical communicator; split the communicator that it was created from",
         ),
         (
             lambda c: batch_of(Hierarchical.cut(c, 2)),
