@@ -215,7 +215,7 @@ def membership(
 
         figsize, rect = grid.figure_box()
         ax = plt.figure(figsize=figsize).add_axes(rect)
-    color = groups.color.reshape(grid.rows, grid.columns)
+    color = groups.color.reshape(grid.rows, grid.columns)  # row-major ranks fill the rows in order
     width, height = axes_size(ax)
     cell = min(width / grid.columns, height / grid.rows)
     _draw_cells(ax, color, cell)
@@ -323,6 +323,7 @@ def _run_centres(color: npt.NDArray[np.int32], *, within_cells: bool) -> tuple[A
     Runs follow rows, or columns if no row has two equal neighbours. With `within_cells`, x is never on an edge between
     cells.
     """
+    # With the fastest axis along x, groups of an outer axis have no two neighbours in a row, but maybe in a column.
     along_rows = bool((color[:, 1:] == color[:, :-1]).any())
     lines = color if along_rows else color.T
     is_new = np.ones(lines.shape, bool)

@@ -138,6 +138,7 @@ def _draw_hops(
     names = placement.cluster.level_names
     tapers = [1.0] * len(INNER_LEVELS) + [one.taper for one in placement.cluster.levels]
     handles = []
+    # One legend entry per kind of hop, with the key of `meshlab.topology.placement.crossings`: level, then distance.
     for kind in np.unique(level.astype(np.int16) * 16 + distance).tolist():
         mine = level.astype(np.int16) * 16 + distance == kind
         step = min(kind // 16, len(_COLORS) - 1)
@@ -185,10 +186,10 @@ def _draw_ranks(ax: Axes, order: npt.NDArray[np.int32], where: npt.NDArray[np.fl
     """Draw a dot per rank, with its number if there is room."""
     from matplotlib import rcParams
 
-    apart = 2 * np.pi * _RADIUS / len(order) * axes_size(ax)[1] / (2 * _EDGE)
+    spacing = 2 * np.pi * _RADIUS / len(order) * axes_size(ax)[1] / (2 * _EDGE)  # points between two ranks
     room = text_width(str(int(order.max())), _POINTS) + 8
-    labelled = apart >= max(room, 1.7 * _POINTS)
-    side = max(room, 1.9 * _POINTS) if labelled else min(max(apart * 0.7, 1.5), 8)
+    labelled = spacing >= max(room, 1.7 * _POINTS)
+    side = max(room, 1.9 * _POINTS) if labelled else min(max(spacing * 0.7, 1.5), 8)
     color = rcParams["text.color"]
     ax.scatter(where[:, 0], where[:, 1], s=side**2, color=color, zorder=2, linewidths=0)
     if not labelled:

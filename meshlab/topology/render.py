@@ -67,6 +67,7 @@ def text(
     node1  ranks 8–15  dp  0 1 2 3 4 5 6 7
     """
     view = make_view(mesh, cluster, axis, devices)
+    # Sort the cells by block once, so that each block is a slice.
     order = np.lexsort((view.slot_of, view.block_of))
     starts = np.searchsorted(view.block_of[order], np.arange(len(view.blocks) + 1))
     shown, hidden = _shown(len(view.blocks), rows)

@@ -69,6 +69,7 @@ def with_nodes(cluster: Cluster, count: int, like: int | str = 0) -> Cluster:
     if not isinstance(count, int | np.integer) or not 1 <= count <= MOST_NODES:
         raise TopologyError(f"count must be an integer from 1 to {MOST_NODES:,}, not {count!r}")
     index = cluster.node_index(like)
+    # A cluster that was read from a file may already have a node with one of these names.
     taken = set(cluster.names)
     names: list[str] = []
     number = cluster.n_nodes
@@ -104,6 +105,7 @@ def with_nvlink_domain(cluster: Cluster, size: int) -> Cluster:
     if size >= width:
         racks = np.arange(cluster.n_nodes, dtype=np.int32) // (size // width)
         return replace(cluster, nvlink_of_node=racks if size > width else None)
+    # A domain inside a host also ends the domains between hosts.
     templates = tuple(_without_nvlink(template, lambda i, j: i // size != j // size) for template in cluster.templates)
     return replace(cluster, templates=templates, nvlink_of_node=None)
 
@@ -145,7 +147,9 @@ def _without_nvlink(node: Node, is_lost: Callable[[int, int], bool]) -> Node:
 
 
 def _with_node(cluster: Cluster, index: int, node: Node) -> Cluster:
-    """Return the cluster with one host replaced, without templates that no host uses any more."""
+    """Return the cluster with one host replaced."""
+    # Other hosts may share the old template, so the new host becomes an additional one. Templates without a host are
+    # removed, because health and the tables iterate over templates.
     kinds = cluster.kinds.copy()
     kinds[index] = len(cluster.templates)
     templates = (*cluster.templates, node)

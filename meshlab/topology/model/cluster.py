@@ -131,6 +131,7 @@ class Cluster:
                     f"{name} must have one entry for each of the {nodes} nodes, not shape {array.shape}",
                     hint=f"pass an int32 array of shape ({nodes},)",
                 )
+        # Every two hosts need a level that joins them, because each hop has the innermost such level.
         if nodes > 1 and (not self.levels or int(np.ptp(self.levels[-1].of_node)) > 0):
             last = Level("cluster", np.zeros(nodes, dtype=np.int32))
             object.__setattr__(self, "levels", (*self.levels, last))
@@ -342,7 +343,7 @@ class Cluster:
                 domain = domain * level.rails + rail
             rows.append(domain)
         domains = np.stack(rows).astype(np.int32)
-        domains.flags.writeable = False
+        domains.flags.writeable = False  # the array is cached and shared
         return domains
 
     def domain(self, level: str) -> Ints:

@@ -1,4 +1,4 @@
-"""A host: its devices, NICs and NUMA nodes, and the links between them. None means that the source does not tell."""
+"""A host: its devices, NICs and NUMA nodes, and the links between them. None means that a value is not known."""
 
 from __future__ import annotations
 
@@ -305,6 +305,7 @@ class Node:
     @cached_property
     def distance(self) -> npt.NDArray[np.int8]:
         """The `Distance` between all endpoints. If one direction is unknown, the other direction counts."""
+        # A truncated paste has only the first rows. Links are symmetric, so their columns fill in the missing rows.
         read = distances(self.words)
         return np.where(read == Distance.UNKNOWN, read.T, read)
 
@@ -320,6 +321,7 @@ class Node:
         pcie = np.array([device.pcie_gbs for device in self.devices] + [nic.gbs for nic in self.nics], dtype=float)
         # fmin ignores NaN: if the speed of only one endpoint is known, it is the best estimate of the link.
         slower = np.fmin(pcie[:, None], pcie[None, :])
+        # The link between the sockets is slower than PCIe on most machines, so it limits SYS links.
         gbs: npt.NDArray[np.float64] = np.where(
             self.distance == Distance.SYS, np.minimum(slower, socket_gbs(self.cpu_model)), slower
         )
@@ -443,6 +445,7 @@ def parse_cpus(text: str | None) -> tuple[int, ...]:
     >>> parse_cpus("0-3,8"), parse_cpus("N/A")
     ((0, 1, 2, 3, 8), ())
     """
+    # A value such as N/A is a normal result of nvidia-smi, so it is not an error.
     cpus: set[int] = set()
     for part in (text or "").split(","):
         match = _CPU_RANGE.fullmatch(part.strip())

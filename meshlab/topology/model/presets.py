@@ -110,6 +110,7 @@ class Preset:
     def node(self, name: str = "node0") -> Node:
         """Return one host."""
         product = find_product(self.gpu)
+        # NVLink between GPUs. Otherwise PIX or PXB below a switch, NODE between switches of a NUMA node, and SYS.
         of_gpu = [(index, numa) for index, (numa, gpus, _) in enumerate(self.switches) for _ in range(gpus)]
         of_nic = [(index, numa) for index, (numa, _, nics) in enumerate(self.switches) for _ in range(nics)]
         position = of_gpu + of_nic  # switch and NUMA node of every endpoint
@@ -177,7 +178,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             title="DGX A100",
             gpu="A100 80GB",
             nvlinks=12,
-            switches=((3, 2, 2), (1, 2, 2), (7, 2, 2), (5, 2, 2)),
+            switches=((3, 2, 2), (1, 2, 2), (7, 2, 2), (5, 2, 2)),  # the GPUs are not attached in NUMA order
             near="PXB",
             gbits=200,
             cpus=_EPYC_8_NUMA,
@@ -201,6 +202,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             sockets=2,
             cpu_model="NVIDIA Grace",
             memory_gib=960,
+            # Counted in compute trays of 4 GPUs: 18 trays are a rack, 8 racks are a pod.
             fabric=Fabric(leaf=144, rails=4, pod=144, rack=18),
             nodes=18,
             source="NVIDIA DGX GB200 user guide (18 trays of 4 GPUs, one NVLink domain), SuperPOD GB200 (8 racks)",
@@ -408,8 +410,8 @@ def as_cluster(value: object) -> Cluster:
         return value
     if isinstance(value, str):
         return preset(value)
-    # A file of NCCL can also hold graphs. Their class is defined by a reader, above this module, and brings its own
-    # explanation.
+    # ml.topology.read() also returns the graphs of NCCL. Readers import the model, so the model cannot import the class
+    # of graphs. Instead the class has an attribute with the explanation.
     why = getattr(value, "why_no_cluster", None)
     if isinstance(why, str):
         raise TopologyError(why)

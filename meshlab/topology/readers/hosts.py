@@ -39,6 +39,7 @@ def probe(engines: Any = None) -> Cluster:
     """
     if engines is None:
         return cluster_from_hosts([read_host()])
+    # Reversed, so that the lowest rank of a host comes last and wins.
     first_of_host = {info.host: info.rank for info in reversed(engines.ranks)}
     answers = engines.run(_read_host_on, arguments=(sorted(first_of_host.values()),)).set_index("rank")
     failed = answers["error"].dropna()
@@ -48,7 +49,7 @@ def probe(engines: Any = None) -> Cluster:
 
 
 def _read_host_on(comm: Any, ranks: Sequence[int]) -> dict[str, Any] | None:
-    """Return the hardware of this host, on one rank per host; runs on every rank."""
+    """Return the hardware of this host on one rank per host, None on the other ranks; a task runs on all ranks."""
     return read_host() if comm.world_rank in ranks else None
 
 

@@ -191,6 +191,7 @@ def read_nccl_graph(xml: str, *, machine: int | None = None) -> NcclGraphs:
 
 def _graph(element: Element) -> NcclGraph:
     channels = [child for child in element.children if child.tag == "channel"]
+    # The numbers are enumerations of NCCL, which adds values in new versions. Unknown ones are kept as text.
     number, pattern = element.integer("id"), element.integer("pattern")
     return NcclGraph(
         algorithm=_ALGORITHMS.get(-1 if number is None else number, f"graph {element.get('id')}"),

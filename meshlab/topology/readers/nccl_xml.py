@@ -145,6 +145,7 @@ def _node(name: str, cpus: Sequence[Element], trouble: str | None) -> Node:
     if any(device.bus_id == target for device in devices for _, target, _ in device.nvlink_remotes):
         notes.append("NVLinks connect a GPU to itself, because the virtual machine hides their remote endpoints")
     ends = [*gpus, *ports]
+    # The PCIe path of every pair first. NVLink then replaces it for GPUs.
     words = [[_pci_word(one, other) for other in ends] for one in ends]
     for i, j, count in _nvlinks(devices):
         words[i][j] = f"NV{count}"
@@ -174,6 +175,7 @@ def _walk(element: Element, cpu: int, bridges: tuple[int, ...], pci: Element | N
         elif child.tag == "nic":
             yield from _walk(child, cpu, bridges, pci)
         elif child.tag == "pci":
+            # Nested <pci> elements are bridges, and the innermost one is the device.
             below = (*bridges, id(pci)) if pci is not None else bridges
             found = list(_walk(child, cpu, below, child))
             yield from found or [_End(child, cpu, below, child)]

@@ -301,10 +301,10 @@ def _node(name: str, matrix: _Matrix, p2p: _Matrix | None, legend: dict[str, str
         cells = (cells + [UNKNOWN] * len(ends))[: len(ends)]
         cells[index] = "X"
         words.append(cells if "SOC" not in cells else ["SYS" if cell == "SOC" else cell for cell in cells])
-    whole = {end: matrix.rows[end] for end in gpus if end in matrix.rows and end not in truncated}
+    complete = {end: matrix.rows[end] for end in gpus if end in matrix.rows and end not in truncated}
     devices = []
     for number, end in enumerate(gpus):
-        cpus, numa = _affinities(whole[end], matrix.header) if end in whole else (None, None)
+        cpus, numa = _affinities(complete[end], matrix.header) if end in complete else (None, None)
         number = int(end[3:]) if len(set(gpus)) == len(gpus) else number
         devices.append(_device(number, product, numa, cpus))
     notes = []
