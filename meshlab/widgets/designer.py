@@ -1,4 +1,4 @@
-"""Designer: try out meshes with the keyboard or the mouse, and read the result in Python."""
+"""Designer: edit a mesh with the keyboard or the mouse, and use it in Python."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from meshlab.mesh.axes import WELL_KNOWN_AXES, nearest_axes
 from meshlab.mesh.mesh import DeviceMesh, as_mesh
 from meshlab.topology.model.presets import as_cluster
 from meshlab.topology.readers.nccl_graph import NcclGraphs
+from meshlab.units import SEPARATOR
 from meshlab.widgets.grid import Grid, check_ranks
 
 __all__ = ["AxisRows", "Designer", "Pairs", "button"]
 
 
 Pairs = tuple[tuple[str, int], ...]
-"""Names and sizes of axes, possible or not."""
+"""Names and sizes of axes, which may be invalid."""
 
 
 class AxisRows:
-    """Rows of controls that hold axes, and tell what a person makes of them.
+    """Rows of controls, one per axis of a mesh.
 
     Parameters
     ----------
     edited : callable
-        Hears the new names and sizes after each change by a person, on the thread that brings it.
+        Called with the new names and sizes after each edit by the user, on the thread of that edit.
     lock : threading.RLock
-        Held while anything changes.
+        Held during each change.
     """
 
     def __init__(self, edited: Callable[[Pairs], None], lock: threading.RLock) -> None:
@@ -45,16 +46,16 @@ class AxisRows:
         self._is_writing = False
         self._rows: list[_Row] = []
         self._list = ipywidgets.VBox(layout={"overflow": "visible"})
-        add = button("Add axis", "Add an axis of size 1; it becomes the fastest", self._add)
+        add = button("Add axis", "Add an axis of size 1 as the fastest axis.", self._add)
         self.box = ipywidgets.VBox([self._list, add], layout={"overflow": "visible", "align_items": "flex-start"})
 
     @property
     def pairs(self) -> Pairs:
-        """What the rows say now."""
+        """The names and sizes in the rows."""
         return tuple((row.name.value.strip(), row.size.value) for row in self._rows)
 
     def write(self, pairs: Pairs) -> None:
-        """Fill the rows, as many as there are axes, without calling `edited`."""
+        """Show one row per axis without calling `edited`."""
         with self._lock:
             self._is_writing = True
             if len(self._rows) != len(pairs):
@@ -92,7 +93,10 @@ class AxisRows:
 
 
 class _Row:
-    """The controls of one axis; they keep their place while axes move through them, so that the focus stays."""
+    """The controls of one axis.
+
+    To move an axis, the rows exchange their values and stay where they are, so that the focus stays on the same button.
+    """
 
     def __init__(
         self,
@@ -104,7 +108,7 @@ class _Row:
         self.name = ipywidgets.Text(
             description=f"Axis {index + 1}",
             continuous_update=False,
-            tooltip="The name of the axis",
+            tooltip="Name of the axis.",
             style={"description_width": "48px"},
             layout={"width": "152px"},
         )
@@ -112,13 +116,13 @@ class _Row:
             value=1,
             description="size",
             continuous_update=False,
-            tooltip="How many ranks lie along the axis",
+            tooltip="Number of ranks along the axis.",
             style={"description_width": "32px"},
             layout={"width": "112px"},
         )
-        self.up = button("Up", "Make the axis slower", lambda: move(self, -1))
-        self.down = button("Down", "Make the axis faster", lambda: move(self, 1))
-        self.remove = button("Remove", "Remove the axis", lambda: remove(self))
+        self.up = button("Up", "Move the axis up, so that it varies slower.", lambda: move(self, -1))
+        self.down = button("Down", "Move the axis down, so that it varies faster.", lambda: move(self, 1))
+        self.remove = button("Remove", "Remove the axis.", lambda: remove(self))
         self.name.observe(changed, "value")
         self.size.observe(changed, "value")
         self.box = ipywidgets.HBox(
@@ -135,19 +139,19 @@ class _Row:
 
 
 def button(text: str, tooltip: str, do: Callable[[], None]) -> ipywidgets.Button:
-    """A button that says what it does."""
-    made = ipywidgets.Button(description=text, tooltip=tooltip, layout={"width": "auto"})
-    made.on_click(lambda _: do())
-    return made
+    """Return a button with a label, a tooltip and an action."""
+    control = ipywidgets.Button(description=text, tooltip=tooltip, layout={"width": "auto"})
+    control.on_click(lambda _: do())
+    return control
 
 
-_MOST_STEPS_BACK = 100
+_MOST_UNDOS = 100
 
 _MOST_SUGGESTIONS = 3
 
 
 class _Machine(Protocol):
-    """What a Cluster tells the designer."""
+    """The part of a Cluster that the designer uses."""
 
     @property
     def n_devices(self) -> int: ...
@@ -158,24 +162,25 @@ class _Machine(Protocol):
 
 
 class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
-    """A mesh to edit: names, sizes and order of the axes beside the grid of its ranks.
+    """An editor for the names, sizes and order of the axes of a mesh, next to the grid of its ranks.
 
-    Sizes that do not fit are answered with a sentence and with the nearest ones that do; `mesh` keeps the last value
-    that was possible. Everything can be done with the keyboard, and from code on any thread.
+    Invalid sizes are explained, and the nearest valid sizes are offered. `mesh` keeps the last valid value. All
+    controls work with the keyboard, and all attributes can be set from any thread.
 
     Parameters
     ----------
     cluster : Cluster or str, optional
-        The machine, or the name of a preset: it says how many ranks there are, and which of them share a node.
+        The machine, or the name of a preset. It defines the number of ranks, and which ranks share a node.
     mesh : DeviceMesh or str, optional
-        Where to begin.
+        The initial mesh. By default it has two axes.
     world_size : int, optional
-        How many ranks every mesh must have; all devices of the cluster when left out, any number without one.
+        The number of ranks that each mesh must have. By default the number of devices of the cluster; without a cluster
+        any number is valid.
 
     Raises
     ------
     MeshError
-        If the mesh, the cluster and the world size contradict each other.
+        If the mesh does not have `world_size` ranks, or `world_size` exceeds the devices of the cluster.
 
     Examples
     --------
@@ -188,10 +193,10 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
     """
 
     mesh = traitlets.Any()
-    """The mesh; set it to a `DeviceMesh` or its text, observe it to hear of changes."""
+    """The mesh. Set it to a `DeviceMesh` or a string, and use ``observe`` to be notified of changes."""
 
     selected = traitlets.Any(())
-    """The ranks that are selected in the grid, ascending; settable."""
+    """The ranks that are selected in the grid, ascending. Settable."""
 
     def __init__(
         self,
@@ -202,10 +207,13 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         cluster = as_cluster(cluster) if isinstance(cluster, str | NcclGraphs) else cluster
         self._cluster = cluster if cluster is not None and cluster.n_devices else None
         if self._cluster is not None:
-            there = self._cluster.n_devices
-            world_size = there if world_size is None else world_size
-            if world_size > there:
-                raise MeshError(f"world_size={world_size} is more than the {there} devices of the cluster; give fewer")
+            n_devices = self._cluster.n_devices
+            world_size = n_devices if world_size is None else world_size
+            if world_size > n_devices:
+                raise MeshError(
+                    f"world_size={world_size} exceeds the {n_devices} devices of the cluster; "
+                    f"choose at most {n_devices}"
+                )
         self._world_size = world_size
         self._past: tuple[DeviceMesh, ...] = ()
         self._future: tuple[DeviceMesh, ...] = ()
@@ -213,7 +221,7 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         self._is_writing = False
         first = self._as_mesh(self._first_mesh() if mesh is None else mesh)
         self.grid = Grid(first, **self._places(first))
-        self._lock = self.grid._lock  # one lock for both, or a lasso and an edit could wait for each other
+        self._lock = self.grid._lock  # one lock for both, because with two a lasso and an edit could deadlock
         super().__init__()
         with self._writing():
             self._build()
@@ -225,24 +233,23 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
 
     @property
     def axis(self) -> str:
-        """What colours the grid: an axis, or a group that was added by hand; settable."""
+        """The axis or custom group that colours the grid. Settable."""
         return self.grid.axis
 
     @axis.setter
     def axis(self, axis: str) -> None:
         with self._lock:
             if axis not in self._colour_by.options:
-                options = ", ".join(self._colour_by.options)
-                raise MeshError(f"{axis!r} cannot colour the grid; there are {options}")
+                raise MeshError(f"unknown axis {axis!r}; choose one of {', '.join(self._colour_by.options)}")
             self._colour_by.value = axis
 
     @property
     def code(self) -> str:
-        """The mesh as code to paste."""
+        """The mesh as Python code."""
         return repr(self.mesh).replace("'", '"')
 
     def undo(self) -> None:
-        """Take back what is written but not possible; without that, the last change of the mesh."""
+        """Discard an invalid edit, or undo the last change of the mesh."""
         with self._lock:
             if self._problem is None and self._past:
                 *past, target = self._past
@@ -251,7 +258,7 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
                 self._show()
 
     def redo(self) -> None:
-        """Do again what `undo` took back."""
+        """Redo the last change that `undo` reverted."""
         with self._lock:
             if self._future:
                 target, *future = self._future
@@ -275,7 +282,9 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         if isinstance(mesh, str):
             return DeviceMesh(mesh, world_size=self._world_size)
         mesh = as_mesh(mesh)
-        DeviceMesh([(axis.name, axis.size) for axis in mesh.axes], world_size=self._world_size)  # says what is nearest
+        DeviceMesh(
+            [(axis.name, axis.size) for axis in mesh.axes], world_size=self._world_size
+        )  # raises with the nearest sizes
         return mesh
 
     @traitlets.validate("mesh")
@@ -287,7 +296,7 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         with self._lock:
             if self._is_writing:
                 return
-            self._past, self._future = (*self._past, change["old"])[-_MOST_STEPS_BACK:], ()
+            self._past, self._future = (*self._past, change["old"])[-_MOST_UNDOS:], ()
             self._show()
 
     @traitlets.validate("selected")
@@ -300,15 +309,15 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
             self.grid.selected = self.selected
 
     def _grid_selected(self, _: Any) -> None:
-        with self._lock:  # the mesh may have shrunk on another thread since
+        with self._lock:  # another thread may have set a smaller mesh since the selection
             self.selected = tuple(rank for rank in self.grid.selected if rank < self.mesh.world_size)
 
     # -- the controls --------------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
-        self._undo = button("Undo", "Take back the last change", self.undo)
-        self._redo = button("Redo", "Do again what was taken back", self.redo)
-        self._code_button = button("Copy as code", "Show the mesh as Python code", self._toggle_code)
+        self._undo = button("Undo", "Undo the last change.", self.undo)
+        self._redo = button("Redo", "Redo the last undone change.", self.redo)
+        self._code_button = button("Show code", "Show the mesh as Python code, to copy it.", self._toggle_code)
         self._colour_by = ipywidgets.Dropdown(description="Colour by", options=[], layout={"width": "200px"})
         self._colour_by.observe(lambda _: self._recolour(), "value")
         self._rows = AxisRows(self._edit, self._lock)
@@ -321,7 +330,7 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
             style={"description_width": "48px"},
             layout={"width": "auto", "max_width": "640px", "margin": "2px 2px 8px", "display": "none"},
         )
-        # Read-only by putting the text back: a disabled box could not be reached with the keyboard.
+        # Revert each edit instead of disabling the box, because a disabled box cannot be reached with the keyboard.
         self._code.observe(lambda _: self._show_code(), "value")
         for box in (self._undo, self._redo, self._colour_by, self._code_button):
             box.layout.margin = "2px 8px 8px 2px"
@@ -341,7 +350,7 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Set controls without hearing of it."""
+        """Set controls without triggering their handlers."""
         with self._lock:
             before, self._is_writing = self._is_writing, True
             try:
@@ -350,7 +359,7 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
                 self._is_writing = before
 
     def _edit(self, pairs: Pairs) -> None:
-        """Try what the rows say: a new mesh, or a sentence on why it is none."""
+        """Set the mesh from the rows, or explain why they are not a valid mesh."""
         with self._lock:
             try:
                 mesh = DeviceMesh(pairs, world_size=self._world_size)
@@ -360,7 +369,7 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
             except MeshlabError as error:
                 self._problem = error
                 self._rows.write(pairs)
-                self._say()
+                self._show_sentence()
                 return
             if mesh == self.mesh:
                 self._show()
@@ -376,17 +385,17 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         with self._lock:
             is_hidden = self._code.layout.display == "none"
             self._code.layout.display = None if is_hidden else "none"
-            self._code_button.description = "Hide code" if is_hidden else "Copy as code"
+            self._code_button.description = "Hide code" if is_hidden else "Show code"
 
     # -- the looks -----------------------------------------------------------------------------------------------------
 
     def _show(self) -> None:
-        """Bring everything in line with the mesh."""
+        """Update all controls from the mesh."""
         with self._lock:
             self._problem = None
             self._rows.write(tuple((axis.name, axis.size) for axis in self.mesh.axes))
             self._show_grid()
-            self._say()
+            self._show_sentence()
             self._show_code()
 
     def _show_grid(self) -> None:
@@ -399,7 +408,7 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
             self._colour_by.value = axis
             self.grid.show(mesh, axis, **self._places(mesh))
 
-    def _say(self) -> None:
+    def _show_sentence(self) -> None:
         options: list[Pairs] = []
         if self._problem is None:
             product = " × ".join(str(size) for size in self.mesh.shape)
@@ -408,12 +417,12 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
                 sentence += " ranks"
             else:
                 sentence += f" of {self._cluster.n_devices:,} devices"
-            sentence += f"; {self.mesh.axis_names[-1]} is the fastest axis"
+            sentence += f"{SEPARATOR}{self.mesh.axis_names[-1]} is the fastest axis"
             html = f'<div role="status" style="line-height:1.45">{escape(sentence)}</div>'
         else:
             html = (
                 '<div role="alert" style="line-height:1.45">'
-                '<b style="color:var(--jp-error-color1,#c62828)">Not possible:</b> '
+                '<b style="color:var(--jp-error-color1,#c62828)">Invalid mesh:</b> '
                 f"{escape(self._problem)}.<br>The grid still shows {escape(self.mesh)}.</div>"
             )
             pairs = self._rows.pairs
@@ -428,14 +437,14 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
 
     def _suggestion(self, pairs: Pairs) -> ipywidgets.Button:
         text = ", ".join(f"{name}={size}" for name, size in pairs)
-        return button(f"Use {text}", "Take these sizes", lambda: self._edit(pairs))
+        return button(f"Use {text}", "Set these sizes.", lambda: self._edit(pairs))
 
     def _show_code(self) -> None:
         with self._lock:
             self._code.value = self.code
 
     def _devices_per_node(self) -> int:
-        """How many devices every node has; 0 when they differ or are unknown."""
+        """Return the number of devices per node; 0 if it differs between nodes or is unknown."""
         if self._cluster is None:
             return 0
         counts = np.bincount(self._cluster.node_of)

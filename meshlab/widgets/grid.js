@@ -1,10 +1,10 @@
-// The canvas of meshlab.widgets.Grid: one cell per rank. Plain JavaScript, no build step, no network.
+// The canvas of meshlab.widgets.Grid: one cell per rank. Plain JavaScript without a build step or network access.
 
 const FONT_PX = 12; // the smallest text, 9 pt
-const ROOM_PX = 8; // a cell needs this much before borders and labels are drawn
+const ROOM_PX = 8; // smallest cell with borders and labels
 const LARGEST_CELL_PX = 48;
 const LARGEST_HEIGHT_PX = 512;
-const CLICK_PX = 4; // a drag shorter than this is a click
+const CLICK_PX = 4; // a shorter drag is a click
 const HALO_PX = 2;
 
 const MARKUP = `
@@ -14,9 +14,9 @@ const MARKUP = `
   </div>
   <div class="ml-tip" hidden><b></b><span></span></div>
   <div class="ml-foot"><span class="ml-status" role="status" aria-live="polite"></span>
-    <span class="ml-hint">drag selects, Shift adds · arrow keys move, Space selects, Esc clears</span></div>`;
+    <span class="ml-hint">Drag to select, Shift to add · arrow keys move, Space selects, Esc clears</span></div>`;
 
-// Kernel buffers arrive at any offset; typed arrays want aligned ones.
+// Copy the buffer, because buffers from the kernel may start at any offset, but typed arrays need an aligned one.
 function array(view, Type) {
   return new Type(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
 }
@@ -29,7 +29,7 @@ function rgb(hex) {
   return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 }
 
-// W3C's relative luminance, with the plain power for the curve.
+// W3C's relative luminance, with a power of 2.2 instead of the piecewise sRGB curve.
 function isLight([r, g, b]) {
   return 0.2126 * (r / 255) ** 2.2 + 0.7152 * (g / 255) ** 2.2 + 0.0722 * (b / 255) ** 2.2 > 0.18;
 }
@@ -48,12 +48,12 @@ function runs(ranks, most) {
   return parts.join(", ");
 }
 
-// What Python sent, ready to draw and to describe.
+// Decode the traits that Python sent.
 function read(model) {
   const { ranks, columns, block, fields, caption, group, single, groups } = model.get("_shape");
   const ids = array(model.get("_groups"), Int32Array);
   const values = unsigned(model.get("_coordinates"), fields.length * ranks);
-  let members = null; // ranks by group, ascending; built on the first hover
+  let members = null; // ranks by group, ascending. Built on the first hover, because it is slow for large meshes.
   const name = (id) => (id < 0 ? `not in ${group}` : single ? group : `${group}_${id}`);
   return {
     ranks, columns, block, ids, caption, name,
@@ -72,7 +72,7 @@ function read(model) {
   };
 }
 
-// Where each cell lies, in CSS pixels.
+// The position of each cell in CSS pixels, and the rank at a position.
 function arrange(data, width, gutter, ratio) {
   const { ranks, columns, rows, block } = data;
   const blocks = block ? Math.ceil(columns / block) : 1;
@@ -81,7 +81,7 @@ function arrange(data, width, gutter, ratio) {
     Math.min((width - gutter - (blocks - 1) * gap) / columns, LARGEST_HEIGHT_PX / rows, LARGEST_CELL_PX);
   const gap = [8, 2, 0].find((space) => space === 0 || fit(space) >= Math.max(space, 3));
   const cell = snap(fit(gap));
-  const step = (block || columns) * cell + gap; // from one block to the next
+  const step = (block || columns) * cell + gap; // distance between two blocks
   const x = (column) => gutter + (block ? Math.floor(column / block) * gap : 0) + column * cell;
   return {
     cell, gap, gutter, blocks, x,
@@ -99,7 +99,7 @@ function arrange(data, width, gutter, ratio) {
   };
 }
 
-// The ranks whose centre lies inside the path; those under the path when it encloses none.
+// The ranks whose centres are inside the path or, if there are none, the ranks that the path crosses.
 function enclosed(data, place, path) {
   const found = [];
   for (let row = 0; row < data.rows; row++) {
@@ -128,7 +128,7 @@ function enclosed(data, place, path) {
   return [...under];
 }
 
-// The edge around a set of ranks, as one path.
+// The outline of a set of ranks as one path.
 function outline(data, place, ranks, contains) {
   const path = new Path2D();
   const { columns } = data;
@@ -139,11 +139,11 @@ function outline(data, place, ranks, contains) {
     const top = place.y((rank - column) / columns);
     const right = left + place.cell;
     const bottom = top + place.cell;
-    const apart = (at) => place.gap && data.block && at % data.block === 0;
+    const isGap = (at) => place.gap && data.block && at % data.block === 0;
     if (!contains(rank - columns)) edge(left, top, right, top);
     if (!contains(rank + columns)) edge(left, bottom, right, bottom);
-    if (column === 0 || apart(column) || !contains(rank - 1)) edge(left, top, left, bottom);
-    if (column === columns - 1 || apart(column + 1) || !contains(rank + 1)) edge(right, top, right, bottom);
+    if (column === 0 || isGap(column) || !contains(rank - 1)) edge(left, top, left, bottom);
+    if (column === columns - 1 || isGap(column + 1) || !contains(rank + 1)) edge(right, top, right, bottom);
   }
   return path;
 }
@@ -178,7 +178,7 @@ function render({ model, el }) {
     width = root.clientWidth;
     if (!width) {
       size.unobserve(root);
-      size.observe(root); // hidden, if only for an instant; observed anew, it calls as soon as it is not
+      size.observe(root); // hidden, maybe only briefly: a new observation fires as soon as it is visible
       return;
     }
     if (stale.data) {
@@ -190,7 +190,7 @@ function render({ model, el }) {
     if (stale.data || stale.base) paintBase();
     stale = {};
     paintOver();
-    say();
+    showStatus();
   }
 
   function takeSelection() {
@@ -239,7 +239,7 @@ function render({ model, el }) {
     overview.width = data.columns;
     overview.height = data.rows;
     const image = new ImageData(data.columns, data.rows);
-    const pixels = new Uint32Array(image.data.buffer); // ABGR on every machine that runs a browser
+    const pixels = new Uint32Array(image.data.buffer); // ABGR, because all machines with a browser are little-endian
     const palette = model.get("_palette").map((hex) => rgb(hex).reduceRight((all, part) => (all << 8) | part, 0));
     const strong = palette.map((colour) => (colour | 0xff000000) >>> 0);
     const faint = palette.map((colour) => (colour | 0x59000000) >>> 0);
@@ -341,19 +341,20 @@ function render({ model, el }) {
     const column = rank % data.columns;
     const x = place.x(column);
     const y = stage.offsetTop + place.y((rank - column) / data.columns) + place.cell;
-    // Beside the grid, where it hides no cell; else right or left of its own cell.
+    // To the right of the grid, where it hides no cell, or else to the right or left of its cell.
     const places = [place.width + 16, x + place.cell + 8, Math.max(0, x - 8 - tip.offsetWidth)];
     tip.style.left = `${places.find((left) => left + tip.offsetWidth <= width) ?? 0}px`;
-    tip.style.top = `${Math.max(0, Math.min(y - place.cell, root.clientHeight - tip.offsetHeight))}px`; // inside, or the output scrolls
+    // Below the grid, the box would make the output of the cell scroll.
+    tip.style.top = `${Math.max(0, Math.min(y - place.cell, root.clientHeight - tip.offsetHeight))}px`;
   }
 
-  function say() {
+  function showStatus() {
     const focused = stage.getRootNode().activeElement === stage && cursor >= 0;
     const parts = focused ? [`rank ${cursor}`, data.place(cursor), data.name(data.ids[cursor])] : [];
     if (focused && mask[cursor]) parts.push("selected");
     const count = chosen.length ? `${chosen.length.toLocaleString("en")} selected: ${runs(chosen, 6)}` : "nothing selected";
     const text = focused ? `${parts.join(" · ")} (${count})` : count;
-    if (status.textContent !== text) status.textContent = text; // unchanged text is not to be read again
+    if (status.textContent !== text) status.textContent = text; // screen readers announce each assignment
   }
 
   function select(ranks) {
@@ -432,8 +433,8 @@ function render({ model, el }) {
     if (data) takeSelection();
     again();
   };
-  const heard = { "change:_groups": all, "change:_coordinates": all, "change:_shape": all, "change:selected": reselect };
-  for (const [event, handler] of Object.entries(heard)) model.on(event, handler);
+  const handlers = { "change:_groups": all, "change:_coordinates": all, "change:_shape": all, "change:selected": reselect };
+  for (const [event, handler] of Object.entries(handlers)) model.on(event, handler);
   for (const [event, handler] of Object.entries({ down: press, move, up: release, cancel, leave })) {
     listen(over, `pointer${event}`, handler);
   }
@@ -452,7 +453,7 @@ function render({ model, el }) {
     cancelAnimationFrame(frame);
     size.disconnect();
     ended.abort();
-    for (const [event, handler] of Object.entries(heard)) model.off(event, handler);
+    for (const [event, handler] of Object.entries(handlers)) model.off(event, handler);
     root.remove();
   };
 }

@@ -1,4 +1,4 @@
-"""Grid: every rank of a mesh as one cell of a canvas, coloured by its group."""
+"""Grid: the ranks of a mesh as cells of a canvas, coloured by group."""
 
 from __future__ import annotations
 
@@ -31,29 +31,30 @@ _PICTURE_SIDE = 384
 
 
 class Grid(anywidget.AnyWidget):
-    """All ranks as cells of one canvas, coloured by group; hover, lasso, or move with the arrow keys.
+    """The ranks of a mesh as cells of a canvas, coloured by group.
 
-    Group numbers and coordinates travel as bytes, so a grid of 16,384 ranks is as fluid as one of 8.
+    The pointer and the arrow keys show the group of a rank. A lasso, a click and the space bar select ranks. Group
+    indices and coordinates are sent as bytes, so that a grid of 16,384 ranks is as fast as one of 8.
 
     Parameters
     ----------
     mesh : DeviceMesh or str
-        What to show.
+        The mesh.
     axis : str, optional
-        What colours the cells: an axis, several as ``"dp-cp"``, ``"world"``, or a group by name. The fastest axis when
-        left out.
+        The axis or group that colours the cells: one axis, several as ``"dp-cp"``, ``"world"``, or the name of a group.
+        By default the fastest axis.
     columns : int, optional
-        Ranks in one row; chosen from the mesh when left out.
+        Number of ranks per row. By default it is derived from the mesh, with complete blocks in each row.
     block : int, default 0
-        Set every `block` ranks apart, such as the devices of a node; 0 for none. Each row holds whole blocks when
-        `columns` is left out.
-    places : mapping of str to array, optional
-        More to say about every rank, one whole number per rank, such as ``{"node": …, "device": …}``.
+        Number of ranks between two gaps, such as the devices of a node; 0 for no gaps.
+    places : mapping of str to array_like, optional
+        More coordinates for the tooltip, as one integer per rank, such as ``{"node": …, "device": …}``.
 
     Raises
     ------
     MeshError
-        If the mesh has no such axis or group, or the arguments do not fit the mesh.
+        If the mesh has no such axis or group.
+        If `columns`, `block` or `places` is invalid.
 
     Examples
     --------
@@ -71,16 +72,16 @@ class Grid(anywidget.AnyWidget):
         to_json=lambda ranks, _: np.asarray(ranks, dtype="<i4").tobytes(),
         from_json=lambda data, grid: grid._existing(np.frombuffer(data, dtype="<i4").tolist()),
     )
-    """The ranks that are selected, ascending; set it to select from code."""
+    """The selected ranks, ascending. Settable."""
 
     _groups = traitlets.Bytes(b"").tag(sync=True)
-    """The number of every rank's group, -1 for none: little-endian int32 of shape (ranks,)."""
+    """The index of the group of each rank, -1 for no group: little-endian int32 of shape (ranks,)."""
 
     _coordinates = traitlets.Bytes(b"").tag(sync=True)
-    """Coordinates and places: the smallest unsigned dtype that holds them, little-endian, of shape (fields, ranks)."""
+    """Coordinates and places in the smallest unsigned dtype, little-endian, of shape (fields, ranks)."""
 
     _shape = traitlets.Dict().tag(sync=True)
-    """Ranks, columns, block, the names of the fields, and what the groups are called."""
+    """Number of ranks and columns, block, the names of the fields and of the groups, and the caption."""
 
     _palette = traitlets.List(traitlets.Unicode(), list(PALETTE)).tag(sync=True)
 
@@ -102,12 +103,12 @@ class Grid(anywidget.AnyWidget):
 
     @property
     def mesh(self) -> DeviceMesh:
-        """The mesh that is shown; `show` changes it."""
+        """The mesh; `show` changes it."""
         return self._mesh
 
     @property
     def axis(self) -> str:
-        """What colours the cells; `show` changes it."""
+        """The axis or group that colours the cells; `show` changes it."""
         return self._axis
 
     def show(
@@ -119,14 +120,28 @@ class Grid(anywidget.AnyWidget):
         block: int = 0,
         places: Mapping[str, npt.ArrayLike] = _NO_PLACES,
     ) -> None:
-        """Show another mesh, or the same one coloured by another axis; the front end hears of it in one message.
+        """Show a different mesh, or colour the mesh by a different axis, in one message to the front end.
 
-        Selected ranks that the new mesh does not have are dropped. The parameters are those of the class.
+        Selected ranks that the new mesh does not have are deselected.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh or str
+            The mesh.
+        axis : str, optional
+            The axis or group that colours the cells. By default the fastest axis.
+        columns : int, optional
+            Number of ranks per row. By default it is derived from the mesh.
+        block : int, default 0
+            Number of ranks between two gaps; 0 for no gaps.
+        places : mapping of str to array_like, optional
+            More coordinates for the tooltip, as one integer per rank.
 
         Raises
         ------
         MeshError
-            If the mesh has no such axis or group, or the arguments do not fit the mesh.
+            If the mesh has no such axis or group.
+            If `columns`, `block` or `places` is invalid.
 
         Examples
         --------
@@ -138,8 +153,10 @@ class Grid(anywidget.AnyWidget):
         mesh = as_mesh(mesh)
         axis = mesh.axis_names[-1] if axis is None else axis
         groups = mesh[axis]
-        if block < 0 or (columns is not None and columns < 1):
-            raise MeshError(f"columns={columns}, block={block} is not possible; give at least one column")
+        if block < 0:
+            raise MeshError(f"block must not be negative, not {block}; pass 0 for no gaps")
+        if columns is not None and columns < 1:
+            raise MeshError(f"columns must be at least 1, not {columns}; omit it to derive it from the mesh")
         columns = grid_columns(mesh, block) if columns is None else columns
         coordinates, fields = _fields(mesh, places)
         shape = {
@@ -160,12 +177,12 @@ class Grid(anywidget.AnyWidget):
             self.selected = self._existing(self.selected)
 
     def set_state(self, sync_data: dict[str, Any]) -> None:
-        """Take over what the front end says. Called by the front end, on any thread."""
+        """Apply a change from the front end. This is called on any thread."""
         with self._lock:
             super().set_state(sync_data)
 
     def _existing(self, ranks: Iterable[int]) -> tuple[int, ...]:
-        """Leave out ranks that the mesh does not have: a lasso may be on its way while the mesh shrinks."""
+        """Drop ranks that the mesh does not have, because a lasso may arrive after the mesh has become smaller."""
         return tuple(rank for rank in ranks if rank < self._mesh.world_size)
 
     @traitlets.validate("selected")
@@ -173,15 +190,15 @@ class Grid(anywidget.AnyWidget):
         return check_ranks(proposal["value"], self._mesh.world_size)
 
     def fallback(self) -> dict[str, str]:
-        """The grid for places without JavaScript, by MIME type: a picture, and HTML with the picture and words."""
+        """Return the grid by MIME type for front ends without JavaScript: a PNG, and HTML with it and a caption."""
         with self._lock:
             groups, columns = self._mesh[self._axis], self._shape["columns"]
-            what = escape(f"{self._mesh} · {_caption(self._mesh, groups)}")
+            caption = escape(f"{self._mesh} · {_caption(self._mesh, groups)}")
         picture = base64.b64encode(_picture(groups, columns)).decode()
         html = (
-            f'<figure style="margin:0"><img alt="{what}" style="image-rendering:pixelated" '
+            f'<figure style="margin:0"><img alt="{caption}" style="image-rendering:pixelated" '
             f'src="data:image/png;base64,{picture}">'
-            f'<figcaption style="font:13px system-ui,sans-serif">{what}</figcaption></figure>'
+            f'<figcaption style="font:13px system-ui,sans-serif">{caption}</figcaption></figure>'
         )
         return {"text/html": html, "image/png": picture}
 
@@ -190,26 +207,26 @@ class Grid(anywidget.AnyWidget):
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:  # the widget was closed
+        if bundle is None:  # the widget is closed
             return None
         data, metadata = bundle
         return {**data, **self.fallback()}, metadata
 
 
 def grid_columns(mesh: DeviceMesh, block: int = 0) -> int:
-    """How many ranks to put in a row, so that rows begin where blocks or the fastest axes begin.
+    """Return the number of ranks per row, so that each row starts with a block or with a position along a fast axis.
 
     Parameters
     ----------
     mesh : DeviceMesh
-        The mesh; ranks are laid out in row-major order.
+        The mesh. Ranks are laid out in row-major order.
     block : int, default 0
-        Ranks that stay together, such as those of a node; 0 to follow the mesh's axes.
+        Number of ranks that stay together, such as those of a node; 0 to follow the axes of the mesh.
 
     Returns
     -------
     int
-        A whole number of blocks, near a picture twice as wide as it is high.
+        A multiple of `block`, so that the grid is about twice as wide as high.
 
     Examples
     --------
@@ -232,33 +249,33 @@ def grid_columns(mesh: DeviceMesh, block: int = 0) -> int:
     return columns
 
 
-def _even_part(whole: int, most: int) -> int:
-    """The largest divisor up to `most`; `most` itself when only far smaller ones divide, as for a prime."""
-    divisor = next(part for part in range(min(whole, most), 0, -1) if whole % part == 0)
-    return divisor if 2 * divisor >= min(whole, most) else min(whole, most)
+def _even_part(total: int, most: int) -> int:
+    """Return the largest divisor up to `most`, or `most` if the largest divisor is far smaller, as for a prime."""
+    divisor = next(part for part in range(min(total, most), 0, -1) if total % part == 0)
+    return divisor if 2 * divisor >= min(total, most) else min(total, most)
 
 
 def check_ranks(ranks: Iterable[int], world_size: int) -> tuple[int, ...]:
-    """Put ranks in ascending order, each once.
+    """Return ranks in ascending order and without duplicates.
 
     Raises
     ------
     MeshError
-        If one is not a rank of the mesh.
+        If one of them is not a rank of the mesh.
     """
-    given = np.asarray(list(ranks))
-    if given.size and (given.dtype.kind not in "iu" or given.ndim != 1):
-        raise MeshError("ranks are whole numbers; select with a sequence such as (0, 1, 5)")
-    outside = given[(given < 0) | (given >= world_size)]
+    selected = np.asarray(list(ranks))
+    if selected.size and (selected.dtype.kind not in "iu" or selected.ndim != 1):
+        raise MeshError("selected must be a sequence of integers; pass ranks such as (0, 1, 5)")
+    outside = selected[(selected < 0) | (selected >= world_size)]
     if outside.size:
-        raise MeshError(f"rank {outside[0]} cannot be selected; ranks go from 0 to {world_size - 1}")
-    return tuple(np.unique(given).tolist())
+        raise MeshError(f"rank {outside[0]} does not exist; select ranks from 0 to {world_size - 1}")
+    return tuple(np.unique(selected).tolist())
 
 
 def _caption(mesh: DeviceMesh, groups: Groups) -> str:
-    """What the grid shows, in words."""
-    many = f"{len(groups):,} groups" if len(groups) > 1 else "1 group"
-    return f"{mesh.world_size:,} ranks, coloured by {groups.name}: {many} of {groups.size:,}"
+    """Return the number of ranks and groups, and the axis that colours them."""
+    count = f"{len(groups):,} groups" if len(groups) > 1 else "1 group"
+    return f"{mesh.world_size:,} ranks, coloured by {groups.name}: {count} of {groups.size:,}"
 
 
 def _fields(mesh: DeviceMesh, places: Mapping[str, npt.ArrayLike]) -> tuple[npt.NDArray[Any], list[str]]:
@@ -266,14 +283,17 @@ def _fields(mesh: DeviceMesh, places: Mapping[str, npt.ArrayLike]) -> tuple[npt.
     for name, values in places.items():
         row = np.asarray(values)
         if row.shape != (mesh.world_size,) or row.dtype.kind not in "iu" or row.min() < 0:
-            raise MeshError(f"the place {name!r} must hold {mesh.world_size} whole numbers from 0, one for each rank")
+            raise MeshError(
+                f"places[{name!r}] must be {mesh.world_size} non-negative integers, one per rank, not {row.dtype} of "
+                f"shape {row.shape}"
+            )
         rows.append(row)
     stacked = np.stack(rows)
     return stacked.astype(np.min_scalar_type(stacked.max()).newbyteorder("<")), [*mesh.axis_names, *places]
 
 
 def _picture(groups: Groups, columns: int) -> bytes:
-    """The grid as a PNG with a palette: one rank is one square, with lines between when there is room."""
+    """Return the grid as a PNG: one square per rank, with lines between them if the squares are large enough."""
     rows = -(-groups.world_size // columns)
     cells = np.full(rows * columns, len(PALETTE) + 1, dtype=np.uint8)
     color = groups.color
@@ -287,14 +307,14 @@ def _picture(groups: Groups, columns: int) -> bytes:
 
 
 def _png(pixels: npt.NDArray[np.uint8], palette: list[str]) -> bytes:
-    """Write palette indices as a PNG; the format is W3C's PNG specification, third edition."""
+    """Return palette indices as a PNG, as specified by W3C (third edition)."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     height, width = pixels.shape
     colours = np.frombuffer(bytes.fromhex("".join(c[1:] for c in palette)), dtype=np.uint8).reshape(-1, 4)
-    lines = np.zeros((height, width + 1), dtype=np.uint8)  # each line begins with its filter, 0
+    lines = np.zeros((height, width + 1), dtype=np.uint8)  # each line starts with its filter type, 0
     lines[:, 1:] = pixels
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         [

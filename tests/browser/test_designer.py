@@ -79,7 +79,7 @@ def test_a_person_designs_a_mesh_and_python_follows(lab, page):
     page.keyboard.press("Space")
     notebook.wait_for("designer.selected", "(4,)")
     assert page.evaluate("document.activeElement.className") == "ml-stage"  # the notebook took no key
-    page.keyboard.press("Control+b")  # but JupyterLab hears its own shortcuts
+    page.keyboard.press("Control+b")  # JupyterLab still receives its own shortcuts
     page.locator("#jp-left-stack").wait_for(state="hidden")
 
     page.locator(f"{ROOT} select").select_option("tp")
@@ -102,7 +102,7 @@ def test_sizes_that_do_not_fit_are_answered_and_everything_stays_readable(lab, p
     alert.wait_for()
     assert "dp=2 × tp=3 is 6 ranks, but 8 were given; tp=3 does not divide 8; nearest: dp=2, tp=4" in alert.inner_text()
     assert notebook.ask("designer.mesh") == "DeviceMesh('dp=2, tp=4')"
-    page.get_by_role("button", name="Copy as code").click()
+    page.get_by_role("button", name="Show code").click()
     assert serious_faults(ROOT) == []
     page.keyboard.press("Control+b")  # the side bar goes
     for width in (600, 1400):

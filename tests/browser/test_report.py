@@ -1,11 +1,14 @@
-"""The report in a real browser: it fits, loads nothing, and no two texts of a picture touch."""
+"""The report in a real browser: it fits, loads nothing, and no two labels of a figure overlap."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from typing import Any
 
+import pandas as pd
 import pytest
 
+from meshlab.frames.plan import Plan
+from meshlab.frames.rundata import RunData
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.report.report import Report
 
@@ -16,7 +19,7 @@ OVERLAPS = """() => {
     texts.forEach(([a, p], i) => texts.slice(0, i).forEach(([b, q]) => {
       const width = Math.min(p.right, q.right) - Math.max(p.left, q.left);
       const height = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
-      // Boxes hold the whole line height, so lines that do not touch may share up to a third of it.
+      // A box has the complete line height, so boxes of lines that do not touch may overlap by up to a third of it.
       if (width > 1 && height > Math.min(p.height, q.height) / 3) touching.push([a, b]);
     }));
   }
@@ -49,8 +52,13 @@ CONTRAST = """() => {
 }"""
 
 
+def run_of(results: pd.DataFrame, mesh: str = "dp=2, tp=2", **details: Any) -> RunData:
+    values = {"run_id": "r1", "source": "mpi", "where": "4 ranks", "state": "done", **details}
+    return RunData(Plan("all_reduce", "tp"), DeviceMesh(mesh), results=results, **values)
+
+
 def good(make_results):
-    return SimpleNamespace(results=make_results(), mesh=DeviceMesh("dp=2, tp=2"), log=["done"] * 300)
+    return run_of(make_results(), log=["done"] * 300)
 
 
 def bad(make_results):
@@ -58,28 +66,28 @@ def bad(make_results):
     results.loc[results.index[[3, 50, 51]], ["status", "n_wrong"]] = ["wrong", 12]
     results.loc[results.index[120:124], "status"] = "failed"
     long = {"host": {"cpu": "x" * 400, "a key that is rather long for its column": "y"}}
-    return SimpleNamespace(results=results, mesh=DeviceMesh("dp=2, tp=2"), state="cancelled", environment=long)
+    return run_of(results, state="cancelled", environment=long)
 
 
 def large(make_results):
     results = make_results(
         "pp=2, dp=8, tp=8", axes=("tp", "pp", "dp"), exponents=range(10, 33), source="nccl", where=""
     )
-    return SimpleNamespace(results=results, mesh=DeviceMesh("pp=2, dp=8, tp=8"))
+    return run_of(results, "pp=2, dp=8, tp=8")
 
 
 @pytest.mark.parametrize("make_run", [good, bad, large])
-def test_the_page_fits_and_is_readable_and_loads_nothing(chromium, tmp_path, make_results, make_run):
+def test_the_page_fits_is_readable_and_loads_nothing(chromium, tmp_path, make_results, make_run):
     path = Report(make_run(make_results)).save(tmp_path / "report.html")
     for width, scheme in [(600, "light"), (600, "dark"), (1400, "light"), (1400, "dark")]:
         page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        requests, complaints = [], []
+        requests, errors = [], []
         page.on("request", lambda request, requests=requests: requests.append(request.url))
-        page.on("console", lambda message, complaints=complaints: complaints.append(message.text))
-        page.on("pageerror", lambda error, complaints=complaints: complaints.append(str(error)))
+        page.on("console", lambda message, errors=errors: errors.append(message.text))
+        page.on("pageerror", lambda error, errors=errors: errors.append(str(error)))
         page.goto(path.as_uri())
         assert [url for url in requests if not url.startswith("data:")] == [path.as_uri()]
-        assert complaints == []
+        assert errors == []
         assert page.evaluate("document.documentElement.scrollWidth") == width
         assert page.evaluate(OVERLAPS) == []
         assert page.evaluate(OUTSIDE) == []
@@ -88,7 +96,7 @@ def test_the_page_fits_and_is_readable_and_loads_nothing(chromium, tmp_path, mak
         page.close()
 
 
-def test_the_measures_see_what_they_should(chromium):
+def test_the_checks_find_known_faults(chromium):
     page = chromium.new_page()
     page.set_content(
         '<p style="color: #aaa">pale</p><svg viewBox="0 0 200 50" width="100"><text y="30">one</text>'

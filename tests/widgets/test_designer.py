@@ -16,7 +16,7 @@ from meshlab.widgets.designer import Designer
 
 @dataclass(frozen=True)
 class Machine:
-    """What a designer reads of a cluster."""
+    """The part of a cluster that a designer uses."""
 
     devices_of_node: tuple[int, ...]
 
@@ -38,7 +38,7 @@ def rows(designer: Designer) -> list[tuple[str, int]]:
 
 
 def press(designer: Designer, text: str, index: int = 0) -> None:
-    """Click a button the way the front end does."""
+    """Click a button like the front end."""
     found: list = []
 
     def search(widget) -> None:
@@ -68,19 +68,19 @@ def test_it_works_without_a_cluster():
     designer = Designer()
     assert designer.mesh == DeviceMesh("dp=2, tp=4")
     assert designer.grid.mesh == designer.mesh
-    assert "2 × 4 = 8 ranks; tp is the fastest axis" in sentence(designer)
+    assert "2 × 4 = 8 ranks · tp is the fastest axis" in sentence(designer)
 
 
-def test_a_size_that_is_typed_becomes_the_mesh_and_is_heard():
+def test_a_typed_size_changes_the_mesh_and_notifies_observers():
     designer = Designer(mesh="dp=2, tp=4")
-    heard = []
-    designer.observe(lambda change: heard.append(change.new), "mesh")
+    notified = []
+    designer.observe(lambda change: notified.append(change.new), "mesh")
     type_size(designer, 0, 4)
     assert designer.mesh == designer.grid.mesh == DeviceMesh("dp=4, tp=4")
-    assert heard == [DeviceMesh("dp=4, tp=4")]
+    assert notified == [DeviceMesh("dp=4, tp=4")]
 
 
-def test_sizes_that_do_not_fit_keep_the_last_mesh_and_say_how_to_mend_it():
+def test_invalid_sizes_keep_the_last_mesh_and_offer_valid_ones():
     designer = Designer(mesh="dp=2, tp=4", world_size=8)
     type_size(designer, 1, 3)
     assert designer.mesh == designer.grid.mesh == DeviceMesh("dp=2, tp=4")
@@ -89,7 +89,7 @@ def test_sizes_that_do_not_fit_keep_the_last_mesh_and_say_how_to_mend_it():
     assert "The grid still shows dp=2, tp=4" in sentence(designer)
     press(designer, "Use dp=4, tp=2")
     assert designer.mesh == DeviceMesh("dp=4, tp=2")
-    assert "Not possible" not in sentence(designer)
+    assert "Invalid mesh" not in sentence(designer)
     assert designer._suggestions.children == ()
 
 
@@ -103,9 +103,10 @@ def test_sizes_that_do_not_fit_keep_the_last_mesh_and_say_how_to_mend_it():
         (lambda d: type_size(d, 0, 1 << 30), "must be at most 16,777,216"),
     ],
 )
-def test_what_no_mesh_can_have_is_a_sentence_and_never_an_exception(edit, message):
+def test_an_invalid_edit_is_explained_and_does_not_raise(edit, message):
     designer = Designer(mesh="dp=2, tp=4")
     edit(designer)
+    assert "Invalid mesh:" in sentence(designer)
     assert message in sentence(designer)
     assert designer.mesh == DeviceMesh("dp=2, tp=4")
 
@@ -119,7 +120,7 @@ def test_a_size_of_minus_one_is_filled():
     assert rows(designer) == [("dp", 4), ("tp", 2)]
 
 
-def test_axes_move_up_and_down_come_and_go():
+def test_axes_can_be_moved_added_removed_and_renamed():
     designer = Designer(mesh="pp=2, dp=3, tp=4")
     press(designer, "Down", 0)
     assert str(designer.mesh) == "dp=3, pp=2, tp=4"
@@ -134,7 +135,7 @@ def test_axes_move_up_and_down_come_and_go():
     assert rows(designer) == [("dp", 3), ("pp", 2), ("rows", 1)]
 
 
-def test_the_last_axis_cannot_go_and_the_ends_cannot_move_out():
+def test_the_only_axis_cannot_be_removed_and_the_outer_axes_cannot_move_further():
     designer = Designer(mesh="dp=3")
     (row,) = designer._rows._rows
     assert row.up.disabled
@@ -146,7 +147,7 @@ def test_the_last_axis_cannot_go_and_the_ends_cannot_move_out():
     assert not row.remove.disabled
 
 
-def test_undo_and_redo_walk_through_every_mesh():
+def test_undo_and_redo_step_through_every_mesh():
     designer = Designer(mesh="dp=2")
     for size in (3, 4):
         type_size(designer, 0, size)
@@ -167,18 +168,18 @@ def test_undo_and_redo_walk_through_every_mesh():
     assert str(designer.mesh) == "dp=5"
 
 
-def test_undo_takes_back_what_is_not_possible_before_it_takes_back_a_mesh():
+def test_undo_discards_an_invalid_edit_before_it_undoes_a_mesh():
     designer = Designer(mesh="dp=2, tp=4", world_size=8)
     designer.mesh = "dp=4, tp=2"
     type_size(designer, 0, 3)
     designer.undo()
     assert rows(designer) == [("dp", 4), ("tp", 2)]
-    assert "Not possible" not in sentence(designer)
+    assert "Invalid mesh" not in sentence(designer)
     designer.undo()
     assert str(designer.mesh) == "dp=2, tp=4"
 
 
-def test_code_sets_meshes_and_is_refused_what_does_not_fit():
+def test_the_mesh_can_be_set_from_code_and_invalid_ones_raise():
     designer = Designer(mesh="dp=2, tp=4", world_size=8)
     designer.mesh = DeviceMesh("pp=2, tp=4")
     assert rows(designer) == [("pp", 2), ("tp", 4)]
@@ -190,7 +191,7 @@ def test_code_sets_meshes_and_is_refused_what_does_not_fit():
         Designer(mesh="dp=3", world_size=8)
 
 
-def test_the_colour_stays_on_its_axis_while_there_is_one():
+def test_the_colour_axis_is_kept_while_the_mesh_has_it():
     designer = Designer(mesh="pp=2, dp=3, tp=4")
     designer.axis = "dp"
     assert designer.grid.axis == "dp"
@@ -198,11 +199,11 @@ def test_the_colour_stays_on_its_axis_while_there_is_one():
     assert designer.axis == "dp"
     designer.mesh = "pp=2, tp=4"
     assert designer.axis == "tp"
-    with pytest.raises(MeshError, match="'dp' cannot colour the grid; there are pp, tp"):
+    with pytest.raises(MeshError, match="unknown axis 'dp'; choose one of pp, tp"):
         designer.axis = "dp"
 
 
-def test_groups_made_by_hand_stay_while_their_ranks_exist_and_can_colour_the_grid():
+def test_custom_groups_are_kept_while_their_ranks_exist_and_can_colour_the_grid():
     designer = Designer(mesh=DeviceMesh("dp=2, tp=4").with_group("pair", [6, 1]))
     assert designer._colour_by.options == ("dp", "tp", "pair")
     designer.axis = "pair"
@@ -214,7 +215,7 @@ def test_groups_made_by_hand_stay_while_their_ranks_exist_and_can_colour_the_gri
     assert designer.mesh == DeviceMesh("tp=1, dp=2")
 
 
-def test_the_selection_is_one_with_that_of_the_grid():
+def test_the_selection_is_the_same_as_that_of_the_grid():
     designer = Designer(mesh="dp=2, tp=4")
     designer.selected = [6, 1]
     assert designer.grid.selected == (1, 6)
@@ -222,14 +223,14 @@ def test_the_selection_is_one_with_that_of_the_grid():
     assert designer.selected == (2, 7)
     type_size(designer, 0, 1)
     assert designer.selected == designer.grid.selected == (2,)
-    with pytest.raises(MeshError, match="rank 4 cannot be selected"):
+    with pytest.raises(MeshError, match="rank 4 does not exist; select ranks from 0 to 3"):
         designer.selected = [4]
 
 
 def test_the_code_is_shown_on_demand_and_cannot_be_changed():
     designer = Designer(mesh="dp=2, tp=4")
     assert designer._code.layout.display == "none"
-    press(designer, "Copy as code")
+    press(designer, "Show code")
     assert designer._code.layout.display is None
     assert designer._code.value == 'DeviceMesh("dp=2, tp=4")'
     designer._code.value = "something else"
@@ -240,7 +241,7 @@ def test_the_code_is_shown_on_demand_and_cannot_be_changed():
     assert designer._code.layout.display == "none"
 
 
-def test_a_cluster_says_how_many_ranks_there_are_and_where_they_sit():
+def test_a_cluster_defines_the_number_of_ranks_and_their_nodes():
     designer = Designer(Machine((8, 8)))
     assert designer.mesh == DeviceMesh("dp=2, tp=8")
     assert "2 × 8 = 16 of 16 devices" in sentence(designer)
@@ -259,18 +260,18 @@ def test_a_cluster_may_have_idle_devices_unequal_nodes_or_none_at_all():
     assert "12 of 16 devices" in sentence(partly)
     assert Designer(Machine((4, 8))).grid._shape["block"] == 0
     assert Designer(Machine((0,))).mesh == DeviceMesh("dp=2, tp=4")
-    with pytest.raises(MeshError, match="more than the 16 devices"):
+    with pytest.raises(MeshError, match="world_size=17 exceeds the 16 devices of the cluster; choose at most 16"):
         Designer(Machine((8, 8)), world_size=17)
 
 
-def test_an_exported_notebook_keeps_the_grid_as_a_picture():
+def test_an_exported_notebook_has_the_grid_as_an_image():
     data = Designer(mesh="dp=2, tp=4")._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
     assert "coloured by tp: 2 groups of 4" in data["text/html"]
     assert data["text/plain"] == "Designer(DeviceMesh('dp=2, tp=4'))"
 
 
-def test_every_control_has_a_visible_name():
+def test_every_control_has_a_visible_label():
     designer = Designer(mesh="dp=2, tp=4", world_size=8)
     type_size(designer, 0, 3)
     controls: list = []
@@ -287,7 +288,7 @@ def test_every_control_has_a_visible_name():
     assert all(control.description for control in controls)
 
 
-def test_edits_lassos_and_code_from_several_threads_end_in_one_consistent_state():
+def test_edits_from_several_threads_leave_a_consistent_state():
     designer = Designer(mesh="dp=4, tp=4")
     faults: list[BaseException] = []
 
