@@ -1,4 +1,4 @@
-"""Ranks on real GPUs: as many as there are, two at least."""
+"""Engines on real GPUs: one per GPU, at least two."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def why_not() -> str:
     if find_spec("cupy") is None or find_spec("nccl") is None:
         return "CuPy and nccl4py are not installed"
     n = ml.probe().n_devices
-    return "" if n >= 2 else f"this machine has {n} GPUs; two are needed"
+    return "" if n >= 2 else f"the machine has {n} GPUs, but the tests need two"
 
 
 @pytest.fixture(scope="session")

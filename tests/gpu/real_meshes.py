@@ -1,10 +1,10 @@
-"""Run the whole product on meshes over all GPUs of this machine, and keep what it says.
+"""Run all of meshlab on meshes over all GPUs of this machine, and save the output.
 
     python -m tests.gpu.real_meshes --out FOLDER "dp=2, tp=2" "dp=4"
 
-Per mesh: placement, verified groups, a sweep of all collectives along every axis, groups together and alone, two axes
-at once where the backend can, every pair of ranks, a killed rank and the recovery; with GPUs also the overlap with a
-matrix product. `--backend mpi --ranks 4` tries the script without GPUs, `--build` adds nccl-tests over all GPUs.
+For each mesh: placement, verified groups, a sweep of all collectives along every axis, groups together and alone, two
+concurrent axes if the backend supports them, a killed rank and the recovery; with GPUs also the overlap with a matrix
+product. Then all pairs of ranks. `--backend mpi --ranks 4` runs without GPUs, and `--build` adds nccl-tests.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DEADLINE_S = 120.0
 
 
 def die_in_a_collective(comm: Any) -> None:
-    """Reduce until the last rank of the world kills itself."""
+    """Call all_reduce repeatedly, until the last rank of the world kills itself."""
     x = comm.xp.ones(1 << 20)
     for round_number in range(100_000):
         comm.all_reduce(x, x, op="max")
@@ -47,15 +47,15 @@ def die_in_a_collective(comm: Any) -> None:
 
 
 def recover(engines: ml.Engines, mesh: ml.DeviceMesh) -> dict[str, Any]:
-    """Kill a rank in the middle of a collective along the fastest axis; how long until it is known, and mended."""
+    """Kill a rank in the middle of a collective along the fastest axis; return the times to detection and recovery."""
     before = {info.rank: info.pid for info in engines.ranks}
     begin = time.monotonic()
     try:
         engines.run(die_in_a_collective, mesh, axis=mesh.axis_names[-1], deadline_s=10)
     except EngineError as error:
-        told = str(error)
+        message = str(error)
     else:
-        raise AssertionError("nobody noticed that a rank was killed")
+        raise AssertionError("the death of a rank was not detected")
     known = time.monotonic()
     engines.restart()
     again = time.monotonic()
@@ -67,12 +67,12 @@ def recover(engines: ml.Engines, mesh: ml.DeviceMesh) -> dict[str, Any]:
         "verified_s": time.monotonic() - again,
         "is_right": is_right,
         "replaced": sum(before[info.rank] != info.pid for info in engines.ranks),
-        "told": told,
+        "message": message,
     }
 
 
 def finish(run: ml.Run) -> pd.DataFrame:
-    """Wait; every row must be right."""
+    """Wait for a run, and print the rows that failed or are wrong."""
     results = run.wait(500, progress=False)
     bad = results[~results["status"].isin(["ok", "skipped"]) | (results["n_wrong"].fillna(0) > 0)]
     if len(bad):
@@ -81,7 +81,7 @@ def finish(run: ml.Run) -> pd.DataFrame:
 
 
 def go_through(engines: ml.Engines, mesh: ml.DeviceMesh, cluster: ml.Cluster, sizes: str, out: Path) -> dict[str, Any]:
-    """Everything on one mesh; says in a line what each part took."""
+    """Run every part on one mesh, and print a line with the elapsed time after each."""
     out.mkdir(parents=True, exist_ok=True)
     is_gpu = engines.backend == "nccl"
     modes = ["graph", "pipelined"] if is_gpu else ["pipelined"]
@@ -91,12 +91,12 @@ def go_through(engines: ml.Engines, mesh: ml.DeviceMesh, cluster: ml.Cluster, si
     def note(what: str) -> None:
         print(f"{mesh} · {what}: {time.monotonic() - began:.0f} s", flush=True)
 
-    proof = engines.verify(mesh)
-    proof.to_csv(out / "verified.csv", index=False)
+    groups = engines.verify(mesh)
+    groups.to_csv(out / "verified.csv", index=False)
     if cluster.n_devices >= mesh.world_size:
         placement = ml.place(mesh, cluster)
         (out / "placement.txt").write_text(placement.explain() + "\n")
-    note(f"{len(proof)} groups verified")
+    note(f"{len(groups)} groups verified")
 
     plan = ml.Plan(NAMES, axes, sizes=sizes, mode=modes, sampling=QUICK)
     sweep = ml.bench(engines, mesh, plan, deadline_s=DEADLINE_S)
@@ -105,45 +105,44 @@ def go_through(engines: ml.Engines, mesh: ml.DeviceMesh, cluster: ml.Cluster, si
     ml.Report(sweep, cluster=shown, redact=True).save(out / "report.md", pictures=True)
     note("sweep")
 
-    plan = ml.Plan("all_reduce", axes, sizes="1M, 64M", mode=modes[-1], groups=["together", "alone"], sampling=QUICK)
+    plan = ml.Plan("all_reduce", axes, sizes="1M, 64M", mode=modes[-1], grouping=["together", "alone"], sampling=QUICK)
     alone = ml.bench(engines, mesh, plan, deadline_s=DEADLINE_S)
     finish(alone)
     alone.contention().to_csv(out / "contention.csv", index=False)
     note("contention")
 
     if len(axes) > 1:
-        beside = {axes[0]: "reduce_scatter"}
+        concurrent = {axes[0]: "reduce_scatter"}
         try:
-            both = ml.bench(
-                engines, mesh, axis=axes[-1], sizes="1M, 64M", beside=beside, sampling=QUICK, deadline_s=DEADLINE_S
-            )
+            plan = ml.Plan("all_reduce", axes[-1], sizes="1M, 64M", concurrent=concurrent, sampling=QUICK)
+            both = ml.bench(engines, mesh, plan, deadline_s=DEADLINE_S)
         except BenchError as error:
             print(error)
         else:
             finish(both)
             both.interference().to_csv(out / "interference.csv", index=False)
-        note("two axes at once")
+        note("concurrent axes")
     if is_gpu:
         overlap = [ml.benchmark.overlap(engines, mesh, axis=axis, sizes="16M, 256M") for axis in axes]
         pd.concat(overlap).to_csv(out / "overlap.csv", index=False)
         note("overlap")
-    told = recover(engines, mesh)
-    note("killed and mended")
-    return told
+    times = recover(engines, mesh)
+    note("killed and recovered")
+    return times
 
 
 def pairs(engines: ml.Engines, n: int, out: Path) -> None:
-    """Every two ranks of the world."""
+    """Measure every pair of ranks."""
     mesh = ml.DeviceMesh(all=n)
     run = ml.bench_pairs(engines, mesh, axis="all", sizes="64M", sampling=QUICK)
     finish(run)
     run.matrix().to_csv(out / "pairs.csv")
-    figure = ml.plot.matrix(run.matrix()).get_figure()
+    figure = ml.plot.matrix(run).figure
     figure.savefig(out / "pairs.png", dpi=144)
 
 
 def yardstick(build: Path, n: int, sizes: str) -> pd.DataFrame:
-    """nccl-tests over all GPUs, with and without graphs."""
+    """Run nccl-tests over all GPUs, with and without graphs."""
     first, last, factor = re.split(r"[:*]", sizes)
     parts = []
     for program in PROGRAMS.values():
@@ -158,12 +157,12 @@ def yardstick(build: Path, n: int, sizes: str) -> pd.DataFrame:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("meshes", nargs="+", help='such as "dp=2, tp=2"')
-    parser.add_argument("--out", type=Path, required=True, help="where everything goes")
-    parser.add_argument("--ranks", type=int, help="default: one for each GPU")
+    parser.add_argument("meshes", nargs="+", help='for example "dp=2, tp=2"')
+    parser.add_argument("--out", type=Path, required=True, help="output folder")
+    parser.add_argument("--ranks", type=int, help="number of ranks (default: one per GPU)")
     parser.add_argument("--backend", default="nccl", choices=["nccl", "mpi"])
     parser.add_argument("--sizes", default="8:1G*8")
-    parser.add_argument("--build", type=Path, help="the build folder of nccl-tests")
+    parser.add_argument("--build", type=Path, help="build folder of nccl-tests")
     options = parser.parse_args()
     out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)

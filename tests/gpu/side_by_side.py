@@ -1,9 +1,10 @@
-"""Measure beside nccl-tests, in one go on the same machine: launches of both alternate, and one frame holds all.
+"""Compare with nccl-tests on the same machine, with alternating launches of both.
 
     python tests/gpu/side_by_side.py --build NCCL_TESTS/build --out side_by_side.csv
 
-Both time the same placement (in place) with one process or thread per GPU: nccl-tests with ``-n 20 -G 20``, and twenty
-calls captured in a graph that is replayed twenty times. The eager part compares ``-n 20`` with batches of twenty.
+Both time the same placement, with one process or thread per GPU. In graph mode, nccl-tests runs with ``-n 20 -G 20``,
+and meshlab captures twenty calls in a graph that is replayed twenty times. In pipelined mode, nccl-tests runs with
+``-n 20``, and meshlab measures batches of twenty calls.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ PROGRAMS = {
     "send_recv": "sendrecv_perf",
 }
 IN_PLACE = {"all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"}
-CALLS = 20  # of -n, and of -G
+CALLS = 20  # -n and -G of nccl-tests
 SMALL = 1 << 20  # bytes
 
 
@@ -44,7 +45,8 @@ def theirs(program: Path, n: int, sizes: str, mode: str) -> pd.DataFrame:
 
 
 def ours(engines: ml.Engines, mesh: ml.DeviceMesh, name: str, sizes: str, mode: str) -> pd.DataFrame:
-    # nccl-tests takes one time for all that it replays; where a gap between replays counts, a batch is as much.
+    # nccl-tests takes one time for all replays of a graph. For small messages the gaps between replays matter, so a
+    # batch has as many calls.
     every = parse_sizes(sizes)
     small = [size for size in every if size <= SMALL and mode == "graph"]
     frames = []
@@ -82,12 +84,12 @@ def measure(
             parts.append(rows(theirs(build / PROGRAMS[name], n, sizes, mode), "nccl-tests", name, mode, launch))
         took = f"meshlab {middle - begin:.0f} s, nccl-tests {time.monotonic() - middle:.0f} s"
         print(f"launch {launch}: {took}", flush=True)
-        widen(pd.concat(parts)).to_csv(out, index=False)  # now, so that a run that is cut short loses little
+        widen(pd.concat(parts)).to_csv(out, index=False)  # after every launch, so that an interrupted run loses little
     return widen(pd.concat(parts))
 
 
 def widen(frame: pd.DataFrame) -> pd.DataFrame:
-    """One row per tool and size, one column per launch; only what both tools measured."""
+    """Return one row per tool and size with one column per launch, for the sizes that both tools measured."""
     index = ["mode", "collective", "size_bytes", "who"]
     wide = frame.pivot_table(index=index, columns="launch", values="time_us").round(2)
     wide.columns = [f"launch_{launch}" for launch in wide.columns]
@@ -96,8 +98,8 @@ def widen(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def judge(frame: pd.DataFrame) -> pd.DataFrame:
-    """Per collective, mode and size: the ratio of the medians with an interval, and nccl-tests against itself."""
-    told: list[dict[str, Any]] = []
+    """Return the ratio of the medians with an interval, and that of nccl-tests to itself, for each size."""
+    found: list[dict[str, Any]] = []
     random = np.random.default_rng(0)
     times = frame.set_index("who").filter(regex="^launch_")
     points = frame.reset_index(drop=True).groupby(["mode", "collective", "size_bytes"]).indices
@@ -107,7 +109,7 @@ def judge(frame: pd.DataFrame) -> pd.DataFrame:
         if len(a) < 2 or len(b) < 2:
             continue
         drawn_a, drawn_b, again_b = (np.median(random.choice(x, (2000, len(x))), axis=1) for x in (a, b, b))
-        told.append(
+        found.append(
             {
                 "mode": mode,
                 "collective": name,
@@ -119,18 +121,18 @@ def judge(frame: pd.DataFrame) -> pd.DataFrame:
                 "itself_hi": np.quantile(drawn_b / again_b, 0.975),
             }
         )
-    return pd.DataFrame(told)
+    return pd.DataFrame(found)
 
 
 def geometric_means(judged: pd.DataFrame) -> pd.Series:
-    """The ratio of each collective over all its sizes, per mode."""
+    """Return the geometric mean of the ratio over all sizes, for each mode and collective."""
     return np.exp(np.log(judged["ratio"]).groupby([judged["mode"], judged["collective"]]).mean())
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=Path, required=True, help="the build folder of nccl-tests")
-    parser.add_argument("--out", type=Path, required=True, help="where the frame goes, as CSV")
+    parser.add_argument("--build", type=Path, required=True, help="build folder of nccl-tests")
+    parser.add_argument("--out", type=Path, required=True, help="output file, CSV")
     parser.add_argument("--gpus", type=int, default=2)
     parser.add_argument("--launches", type=int, default=5)
     parser.add_argument("--sizes", default="8:1G*2")

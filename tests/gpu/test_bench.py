@@ -1,4 +1,4 @@
-"""The benchmark on real GPUs: what only they can show."""
+"""Benchmarks on real GPUs: graph mode, kernels of a function, device readings and memory limits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUICK = Sampling(max_s=0.1)
 
 
 def multiply_and_reduce(comm: Any) -> Any:
-    """A product of two matrices, and the sum of the results over all ranks."""
+    """Return a step that multiplies two matrices and adds up the products of all ranks."""
     a = comm.xp.ones((2048, 2048), "float32")
     product = comm.xp.empty_like(a)
 
@@ -31,7 +31,7 @@ def multiply_and_reduce(comm: Any) -> Any:
 
 
 def only_multiply(comm: Any) -> Any:
-    """The product alone."""
+    """Return a step that only multiplies."""
     a = comm.xp.ones((2048, 2048), "float32")
     product = comm.xp.empty_like(a)
     return lambda: comm.xp.matmul(a, a, out=product)
@@ -60,18 +60,18 @@ def test_a_function_is_timed_with_its_own_kernels(gpu_engines: ml.Engines, mesh:
         assert times["multiply_and_reduce"] > 0.8 * (times["only_multiply"] + times["all_reduce"])
 
 
-def test_pairs_and_groups_alone(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+def test_pairs_and_single_groups_are_measured(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     run = ml.bench_pairs(gpu_engines, mesh, sizes="64M", sampling=QUICK)
     results = run.wait(180)
     assert (results["status"] == "ok").all()
     assert (results["n_wrong"] == 0).all()
     assert run.matrix().max().max() > 5
-    alone = ml.bench(gpu_engines, mesh, axis="tp", sizes="64M", groups=["together", "alone"], sampling=QUICK)
+    alone = ml.bench(gpu_engines, mesh, axis="tp", sizes="64M", grouping=["together", "alone"], sampling=QUICK)
     assert (alone.wait(120)["status"] == "ok").all()
     assert (alone.contention()["ratio"] > 0.5).all()
 
 
-def test_gpus_are_noted_before_and_after(gpu_engines: ml.Engines, mesh: ml.DeviceMesh, tmp_path: Path) -> None:
+def test_devices_are_read_before_and_after_a_run(gpu_engines: ml.Engines, mesh: ml.DeviceMesh, tmp_path: Path) -> None:
     run = ml.bench(gpu_engines, mesh, axis="tp", sizes="64M", sampling=QUICK)
     run.wait(60)
     devices = run.devices
@@ -84,12 +84,12 @@ def test_gpus_are_noted_before_and_after(gpu_engines: ml.Engines, mesh: ml.Devic
     assert gpu_engines.ranks[0].host not in text
 
 
-def test_what_does_not_fit_on_a_gpu_is_skipped(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+def test_sizes_that_exceed_the_gpu_memory_are_skipped(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     run = ml.bench(gpu_engines, mesh, axis="tp", sizes="1M, 1T", sampling=QUICK)
     results = run.wait(60)
     assert results.groupby("size_bytes")["status"].first().tolist() == ["ok", "skipped"]
 
 
-def test_two_axes_at_once_are_refused_and_say_why(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
-    with pytest.raises(BenchError, match="nccl has one stream per rank here, so two axes would take turns"):
-        ml.bench(gpu_engines, mesh, axis="tp", beside={"world": "all_reduce"})
+def test_concurrent_axes_are_rejected_with_a_reason(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    with pytest.raises(BenchError, match="two axes cannot run at the same time with nccl: each rank has one"):
+        ml.bench(gpu_engines, mesh, axis="tp", concurrent={"world": "all_reduce"})

@@ -1,4 +1,4 @@
-"""NCCL on real GPUs: the suite of all backends, what only NCCL has, and what happens when a rank is lost."""
+"""NCCL on real GPUs: the conformance suite of all backends, features of NCCL only, and lost ranks."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def values(engines: ml.Engines, function: Any, mesh: ml.DeviceMesh, axis: str = 
 
 
 @pytest.mark.parametrize("check", [suite.check_all, suite.check_large])
-def test_every_collective_gives_what_numpy_gives(gpu_engines: ml.Engines, mesh: ml.DeviceMesh, check: Any) -> None:
+def test_every_collective_has_the_result_of_numpy(gpu_engines: ml.Engines, mesh: ml.DeviceMesh, check: Any) -> None:
     for axis in dict.fromkeys(["world", *mesh.axis_names]):
-        wrong = [told for value in values(gpu_engines, check, mesh, axis, deadline_s=300) for told in value]
+        wrong = [call for value in values(gpu_engines, check, mesh, axis, deadline_s=300) for call in value]
         assert wrong == [], axis
 
 
-def test_groups_are_proved(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+def test_groups_are_verified(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     assert gpu_engines.verify(mesh)["is_right"].all()
 
 
 def fill_and_reduce(comm: Any) -> int:
-    """On CuPy's default stream: wrong in an instant if the call did not wait for it, or it for the call."""
+    """Use arrays on CuPy's default stream. Without synchronisation in both directions, results are wrong at once."""
     xp, wrong = comm.xp, 0
     for round_number in range(200):
         x = xp.full(1 << 20, comm.rank + round_number, dtype=xp.float32)
@@ -53,12 +53,12 @@ def fill_and_reduce(comm: Any) -> int:
     return wrong
 
 
-def test_calls_come_in_order_with_the_users_own_stream(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+def test_calls_are_ordered_with_the_users_stream(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     assert set(values(gpu_engines, fill_and_reduce, mesh)) == {0}
 
 
 def reuse_memory(comm: Any) -> list[str]:
-    """Arrays in NCCL's memory, given back while calls on them may still be under way."""
+    """Release arrays in NCCL's memory while calls on them may still be running."""
     xp, wrong = comm.xp, []
     for shape, dtype in [((), "int64"), (0, "float32"), (7, "uint8"), ((3, 5), "float64"), (1 << 24, "float32")]:
         x = comm.empty(shape, dtype)
@@ -75,16 +75,16 @@ def reuse_memory(comm: Any) -> list[str]:
         if "are free" not in str(error):
             wrong.append(str(error))
     else:
-        wrong.append("a petabyte was given")
+        wrong.append("a petabyte was allocated")
     return wrong
 
 
-def test_memory_of_nccl_is_safe_to_give_back(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
-    assert [told for value in values(gpu_engines, reuse_memory, mesh) for told in value] == []
+def test_memory_of_nccl_can_be_released_at_any_time(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    assert [problem for value in values(gpu_engines, reuse_memory, mesh) for problem in value] == []
 
 
-def refusals(comm: Any) -> list[str]:
-    xp, told = comm.xp, []
+def rejections(comm: Any) -> list[str]:
+    xp, messages = comm.xp, []
     calls: list[Any] = [
         lambda: comm.all_reduce(xp.ones((4, 4))[:, ::2]),
         lambda: comm.all_reduce(np.ones(4)),
@@ -98,15 +98,16 @@ def refusals(comm: Any) -> list[str]:
         try:
             call()
         except Exception as error:
-            told.append(str(error))
-    return told
+            messages.append(str(error))
+    return messages
 
 
 def test_wrong_arrays_never_reach_nccl(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
-    for told in values(gpu_engines, refusals, mesh):
-        assert len(told) == 4
-        for text, wanted in zip(told, ["not contiguous", "must be a cupy array", "root", "GPU"], strict=True):
-            assert wanted in text
+    expected = ["must be contiguous", "must be a cupy array", "root", "is on GPU"]
+    for messages in values(gpu_engines, rejections, mesh):
+        assert len(messages) == 4
+        for message, part in zip(messages, expected, strict=True):
+            assert part in message
 
 
 def extras(comm: Any) -> dict[str, Any]:
@@ -136,13 +137,13 @@ def extras(comm: Any) -> dict[str, Any]:
     return found | {"times": times}
 
 
-def test_what_only_nccl_has(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+def test_features_of_nccl_only(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     found = values(gpu_engines, extras, mesh)[0]
     print(found)
     assert found["registered"] == 1 << 18
     assert 1 < found["estimate_us"] < 1000
     if nccl_version(gpu_engines) < (2, 31):
-        assert "cannot choose an algorithm per call" in found["no choice"]
+        assert "cannot configure calls, which requires 2.31" in found["no choice"]
         assert found["facts"]["algorithm choice per call"] == "absent"
         assert found["facts"]["properties"] == "absent"
         assert found["memory"] is None
@@ -162,13 +163,13 @@ def held_by_split(comm: Any) -> float:
         return (before - comm.xp.cuda.runtime.memGetInfo()[0]) / 2**20
 
 
-def test_the_memory_of_a_split_is_told(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+def test_a_split_takes_less_than_a_gibibyte(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     held = values(gpu_engines, held_by_split, mesh)
     print("MiB held by a split:", held)
     assert all(0 <= mib < 1024 for mib in held)
 
 
-def test_a_benchmark_in_all_modes_is_right(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+def test_a_benchmark_in_all_modes_has_correct_results(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     names = [row.name for row in ml.comm.CATALOG.values() if row.is_measurable]
     run = ml.bench(
         gpu_engines,
@@ -194,7 +195,7 @@ def test_overlap_is_measured(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> No
     assert (frame["overlap"] > 0.2).all()
 
 
-def test_what_nccl_tells_is_kept_by_rank(n_gpus: int) -> None:
+def test_the_log_of_nccl_is_kept_for_each_rank(n_gpus: int) -> None:
     with ml.launch(2, backend="nccl", env={"NCCL_DEBUG": "INFO"}) as engines:
         engines.run(lambda comm: comm.barrier())
         logs = engines.library_logs()
@@ -203,7 +204,7 @@ def test_what_nccl_tells_is_kept_by_rank(n_gpus: int) -> None:
 
 
 def in_two_levels(comm: Any, nodes: Any) -> list[str]:
-    """The calls that differ from the flat ones, and the modes that could not be measured."""
+    """Return the calls that differ from the flat communicator, and the modes that could not be measured."""
     xp, wrong, n, me = comm.xp, [], comm.size, comm.rank
     with ml.comm.Hierarchical.cut(comm, nodes) as levels:
         for dtype in ("float32", "int32"):
@@ -220,7 +221,9 @@ def in_two_levels(comm: Any, nodes: Any) -> list[str]:
                     (f"broadcast {root}", levels.broadcast(part, root=root), comm.broadcast(part, root=root))
                     for root in range(n)
                 ]
-                wrong += [f"{what} {dtype} {count}" for what, got, right in pairs if not xp.allclose(got, right)]
+                wrong += [
+                    f"{what} {dtype} {count}" for what, actual, expected in pairs if not xp.allclose(actual, expected)
+                ]
         x = comm.empty(1 << 20, "float32")
         x[...] = 0
         call = levels.prepare("all_reduce", x, x)
@@ -230,10 +233,10 @@ def in_two_levels(comm: Any, nodes: Any) -> list[str]:
     return wrong
 
 
-def test_two_levels_give_what_one_gives(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+def test_two_levels_have_the_results_of_one(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
     for nodes in (1, gpu_engines.world_size // 2, gpu_engines.world_size):
-        told = values(gpu_engines, in_two_levels, mesh, "world", arguments=(nodes,), deadline_s=60)
-        assert [wrong for value in told for wrong in value] == [], nodes
+        found = values(gpu_engines, in_two_levels, mesh, "world", arguments=(nodes,), deadline_s=60)
+        assert [wrong for value in found for wrong in value] == [], nodes
 
 
 def test_eight_ranks_share_the_gpus_in_a_cube(gpu_engines: ml.Engines, n_gpus: int) -> None:
@@ -244,10 +247,10 @@ def test_eight_ranks_share_the_gpus_in_a_cube(gpu_engines: ml.Engines, n_gpus: i
     with ml.launch(8, backend="nccl", devices=gpus, env={"NCCL_MULTI_RANK_GPU_ENABLE": "1"}) as engines:
         assert engines.verify(cube)["is_right"].all()
         for axis in ("world", *cube.axis_names):
-            wrong = [told for value in values(engines, suite.check_all, cube, axis, deadline_s=120) for told in value]
+            wrong = [call for value in values(engines, suite.check_all, cube, axis, deadline_s=120) for call in value]
             assert wrong == [], axis
-        told = values(engines, in_two_levels, cube, "world", arguments=(8 // n_gpus,), deadline_s=120)
-        assert [wrong for value in told for wrong in value] == []
+        found = values(engines, in_two_levels, cube, "world", arguments=(8 // n_gpus,), deadline_s=120)
+        assert [wrong for value in found for wrong in value] == []
         results = ml.bench(engines, cube, sizes="1M", sampling=ml.Sampling(max_s=0.1), deadline_s=60).wait(120)
         assert (results["n_wrong"] == 0).all()
         assert f"8 ranks share {n_gpus} GPUs" in results.attrs["note"]
@@ -285,26 +288,26 @@ def unequal(comm: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "told", "lost"),
+    ("function", "message", "lost"),
     [
         (die_in_a_collective, r"rank \d+ \(process .*\) was killed by signal 9", 1),
         (never_call, r"rank 0 entered \d+ of its group's \d+ collective calls? within", 1),
         (raise_on_last, r"raised ValueError: a bad cable", 0),
     ],
 )
-def test_a_lost_rank_is_named_and_replaced_and_the_others_live(
-    gpu_engines: ml.Engines, mesh: ml.DeviceMesh, function: Any, told: str, lost: int, capsys: Any
+def test_a_lost_rank_is_named_and_replaced_and_the_others_survive(
+    gpu_engines: ml.Engines, mesh: ml.DeviceMesh, function: Any, message: str, lost: int, capsys: Any
 ) -> None:
     before = {info.rank: info.pid for info in gpu_engines.ranks}
     begin = time.monotonic()
-    with pytest.raises(EngineError, match=told):
+    with pytest.raises(EngineError, match=message):
         gpu_engines.run(function, deadline_s=3)
     known = time.monotonic() - begin
     begin = time.monotonic()
     gpu_engines.restart()
     again = time.monotonic() - begin
     with capsys.disabled():
-        print(f"\n    {function.__name__}: known after {known:.1f} s, restart {again:.1f} s")
+        print(f"\n    {function.__name__}: detected after {known:.1f} s, restart {again:.1f} s")
     after = {info.rank: info.pid for info in gpu_engines.ranks}
     assert sum(before[rank] != after[rank] for rank in before) == lost
     assert known + again < 15
@@ -325,7 +328,7 @@ def test_a_rank_lost_while_graphs_are_replayed_is_replaced(
     known = time.monotonic() - begin
     gpu_engines.restart()
     with capsys.disabled():
-        print(f"\n    in graphs: known after {known:.1f} s, again after {time.monotonic() - begin:.1f} s")
+        print(f"\n    in graphs: detected after {known:.1f} s, recovered after {time.monotonic() - begin:.1f} s")
     after = {info.rank: info.pid for info in gpu_engines.ranks}
     assert sum(before[rank] != after[rank] for rank in before) == 1
     assert gpu_engines.verify(mesh)["is_right"].all()

@@ -1,0 +1,141 @@
+"""The Python blocks of the README run in one process, and their outputs are those in the comments."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+
+TIMED = ("table()", "contention()", "interference()", "matrix()")
+"""Statements with one of these print times, so only the rest of their output is compared."""
+
+
+class Statement(NamedTuple):
+    """A statement of a block, and the output that its comments show; None if there is none."""
+
+    source: str
+    expected: str | None
+
+
+def python_blocks() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def statements(block: str) -> Iterator[Statement]:
+    """Split a block into statements.
+
+    The comments at the end of an expression and below it are its output. A comment after any other statement, or after
+    an expression that ends with a semicolon, is prose.
+    """
+    tokens = tokenize.generate_tokens(io.StringIO(block).readline)
+    comments = {
+        token.start[0]: token.string.removeprefix("#").removeprefix(" ")
+        for token in tokens
+        if token.type == tokenize.COMMENT
+    }
+    lines = block.splitlines()
+    nodes = ast.parse(block).body
+    for node, following in zip(nodes, [*nodes[1:], None], strict=True):
+        end = node.end_lineno or node.lineno
+        next_line = len(lines) + 1 if following is None else following.lineno
+        found = [comments[number] for number in range(end, next_line) if number in comments]
+        rest = lines[end - 1].encode()[node.end_col_offset :].decode()
+        is_output = isinstance(node, ast.Expr) and not rest.startswith(";") and found
+        yield Statement(ast.get_source_segment(block, node) or "", "\n".join(found) if is_output else None)
+
+
+def execute() -> list[list[tuple[str, str, str]]]:
+    """Execute all blocks in one namespace; return source, expected and real output of the statements with an output."""
+    import meshlab as ml
+
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    done = []
+    for block in python_blocks():
+        compared = []
+        for source, expected in statements(block):
+            if expected is None:
+                exec(compile(source, "README.md", "exec"), namespace)
+                continue
+            with redirect_stdout(io.StringIO()) as printed:
+                try:
+                    value = eval(compile(source, "README.md", "eval"), namespace)
+                except ml.MeshlabError as error:
+                    value = None
+                    print(f"{type(error).__name__}: {error}")
+            compared.append((source, expected, printed.getvalue() + ("" if value is None else repr(value))))
+        done.append(compared)
+    return done
+
+
+def normal(text: str, *, is_timed: bool) -> str:
+    """Return a text with single spaces; without its numbers if they are times."""
+    return " ".join(re.sub(r"\d[\d,]*\.?\d*|NaN", "0", text).split() if is_timed else text.split())
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[str]]]:
+    folder = tmp_path_factory.mktemp("readme")
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "MPLBACKEND": "agg"}
+    done = subprocess.run(
+        [sys.executable, __file__],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", range(len(python_blocks())))
+def test_a_block_has_the_outputs_in_its_comments(outputs: list[list[list[str]]], index: int) -> None:
+    for source, expected, actual in outputs[index]:
+        is_timed = any(name in source for name in TIMED)
+        pattern = re.escape(normal(expected, is_timed=is_timed)).replace("…", ".*")
+        assert re.fullmatch(pattern, normal(actual, is_timed=is_timed)), f"{source}\n{actual}"
+
+
+def test_every_block_shows_an_output_and_is_short() -> None:
+    for block in python_blocks():
+        assert any(statement.expected for statement in statements(block)), block
+        assert len([line for line in block.splitlines() if line and not line.startswith("#")]) <= 8, block
+        assert len(block.splitlines()) <= 12, block
+
+
+def test_the_comparison_with_nccl_tests_has_the_measured_numbers() -> None:
+    import pandas as pd
+
+    from tests.gpu.side_by_side import geometric_means, judge
+
+    judged = judge(pd.read_csv(ROOT / "tests" / "gpu" / "side_by_side_2xH200.csv"))
+    graph = judged[judged["mode"] == "graph"]
+    means = geometric_means(graph)["graph"]
+    small = graph[graph["size_bytes"] == 1024].set_index("collective")
+    rows = re.findall(r"^\| (\w+) \| ([\d.]+) µs \| ([\d.]+) µs \| ([\d.]+) \|$", README.read_text(), re.MULTILINE)
+    assert {name for name, *_ in rows} == set(means.index)
+    for name, ours, theirs, ratio in rows:
+        assert float(ours) == pytest.approx(small.loc[name, "meshlab_us"], abs=0.006)
+        assert float(theirs) == pytest.approx(small.loc[name, "nccl_tests_us"], abs=0.006)
+        assert float(ratio) == pytest.approx(means[name], abs=0.0006)
+
+
+if __name__ == "__main__":
+    print(json.dumps(execute()))
