@@ -49,7 +49,6 @@ NEVER_IMPORT = {name: {"engines", "benchmark"} for name in ("analysis", "plots",
 FORWARDING = {
     ("mesh/mesh", "DeviceMesh.to"): "mesh/interop/frameworks",
     ("mesh/mesh", "DeviceMesh.read"): "mesh/interop/frameworks",
-    ("mesh/mesh", "DeviceMesh.diff"): "mesh/diff",
     ("mesh/mesh", "DeviceMesh.plot"): "plots/cells",
     ("topology/model/cluster", "Cluster.health"): "topology/health",
     ("topology/model/cluster", "Cluster.without_device"): "topology/whatif",

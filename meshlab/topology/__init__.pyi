@@ -1,6 +1,5 @@
 from .health import Finding as Finding
 from .health import Findings as Findings
-from .health import health as health
 from .model.cluster import Cluster as Cluster
 from .model.cluster import Level as Level
 from .model.hardware import Device as Device

@@ -168,7 +168,7 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     cluster = ml.probe()
     (out / "doctor.txt").write_text(checks_text(run_checks()) + "\n")
-    (out / "health.txt").write_text("\n".join(map(str, ml.topology.health(cluster))) + "\n")
+    (out / "health.txt").write_text("\n".join(map(str, cluster.health())) + "\n")
     (out / "links.txt").write_text(pd.DataFrame(cluster.link_words()).to_string() + "\n")
     cluster.frame().drop(columns=["uuid", "node"], errors="ignore").to_csv(out / "devices.csv", index=False)
     n = options.ranks or cluster.n_devices

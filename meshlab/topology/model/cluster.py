@@ -602,7 +602,7 @@ class Cluster:
     # -- health, tables and figures ------------------------------------------------------------------------------------
 
     def health(self) -> Findings:
-        """Look for faults and misconfiguration in the hosts, see `meshlab.topology.health.health`.
+        """Look for faults and misconfiguration in the hosts, as in `meshlab doctor`.
 
         Returns
         -------

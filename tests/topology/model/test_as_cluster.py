@@ -25,7 +25,7 @@ def title(draw: Callable[..., Any], *arguments: Any) -> str:
 
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "place": lambda cluster: ml.place(MESH, cluster).cluster,
-    "health": lambda cluster: ml.topology.health(cluster),
+    "health": lambda cluster: ml.topology.as_cluster(cluster).health(),
     "text": lambda cluster: ml.topology.text(MESH, cluster),
     "links_text": lambda cluster: ml.topology.links_text(cluster),
     "plot.topology": lambda cluster: title(ml.plot.topology, MESH, cluster),
