@@ -1,9 +1,10 @@
-"""The calls that start a benchmark."""
+"""The functions that start a benchmark."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from meshlab.engines.engines import Engines
 from meshlab.errors import BenchError, EngineError
 from meshlab.frames.plan import Function, Plan, Sampling
 from meshlab.frames.rundata import RunData
+from meshlab.frames.store import load
 from meshlab.mesh.axes import WORLD
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.units import parse_sizes
@@ -47,49 +49,82 @@ def bench(
     sampling: Sampling | None = None,
     check: bool = True,
     deadline_s: float | None = None,
-    resume: RunData | None = None,
+    resume: RunData | str | Path | None = None,
 ) -> Run:
-    """Measure collectives, or functions of your own, along axes of a mesh.
+    """Measure collectives, or user-defined functions, along the axes of a mesh.
 
-    Returns at once; the measuring goes on in a thread. ``print(run.estimate)`` says how long it should take. A step
-    whose buffers do not fit into the memory of its ranks is left out: its rows have the status ``skipped``.
+    Returns immediately and measures in a background thread. ``run.estimate`` predicts the duration. Steps whose buffers
+    exceed the free memory are skipped, and their rows have the status ``skipped``.
 
     Parameters
     ----------
     engines : Engines
         The ranks. They are busy until the run ends.
     mesh : DeviceMesh or str, optional
-        What the groups are; it has as many ranks as there are engines. Left out, that of `resume`, else all ranks.
-    collective : str, callable, sequence of these, or Plan, optional
-        What to measure; ``"all_reduce"`` by default. A function takes the rank's `Communicator`; where it returns
-        something that can be called, that is timed, else the function itself. Its rows carry its name, and no size. A
-        plan says everything, and the other arguments of the plan are not used then.
+        The mesh whose groups are measured, with one rank per engine. By default the mesh of `resume`, or else a mesh
+        with all ranks on one axis.
+    collective : str, callable, sequence of these, or Plan, default "all_reduce"
+        Collectives by name, or functions that take a `Communicator`. If a function returns a callable, that is timed
+        instead of the function itself. The rows of a function have its name, but no size. If a `Plan` is passed, all
+        other plan arguments are ignored.
     axis : str or sequence of str, optional
-        Where; all axes of the mesh by default.
-    sizes, dtype, op, mode, in_place, root, grouping, concurrent, launches, shuffle, seed, sampling, check
-        As in `Plan`.
+        Axes of the mesh, or group sets by name: ``"tp"``, ``"dp-cp"``, ``"world"``, or a custom group. By default all
+        axes.
+    sizes : str, int or sequence of these, default "1K:16M"
+        Message sizes in bytes: a range of powers of two such as ``"1K:64M"``, or a list such as ``"1M, 25M, 40M"``. For
+        gather-like collectives this is the total size.
+    dtype : str or sequence of str, default "float32"
+        Element types, by their NumPy names.
+    op : str, ReduceOp, or sequence of these, default "sum"
+        Reduce operations, for example ``"max"`` or ``"pre_mul_sum(0.5)"``.
+    mode : str or sequence of str, default "pipelined"
+        Ways to time the calls: ``"isolated"`` (one call at a time, with aligned starts), ``"pipelined"`` (calls back to
+        back) or ``"graph"`` (captured once and replayed, GPUs only).
+    in_place : bool or sequence of bool, default False
+        Whether input and output share memory. With both values, collectives that cannot work in place are measured out
+        of place only.
+    root : int, default 0
+        The root, as a rank of the group, for collectives that have one.
+    grouping : str or sequence of str, default "together"
+        The ranks that work at the same time: ``"together"`` (all groups of an axis), ``"alone"`` (one group at a
+        time), ``"pairs"`` (every two ranks of a group, with ``"send"`` or ``"send_recv"``).
+    concurrent : mapping of str to str, optional
+        Collectives that other axes run at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size and
+        mode. Both collectives are also measured in isolation. Not supported with nccl.
+    launches : int, default 1
+        Number of repetitions of the plan, each with new communicators.
+    shuffle : bool, default False
+        Whether to measure the steps in random order, so that a drift of the clocks does not bend the curves.
+    seed : int, default 0
+        Seed of the random order.
+    sampling : Sampling, optional
+        Number of batches of each step. By default ``Sampling()``.
+    check : bool, default True
+        Whether to compare the result of each step with the expected result, outside the timed part.
     deadline_s : float, optional
-        How long one step may take before its ranks count as stuck; the engines' own deadline by default.
-    resume : RunData, optional
-        A run that was cancelled or failed, or that `Run.load` has read: go on where it stopped. Its plan is used unless
-        a `Plan` is given; what was measured there is not measured again, and its rows are in the new run.
+        Time limit of a step, in seconds, after which its ranks count as stuck. By default that of the engines.
+    resume : RunData or path, optional
+        A cancelled or failed run, or the folder of a saved one, to continue. The new run has its plan, unless a `Plan`
+        is passed, and takes over its rows. Only steps that were not measured before are measured.
 
     Returns
     -------
     Run
-        As the last line of a notebook's cell it shows itself; in a script, call ``wait()``.
+        The run. A notebook shows it live as the last line of a cell; a script calls ``run.wait()`` for its results.
 
     Raises
     ------
     MeshlabError
-        If the plan does not fit the mesh, the mesh does not fit the engines, the backend cannot do what is asked, or
-        the engines are busy. Nothing has been started then.
+        If the plan does not match the mesh, or the mesh does not match the engines.
+        If the backend does not support a collective, an element type, an operation or a mode.
+        If the engines are busy.
+        If `resume` has a different mesh, system or sampling.
 
     Examples
     --------
-    >>> from meshlab.engines.launcher import launch
-    >>> with launch(4, backend="threads") as engines:
-    ...     run = bench(engines, DeviceMesh("dp=2, tp=2"), "all_reduce", axis="tp", sizes="1K, 4K")
+    >>> import meshlab as ml
+    >>> with ml.launch(4, backend="threads") as engines:
+    ...     run = ml.bench(engines, "dp=2, tp=2", "all_reduce", axis="tp", sizes="1K, 4K")
     ...     results = run.wait()
     >>> results[["group", "n_ranks", "size_bytes", "n_wrong", "status"]]
       group  n_ranks  size_bytes  n_wrong status
@@ -98,23 +133,24 @@ def bench(
     2  tp_0        2        4096        0     ok
     3  tp_1        2        4096        0     ok
 
-    A function of your own, such as the gradient buckets of a model, one behind the other:
+    A user-defined function, for example the all_reduce calls of a model's gradient buckets in sequence:
 
     >>> def buckets(comm):
     ...     calls = [comm.prepare("all_reduce", x, x) for x in map(comm.xp.zeros, (1000, 250, 250))]
     ...     return lambda: [call() for call in calls]
-    >>> with launch(4, backend="threads") as engines:
-    ...     results = bench(engines, DeviceMesh("dp=2, tp=2"), buckets, axis="dp", mode="isolated").wait()
+    >>> with ml.launch(4, backend="threads") as engines:
+    ...     results = ml.bench(engines, "dp=2, tp=2", buckets, axis="dp", mode="isolated").wait()
     >>> results[["collective", "group", "size_bytes", "n_wrong", "status"]]
       collective group  size_bytes  n_wrong status
     0    buckets  dp_0        <NA>     <NA>     ok
     1    buckets  dp_1        <NA>     <NA>     ok
     """
+    earlier = load(resume) if isinstance(resume, (str, Path)) else resume
     if mesh is None:
-        mesh = DeviceMesh(all_ranks=engines.world_size) if resume is None else resume.mesh
+        mesh = DeviceMesh(all_ranks=engines.world_size) if earlier is None else earlier.mesh
     mesh = as_mesh(mesh, fill=engines.world_size)
-    if resume is not None:
-        plan = _resumed_plan(resume, collective)
+    if earlier is not None:
+        plan = _resumed_plan(earlier, collective)
     elif isinstance(collective, Plan):
         plan = collective
     else:
@@ -136,43 +172,61 @@ def bench(
             check=check,
         )
     _check_fit(engines, mesh, plan)
-    if resume is not None:
-        check_resumable(resume, engines, mesh, plan)
-    return Run(engines, mesh, plan, deadline_s=deadline_s, resume=resume)
+    if earlier is not None:
+        check_resumable(earlier, engines, mesh, plan)
+    return Run(engines, mesh, plan, deadline_s=deadline_s, resume=earlier)
 
 
 def bench_pairs(
-    engines: Engines, mesh: MeshLike | None = None, *, axis: str = WORLD, sizes: str = "64M", **arguments: Any
+    engines: Engines,
+    mesh: MeshLike | None = None,
+    *,
+    axis: str = WORLD,
+    sizes: str | int | Sequence[int | str] = "64M",
+    **arguments: Any,
 ) -> Run:
-    """Measure messages between every two ranks, one way and both ways at once: ``run.matrix()`` is the result.
+    """Measure messages between every two ranks, in one direction and in both directions simultaneously.
 
-    The pairs of one round share no rank, and run at the same time. A slow link stands out in `plot_matrix` and in
-    ``run.pairs()``.
+    The pairs of one round share no rank and run at the same time. ``run.matrix()`` and ``run.pairs()`` show slow links.
 
     Parameters
     ----------
-    engines, mesh, axis, sizes, **arguments
-        As in `bench`.
+    engines : Engines
+        The ranks. They are busy until the run ends.
+    mesh : DeviceMesh or str, optional
+        The mesh whose groups are measured, with one rank per engine. By default a mesh with all ranks on one axis.
+    axis : str, default "world"
+        The axis or group set within whose groups every two ranks are a pair. By default all ranks are one group.
+    sizes : str, int or sequence of these, default "64M"
+        Message sizes in bytes.
+    **arguments
+        Further arguments of `bench`.
 
     Returns
     -------
     Run
+        The run. Its rows are of the collectives ``send`` and ``send_recv``, with a ``src_rank`` and a ``dst_rank``.
+
+    Raises
+    ------
+    MeshlabError
+        If the mesh does not match the engines, or its groups have only one rank.
+        If the engines are busy.
 
     Examples
     --------
-    >>> from meshlab.engines.launcher import launch
-    >>> with launch(3, backend="threads") as engines:
-    ...     run = bench_pairs(engines, sizes="1K")
-    ...     results = run.wait()
+    >>> import meshlab as ml
+    >>> with ml.launch(3, backend="threads") as engines:
+    ...     results = ml.bench_pairs(engines, sizes="1K").wait()
     >>> sends = results[results["collective"] == "send"]
-    >>> sorted(zip(sends["src_rank"], sends["dst_rank"]))
+    >>> sorted(zip(sends["src_rank"].tolist(), sends["dst_rank"].tolist()))
     [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
     """
     return bench(engines, mesh, ["send", "send_recv"], axis=axis, sizes=sizes, grouping="pairs", **arguments)
 
 
 def _resumed_plan(run: RunData, given: Any) -> Plan:
-    """The plan to go on with; functions of a run that was read from disk must be given again."""
+    """Return the plan of a resumed run. Functions are not saved, so they must be passed again after loading a run."""
     if isinstance(given, Plan):
         return given
     plan = run.plan
@@ -181,8 +235,8 @@ def _resumed_plan(run: RunData, given: Any) -> Plan:
         names = {getattr(function, "__name__", type(function).__name__): function for function in functions}
         if not all(callable(function) for function in functions) or set(names) - set(plan.functions):
             raise BenchError(
-                "with resume=, give nothing else, a Plan, or the functions of the run again: "
-                f"{', '.join(plan.functions) or 'it has none'}"
+                "collective must be omitted to resume a run, or be a Plan or the functions of the run "
+                f"({', '.join(plan.functions) or 'it has none'}), not {given!r}"
             )
         plan = replace(plan, functions={**plan.functions, **names})
     return plan
@@ -190,7 +244,7 @@ def _resumed_plan(run: RunData, given: Any) -> Plan:
 
 def _check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
     engines.check_mesh(mesh)
-    can = engines.facts[0].capabilities
+    can = engines.ranks[0].capabilities
     collectives = [name for name in plan.collective if name not in plan.functions] + [
         name for _, name in plan.concurrent
     ]
@@ -202,20 +256,21 @@ def _check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
     ):
         for name in wanted:
             if name not in known:
-                raise BenchError(f"{can.backend} has no {what} {name!r}; it has {', '.join(known)}")
+                raise BenchError(f"{can.backend} does not support {what} {name!r}; choose one of {', '.join(known)}")
     can_reduce = can.dtypes if can.reduce_dtypes is None else can.reduce_dtypes
     if any(find_collective(name).reduces for name in collectives):
         for name in plan.dtype:
             if name not in can_reduce:
-                raise BenchError(f"{can.backend} cannot reduce {name!r}; it reduces {', '.join(can_reduce)}")
+                raise BenchError(f"{can.backend} cannot reduce {name!r}; choose one of {', '.join(can_reduce)}")
     if plan.concurrent and can.backend == "nccl":
         raise BenchError(
-            "concurrent= is not supported with nccl: each rank has one communication stream, so the two axes would be "
-            "serialised; omit concurrent="
+            "two axes cannot run at the same time with nccl: each rank has one communication stream, so their calls "
+            "would be serialised",
+            hint="omit concurrent=",
         )
     for name, function in plan.functions.items():
         if function is None:
-            raise BenchError(f"the function {name!r} does not come back from disk; give it again as collective")
+            raise BenchError(f"function {name!r} is not saved with its run; pass it again as collective")
 
 
 _REPEATS = 12
@@ -230,59 +285,61 @@ def overlap(
     matrix: int = 8192,
     dtype: str = "float16",
 ) -> pd.DataFrame:
-    """Measure an all_reduce, a matrix product, and both at once.
+    """Measure how well an all_reduce overlaps with a matrix product on the same GPUs.
+
+    Both are measured in isolation and simultaneously, on two streams. Waits until everything is measured.
 
     Parameters
     ----------
     engines : Engines
-        Ranks with GPUs.
+        Engines on GPUs.
     mesh : DeviceMesh or str
-        What the groups are.
+        The mesh whose groups reduce.
     axis : str or sequence of str
-        Where to reduce; all groups at once.
-    sizes : str, int or sequence
-        Sizes of the all_reduce, in float32.
+        The axis along which to reduce. All groups reduce at the same time.
+    sizes : str, int or sequence of these, default "1M:256M*4"
+        Sizes of the all_reduce in bytes. The elements are float32.
     matrix : int, default 8192
-        The product is of two square matrices of this size.
+        Number of rows and columns of the two square matrices.
     dtype : str, default "float16"
-        The element type of the matrices.
+        Element type of the matrices.
 
     Returns
     -------
     pandas.DataFrame
-        One row per size: ``axis``, ``size_bytes``, ``compute_us``, ``communication_us``, ``both_us`` (medians of the
-        slowest rank, in µs), ``overlap`` (what was saved, as a share of the shorter of the two: 1 is all of it), and
-        ``compute_slowdown`` (how much longer the product took while the collective ran beside it).
+        One row per size: ``axis``; ``size_bytes``; ``compute_us``, ``communication_us`` and ``both_us``, the median
+        times of the slowest rank, in µs; ``overlap``, the saved time as a share of the shorter one of the two (1 is
+        complete overlap); and ``compute_slowdown``, the time of the product during the collective, divided by its time
+        in isolation.
 
     Raises
     ------
     BenchError
-        If the ranks have no GPUs.
+        If the engines have no GPUs.
     EngineError
-        If a rank failed.
+        If a rank fails.
 
     Examples
     --------
-    On GPUs it gives a frame; elsewhere it says what it needs:
-
-    >>> from meshlab.engines.launcher import launch
-    >>> from meshlab.mesh.mesh import DeviceMesh
-    >>> with launch(2, backend="threads") as engines:
-    ...     overlap(engines, DeviceMesh("tp=2"), axis="tp")
+    >>> import meshlab as ml
+    >>> with ml.launch(2, backend="threads") as engines:
+    ...     ml.benchmark.overlap(engines, "tp=2", axis="tp")
     Traceback (most recent call last):
-    meshlab.errors.BenchError: overlap needs streams of a GPU; these engines run threads
+    meshlab.errors.BenchError: overlap() needs GPU streams, but these engines run threads; launch with backend='nccl'
     """
     import pandas as pd
 
     if engines.backend != "nccl":
-        raise BenchError(f"overlap needs streams of a GPU; these engines run {engines.backend}")
+        raise BenchError(
+            f"overlap() needs GPU streams, but these engines run {engines.backend}", hint="launch with backend='nccl'"
+        )
     rows = []
     for size in parse_sizes(sizes if isinstance(sizes, (str, int)) else list(sizes)):
         frame = engines.run(_measure, mesh, axis=axis, arguments=(size, matrix, dtype))
         failed = frame["error"].dropna()
         if len(failed):
             raise EngineError(f"rank {frame['rank'][failed.index[0]]} failed: {failed.iloc[0]}")
-        compute, communication, both, beside = np.max(np.stack(frame["value"].to_list()), axis=0)
+        compute, communication, both, compute_within = np.max(np.stack(frame["value"].to_list()), axis=0)
         rows.append(
             {
                 "axis": axis if isinstance(axis, str) else "-".join(axis),
@@ -291,14 +348,14 @@ def overlap(
                 "communication_us": communication,
                 "both_us": both,
                 "overlap": (compute + communication - both) / min(compute, communication),
-                "compute_slowdown": beside / compute,
+                "compute_slowdown": compute_within / compute,
             }
         )
     return pd.DataFrame(rows)
 
 
 def _measure(comm: Communicator, size: int, matrix: int, dtype: str) -> tuple[float, float, float, float]:
-    """Runs on every rank: the times of the product, the collective, both, and the product within both, in µs."""
+    """Return this rank's times of the product, the collective, both, and the product during both, in µs."""
     cupy: Any = comm.xp
     backend: Any = comm.backend
     communication, compute = backend.stream, cupy.cuda.Stream(non_blocking=True)
@@ -309,6 +366,8 @@ def _measure(comm: Communicator, size: int, matrix: int, dtype: str) -> tuple[fl
     reduced = cupy.cuda.Event(disable_timing=True)
 
     def once(computes: bool, communicates: bool) -> tuple[float, float]:
+        # Both streams start at the same event, and `done` follows both of them, so one pair of events on the compute
+        # stream times whatever is enqueued. The collective goes first: the product may occupy all multiprocessors.
         comm.barrier()
         start.record(compute)
         communication.wait_event(start)
@@ -326,7 +385,7 @@ def _measure(comm: Communicator, size: int, matrix: int, dtype: str) -> tuple[fl
 
     times = {}
     for name, choice in (("compute", (True, False)), ("communication", (False, True)), ("both", (True, True))):
-        once(*choice)  # connects, and lets the library choose its kernels
+        once(*choice)  # warm-up: NCCL connects its peers, and cuBLAS chooses its kernels
         times[name] = np.median([once(*choice) for _ in range(_REPEATS)], axis=0)
     return (
         float(times["compute"][0]),

@@ -1,4 +1,4 @@
-"""Compares settings of the environment: fresh engines for each, in turn, so that a drift of clocks hits all alike."""
+"""Comparison of environment settings: new engines for each setting, in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["EnvComparison", "compare_env"]
 
 @dataclass(frozen=True, slots=True)
 class EnvComparison:
-    """What came out for each setting, and how each compares with the first.
+    """The runs of each environment setting, and the comparison of each setting with the first.
 
     Parameters
     ----------
     runs : mapping of str to tuple of Run
-        By the setting's name, one run per round.
+        The runs of each setting by its name, one per round.
     comparisons : mapping of str to Comparison
-        By the setting's name, for all but the first, which stands "before" in each.
+        The comparison of each setting but the first by its name. The first setting is "before" in all of them.
     """
 
     runs: Mapping[str, tuple[Run, ...]]
@@ -37,7 +37,7 @@ class EnvComparison:
 
     @property
     def results(self) -> pd.DataFrame:
-        """The rows of all runs, with the setting's name in the first column, ``setting``."""
+        """The rows of all runs. The first column, ``setting``, has the name of the setting."""
         import pandas as pd
 
         frames = []
@@ -52,7 +52,7 @@ class EnvComparison:
 
     @property
     def headlines(self) -> dict[str, str]:
-        """For every setting but the first, the comparison in a sentence."""
+        """One sentence per setting but the first, by its name, that summarises the comparison."""
         first = next(iter(self.runs))
         return {name: f"{name} against {first}: {found.headline}" for name, found in self.comparisons.items()}
 
@@ -78,53 +78,61 @@ def compare_env(
     effect: float = 0.05,
     **arguments: Any,
 ) -> EnvComparison:
-    """Compare settings of the environment, such as NCCL's, on fresh engines each time.
+    """Compare environment settings, for example of NCCL, on new engines for each run.
 
-    Libraries read their environment when they start, so every setting needs processes of its own. They take turns, and
-    every second round goes backwards. Waits until all is measured.
+    Libraries read the environment when they start, so every run gets its own processes. The settings take turns, in the
+    opposite order in every second round, so that a drift of the clocks affects all of them. Waits until everything is
+    measured.
 
     Parameters
     ----------
     mesh : DeviceMesh or str
-        Where; as many engines are started as it has ranks.
-    settings : mapping of str to mapping
-        Environment variables by the setting's name; the first is what the others are compared with.
-    collective, **arguments
-        As in `bench`.
+        The mesh whose groups are measured. One engine is started per rank.
+    settings : mapping of str to mapping of str to str
+        The environment variables of each setting, by the setting's name. All settings are compared with the first.
+    collective : str, callable, sequence of these, or Plan, default "all_reduce"
+        Collectives by name, functions that take a `Communicator`, or a complete plan.
     rounds : int, default 3
-        How often each setting is measured; below 3 there is little to say about chance.
-    backend, devices
-        As in `launch`; threads share one environment and cannot be compared.
+        Number of runs of each setting. With fewer than 3, the variation between runs cannot be estimated well.
+    backend : {"auto", "nccl", "mpi"}, default "auto"
+        The backend of the engines: ``"auto"`` selects nccl if there are enough GPUs, else mpi. Threads share one
+        environment, so they are not supported.
+    devices : sequence of int, optional
+        CUDA device index of each rank. By default rank r uses device r.
     effect : float, default 0.05
-        The relative difference that matters, as in `compare`.
+        The smallest relative difference that matters, for the verdicts of `compare`.
+    **arguments
+        Further arguments of `bench`, such as ``axis`` and ``sizes``.
 
     Returns
     -------
     EnvComparison
+        The runs of each setting, and the comparisons with the first setting.
 
     Raises
     ------
     BenchError
-        If there are fewer than two settings, or fewer than one round.
+        If there are fewer than two settings, or no rounds.
     EngineError
-        If engines do not start, or a run fails; the message names the setting and the round. What was measured until
-        then is in the error's ``measured``, an `EnvComparison`; it is None while there is nothing.
+        If engines do not start, or a run fails. The message names the setting and the round. The attribute ``measured``
+        has the results so far as an `EnvComparison`, or None if there are none.
 
     Examples
     --------
-    >>> from meshlab.mesh.mesh import DeviceMesh
-    >>> mesh = DeviceMesh("tp=2")
-    >>> compare_env(mesh, {"ring": {"NCCL_ALGO": "Ring"}}, "all_reduce")
+    >>> import meshlab as ml
+    >>> ml.compare_env("tp=2", {"ring": {"NCCL_ALGO": "Ring"}}, "all_reduce")
     Traceback (most recent call last):
-    meshlab.errors.BenchError: compare_env() needs at least two settings, not ring
+    meshlab.errors.BenchError: compare_env() needs at least two settings, not 1 (ring)
     """
     mesh = as_mesh(mesh)
     if len(settings) < 2:
-        raise BenchError(f"compare_env() needs at least two settings, not {', '.join(settings) or 'none'}")
+        names = f" ({', '.join(settings)})" if settings else ""
+        raise BenchError(f"compare_env() needs at least two settings, not {len(settings)}{names}")
     if rounds < 1:
-        raise BenchError(f"rounds={rounds} must be at least 1")
+        raise BenchError(f"rounds must be at least 1, not {rounds}")
     runs: dict[str, list[Run]] = {name: [] for name in settings}
     for number in range(rounds):
+        # A B, B A, A B, …: over two rounds, a linear drift of the clocks adds the same time to every setting.
         for name in list(settings)[:: -1 if number % 2 else 1]:
             try:
                 with launch(mesh.world_size, backend=backend, devices=devices, env=settings[name]) as engines:
@@ -137,17 +145,16 @@ def compare_env(
 
 
 def _failed(name: str, turn: str, error: MeshlabError, runs: Mapping[str, Sequence[Run]], effect: float) -> EngineError:
-    """The error of one setting, with what was measured of all."""
+    """Return the error of one setting, with the results of all settings so far."""
     measured = {name: [run for run in found if (run.results["status"] == "ok").any()] for name, found in runs.items()}
     measured = {name: found for name, found in measured.items() if found}
     kept = _compared(measured, effect) if measured else None
     summary = error.summary if isinstance(error, EngineError) else str(error)
     n_runs = sum(map(len, measured.values()))
-    told = (
-        f"; what {n_runs} {'run' if n_runs == 1 else 'runs'} measured is in this error's .measured" if measured else ""
-    )
+    results = f"the results of {n_runs} run{'s' * (n_runs != 1)}"
     return EngineError(
-        f"the setting {name!r} failed in {turn}: {summary}{told}",
+        f"setting {name!r} failed in {turn}: {summary}",
+        hint=f"{results} are in the attribute .measured of this error" if measured else "",
         rank=error.rank if isinstance(error, (EngineError, CommunicatorError)) else None,
         host=error.host if isinstance(error, EngineError) else None,
         log=error.log if isinstance(error, EngineError) else "",
@@ -156,14 +163,14 @@ def _failed(name: str, turn: str, error: MeshlabError, runs: Mapping[str, Sequen
 
 
 def _compared(runs: Mapping[str, Sequence[Run]], effect: float) -> EnvComparison:
-    """Compare all with the first; of runs that stopped early, what both have."""
+    """Compare all settings with the first."""
     first, *others = runs
     comparisons = {}
     for name in others:
         both = [list(found) for found in (runs[first], runs[name])]
         try:
             comparisons[name] = compare(*both, effect=effect)
-        except BenchError:
+        except BenchError:  # no common rows, which is expected only if a run stopped early
             if all(run.state == "done" for side in both for run in side):
                 raise
     return EnvComparison({name: tuple(found) for name, found in runs.items()}, comparisons)

@@ -1,4 +1,4 @@
-"""What a plan will cost, before it starts: time and memory."""
+"""Estimates of the duration and the memory of a plan, before it starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.comm.catalog import CATALOG
-from meshlab.frames.plan import PATIENCE_S
+from meshlab.frames.plan import SLOW_STEP_S
 from meshlab.frames.statistics import FEWEST_FOR_INTERVAL
 from meshlab.frames.store import as_results
 from meshlab.mesh.mesh import DeviceMesh
@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 
 __all__ = ["RATES", "Estimate", "Rates", "estimate_plan", "seconds_per_step"]
 
-_ROUND_S = 0.015  # to send a step to all ranks and get their samples back
-_CHECK_S_PER_ELEMENT = 25e-9  # to make the right answer on the host, for each rank that has a part in it
-_FUNCTION_US = 1000.0  # what a function takes, for want of anything better
+_ROUND_S = 0.015  # sending a step to all ranks and receiving their samples
+_CHECK_S_PER_ELEMENT = 25e-9  # computing the input of one rank on the host, for the expected result
+_FUNCTION_US = 1000.0  # a guess: the duration of a function is unknown before it runs
+_MARGIN = 1.3  # batches that are marked as warm-up, and steps that need more than the minimum to be precise
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Latency and bandwidth to assume: a call takes ``latency_us + size × bus factor / bandwidth``.
+    """Assumed latency and bandwidth of a backend: a call takes ``latency_us + size × bus factor / bandwidth_gbs``.
 
     Parameters
     ----------
     latency_us : float
-        The time of the smallest call, in µs.
+        Time of the smallest call, in µs.
     bandwidth_gbs : float
         Bus bandwidth of large calls, in GB/s.
     """
@@ -49,57 +50,59 @@ class Rates:
 RATES: Mapping[str, Rates] = MappingProxyType(
     {"nccl": Rates(15.0, 200.0), "mpi": Rates(10.0, 1.5), "threads": Rates(100.0, 1.0)}
 )
-"""Cautious rates by backend: two or more GPUs with NVLink, a few processes or threads on one CPU."""
+"""Conservative rates of each backend: GPUs of one host with NVLink, and a few processes or threads on one CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a plan will cost.
+    """Estimated cost of a plan.
 
     Parameters
     ----------
     n_steps : int
-        How many steps, over all launches.
-    seconds, most_seconds : float
-        How long it should take, and how long if every step needs all its time.
+        Number of steps, over all launches.
+    seconds : float
+        Expected duration, in seconds.
+    max_seconds : float
+        Duration if every step uses its time limit, in seconds.
     memory_bytes : int
-        What the buffers of one rank take in the largest step.
-    n_left_out : int, default 0
-        How many of the steps are known not to fit into memory; they count in nothing else.
+        Memory of one rank's buffers in the largest step, in bytes.
+    n_skipped : int, default 0
+        Number of steps whose buffers exceed the free memory. They are skipped, and the other values exclude them.
     """
 
     n_steps: int
     seconds: float
-    most_seconds: float
+    max_seconds: float
     memory_bytes: int
-    n_left_out: int = 0
+    n_skipped: int = 0
 
     @classmethod
     def of(
         cls, plan: Plan, steps: Sequence[Step], seconds: npt.NDArray[np.float64], room_bytes: int | None = None
     ) -> Estimate:
-        """Add up what `seconds_per_step` says about the steps of a plan."""
+        """Sum the results of `seconds_per_step` over the steps and launches of a plan."""
         fit = [step.buffer_bytes for step in steps if _fits(step, room_bytes)]
         return cls(
             n_steps=plan.launches * len(steps),
             seconds=plan.launches * float(seconds[:, 0].sum()),
-            most_seconds=plan.launches * float(seconds[:, 1].sum()),
+            max_seconds=plan.launches * float(seconds[:, 1].sum()),
             memory_bytes=max(fit, default=0),
-            n_left_out=plan.launches * (len(steps) - len(fit)),
+            n_skipped=plan.launches * (len(steps) - len(fit)),
         )
 
     def __str__(self) -> str:
         steps = f"{self.n_steps:,} step{'s' * (self.n_steps != 1)}"
-        if self.n_left_out:
-            steps += f", {self.n_left_out:,} of them left out for want of memory"
+        if self.n_skipped:
+            steps += f" ({self.n_skipped:,} skipped for lack of memory)"
         return (
-            f"{steps}, about {format_seconds(self.seconds)} (at most {format_seconds(self.most_seconds)}), "
+            f"{steps}, about {format_seconds(self.seconds)} (at most {format_seconds(self.max_seconds)}), "
             f"buffers of up to {format_size(self.memory_bytes)} per rank"
         )
 
 
 def estimate_plan(plan: Plan, mesh: DeviceMesh, *, backend: str, results: pd.DataFrame | None) -> Estimate:
-    """See `Plan.estimate`."""
+    """Estimate the cost of a plan; see `Plan.estimate`."""
     steps = plan.steps(mesh)
     return Estimate.of(plan, steps, seconds_per_step(plan, steps, mesh, backend=backend, results=results))
 
@@ -113,9 +116,9 @@ def seconds_per_step(
     results: pd.DataFrame | None = None,
     room_bytes: int | None = None,
 ) -> npt.NDArray[np.float64]:
-    """For each step, how long it should take and how long at most, in s; float64 of shape (steps, 2).
+    """Return the expected and the maximum duration of each step, in seconds, as float64 of shape (steps, 2).
 
-    A step whose buffers take more than `room_bytes` takes no time: it is left out.
+    Both are 0 for steps whose buffers take more than `room_bytes`, because they are skipped.
     """
     rates = RATES.get(backend, RATES["mpi"])
     known = _Known(results)
@@ -128,8 +131,8 @@ def seconds_per_step(
             call_us = known.time_us(part)
             call_us = _model_us(part, rates) if math.isnan(call_us) else call_us
             sampling_s = _sampling_s(call_us, part.mode, plan.sampling, rates)
-            if part.size_bytes is None:  # nobody knows how long a function takes; a slow one is called for so long
-                sampling_s[1] = max(sampling_s[1], PATIENCE_S)
+            if part.size_bytes is None:  # a function may turn out to be slow
+                sampling_s[1] = max(sampling_s[1], SLOW_STEP_S)
             row += times * (sampling_s + _ROUND_S)
             if plan.check and part.count is not None:
                 row += times * _CHECK_S_PER_ELEMENT * _checked(part)
@@ -143,28 +146,34 @@ def _fits(step: Step, room_bytes: int | None) -> bool:
 def _model_us(step: Step, rates: Rates) -> float:
     if step.size_bytes is None:
         return _FUNCTION_US
+    # A bus factor below 1 does not make a call faster than a copy of its buffer.
     factor = max(CATALOG[step.collective].bus_factor(max(step.n_ranks, 2)), 1.0)
     return rates.latency_us + step.size_bytes * factor / (rates.bandwidth_gbs * 1e3)
 
 
 def _checked(step: Step) -> int:
-    """How many elements the check looks at on one rank: of every input that has a part in its output."""
+    """Return the number of input elements that the check computes on one rank."""
+    # The rank's own input, and for each element of its output the inputs that it depends on: all of them for a
+    # reduction, otherwise one.
     row, n = CATALOG[step.collective], step.n_ranks
     received = row.elements("receives", step.count or 0, n)
     return received * (n + 1 if row.reduces else 2)
 
 
 def _sampling_s(call_us: float, mode: str, sampling: Sampling, rates: Rates) -> npt.NDArray[np.float64]:
+    """Return the expected and the maximum duration of the sampling of one step, in seconds; see `take_batches`."""
     calls = 1.0 if mode == "isolated" else min(max(1.0, sampling.batch_us / call_us), sampling.max_calls)
-    batch_s = (calls * call_us + 2 * rates.latency_us) / 1e6
-    least = FEWEST_FOR_INTERVAL * batch_s
-    wanted = max(least, min(1.3 * sampling.min_batches * batch_s, sampling.max_s))
-    most = max(least, min(sampling.max_batches * batch_s, sampling.max_s + batch_s * sampling.min_batches / 2))
-    return sampling.warmup_batches * batch_s + np.array([wanted, max(wanted, most)])
+    batch_s = (calls * call_us + 2 * rates.latency_us) / 1e6  # two latencies for the barrier before a batch
+    fewest_s = FEWEST_FOR_INTERVAL * batch_s
+    expected = max(fewest_s, min(_MARGIN * sampling.min_batches * batch_s, sampling.max_s))
+    # The ranks look at the time after every chunk of half of min_batches, so a step may exceed max_s by one chunk.
+    chunk_s = batch_s * sampling.min_batches / 2
+    maximum = max(fewest_s, min(sampling.max_batches * batch_s, sampling.max_s + chunk_s))
+    return sampling.warmup_batches * batch_s + np.array([expected, max(expected, maximum)])
 
 
 class _Known:
-    """Times of an earlier run, by what was called; between sizes they are interpolated, beyond them they grow."""
+    """Times of an earlier run by collective, mode, group size and grouping, as functions of the message size."""
 
     def __init__(self, source: Any) -> None:
         self._curves: dict[tuple[Any, ...], tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = {}
@@ -179,9 +188,11 @@ class _Known:
             self._curves[key] = slowest.index.to_numpy(dtype=np.float64), slowest.to_numpy(dtype=np.float64)
 
     def time_us(self, step: Step) -> float:
-        """The time of one call; NaN where nothing is known."""
+        """Return the time of one call, in µs; NaN if the earlier run did not measure it."""
         curve = self._curves.get((step.collective, step.mode, step.n_ranks, step.grouping))
         if curve is None or step.size_bytes is None:
             return math.nan
+        # Interpolated between the measured sizes. Beyond the largest one the bandwidth is taken to be constant, and
+        # below the smallest one the time.
         size, time = curve
         return float(np.interp(step.size_bytes, size, time) * max(1.0, step.size_bytes / size[-1]))

@@ -34,7 +34,7 @@ from meshlab.topology.readers.hosts import cluster_from_hosts
 from meshlab.units import format_seconds, format_size
 
 if TYPE_CHECKING:
-    from meshlab.frames.plan import Party
+    from meshlab.frames.plan import MeasuredGroup
 
 __all__ = [
     "Executor",
@@ -78,9 +78,9 @@ _STEP_COLUMNS = (
 
 
 class Executor:
-    """Measure the steps of a plan, one after the other, and add what was measured to a run.
+    """Measure the steps of a plan in sequence, and append the results to a run.
 
-    It keeps the clock of the run. It knows neither the run's thread nor its listeners: it calls `on_change`.
+    It keeps the clock of the run, but is independent of its thread and its listeners: it calls `on_change`.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class Executor:
 
     @property
     def progress(self) -> Progress:
-        """The progress of the run. The estimate of the time left starts with the plan's and learns from every step."""
+        """The progress of the run. The time left is the plan's estimate, scaled by the pace of the steps so far."""
         data = self._data
         if data.state != "running":
             return Progress(data.n_done, self._total, "", data.elapsed_s, 0.0)
@@ -151,7 +151,7 @@ class Executor:
                 self._error = self._nothing_measured()
         except EngineError as error:
             self._error = error
-        except Exception as error:  # a bug in meshlab must not look like a run that never ends
+        except Exception as error:  # an error of meshlab itself must not look like a run that never ends
             self._error = BenchError(f"the run stopped on an internal error: {type(error).__name__}: {error}")
 
     def _nothing_measured(self) -> BenchError | None:
@@ -166,6 +166,8 @@ class Executor:
         plan, steps = self._data.plan, self._data.steps
         for launch in range(plan.launches):
             order = [steps[index] for index in plan.order(len(steps), launch)]
+            # Every launch gets new communicators, except the first one, whose communicators are new already, and a
+            # resumed launch with nothing left to measure.
             if launch and any((launch, step.index) not in self._known for step in order):
                 lease.renew()
             for step in order:
@@ -184,7 +186,7 @@ class Executor:
             state = "failed"
             if self._n_cancels():
                 error, state = None, "cancelled"
-        # The state last: whoever sees that the run has ended may read the rest.
+        # Set the state last: a thread that sees it change may read everything else immediately.
         data.elapsed_s, data.error = time.monotonic() - self._began, error
         data.note(f"{state} after {data.n_done} of {self._total} steps, {format_seconds(data.elapsed_s)}")
         data.state = state
@@ -200,7 +202,7 @@ class Executor:
             self._add_without_times(launch, step, "skipped", too_large)
             return
         self._current, self._since = step, time.monotonic()
-        lease.doing = f"step {data.n_done + 1} of {self._total}: {step}"
+        lease.task = f"step {data.n_done + 1} of {self._total}: {step}"
         self._on_change()
         try:
             replies = self._measure(lease, step)
@@ -226,8 +228,8 @@ class Executor:
         groups = mesh[step.axis]
         if step.grouping == "alone":
             return [reply for group in groups for reply in call(measure_step, arguments=arguments, ranks=group.ranks)]
-        # Several groups stop at the same batch, so they vote over the world: every rank is in one of them. A single
-        # group may leave ranks out, which would never come to that vote.
+        # Several groups stop at the same batch, so they vote over the world, which is possible because every rank is in
+        # one of them. A single custom group may not contain all ranks: the others would be missing in such a vote.
         everyone, array = (WORLD, groups.array) if len(groups) > 1 else (step.axis, np.arange(groups.size)[None])
         own = plan.functions.get(step.collective)
         if own is None:
@@ -241,9 +243,9 @@ class Executor:
             measured: dict[int, Measured] = (
                 {rank: value[number] for rank, value in values.items()} if step.concurrent is not None else dict(values)
             )
-            parties = part.parties(self._data.mesh[part.axis])
-            rows += rows_of_step(part, parties, measured, self._hosts)
-            samples += samples_of_step(part, parties, measured, self._hosts)
+            groups = part.measured_groups(self._data.mesh[part.axis])
+            rows += rows_of_step(part, groups, measured, self._hosts)
+            samples += samples_of_step(part, groups, measured, self._hosts)
         self._data.add(rows, samples, launch=launch)
         self._spent_s += time.monotonic() - self._since
         self._measured_s += float(self._seconds[step.index])
@@ -253,7 +255,7 @@ class Executor:
     def _add_without_times(self, launch: int, step: Step, status: str, reason: str) -> None:
         rows = []
         for part in step.parts:
-            rows += rows_without_times(part, part.parties(self._data.mesh[part.axis]), status, reason)
+            rows += rows_without_times(part, part.measured_groups(self._data.mesh[part.axis]), status, reason)
         self._data.add(rows, [], launch=launch)
         self._count(step.index)
         self._on_change()
@@ -281,7 +283,7 @@ class Executor:
     def _describe(self, lease: Lease) -> None:
         """Record the system, and how much memory each rank may use."""
         data, engines = self._data, lease.engines
-        facts = engines.facts
+        facts = engines.ranks
         capabilities = facts[0].capabilities
         self._hosts = [fact.host for fact in facts]
         data.hosts = tuple(dict.fromkeys([*data.hosts, *self._hosts, environment.describe_host()["name"]]))
@@ -291,6 +293,7 @@ class Executor:
                 data.note(f"rank {reply.rank} could not describe its host: {reply.error}")
         answers = [reply.value or {} for reply in replies]
         settings = [one.get("settings", {}) for one in answers]
+        # A rank that could not describe itself has no limit. If a step is too large, it fails with the library's error.
         self._limits = self._shares([one.get("free", (False, np.iinfo(np.int64).max)) for one in answers])
         firsts = [one for one in answers if "host" in one]
         self._note_devices("before", {one["host"]["name"]: one["devices"] for one in firsts})
@@ -320,6 +323,8 @@ class Executor:
         }
 
     def _query(self, lease: Lease, function: Callable[..., Any]) -> list[Reply]:
+        """Call a function on all ranks, with the first rank of each host as its argument."""
+        # In reverse order, so that the first rank of a host is the one that remains in the dict.
         firsts = sorted({host: rank for rank, host in reversed(list(enumerate(self._hosts)))}.values())
         return lease.call(function, self._data.mesh, WORLD, (firsts,))
 
@@ -371,13 +376,13 @@ def differing_settings(settings: Sequence[Mapping[str, str]]) -> dict[str, str]:
         for rank, one in enumerate(settings):
             ranks.setdefault(one.get(name, "not set"), []).append(str(rank))
         if len(ranks) > 1:
-            texts = [f"{value} on rank{'s' * (len(who) > 1)} {', '.join(who)}" for value, who in ranks.items()]
+            texts = [f"{value} on rank{'s' * (len(some) > 1)} {', '.join(some)}" for value, some in ranks.items()]
             found[name] = "; ".join(texts)
     return found
 
 
 def device_rows(when: str, host: str, readings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows of the frame of devices, from `meshlab.topology.readers.nvml.sample` on one host."""
+    """Return rows of the devices frame, from `meshlab.topology.readers.nvml.sample` on one host."""
     names = {column.name for column in DEVICES}
     return [
         {"when": when, "host": host, "device": reading["id"]}
@@ -402,21 +407,23 @@ def device_lines(rows: Iterable[Mapping[str, Any]], *, with_host: bool) -> dict[
 
 
 def rows_of_step(
-    step: Step, parties: Sequence[Party], measured: Mapping[int, Measured], hosts: Sequence[str]
+    step: Step, groups: Sequence[MeasuredGroup], measured: Mapping[int, Measured], hosts: Sequence[str]
 ) -> list[Row]:
     """Return one row of the results per group or pair; `hosts` has the host of every rank."""
     rows = []
-    for party in parties:
-        parts = [measured[rank] for rank in party.ranks]
+    for group in groups:
+        parts = [measured[rank] for rank in group.ranks]
         batches = [part.batches for part in parts]
-        used = ~batches[0].is_warmup
+        used = ~batches[0].is_warmup  # the same for all ranks, because they vote
+        # A collective takes as long as its slowest rank. The maximum comes first, per batch: the maximum of the ranks'
+        # medians would miss delays that hit a different rank in every batch.
         times = np.stack([one.time_us for one in batches])[:, used]
         summary = summarise(times.max(axis=0))
         wrong = [part.n_wrong for part in parts]
         n_wrong = None if None in wrong else sum(count or 0 for count in wrong)
-        starts = _on_one_clock([one.start_us for one in batches], party.ranks, hosts)
+        starts = _on_one_clock([one.start_us for one in batches], group.ranks, hosts)
         rows.append(
-            _fixed_columns(step, party)
+            _fixed_columns(step, group)
             | {
                 "n_samples": summary.n,
                 "calls": int(batches[0].calls[-1]),
@@ -425,8 +432,8 @@ def rows_of_step(
                 "time_us_hi": summary.hi,
                 "p95_us": summary.p95,
                 "p99_us": summary.p99,
-                "min_us": summary.least,
-                "max_us": summary.most,
+                "min_us": summary.min,
+                "max_us": summary.max,
                 "skew_us": float(np.median(np.ptp(times, axis=0))),
                 "alignment_us": math.nan if starts is None else float(np.median(np.ptp(starts[:, used], axis=0))),
                 "n_wrong": n_wrong,
@@ -437,38 +444,40 @@ def rows_of_step(
     return rows
 
 
-def rows_without_times(step: Step, parties: Sequence[Party], status: str, reason: str) -> list[Row]:
+def rows_without_times(step: Step, groups: Sequence[MeasuredGroup], status: str, reason: str) -> list[Row]:
     """Return one row per group or pair of a step without times: failed, cancelled or skipped."""
-    return [_fixed_columns(step, party) | {"status": status, "stop_reason": reason} for party in parties]
+    return [_fixed_columns(step, group) | {"status": status, "stop_reason": reason} for group in groups]
 
 
-def _fixed_columns(step: Step, party: Party) -> Row:
+def _fixed_columns(step: Step, group: MeasuredGroup) -> Row:
     columns = {name: getattr(step, name) for name in _STEP_COLUMNS}
-    return columns | {"step": step.index} | _party_columns(party)
+    return columns | {"step": step.index} | _group_columns(group)
 
 
-def _party_columns(party: Party) -> Row:
-    src, dst = party.ranks if party.is_pair else (None, None)
-    return {"group": party.group, "src_rank": src, "dst_rank": dst}
+def _group_columns(group: MeasuredGroup) -> Row:
+    src, dst = group.ranks if group.is_pair else (None, None)
+    return {"group": group.name, "src_rank": src, "dst_rank": dst}
 
 
 def _on_one_clock(starts: Sequence[Any], ranks: Sequence[int], hosts: Sequence[str]) -> Any:
     """Return the starts of several ranks as one array; None unless they come from the clock of one host."""
+    # All processes of a host share CLOCK_MONOTONIC, but the clocks of two hosts differ by an unknown offset.
     if any(start is None for start in starts) or len({hosts[rank] for rank in ranks}) > 1:
         return None
     return np.stack(starts)
 
 
 def samples_of_step(
-    step: Step, parties: Sequence[Party], measured: Mapping[int, Measured], hosts: Sequence[str]
+    step: Step, groups: Sequence[MeasuredGroup], measured: Mapping[int, Measured], hosts: Sequence[str]
 ) -> list[Columns]:
     """Return the samples of one step, as columns per rank."""
     columns = []
-    for party in parties:
-        ranks = party.ranks
+    for group in groups:
+        ranks = group.ranks
         parts = [measured[rank] for rank in ranks]
         entered = [part.batches.start_us if part.arrive_us is None else part.arrive_us for part in parts]
         starts = _on_one_clock(entered, ranks, hosts)
+        # Offsets from the first rank of each batch. Without comparable starts they remain NaN.
         offsets = np.full((len(ranks), len(parts[0].batches.time_us)), np.nan) if starts is None else starts
         for rank, part, offset in zip(ranks, parts, offsets - offsets.min(axis=0), strict=True):
             batches = part.batches
@@ -479,7 +488,7 @@ def samples_of_step(
                     "axis": np.full(n, step.axis, dtype=object),
                     "grouping": np.full(n, step.grouping, dtype=object),
                     "concurrent_axis": np.full(n, step.concurrent_axis, dtype=object),
-                    **{key: np.full(n, value, dtype=object) for key, value in _party_columns(party).items()},
+                    **{key: np.full(n, value, dtype=object) for key, value in _group_columns(group).items()},
                     "rank": np.full(n, rank),
                     "batch": np.arange(n),
                     "calls": batches.calls,

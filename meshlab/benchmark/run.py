@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from meshlab.benchmark.estimate import Estimate, seconds_per_step
 from meshlab.benchmark.executor import Executor
-from meshlab.engines.engines import Engines
-from meshlab.engines.memory import room_here
+from meshlab.engines.engines import Engines, Lease
+from meshlab.engines.memory import local_buffer_bytes
 from meshlab.errors import BenchError
 from meshlab.frames.plan import Plan, Step
 from meshlab.frames.rundata import Progress, RunData, columns_of_samples, rows_of_results
@@ -75,7 +75,7 @@ class Run(RunData):
         self._listeners: list[Callable[[Run], None]] = []
         self.n_cancels = 0
         """The number of calls of `cancel` while the run was running."""
-        room_bytes = room_here(engines)
+        room_bytes = local_buffer_bytes(engines)
         seconds = seconds_per_step(plan, self.steps, mesh, backend=self.source, room_bytes=room_bytes)
         self.estimate = Estimate.of(plan, self.steps, seconds, room_bytes)
         """The estimated cost of the plan, from before it started."""
@@ -88,7 +88,7 @@ class Run(RunData):
             on_change=self._notify,
         )
         leased = ExitStack()
-        lease = leased.enter_context(engines.lease(f"a run of {self.progress.total} steps"))
+        lease = leased.enter_context(Lease(engines, f"a run of {self.progress.total} steps"))
 
         def work() -> None:
             try:
@@ -102,9 +102,7 @@ class Run(RunData):
         threading.Thread(target=work, name=f"meshlab run {self.run_id}", daemon=True).start()
 
     def __getstate__(self) -> dict[str, Any]:
-        raise BenchError(
-            "a live run cannot be pickled; save it with run.save(folder), and read it with Run.load(folder)"
-        )
+        raise BenchError("cannot pickle a live run; save it with run.save(folder), and read it with Run.load(folder)")
 
     def _take_over(self, old: RunData) -> set[tuple[int, int]]:
         """Take over the rows and samples of all steps that were measured before; return their launches and indices."""

@@ -49,7 +49,7 @@ def test_a_function_is_timed_like_a_collective(engines: ml.Engines) -> None:
     assert "sum_up  " in str(results_table(results))
 
 
-def test_what_a_function_returns_is_timed_when_it_can_be_called(thread_engines: ml.Engines) -> None:
+def test_a_callable_that_a_function_returns_is_timed(thread_engines: ml.Engines) -> None:
     made = []
 
     def prepare(comm: Any) -> Any:
@@ -69,7 +69,7 @@ def test_a_function_that_raises_on_all_ranks_is_a_failed_row(thread_engines: ml.
     assert results["stop_reason"].iloc[0].endswith("RuntimeError: not today")
 
 
-def test_a_planted_slow_rank_is_found_by_name(engines: ml.Engines) -> None:
+def test_a_delayed_rank_is_found(engines: ml.Engines) -> None:
     run = ml.bench(engines, MESH, slow_on_rank_2, axis=["world", "tp"], mode="isolated", sampling=SHORT)
     run.wait(30)
     found = run.stragglers()
@@ -81,7 +81,7 @@ def test_a_planted_slow_rank_is_found_by_name(engines: ml.Engines) -> None:
     assert found["rank"].iloc[0] == 2
 
 
-def test_no_rank_is_named_below_the_floor(make_samples: Any) -> None:
+def test_no_rank_is_a_straggler_below_the_floor(make_samples: Any) -> None:
     """Starts that are apart as far as a barrier leaves them are no news."""
     random = np.random.default_rng(1)
     even = np.array([0.0, 1.0, 2.0, 3.0])[:, None] + random.normal(0, 0.1, (4, 60))
@@ -98,7 +98,7 @@ def test_no_rank_is_named_below_the_floor(make_samples: Any) -> None:
     assert found["late_us"].iloc[0] == pytest.approx(50, abs=2)
 
 
-def test_planted_spikes_are_counted(make_samples: Any) -> None:
+def test_spikes_are_counted(make_samples: Any) -> None:
     random = np.random.default_rng(2)
     times = 100 + random.normal(0, 1, (4, 90))
     planted = [7, 27, 47, 67, 87]
@@ -112,7 +112,7 @@ def test_planted_spikes_are_counted(make_samples: Any) -> None:
     assert row["collective"] == "all_reduce"
 
 
-def test_a_hiccup_planted_in_a_backend_is_a_spike(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delay_in_a_backend_is_a_spike(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ThreadBackend.prepare
 
     def hiccup(self: Any, call: Any) -> Any:
@@ -141,7 +141,7 @@ def test_a_hiccup_planted_in_a_backend_is_a_spike(thread_engines: ml.Engines, mo
     assert planted <= set(spikes["batches"])
 
 
-def test_even_times_have_no_spikes_and_no_warmup() -> None:
+def test_constant_times_have_no_spikes_and_no_warmup() -> None:
     even = np.full(40, 10.0)
     assert spike_limit(even) > 10.0
     assert leading_warmup(even) == 0
@@ -153,7 +153,7 @@ def test_even_times_have_no_spikes_and_no_warmup() -> None:
     assert leading_warmup(always_slow_first_half) == 15  # never more than a quarter
 
 
-def test_launches_have_fresh_communicators_and_rows_of_their_own(thread_engines: ml.Engines) -> None:
+def test_launches_have_new_communicators_and_separate_rows(thread_engines: ml.Engines) -> None:
     seen = []
 
     def remember(comm: Any) -> None:
@@ -166,7 +166,7 @@ def test_launches_have_fresh_communicators_and_rows_of_their_own(thread_engines:
     assert sorted(run.samples["launch"].unique()) == [0, 1, 2]
 
 
-def test_a_wrong_row_turns_the_run_red(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_row_raises_an_alert(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     from meshlab.benchmark.on_ranks import timing
     from meshlab.widgets.live import LiveView
 
@@ -174,11 +174,11 @@ def test_a_wrong_row_turns_the_run_red(thread_engines: ml.Engines, monkeypatch: 
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=SHORT)
     view = LiveView(run)
     run.wait(30)
-    assert run.alert == "1 of 2 rows is WRONG: all_reduce on tp_1 at 1\u2009KiB (3 elements)"
-    assert 'class="ml-bad">1 of 2 rows is WRONG' in run._repr_html_()
+    assert run.alert == "1 of 2 results is WRONG: all_reduce on tp_1 at 1\u2009KiB (3 elements)"
+    assert 'class="ml-bad">1 of 2 results is WRONG' in run._repr_html_()
     assert "with WRONG results" in repr(run)
     deadline = time.monotonic() + 5
     while "WRONG" not in view._status.value and time.monotonic() < deadline:
         time.sleep(0.01)
     assert 'role="alert"' in view._status.value
-    assert "1 of 2 rows is WRONG" in view._status.value
+    assert "1 of 2 results is WRONG" in view._status.value

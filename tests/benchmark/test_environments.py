@@ -21,7 +21,7 @@ def environment_matters(comm: object) -> None:
 
 
 @pytest.mark.slow
-def test_settings_take_turns_on_fresh_engines_and_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_take_turns_on_new_engines_and_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     from meshlab.benchmark import environments as alternate
 
     started = []
@@ -64,13 +64,13 @@ class Threads:
             raise ValueError("a bad cable")
 
 
-def test_a_setting_that_fails_is_named_and_the_finished_rounds_are_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_setting_is_named_and_the_finished_rounds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = Threads(monkeypatch, broken_turns={2})
     quick = Sampling(max_s=0.02, min_batches=6)
     settings = {"ring": {"NCCL_ALGO": "Ring"}, "tree": {"NCCL_ALGO": "Tree"}}
-    with pytest.raises(EngineError, match=r"the setting 'tree' failed in round 2 of 3: .*bad cable") as caught:
+    with pytest.raises(EngineError, match=r"setting 'tree' failed in round 2 of 3: .*bad cable") as caught:
         ml.compare_env(MESH, settings, threads.function, rounds=3, sampling=quick)
-    assert "what 2 runs measured is in this error's .measured" in str(caught.value)
+    assert "the results of 2 runs are in the attribute .measured of this error" in str(caught.value)
     assert caught.value.rank == 1
     found = caught.value.measured
     assert {name: len(runs) for name, runs in found.runs.items()} == {"ring": 1, "tree": 1}
@@ -78,16 +78,16 @@ def test_a_setting_that_fails_is_named_and_the_finished_rounds_are_not_lost(monk
     assert found.headlines["tree"].startswith("tree against ring: 1 row compared")
 
 
-def test_when_the_first_setting_fails_at_once_there_is_nothing_to_hand_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_immediate_failure_of_the_first_setting_leaves_no_results(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = Threads(monkeypatch, broken_turns={0})
-    with pytest.raises(EngineError, match="the setting 'a' failed in round 1 of 3: ") as caught:
+    with pytest.raises(EngineError, match="setting 'a' failed in round 1 of 3: ") as caught:
         ml.compare_env(MESH, {"a": {}, "b": {}}, threads.function)
     assert caught.value.measured is None
     assert ".measured" not in str(caught.value)
 
 
-def test_two_settings_at_least() -> None:
-    with pytest.raises(BenchError, match="needs at least two settings, not none"):
+def test_fewer_than_two_settings_are_rejected() -> None:
+    with pytest.raises(BenchError, match="needs at least two settings, not 0"):
         ml.compare_env(MESH, {})
-    with pytest.raises(BenchError, match="rounds=0 must be at least 1"):
+    with pytest.raises(BenchError, match="rounds must be at least 1, not 0"):
         ml.compare_env(MESH, {"a": {}, "b": {}}, rounds=0)

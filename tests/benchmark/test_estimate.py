@@ -1,4 +1,4 @@
-"""What a plan will cost: the estimate before it starts, and what a run learns on the way."""
+"""The estimate of a plan before it starts, and the time left while it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_an_estimate_counts_steps_memory_and_time() -> None:
     plan = Plan("all_reduce", ["tp", "dp"], sizes="1K:64K")
     estimate = plan.estimate(MESH)
     assert (estimate.n_steps, estimate.memory_bytes) == (14, 128 << 10)
-    assert 0.1 < estimate.seconds < estimate.most_seconds < 14 * 1.0
+    assert 0.1 < estimate.seconds < estimate.max_seconds < 14 * 1.0
     assert "14 steps, about" in str(estimate)
     assert "128\u2009KiB per rank" in str(estimate)
 
@@ -38,17 +38,17 @@ def test_more_of_everything_takes_longer() -> None:
 def test_a_function_may_be_slow() -> None:
     estimate = Plan(lambda comm: None, "tp").estimate(MESH)
     assert estimate.seconds < 2
-    assert estimate.most_seconds >= 10
+    assert estimate.max_seconds >= 10
 
 
-def test_times_that_were_measured_count_more_than_the_assumption(make_results: Any) -> None:
+def test_measured_times_replace_the_assumption(make_results: Any) -> None:
     plan = Plan("all_reduce", "tp", sizes="16M", mode="pipelined", sampling=Sampling(max_s=1e3), check=False)
     results = make_results(collectives=["all_reduce"], axes=["tp"])
     slower = results.assign(time_us=results["time_us"] * 10)
     assert plan.estimate(MESH, results=slower).seconds > 5 * plan.estimate(MESH, results=results).seconds
 
 
-def test_the_time_left_starts_with_the_estimate_and_learns(thread_engines: ml.Engines) -> None:
+def test_the_time_left_starts_with_the_estimate_and_follows_the_pace(thread_engines: ml.Engines) -> None:
     sampling = Sampling(max_s=0.01, min_batches=6, max_batches=6)
     run = ml.bench(thread_engines, MESH, "all_reduce", sizes="1K, 2K, 4K", launches=2, sampling=sampling, check=False)
     seen = [run.progress]
@@ -76,7 +76,7 @@ def test_the_time_left_starts_with_the_estimate_and_learns(thread_engines: ml.En
         },
     ],
 )
-def test_a_container_may_take_less_than_its_host_has(tmp_path: Path, files: dict[str, str]) -> None:
+def test_a_container_may_have_less_memory_than_its_host(tmp_path: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         path = tmp_path / "sys/fs/cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,21 +84,21 @@ def test_a_container_may_take_less_than_its_host_has(tmp_path: Path, files: dict
     assert host_free_bytes(str(tmp_path)) == 1_500_000
 
 
-def test_a_container_without_a_limit_has_what_its_host_has(tmp_path: Path) -> None:
+def test_a_container_without_a_limit_has_the_memory_of_its_host(tmp_path: Path) -> None:
     folder = tmp_path / "sys/fs/cgroup"
     folder.mkdir(parents=True)
     (folder / "memory.max").write_text("max\n")
     assert host_free_bytes(str(tmp_path)) > 100 << 20
 
 
-def test_sizes_that_do_not_fit_are_left_out_and_named(
+def test_sizes_that_exceed_the_memory_are_skipped_with_a_reason(
     thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from meshlab.engines import memory
 
     monkeypatch.setattr(memory, "host_free_bytes", lambda: 4 * 100 * 1024)  # for four ranks
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 32K, 64K", sampling=Sampling(max_s=0.02))
-    assert "3 steps, 1 of them left out for want of memory, about" in str(run.estimate)
+    assert "3 steps (1 skipped for lack of memory), about" in str(run.estimate)
     assert run.estimate.memory_bytes == 64 << 10
     results = run.wait(30)
     assert run.state == "done"
@@ -108,4 +108,4 @@ def test_sizes_that_do_not_fit_are_left_out_and_named(
     )
     assert any("skipped all_reduce 64\u2009KiB" in line for line in run.log)
     report = ml.Report(run).markdown()
-    assert "All 4 rows are right. 2 rows did not fit into memory." in report
+    assert "All 4 results are correct. 2 measurements were skipped because their buffers exceed the memory." in report

@@ -62,7 +62,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("driver")
-def test_a_sample_tells_what_holds_clocks_down_and_counts_errors() -> None:
+def test_a_sample_has_the_reasons_for_low_clocks_and_counts_errors() -> None:
     (reading,) = nvml.sample()
     assert reading["throttle"] == "power cap, heat, by the hardware"
     assert (reading["ecc_corrected"], reading["ecc_uncorrected"], reading["nvlink_errors"]) == (
@@ -78,7 +78,7 @@ def test_a_sample_tells_what_holds_clocks_down_and_counts_errors() -> None:
 
 
 @pytest.mark.usefixtures("driver")
-def test_a_run_notes_its_gpus_before_and_after_and_keeps_them(thread_engines: ml.Engines, tmp_path: Path) -> None:
+def test_a_run_records_and_saves_readings_of_its_gpus(thread_engines: ml.Engines, tmp_path: Path) -> None:
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
     run.wait(30)
     devices = run.devices
@@ -101,13 +101,13 @@ def test_without_gpus_the_frame_is_empty(thread_engines: ml.Engines) -> None:
     assert "1 host" in run.environment["Host"]["machine"] or run.environment["Host"]["machine"]
 
 
-def test_settings_that_differ_between_ranks_are_told() -> None:
+def test_settings_that_differ_between_ranks_are_reported() -> None:
     same = [{"NCCL_ALGO": "Ring"}] * 3
     assert differing_settings(same) == {}
     assert differing_settings([*same, {"NCCL_ALGO": "Tree"}]) == {"NCCL_ALGO": "Ring on ranks 0, 1, 2; Tree on rank 3"}
 
 
-def test_redaction_takes_out_hosts_uuids_addresses_and_users_everywhere(
+def test_redaction_replaces_hosts_uuids_addresses_and_users_everywhere(
     thread_engines: ml.Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from meshlab.benchmark.on_ranks import timing
@@ -135,11 +135,11 @@ def test_redaction_takes_out_hosts_uuids_addresses_and_users_everywhere(
     assert "/home/user/log" in reason
     hashed = loaded.environment["Host"]["name"]
     assert hashed in reason  # one name, one hash
-    with pytest.raises(BenchError, match="redact=True needs a Run, not DataFrame"):
+    with pytest.raises(BenchError, match="redact=True needs a run, not DataFrame, because only a run"):
         ml.Report(run.results, redact=True)
 
 
-def test_a_hash_tells_names_apart_and_is_new_every_time() -> None:
+def test_hashes_distinguish_names_and_are_different_every_time() -> None:
     redactor = Redactor(["node1.cluster.example", "node12"], ["ada"])
     text = redactor.text("node1 node12 node1.cluster.example node123 nodes ada adapter")
     first, second, full, *rest = text.split()

@@ -29,7 +29,7 @@ def cancelled(engines: ml.Engines, **arguments: Any) -> ml.Run:
 
 
 @pytest.mark.parametrize("from_disk", [False, True])
-def test_a_cancelled_run_goes_on_and_keeps_its_rows(
+def test_a_cancelled_run_resumes_and_keeps_its_rows(
     thread_engines: ml.Engines, tmp_path: Path, from_disk: bool
 ) -> None:
     first = cancelled(thread_engines, launches=2, shuffle=True)
@@ -53,9 +53,7 @@ def test_a_cancelled_run_goes_on_and_keeps_its_rows(
     assert run.started_at == first.started_at
 
 
-def test_what_failed_is_tried_again_after_a_restart(
-    thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_steps_are_repeated_after_a_restart(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     from meshlab.benchmark.on_ranks import timing
 
     honest = timing.buffers
@@ -79,7 +77,7 @@ def test_what_failed_is_tried_again_after_a_restart(
     assert results["time_us"].iloc[0] == first.results["time_us"].iloc[0]
 
 
-def test_a_larger_plan_takes_over_what_it_has_in_common(thread_engines: ml.Engines) -> None:
+def test_a_larger_plan_takes_over_common_steps(thread_engines: ml.Engines) -> None:
     first = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 4K", sampling=QUICK)
     first.wait(30)
     plan = Plan(["broadcast", "all_reduce"], ["dp", "tp"], sizes="1K, 4K, 8K", sampling=QUICK)
@@ -103,30 +101,33 @@ def own_step(comm: Any) -> None:
     comm.barrier()
 
 
-def test_functions_must_be_given_again_when_they_come_from_disk(thread_engines: ml.Engines, tmp_path: Path) -> None:
+def test_functions_must_be_passed_again_for_a_run_from_disk(thread_engines: ml.Engines, tmp_path: Path) -> None:
     first = ml.bench(thread_engines, MESH, [own_step, "all_reduce"], axis="tp", sizes="1K", sampling=QUICK)
     first.wait(30)
     old = ml.Run.load(first.save(tmp_path / "run"))
     assert old.plan == first.plan
     pd.testing.assert_frame_equal(old.results, first.results)
     pd.testing.assert_frame_equal(old.samples, first.samples)
-    with pytest.raises(BenchError, match="the function 'own_step' does not come back from disk; give it again"):
+    with pytest.raises(BenchError, match="function 'own_step' is not saved with its run; pass it again as collective"):
         ml.bench(thread_engines, resume=old)
     run = ml.bench(thread_engines, MESH, own_step, resume=old)
     assert len(run.wait(30)) == 4
-    with pytest.raises(BenchError, match="with resume=, give nothing else, a Plan, or the functions of the run again"):
+    with pytest.raises(
+        BenchError,
+        match=r"collective must be omitted to resume a run, or be a Plan or the functions of the run \(own_step\)",
+    ):
         ml.bench(thread_engines, MESH, "all_reduce", resume=old)
 
 
-def test_what_would_mix_two_kinds_of_numbers_is_refused(thread_engines: ml.Engines) -> None:
+def test_a_run_does_not_resume_with_different_conditions(thread_engines: ml.Engines) -> None:
     first = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
     first.wait(30)
-    with pytest.raises(BenchError, match="the run cannot go on with another mesh"):
+    with pytest.raises(BenchError, match="cannot resume with a different mesh: the saved run has"):
         ml.bench(thread_engines, ml.DeviceMesh("tp=2, dp=2"), resume=first)
-    with pytest.raises(BenchError, match="the run cannot go on with another sampling"):
+    with pytest.raises(BenchError, match="cannot resume with a different sampling: the saved run has"):
         ml.bench(thread_engines, MESH, Plan("all_reduce", "tp"), resume=first)
     going = ml.bench(thread_engines, MESH, sizes="1K:64K", sampling=Sampling(max_s=0.1, precision=1e-9))
-    with pytest.raises(BenchError, match="the run has not ended"):
+    with pytest.raises(BenchError, match="the run to resume is still running"):
         ml.bench(thread_engines, resume=going)
     going.cancel()
     going.wait(30)

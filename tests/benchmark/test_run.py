@@ -18,7 +18,7 @@ MESH = ml.DeviceMesh("dp=2, tp=2")
 QUICK = Sampling(max_s=0.02, min_batches=6)
 
 
-def test_a_run_gives_both_frames_whole(engines: ml.Engines) -> None:
+def test_a_run_has_complete_frames(engines: ml.Engines) -> None:
     run = ml.bench(
         engines, MESH, ["all_reduce", "broadcast"], sizes="1K, 64K", mode="isolated, pipelined", sampling=QUICK
     )
@@ -75,7 +75,7 @@ def test_combined_axes_world_and_custom_groups(thread_engines: ml.Engines) -> No
     assert (results["n_wrong"] == 0).all()
 
 
-def test_a_run_returns_at_once_and_the_engines_are_busy(thread_engines: ml.Engines) -> None:
+def test_a_run_starts_in_the_background_and_the_engines_are_busy(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, MESH, sizes="1K:1M", sampling=Sampling(max_s=0.1, precision=1e-9))
     assert run.state == "running"
     with pytest.raises(EngineError, match=r"busy with (step \d+ of 22: all_reduce .* along dp|a run of 22 steps)"):
@@ -136,7 +136,7 @@ def test_a_step_whose_ranks_all_raise_is_a_failed_row(
     assert results["busbw_gbs"].isna().tolist() == [False, False, True, True, False, False]
 
 
-def test_a_run_without_a_single_time_has_failed(thread_engines: ml.Engines) -> None:
+def test_a_run_without_any_times_fails(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, MESH, lambda comm: 1 / 0, axis="tp", sampling=QUICK)
     with pytest.raises(BenchError, match="nothing could be measured: rank 0: ZeroDivisionError: division by zero"):
         run.wait(30)
@@ -145,7 +145,7 @@ def test_a_run_without_a_single_time_has_failed(thread_engines: ml.Engines) -> N
     assert thread_engines.state == "ready"
 
 
-def test_who_hears_that_a_run_is_over_finds_the_engines_free(thread_engines: ml.Engines) -> None:
+def test_engines_are_free_when_listeners_are_notified_of_the_end(thread_engines: ml.Engines) -> None:
     heard: list[Any] = []
 
     def listen(run: ml.Run) -> None:
@@ -178,12 +178,12 @@ def test_unchecked_is_missing_and_not_zero(thread_engines: ml.Engines) -> None:
     ("arguments", "error", "message"),
     [
         ({"mesh": ml.DeviceMesh("tp=8")}, MeshError, "tp=8 is 8 ranks, but there are 4 engines"),
-        ({"mode": "graph"}, BenchError, "threads has no mode 'graph'; it has isolated, pipelined"),
+        ({"mode": "graph"}, BenchError, "threads does not support mode 'graph'; choose one of isolated, pipelined"),
         ({"axis": "ep"}, MeshError, "unknown axis or group 'ep'"),
         ({"sizes": "12Q"}, ParseError, "'12Q' is not a size"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_anything_starts(
+def test_invalid_arguments_are_rejected_before_anything_starts(
     thread_engines: ml.Engines, arguments: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     given = {"mesh": MESH, "collective": "all_reduce", **arguments}
@@ -192,7 +192,7 @@ def test_what_does_not_fit_is_refused_before_anything_starts(
     assert thread_engines.state == "ready"
 
 
-def test_listeners_hear_of_every_step_and_may_fail(thread_engines: ml.Engines) -> None:
+def test_listeners_are_called_after_every_step_and_may_fail(thread_engines: ml.Engines) -> None:
     heard: list[int] = []
     gate = threading.Event()
 
@@ -220,23 +220,23 @@ def test_results_can_be_read_while_it_runs(thread_engines: ml.Engines) -> None:
     assert len(run.wait(30)) >= seen
 
 
-def test_waiting_too_short_is_told_and_loses_nothing(thread_engines: ml.Engines) -> None:
+def test_a_timeout_of_wait_raises_and_keeps_the_rows(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, MESH, sizes="1K:1M", sampling=Sampling(max_s=0.1, precision=1e-9))
-    with pytest.raises(BenchError, match=r"has not ended within 0\.01 s; it goes on"):
+    with pytest.raises(BenchError, match=r"did not finish within 0\.01 s and is still running; call wait\(\) again"):
         run.wait(0.01)
     run.cancel()
     run.wait(30)
 
 
-def test_a_frame_taken_out_can_be_changed_without_harm(thread_engines: ml.Engines) -> None:
+def test_changes_of_a_returned_frame_do_not_affect_the_run(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
     frame = run.wait(30)
     frame["time_us"] = 0.0
     assert (run.results["time_us"] > 0).all()
 
 
-def test_a_saved_run_comes_back_whole(thread_engines: ml.Engines, tmp_path: Path) -> None:
-    mesh = ml.DeviceMesh("dp=2, tp=2", ranks=[0, 3, 2, 1], backends={"dp": "gloo"}).with_group("odd", [3, 1])
+def test_a_saved_run_loads_completely(thread_engines: ml.Engines, tmp_path: Path) -> None:
+    mesh = ml.DeviceMesh("dp=2, tp=2", ranks=[0, 3, 2, 1], backends={"dp": "threads"}).with_group("odd", [3, 1])
     run = ml.bench(thread_engines, mesh, ["all_reduce", "broadcast"], axis=["tp", "odd"], sizes="1K:4K", sampling=QUICK)
     run.wait(30)
     again = ml.Run.load(run.save(tmp_path / "run"))
@@ -246,7 +246,7 @@ def test_a_saved_run_comes_back_whole(thread_engines: ml.Engines, tmp_path: Path
     assert (again.plan, again.mesh, again.run_id, again.state) == (run.plan, run.mesh, run.run_id, run.state)
     assert (again.environment, again.log, again.started_at) == (run.environment, run.log, run.started_at)
     assert again.progress == run.progress
-    assert repr(again) == repr(run)
+    assert repr(again) == repr(run).replace("<Run ", "<RunData ")
     assert {file.name for file in (tmp_path / "run").iterdir()} == {
         "results.parquet",
         "results.csv",
@@ -254,8 +254,7 @@ def test_a_saved_run_comes_back_whole(thread_engines: ml.Engines, tmp_path: Path
         "samples.csv",
         "run.json",
     }
-    pd.testing.assert_frame_equal(again.wait(), run.results)
-    again.cancel()
+    assert not isinstance(again, ml.Run)  # without engines: it can neither be waited for nor cancelled
 
 
 @pytest.mark.parametrize(
@@ -267,7 +266,7 @@ def test_a_saved_run_comes_back_whole(thread_engines: ml.Engines, tmp_path: Path
         ('{"schema": 2}', "the run is incomplete: 'mesh' is missing"),
     ],
 )
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path, text: str | None, message: str) -> None:
+def test_a_folder_without_a_run_is_rejected(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
         (tmp_path / "run.json").write_text(text)
     with pytest.raises(ParseError, match=message):
@@ -281,14 +280,14 @@ def saved(thread_engines: ml.Engines, tmp_path: Path) -> Path:
     return run.save(tmp_path / "saved")
 
 
-def test_another_run_in_the_folder_is_not_overwritten_unless_told(thread_engines: ml.Engines, saved: Path) -> None:
+def test_a_different_run_in_the_folder_is_overwritten_only_on_request(thread_engines: ml.Engines, saved: Path) -> None:
     first = ml.Run.load(saved)
     ml.Report(first).save(saved / "report.md", pictures=True)
     (saved / "mine.txt").write_text("mine")
     run = ml.bench(thread_engines, MESH, axis="dp", sizes="1K", sampling=QUICK)
     run.wait(30)
     with pytest.raises(
-        BenchError, match=f"holds another run, {first.run_id}; choose another folder, or pass overwrite"
+        BenchError, match=f"holds a different run, {first.run_id}; choose another folder, or pass overwrite"
     ):
         run.save(saved)
     assert ml.Run.load(saved).run_id == first.run_id
@@ -306,23 +305,23 @@ def test_the_same_run_may_be_saved_again_and_keeps_its_report(saved: Path) -> No
     assert (saved / "report.html").exists()
 
 
-def test_a_run_that_cannot_be_read_is_not_overwritten_either(saved: Path) -> None:
+def test_a_corrupt_run_is_not_overwritten_either(saved: Path) -> None:
     run = ml.Run.load(saved)
     (saved / "run.json").write_text("{")
-    with pytest.raises(BenchError, match="holds another run; choose another folder"):
+    with pytest.raises(BenchError, match="holds a different run; choose another folder"):
         run.save(saved)
     (saved / "run.json").unlink()
-    with pytest.raises(BenchError, match="holds another run; choose another folder"):
+    with pytest.raises(BenchError, match="holds a different run; choose another folder"):
         run.save(saved)
 
 
 @pytest.mark.parametrize("name", ["results", "samples"])
 @pytest.mark.parametrize("n_bytes", [0, 10, 2000])
-def test_where_parquet_is_broken_the_csv_stands_in_and_a_warning_says_so(saved: Path, name: str, n_bytes: int) -> None:
+def test_a_corrupt_parquet_file_is_replaced_by_csv_with_a_warning(saved: Path, name: str, n_bytes: int) -> None:
     before = ml.Run.load(saved)
     path = saved / f"{name}.parquet"
     path.write_bytes(path.read_bytes()[:n_bytes])
-    with pytest.warns(UserWarning, match=f"{name}.parquet is broken; its rows were read from {name}.csv"):
+    with pytest.warns(UserWarning, match=f"{name}.parquet is corrupt; its rows were read from {name}.csv"):
         after = ml.Run.load(saved)
     for frame in ("results", "samples"):
         pd.testing.assert_frame_equal(getattr(after, frame), getattr(before, frame))
@@ -330,7 +329,7 @@ def test_where_parquet_is_broken_the_csv_stands_in_and_a_warning_says_so(saved: 
     assert f"its rows were read from {name}.csv" in after.log[-1]
 
 
-def test_where_only_the_csv_is_there_it_is_read(saved: Path) -> None:
+def test_csv_is_read_without_a_warning_if_parquet_is_missing(saved: Path) -> None:
     before = ml.Run.load(saved)
     for path in saved.glob("*.parquet"):
         path.unlink()
@@ -342,22 +341,24 @@ def cut(path: Path, n_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["middle of a row", "end of a row", "gone"])
-def test_where_the_csv_is_broken_too_an_error_says_what_to_do(saved: Path, how: str) -> None:
+def test_a_corrupt_csv_file_raises_with_a_fix(saved: Path, how: str) -> None:
     cut(saved / "samples.parquet", 100)
     csv = saved / "samples.csv"
     if how == "gone":
         csv.unlink()
     else:
         cut(csv, 20 if how == "middle of a row" else len(csv.read_bytes().splitlines(keepends=True)[-1]))
-    with pytest.raises(ParseError, match=r"is broken, and samples.csv beside it is not whole either; copy") as caught:
+    with pytest.raises(
+        ParseError, match=r"is corrupt, and samples.csv next to it is not complete either; copy"
+    ) as caught:
         ml.Run.load(saved)
     assert "Error" not in str(caught.value)
 
 
-def test_a_broken_frame_by_itself_is_a_sentence(saved: Path) -> None:
+def test_a_corrupt_frame_raises_a_readable_error(saved: Path) -> None:
     for name in ("results.parquet", "results.csv"):
         cut(saved / name, 30)
-        with pytest.raises(ParseError, match=r"this is not a whole (Parquet|CSV) file; copy it again"):
+        with pytest.raises(ParseError, match=r"not a complete (Parquet|CSV) file; copy it again"):
             ml.compare(saved / name, saved / name)
 
 
@@ -374,7 +375,7 @@ def test_the_environment_is_recorded_without_secrets(
     assert {"Run", "Host", "Library", "Software", "Settings"} == set(run.environment)
 
 
-def test_progress_estimates_what_is_left(thread_engines: ml.Engines) -> None:
+def test_progress_estimates_the_time_left(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:64K", sampling=QUICK)
     run.wait(30)
     now = run.progress

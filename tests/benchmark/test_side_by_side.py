@@ -18,7 +18,7 @@ def judged() -> pd.DataFrame:
     return judge(pd.read_csv(MEASURED))
 
 
-def test_a_captured_call_takes_as_long_as_in_nccl_tests(judged: pd.DataFrame) -> None:
+def test_a_captured_call_takes_the_same_time_as_in_nccl_tests(judged: pd.DataFrame) -> None:
     means = geometric_means(judged[judged["mode"] == "graph"])["graph"]
     assert set(means.index) == set(PROGRAMS)
     assert (means <= 1.01).sum() >= 6
@@ -33,7 +33,7 @@ def test_most_sizes_are_within_five_percent(judged: pd.DataFrame) -> None:
     assert beyond["ratio_hi"].max() < 1.06
 
 
-def test_large_pipelined_calls_take_as_long_as_in_nccl_tests(judged: pd.DataFrame) -> None:
+def test_large_pipelined_calls_take_the_same_time_as_in_nccl_tests(judged: pd.DataFrame) -> None:
     large = judged[(judged["mode"] == "pipelined") & (judged["size_bytes"] >= 1 << 20)]
     assert len(large) == 4 * 11
     assert (geometric_means(large)["pipelined"] <= 1.03).all()

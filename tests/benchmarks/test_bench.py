@@ -28,14 +28,14 @@ def two_ranks() -> Iterator[ml.Engines]:
 
 
 @pytest.mark.parametrize("size", [1024, 65536, 1 << 20])
-def test_isolated_calls_beside_an_osu_style_loop(benchmark: Any, two_ranks: ml.Engines, size: int) -> None:
+def test_isolated_calls_compared_with_an_osu_style_loop(benchmark: Any, two_ranks: ml.Engines, size: int) -> None:
     """OSU's way: a barrier, then one timed call, again and again; here summarised as meshlab does."""
     sampling = Sampling(min_batches=200, max_batches=200, precision=1e9, max_s=30)
     _compare(benchmark, two_ranks, "isolated", size, sampling, _osu_loop)
 
 
 @pytest.mark.parametrize("size", [1024, 65536, 1 << 20])
-def test_pipelined_calls_beside_a_plain_loop(benchmark: Any, two_ranks: ml.Engines, size: int) -> None:
+def test_pipelined_calls_compared_with_a_plain_loop(benchmark: Any, two_ranks: ml.Engines, size: int) -> None:
     """The way of nccl-tests: calls back to back, the time of all of them divided by their number."""
     sampling = Sampling(min_batches=60, max_batches=60, precision=1e9, max_s=30)
     _compare(benchmark, two_ranks, "pipelined", size, sampling, _back_to_back)
@@ -95,7 +95,7 @@ def _back_to_back(comm: Any, size: int) -> Any:
     return times
 
 
-def test_a_step_through_two_ranks_apart_from_the_calls(benchmark: Any, two_ranks: ml.Engines) -> None:
+def test_the_overhead_of_a_step_on_two_ranks(benchmark: Any, two_ranks: ml.Engines) -> None:
     """What a run costs beside its calls: the round, the samples back, the rows."""
     sampling = Sampling(min_batches=6, max_batches=6, warmup_batches=0, batch_us=1, precision=1e9)
 

@@ -1,1 +1,1 @@
-"""What runs on the ranks: timing and sampling. Imports neither pandas nor matplotlib."""
+"""Code that runs on the ranks: timing, sampling and descriptions. It imports neither pandas nor matplotlib."""

@@ -1,4 +1,4 @@
-"""The machine around a run: what it is, and how its GPUs are before and after."""
+"""The system around a run: hosts, software and settings, and readings of the GPUs before and after it."""
 
 from __future__ import annotations
 
@@ -61,25 +61,25 @@ SETTINGS = (
     "NCCL_TOPO_FILE",
     "OMP_NUM_THREADS",
 )
-"""The environment variables that a run records; no other one is ever read."""
+"""The environment variables that a run records. No others are read, because they may contain secrets."""
 
 _SOFTWARE = ("numpy", "pandas", "ipyparallel", "mpi4py", "mpich", "cupy-cuda12x", "cupy-cuda13x", "nccl4py")
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The settings of `SETTINGS` that are set, by name.
+    """Return the variables of `SETTINGS` that are set, by name.
 
     Examples
     --------
     >>> read_settings({"NCCL_ALGO": "Ring", "SECRET": "1"})
     {'NCCL_ALGO': 'Ring'}
     """
-    given = os.environ if environ is None else environ
-    return {name: given[name] for name in SETTINGS if name in given}
+    variables = os.environ if environ is None else environ
+    return {name: variables[name] for name in SETTINGS if name in variables}
 
 
 def software_versions() -> dict[str, str]:
-    """The versions of what measurements depend on, for what is installed."""
+    """Return the versions of the installed packages that measurements depend on."""
     versions = {"meshlab": __version__, "Python": platform.python_version()}
     for name in _SOFTWARE:
         try:
@@ -90,12 +90,13 @@ def software_versions() -> dict[str, str]:
 
 
 def usable_cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
+    # Containers and launchers pin processes to fewer cores than the host has. macOS has no such call.
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def describe_host() -> dict[str, str]:
-    """The host: name, system, processor, cores this process may use, memory."""
+    """Describe this host: its name, system, processor, usable cores and memory."""
     import psutil
 
     from meshlab.units import format_size
@@ -110,6 +111,7 @@ def describe_host() -> dict[str, str]:
 
 
 def _processor() -> str:
+    """Return the name of the processor. On Linux, platform.processor() has only its architecture."""
     if sys.platform == "linux":
         try:
             with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
@@ -122,21 +124,21 @@ def _processor() -> str:
 
 
 def describe_rank(comm: Any, firsts: Collection[int]) -> dict[str, Any]:
-    """What a rank knows of its surroundings; runs on the engines.
+    """Describe the settings and the free memory of this rank, and the hardware of its host. Runs on the engines.
 
     Parameters
     ----------
     comm : Communicator
-        The world.
+        The communicator of all ranks.
     firsts : collection of int
-        The ranks that speak for their hosts.
+        The first rank of each host, which describes the hardware for all ranks of that host.
     """
-    told: dict[str, Any] = {"settings": read_settings(), "free": memory.free_bytes(comm)}
+    facts: dict[str, Any] = {"settings": read_settings(), "free": memory.free_bytes(comm)}
     if comm.world_rank in firsts:
-        told |= {"host": nvml.read_host(), "devices": nvml.sample()}
-    return told
+        facts |= {"host": nvml.read_host(), "devices": nvml.sample()}
+    return facts
 
 
 def sample_rank(comm: Any, firsts: Collection[int]) -> list[dict[str, Any]]:
-    """How the GPUs of this rank's host are, if it speaks for the host; runs on the engines."""
+    """Return the readings of the host's GPUs on the first rank of each host, else nothing. Runs on the engines."""
     return nvml.sample() if comm.world_rank in firsts else []

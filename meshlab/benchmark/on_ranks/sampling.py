@@ -1,4 +1,4 @@
-"""Batches of calls, until the times are precise enough; runs on the engines."""
+"""Sampling: batches of calls until their times are precise enough. Runs on the engines."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.comm.backend import Mode, Timings
-from meshlab.frames.plan import PATIENCE_S
+from meshlab.frames.plan import SLOW_STEP_S
 from meshlab.frames.statistics import FEWEST_FOR_INTERVAL, is_precise, leading_warmup
 
 if TYPE_CHECKING:
     from meshlab.comm.communicator import Communicator
     from meshlab.frames.plan import Sampling
 
-__all__ = ["Batches", "Measure", "StopVote", "calls_per_batch", "take_batches", "vote_alone"]
+__all__ = ["Batches", "Measure", "StopVote", "calls_per_batch", "group_vote", "take_batches"]
 
 
 Floats = npt.NDArray[np.float64]
@@ -29,25 +29,27 @@ Measure = Callable[[Mode, int, int], Timings]
 _PROBES = 3
 
 _SLOW_S = 0.1
-"""From here on a call is slow: what talk between batches costs does not matter, and every batch has to be worth it."""
+"""Duration of a call from which on it is slow: its batches dwarf the cost of a vote, and each of them is expensive."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batches:
-    """What one rank measured, one value per batch.
+    """The measurements of one rank, one value per batch.
 
     Parameters
     ----------
     calls : numpy.ndarray
-        How many calls.
-    time_us, host_us : numpy.ndarray
-        Per call, in µs.
+        Number of calls.
+    time_us : numpy.ndarray
+        Mean time per call, in µs.
+    host_us : numpy.ndarray
+        Mean time per call until it returned to the host, in µs.
     start_us : numpy.ndarray or None
-        When each batch began on the host's clock; None unless starts were aligned.
+        Start of the batch on the clock of the host, in µs; None unless starts were aligned.
     is_warmup : numpy.ndarray
-        True for batches to leave out.
+        True for batches that are excluded from the statistics.
     stop_reason : str
-        Why sampling stopped.
+        The reason why sampling stopped: precise, time or batches.
     """
 
     calls: npt.NDArray[np.int64]
@@ -59,65 +61,56 @@ class Batches:
 
 
 class StopVote:
-    """What ranks agree on from times that all of them share: when to stop, and how long a batch is.
+    """Vote of several groups on when to stop, and on the number of calls per batch.
 
-    All parties stop together, so that none of them is measured while another one is idle already.
+    All ranks decide from the same shared times. All groups stop at the same batch, so that no group is measured while
+    another one is already idle.
 
     Parameters
     ----------
     comm : Communicator
-        Joins all ranks that take part.
-    parties : sequence of sequence of int, or numpy.ndarray
-        Who works together, as ranks of `comm`, and is as slow as the slowest of them: shape (parties, size).
+        A communicator of all ranks that vote.
+    groups : sequence of sequence of int, or numpy.ndarray
+        The ranks of each group, as ranks of `comm`, shape (groups, size). A group is as slow as its slowest rank.
     """
 
-    def __init__(self, comm: Communicator, parties: Sequence[Sequence[int]] | npt.NDArray[np.int32]) -> None:
+    def __init__(self, comm: Communicator, groups: Sequence[Sequence[int]] | npt.NDArray[np.int32]) -> None:
         self._comm = comm
-        self._parties = np.array(parties)
-        mine = np.flatnonzero((self._parties == comm.rank).any(axis=1))
+        self._groups = np.array(groups)
+        mine = np.flatnonzero((self._groups == comm.rank).any(axis=1))
         self._own = int(mine[0]) if len(mine) else None
 
     def share(self, values: Sequence[Any]) -> Floats:
-        """From values of this rank to the largest of every party: float64 of shape (parties, values)."""
+        """Return the maximum of each value over the ranks of each group: float64 of shape (groups, values)."""
         everyone = self._comm.all_gather(self._comm.xp.asarray(values, dtype="float64"))
         by_rank = np.asarray(everyone.get() if hasattr(everyone, "get") else everyone, dtype=np.float64)
-        return np.asarray(by_rank.reshape(self._comm.size, -1)[self._parties].max(axis=1))
+        return np.asarray(by_rank.reshape(self._comm.size, -1)[self._groups].max(axis=1))
 
     def own(self, values: Sequence[int]) -> int:
-        """From a value of every party to that of this rank's; the largest for a rank without a party."""
+        """Return the value of this rank's group; the maximum for a rank that is in none of the groups."""
         return max(values) if self._own is None else values[self._own]
 
 
-def vote_alone(comm: Communicator) -> StopVote:
-    """The ranks of one group agree, whatever others do."""
+def group_vote(comm: Communicator) -> StopVote:
+    """Return a vote of the ranks of one group, independent of other groups."""
     return StopVote(comm, [range(comm.size)])
 
 
 def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Sampling) -> Batches:
-    """Time a call until its times are precise enough. All ranks of the vote call it together.
+    """Time a call until its times are precise enough. Collective over the ranks of the vote.
 
-    A few single calls say how long a batch should be, then come the batches for warm-up. Then batches are taken some at
-    a time; what the ranks must agree on, such as when to stop, they work out from the times that all of them share. The
-    batch behind such a talk finds cold caches, and in the batch before it some ranks are already talking. All of these
-    are kept, and marked as warm-up. Of a slow call the first one is warm-up enough.
-
-    Parameters
-    ----------
-    measure : callable
-        Times batches of calls.
-    vote : StopVote
-        Among the ranks that take part.
-    mode : {"isolated", "pipelined", "graph"}
-        See `meshlab.comm.MODES`.
-    sampling : Sampling
-        How much.
+    A few single calls determine the number of calls per batch. Then follow batches for warm-up, and chunks of batches
+    with a vote after each chunk. All batches are kept; those that are not part of the statistics are marked as warm-up.
     """
     began = time.perf_counter()
+    # The first call connects the peers and fills the caches. If it is slow, it is the only probe and the only warm-up:
+    # what it pays once is small against 0.1 s, and every further call would delay the measurement noticeably.
     parts = [measure(mode, 1, 1)]
     counts = [1]
     shared = vote.share([parts[0].time_us[0]])
     is_slow = float(shared.max()) > 1e6 * _SLOW_S
     if not is_slow:
+        # The median ignores the first call, whose time would make the batches too short.
         parts.append(measure(mode, 1, _PROBES - 1))
         counts.append(1)
         shared = vote.share([np.median(np.concatenate([part.time_us for part in parts]))])
@@ -128,15 +121,23 @@ def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Samplin
         parts.append(measure(mode, calls, sampling.warmup_batches))
         counts.append(calls)
     marks = [np.ones(len(part.time_us), dtype=bool) for part in parts]
+    # Measure one extra batch at each end of a chunk and mark both as warm-up: ranks leave the vote's all_gather at
+    # different times and with cold caches, and during the last batch faster ranks are already in the next vote. A call
+    # above 0.1 s hides both effects, and two more of them would be expensive.
     edges = 0 if is_slow else 1
+    # The times of the slowest rank of each group, shape (groups, batches), without the batches at the edges. All ranks
+    # have the same series, so they compute the same chunks and the same decision: a rank that decided differently would
+    # deadlock the others.
     series: Floats | None = None
     reason, lead, elapsed_s = "", 0, float(shared[:, 0].max()) / 1e6
     while not reason:
         n = 0 if series is None else series.shape[1]
         chunk = min(max(FEWEST_FOR_INTERVAL, sampling.min_batches // 2), sampling.max_batches - n)
         if is_slow:
+            # A chunk cannot be interrupted, so it is limited beforehand: to the calls that fit into max_s, but at least
+            # to those that an interval needs, as far as the hard limit allows.
             wanted = max(FEWEST_FOR_INTERVAL - n, int((sampling.max_s - elapsed_s) / batch_s))
-            chunk = max(1, min(chunk, wanted, int((_patience_s(sampling) - elapsed_s) / batch_s)))
+            chunk = max(1, min(chunk, wanted, int((_hard_limit_s(sampling) - elapsed_s) / batch_s)))
         part = measure(mode, calls, chunk + 2 * edges)
         parts.append(part)
         counts.append(calls)
@@ -146,6 +147,8 @@ def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Samplin
         marks.append(mark)
         shared = vote.share([*part.time_us[inside], time.perf_counter() - began])
         series = shared[:, :-1] if series is None else np.concatenate([series, shared[:, :-1]], axis=1)
+        # The fixed number of warm-up batches may be too small, for example while a GPU raises its clocks. All groups
+        # exclude the same batches, so that their rows describe the same period.
         lead = max(leading_warmup(one) for one in series)
         elapsed_s = float(shared[:, -1].max())
         reason = _why_stop(series, lead, elapsed_s, sampling)
@@ -163,21 +166,23 @@ def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Samplin
 
 
 def calls_per_batch(call_us: float, mode: Mode, sampling: Sampling) -> int:
-    """How many calls make a batch as long as it should be."""
+    """Return the number of calls in a batch of the target duration."""
     if mode == "isolated":
         return 1
     return int(min(max(1.0, sampling.batch_us / max(call_us, 1e-3)), sampling.max_calls))
 
 
 def _why_stop(series: Floats, lead: int, elapsed_s: float, sampling: Sampling) -> str:
+    """Return the reason to stop, or an empty string to continue."""
     settled = series[:, lead:]
     n = settled.shape[1]
     if n >= sampling.min_batches and all(is_precise(one, sampling.precision) for one in settled):
         return "precise"
-    if elapsed_s >= sampling.max_s and (n >= FEWEST_FOR_INTERVAL or elapsed_s >= _patience_s(sampling)):
+    if elapsed_s >= sampling.max_s and (n >= FEWEST_FOR_INTERVAL or elapsed_s >= _hard_limit_s(sampling)):
         return "time"
     return "batches" if series.shape[1] >= sampling.max_batches else ""
 
 
-def _patience_s(sampling: Sampling) -> float:
-    return max(PATIENCE_S, sampling.max_s)
+def _hard_limit_s(sampling: Sampling) -> float:
+    """Return the time limit for slow calls, which need longer than `max_s` for an interval."""
+    return max(SLOW_STEP_S, sampling.max_s)

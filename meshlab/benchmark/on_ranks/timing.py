@@ -1,4 +1,4 @@
-"""The part of a benchmark that runs on the engines: one step, timed and checked on one rank."""
+"""Timing and checking of one step on one rank. Runs on the engines."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.on_ranks.sampling import Batches, Floats, StopVote, calls_per_batch, take_batches, vote_alone
+from meshlab.benchmark.on_ranks.sampling import Batches, Floats, StopVote, calls_per_batch, group_vote, take_batches
 from meshlab.comm.backend import Mode, Timings
 from meshlab.comm.catalog import CATALOG
-from meshlab.comm.correctness import Case, count_mistakes, encode
+from meshlab.comm.correctness import Case, count_wrong, encode
 from meshlab.comm.elements import carrier, find_dtype, find_op
 from meshlab.frames.plan import pairs_of_round
 
@@ -26,34 +26,35 @@ if TYPE_CHECKING:
 __all__ = [
     "Measured",
     "buffers",
-    "count_wrong",
+    "count_wrong_elements",
     "measure_concurrent",
     "measure_function",
     "measure_pair",
     "measure_step",
     "measure_together",
     "prepare_step",
-    "ready_step",
+    "set_up_step",
 ]
 
 
 Ints = npt.NDArray[np.int32]
 
-_CHUNK = 1 << 18  # elements checked at once, to bound the memory of the right answer
+_CHUNK = 1 << 18  # number of elements that are checked in one step, which limits the memory of the expected result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """What one rank measured in one step.
+    """The measurements of one rank in one step.
 
     Parameters
     ----------
     batches : Batches
         The times.
     n_wrong : int or None
-        Wrong elements on this rank; None when unchecked.
+        Number of wrong elements on this rank; None if unchecked.
     arrive_us : numpy.ndarray or None
-        When this rank came to the first collective of each batch of a function; None where that is its beginning.
+        For a function in isolated mode, the time at which this rank entered the first collective of each batch, in µs
+        on the clock of the host. None if that is the start of the batch.
     """
 
     batches: Batches
@@ -62,67 +63,52 @@ class Measured:
 
 
 def measure_step(comm: Communicator, step: Step, sampling: Sampling, check: bool) -> Measured:
-    """Time one step on this rank. Every rank of the group calls it.
-
-    The result is checked first, which also lets the library connect.
-
-    Parameters
-    ----------
-    comm : Communicator
-        The group.
-    step : Step
-        What to call.
-    sampling : Sampling
-        How much.
-    check : bool
-        Whether to compare the result with the right answer.
-
-    Returns
-    -------
-    Measured
-    """
-    call, n_wrong = ready_step(comm, step, check)
-    return Measured(take_batches(call.measure, vote_alone(comm), step.mode, sampling), n_wrong)
+    """Time one step in a single group. Collective over the group."""
+    call, n_wrong = set_up_step(comm, step, check)
+    return Measured(take_batches(call.measure, group_vote(comm), step.mode, sampling), n_wrong)
 
 
 def measure_together(
     comm: Communicator, everyone: Communicator, step: Step, sampling: Sampling, check: bool, groups: Ints
 ) -> Measured:
-    """`measure_step` for several groups at once, none of which stops while another one is still measured.
+    """Time one step in several groups at the same time, which all stop at the same batch. Collective over all groups.
 
     Parameters
     ----------
-    comm, step, sampling, check
-        As in `measure_step`.
+    comm : Communicator
+        The group of this rank.
     everyone : Communicator
-        Joins the ranks of all groups.
+        A communicator of the ranks of all groups.
+    step, sampling, check
+        The step, its number of batches, and whether to check its result.
     groups : numpy.ndarray
-        int32 of shape (groups, size): who is in which, as ranks of `everyone`.
+        The ranks of each group, as ranks of `everyone`: int32 of shape (groups, size).
     """
-    call, n_wrong = ready_step(comm, step, check)
+    call, n_wrong = set_up_step(comm, step, check)
     return Measured(take_batches(call.measure, StopVote(everyone, groups), step.mode, sampling), n_wrong)
 
 
-def ready_step(comm: Communicator, step: Step, check: bool) -> tuple[PreparedCall, int | None]:
-    """Make buffers and call of a step, and check its result; the buffers hold zeros afterwards."""
+def set_up_step(comm: Communicator, step: Step, check: bool) -> tuple[PreparedCall, int | None]:
+    """Allocate the buffers of a step, prepare its call, and check its result. The buffers contain zeros afterwards."""
+    # The check comes before the timed part. It is also the first call, in which the library connects the peers.
     send, out = buffers(comm, step)
     call = prepare_step(comm, step, send, out)
-    n_wrong = count_wrong(comm, step, call, send, out) if check else None
-    send[...] = 0  # zeros stay zeros, however often a reduction in place is repeated
+    n_wrong = count_wrong_elements(comm, step, call, send, out) if check else None
+    # Time with zeros: an in-place reduction adds its own output again in every call, and other values would grow to
+    # infinity or to NaN within a thousand calls. Zeros remain zeros, and libraries move them no faster.
+    send[...] = 0
     out[...] = 0
     return call, n_wrong
 
 
 def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool) -> Measured | None:
-    """Time a message with this rank's partner of the round, while the other pairs do the same.
+    """Time a message between this rank and its partner of the round; None for a rank without a partner.
 
-    Returns
-    -------
-    Measured or None
-        None for a rank without a partner.
+    Collective over the group, whose other pairs exchange messages at the same time.
     """
     pairs = pairs_of_round(comm.size, step.number)
     mine = next((pair for pair in pairs if comm.rank in pair), None)
+    # A rank without a partner calls nothing, but takes part in the barriers and votes of the group.
     work: Callable[[], object] = _nothing
     n_wrong = None
     if mine is not None:
@@ -134,7 +120,7 @@ def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool
             call = comm.prepare("send", send, dest=other, dtype=step.dtype)
         else:
             call = comm.prepare("recv", out=out, source=other, dtype=step.dtype)
-        n_wrong = count_wrong(comm, step, call, send, out, source=other) if check else None
+        n_wrong = count_wrong_elements(comm, step, call, send, out, source=other) if check else None
         work = call.enqueue
     barrier = comm.prepare("barrier").enqueue
 
@@ -150,36 +136,37 @@ def _nothing() -> None:
 
 
 def buffers(comm: Communicator, step: Step) -> tuple[Any, Any]:
-    """The input and the output of a step, uninitialised.
-
-    In place, the smaller one is this rank's part of the larger one, where NCCL wants it.
-    """
+    """Allocate the input and the output of a step, uninitialised."""
     if step.count is None or step.dtype is None:
-        raise TypeError("a function of the user's own has no buffers here")
+        raise TypeError("a function allocates its own buffers")
     row, dtype = CATALOG[step.collective], carrier(find_dtype(step.dtype))
     n_send = row.elements("sends", step.count, comm.size)
     n_out = row.elements("receives", step.count, comm.size)
     if step.collective == "send":
-        n_out = n_send  # on the other side
+        n_out = n_send  # for the receiver, which runs the same step
     if not step.in_place:
         return comm.empty(n_send, dtype), comm.empty(n_out, dtype)
-    whole = comm.empty(max(n_send, n_out), dtype)
-    own = whole[comm.rank * step.count :][: step.count]
-    return (own if n_send < n_out else whole), (own if n_out < n_send else whole)
+    # NCCL's in-place layout: the smaller buffer is this rank's block of the larger one, and equal buffers are the same.
+    larger = comm.empty(max(n_send, n_out), dtype)
+    block = larger[comm.rank * step.count :][: step.count]
+    return (block if n_send < n_out else larger), (block if n_out < n_send else larger)
 
 
 def prepare_step(comm: Communicator, step: Step, send: Any, out: Any) -> PreparedCall:
-    """The call of a step: messages go round in a ring, as in nccl-tests, and parts of unequal size are equal."""
+    """Prepare the call of a step on its buffers."""
     row, n = CATALOG[step.collective], comm.size
     arguments: dict[str, Any] = {"op": step.op, "root": step.root, "dtype": step.dtype}
     if row.peers:
+        # A ring, as in sendrecv_perf of nccl-tests: every rank sends to the next one and receives from the previous
+        # one, which loads all ranks in the same way.
         arguments |= {"dest": (comm.rank + 1) % n, "source": (comm.rank - 1) % n}
     if row.counted:
+        # Equal chunks: the sizes of all_to_all_v are then comparable with those of all_to_all.
         arguments |= {"send_counts": [step.count] * n, "recv_counts": [step.count] * n}
     return comm.prepare(step.collective, send, out, **arguments)
 
 
-def count_wrong(
+def count_wrong_elements(
     comm: Communicator,
     step: Step,
     call: Callable[[], object],
@@ -188,32 +175,35 @@ def count_wrong(
     *,
     source: int | None = None,
 ) -> int:
-    """Make the call once on rank-coded data and count the elements of this rank's output that are not right.
+    """Run the call once on rank-coded data, and return the number of wrong elements in this rank's output.
 
     Parameters
     ----------
-    comm, step, call, send, out
-        The group, the step, its prepared call and the buffers of that.
+    comm, step : Communicator, Step
+        The group and the step.
+    call, send, out
+        The prepared call and its buffers, whose contents are overwritten.
     source : int, optional
-        From whom a message comes, as a rank of the group; the neighbour in the ring when left out.
+        The rank of the group that sends a message. By default the previous rank of the ring.
     """
     if step.dtype is None or step.count is None:
-        raise TypeError("a function of the user's own has no right answer")
+        raise TypeError("a function has no expected result")
     row, dtype, op = CATALOG[step.collective], find_dtype(step.dtype), find_op(step.op) if step.op else None
     receives = row.has("receives", step.root in (None, comm.rank))
-    if step.collective == "send":  # what comes is checked where it comes to
+    if step.collective == "send":  # only the receiver can check a message
         row, receives = CATALOG["recv"], source is not None and _is_receiver(comm, step)
 
     def value(member: int, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         return encode(comm.ranks[member], index, dtype, op)
 
     if not step.in_place:
-        out[...] = 125  # no rank-coded value and no sum of few of them
+        # Neither a rank-coded value nor a sum of a few of them, so that elements that were not written count as wrong.
+        out[...] = 125
     for first in range(0, send.size, _CHUNK):
         index = np.arange(first, min(first + _CHUNK, send.size))
         send[first : first + len(index)] = comm.xp.asarray(value(comm.rank, index).view(send.dtype))
     call()
-    if row.answer is None or not receives:
+    if row.expected is None or not receives:
         return 0
     case = Case(
         value=value,
@@ -230,7 +220,7 @@ def count_wrong(
         index = np.arange(first, min(first + _CHUNK, out.size))
         part = out[first : first + len(index)]
         got = np.asarray(part.get() if hasattr(part, "get") else part).view(dtype)
-        wrong += count_mistakes(got, row.answer(case, index))
+        wrong += count_wrong(got, row.expected(case, index))
     return wrong
 
 
@@ -241,23 +231,19 @@ def _is_receiver(comm: Communicator, step: Step) -> bool:
 def measure_concurrent(
     comm: Communicator, other: Communicator, step: Step, sampling: Sampling, check: bool
 ) -> tuple[Measured, Measured]:
-    """Time both collectives of a step, each while the other one runs. Every rank of both groups calls it.
+    """Time both collectives of a step, each while the other one repeats. Collective over all groups of both axes.
 
     Parameters
     ----------
     comm, other : Communicator
-        The group of the step, and the group of the concurrent step.
-    step : Step
-        A step with a concurrent one.
-    sampling : Sampling
-        How much, for each of the two.
-    check : bool
-        Whether to compare the results with the right answers.
+        This rank's group of the step's axis, and its group of the concurrent axis.
+    step, sampling, check
+        A step with a concurrent step, the number of batches of each, and whether to check the results.
 
     Returns
     -------
     tuple of Measured
-        The step's own measurement, and that of the concurrent step.
+        The measurements of the step, and of the concurrent step.
     """
     if step.concurrent is None:
         raise TypeError("the step has no concurrent step")
@@ -267,20 +253,23 @@ def measure_concurrent(
 
 
 class _Concurrent:
-    """One of the two collectives: it is timed, or it is the load."""
+    """One of two concurrent collectives. It is timed under load, or it is the load."""
 
     def __init__(self, comm: Communicator, step: Step, sampling: Sampling, check: bool) -> None:
         self.comm = comm
         self.step = step
         self.call: PreparedCall
-        self.call, self.n_wrong = ready_step(comm, step, check)
-        self.vote = vote_alone(comm)
-        alone = self.call.measure(step.mode, 1, 3)
-        call_us = float(self.vote.share([sorted(alone.time_us)[1]]).max())
+        self.call, self.n_wrong = set_up_step(comm, step, check)
+        self.vote = group_vote(comm)
+        # As load, the collective votes after every block of calls. Blocks of one batch keep the votes rare, but still
+        # stop the load soon. The median of three calls ignores the first one.
+        probe = self.call.measure(step.mode, 1, 3)
+        call_us = float(self.vote.share([sorted(probe.time_us)[1]]).max())
         self.calls = calls_per_batch(call_us, "pipelined", sampling)
 
     def measure_under_load(self, load: _Concurrent, sampling: Sampling) -> Measured:
         """Take batches while the other collective repeats in a second thread."""
+        # The two threads use different communicators, so neither library nor backend mixes up their calls.
         is_over = threading.Event()
         errors: list[BaseException] = []
         thread = threading.Thread(target=load.repeat, args=(is_over, errors), name="meshlab load", daemon=True)
@@ -295,7 +284,10 @@ class _Concurrent:
         return Measured(batches, self.n_wrong)
 
     def repeat(self, is_over: threading.Event, errors: list[BaseException]) -> None:
-        """Repeat the collective until every rank of this group has finished measuring the other one."""
+        """Repeat the collective until all ranks of this group have finished measuring the other one."""
+        # A rank cannot stop alone, because its group would wait for it in the next call. So the ranks vote, and the
+        # load continues as long as one of them still measures. A few calls of the load may therefore be unnecessary,
+        # but no batch is measured without load.
         try:
             is_needed = True
             while is_needed:
@@ -314,73 +306,73 @@ def measure_function(
     groups: npt.NDArray[np.int32],
     function: Callable[[Communicator], Any],
 ) -> Measured:
-    """Time a function on this rank. Every rank of every group calls it, and all of them stop together.
-
-    The function is called once. What it returns is timed when that can be called; else the function itself is, so that
-    the first call was its warm-up. In isolated mode it is noted when this rank comes to the first collective of each
-    call, because the rank that comes last is the one that the others wait for.
+    """Time a user-defined function, in all groups at the same time. Collective over all groups.
 
     Parameters
     ----------
-    comm, everyone, step, sampling, groups
-        As in `meshlab.benchmark.on_ranks.timing.measure_together`.
+    comm : Communicator
+        The group of this rank.
+    everyone : Communicator
+        A communicator of the ranks of all groups.
+    step, sampling
+        The step, and its number of batches.
+    groups : numpy.ndarray
+        The ranks of each group, as ranks of `everyone`: int32 of shape (groups, size).
     function : callable
-        ``function(comm)``.
-
-    Returns
-    -------
-    Measured
-        Without a count of wrong elements: nobody knows what is right.
+        Called as ``function(comm)``. If it returns a callable, that is timed; otherwise the function itself is timed,
+        and the first call was its warm-up.
     """
-    made = function(comm)
-    watch = _Arrivals(comm, made if callable(made) else lambda: function(comm))
+    returned = function(comm)
+    recorder = _Arrivals(comm, returned if callable(returned) else lambda: function(comm))
     barrier = comm.prepare("barrier").enqueue
     arrivals: list[float] = []
 
     def measure(mode: Mode, calls: int, batches: int) -> Timings:
         if mode != "isolated":
-            return comm.backend.measure(watch.work, barrier, mode, calls, batches)
-        with watch.noting() as times:
-            timings = comm.backend.measure(watch.noted, barrier, mode, calls, batches)
-        arrivals.extend(times[-batches:])  # those before were the backend's own warm-up
+            return comm.backend.measure(recorder.work, barrier, mode, calls, batches)
+        # A function may compute before it communicates. The rank that enters the first collective last is the one that
+        # the others wait for, so lateness is measured there and not at the start of the batch.
+        with recorder.recording() as times:
+            timings = comm.backend.measure(recorder.timed_work, barrier, mode, calls, batches)
+        arrivals.extend(times[-batches:])  # the calls before them are warm-up of the backend
         return timings
 
-    with comm.backend.local():  # on a GPU, the function's own kernels are timed too
+    with comm.backend.local():  # on a GPU, this includes the kernels of the function in the measured time
         batches = take_batches(measure, StopVote(everyone, groups), step.mode, sampling)
     return Measured(batches, None, np.array(arrivals) if arrivals else None)
 
 
 class _Arrivals:
-    """Notes when a rank enters the first collective of each call of `work`."""
+    """Record the time at which a rank enters the first collective of each call of `work`."""
 
     def __init__(self, comm: Communicator, work: Callable[[], object]) -> None:
         self.work = work
         self._comm = comm
         self._times: list[float] = []
-        self._is_under_way = False
+        self._is_waiting = False
 
-    def noted(self) -> None:
-        """Call `work`; where it makes no collective, its beginning counts."""
+    def timed_work(self) -> None:
+        """Call `work` and record its first collective; without a collective, record its start."""
         self._times.append(time.perf_counter_ns() / 1e3)
-        self._is_under_way = True
+        self._is_waiting = True
         self.work()
-        self._is_under_way = False
+        self._is_waiting = False
 
     @contextmanager
-    def noting(self) -> Iterator[list[float]]:
-        """Listen to the communicator; gives the list that the times, in µs, are put in."""
+    def recording(self) -> Iterator[list[float]]:
+        """Observe the communicator within a ``with`` block. The value is the list that receives the times, in µs."""
         self._times = []
-        told = self._comm._on_enter
+        previous = self._comm._on_enter
 
         def enter() -> None:
-            if self._is_under_way:
-                self._is_under_way = False
+            if self._is_waiting:
+                self._is_waiting = False
                 self._times[-1] = time.perf_counter_ns() / 1e3
-            if told is not None:
-                told()
+            if previous is not None:
+                previous()
 
         self._comm._on_enter = enter
         try:
             yield self._times
         finally:
-            self._comm._on_enter = told
+            self._comm._on_enter = previous

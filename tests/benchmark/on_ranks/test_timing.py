@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark.on_ranks.sampling import vote_alone, take_batches
+from meshlab.benchmark.on_ranks.sampling import group_vote, take_batches
 from meshlab.benchmark.on_ranks.timing import buffers, count_wrong_elements, measure_step, prepare_step
 from meshlab.comm.backend import Timings
 from meshlab.comm.backends.threads import ThreadBackend, ThreadWorld
@@ -41,7 +41,7 @@ def test_buffers_have_the_sizes_of_the_catalog(thread_engines: ml.Engines) -> No
         assert thread_engines.run(look, MESH, axis="tp")["value"].tolist() == [[True, True, True]] * 4
 
 
-def test_right_results_count_as_right(engines: ml.Engines) -> None:
+def test_correct_results_have_no_wrong_elements(engines: ml.Engines) -> None:
     for step in steps(in_place=[True, False], dtype=["float32", "bfloat16"], op=["sum", "avg"], root=1):
         frame = engines.run(measure_step, MESH, axis="tp", arguments=(step, Sampling(max_s=0.01, min_batches=6), True))
         assert frame["error"].isna().all(), frame["error"].tolist()
@@ -49,7 +49,7 @@ def test_right_results_count_as_right(engines: ml.Engines) -> None:
 
 
 @pytest.mark.parametrize("collective", MEASURABLE)
-def test_a_planted_wrong_element_is_counted(
+def test_a_wrong_element_is_counted(
     thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch, collective: str
 ) -> None:
     honest = ThreadBackend.prepare
@@ -77,7 +77,7 @@ def test_a_planted_wrong_element_is_counted(
     assert thread_engines.run(count, MESH, axis="tp")["value"].tolist() == [0, 0, 3, 0]
 
 
-def test_all_ranks_stop_alike_and_say_why(engines: ml.Engines) -> None:
+def test_all_ranks_stop_at_the_same_batch_with_a_reason(engines: ml.Engines) -> None:
     (step,) = steps(collective="all_reduce")
     cases = {
         "batches": Sampling(precision=1e-9, min_batches=6, max_batches=12, max_s=60),
@@ -98,7 +98,7 @@ def test_all_ranks_stop_alike_and_say_why(engines: ml.Engines) -> None:
         assert (~batches[0].is_warmup).sum() >= 6
 
 
-def test_groups_stop_together_so_that_none_is_measured_beside_idle_ones() -> None:
+def test_groups_stop_together_so_that_none_is_measured_next_to_idle_ones() -> None:
     """A call takes 2 ms alone and 6 ms while the other group works; one group needs more batches than the other."""
     last = {0: -1.0, 1: -1.0}
     random = np.random.default_rng(0)
@@ -140,7 +140,7 @@ def test_a_slow_function_is_called_few_times_and_still_has_an_interval() -> None
 
 
 @pytest.mark.parametrize(("call_s", "n"), [(1.5, 6), (4.0, 2), (30.0, 1)])
-def test_of_very_slow_calls_there_are_few(monkeypatch: pytest.MonkeyPatch, call_s: float, n: int) -> None:
+def test_very_slow_calls_are_measured_few_times(monkeypatch: pytest.MonkeyPatch, call_s: float, n: int) -> None:
     now = [0.0]
     monkeypatch.setattr("meshlab.benchmark.on_ranks.sampling.time.perf_counter", lambda: now[0])
 
@@ -150,12 +150,12 @@ def test_of_very_slow_calls_there_are_few(monkeypatch: pytest.MonkeyPatch, call_
         return Timings(times, times, None)
 
     comm = ml.Communicator(ThreadWorld(1).backend(0))
-    taken = take_batches(measure, vote_alone(comm), "pipelined", Sampling())
+    taken = take_batches(measure, group_vote(comm), "pipelined", Sampling())
     assert (~taken.is_warmup).sum() == n
     assert taken.stop_reason == "time"
 
 
-def test_isolated_calls_come_one_by_one_with_their_starts(engines: ml.Engines) -> None:
+def test_isolated_calls_are_single_and_have_start_times(engines: ml.Engines) -> None:
     (step,) = steps(collective="all_reduce", mode="isolated")
     values = engines.run(measure_step, MESH, axis="tp", arguments=(step, Sampling(max_s=0.05), False))["value"]
     assert all((value.batches.calls == 1).all() for value in values)
