@@ -1,4 +1,4 @@
-"""Compares two runs row by row: how much slower or faster, how sure, and what differs between them besides."""
+"""Comparison of two runs, row by row: ratios of times with intervals, verdicts, and other differences of the runs."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ __all__ = [
     "Side",
     "compare",
     "differences",
+    "distinguishing_columns",
     "load_side",
     "matching_keys",
     "row_name",
-    "telling_columns",
 ]
 
 
@@ -56,7 +56,7 @@ KEYS = (
     "n_ranks",
     "size_bytes",
 )
-"""The columns in which two rows must agree to be compared."""
+"""The columns in which two rows must be equal to be compared."""
 
 _COLUMN_WORDS = {
     "n_ranks": "ranks",
@@ -68,25 +68,26 @@ _COLUMN_WORDS = {
     "dst_rank": "destination rank",
 }
 
+# Times of meshlab and of nccl-tests on GPUs are comparable with each other, times of a GPU and a CPU are not.
 _KINDS = {"nccl": "a GPU", "nccl-tests": "a GPU"}
 
-_FEWEST_BATCHES = 6
+_FEWEST_BATCHES = 6  # a shorter series does not show its autocorrelation
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that is not the same on both sides.
+    """A property that differs between the two sides of a comparison.
 
     Parameters
     ----------
     what : str
-        Such as GPU, library, mode, or the name of a variable.
+        The property: GPU, library, source, a column, or an environment variable.
     before, after : str
-        What the sides say; ``"unknown"`` when a side does not.
+        Its values; ``"unknown"`` or ``"not recorded"`` if a side does not have it.
     blocks : bool
-        True if times must not be compared across it, except with ``anyway=True``.
+        True if times are comparable only if this property is equal, unless ``anyway=True`` is passed.
     """
 
     what: str
@@ -100,7 +101,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Side:
-    """One side: its results, and the batches behind them where there are any."""
+    """One side of a comparison: its results, and the times of their batches as far as samples are available."""
 
     results: pd.DataFrame
     batches: dict[tuple[Any, ...], Floats]
@@ -108,57 +109,57 @@ class Side:
 
     @cached_property
     def time_us(self) -> Floats:
-        """Times that may be compared; NaN where there is none, and where the run failed or the result was wrong."""
+        """The comparable times of all rows, in µs. NaN for failed rows, wrong results, and rows without a time."""
         usable = ~self.results["status"].isin(["failed"]) & (self.results["time_us"] > 0) & ~self.is_wrong
         return self.results["time_us"].where(usable).to_numpy(dtype=np.float64)
 
     @cached_property
     def intervals_us(self) -> Floats:
-        """Shape (rows, 2): both ends of the interval, NaN where there is none."""
+        """The bounds of the intervals of all rows, in µs: shape (rows, 2), NaN for rows without an interval."""
         return self.results[["time_us_lo", "time_us_hi"]].to_numpy(dtype=np.float64)
 
     @cached_property
     def is_wrong(self) -> npt.NDArray[np.bool_]:
-        """Whether the result of a row was wrong."""
+        """True for rows with a wrong result."""
         wrong = (self.results["status"] == "wrong").fillna(value=False) | self.results["n_wrong"].gt(0).fillna(False)
         return wrong.to_numpy(dtype=bool)
 
     @cached_property
     def steps(self) -> list[tuple[Any, ...]]:
-        """The key of the samples of each row, see `STEP`."""
+        """The values of the columns `STEP` of each row, which are the keys of `batches`."""
         return _tuples(self.results, STEP)
 
     def groups(self, keys: Sequence[str]) -> dict[tuple[Any, ...], list[int]]:
-        """The rows that share a key."""
+        """Return the indices of the rows of each key: the repeats of a measurement."""
         rows: dict[tuple[Any, ...], list[int]] = {}
         for index, key in enumerate(_tuples(self.results, keys)):
             rows.setdefault(key, []).append(index)
         return rows
 
     def launches(self, rows: Sequence[int]) -> list[Floats]:
-        """The times of the batches behind these rows, in order, the slowest rank of each: one series per launch."""
+        """Return one series per launch: the times of the batches of these rows, in order, of the slowest rank each."""
         found: dict[tuple[Any, ...], list[Floats]] = {}
         for row in rows:
             series = self.batches.get(self.steps[row])
             if series is not None and series.size >= _FEWEST_BATCHES and self.time_us[row] > 0:
-                found.setdefault(self.steps[row][:2], []).append(series)
+                found.setdefault(self.steps[row][:2], []).append(series)  # by run_id and launch
         return [np.concatenate(parts) for parts in found.values()]
 
 
 def plain(value: Any) -> Any:
-    """None for anything missing."""
+    """Return a value, or None for any kind of missing value."""
     import pandas as pd
 
     return None if value is pd.NA or value is None or value != value else value
 
 
 def _tuples(frame: pd.DataFrame, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """The rows as tuples of these columns, None for anything missing."""
+    """Return the rows as tuples of these columns, with None for missing values, so that they can be keys."""
     return list(zip(*([plain(value) for value in frame[name].tolist()] for name in names), strict=True))
 
 
 def load_side(source: Any, label: str) -> Side:
-    """Read one side of a comparison; see `compare` for what it takes."""
+    """Return one side of a comparison from anything that `compare` accepts."""
     results, samples, name = as_frames(source, read_other=read_nccl_tests)
     if not len(results):
         raise BenchError(f"{name or label} has no results to compare")
@@ -166,7 +167,7 @@ def load_side(source: Any, label: str) -> Side:
 
 
 def _batches(samples: pd.DataFrame) -> dict[tuple[Any, ...], Floats]:
-    """For each step and group, the time of every batch that counts: the slowest rank."""
+    """Return the times of the batches of each step and group, in order: the slowest rank, without warm-up."""
     if not len(samples):
         return {}
     good = ~samples["is_warmup"].fillna(value=False).astype(bool) & (samples["status"].fillna("ok") == "ok")
@@ -176,6 +177,7 @@ def _batches(samples: pd.DataFrame) -> dict[tuple[Any, ...], Floats]:
         .max()
         .reset_index()
     )
+    # The rows are sorted by step, so the series are consecutive: split them where the step changes.
     number = slowest.groupby(list(STEP), dropna=False, sort=False).ngroup().to_numpy()
     starts = np.flatnonzero(np.diff(number, prepend=-1))
     series = np.split(slowest["time_us"].to_numpy(dtype=np.float64), starts[1:])
@@ -183,7 +185,7 @@ def _batches(samples: pd.DataFrame) -> dict[tuple[Any, ...], Floats]:
 
 
 def differences(before: Side, after: Side) -> tuple[Difference, ...]:
-    """How two sides differ, what blocks a comparison first."""
+    """Return the differences between two sides. Those that block a comparison come first."""
     found = [
         difference
         for what, name in (("GPU", "gpu"), ("library", "library"))
@@ -194,11 +196,13 @@ def differences(before: Side, after: Side) -> tuple[Difference, ...]:
     old, new = (side.results.attrs.get("environment") or {} for side in (before, after))
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
-            found.append(Difference(name, str(old.get(name, "not seen")), str(new.get(name, "not seen")), blocks=False))
+            before_text, after_text = (str(values.get(name, "not recorded")) for values in (old, new))
+            found.append(Difference(name, before_text, after_text, blocks=False))
     return tuple(sorted(found, key=lambda difference: not difference.blocks))
 
 
 def _attr_difference(what: str, old: Any, new: Any) -> Difference | None:
+    """Compare an entry of `attrs`. Only two known GPUs block the comparison."""
     if not (old or new) or old == new:
         return None
     return Difference(what, str(old or "unknown"), str(new or "unknown"), what == "GPU" and bool(old and new))
@@ -213,6 +217,8 @@ def _source_difference(before: Side, after: Side) -> list[Difference]:
 
 
 def _column_difference(name: str, before: Side, after: Side) -> Difference | None:
+    """Compare the values of a column. It blocks the comparison if both sides have values, but none in common."""
+    # Sides that share some sizes are compared at those, so different ranges of sizes are not worth mentioning.
     old, new = (set(side.results[name].dropna().unique().tolist()) for side in (before, after))
     if old == new or (name == "size_bytes" and old & new):
         return None
@@ -224,9 +230,9 @@ def _column_difference(name: str, before: Side, after: Side) -> Difference | Non
 
 
 def matching_keys(before: Side, after: Side, *, anyway: bool) -> list[str]:
-    """The columns by which rows are matched: those that both sides know, and that have a value in common.
+    """Return the columns by which rows are matched: those that have values on both sides.
 
-    With `anyway`, columns without a common value are left out, except the collective and the size.
+    With `anyway`, columns without a common value are ignored, except the collective and the size.
     """
     keys = []
     for name in KEYS:
@@ -238,7 +244,7 @@ def matching_keys(before: Side, after: Side, *, anyway: bool) -> list[str]:
 
 
 CLEAR_WITHOUT_INTERVAL = 1.25
-"""Below this, one single reading per side proves nothing: small messages vary that much from run to run."""
+"""Smallest ratio of two single times that gets a verdict. Below it, small messages vary as much from run to run."""
 
 _SIGNS = {"WRONG": "✕", "SLOWER": "▲", "FASTER": "▼", "SAME": "=", "UNCLEAR": "?"}
 
@@ -246,8 +252,9 @@ _WORDS = {"WRONG": "WRONG", "SLOWER": "slower", "FASTER": "faster", "SAME": "the
 
 _ORDER = ("WRONG", "SLOWER", "FASTER", "UNCLEAR", "SAME")
 
-# The group before the axis, because its name mostly includes that of the axis.
-_TELLING = (
+# The columns that may appear in the name of a row, in this order. The group comes before the axis, because its name
+# usually contains that of the axis.
+_NAMING = (
     "collective",
     "op",
     "dtype",
@@ -269,26 +276,28 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `compare` found.
+    """The result of `compare`.
 
     Parameters
     ----------
     rows : pandas.DataFrame
-        One row per pair of rows, with the columns that they were matched by and
+        One row per pair of matching rows, with the columns by which they were matched, and
 
-        - before_us, after_us: the times; ratio: after / before, above 1 is slower; ratio_lo, ratio_hi: its 95 %
-          interval, missing when nothing is known about the noise;
-        - p: probability of such a ratio by chance, corrected for the number of rows (Benjamini and Hochberg);
-        - verdict: WRONG, SLOWER, FASTER, SAME or UNCLEAR; basis: what the interval rests on;
-        - note: why there is no ratio.
+        - ``before_us``, ``after_us``: the times, in µs;
+        - ``ratio``: after / before, so that a ratio above 1 is slower;
+        - ``ratio_lo``, ``ratio_hi``: the 95 % interval of the ratio, NaN if the noise is unknown;
+        - ``p``: the probability of such a ratio by chance, adjusted for the number of rows (Benjamini and Hochberg);
+        - ``verdict``: WRONG, SLOWER, FASTER, SAME or UNCLEAR;
+        - ``basis``: the data that the interval is computed from: samples, intervals, repeats, or single for none;
+        - ``note``: the reason why there is no ratio, or why it is not trusted.
     differences : tuple of Difference
-        What is not the same on both sides.
+        Properties that differ between the sides.
     only_before, only_after : int
-        Rows that have no counterpart.
+        Number of rows without a counterpart on the other side.
     effect : float
-        The relative difference from which on a difference matters.
+        The smallest relative difference that matters.
     before, after : str
-        The names of the sides.
+        Names of the sides.
     """
 
     rows: pd.DataFrame = field(repr=False)
@@ -300,7 +309,14 @@ class Comparison:
     after: str
 
     def frame(self) -> pd.DataFrame:
-        """Return the comparison as a frame, with the columns of `rows`."""
+        """Return the comparison as a frame, with the columns of `rows`.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.compare(ml.example(), ml.example()).frame()["verdict"].value_counts().to_dict()
+        {'SAME': 168}
+        """
         return self.rows.copy()
 
     def plot(self, **options: Any) -> Axes:
@@ -311,39 +327,50 @@ class Comparison:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many rows got each verdict."""
+        """The number of rows with each verdict."""
         return {verdict: int((self.rows["verdict"] == verdict).sum()) for verdict in _ORDER}
 
     @property
     def headline(self) -> str:
-        """The verdict in one sentence."""
+        """A summary: the number of rows with each verdict, and the most extreme row."""
         counts, n = self.counts, len(self.rows)
         parts = [f"{counts[verdict]} {_WORDS[verdict]}" for verdict in _ORDER if counts[verdict]]
         sentence = f"{n} {'row' if n == 1 else 'rows'} compared: {', '.join(parts)}"
-        telling = telling_columns(self.rows)
+        columns = distinguishing_columns(self.rows)
         wrong = self.rows[self.rows["verdict"] == "WRONG"]
         if len(wrong):
-            named = [row_name(row, telling) for _, row in wrong.head(_MOST_NAMED).iterrows()]
+            named = [row_name(row, columns) for _, row in wrong.head(_MOST_NAMED).iterrows()]
             more = f" and {len(wrong) - len(named)} more" if len(wrong) > len(named) else ""
             sentence += f". Wrong: {', '.join(named)}{more}"
         for verdict, pick, extreme in (("SLOWER", "idxmax", "Slowest"), ("FASTER", "idxmin", "Fastest")):
             rows = self.rows[self.rows["verdict"] == verdict]
             if len(rows):
                 row = rows.loc[getattr(rows["ratio"], pick)()]
-                return f"{sentence}. {extreme}: {row_name(row, telling)}, {_ratio(row)}."
+                return f"{sentence}. {extreme}: {row_name(row, columns)}, {_ratio(row)}."
         return f"{sentence}."
 
     def regressions(self, threshold: float = 0.05) -> pd.DataFrame:
-        """Rows that are slower by more than `threshold` and surely so, and rows whose results are wrong after.
+        """Return the rows that became slower or wrong.
+
+        Parameters
+        ----------
+        threshold : float, default 0.05
+            Smallest relative slowdown of a row.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The rows with the verdict SLOWER and a ratio of at least 1 + `threshold`, and the rows with the verdict
+            WRONG, with the columns of `rows`.
 
         Examples
         --------
+        >>> import meshlab as ml
         >>> import pandas as pd
-        >>> from meshlab.analysis.comparison import compare
         >>> row = dict(collective="all_reduce", size_bytes=1024, time_us=10.0, time_us_lo=9.9, time_us_hi=10.1)
         >>> before = pd.DataFrame([row])
         >>> after = before.assign(time_us=12.0, time_us_lo=11.9, time_us_hi=12.1)
-        >>> compare(before, after).regressions(0.1)[["size_bytes", "verdict"]]
+        >>> ml.compare(before, after).regressions(0.1)[["size_bytes", "verdict"]]
            size_bytes verdict
         0        1024  SLOWER
         """
@@ -352,15 +379,15 @@ class Comparison:
 
     def _notes(self) -> list[str]:
         notes = []
-        for n, side in ((self.only_before, "before"), (self.only_after, "after")):
+        for n, side, other in ((self.only_before, "before", "after"), (self.only_after, "after", "before")):
             if n:
-                notes.append(f"{n} {'row' if n == 1 else 'rows'} only {side}")
+                notes.append(f"{n} {'row' if n == 1 else 'rows'} {side} without a counterpart {other}")
         if (self.rows["basis"] == "single").any():
             notes.append(
-                f"single values have no interval: below {CLEAR_WITHOUT_INTERVAL:g}× they are unclear; repeat the runs"
+                f"single times have no interval: ratios below {CLEAR_WITHOUT_INTERVAL:g} are unclear; repeat the runs"
             )
         if self.rows["basis"].str.contains("1 launch").any():
-            notes.append("one launch cannot show how much launches differ")
+            notes.append("one launch does not show the variation between launches; measure several")
         return notes
 
     def __repr__(self) -> str:
@@ -375,10 +402,10 @@ class Comparison:
         lines = [self.headline]
         lines += [f"  {'!' if difference.blocks else '·'} {difference}" for difference in self.differences]
         lines += [f"  · {note}" for note in self._notes()]
-        rows, telling = _by_interest(self.rows), telling_columns(self.rows)
+        rows, columns = _by_interest(self.rows), distinguishing_columns(self.rows)
         for _, row in rows.head(20).iterrows():
             time = f"{format_time_us(row['before_us'])} → {format_time_us(row['after_us'])}"
-            name = row_name(row, telling)
+            name = row_name(row, columns)
             lines.append(f"  {_SIGNS[row['verdict']]} {row['verdict']:<7} {name}: {time}, {_ratio(row)}")
         if len(rows) > 20:
             lines.append(f"  … {len(rows) - 20} more rows in .frame()")
@@ -391,9 +418,9 @@ class Comparison:
                 (difference.what, difference.before, difference.after, "not comparable" if difference.blocks else "")
                 for difference in self.differences
             ]
-            parts.append(table(["differs", "before", "after", ""], rows))
-        telling = telling_columns(self.rows)
-        header = ["", "verdict", "row", "before", "after", "after / before", "95 % interval", "rests on"]
+            parts.append(table(["difference", "before", "after", ""], rows))
+        columns = distinguishing_columns(self.rows)
+        header = ["", "verdict", "row", "before", "after", "after / before", "95 % interval", "basis"]
         parts.append(
             table(
                 header,
@@ -401,7 +428,7 @@ class Comparison:
                     (
                         _SIGNS[row["verdict"]],
                         row["verdict"],
-                        row_name(row, telling),
+                        row_name(row, columns),
                         format_time_us(row["before_us"]),
                         format_time_us(row["after_us"]),
                         "–" if math.isnan(row["ratio"]) else f"{row['ratio']:.3g}×",
@@ -413,11 +440,12 @@ class Comparison:
             )
         )
         parts += [f'<div class="ml-sub">{escape(note)}</div>' for note in self._notes()]
-        subtitle = f"{self.before} → {self.after}; a difference below {self.effect:.0%} does not matter"
+        subtitle = f"{self.before} → {self.after} · smallest relevant difference {self.effect:.0%}"
         return card(self.headline, subtitle, *parts)
 
 
 def _by_interest(frame: pd.DataFrame) -> pd.DataFrame:
+    """Sort the rows by verdict, and then by their relative difference, the largest first."""
     rank = frame["verdict"].map({verdict: index for index, verdict in enumerate(_ORDER)})
     far = -np.abs(np.log(frame["ratio"].fillna(1.0)))
     return (
@@ -425,32 +453,36 @@ def _by_interest(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def telling_columns(frame: pd.DataFrame) -> list[str]:
-    """The first few columns that tell apart, but for the size, all rows that can be told apart.
+def distinguishing_columns(frame: pd.DataFrame) -> list[str]:
+    """Return the columns that are needed in the names of rows, in addition to the size, to make the names unique.
 
     Examples
     --------
     >>> import pandas as pd
     >>> rows = [("all_reduce", "sum", "tp_0"), ("all_gather", None, "tp_0"), ("all_gather", None, "dp_0")]
-    >>> telling_columns(pd.DataFrame(rows, columns=["collective", "op", "group"]))
+    >>> distinguishing_columns(pd.DataFrame(rows, columns=["collective", "op", "group"]))
     ['collective', 'group']
     """
-    telling: list[str] = []
+    # Greedy: a column is added if it distinguishes more rows than the columns before it.
+    columns: list[str] = []
     distinct = 1
-    for name in _TELLING:
+    for name in _NAMING:
         if name not in frame:
             continue
-        found = len(frame[[*telling, name]].drop_duplicates())
+        found = len(frame[[*columns, name]].drop_duplicates())
         if found > distinct:
-            telling.append(name)
+            columns.append(name)
             distinct = found
-    return telling
+    return columns
 
 
-def row_name(row: Any, telling: Sequence[str], *, is_line: bool = False) -> str:
-    """Name a row by what it is and what varies, as `telling_columns` says; a line of many sizes by what varies only."""
+def row_name(row: Any, columns: Sequence[str], *, is_line: bool = False) -> str:
+    """Return the name of a row: its collective, its size, and the values of the distinguishing columns.
+
+    The name of a line of a plot consists of the distinguishing columns only.
+    """
     parts = []
-    for name in _TELLING:
+    for name in _NAMING:
         value = plain(row.get(name))
         if name == "collective" and not is_line:
             parts.append(str(value or "unknown"))
@@ -458,12 +490,12 @@ def row_name(row: Any, telling: Sequence[str], *, is_line: bool = False) -> str:
             parts += [] if size is None else [format_size(size)]  # a function has none
         elif name == "src_rank" and value is not None:
             parts.append(f"{value:g}→{plain(row.get('dst_rank')):g}")
-        elif name in telling and value is not None and name != "dst_rank":
-            parts.append(_say(name, value))
+        elif name in columns and value is not None and name != "dst_rank":
+            parts.append(_value_text(name, value))
     return " ".join(parts)
 
 
-def _say(name: str, value: Any) -> str:
+def _value_text(name: str, value: Any) -> str:
     match name:
         case "in_place":
             return "in place" if value else "out of place"
@@ -499,71 +531,81 @@ _FEWEST_REPEATS = 3
 def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = False, seed: int = 0) -> Comparison:
     """Compare two runs row by row.
 
-    The interval of a ratio comes from the batches where there are any (block bootstrap, launches first), else from
-    ``time_us_lo`` and ``time_us_hi``, else from at least three repeats of a row. Where there is none of these, only a
-    ratio beyond 1.25 gets a verdict. The verdicts:
+    Rows are matched by the columns that describe a measurement, from the collective to the message size. The interval
+    of a ratio is computed from the batches of both sides if there are samples (block bootstrap that resamples launches
+    first), or else from ``time_us_lo`` and ``time_us_hi``, or else from at least three repeats of a row. Without any of
+    these, only ratios beyond 1.25 get a verdict. The verdicts:
 
-    - WRONG: the results are wrong after, whatever they were before.
-    - SLOWER, FASTER: the ratio is beyond `effect`, and beyond the noise that was seen: among all rows that get these
-      verdicts, one in twenty may be due to that noise, however many rows there are (Benjamini and Hochberg). With one
-      launch on each side that is the noise within a launch; launches may differ by more, which only several show.
-    - SAME: the ratio is within `effect`, and twice of `effect` lies outside the interval.
-    - UNCLEAR: anything else; measure more.
+    - WRONG: the results are wrong after, regardless of before.
+    - SLOWER, FASTER: the ratio is beyond `effect`, and significant. Among all rows with these verdicts, the expected
+      share of false ones is at most 5 %, regardless of the number of rows (Benjamini and Hochberg). With one launch per
+      side, this accounts for the noise within a launch only; the variation between launches needs several.
+    - SAME: the ratio is within `effect`, and its interval is within twice `effect`.
+    - UNCLEAR: all other rows. More batches or launches may decide them.
 
-    Times of wrong results are not compared. ``attrs`` of the results may have ``gpu``, ``library`` and ``environment``
-    (a dict); they are shown where they differ.
+    Times of wrong results are not compared. If ``attrs`` of the results contain ``gpu``, ``library`` or
+    ``environment`` (a dict), their differences are reported.
 
     Parameters
     ----------
-    before, after : DataFrame, pair of DataFrames, path, object with ``.results`` (and ``.samples``), or a list of these
-        A list is a set of repeats with fresh launches.
+    before, after : RunData, DataFrame, pair of DataFrames, path, object with ``.results``, or a list of these
+        The two sides: runs, results frames, pairs (results, samples), the folder of a run, a file of results (Parquet,
+        CSV or JSON), or a log of nccl-tests. The items of a list are repeats with new launches.
     effect : float, default 0.05
-        The relative difference that matters.
+        The smallest relative difference that matters.
     anyway : bool, default False
-        Compare across different GPUs, numbers of ranks, dtypes, modes and the like.
+        If True, compare across different GPUs, numbers of ranks, element types, modes and other differences.
     seed : int, default 0
-        Of the bootstrap.
+        Seed of the bootstrap.
 
     Returns
     -------
     Comparison
+        The ratios and verdicts, and the other differences of the two sides.
 
     Raises
     ------
     BenchError
-        If the sides are not comparable and `anyway` is not given, or have no row in common.
+        If the sides are not comparable, and `anyway` is False.
+        If no row of one side matches a row of the other.
+        If a side has no results.
+    ParseError
+        If a file is corrupt.
 
     Examples
     --------
+    >>> import meshlab as ml
     >>> import pandas as pd
     >>> row = dict(collective="all_reduce", size_bytes=1024, time_us=10.0, time_us_lo=9.9, time_us_hi=10.1)
     >>> before = pd.DataFrame([row])
-    >>> print(compare(before, before.assign(time_us=10.1)).headline)
+    >>> print(ml.compare(before, before.assign(time_us=10.1)).headline)
     1 row compared: 1 the same.
     """
     if not 0 < effect < 1:
-        raise BenchError(f"effect is a relative difference between 0 and 1, not {effect!r}")
+        raise BenchError(f"effect must be a relative difference between 0 and 1, not {effect!r}")
     sides = _with_same_loads(load_side(before, "before"), load_side(after, "after"))
     found = differences(*sides)
     blocking = [str(difference) for difference in found if difference.blocks]
     if blocking and not anyway:
         raise BenchError(
             f"not comparable: {'; '.join(blocking)}",
-            hint="pass anyway=True to compare across this, by what both sides share",
+            hint="pass anyway=True to compare the rows by the columns that both sides share",
         )
     keys = matching_keys(*sides, anyway=anyway)
     frame, n_common, only = _match(*sides, keys, seed)
     if not n_common or not len(frame):
-        raise BenchError(f"no row before has a counterpart after: rows are matched by {', '.join(keys)}")
+        raise BenchError(f"no row before has a counterpart after; rows are matched by {', '.join(keys)}")
     labels = [side.label for side in sides]
     are_paths = all(isinstance(source, (str, os.PathLike)) for source in (before, after))
     if labels[0] == labels[1] and are_paths and before != after:
-        labels = [os.fspath(before), os.fspath(after)]  # two folders may be called alike
+        labels = [os.fspath(before), os.fspath(after)]  # two files with the same name
     return Comparison(_judge(frame, effect), found, *only, effect, *labels)
 
 
 def _with_same_loads(before: Side, after: Side) -> tuple[Side, Side]:
-    """Keep only plain rows if one side does not record the load, as logs of nccl-tests do not."""
+    """Keep only the plain rows of both sides if one of them does not record the grouping."""
+    # The grouping is then not one of the matching columns, and a row of nccl-tests would match the rows of groups alone
+    # and of concurrent axes as well.
     if before.results["grouping"].notna().any() and after.results["grouping"].notna().any():
         return before, after
 
@@ -577,21 +619,21 @@ def _with_same_loads(before: Side, after: Side) -> tuple[Side, Side]:
 
 
 def _match(before: Side, after: Side, keys: list[str], seed: int) -> tuple[pd.DataFrame, int, tuple[int, int]]:
-    """One row per key that both sides have, how many these are, and how many keys only one side has.
+    """Return one row per key of both sides, the number of these keys, and the number of keys of each side only.
 
-    Wrong results after are in the frame even where nothing answers them before: nobody should have to look for them.
+    Wrong results after are in the frame even if they have no counterpart before, so that they are reported.
     """
     import pandas as pd
 
     old, new = before.groups(keys), after.groups(keys)
     rng = np.random.default_rng(seed)
     rows = []
-    for key, places in new.items():
+    for key, indices in new.items():
         were = key in old and bool(before.is_wrong[old[key]].any())
-        are = bool(after.is_wrong[places].any())
+        are = bool(after.is_wrong[indices].any())
         if key not in old and not are:
             continue
-        first, second = _estimate(before, old.get(key, []), rng), _estimate(after, places, rng)
+        first, second = _estimate(before, old.get(key, []), rng), _estimate(after, indices, rng)
         if first is not None or second is not None or are:
             note = _note(first, second, were, are)
             known = {"is_wrong": are, "note": note}
@@ -605,7 +647,7 @@ def _match(before: Side, after: Side, keys: list[str], seed: int) -> tuple[pd.Da
 
 
 def _note(first: Interval | None, second: Interval | None, were: bool, are: bool) -> str:
-    """Why a row has no ratio, or should not be trusted; empty for all others."""
+    """Return the reason why a row has no ratio, or why it is not trusted; empty for all other rows."""
     if are:
         return "results are wrong before and after" if were else "results are wrong after"
     if were:
@@ -614,7 +656,7 @@ def _note(first: Interval | None, second: Interval | None, were: bool, are: bool
 
 
 def _estimate(side: Side, rows: list[int], rng: np.random.Generator) -> Interval | None:
-    """What a side says about one key; None without a usable time."""
+    """Return the time of the given rows of a side with its standard error; None without a usable time."""
     usable = [row for row in rows if side.time_us[row] > 0]
     if not usable:
         return None
@@ -625,8 +667,10 @@ def _estimate(side: Side, rows: list[int], rng: np.random.Generator) -> Interval
     log_time = math.log(time.mean())
     spread = float(np.log(time).std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
     if (low > 0).all() and (high >= low).all():
-        reach = 2 * student_quantile(_CONFIDENCE, math.inf)
-        within = float(np.sqrt(np.mean((np.log(high / low) / reach) ** 2) / n))
+        # A 95 % interval is 2 · 1.96 standard errors wide. Use the larger one of two errors: that of the intervals does
+        # not contain the variation between repeats, and that of the spread may be small by chance for few repeats.
+        width = 2 * student_quantile(_CONFIDENCE, math.inf)
+        within = float(np.sqrt(np.mean((np.log(high / low) / width) ** 2) / n))
         return Interval(log_time, max(spread, within, 1e-6), n - 1 if n > 1 else math.inf, n, "intervals", n)
     if n >= _FEWEST_REPEATS:
         return Interval(log_time, max(spread, 1e-6), n - 1, n, "repeats", n)
@@ -634,7 +678,7 @@ def _estimate(side: Side, rows: list[int], rng: np.random.Generator) -> Interval
 
 
 def _ratio_of(first: Interval | None, second: Interval | None) -> dict[str, Any]:
-    """The ratio of two times with its interval."""
+    """Return the columns of a row with the ratio of two times and its interval."""
     known = {
         "before_us": math.nan if first is None else math.exp(first.log_time),
         "after_us": math.nan if second is None else math.exp(second.log_time),
@@ -657,6 +701,7 @@ def _ratio_of(first: Interval | None, second: Interval | None) -> dict[str, Any]
 
 
 def _basis(first: Interval, second: Interval) -> str:
+    """Describe the data that an interval is computed from, such as "samples, 3 launches"."""
     if "single" in (first.basis, second.basis):
         return "single"
     texts = dict.fromkeys(
@@ -667,13 +712,15 @@ def _basis(first: Interval, second: Interval) -> str:
 
 
 def _judge(frame: pd.DataFrame, effect: float) -> pd.DataFrame:
-    """Add the verdicts; probabilities are corrected for the number of rows."""
-    p = _correct(frame["p"].to_numpy(dtype=np.float64))
+    """Add the verdicts, with p-values that are adjusted for the number of rows."""
+    p = _adjusted(frame["p"].to_numpy(dtype=np.float64))
     ratio, low, high = (frame[name].to_numpy(dtype=np.float64) for name in ("ratio", "ratio_lo", "ratio_hi"))
     with np.errstate(invalid="ignore"):
         unknown = np.isnan(low)
         sure = np.where(unknown, np.maximum(ratio, 1 / ratio) >= CLEAR_WITHOUT_INTERVAL, p <= _SIGNIFICANT)
         slower, faster = ratio >= 1 + effect, ratio <= 1 / (1 + effect)
+        # A test of equivalence, because "not significantly different" is also true of rows with large noise. The margin
+        # is twice the effect: an interval within the effect itself would need very many batches for a ratio near it.
         same = ~slower & ~faster & (low > 1 / (1 + 2 * effect)) & (high < 1 + 2 * effect)
     usable = (frame["note"] == "").to_numpy()
     cases = [frame["is_wrong"].to_numpy(), usable & sure & slower, usable & sure & faster, usable & same]
@@ -681,8 +728,11 @@ def _judge(frame: pd.DataFrame, effect: float) -> pd.DataFrame:
     return frame.drop(columns="is_wrong").assign(p=p, verdict=verdict)
 
 
-def _correct(p: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Benjamini and Hochberg: the i-th smallest of m probabilities times m / i, never above a later one."""
+def _adjusted(p: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return p-values adjusted by Benjamini and Hochberg (J. R. Statist. Soc. B 57, 1995); NaN are ignored."""
+    # At a threshold of 5 %, one in twenty equal rows would be slower or faster by chance, in a run of a thousand rows
+    # fifty. Adjusted values bound the share of false verdicts among all verdicts instead. The i-th smallest of m values
+    # is multiplied by m / i, and the running minimum from the largest value down keeps them in order.
     adjusted = p.copy()
     known = np.flatnonzero(~np.isnan(p))
     order = known[np.argsort(p[known])]

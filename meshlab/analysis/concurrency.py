@@ -53,9 +53,14 @@ def contention(run: Any) -> pd.DataFrame:
 
     Examples
     --------
-    >>> from meshlab.frames.schema import empty_results
-    >>> len(contention(empty_results()))
-    0
+    >>> import meshlab as ml
+    >>> with ml.launch(4, backend="threads") as engines:
+    ...     run = ml.bench(engines, "dp=2, tp=2", axis="tp", sizes="1K", grouping="together, alone")
+    ...     results = run.wait()
+    >>> ml.analysis.contention(run)[["axis", "group", "size_bytes"]]
+      axis group  size_bytes
+    0   tp  tp_0        1024
+    1   tp  tp_1        1024
     """
     good = _good(run)
     alone = good[good["grouping"].eq("alone").fillna(value=False)]
@@ -87,9 +92,14 @@ def interference(run: Any) -> pd.DataFrame:
 
     Examples
     --------
-    >>> from meshlab.frames.schema import empty_results
-    >>> len(interference(empty_results()))
-    0
+    >>> import meshlab as ml
+    >>> with ml.launch(4, backend="threads") as engines:
+    ...     run = ml.bench(engines, "dp=2, tp=2", axis="tp", sizes="1K", concurrent={"dp": "reduce_scatter"})
+    ...     results = run.wait()
+    >>> ml.analysis.interference(run)[["axis", "group", "concurrent_axis"]].head(2)
+      axis group concurrent_axis
+    0   tp  tp_0              dp
+    1   tp  tp_1              dp
     """
     good = _good(run)
     busy = good[good["concurrent_axis"].notna()]
@@ -100,7 +110,7 @@ def interference(run: Any) -> pd.DataFrame:
 
 
 def _good(run: Any) -> pd.DataFrame:
-    """Return the rows that have a time and a correct result."""
+    """Return the rows that have a time and no wrong elements."""
     results = as_results(run)
     return results[results["status"].eq("ok").fillna(value=False)]
 
@@ -112,6 +122,7 @@ def _ratios(matched: pd.DataFrame, keys: list[str], before: str, after: str) -> 
     frame.attrs = {}
     frame[f"{before}_us"], frame[f"{after}_us"] = matched[f"time_us_{before}"], matched[f"time_us_{after}"]
     frame["ratio"] = matched[f"time_us_{after}"] / matched[f"time_us_{before}"]
+    # The outer bounds of two 95 % intervals are wider than a 95 % interval of the ratio: a clear ratio stays clear.
     frame["ratio_lo"] = matched[f"time_us_lo_{after}"] / matched[f"time_us_hi_{before}"]
     frame["ratio_hi"] = matched[f"time_us_hi_{after}"] / matched[f"time_us_lo_{before}"]
     frame["is_clear"] = (frame["ratio_lo"] > 1) | (frame["ratio_hi"] < 1)

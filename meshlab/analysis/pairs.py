@@ -44,9 +44,12 @@ def pair_table(run: Any) -> pd.DataFrame:
 
     Examples
     --------
-    >>> from meshlab.frames.schema import empty_results
-    >>> len(pair_table(empty_results()))
-    0
+    >>> import meshlab as ml
+    >>> with ml.launch(3, backend="threads") as engines:
+    ...     run = ml.bench_pairs(engines, sizes="1K")
+    ...     results = run.wait()
+    >>> ml.analysis.pair_table(run)["collective"].value_counts().to_dict()
+    {'send': 6, 'send_recv': 3}
     """
     results = as_results(run)
     rows = results[_is_pair(results)]
@@ -105,16 +108,16 @@ def pair_matrix(
 
     Examples
     --------
+    >>> import meshlab as ml
     >>> import pandas as pd
-    >>> from meshlab.frames.schema import RESULTS, conform
-    >>> pairs = pd.DataFrame({"src_rank": [0, 0, 1], "dst_rank": [1, 2, 2], "busbw_gbs": [40.0, 39.0, 12.0]})
+    >>> pairs = pd.DataFrame({"src_rank": [0, 0, 1], "dst_rank": [1, 2, 2], "time_us": [5.0, 6.0, 20.0]})
     >>> pairs = pairs.assign(collective="send_recv", axis="world", grouping="pairs", status="ok", size_bytes=4096)
-    >>> pair_matrix(conform(pairs.assign(mode="isolated", dtype="float32"), RESULTS))
-    rank     0     1     2
+    >>> ml.analysis.pair_matrix(pairs.assign(mode="isolated", dtype="float32"), value="time_us")
+    rank    0     1     2
     rank
-    0      NaN  40.0  39.0
-    1     40.0   NaN  12.0
-    2     39.0  12.0   NaN
+    0     NaN   5.0   6.0
+    1     5.0   NaN  20.0
+    2     6.0  20.0   NaN
     """
     from pandas import DataFrame
 

@@ -1,7 +1,7 @@
-"""Bus bandwidths that others have published, with source and date, to stand beside one's own.
+"""Published bus bandwidths, with source and date, to compare measurements with.
 
-They are single measurements of others' machines at their largest size: something to expect, not a limit. The table is
-``references.csv`` beside this module.
+They are single measurements by others on their systems, at the largest message size: plausible values, not limits. The
+table is in the file ``references.csv`` next to this module.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import csv
 import re
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.frames.schema import require_columns
+from meshlab.frames.store import as_results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,17 +22,19 @@ __all__ = ["matching_references", "published_references", "reference_lines"]
 
 
 def published_references() -> pd.DataFrame:
-    """The whole table.
+    """Return the complete table of published bandwidths.
 
     Returns
     -------
     pandas.DataFrame
-        system, gpu (what a device's name contains), nodes, n_ranks, collective, dtype, size_bytes, busbw_gbs, source,
-        date (of publication) and note.
+        One row per published value: ``system``, ``gpu`` (a part of the device's name), ``nodes``, ``n_ranks``,
+        ``collective``, ``dtype``, ``size_bytes``, ``busbw_gbs`` in GB/s, ``source``, ``date`` of publication, and
+        ``note``.
 
     Examples
     --------
-    >>> table = published_references()
+    >>> import meshlab as ml
+    >>> table = ml.analysis.published_references()
     >>> table.loc[table["system"] == "H200 SXM", ["n_ranks", "busbw_gbs", "date"]].to_dict("records")
     [{'n_ranks': 8, 'busbw_gbs': 475.0, 'date': '2024-11-27'}]
     """
@@ -43,26 +45,35 @@ def published_references() -> pd.DataFrame:
     return frame.astype({"nodes": "int64", "n_ranks": "int64", "size_bytes": "int64", "busbw_gbs": "float64"})
 
 
-def matching_references(results: pd.DataFrame, *, system: str | None = None) -> pd.DataFrame:
-    """The published figures for the same collectives on as many ranks of the same system.
+def matching_references(run: Any, *, system: str | None = None) -> pd.DataFrame:
+    """Return the published bandwidths of the same collectives, with the same number of ranks, on the same system.
 
     Parameters
     ----------
-    results : pandas.DataFrame
-        In the schema of results; ``attrs["gpu"]`` names the device.
+    run : RunData, DataFrame, path, object with ``.results``, or a list of these
+        Results. ``results.attrs["gpu"]`` is the name of the device.
     system : str, optional
-        A system of the table, such as ``"GH200 Alps"``. Without it only figures of a single node with the same GPU
-        match: what several nodes reach depends on their network, which a GPU's name does not tell.
+        A system of the table, such as ``"GH200 Alps"``. By default all systems with a single node and the same GPU: the
+        bandwidth between nodes depends on the network, which the name of a GPU does not determine.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The matching rows of `published_references`.
+
+    Raises
+    ------
+    BenchError
+        If `run` has no results.
 
     Examples
     --------
-    >>> import pandas as pd
-    >>> results = pd.DataFrame({"collective": ["all_reduce"], "n_ranks": [8]})
-    >>> results.attrs["gpu"] = "NVIDIA H200"
+    >>> import meshlab as ml
+    >>> results = ml.example().assign(n_ranks=8)
     >>> matching_references(results)["busbw_gbs"].tolist()
     [475.0]
     """
-    require_columns(results, ["collective", "n_ranks"])
+    results = as_results(run)
     table = published_references()
     if system is not None:
         table = table[table["system"].str.casefold() == system.casefold()]
@@ -75,18 +86,34 @@ def matching_references(results: pd.DataFrame, *, system: str | None = None) -> 
     return table[[key in measured for key in keys]].reset_index(drop=True)
 
 
-def reference_lines(results: pd.DataFrame, *, system: str | None = None) -> dict[str, float]:
-    """The matching figures as names and GB/s, as `plot_bandwidth` takes them.
+def reference_lines(run: Any, *, system: str | None = None) -> dict[str, float]:
+    """Return the matching published bandwidths as reference lines for `meshlab.plots.bandwidth`.
+
+    Parameters
+    ----------
+    run : RunData, DataFrame, path, object with ``.results``, or a list of these
+        Results. ``results.attrs["gpu"]`` is the name of the device.
+    system : str, optional
+        A system of the table, such as ``"GH200 Alps"``. By default all systems with a single node and the same GPU.
+
+    Returns
+    -------
+    dict of str to float
+        Bus bandwidths in GB/s, by the label of the line.
+
+    Raises
+    ------
+    BenchError
+        If `run` has no results.
 
     Examples
     --------
-    >>> import pandas as pd
-    >>> results = pd.DataFrame({"collective": ["all_reduce"], "n_ranks": [8]})
-    >>> results.attrs["gpu"] = "NVIDIA H200"
-    >>> reference_lines(results)
+    >>> import meshlab as ml
+    >>> results = ml.example().assign(n_ranks=8)
+    >>> ml.analysis.reference_lines(results)
     {'8 × H200 SXM all_reduce, 2024-11': 475.0}
     """
-    rows = matching_references(results, system=system).to_dict("records")
+    rows = matching_references(run, system=system).to_dict("records")
     return {
         f"{row['n_ranks']} × {row['system']} {row['collective']}, {row['date'][:7]}": float(row["busbw_gbs"])
         for row in rows

@@ -1,4 +1,4 @@
-"""Which rank comes late: in a synchronising collective all ranks leave together, so it shows the smallest time."""
+"""Stragglers and spikes: ranks that enter collectives late, and batches that take unusually long."""
 
 from __future__ import annotations
 
@@ -17,22 +17,24 @@ if TYPE_CHECKING:
 __all__ = ["find_spikes", "find_stragglers"]
 
 
-_MOSTLY = 0.5
+_MOSTLY = 0.5  # share of the batches in which a straggler is the last rank
+
+_LOAD = ("grouping", "concurrent_axis")
 
 
 def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFrame:
     """Estimate how late each rank enters a collective. Needs aligned starts: isolated mode, all ranks on one host.
 
-    A rank's lateness in a batch is its start minus the median start of the other ranks of its group; for a function of
-    the user's own, "start" is its first collective. How exact this can be is the floor: the largest of
+    The lateness of a rank in a batch is its start minus the median start of the other ranks of its group. The start of
+    a function is its first collective. Lateness below a floor is not significant. The floor is the maximum of
 
-    - three times how far the starts of the earlier half of the ranks are apart, the median over batches,
-    - for a collective, the time of the group's fastest collective in isolated mode, because ranks leave a barrier as
-      far apart as a small collective takes; it is that of the rank that waits least,
-    - for a function, twice the measured alignment of its beginnings.
+    - three times the distance of the starts among the earlier half of the ranks (the median over the batches),
+    - for collectives, the time of the group's fastest collective in isolated mode, because the skew of a barrier's exit
+      is as large as a small collective,
+    - for functions, twice the alignment of their starts (``alignment_us``).
 
-    A rank is a straggler when it comes last in more than half of the batches, and its median lateness is above the
-    floor. That is lateness, not slowness: the late rank waits for nobody, so among the times it has the *smallest*.
+    A rank is a straggler if it is the last one in more than half of the batches, and its median lateness is above the
+    floor. A straggler does not wait for other ranks, so its time per call is usually the *smallest* of its group.
 
     Parameters
     ----------
@@ -44,15 +46,24 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
     Returns
     -------
     pandas.DataFrame
-        One row per step, group and rank with aligned starts, the latest first: what was measured, ``rank``,
-        ``late_us``, ``floor_us``, ``last_share`` (of batches in which it came last), ``time_us`` (its own median),
-        ``shortest_share`` (of batches in which it had the smallest time) and ``is_straggler``.
+        One row per step, group and rank with aligned starts, the latest first: the columns that describe the step,
+        ``rank``, ``late_us`` and ``floor_us`` in µs, ``last_share`` (share of the batches in which the rank was the
+        last), ``time_us`` (its median time per call in µs), ``shortest_share`` (share of the batches in which it had
+        the smallest time) and ``is_straggler``.
+
+    Raises
+    ------
+    BenchError
+        If `run` has no results.
 
     Examples
     --------
-    >>> from meshlab.frames.schema import empty_results, empty_samples
-    >>> len(find_stragglers((empty_results(), empty_samples())))
-    0
+    >>> import meshlab as ml
+    >>> with ml.launch(2, backend="threads") as engines:
+    ...     run = ml.bench(engines, sizes="1K", mode="isolated")
+    ...     results = run.wait()
+    >>> sorted(ml.analysis.find_stragglers(run)["rank"].tolist())
+    [0, 1]
     """
     import pandas as pd
 
@@ -69,28 +80,32 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
         if len(ranks) < 2:
             continue
         step: dict[str, Any] = dict(zip(STEP, key, strict=True))
+        # Ordinary jitter is estimated from the earlier half of the ranks, which are not late, in every batch.
         earlier = np.sort(offsets, axis=1)[:, : (len(ranks) + 1) // 2]
-        apart = 3 * float(np.median(np.ptp(earlier, axis=1)))
+        jitter = 3 * float(np.median(np.ptp(earlier, axis=1)))
+        # The starts are aligned by a barrier, whose exit skew is unknown for a single batch. For collectives it is
+        # bounded by the fastest one on the same group. A function computes before its first collective, so the
+        # alignment of its starts was measured separately.
         if step["step"] in functions:
-            floor = 2 * alignment.get(_plain_key(key), np.nan)
+            skew = 2 * alignment.get(_plain_key(key), np.nan)
         else:
-            load = (str(part["grouping"].iloc[0]), str(part["concurrent_axis"].iloc[0]))
-            floor = fastest.get((str(step["group"]), *load), 0.0)
-        for place, rank in enumerate(ranks):
-            others = np.delete(offsets, place, axis=1)
-            late = float(np.median(offsets[:, place] - np.median(others, axis=1)))
-            last = float((offsets.argmax(axis=1) == place).mean())
-            limit = float(np.fmax(floor, apart))
+            load = part[list(_LOAD)].fillna("").iloc[0]
+            skew = fastest.get((str(step["group"]), *load), 0.0)
+        floor = float(np.fmax(skew, jitter))  # fmax ignores NaN
+        for position, rank in enumerate(ranks):
+            others = np.delete(offsets, position, axis=1)
+            late = float(np.median(offsets[:, position] - np.median(others, axis=1)))
+            last = float((offsets.argmax(axis=1) == position).mean())
             rows.append(
                 step
                 | {
                     "rank": int(rank),
                     "late_us": late,
-                    "floor_us": limit,
+                    "floor_us": floor,
                     "last_share": last,
-                    "time_us": float(np.median(times[:, place])),
-                    "shortest_share": float((times.argmin(axis=1) == place).mean()),
-                    "is_straggler": bool(last > _MOSTLY and late > limit),
+                    "time_us": float(np.median(times[:, position])),
+                    "shortest_share": float((times.argmin(axis=1) == position).mean()),
+                    "is_straggler": bool(last > _MOSTLY and late > floor),
                 }
             )
     names = ["rank", "late_us", "floor_us", "last_share", "time_us", "shortest_share", "is_straggler"]
@@ -103,32 +118,35 @@ def _by_step(frame: pd.DataFrame, column: str) -> dict[tuple[Any, ...], float]:
     return {
         _plain_key(key): float(value)
         for *key, value in frame[[*STEP, column]].itertuples(index=False, name=None)
-        if value == value
+        if value == value  # not NaN
     }
 
 
 def _plain_key(key: Iterable[Any]) -> tuple[Any, ...]:
-    """Replace missing values by None: NA is equal to nothing, so it cannot be part of a key."""
+    """Replace missing values by None, because NA and NaN are not equal to themselves and cannot be part of a key."""
     import pandas as pd
 
     return tuple(None if value is pd.NA or value != value else value for value in key)
 
 
 def _fastest(samples: pd.DataFrame) -> dict[tuple[Any, ...], float]:
-    """Return the time of each group's fastest collective on the rank that waits least, in µs, per kind of load."""
-    # Groups that run alone, together, or next to another axis leave a barrier at different distances: do not mix them.
-    load = ["grouping", "concurrent_axis"]
-    waiting_least = samples.groupby([*STEP, *load, "batch"], dropna=False)["time_us"].min()
-    best = waiting_least.groupby([*STEP, *load], dropna=False).median().groupby(["group", *load], dropna=False).min()
+    """Return the time of each group's fastest collective, in µs, by group and load."""
+    # Barriers have a different exit skew when groups run alone, together, or next to another axis, so do not mix these.
+    # The time of a collective is that of the rank that waits least: other ranks' times contain the lateness of a rank.
+    load = list(_LOAD)
+    samples = samples.assign(**{name: samples[name].fillna("") for name in load})
+    least_waiting = samples.groupby([*STEP, *load, "batch"], dropna=False)["time_us"].min()
+    best = least_waiting.groupby([*STEP, *load], dropna=False).median().groupby(["group", *load], dropna=False).min()
     keys = best.index.to_frame(index=False).astype(str).itertuples(index=False, name=None)
     return dict(zip(keys, best.to_numpy(dtype=float).tolist(), strict=True))
 
 
 def find_spikes(run: Any, results: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Count the spikes of every row of the results.
+    """Find the batches that took far longer than the others, for every row of the results.
 
-    A batch is a spike when its slowest rank took longer than the median and five times the median absolute deviation of
-    these times (or five percent of the median, where they are more even than that). Spikes are part of all statistics.
+    A batch is a spike if the time of its slowest rank exceeds the median of these times by more than five median
+    absolute deviations, and by more than five percent. Spikes are not removed from any statistics. Spikes at regular
+    intervals are caused by something periodic, such as a daemon.
 
     Parameters
     ----------
@@ -140,16 +158,24 @@ def find_spikes(run: Any, results: pd.DataFrame | None = None) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        One row per row of the results that has times: what was measured, ``n_samples``, ``median_us``, ``n_spikes``,
-        ``spike_share`` (of all the time that the batches took), ``worst_us``, ``worst_rank`` (the rank that was the
-        slowest in most of them), and ``batches``, a tuple of their numbers. Spikes at regular distances come from
-        something that runs at regular times.
+        One row per row of the results that has times: the columns that describe the step, ``n_samples`` (number of
+        batches), ``median_us`` (median time per call in µs), ``n_spikes``, ``spike_share`` (share of the total time
+        that the spikes took), ``worst_us`` (the longest one in µs), ``worst_rank`` (the rank that was most often the
+        slowest of a spike), and ``batches`` (a tuple of the indices of the spikes).
+
+    Raises
+    ------
+    BenchError
+        If `run` has no results.
 
     Examples
     --------
-    >>> from meshlab.frames.schema import empty_results, empty_samples
-    >>> len(find_spikes((empty_results(), empty_samples())))
-    0
+    >>> import meshlab as ml
+    >>> with ml.launch(2, backend="threads") as engines:
+    ...     run = ml.bench(engines, sizes="1K, 4K")
+    ...     results = run.wait()
+    >>> ml.analysis.find_spikes(run)["size_bytes"].tolist()
+    [1024, 4096]
     """
     import pandas as pd
 

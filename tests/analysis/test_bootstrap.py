@@ -25,7 +25,7 @@ def test_quantiles_are_those_of_the_tables(freedom, quantile):
     assert student_p(-quantile, freedom) == student_p(quantile, freedom)
 
 
-def test_blocks_are_longer_where_neighbours_agree():
+def test_blocks_are_longer_if_the_series_is_correlated():
     rng = np.random.default_rng(1)
     independent, sticky = remembering(rng, 800, 0.0), remembering(rng, 800, 0.9)
     assert block_length(independent) < 15
@@ -35,14 +35,14 @@ def test_blocks_are_longer_where_neighbours_agree():
 
 
 @pytest.mark.parametrize("memory", [0.0, 0.6, 0.85])
-def test_the_error_is_the_spread_of_medians_of_fresh_runs(memory):
+def test_the_error_is_the_spread_of_medians_of_new_runs(memory):
     rng = np.random.default_rng(2)
     truth = np.std([np.log(np.median(remembering(rng, 400, memory))) for _ in range(400)])
     errors = [estimate([remembering(rng, 400, memory)], rng).error for _ in range(12)]
     assert 0.7 * truth < np.median(errors) < 1.5 * truth
 
 
-def test_launches_count_more_than_the_batches_inside_them():
+def test_the_variation_between_launches_exceeds_that_of_batches():
     rng = np.random.default_rng(3)
     launches = [level * rng.normal(100, 1, size=300) for level in (0.9, 1.0, 1.1)]
     both, one = estimate(launches, rng), estimate(launches[:1], rng)
@@ -51,7 +51,7 @@ def test_launches_count_more_than_the_batches_inside_them():
     assert both.error == pytest.approx(0.1 / math.sqrt(3), rel=0.25)
 
 
-def test_a_ratio_without_an_error_on_a_side_has_no_interval():
+def test_a_ratio_without_an_error_on_one_side_has_no_interval():
     known, unknown = Interval(0.0, 0.01, math.inf, 5, "intervals", 1), Interval(0.1, math.nan, math.inf, 1, "single", 1)
     value, low, high, p = log_ratio(known, unknown, 0.95)
     assert value == pytest.approx(0.1)

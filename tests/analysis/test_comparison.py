@@ -81,7 +81,7 @@ def verdicts(comparison):
 
 
 @pytest.mark.parametrize("launches", [1, 4])
-def test_noise_is_the_same_and_a_planted_slowdown_of_a_tenth_is_slower_in_95_of_100_trials(launches):
+def test_noise_is_the_same_and_a_slowdown_of_ten_percent_is_found_in_95_of_100_trials(launches):
     rng = np.random.default_rng(7)
     chosen = {1024 * trial: [LAUNCHES[(trial + k) % 4] for k in range(launches)] for trial in range(1, 101)}
     before, noise, slower = (
@@ -91,7 +91,7 @@ def test_noise_is_the_same_and_a_planted_slowdown_of_a_tenth_is_slower_in_95_of_
     assert verdicts(compare(run(before), run(slower, 1.1))).count("SLOWER") >= 95
 
 
-def test_the_interval_holds_the_true_ratio_in_most_trials():
+def test_the_interval_covers_the_true_ratio_in_most_trials():
     rng = np.random.default_rng(8)
     sizes = [1024 * trial for trial in range(1, 101)]
     before, after = ({size: [again(LAUNCHES[0], rng)] for size in sizes} for _ in range(2))
@@ -100,7 +100,7 @@ def test_the_interval_holds_the_true_ratio_in_most_trials():
     assert (frame["ratio_hi"] / frame["ratio_lo"]).median() < 1.1
 
 
-def test_launches_that_differ_make_a_difference_unclear():
+def test_variation_between_launches_makes_a_difference_unclear():
     before = {1024: [LAUNCHES[0], 1.3 * LAUNCHES[0], 0.8 * LAUNCHES[0]]}
     after = {1024: [1.1 * LAUNCHES[0], 1.4 * LAUNCHES[0], 0.9 * LAUNCHES[0]]}
     comparison = compare(run(before), run(after))
@@ -109,13 +109,13 @@ def test_launches_that_differ_make_a_difference_unclear():
     assert verdicts(compare(run({1024: before[1024][:1]}), run({1024: after[1024][:1]}))) == ["SLOWER"]
 
 
-def test_the_slowest_rank_counts_and_the_warm_up_does_not():
+def test_times_are_of_the_slowest_rank_without_warmup():
     comparison = compare(run({1024: [LAUNCHES[0]]}), run({1024: [LAUNCHES[0]]}))
     assert comparison.frame()["before_us"].tolist() == pytest.approx([np.median(LAUNCHES[0])])
     assert "one launch" in repr(comparison)
 
 
-def test_intervals_decide_where_there_are_no_batches():
+def test_intervals_decide_if_there_are_no_batches():
     before = table({1: (100.0, 99.0, 101.0), 2: (100.0, 99.0, 101.0), 3: (100.0, 80.0, 120.0), 4: (100.0, 99.0, 101.0)})
     after = table({1: (101.0, 100.0, 102.0), 2: (110.0, 109.0, 111.0), 3: (110.0, 90.0, 130.0), 4: (80.0, 79.0, 81.0)})
     comparison = compare(before, after)
@@ -124,7 +124,7 @@ def test_intervals_decide_where_there_are_no_batches():
     assert comparison.frame()["ratio"].tolist() == pytest.approx([1.01, 1.1, 1.1, 0.8])
 
 
-def test_repeats_decide_where_there_are_no_intervals():
+def test_repeats_decide_if_there_are_no_intervals():
     comparison = compare(
         table({1: [100.0, 101.0, 99.0], 2: [100.0, 101.0, 99.0]}),
         table({1: [120.0, 121.0, 119.0], 2: [100.5, 101, 99]}),
@@ -141,7 +141,7 @@ def test_a_list_of_logs_is_a_set_of_repeats(make_log):
     assert set(verdicts(comparison)) == {"SLOWER"}
 
 
-def test_single_readings_are_unclear_until_the_difference_is_large():
+def test_single_times_are_unclear_unless_the_difference_is_large():
     comparison = compare(
         table({1: 100.0, 2: 100.0, 3: 100.0, 4: 100.0}), table({1: 100.0, 2: 124.0, 3: 126.0, 4: 79.0})
     )
@@ -182,14 +182,14 @@ def test_noise_with_intervals_rarely_gives_a_false_alarm():
         ("source", "threads", "source: nccl before, threads after"),
     ],
 )
-def test_what_is_not_comparable_is_refused_and_said(column, value, word):
+def test_sides_that_are_not_comparable_are_rejected_with_the_reason(column, value, word):
     before, after = table({1: 100.0}), table({1: 100.0}, **{column: value})
     with pytest.raises(BenchError, match="not comparable") as caught:
         compare(before, after)
     assert word in str(caught.value)
     assert "anyway=True" in str(caught.value)
     if column == "collective":
-        with pytest.raises(BenchError, match="no row before has a counterpart"):
+        with pytest.raises(BenchError, match="no row before has a counterpart after; rows are matched by"):
             compare(before, after, anyway=True)
     else:
         comparison = compare(before, after, anyway=True)
@@ -197,15 +197,15 @@ def test_what_is_not_comparable_is_refused_and_said(column, value, word):
         assert len(comparison.frame()) == 1
 
 
-def test_another_gpu_is_refused_and_another_library_only_shown():
+def test_a_different_gpu_is_rejected_and_a_different_library_only_reported():
     before, after = table({1: 100.0}), table({1: 100.0})
     before.attrs |= {"gpu": "NVIDIA H100", "library": "NCCL 2.27.3", "environment": {"NCCL_ALGO": "Ring"}}
     after.attrs |= {"gpu": "NVIDIA H100", "library": "NCCL 2.29.2", "environment": {"NCCL_PROTO": "LL"}}
     comparison = compare(before, after)
     assert [(d.what, d.before, d.after) for d in comparison.differences] == [
         ("library", "NCCL 2.27.3", "NCCL 2.29.2"),
-        ("NCCL_ALGO", "Ring", "not seen"),
-        ("NCCL_PROTO", "not seen", "LL"),
+        ("NCCL_ALGO", "Ring", "not recorded"),
+        ("NCCL_PROTO", "not recorded", "LL"),
     ]
     after.attrs["gpu"] = "NVIDIA H200"
     with pytest.raises(BenchError, match="GPU: NVIDIA H100 before, NVIDIA H200 after"):
@@ -214,7 +214,7 @@ def test_another_gpu_is_refused_and_another_library_only_shown():
     assert compare(before, after).differences[0].after == "unknown"
 
 
-def test_what_a_side_does_not_know_does_not_keep_rows_apart(make_log):
+def test_columns_without_values_on_one_side_do_not_prevent_a_match(make_log):
     log = ml.nccl_tests.read(make_log("2.10").text())
     own = log.results.assign(mode="pipelined", axis="dp", source="nccl")
     comparison = compare(log, own)
@@ -232,10 +232,10 @@ def test_placements_are_never_mixed(make_log):
 def test_rows_without_a_counterpart_are_counted():
     comparison = compare(table({1: 100.0, 2: 100.0}), table({2: 100.0, 3: 100.0, 4: 100.0}))
     assert (comparison.only_before, comparison.only_after) == (1, 2)
-    assert "1 row only before" in repr(comparison)
+    assert "1 row before without a counterpart after" in repr(comparison)
 
 
-def test_wrong_results_are_not_timed_and_new_ones_are_a_regression():
+def test_wrong_results_have_no_ratio_and_new_ones_are_a_regression():
     before, after = table({1: 100.0, 2: 100.0}), table({1: 50.0, 2: 100.0})
     after.loc[0, "status"] = "wrong"
     comparison = compare(before, after)
@@ -246,7 +246,7 @@ def test_wrong_results_are_not_timed_and_new_ones_are_a_regression():
     assert compare(before, after.assign(status="ok")).regressions().empty
 
 
-def test_wrong_results_stand_first_in_the_headline_and_in_the_list():
+def test_wrong_results_are_first_in_the_headline_and_in_the_list():
     before = table(dict.fromkeys(range(1, 31), (100.0, 99.0, 101.0)))
     after = table(dict.fromkeys(range(1, 31), (200.0, 199.0, 201.0)))
     after.loc[29, ["status", "n_wrong"]] = ["ok", 288]  # whatever the status says, elements differ
@@ -256,7 +256,7 @@ def test_wrong_results_stand_first_in_the_headline_and_in_the_list():
     assert comparison.counts["WRONG"] == 1
 
 
-def test_results_that_are_wrong_on_both_sides_or_only_there_after_do_not_vanish():
+def test_results_that_are_wrong_on_both_sides_or_have_no_counterpart_are_reported():
     one, two = table({1: 100.0}), table({1: 100.0, 2: 100.0})
     one.loc[0, "status"] = "wrong"
     both = compare(one, one)
@@ -268,7 +268,7 @@ def test_results_that_are_wrong_on_both_sides_or_only_there_after_do_not_vanish(
     assert len(new.regressions()) == 1
 
 
-def test_a_row_without_a_time_says_on_which_side():
+def test_a_row_without_a_time_names_the_side():
     before, after = table({1: 100.0, 2: 100.0}), table({1: 100.0, 2: 100.0})
     after.loc[1, "status"] = "failed"
     assert compare(before, after).frame()["note"].tolist() == ["", "no time after"]
@@ -285,19 +285,19 @@ def test_functions_have_no_size_and_are_compared_too():
 
 
 @pytest.mark.parametrize("column", ["mode", "dtype", "axis", "op", "group", "root", "in_place"])
-def test_rows_are_named_by_what_varies(column):
+def test_rows_are_named_by_the_columns_that_vary(column):
     values = [False, True] if column == "in_place" else [0, 1] if column == "root" else ["one", "other"]
     both = pd.concat([table({1: 100.0}, **{column: value}) for value in values])
     names = {line.split(":")[0] for line in repr(compare(both, both)).splitlines()[-2:]}
     assert len(names) == 2
 
 
-def test_rows_of_the_example_have_a_name_each():
+def test_rows_of_the_example_have_unique_names():
     import meshlab as ml
-    from meshlab.analysis.comparison import row_name, telling_columns
+    from meshlab.analysis.comparison import distinguishing_columns, row_name
 
     frame = compare(ml.example(), ml.example()).frame()
-    assert len({row_name(row, telling_columns(frame)) for _, row in frame.iterrows()}) == len(frame) == 168
+    assert len({row_name(row, distinguishing_columns(frame)) for _, row in frame.iterrows()}) == len(frame) == 168
 
 
 def test_regressions_respect_their_threshold():
@@ -311,7 +311,7 @@ def test_regressions_respect_their_threshold():
     )
 
 
-def test_everything_with_results_can_be_compared(make_log, tmp_path):
+def test_all_sources_of_results_can_be_compared(make_log, tmp_path):
     log = ml.nccl_tests.read(make_log("2.17").text())
     path = tmp_path / "log.txt"
     path.write_text(make_log("2.17").text())
@@ -324,19 +324,19 @@ def test_everything_with_results_can_be_compared(make_log, tmp_path):
 
 
 @pytest.mark.parametrize("other", [5, None, pd.DataFrame({"x": [1]}), "missing.parquet"])
-def test_what_has_no_results_is_refused(other):
+def test_sources_without_results_are_rejected(other):
     with pytest.raises((BenchError, OSError)):
         compare(table({1: 1.0}), other)
 
 
-def test_no_results_and_a_wrong_effect_are_refused():
+def test_empty_results_and_an_invalid_effect_are_rejected():
     with pytest.raises(BenchError, match="no results to compare"):
         compare(table({1: 1.0}), table({1: 1.0}).head(0))
-    with pytest.raises(BenchError, match="between 0 and 1"):
+    with pytest.raises(BenchError, match="effect must be a relative difference between 0 and 1, not 5"):
         compare(table({1: 1.0}), table({1: 1.0}), effect=5)
 
 
-def test_the_card_escapes_what_it_shows():
+def test_the_html_is_escaped():
     before, after = table({1: 100.0}), table({1: 100.0})
     before.attrs["library"], after.attrs["library"] = "<b>", "NCCL"
     page = compare(before, after)._repr_html_()
@@ -349,7 +349,7 @@ def write(path, maker):
     return path
 
 
-def test_the_command_prints_and_tells_by_its_exit_code(make_log, tmp_path):
+def test_the_command_prints_and_returns_an_exit_code(make_log, tmp_path):
     good = write(tmp_path / "good.txt", make_log("2.13"))
     slow = write(tmp_path / "slow.txt", make_log("2.13", bandwidth_gbs=60.0, latency_us=40.0))
     other = write(tmp_path / "other.txt", make_log("2.13", n_ranks=4))
@@ -376,16 +376,19 @@ def test_the_command_exits_with_1_when_results_are_wrong_after(make_log, tmp_pat
     assert print_comparison(wrong, good, file=out) == 0
 
 
-def test_the_command_speaks_the_language_of_the_command_line(make_log, tmp_path, capsys):
+def test_errors_of_the_command_name_its_options(make_log, tmp_path, capsys):
     good = write(tmp_path / "good.txt", make_log("2.13"))
     other = write(tmp_path / "other.txt", make_log("2.13", n_ranks=4))
     for arguments, sentence in (
-        ({"after": other}, "; give --anyway to compare across this"),
+        ({"after": other}, "; pass --anyway to compare the rows by the columns that both sides share"),
         (
             {"after": tmp_path / "nothing"},
-            "nothing cannot be read: No such file or directory; give the folder of a run",
+            "nothing: No such file or directory; pass the folder of a run",
         ),
-        ({"after": good, "threshold": -1.0}, "the threshold -1 must be above 0: 0.05, or 5%, means 5 % slower"),
+        (
+            {"after": good, "threshold": -1.0},
+            "threshold must be positive, not -1; 0.05, or 5%, reports rows that are 5 % slower",
+        ),
     ):
         assert print_comparison(good, **arguments) == 2
         out, err = capsys.readouterr()
@@ -396,7 +399,7 @@ def test_the_command_speaks_the_language_of_the_command_line(make_log, tmp_path,
         assert "Errno" not in err
 
 
-def test_sides_are_called_like_their_files_and_by_their_paths_where_these_are_called_alike(make_log, tmp_path):
+def test_sides_have_the_names_of_their_files_or_their_paths_if_these_are_equal(make_log, tmp_path):
     paths = [tmp_path / name / "log.txt" for name in "ab"]
     for path in paths:
         path.parent.mkdir()

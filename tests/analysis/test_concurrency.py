@@ -68,13 +68,13 @@ def test_the_interference_ratio_is_concurrent_over_alone_and_names_the_other_axi
     assert frame["ratio"].tolist() == pytest.approx([1.5, 2.5])
 
 
-def test_wrong_rows_are_in_no_ratio() -> None:
+def test_wrong_rows_have_no_ratio() -> None:
     wrong = rows(("all_reduce", "tp", "tp_0", 0, 30.0), status="wrong")
     right = rows(("all_reduce", "tp", "tp_0", 1, 10.0), grouping="alone")
     assert contention(pd.concat([wrong, right])).empty
 
 
-def test_groups_are_measured_together_and_alone(engines: ml.Engines) -> None:
+def test_groups_are_measured_together_and_in_isolation(engines: ml.Engines) -> None:
     run = ml.bench(engines, MESH, axis="tp", sizes="4K", grouping=["together", "alone"], sampling=QUICK)
     results = run.wait(30)
     assert results[["axis", "grouping", "group", "status", "n_wrong"]].to_numpy().tolist() == [
@@ -88,7 +88,9 @@ def test_groups_are_measured_together_and_alone(engines: ml.Engines) -> None:
     assert (run.contention()["ratio"] > 0).all()
 
 
-def test_alone_means_that_the_others_are_idle(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_alone_runs_while_the_others_are_idle(
+    thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from meshlab.benchmark import executor
 
     under_way: set[int] = set()
@@ -135,7 +137,9 @@ def test_two_axes_run_at_the_same_time(engines: ml.Engines) -> None:
     assert set(loads.itertuples(index=False, name=None)) == {("tp", ""), ("dp", ""), ("tp", "dp"), ("dp", "tp")}
 
 
-def test_the_other_axis_is_busy_all_the_time(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_concurrent_axis_is_busy_during_all_batches(
+    thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A load of 2 ms a call is there whenever the other collective is timed, and slows it down."""
     import threading
     import time
@@ -172,7 +176,7 @@ def test_the_other_axis_is_busy_all_the_time(thread_engines: ml.Engines, monkeyp
 
 
 @pytest.mark.parametrize("n", [4, 3])
-def test_every_pair_is_measured_both_ways_and_one_way(n: int) -> None:
+def test_every_pair_is_measured_in_one_and_in_both_directions(n: int) -> None:
     with ml.launch(n, backend="threads") as engines:
         run = ml.bench_pairs(engines, sizes="4K", mode="isolated", sampling=QUICK)
         results = run.wait(60)
@@ -188,7 +192,7 @@ def test_every_pair_is_measured_both_ways_and_one_way(n: int) -> None:
     assert both.attrs["where"] == f"{n} ranks · threads in this process"
 
 
-def test_pairs_run_over_mpi_too(mpi_engines: ml.Engines) -> None:
+def test_pairs_run_over_mpi(mpi_engines: ml.Engines) -> None:
     results = ml.bench_pairs(mpi_engines, MESH, axis="tp", sizes="64K", sampling=QUICK).wait(60)
     found = results[["collective", "group", "src_rank", "dst_rank"]].to_numpy().tolist()
     assert sorted(found) == [
@@ -204,7 +208,7 @@ def test_pairs_run_over_mpi_too(mpi_engines: ml.Engines) -> None:
     assert (results["n_wrong"] == 0).all()
 
 
-def test_a_message_that_arrives_damaged_is_counted(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_corrupted_message_is_counted(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     honest = ThreadBackend.prepare
 
     def corrupt(self: Any, call: Any) -> Any:
@@ -231,7 +235,7 @@ def test_a_message_that_arrives_damaged_is_counted(thread_engines: ml.Engines, m
     ]
 
 
-def test_a_slow_link_is_named() -> None:
+def test_a_slow_pair_is_marked() -> None:
     results = pair_rows(*((a, b, 20.0 if (a, b) == (1, 2) else 10.0) for a in range(4) for b in range(a + 1, 4)))
     results["busbw_gbs"] = 1024 / results["time_us"] / 1e3
     table = pair_table(results)
