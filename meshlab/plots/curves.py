@@ -219,7 +219,7 @@ def curve_box(
     (True, True)
     """
     width, height = figsize[0] * 72, figsize[1] * 72
-    left, below, right = 62, 42, 22
+    left, below, right = 62.0, 42.0, 22.0
     above = 16 + 15 * (1 + wrap_title(title, width - left).count("\n"))
     right = max(right, 72 * _legend_room(names))
     return left / width, below / height, 1 - (left + right) / width, 1 - (below + above) / height

@@ -135,7 +135,8 @@ def stragglers(
     ['rank 0', 'rank 1']
     """
     part = _choose(run, results, step, group, launch)
-    ax = _new_axes(part) if ax is None else ax
+    if ax is None:
+        ax = _new_axes(part)
     values = part.values[:, ~part.is_warmup]
     n = len(part.ranks)
     legend = "dots: batches · bar: median"
@@ -209,7 +210,8 @@ def batches(
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     part = _choose(run, results, step, group, launch)
-    ax = _new_axes(part) if ax is None else ax
+    if ax is None:
+        ax = _new_axes(part)
     settled = part.values[:, ~part.is_warmup]
     # The 99th percentile, because a single outlier would give all other cells the same colour.
     top = float(np.quantile(settled, 0.99)) or 1.0

@@ -160,6 +160,12 @@ def figure_png(figure: Figure, *, dpi: float = 144) -> bytes:
     -------
     bytes
         The PNG file. The name of the software is not in it.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> figure_png(Figure(figsize=(4, 3)))[1:4]
+    b'PNG'
     """
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})

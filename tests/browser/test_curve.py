@@ -37,14 +37,14 @@ def test_lines_bands_and_points_are_drawn_for_every_series(bare, page):
     assert page.locator(".ml-point").count() == 3 * len(SIZES)
 
 
-def test_sizes_are_written_in_binary_units_and_never_over_each_other(bare, page):
+def test_sizes_are_labelled_in_binary_units(bare, page):
     bare("curve", filled(1))
     labels = texts(page, ".ml-scale text")
     assert "1\u2009KiB" in labels
     assert "16\u2009MiB" in labels
 
 
-def test_up_to_five_lines_are_named_at_their_ends_and_more_in_a_legend(bare, page):
+def test_up_to_five_lines_are_labelled_at_their_ends_and_more_in_a_legend(bare, page):
     curve = filled(5)
     shown = bare("curve", curve)
     assert sorted(texts(page, ".ml-ends text")) == [f"tp_{index}" for index in range(5)]
@@ -55,7 +55,7 @@ def test_up_to_five_lines_are_named_at_their_ends_and_more_in_a_legend(bare, pag
     assert texts(page, ".ml-legend > span") == [*(f"tp_{index}" for index in range(5)), "sixth"]
 
 
-def test_names_of_lines_that_end_at_one_place_are_moved_apart(bare, page):
+def test_labels_of_lines_that_end_at_the_same_point_do_not_overlap(bare, page):
     curve = Curve()
     for index in range(5):
         curve.set_series(f"line {index}", SIZES, rates(300 + index / 100))
@@ -63,7 +63,7 @@ def test_names_of_lines_that_end_at_one_place_are_moved_apart(bare, page):
     assert overlapping_texts(page, ".meshlab-curve") == []
 
 
-def test_references_are_dashed_and_named_at_the_line(bare, page):
+def test_references_are_dashed_and_labelled_at_the_line(bare, page):
     bare("curve", filled(1, references={"NVLink 450 GB/s": 450.0, "link 449 GB/s": 449.0}))
     assert sorted(texts(page, ".ml-level text")) == ["NVLink 450 GB/s", "link 449 GB/s"]
     dashes = page.locator(".ml-level line").first.evaluate("line => getComputedStyle(line).strokeDasharray")
@@ -80,7 +80,7 @@ def test_the_previous_run_is_grey_behind_the_others(bare, page):
     assert "tp_0, previous" in texts(page, ".ml-ends text")
 
 
-def test_a_point_under_the_pointer_says_its_values(bare, page):
+def test_a_point_under_the_pointer_shows_its_values(bare, page):
     curve = Curve()
     curve.set_series("tp", [1024, 4096], [3.25, 11.5], [3.0, 11.0], [3.5, 12.0])
     shown = bare("curve", curve)
@@ -94,18 +94,18 @@ def test_a_point_under_the_pointer_says_its_values(bare, page):
     assert page.locator(".ml-tip").is_hidden()
 
 
-def test_the_keyboard_walks_along_a_line_and_from_line_to_line(bare, page):
+def test_the_arrow_keys_move_along_a_line_and_between_lines(bare, page):
     curve = Curve()
     curve.set_series("a", [1024, 2048], [1.0, 2.0])
     curve.set_series("b", [1024, 2048], [3.0, 4.0])
     bare("curve", curve)
     page.keyboard.press("Tab")
     status = page.locator(".ml-status")
-    said = []
+    announced = []
     for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowDown", "ArrowLeft"):
         page.keyboard.press(key)
-        said.append(status.inner_text().replace("\u2009", " "))
-    assert said == [
+        announced.append(status.inner_text().replace("\u2009", " "))
+    assert announced == [
         "a at 1 KiB: 1.00 GB/s",
         "a at 2 KiB: 2.00 GB/s",
         "a at 2 KiB: 2.00 GB/s",
@@ -124,7 +124,17 @@ def test_a_missing_value_breaks_the_line_and_has_no_point(bare, page):
     assert page.locator(".ml-point").count() == 3
 
 
-def test_a_log_scale_leaves_out_what_it_cannot_show(bare, page):
+def test_a_missing_interval_breaks_the_band(bare, page):
+    curve = Curve()
+    value = np.arange(1.0, 6.0)
+    curve.set_series("tp", SIZES[:5], value, np.where(value == 3, np.nan, 0.9 * value), 1.1 * value)
+    bare("curve", curve)
+    band = page.locator(".ml-band").get_attribute("d")
+    assert [part.count("L") for part in band.split("Z")[:-1]] == [3, 3]  # two areas with four corners each
+    assert page.locator(".ml-point").count() == 5
+
+
+def test_a_log_scale_omits_values_that_are_not_positive(bare, page):
     curve = Curve(y_scale="log")
     curve.set_series("tp", [1024, 2048, 4096], [0.0, 0.5, 50.0])
     bare("curve", curve)
@@ -132,13 +142,13 @@ def test_a_log_scale_leaves_out_what_it_cannot_show(bare, page):
     assert {"0.1", "1", "10", "100"} <= set(texts(page, ".ml-scale text"))
 
 
-def test_a_linear_scale_begins_at_zero_in_round_steps(bare, page):
+def test_a_linear_scale_starts_at_zero_with_round_steps(bare, page):
     bare("curve", filled(1))
     numbers = [text for text in texts(page, ".ml-scale text") if text.lstrip("-").isdecimal()]
     assert numbers == ["0", "100", "200", "300"]
 
 
-def test_an_empty_curve_says_so_and_keeps_its_height(bare, page):
+def test_an_empty_curve_has_a_note_and_the_same_height(bare, page):
     curve = Curve(x_range=(1024, 2**26))
     shown = bare("curve", curve)
     height = page.locator(".meshlab-curve").bounding_box()["height"]
@@ -148,7 +158,7 @@ def test_an_empty_curve_says_so_and_keeps_its_height(bare, page):
     assert page.locator(".meshlab-curve").bounding_box()["height"] == height
 
 
-def test_a_kept_range_does_not_move_while_points_come(bare, page):
+def test_a_fixed_range_does_not_change_as_points_are_added(bare, page):
     curve = Curve(x_range=(1024, 2**26))
     curve.append("tp", 1024, 1.0)
     shown = bare("curve", curve)
@@ -158,7 +168,7 @@ def test_a_kept_range_does_not_move_while_points_come(bare, page):
     assert texts(page, ".ml-scale text") == before
 
 
-def test_names_are_text_and_never_markup(bare, page):
+def test_names_are_text_and_not_markup(bare, page):
     curve = Curve(title="<b>title</b>", references={"<i>link</i>": 2.0})
     curve.set_series("<img src=x>", [1024], [1.0])
     bare("curve", curve)
@@ -176,7 +186,7 @@ def test_several_messages_between_two_frames_are_painted_once(bare, page):
     assert shown.page.locator(".ml-title").inner_text() == "49"
 
 
-def test_live_updates_cost_little_on_both_sides(bare, say):
+def test_live_updates_are_cheap_in_python_and_in_the_browser(bare, say):
     curve = Curve(x_range=(1024, 2**26))
     shown = bare("curve", curve)
     python, browser = [], []
@@ -208,7 +218,7 @@ def test_axe_finds_nothing_serious(bare, serious_faults, theme):
     assert serious_faults("#host") == []
 
 
-def test_a_change_while_the_page_hides_the_widget_for_an_instant_is_not_lost(bare, page):
+def test_a_change_while_the_widget_is_briefly_hidden_is_not_lost(bare, page):
     curve = filled(1)
     shown = bare("curve", curve)
     curve.title = "another"
