@@ -133,6 +133,7 @@ class Executor:
         data = self._data
         if data.state != "running":
             return Progress(data.n_done, self._total, "", data.elapsed_s, 0.0)
+        # Duration of the measured steps over their estimates: a machine that is twice as slow as assumed stays so.
         pace = self._spent_s / self._measured_s if self._measured_s else 1.0
         current = "" if self._current is None else str(self._current)
         return Progress(
@@ -204,6 +205,8 @@ class Executor:
         self._current, self._since = step, time.monotonic()
         lease.task = f"step {data.n_done + 1} of {self._total}: {step}"
         self._on_change()
+        # An EngineError is about the engines, for example a dead rank, and ends the run. Errors that ranks raised are
+        # in their replies, and only fail the step: the next one may be smaller, or a different function.
         try:
             replies = self._measure(lease, step)
         except EngineError as error:

@@ -269,8 +269,8 @@ def check_resumable(run: RunData, engines: Engines, mesh: DeviceMesh, plan: Plan
     ):
         if before != now:
             raise BenchError(
-                f"cannot resume with a different {what}: the saved run has {before!r}, this one {now!r}; "
-                "start a new run without resume="
+                f"cannot resume with a different {what}: the saved run has {before!r}, this one {now!r}",
+                hint="start a new run without resume=",
             )
 
 

@@ -62,7 +62,7 @@ _OPTIONS = {
     "resume": "--resume",
     "world_size": "--ranks",
 }
-_ARGUMENT = re.compile(rf"(?<!\()(?<!, )\b({'|'.join(_OPTIONS)})=(\w*)")
+_ARGUMENT = re.compile(rf"(?<!\()(?<!, )\b({'|'.join(_OPTIONS)})=('?)(\w*)\2")
 
 
 # -- output ------------------------------------------------------------------------------------------------------------
@@ -87,10 +87,12 @@ def error_text(error: MeshlabError) -> str:
     "the folder 'out' holds a different run; pass --force to replace it"
     >>> error_text(BenchError("dp=-1 needs the number of ranks", hint="pass world_size="))
     'dp=-1 needs the number of ranks; pass --ranks N'
+    >>> error_text(BenchError("send is one side of a message", hint="measure it with grouping='pairs'"))
+    'send is one side of a message; measure it with --grouping pairs'
     """
 
     def option(found: re.Match[str]) -> str:
-        name, value = found.groups()
+        name, _, value = found.groups()
         if value == "True":
             return _OPTIONS[name]
         return (

@@ -1,4 +1,4 @@
-"""Labels: what the rows of a frame are about, for titles, legends and tables."""
+"""Labels that describe the rows of a frame, for titles, legends and tables."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CPU_SOURCES: Mapping[str, str] = MappingProxyType({"mpi": "CPU", "threads": "thr
 def axis_label(
     axis: str, grouping: str | None = None, concurrent_axis: str | None = None, concurrent_collective: str | None = None
 ) -> str:
-    """Describe what was measured along an axis, for titles and tables.
+    """Describe a measurement along an axis, for titles and tables.
 
     Parameters
     ----------

@@ -243,8 +243,8 @@ def _check_concurrent(plan: Plan, mesh: DeviceMesh) -> None:
         if all(other == axis for other in plan.axis):
             others = ", ".join(other for other in mesh.axis_names if other != axis)
             raise BenchError(
-                f"concurrent: {name} along {axis} cannot run next to {axis} itself, the only axis that is measured; "
-                + (f"choose another axis: {others}" if others else "omit concurrent=")
+                f"{name} along {axis} cannot run next to {axis} itself, the only axis that is measured",
+                hint=f"choose another axis: {others}" if others else "omit concurrent=",
             )
 
 
@@ -518,7 +518,8 @@ class Plan:
                 self._check_collective(name)
         if self.concurrent and ("together" not in self.grouping or self.functions):
             raise BenchError(
-                "concurrent= supports collectives with grouping='together' only; measure the others in a separate run"
+                "functions and the groupings alone and pairs cannot run next to a concurrent axis",
+                hint="measure them in a separate run, without concurrent=",
             )
 
     def _check_collective(self, name: str) -> None:
@@ -527,16 +528,17 @@ class Plan:
             return
         if row.peers and not row.is_measurable:
             raise BenchError(
-                f"{name} is one side of a message; measure send_recv, which sends around a ring, or send with "
-                "grouping='pairs'"
+                f"{name} is one side of a message",
+                hint="measure send_recv, which sends around a ring, or send with grouping='pairs'",
             )
         if not row.is_measurable:
             raise BenchError(f"{name} moves no data, so it has no sizes to measure; remove it from the plan")
         if not row.in_place and False not in self.in_place:
-            raise BenchError(f"{name} cannot work in place; pass in_place=False, or in_place=[False, True]")
+            raise BenchError(f"{name} cannot work in place", hint="measure it out of place, without in_place=True")
         if self.grouping == ("pairs",) and name not in PAIRED:
             raise BenchError(
-                f"grouping='pairs' supports {' and '.join(PAIRED)}, not {name}; choose one of them, or another grouping"
+                f"pairs of ranks support {' and '.join(PAIRED)}, not {name}",
+                hint="choose one of them, or a different grouping",
             )
 
     def steps(self, mesh: MeshLike) -> tuple[Step, ...]:

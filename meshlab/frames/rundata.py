@@ -1,4 +1,4 @@
-"""RunData: what is known about a benchmark run, as a plain value. It grows while a run measures."""
+"""RunData: all data of a benchmark run, as a plain value. It grows while a run measures."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ class RunData:
         self._samples: list[Columns] = [] if samples is None or samples.empty else [columns_of_samples(samples)]
         self._wrong = [row for row in self._rows if row["status"] == "wrong"]
         self._frames: dict[str, tuple[int, pd.DataFrame]] = {}
-        # A frame that was read from disk is kept, because its attrs may say more than the columns do.
+        # Keep a frame that was read from disk, because its attrs may contain more than this class can restore.
         for name, frame in (("results", results), ("samples", samples)):
             if frame is not None:
                 kept = frame.copy()
@@ -183,10 +183,11 @@ class RunData:
         self.log.append(f"{datetime.now(UTC):%H:%M:%S} {message}")
 
     def add(self, rows: Sequence[Row], samples: Sequence[Columns], *, launch: int | None = None) -> None:
-        """Append rows and samples; `launch` fills their column if they do not have it yet."""
+        """Append rows and samples; `launch` is their launch, if they do not have that column yet."""
         if launch is not None:
             rows = [{**row, "launch": launch} for row in rows]
             samples = [{**part, "launch": np.full(len(part["batch"]), launch)} for part in samples]
+        # The worker thread appends while other threads build frames from the same lists.
         with self._lock:
             self._rows += rows
             self._wrong += [row for row in rows if row["status"] == "wrong"]
@@ -206,6 +207,8 @@ class RunData:
     def results(self) -> pd.DataFrame:
         """One row per launch, step and group, as far as measured; `meshlab.describe` explains the columns."""
         fixed = {"run_id": self.run_id, "source": self.source, "mesh_fingerprint": self.mesh.fingerprint}
+        # A frame is built only if there are new rows: a live view asks for it several times per step. The caller gets a
+        # copy, so that changes to it do not affect the run.
         with self._lock:
             known = self._frames.get("results")
             if known is None or known[0] != len(self._rows):
@@ -403,7 +406,7 @@ class RunData:
     def redacted(self) -> RunData:
         """Return a copy with hashes instead of the names of hosts and users, addresses and the UUIDs of GPUs.
 
-        A name has the same hash in the whole run, and a different one in the next copy.
+        A name has the same hash everywhere in the copy, and a different hash in every other copy.
         """
         from meshlab.frames.redact import redact
 

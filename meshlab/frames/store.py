@@ -1,6 +1,6 @@
-"""Runs and frames on disk, and the one way to turn whatever a person has into frames.
+"""Runs and frames on disk, and the conversion of all supported sources into frames.
 
-A run is a folder: its frames as Parquet (and CSV, for other tools), everything else as JSON.
+A run is a folder: its frames as Parquet (and as CSV, for other tools), everything else as JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from meshlab.errors import BenchError, ParseError
 from meshlab.files import staged_folder
 from meshlab.frames.plan import Plan, Sampling
 from meshlab.frames.rundata import RunData
-from meshlab.frames.schema import RESULTS, SAMPLES, Column, conform, empty_samples, require_columns
+from meshlab.frames.schema import RESULTS, SAMPLES, Column, bandwidth, conform, empty_samples, require_columns
 from meshlab.mesh.axes import WORLD
 from meshlab.mesh.mesh import DeviceMesh
 
@@ -58,7 +58,7 @@ FILES = ("run.json", *_FRAMES, "report.html", "report.md", *(f"report-{kind}-*.p
 
 
 class Frames(NamedTuple):
-    """The frames behind something that a person passed: results, samples (maybe empty), and a name."""
+    """The frames of a source: results, samples (possibly empty), and a name."""
 
     results: pd.DataFrame
     samples: pd.DataFrame
@@ -66,23 +66,24 @@ class Frames(NamedTuple):
 
 
 def as_results(source: Any) -> pd.DataFrame:
-    """Return the results frame of whatever a person has.
+    """Return the results frame of any supported source.
 
     Parameters
     ----------
     source : RunData, DataFrame, path, object with ``.results``, or a list of these
-        A run or its folder, a results frame or a file of one (Parquet, CSV, JSON), a log that was read. A list is
-        concatenated, and each item becomes a run of its own.
+        A run or its folder, a results frame or its file (Parquet, CSV, JSON), or a log that `meshlab.nccl_tests.read`
+        returned. The items of a list are concatenated as separate runs.
 
     Returns
     -------
     pandas.DataFrame
-        With the columns of `meshlab.frames.schema.RESULTS`.
+        A frame with exactly the columns of `meshlab.frames.schema.RESULTS`.
 
     Raises
     ------
     BenchError
-        If it is something else, or a column has an unknown name or a wrong type.
+        If the source has no results.
+        If a required column is missing, or a value has the wrong type.
     ParseError
         If a file is corrupt.
 
@@ -96,16 +97,16 @@ def as_results(source: Any) -> pd.DataFrame:
 
 
 def as_frames(source: Any, results: Any = None, *, read_other: Callable[[Path], Any] | None = None) -> Frames:
-    """Return the frames of whatever a person has; see `as_results`.
+    """Return the frames of any supported source.
 
     Parameters
     ----------
-    source
-        As in `as_results`; or a samples frame, if `results` is given.
+    source : RunData, DataFrame, path, object with ``.results``, or a list of these
+        A source of results, see `as_results`; or a samples frame, if `results` is passed.
     results : DataFrame, optional
         The results that the samples in `source` belong to.
     read_other : callable, optional
-        Reads the files that are not meshlab's own, such as logs.
+        Reads files in other formats, such as logs.
     """
     import pandas as pd
 
@@ -132,7 +133,7 @@ def as_frames(source: Any, results: Any = None, *, read_other: Callable[[Path], 
 
 
 def frames_of(source: Any, read_other: Callable[[Path], Any] | None = None) -> Iterator[Frames]:
-    """Yield the frames of each run in `source`; `read_other` reads files that are not meshlab's own."""
+    """Yield the frames of each run in `source`; `read_other` reads files in other formats."""
     import pandas as pd
 
     path: Path | None = None
@@ -163,10 +164,22 @@ def frames_of(source: Any, read_other: Callable[[Path], Any] | None = None) -> I
     name = str(getattr(source, "name", "") or results.attrs.get("file", ""))
     if path is not None:
         name = path.name or path.resolve().name
-    # Conforming an already conforming frame is cheap, and everything behind this line can rely on the columns.
-    results = conform(split_old_axes(results), RESULTS)
-    samples = empty_samples() if samples is None else conform(split_old_axes(samples), SAMPLES)
-    yield Frames(results, samples, name)
+    require_columns(results, ["collective", "size_bytes", "time_us"])
+    yield Frames(_known_columns(results, RESULTS), _known_columns(samples, SAMPLES), name)
+
+
+def _known_columns(frame: pd.DataFrame | None, columns: Sequence[Column]) -> pd.DataFrame:
+    """Return a frame with exactly the columns of its schema."""
+    if frame is None:
+        return empty_samples()
+    # Frames from other code may have additional columns, which are dropped, or lack some, which are filled with NA.
+    frame = split_old_axes(frame)
+    known = conform(frame[[column.name for column in columns if column.name in frame]], columns)
+    if columns is RESULTS and "busbw_gbs" not in frame:
+        known["algbw_gbs"], known["busbw_gbs"] = bandwidth(
+            known["collective"].tolist(), known["size_bytes"], known["n_ranks"], known["time_us"]
+        )
+    return known
 
 
 def _read(path: Path, read_other: Callable[[Path], Any] | None) -> Any:
@@ -323,7 +336,7 @@ def from_document(
 def _read_frame(
     folder: Path, name: str, columns: Sequence[Column], n_rows: int | None, notes: list[str]
 ) -> pd.DataFrame:
-    """Read a frame from Parquet, or else from the CSV beside it."""
+    """Read a frame from Parquet, or else from the CSV file next to it."""
     cause: Exception
     parquet, csv = folder / f"{name}.parquet", folder / f"{name}.csv"
     try:
@@ -333,12 +346,13 @@ def _read_frame(
     except OSError as error:
         trouble, cause = f"cannot be read ({error.strerror or error})", error
     except ParseError as error:
-        trouble, cause = "is broken", error
+        trouble, cause = "is corrupt", error
     frame: pd.DataFrame | None
     try:
         frame = frame_from_csv(csv, columns)
     except (OSError, ParseError):
         frame = None
+    # A truncated CSV file can still be valid, so its number of rows is compared with the one in run.json.
     if frame is None or n_rows not in (None, len(frame)):
         raise ParseError(
             f"the file {trouble}, and {csv.name} next to it is not complete either; copy the folder again, or measure "
@@ -347,7 +361,7 @@ def _read_frame(
         ) from cause
     note = f"{parquet.name} {trouble}; its rows were read from {csv.name}"
     notes.append(note)
-    if not isinstance(cause, FileNotFoundError):  # without a Parquet file, somebody kept only the CSV on purpose
+    if not isinstance(cause, FileNotFoundError):  # a missing file was probably removed on purpose, to keep only CSV
         warnings.warn(f"{folder}: {note}", stacklevel=4)
     return frame
 
@@ -402,6 +416,7 @@ def split_old_axes(frame: pd.DataFrame) -> pd.DataFrame:
     1   tp     alone  tp_0      <NA>      <NA>
     2   dp     pairs  <NA>         0         1
     """
+    # Every reader calls this, because `as_results` accepts a single file as well as a folder with its schema version.
     if "axis" not in frame or "grouping" in frame:
         return frame
     axis = frame["axis"].astype("string")
@@ -428,9 +443,10 @@ def split_old_axes(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _old_partners(frame: pd.DataFrame) -> pd.Series[str]:
-    """Return the collective of the concurrent axis: that of the same step on the other axis."""
+    """Return the collective of the concurrent axis of each row."""
     import pandas as pd
 
+    # A step on "tp+dp" has a partner in the same step with the axis "dp+tp", whose collective is the concurrent one.
     keys = [name for name in ("run_id", "launch", "step") if name in frame]
     steps = list(zip(*(frame[name].astype(object) for name in keys), strict=True)) or [()] * len(frame)
     known = dict(
@@ -448,11 +464,11 @@ def _old_partners(frame: pd.DataFrame) -> pd.Series[str]:
 
 
 def _with_pair_groups(frame: pd.DataFrame, mesh: DeviceMesh) -> pd.DataFrame:
-    """Fill in the groups of pairs that `split_old_axes` could not know."""
+    """Fill in the groups of pairs, which `split_old_axes` cannot determine without the mesh."""
     unknown = (frame["group"].isna() & frame["src_rank"].notna()).to_numpy(bool)
     if unknown.any():
         pairs = zip(frame["axis"][unknown], frame["src_rank"][unknown], strict=True)
-        groups = frame["group"].astype(object).to_numpy()
+        groups = frame["group"].astype(object).to_numpy(copy=True)
         groups[unknown] = [mesh[str(axis)].of(int(rank)).name for axis, rank in pairs]
         attrs, frame = frame.attrs, frame.assign(group=groups).astype({"group": "string"})
         frame.attrs = attrs
@@ -476,14 +492,14 @@ def frame_from_parquet(path: str | Path, columns: Sequence[Column]) -> pd.DataFr
     """
     import pandas as pd
 
-    # Opened here, because pyarrow's own errors about a broken file are OSErrors too.
-    with Path(path).open("rb") as file, _whole(path, "Parquet"):
+    # Open the file here: pyarrow reports a corrupt file as an OSError too, which would look like an unreadable one.
+    with Path(path).open("rb") as file, _complete(path, "Parquet"):
         return conform(split_old_axes(pd.read_parquet(file)), columns)
 
 
 @contextmanager
-def _whole(path: str | Path, kind: str) -> Iterator[None]:
-    """Turn the errors of pandas and its readers about a broken file into a ParseError."""
+def _complete(path: str | Path, kind: str) -> Iterator[None]:
+    """Turn the errors of pandas and its readers about a corrupt file into a ParseError."""
     try:
         yield
     except BenchError as error:
@@ -503,6 +519,7 @@ def frame_to_csv(frame: pd.DataFrame, path: str | Path) -> None:
     for name in safe.columns:
         if isinstance(safe[name].dtype, pd.StringDtype) or safe[name].dtype == object:
             safe[name] = safe[name].map(_guard_formula, na_action="ignore")
+    # 17 significant digits identify every float64. Other tools may then compute the same statistics from the file.
     safe.to_csv(path, index=False, float_format="%.17g", lineterminator="\n")
 
 
@@ -523,9 +540,10 @@ def frame_from_csv(path: str | Path, columns: Sequence[Column]) -> pd.DataFrame:
     import pandas as pd
 
     data = Path(path).read_bytes()
-    with _whole(path, "CSV"):
-        if not data.endswith(b"\n"):  # a truncated row would read as missing values
+    with _complete(path, "CSV"):
+        if not data.endswith(b"\n"):  # a truncated row would be read as missing values
             raise ValueError
+        # As strings, and only empty cells are missing: a group may be called "NA", and the schema has the dtypes.
         frame = pd.read_csv(io.BytesIO(data), dtype="string", keep_default_na=False, na_values=[""])
         for name in frame.columns:
             frame[name] = frame[name].map(lambda text: text[1:] if text.startswith("'") else text, na_action="ignore")

@@ -677,8 +677,8 @@ def _summary(times: IterationTimes) -> dict[str, float]:
         "time_us_hi": found.hi,
         "p95_us": found.p95,
         "p99_us": found.p99,
-        "min_us": found.least,
-        "max_us": found.most,
+        "min_us": found.min,
+        "max_us": found.max,
     }
     if times.per_process_us is not None and len(times.per_process_us) > 1:
         ranks = times.per_process_us[:, times.skipped :]

@@ -21,7 +21,7 @@ def test_an_example_is_a_results_frame_of_gpus(name: str) -> None:
     assert results["time_us"].between(results["time_us_lo"], results["time_us_hi"]).all()
 
 
-def test_two_h200_reach_what_nccl_tests_reaches_there() -> None:
+def test_two_h200_reach_the_bandwidth_of_nccl_tests() -> None:
     """nccl-tests on the same two cards: 323 to 327 GB/s at 1 GiB, 5.5 to 6.4 µs in a graph."""
     results = ml.example("h200x2")
     graph = results[(results["mode"] == "graph") & (results["collective"] == "all_reduce")].set_index("size_bytes")
@@ -30,7 +30,7 @@ def test_two_h200_reach_what_nccl_tests_reaches_there() -> None:
     assert 5.0 < graph["time_us"].min() < 6.5
 
 
-def test_plots_reports_and_texts_show_it(tmp_path: object) -> None:
+def test_plots_reports_and_tables_show_the_example(tmp_path: object) -> None:
     from matplotlib.figure import Figure
 
     from meshlab.frames.table import results_table

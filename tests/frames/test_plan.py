@@ -52,7 +52,7 @@ def test_a_plan_reads_names_with_commas_and_pastes_back() -> None:
     assert str(plan).startswith("all_reduce, broadcast along dp, tp, 1")
 
 
-def test_what_cannot_work_in_place_stands_once() -> None:
+def test_collectives_that_cannot_work_in_place_are_measured_once() -> None:
     steps = Plan(["all_reduce", "send_recv"], "tp", sizes="1K", in_place=[False, True]).steps(MESH)
     assert [(step.collective, step.in_place) for step in steps] == [
         ("all_reduce", False),
@@ -89,7 +89,7 @@ def test_an_operation_with_a_scalar_keeps_it() -> None:
         (
             {"collective": "all_to_all", "in_place": True},
             BenchError,
-            "all_to_all cannot work in place; pass in_place=False",
+            "all_to_all cannot work in place; measure it out of place, without in_place=True",
         ),
         ({"op": "pre_mul_sum"}, CommunicatorError, r"needs a scalar; pass op=pre_mul_sum\(0.5\)"),
         (
@@ -99,7 +99,7 @@ def test_an_operation_with_a_scalar_keeps_it() -> None:
         ),
     ],
 )
-def test_an_impossible_plan_is_refused(arguments: dict[str, object], error: type[Exception], message: str) -> None:
+def test_an_invalid_plan_is_rejected(arguments: dict[str, object], error: type[Exception], message: str) -> None:
     given: dict[str, object] = {"collective": "all_reduce", "axis": "tp", **arguments}
     with pytest.raises(error, match=message):
         Plan(**given).steps(MESH)  # type: ignore[arg-type]
@@ -109,7 +109,7 @@ def a_step_of_mine(comm: object) -> None:
     """Stands for a user's own function."""
 
 
-def test_a_function_is_known_by_its_name_and_has_no_size() -> None:
+def test_a_function_has_its_name_and_no_size() -> None:
     plan = Plan([a_step_of_mine, "all_reduce"], "tp", sizes="1K, 4K", mode="isolated, pipelined")
     own = [step for step in plan.steps(MESH) if step.collective == "a_step_of_mine"]
     assert [(step.mode, step.size_bytes, step.dtype, step.op) for step in own] == [
@@ -128,7 +128,7 @@ def test_bucket_lists_are_sizes() -> None:
     assert Plan("all_reduce", "tp", sizes="1M, 25M, 25M, 40M").sizes == (1 << 20, 25 << 20, 40 << 20)
 
 
-def test_a_shuffled_order_is_new_for_every_launch_and_repeatable() -> None:
+def test_a_shuffled_order_is_different_for_every_launch_and_reproducible() -> None:
     plan = Plan("all_reduce", "tp", shuffle=True, seed=7)
     first, second = plan.order(50, 0), plan.order(50, 1)
     assert sorted(first) == sorted(second) == list(range(50))
@@ -146,13 +146,13 @@ def all_reduce(comm: object) -> None:
     ("arguments", "message"),
     [
         ({"grouping": "some"}, "unknown grouping 'some'; choose one of together, alone, pairs"),
-        ({"grouping": "pairs"}, "grouping='pairs' supports send and send_recv, not all_reduce"),
+        ({"grouping": "pairs"}, "pairs of ranks support send and send_recv, not all_reduce; choose one of them"),
         ({"collective": "send"}, "or send with grouping='pairs'"),
         ({"launches": 0}, "launches must be at least 1, not 0"),
         ({"concurrent": {"dp": "all_reduced"}}, "unknown collective 'all_reduced'"),
         (
             {"concurrent": {"dp": "all_reduce"}, "grouping": "alone"},
-            "concurrent= supports collectives with grouping='tog",
+            "cannot run next to a concurrent axis; measure them in a separate run",
         ),
         (
             {"collective": all_reduce},
@@ -165,7 +165,7 @@ def all_reduce(comm: object) -> None:
         ({"collective": [3]}, "must be the name of a collective or a function that takes a communicator, not 3"),
     ],
 )
-def test_what_cannot_be_measured_together_is_refused(arguments: dict[str, object], message: str) -> None:
+def test_choices_that_exclude_each_other_are_rejected(arguments: dict[str, object], message: str) -> None:
     given: dict[str, object] = {"collective": "all_reduce", "axis": "tp", **arguments}
     with pytest.raises((BenchError, CommunicatorError), match=message):
         Plan(**given).steps(MESH)  # type: ignore[arg-type]
@@ -181,12 +181,12 @@ def test_what_cannot_be_measured_together_is_refused(arguments: dict[str, object
         {"warmup_batches": -1},
     ],
 )
-def test_impossible_sampling_is_refused(arguments: dict[str, float]) -> None:
+def test_invalid_sampling_is_rejected(arguments: dict[str, float]) -> None:
     with pytest.raises(BenchError):
         Sampling(**arguments)  # type: ignore[arg-type]
 
 
-def test_an_axis_is_not_concurrent_with_itself() -> None:
+def test_an_axis_cannot_run_next_to_itself() -> None:
     mesh = DeviceMesh("dp=2, tp=2")
     with pytest.raises(
         BenchError, match=r"broadcast along tp cannot run next to tp itself, .* choose another axis: dp"

@@ -55,7 +55,7 @@ def test_the_columns_are_those_of_the_design() -> None:
         assert list(empty.columns) == DESIGN[name].split()
 
 
-def test_columns_with_units_say_them() -> None:
+def test_columns_with_units_describe_them() -> None:
     for column in (*RESULTS, *SAMPLES):
         for suffix, unit in (("_us", "µs"), ("_gbs", "GB/s")):
             if column.name.endswith(suffix) and column.name != "host_us":
@@ -66,7 +66,7 @@ def test_columns_with_units_say_them() -> None:
 
 @pytest.mark.parametrize("way", ["parquet", "csv", "json"])
 @pytest.mark.parametrize("frame", [rows(), empty_results()], ids=["rows", "empty"])
-def test_frames_come_back_as_they_were(tmp_path: Path, way: str, frame: pd.DataFrame) -> None:
+def test_frames_survive_a_round_trip(tmp_path: Path, way: str, frame: pd.DataFrame) -> None:
     path = tmp_path / "frame"
     if way == "parquet":
         frame_to_parquet(frame, path)
@@ -81,7 +81,7 @@ def test_frames_come_back_as_they_were(tmp_path: Path, way: str, frame: pd.DataF
         assert again.attrs == frame.attrs
 
 
-def test_a_spreadsheet_does_not_take_a_text_for_a_formula(tmp_path: Path) -> None:
+def test_strings_are_not_formulas_in_a_spreadsheet(tmp_path: Path) -> None:
     frame_to_csv(rows(), tmp_path / "frame.csv")
     assert ",'=1+1," in (tmp_path / "frame.csv").read_text()
 
@@ -92,12 +92,12 @@ def test_missing_is_not_zero() -> None:
     assert frame["n_wrong"].iloc[0] == 0
 
 
-def test_a_column_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_column_is_rejected() -> None:
     with pytest.raises(BenchError, match="unknown columns speed"):
         conform(pd.DataFrame({"speed": [1]}), RESULTS)
 
 
-def test_a_value_that_does_not_fit_its_column_is_refused() -> None:
+def test_a_value_of_the_wrong_type_is_rejected() -> None:
     with pytest.raises(BenchError, match="column time_us must be float64"):
         conform(pd.DataFrame({"time_us": ["fast"]}), RESULTS)
 
@@ -106,7 +106,7 @@ def test_a_value_that_does_not_fit_its_column_is_refused() -> None:
     ("collective", "n", "factor"),
     [("all_reduce", 4, 1.5), ("all_gather", 4, 0.75), ("reduce_scatter", 8, 0.875), ("broadcast", 4, 1.0)],
 )
-def test_bandwidth_follows_nccl_tests(collective: str, n: int, factor: float) -> None:
+def test_bandwidth_is_that_of_nccl_tests(collective: str, n: int, factor: float) -> None:
     algbw, busbw = bandwidth([collective], [2_000_000], [n], [1000.0])
     assert algbw[0] == pytest.approx(2.0)
     assert busbw[0] == pytest.approx(2.0 * factor)
@@ -148,13 +148,13 @@ def test_describe_names_the_expected_columns(columns: Any) -> None:
         lambda frame: ml.plot.batches(frame, frame),
     ],
 )
-def test_what_has_no_results_is_rejected_with_a_fix(use: Any) -> None:
+def test_objects_without_results_are_rejected_with_a_fix(use: Any) -> None:
     with pytest.raises(BenchError, match=r"expected a (results|samples) frame, but this one has no column"):
         use(pd.DataFrame({"a": [1]}))
     with pytest.raises(BenchError, match=r"int has no results; pass a run or its folder|expected a samples frame, not"):
         use(3)
 
 
-def test_a_comparison_is_needed_to_draw_one() -> None:
+def test_only_a_comparison_can_be_drawn_as_one() -> None:
     with pytest.raises(BenchError, match=r"must be a Comparison, not DataFrame; pass ml\.compare\(before, after\)"):
         ml.plot.comparison(empty_results())  # type: ignore[arg-type]

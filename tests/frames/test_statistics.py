@@ -23,7 +23,7 @@ def test_a_summary_is_ordered(values: list[float]) -> None:
 
 
 @pytest.mark.parametrize("n", [6, 20, 100])
-def test_the_interval_covers_the_true_median_about_as_often_as_it_says(n: int) -> None:
+def test_the_interval_covers_the_true_median_with_its_nominal_probability(n: int) -> None:
     # Log-normal times, as skewed as real ones; the true median is 1. Order statistics are conservative for small n.
     draws = np.random.default_rng(7).lognormal(0, 1, (2000, n))
     hits = [lo <= 1 <= hi for lo, hi in (median_interval(row) for row in draws)]
@@ -37,7 +37,7 @@ def test_the_interval_narrows_with_more_samples() -> None:
     assert not is_precise(draws[:3], 1.0)
 
 
-def test_no_times_give_no_numbers() -> None:
+def test_no_times_have_no_statistics() -> None:
     summary = summarise([])
     assert summary.n == 0
     assert math.isnan(summary.median)

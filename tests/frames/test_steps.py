@@ -29,7 +29,7 @@ def test_every_two_ranks_meet_once_and_no_rank_is_in_two_pairs_of_a_round(n: int
 
 @given(st.integers(2, 20))
 @settings(deadline=None, max_examples=20)
-def test_the_second_half_of_the_rounds_goes_the_other_way(n: int) -> None:
+def test_the_second_half_of_the_rounds_has_the_opposite_direction(n: int) -> None:
     for number in range(n_rounds(n)):
         back = pairs_of_round(n, number + n_rounds(n))
         assert [(b, a) for a, b in back] == pairs_of_round(n, number)
@@ -39,7 +39,7 @@ def steps(**arguments: Any) -> Any:
     return Plan(**{"collective": "all_reduce", "axis": "tp", "sizes": "1K", **arguments}).steps(MESH)
 
 
-def test_groups_alone_are_a_step_of_their_own() -> None:
+def test_groups_in_isolation_are_a_separate_step() -> None:
     together, alone = steps(grouping=["together", "alone"])
     assert (together.axis, together.grouping) == ("tp", "together")
     assert (alone.axis, alone.grouping) == ("tp", "alone")
@@ -84,7 +84,7 @@ def test_concurrent_axes_are_also_measured_separately_and_nothing_twice() -> Non
     assert [step.axis for step in twice].count("dp") == 1
 
 
-def test_groups_of_other_ranks_cannot_run_at_the_same_time() -> None:
+def test_axes_with_different_ranks_cannot_run_at_the_same_time() -> None:
     mesh = MESH.with_group("pair", [0, 1])
     with pytest.raises(BenchError, match="pair and dp cannot run at the same time: rank 2 is in the groups of only"):
         Plan("all_reduce", "pair", concurrent={"dp": "all_reduce"}).steps(mesh)
@@ -92,7 +92,7 @@ def test_groups_of_other_ranks_cannot_run_at_the_same_time() -> None:
         Plan("all_reduce", "dp", concurrent={"pair": "all_reduce"}).steps(mesh)
 
 
-def test_a_step_knows_the_memory_of_its_buffers() -> None:
+def test_a_step_computes_the_memory_of_its_buffers() -> None:
     assert steps(sizes="1M")[0].buffer_bytes == 2 << 20
     assert steps(sizes="1M", in_place=True)[0].buffer_bytes == 1 << 20
     assert steps(collective="all_gather", sizes="1M")[0].buffer_bytes == (1 << 20) + (1 << 18)
@@ -100,7 +100,7 @@ def test_a_step_knows_the_memory_of_its_buffers() -> None:
     assert steps(collective=lambda comm: None)[0].buffer_bytes == 0
 
 
-def test_pairs_of_one_rank_are_refused() -> None:
+def test_pairs_in_groups_of_one_rank_are_rejected() -> None:
     with pytest.raises(
         BenchError, match="the groups of tp have one rank and therefore no pairs; choose a different axis"
     ):

@@ -43,7 +43,7 @@ def places(results: pd.DataFrame) -> list[tuple[object, ...]]:
     return list(found.where(found.notna(), None).itertuples(index=False, name=None))
 
 
-def test_an_old_run_has_the_columns_of_one_that_is_measured_today(measured: ml.Run) -> None:
+def test_an_old_run_has_the_columns_of_a_new_one(measured: ml.Run) -> None:
     old = ml.Run.load(OLD)
     assert places(old.results) == places(measured.results)
     assert old.plan == ml.Plan(**{**vars(measured.plan), "sampling": old.plan.sampling})
@@ -53,7 +53,7 @@ def test_an_old_run_has_the_columns_of_one_that_is_measured_today(measured: ml.R
     pd.testing.assert_frame_equal(*samples)
 
 
-def test_an_old_run_gives_the_same_log_and_analyses_as_before() -> None:
+def test_an_old_run_has_the_same_log_and_analyses_as_before() -> None:
     old = ml.Run.load(OLD)
     before = (OLD / "nccl_tests.txt").read_text(encoding="utf-8")
     rows = [line for line in old.to_nccl_tests().splitlines() if line[:1] == " "]
@@ -78,7 +78,7 @@ def test_an_old_run_compares_with_a_new_one_row_by_row(measured: ml.Run) -> None
     assert sorted(frame["before_us"]) == pytest.approx(sorted(old), rel=0.5)
 
 
-def test_a_run_comes_back_from_disk_as_it_was(measured: ml.Run, tmp_path: Path) -> None:
+def test_a_run_survives_a_round_trip_to_disk(measured: ml.Run, tmp_path: Path) -> None:
     back = ml.Run.load(measured.save(tmp_path / "run"))
     assert type(back) is RunData
     pd.testing.assert_frame_equal(back.results, measured.results)
@@ -92,7 +92,7 @@ def test_a_run_comes_back_from_disk_as_it_was(measured: ml.Run, tmp_path: Path) 
     pd.testing.assert_frame_equal(again.results, measured.results)
 
 
-def test_run_data_can_be_pickled_and_a_live_run_says_what_to_do(measured: ml.Run) -> None:
+def test_run_data_can_be_pickled_and_a_live_run_raises_with_a_fix(measured: ml.Run) -> None:
     data = ml.Run.load(OLD)
     back = pickle.loads(pickle.dumps(data))
     pd.testing.assert_frame_equal(back.results, data.results)
@@ -102,7 +102,7 @@ def test_run_data_can_be_pickled_and_a_live_run_says_what_to_do(measured: ml.Run
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "json", "html"])
-def test_an_old_frame_is_split_whatever_file_it_is_in(suffix: str, tmp_path: Path) -> None:
+def test_an_old_frame_is_split_in_any_file_format(suffix: str, tmp_path: Path) -> None:
     old = pd.read_csv(OLD / "results.csv")
     path = tmp_path / f"results.{suffix}"
     if suffix == "parquet":
@@ -130,7 +130,7 @@ def test_only_rows_of_meshlab_get_a_grouping() -> None:
     assert split_old_axes(new) is new
 
 
-def test_whatever_a_person_has_becomes_results(tmp_path: Path) -> None:
+def test_all_supported_sources_become_results(tmp_path: Path) -> None:
     run = ml.Run.load(OLD)
     paths = [OLD, run.save(tmp_path / "run"), str(tmp_path / "run" / "results.parquet")]
     for source in (run, run.results, (run.results, run.samples), *paths):
@@ -152,19 +152,21 @@ def test_whatever_a_person_has_becomes_results(tmp_path: Path) -> None:
         (__file__, r"is neither the folder of a run nor results as Parquet, CSV or JSON; .* ml\.nccl_tests\.read"),
     ],
 )
-def test_anything_else_is_rejected_with_a_fix(source: object, message: str) -> None:
+def test_other_sources_are_rejected_with_a_fix(source: object, message: str) -> None:
     with pytest.raises(BenchError, match=message):
         as_results(source)
 
 
-def test_a_frame_may_have_more_columns_and_fewer() -> None:
-    frame = pd.DataFrame({"collective": ["all_reduce"], "size_bytes": [8000], "n_ranks": [2], "time_us": [4.0], "x": [1]})
+def test_a_frame_may_have_additional_and_missing_columns() -> None:
+    frame = pd.DataFrame(
+        {"collective": ["all_reduce"], "size_bytes": [8000], "n_ranks": [2], "time_us": [4.0], "x": [1]}
+    )
     results = as_results(frame)
     assert list(results) == [column.name for column in RESULTS]
     assert results["busbw_gbs"].tolist() == [2.0]
 
 
-def test_a_schema_of_the_future_is_rejected(tmp_path: Path) -> None:
+def test_a_newer_schema_is_rejected(tmp_path: Path) -> None:
     folder = shutil.copytree(OLD, tmp_path / "run")
     document = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps({**document, "schema": 4}))

@@ -6,7 +6,7 @@ from meshlab.frames.schema import empty_results
 from meshlab.frames.table import results_table
 
 
-def test_results_as_text(thread_engines: ml.Engines) -> None:
+def test_results_are_printed_as_tables(thread_engines: ml.Engines) -> None:
     run = ml.bench(
         thread_engines,
         ml.DeviceMesh("dp=2, tp=2"),
@@ -27,18 +27,18 @@ def test_results_as_text(thread_engines: ml.Engines) -> None:
     assert lines[4].split() == ["64", "KiB", "wrong", "wrong"]
 
 
-def test_no_results_as_text() -> None:
+def test_empty_results_are_printed() -> None:
     assert str(results_table(empty_results())) == "no results"
 
 
-def test_a_slow_rate_is_not_nothing(thread_engines: ml.Engines) -> None:
+def test_a_low_bandwidth_is_not_rounded_to_zero(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, ml.DeviceMesh("tp=4"), sizes="1K", sampling=Sampling(max_s=0.02, min_batches=6))
     results = run.wait(30)
     results["time_us"], results["busbw_gbs"] = 123.4, 0.000456
     assert str(results_table(results)).splitlines()[-1].split()[-2:] == ["123", "0.000456"]
 
 
-def test_decimal_points_of_a_column_are_below_each_other() -> None:
+def test_decimal_points_of_a_column_are_aligned() -> None:
     table = results_table(ml.example().query("mode == 'graph'"))
     columns = [texts for part in table.parts for _, _, texts in part.columns()]
     assert all(len({text.index(".") for text in texts if "." in text}) == 1 for texts in columns)

@@ -104,7 +104,7 @@ def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Samplin
     """
     began = time.perf_counter()
     # The first call connects the peers and fills the caches. If it is slow, it is the only probe and the only warm-up:
-    # what it pays once is small against 0.1 s, and every further call would delay the measurement noticeably.
+    # its one-time costs are small against 0.1 s, and every further call would delay the measurement noticeably.
     parts = [measure(mode, 1, 1)]
     counts = [1]
     shared = vote.share([parts[0].time_us[0]])
