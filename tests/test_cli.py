@@ -63,7 +63,7 @@ def words(text: str) -> list[str]:
         ("bench --mesh 'tp=2' --beside dp", "--concurrent dp has no collective"),
         ("bench --mesh 'tp=2' --grouping some", "unknown grouping 'some'; choose one of together, alone, pairs"),
         ("bench --mesh 'tp=2' --groups some", "unknown grouping 'some'"),
-        ("bench --mesh 'tp=2' --grouping pairs", "supports send and send_recv, not all_reduce"),
+        ("bench --mesh 'tp=2' --grouping pairs", "pairs of ranks support send and send_recv, not all_reduce"),
         ("bench --resume no-such-folder", "no-such-folder holds no run"),
         ("report no-such-folder", "no-such-folder holds no run"),
     ],

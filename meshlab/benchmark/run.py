@@ -107,6 +107,8 @@ class Run(RunData):
     def _take_over(self, old: RunData) -> set[tuple[int, int]]:
         """Take over the rows and samples of all steps that were measured before; return their launches and indices."""
         results, samples = old.results, old.samples
+        # The new plan may be larger or in a different order, so steps are matched by what they measure. A step is taken
+        # over only if all of its groups were measured, because its groups are measured together.
         indices = _new_indices(old.steps, self.steps)
         is_kept = results["status"].isin(_KEPT).groupby([results["launch"], results["step"]]).all()
         done = {
