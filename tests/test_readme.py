@@ -38,8 +38,8 @@ def python_blocks() -> list[str]:
 def statements(block: str) -> Iterator[Statement]:
     """Split a block into statements.
 
-    The comments at the end of an expression and below it are its output. A comment after any other statement, or after
-    an expression that ends with a semicolon, is prose.
+    The comments at the end of an expression and below it are its output, and so are the comments below a try statement.
+    A comment after any other statement, or after an expression that ends with a semicolon, is prose.
     """
     tokens = tokenize.generate_tokens(io.StringIO(block).readline)
     comments = {
@@ -54,14 +54,12 @@ def statements(block: str) -> Iterator[Statement]:
         next_line = len(lines) + 1 if following is None else following.lineno
         found = [comments[number] for number in range(end, next_line) if number in comments]
         rest = lines[end - 1].encode()[node.end_col_offset :].decode()
-        is_output = isinstance(node, ast.Expr) and not rest.startswith(";") and found
+        is_output = found and isinstance(node, (ast.Expr, ast.Try)) and not rest.startswith(";")
         yield Statement(ast.get_source_segment(block, node) or "", "\n".join(found) if is_output else None)
 
 
 def execute() -> list[list[tuple[str, str, str]]]:
     """Execute all blocks in one namespace; return source, expected and real output of the statements with an output."""
-    import meshlab as ml
-
     namespace: dict[str, object] = {"__name__": "__main__"}
     done = []
     for block in python_blocks():
@@ -70,12 +68,12 @@ def execute() -> list[list[tuple[str, str, str]]]:
             if expected is None:
                 exec(compile(source, "README.md", "exec"), namespace)
                 continue
+            value = None
             with redirect_stdout(io.StringIO()) as printed:
-                try:
+                if source.startswith("try:"):
+                    exec(compile(source, "README.md", "exec"), namespace)
+                else:
                     value = eval(compile(source, "README.md", "eval"), namespace)
-                except ml.MeshlabError as error:
-                    value = None
-                    print(f"{type(error).__name__}: {error}")
             compared.append((source, expected, printed.getvalue() + ("" if value is None else repr(value))))
         done.append(compared)
     return done
