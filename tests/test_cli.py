@@ -46,14 +46,14 @@ def words(text: str) -> list[str]:
         ("bench --mesh 'tp=2' --op xor", "unknown reduce operation 'xor'; choose one of sum"),
         ("bench --mesh 'tp=2' --mode fast", "unknown mode 'fast'; choose one of isolated, pipelined"),
         ("bench --mesh 'tp=2' --sizes 12Q", "'12Q' is not a size"),
-        ("bench --mesh 'tp=4' --ranks 2", "tp=4 is 4 ranks, but there are 2 engines; pass --ranks 4, or omit --ranks"),
+        ("bench --mesh 'tp=4' --ranks 2", "tp=4 has 4 ranks, but there are 2 engines; pass --ranks 4, or omit --ranks"),
         ("bench --mesh 'tp=2' --seconds 0", "--seconds 0 must be positive; pass the maximum time of a step in seconds"),
         ("show 'dp=-1, tp=2'", "which is unknown; pass --ranks N"),
         ("show dp=-1 tp=8 --ranks 12", "12 ranks cannot be divided by tp=8"),
         ("show 'dp=2, tp=2' --axis dp,tp", "for the groups that span these axes, pass --axis dp-tp"),
         ("bench all_reduce,all_reduced --mesh dp=2 tp=2", "unknown collective 'all_reduced'"),
         ("bench --mesh dp=2 tp=2 --axis dp,ep", "unknown axis or group 'ep'"),
-        ("bench --mesh 'tp=2' --ranks 1", "tp=2 is 2 ranks, but there is 1 engine; pass --ranks 2, or omit --ranks"),
+        ("bench --mesh 'tp=2' --ranks 1", "tp=2 has 2 ranks, but there is 1 engine; pass --ranks 2, or omit --ranks"),
         ("demo --mesh 'dp=2 tp'", "'tp' is not an axis; write name=size"),
         ("bench", "no mesh given; pass --mesh 'dp=2, tp=2' or --resume DIR"),
         (
@@ -88,7 +88,7 @@ def test_only_the_first_process_of_a_launcher_reports_bad_input(
     monkeypatch.setenv("PMI_SIZE", "4")
     assert main(words("bench --mesh tp=3")) == 2
     err = capsys.readouterr().err
-    assert err == ("" if rank else "meshlab: tp=3 is 3 ranks, but there are 4 engines; start 3 processes\n")
+    assert err == ("" if rank else "meshlab: tp=3 has 3 ranks, but there are 4 engines; start 3 processes\n")
     with pytest.raises(SystemExit) as stop:
         main(words("bench --mesh tp=4 --quick"))
     assert stop.value.code == 2
@@ -270,7 +270,7 @@ def test_compare_names_runs_after_their_folders_and_accepts_percent(
     assert "wednesday: No such file or directory; pass the folder of a run" in err
 
 
-def test_a_broken_file_in_a_run_is_reported_in_one_line(
+def test_a_corrupt_file_in_a_run_is_reported_in_one_line(
     thread_engines: ml.Engines, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     run = ml.bench(thread_engines, ml.DeviceMesh("tp=4"), sizes="1K", sampling=ml.Sampling(max_s=0.02, min_batches=6))
@@ -281,14 +281,14 @@ def test_a_broken_file_in_a_run_is_reported_in_one_line(
         assert main(command) == 0
         err = capsys.readouterr().err
         assert (
-            err.splitlines()[0] == f"meshlab: {folder}: results.parquet is broken; its rows were read from results.csv"
+            err.splitlines()[0] == f"meshlab: {folder}: results.parquet is corrupt; its rows were read from results.csv"
         )
     (folder / "results.csv").unlink()
     for command in (["report", str(folder)], ["compare", str(folder), str(folder)]):
         assert main(command) == 2
         out, err = capsys.readouterr()
         assert out == ""
-        assert "results.parquet: the file is broken, and results.csv next to it is not complete either" in err
+        assert "results.parquet: the file is corrupt, and results.csv next to it is not complete either" in err
 
 
 def test_bench_replaces_a_different_run_only_with_force(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

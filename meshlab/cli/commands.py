@@ -150,7 +150,7 @@ def lab(options: argparse.Namespace) -> int:
         print_error("JupyterLab is not installed; run pip install '.[lab]' in the folder of meshlab")
         return BAD_INPUT
     package = Path(__file__).parents[1]
-    # A wheel contains the notebooks; in a checkout they are next to the package.
+    # A wheel contains the notebooks. In a checkout they are next to the package.
     source = next(folder for folder in (package / "notebooks", package.parent / "notebooks") if folder.is_dir())
     for notebook in sorted(source.glob("*.ipynb")):
         copy = Path(options.folder) / notebook.name
@@ -378,9 +378,9 @@ def print_comparison(
     before, after : path or list of paths
         Folders of runs, frames that meshlab wrote (Parquet, CSV, JSON), or logs of nccl-tests (text or JSON).
     threshold : float, default 0.05
-        Relative slowdown from which on a row counts as a regression.
+        Smallest relative slowdown that counts as a regression.
     anyway : bool, default False
-        If True, compare across different GPUs, numbers of ranks, dtypes, modes and the like.
+        If True, compare across different GPUs, numbers of ranks, dtypes, modes and other differences.
     file : text file, optional
         The file for the output. By default the comparison goes to standard output, and errors to standard error.
 

@@ -271,8 +271,7 @@ def _add_backend(parser: argparse.ArgumentParser) -> None:
         "--backend",
         choices=["auto", "nccl", "mpi", "threads"],
         default="auto",
-        help="nccl: one GPU per rank; mpi: processes; threads: in this process, for trying things out "
-        "(default: %(default)s)",
+        help="nccl: one GPU per rank; mpi: processes; threads: in this process, for experiments (default: %(default)s)",
     )
 
 
