@@ -52,7 +52,7 @@ def page(chromium: Any) -> Iterator[Any]:
     """A page of 1,000 px that must not fail, and must not ask any other host for anything."""
     context = chromium.new_context(viewport={"width": 1000, "height": 900})
     page = context.new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(60_000)
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)

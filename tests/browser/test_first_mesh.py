@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.browser.lab import Lab, Notebook, lab_server
+from tests.browser.lab import LIMIT_S, Lab, Notebook, lab_server
 from tests.browser.pages import overlapping_texts, scrolls_sideways
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "01_first_mesh.ipynb"
@@ -43,7 +43,7 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture
 def wide(page: Any) -> Any:
     page.set_viewport_size({"width": 1400, "height": 1100})
-    page.set_default_timeout(30_000)
+    page.set_default_timeout(1e3 * LIMIT_S)
     return page
 
 
@@ -65,7 +65,7 @@ def run_cell(page: Any, code: str) -> None:
     page.keyboard.press("Shift+Enter")
 
 
-def wait_until(page: Any, condition: Callable[[], bool], limit_s: float = 20) -> None:
+def wait_until(page: Any, condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, "waited too long"
@@ -134,7 +134,7 @@ def test_a_person_goes_through_the_first_notebook(lab: Lab, wide: Any, say: Call
     wait_until(page, lambda: int(notebook.ask("run.progress.done")) >= 3)
     assert overlapping_texts(page, LIVE) == []
     button.click()
-    notebook.wait_for("run.state", "'cancelled'", limit_s=15)
+    notebook.wait_for("run.state", "'cancelled'")
     assert notebook.ask("3 <= run.progress.done < 15 and (run.results['status'] == 'ok').all()") == "True"
     # The widget gives way to a picture and the table.
     page.locator(LIVE).wait_for(state="detached")
@@ -147,7 +147,7 @@ def test_a_person_goes_through_the_first_notebook(lab: Lab, wide: Any, say: Call
     save(page)
     wait_until(page, lambda: "cancelled" in (lab.root / "notebooks" / NOTEBOOK.name).read_text())
     notebook.restart_kernel()
-    wait_until(page, lambda: not marked(run_id), limit_s=6)
+    wait_until(page, lambda: not marked(run_id))
     page.reload(wait_until="domcontentloaded")
     page.wait_for_selector(".jp-Notebook")
     card = page.locator(".jp-OutputArea .ml-card", has_text="cancelled").last
@@ -168,7 +168,7 @@ def test_a_live_run_is_readable(
     notebook = lab.open(page, f"live{theme}.ipynb")
     notebook.run_all()
     page.locator(f"{LIVE} svg path").first.wait_for(state="attached")
-    wait_until(page, lambda: int(notebook.ask("run.progress.done")) >= 4, limit_s=30)
+    wait_until(page, lambda: int(notebook.ask("run.progress.done")) >= 4)
     assert serious_faults(LIVE) == []
     pictures = os.environ.get("MESHLAB_PICTURES")
     page.keyboard.press("Control+b")
