@@ -1,4 +1,4 @@
-"""Explore GPU collectives in notebooks: design a mesh, see it, verify its groups, measure it, report it.
+"""Explore GPU collectives in notebooks: design a mesh, plot it, verify its groups, benchmark it, share a report.
 
 >>> import meshlab as ml
 >>> mesh = ml.DeviceMesh("dp=2, tp=2")
@@ -13,8 +13,8 @@ from typing import Any
 
 import lazy_loader
 
-# The names are listed once, in the stub beside this file, and imported when they are first used. So `import meshlab`
-# stays light, and type checkers see the real signatures.
+# The names are listed once, in the stub next to this file, and imported when they are first used. So
+# `import meshlab` stays light, and type checkers see the real signatures.
 _getattr, _dir, _names = lazy_loader.attach_stub(__name__, __file__)
 
 __all__ = sorted({*_names, "plot"} - {"plots"})
@@ -27,5 +27,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, and the attributes that every module has."""
+    """Return the public names and the attributes that every module has."""
     return sorted({*(name for name in globals() if name.startswith("__")), *__all__})

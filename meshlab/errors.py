@@ -3,14 +3,14 @@
 ::
 
     MeshlabError
-    ├── ParseError          a text could not be parsed
+    ├── ParseError          input text could not be parsed
     ├── MeshError           a mesh, an axis or a group is invalid
     ├── TopologyError       a description of hardware is invalid
     ├── CommunicatorError   a collective call is invalid, or its library failed
     ├── EngineError         a rank died, raised, or missed a deadline
     └── BenchError          a plan, a run or a table of results is invalid
 
-A message states what was given and what was expected; its hint states the fix.
+A message states what was given and what was expected. Its hint states the fix.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class MeshlabError(Exception):
 
 
 class ParseError(MeshlabError, ValueError):
-    """A text could not be parsed. The error shows the file, the line and the position.
+    """Input text could not be parsed. The error shows the file, the line and the position.
 
     Parameters
     ----------

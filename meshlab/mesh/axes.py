@@ -127,7 +127,7 @@ def as_integer(value: object) -> int | None:
 def short(value: object) -> str:
     """Return the repr of any value on one short line, for use in an error message."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 128:
-        return f"a number of {value.bit_length():,} bits"  # Python refuses to convert very large integers to a string
+        return f"a number of {value.bit_length():,} bits"  # Python cannot convert very large integers to a string
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
@@ -181,7 +181,7 @@ def parse_axes(text: str) -> tuple[tuple[str, int], ...]:
     Parameters
     ----------
     text : str
-        Such as ``"dp=2, tp=4"``, separated by commas or spaces, slowest axis first. One size may be -1.
+        Names and sizes separated by commas or spaces, such as ``"dp=2, tp=4"``, slowest axis first. One size may be -1.
 
     Returns
     -------
@@ -239,7 +239,7 @@ def fill_axes(pairs: Sequence[tuple[str, int]], world_size: int | None) -> tuple
     pairs : sequence of (str, int)
         Names and sizes. At most one size is -1.
     world_size : int or None
-        Number of ranks; None for the product of the sizes.
+        Number of ranks. If None, the product of the sizes.
 
     Returns
     -------
@@ -314,7 +314,7 @@ def _count(ranks: int) -> str:
 
 
 def _suggestions(names: Sequence[str], sizes: Sequence[int], world_size: int) -> str:
-    """Return which size is wrong, which sizes would be valid, and which ranks a smaller world would leave idle."""
+    """Return a hint with the wrong size, the nearest valid sizes, and the ranks that a smaller world leaves idle."""
     text = ""
     wrong = [f"{n}={s}" for n, s in zip(names, sizes, strict=True) if s != -1 and world_size % s]
     if wrong and sum(size != -1 for size in sizes) > 1:  # a single known size is obviously the wrong one
@@ -340,7 +340,7 @@ def _suggestions(names: Sequence[str], sizes: Sequence[int], world_size: int) ->
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """Return ranks as words for a sentence, abbreviated if there are many.
+    """Return ranks as text for a message, abbreviated if there are many.
 
     Examples
     --------
@@ -494,7 +494,7 @@ def place_ranks(
     ranks : array_like of int, optional
         Global ranks in row-major order of the axes, flat or in the shape of the mesh. By default 0, 1, 2, …
     world_size : int, optional
-        Number of ranks in the world. Ranks may be missing from `ranks` only if it is given.
+        Number of ranks in the world. By default the number of ranks in the mesh. Required if some ranks are idle.
 
     Returns
     -------

@@ -112,9 +112,9 @@ def check_array(array: npt.NDArray[np.int32], mesh: DeviceMesh, inside: tuple[in
     dict of str to bool
         ``disjoint``, ``covers``, ``equal_size`` and ``same_order``; see `DeviceMesh.check_groups`.
     """
-    # A rank can compute its group number alone: its coordinates outside `inside`, read as a mixed-radix number, and
-    # its position from the coordinates inside. `DeviceMesh` builds the array by a transposition instead, so a mistake
-    # in one of the two shows up as a difference.
+    # A rank can compute its group number from its own coordinates: those outside `inside`, read as a mixed-radix
+    # number. The coordinates inside are its position. `DeviceMesh` builds the array by a transposition instead, so a
+    # mistake in one of the two shows up as a difference.
     ranks = np.flatnonzero(mesh.positions >= 0)
     coordinates = mesh.coordinate_array[ranks]
     outside = [index for index in range(len(mesh.axes)) if index not in inside]
@@ -208,7 +208,7 @@ _MAX_RANKS_IN_SOURCE = 64
 
 
 def source(mesh: DeviceMesh) -> str:
-    """Return code that creates the mesh; only a long list of custom ranks is abbreviated and cannot be pasted."""
+    """Return code that creates the mesh. A long list of custom ranks is abbreviated and cannot be pasted."""
     axes, after, more = mesh.axes, "", ""
     if not mesh.in_order:
         base = _row_major_order(mesh)
@@ -228,7 +228,7 @@ def source(mesh: DeviceMesh) -> str:
 def _row_major_order(mesh: DeviceMesh) -> list[int] | None:
     """Return the order of the axes in which the ranks would be 0, 1, 2, …, or None if there is none."""
     # A transposed mesh has constant strides, and sorting the axes by stride undoes the transposition. The comparison
-    # rejects meshes that only look like it, such as one with ranks counted downwards.
+    # rejects meshes that only look transposed, such as a mesh with descending ranks.
     if mesh.idle_ranks.size or mesh.ranks.flat[0] != 0:
         return None
     strides = [0 if stride is None else stride for stride in mesh.strides]
@@ -331,7 +331,7 @@ def mesh_text(mesh: DeviceMesh, axis: str | None = None, width: int = 80) -> str
 
 
 def wrapped(text: str, width: int) -> str:
-    """Wrap the lines of a text at spaces; continuation lines are indented.
+    """Wrap the lines of a text at spaces, and indent continuation lines.
 
     Examples
     --------

@@ -26,7 +26,7 @@ CHANGES = ("same", "number", "order", "members", "joins", "leaves")
 """Possible changes of a rank along an axis.
 
 number: the same group under a different number. order: the same peers in a different order. members: different peers.
-joins, leaves: the rank is in no such group before, or after.
+joins, leaves: the rank is in no group along the axis before, or after.
 """
 _SAME, _NUMBER, _ORDER, _MEMBERS, _JOINS, _LEAVES = range(6)
 _TEXTS = {
@@ -49,7 +49,7 @@ class AxisChange:
     change : numpy.ndarray
         Index into `CHANGES` per global rank: int8 of shape (ranks,).
     lost, gained : numpy.ndarray
-        Number of peers that each rank loses and gains: int32 of shape (ranks,).
+        Numbers of peers that each rank loses and gains: int32 of shape (ranks,).
     """
 
     before: Groups
@@ -186,7 +186,7 @@ class MeshDiff:
 
 
 def diff(before: DeviceMesh, after: DeviceMesh) -> MeshDiff:
-    """Compare two meshes group by group; they may have different axes, sizes, ranks and world sizes."""
+    """Compare two meshes group by group. Their axes, sizes, ranks and world sizes may differ."""
     shared = [name for name in before.creation_order if name in after.creation_order]
     changes = {name: _compare(before[name], after[name]) for name in shared}
     return MeshDiff(before, after, MappingProxyType(changes))

@@ -44,7 +44,7 @@ def groups_name(axes: Sequence[str]) -> str:
 
 
 def ranks_repr(ranks: Ranks) -> str:
-    """Return ranks as a list; a long one is abbreviated and followed by the number of ranks.
+    """Return ranks as a list. A long list is abbreviated and followed by the number of ranks.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class Group:
     Parameters
     ----------
     name : str
-        Such as ``"tp_0"``. Identical on every rank.
+        Name of the group, such as ``"tp_0"``. Identical on every rank.
     array : array_like of int
         Global ranks in group order: the first one is rank 0 of the communicator.
     axes : tuple of str, default ()
@@ -132,7 +132,7 @@ class Group:
         return tuple(self.array.tolist())
 
     def position(self, rank: int) -> int:
-        """Return the number of a global rank inside the group, counted from 0.
+        """Return the position of a global rank in the group, counted from 0.
 
         Raises
         ------
@@ -183,7 +183,7 @@ class Groups(Sequence[Group]):
     axes : tuple of str, default ()
         The axes along which the ranks of a group differ.
     single : bool, default False
-        True if the only group has the name itself, without a number after it.
+        True if the only group is named `name`, without a number.
 
     Examples
     --------

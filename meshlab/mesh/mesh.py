@@ -66,7 +66,7 @@ class DeviceMesh:
     backends : mapping of str to str, optional
         Communication backend of some axes, such as ``{"pp": "gloo"}``. The mesh only records it, and `to` writes it
         for frameworks that support it. meshlab's own engines use one backend for all axes: they raise an error for an
-        axis that asks for a different one.
+        axis with a different backend.
     **sizes : int
         Axes as keywords: ``DeviceMesh(dp=2, tp=4)``.
 
@@ -339,7 +339,7 @@ class DeviceMesh:
         return tuple(axis.size for axis in self.axes)
 
     def size(self, *axes: str) -> int:
-        """Return the number of ranks along one or more axes, or in the complete mesh if no axis is named.
+        """Return the number of ranks along one or more axes, or in the complete mesh if no axis is passed.
 
         Examples
         --------
@@ -488,16 +488,16 @@ class DeviceMesh:
     def __getitem__(self, axes: str | Sequence[str]) -> Groups:
         """Return the groups along one or more axes: each group contains the ranks that differ only there.
 
-        In torch, ``mesh["tp"]`` is a sub-mesh. Here it is all groups along ``tp``, because every rank's group is known
-        without running on that rank. For a sub-mesh as in torch, call ``mesh.submesh("tp", rank=5)``; for the ranks at
-        chosen coordinates, ``mesh.select(pp=0)``.
+        In torch, ``mesh["tp"]`` is a sub-mesh. Here it returns all groups along ``tp``, because every rank's group is
+        known without running on that rank. For a sub-mesh as in torch, call ``mesh.submesh("tp", rank=5)``. For the
+        ranks at chosen coordinates, call ``mesh.select(pp=0)``.
 
         Parameters
         ----------
         axes : str or sequence of str
             ``mesh["tp"]``, ``mesh["dp", "cp"]`` (also written ``mesh["dp-cp"]``), ``mesh["world"]``, a single group
             such as ``mesh["tp_0"]``, or the name of a custom group. Ranks in a group are in row-major order of the axes
-            as named here, the last one fastest. Groups are in row-major order of the remaining axes.
+            as listed here, the last one fastest. Groups are in row-major order of the remaining axes.
 
         Returns
         -------
@@ -532,8 +532,8 @@ class DeviceMesh:
             names = tuple(axes) if isinstance(axes, Iterable) else (axes,)
             if not all(isinstance(name, str) for name in names):
                 raise MeshError(
-                    f"mesh[...] takes axis names, such as mesh['tp'] or mesh['dp', 'cp'], not {short(axes)}",
-                    hint=f"mesh['{self.axis_names[-1]}'][0] is one group, and rank_at() returns a rank",
+                    f"mesh[...] accepts axis names, such as mesh['tp'] or mesh['dp', 'cp'], not {short(axes)}",
+                    hint=f"write mesh['{self.axis_names[-1]}'][0] for one group, or call rank_at() for a rank",
                 )
         if names not in self._groups:
             array = self._group_array(self._axis_indices(names))
@@ -784,7 +784,7 @@ class DeviceMesh:
     def _derive(
         self, pairs: Sequence[tuple[str, int]], ranks: npt.NDArray[Any], origin: Mapping[str, str] | None = None
     ) -> DeviceMesh:
-        """Return a mesh of the same world with its backends and custom groups; `origin` maps new axis names to old."""
+        """Return a mesh of the same world with its backends and custom groups. `origin` maps new axis names to old."""
         # Custom groups are added again, not copied, because a member may be idle in the new mesh, and a new axis may
         # have the name of a group.
         old_names = {name: (origin or {}).get(name, name) for name, _ in pairs}
@@ -999,7 +999,7 @@ class DeviceMesh:
                 chosen = list(range(axis.size)[given])
             elif isinstance(given, (Sequence, np.ndarray)):
                 chosen = [_check_coordinate(axis, value) for value in given]
-            else:  # one coordinate: index the axis, but leave it out of the new mesh
+            else:  # one coordinate: index the axis, and omit it from the new mesh
                 index.append([_check_coordinate(axis, given)])
                 continue
             if not chosen:
@@ -1224,9 +1224,9 @@ class DeviceMesh:
         axis : str or sequence of str, optional
             Axes or group, as in ``mesh[axis]``. By default the last axis, which is the fastest.
         ax : matplotlib.axes.Axes, optional
-            Axes to draw into. By default a new figure is created.
+            The axes to draw on. By default a new figure is created.
         columns : int, optional
-            Number of ranks per row. By default the plot has an aspect ratio of about 3:2.
+            Number of ranks per row. By default the figure has an aspect ratio near 3:2.
 
         Returns
         -------
@@ -1254,8 +1254,8 @@ class DeviceMesh:
     def fingerprint(self) -> str:
         """Short, stable hash of the mesh, stored with every result and report.
 
-        Two meshes have the same fingerprint only if axes, ranks, world size, backends and custom groups are equal. It
-        does not depend on the machine, the process or the Python version.
+        Two meshes have the same fingerprint only if axes, ranks, world size, backends and custom groups are equal. The
+        hash does not depend on the machine, the process or the Python version.
         """
         # Saved runs contain this hash, so the bytes below must never change. A part is written only if it is not the
         # default, with its own prefix, so that no two meshes write the same bytes. Ranks are always little-endian.
@@ -1302,7 +1302,9 @@ def _check_coordinate(axis: Axis, value: Any) -> int:
     """Return a coordinate on an axis as an int, or raise a `MeshError`."""
     number = as_integer(value)
     if number is None or not 0 <= number < axis.size:
-        raise MeshError(f"coordinate {axis.name}={short(value)}, but expected an integer from 0 to {axis.size - 1}")
+        raise MeshError(
+            f"coordinate of axis {axis.name!r} must be an integer from 0 to {axis.size - 1}, not {short(value)}"
+        )
     return number
 
 

@@ -109,9 +109,13 @@ def test_frameworks_that_use_every_rank_reject_idle_ranks(framework: str) -> Non
 
 @pytest.mark.parametrize("framework", ["torch", "jax", "megatron", "deepspeed"])
 def test_frameworks_with_a_single_layout_reject_experts(framework: str) -> None:
-    with pytest.raises(MeshError, match="has one layout per mesh; read or write the mesh of the experts separately"):
+    with pytest.raises(
+        MeshError, match="which has one layout per mesh; read or write the mesh of the experts separately"
+    ):
         MESH.to(framework, experts=EXPERTS)
-    with pytest.raises(MeshError, match="has one layout per mesh; read or write the mesh of the experts separately"):
+    with pytest.raises(
+        MeshError, match="which has one layout per mesh; read or write the mesh of the experts separately"
+    ):
         DeviceMesh.read(TEXTS[framework], experts=True)
 
 

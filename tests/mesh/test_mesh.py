@@ -122,10 +122,10 @@ def test_coordinates_and_rank_at_are_inverse() -> None:
     [
         ({"dp": 0}, r"rank_at\(\) needs a coordinate for every axis; add tp=$"),
         ({"dp": 0, "tp": 0, "cp": 0}, "unknown axis 'cp'; choose one of dp, tp"),
-        ({"dp": 2, "tp": 0}, "coordinate dp=2, but expected an integer from 0 to 1"),
-        ({"dp": -1, "tp": 0}, "coordinate dp=-1, but expected"),
-        ({"dp": 0.5, "tp": 0}, "coordinate dp=0.5, but expected an integer"),
-        ({"dp": True, "tp": 0}, "coordinate dp=True, but expected an integer"),
+        ({"dp": 2, "tp": 0}, "coordinate of axis 'dp' must be an integer from 0 to 1, not 2"),
+        ({"dp": -1, "tp": 0}, "coordinate of axis 'dp' must be an integer from 0 to 1, not -1"),
+        ({"dp": 0.5, "tp": 0}, "coordinate of axis 'dp' must be an integer from 0 to 1, not 0.5"),
+        ({"dp": True, "tp": 0}, "coordinate of axis 'dp' must be an integer from 0 to 1, not True"),
     ],
 )
 def test_invalid_coordinates_are_rejected(coordinates: dict[str, int], why: str) -> None:
@@ -186,7 +186,7 @@ def test_unknown_repeated_and_missing_axes_are_rejected() -> None:
 @pytest.mark.parametrize("axes", [0, None, slice(1, 2), ("tp", 0), (["dp"], ["tp"]), 1.5])
 def test_only_names_select_groups(axes: object) -> None:
     with pytest.raises(
-        MeshError, match=r"mesh\[...\] takes axis names, such as mesh\['tp'\] or mesh\['dp', 'cp'\], not"
+        MeshError, match=r"mesh\[...\] accepts axis names, such as mesh\['tp'\] or mesh\['dp', 'cp'\], not"
     ):
         DeviceMesh("dp=2, tp=4")[axes]  # type: ignore[index]
 

@@ -96,13 +96,13 @@ def test_select_accepts_integers_slices_and_lists() -> None:
     ("places", "why"),
     [
         ({"ep": 0}, "unknown axis 'ep'"),
-        ({"pp": 2}, "coordinate pp=2, but expected an integer from 0 to 1"),
-        ({"dp": [0, 3]}, "coordinate dp=3, but expected an integer from 0 to 2"),
+        ({"pp": 2}, "coordinate of axis 'pp' must be an integer from 0 to 1, not 2"),
+        ({"dp": [0, 3]}, "coordinate of axis 'dp' must be an integer from 0 to 2, not 3"),
         ({"dp": []}, r"dp=\[\] selects no ranks; use 0 to 2"),
         ({"dp": slice(3, 9)}, "selects no ranks"),
         ({"dp": [1, 1]}, "appears 2 times"),
-        ({"dp": "x"}, "coordinate dp='x', but expected an integer"),
-        ({"dp": 0.5}, "coordinate dp=0.5, but expected an integer"),
+        ({"dp": "x"}, "coordinate of axis 'dp' must be an integer from 0 to 2, not 'x'"),
+        ({"dp": 0.5}, "coordinate of axis 'dp' must be an integer from 0 to 2, not 0.5"),
         ({"pp": 0, "dp": 0, "tp": 0}, r"leaves a single rank, not a mesh; call rank_at\(\)"),
     ],
 )

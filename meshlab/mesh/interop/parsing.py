@@ -29,7 +29,7 @@ _SHAPERS = {"reshape", "view"}
 
 
 class _Devices:
-    """Placeholder for ``jax.devices()``: ranks 0, 1, 2, …, as many as the shape needs."""
+    """Placeholder for ``jax.devices()``: ranks 0, 1, 2, …, one for each element of the shape."""
 
 
 @dataclass(frozen=True)

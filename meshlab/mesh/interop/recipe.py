@@ -30,7 +30,7 @@ __all__ = [
 
 
 _SYNONYMS = {"dp": "dp_shard", "dp_shard": "dp", "dp_replicate": "dp"}
-"""Name of an axis in one framework to its name in another; sharded or not, it is data parallel."""
+"""Data-parallel axis names of one framework, mapped to those of another."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class Recipe:
     text : str
         Code or flags, ready to paste.
     arguments : mapping of str to object
-        The same as values, under the framework's own names.
+        The same layout as values, under the framework's own names.
     notes : tuple of str, default ()
         Properties of the mesh that the framework cannot express, one sentence each.
 
@@ -79,7 +79,7 @@ class Format:
     name : str
         Name of the framework.
     pattern : re.Pattern
-        Found in every text of this format.
+        Regular expression that matches part of every text in this format.
     write : callable
         Converts a mesh, and an optional expert view of it, to a `Recipe`.
     parse : callable
@@ -87,7 +87,7 @@ class Format:
     build : callable
         Converts arguments, the world size if known, and a flag that selects the expert layout, to a mesh.
     from_object : callable, optional
-        Converts a live object of the framework to arguments, and anything else to None. It looks at attributes, so that
+        Converts a live object of the framework to arguments, and anything else to None. It inspects attributes, so that
         no framework has to be imported.
     has_experts : callable, optional
         Returns True if arguments contain an expert layout that differs from the dense one.
@@ -106,7 +106,7 @@ def reject_experts(framework: str, experts: object) -> None:
     """Raise a `MeshError` if experts are passed for a framework whose format has a single layout."""
     if experts:
         raise MeshError(
-            f"{framework} has one layout per mesh",
+            f"experts= is not supported for {framework}, which has one layout per mesh",
             hint="read or write the mesh of the experts separately, without experts=",
         )
 
@@ -169,7 +169,7 @@ def unsupported(mesh: DeviceMesh, framework: str, *, keeps_backends: bool = Fals
 
 
 def first_rank(mesh: DeviceMesh, framework: str, *, may_start_later: bool = False) -> int:
-    """Return the first rank of a mesh with consecutive ranks; raise a `MeshError` for any other mesh."""
+    """Return the first rank of a mesh with consecutive ranks, or raise a `MeshError` for any other mesh."""
     flat = mesh.ranks.reshape(-1)
     first = int(flat[0])
     if not np.array_equal(flat, np.arange(first, first + len(flat))):
