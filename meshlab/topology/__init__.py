@@ -1,4 +1,4 @@
-"""The hardware: hosts, devices and links, and which of them the groups of a mesh use."""
+"""Hardware: hosts, devices and links, and the links that the groups of a mesh use."""
 
 import lazy_loader
 

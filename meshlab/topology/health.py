@@ -30,14 +30,14 @@ _BUSY_PERCENT = 20.0  # a GPU with this utilisation should run its PCIe link at 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A problem of one or several hosts.
+    """A problem on one or more hosts.
 
     Parameters
     ----------
     severity : {"error", "warning", "note"}
         ``error``: jobs will fail or be slow. ``warning``: probably unintended. ``note``: for information.
     code : str
-        Short identifier that does not change between versions.
+        Short identifier, stable across versions.
     message : str
         The observation.
     cure : str
@@ -54,7 +54,7 @@ class Finding:
 
     @property
     def where(self) -> str:
-        """The affected hosts in a few words.
+        """Names of the affected hosts, abbreviated if there are more than two.
 
         Examples
         --------
@@ -154,14 +154,14 @@ def health(cluster: ClusterLike) -> Findings:
     Examples
     --------
     >>> import meshlab as ml
-    >>> ml.topology.health(ml.preset("dgx-h100", nodes=4)).summary
+    >>> ml.preset("dgx-h100", nodes=4).health().summary
     'no problems found in 32 devices of 4 nodes'
-    >>> print(ml.topology.health(ml.topology.read('''
+    >>> print(ml.topology.read('''
     ...       GPU0  GPU1  GPU2
     ... GPU0   X    NV18  NODE
     ... GPU1  NV18   X    NODE
     ... GPU2  NODE  NODE   X
-    ... ''')))
+    ... ''').health())
     1 error in 3 devices of 1 node
     error: node0: GPU2 has no NVLink, but the other GPUs have NV18; run nvidia-smi nvlink -s and read the log of the
     fabric manager on that host, then reset or reseat the GPU; until then place no ranks on it
@@ -227,7 +227,7 @@ def _lost_nvlinks(node: Node) -> Iterator[Finding]:
         return
     usual = int(np.bincount(links[links > 0]).argmax())
     per_gpu = (links > 0).sum(axis=1)
-    # A truncated paste has rows in which only the diagonal is known. They are no evidence of a lost GPU.
+    # A truncated paste has rows in which only the diagonal is known. They are not evidence of a lost GPU.
     lonely = [i for i in range(count) if per_gpu[i] == 0 and known[i].sum() > 1]
     if lonely and len(lonely) < count / 2 and np.median(per_gpu) >= 1:
         yield Finding(
@@ -250,7 +250,7 @@ def _lost_nvlinks(node: Node) -> Iterator[Finding]:
             "fewer-nvlinks",
             f"{', '.join(node.ends[i] for i in fewer)} {'has' if len(fewer) == 1 else 'have'} "
             f"NV{int(inner[full.index(fewer[0])].max())}, but the other GPUs have NV{usual}",
-            "run nvidia-smi nvlink -e and look for errors; a GPU reset may bring failed links back",
+            "run nvidia-smi nvlink -e and look for errors; a GPU reset may restore failed links",
         )
     # NVLink bridges and hybrid cube meshes connect only some pairs, so many missing pairs are normal. A machine that
     # lacks only a few pairs has lost them.
@@ -269,14 +269,14 @@ def _lost_nvlinks(node: Node) -> Iterator[Finding]:
 
 
 def _unknown_nvlinks(node: Node) -> Iterator[Finding]:
-    """Report sources that omit NVLink, so that the absence of findings is not taken for health."""
+    """Report sources that omit NVLink, so that the absence of findings is not mistaken for good health."""
     if len(node.devices) < 2 or any(device.backend != "cuda" for device in node.devices):
         return
     if not node.nvlink_known and HIDES_NVLINK not in node.notes:
         yield Finding(
             "note",
             "nvlink-unknown",
-            "the source does not list NVLink, so its state is not known",
+            "the source does not list NVLink, so its state is unknown",
             "query the driver with nvidia-smi topo -m on that host, or with ml.probe()",
         )
     elif any(bus == device.bus_id for device in node.devices for _, bus, _ in device.nvlink_remotes):
@@ -289,12 +289,12 @@ def _unknown_nvlinks(node: Node) -> Iterator[Finding]:
 
 
 def _absent_nvlinks(node: Node) -> Iterator[Finding]:
-    """Find GPUs with NVLink in a matrix without NVLink: from a different command, or a fabric that is down."""
+    """Find GPUs that have NVLink in a matrix without it: from a different command, or because the fabric is down."""
     count = len(node.devices)
     links = node.nvlinks[:count, :count]
     if HIDES_NVLINK in node.notes:
         yield Finding(
-            "note", "mp", "nvidia-smi topo -mp omits NVLink, so its state is not known", "run nvidia-smi topo -m"
+            "note", "mp", "nvidia-smi topo -mp omits NVLink, so its state is unknown", "run nvidia-smi topo -m"
         )
     if count < 2 or not node.nvlink_known or links.any() or not node.complete:
         return
@@ -318,7 +318,7 @@ def _absent_nvlinks(node: Node) -> Iterator[Finding]:
             "the fabric manager: systemctl status nvidia-fabricmanager",
         )
     elif count in (4, 8) and None in expected and _each_has_a_near_nic(node):
-        # The product is not known. One NIC per GPU is typical of SXM servers, which have NVLink.
+        # The product is unknown. One NIC per GPU is typical of SXM servers, which have NVLink.
         yield Finding(
             "warning",
             "maybe-mp",
@@ -329,7 +329,7 @@ def _absent_nvlinks(node: Node) -> Iterator[Finding]:
 
 
 def _nvlinks_expected(device: Device) -> int | None:
-    """Return the number of NVLinks of a product, None if the product is not known."""
+    """Return the number of NVLinks of a product, or None if the product is unknown."""
     name = device.name.upper().replace("NVIDIA", "").strip()
     if "PCIE" in name or name == "GPU":
         return None if name == "GPU" else 0
@@ -378,7 +378,7 @@ def _nics(node: Node) -> Iterator[Finding]:
                 "nic-crowded",
                 f"{', '.join(node.ends[i] for i in crowd)} share their only nearest NIC {node.nics[nic].name}, but "
                 f"{node.nics[reach[0]].name} in the same NUMA node is not the nearest NIC of any GPU",
-                "unless that NIC is for storage, distribute the GPUs with NCCL_IB_HCA or a topology file",
+                "unless that NIC is for storage, distribute the GPUs over the NICs with NCCL_IB_HCA or a topology file",
             )
     down = [nic.name for nic in node.nics if nic.state and nic.state.upper() in ("DOWN", "INIT", "DISABLED", "POLLING")]
     if down:
@@ -399,7 +399,7 @@ def _affinity(node: Node) -> Iterator[Finding]:
             "warning",
             "affinity-spans",
             f"the affinity of {len(spanning)} GPUs spans NUMA nodes {spanning[0].numa}",
-            "the virtual machine hides their location; pin each rank to the cores of one NUMA node and measure both",
+            "the virtual machine hides their location; pin each rank to one NUMA node and compare the times",
         )
     elif len(numas) == 1 and len(node.devices) >= 8 and len({d.cpus for d in node.devices}) == 1 and len(by_cpus) > 1:
         yield Finding(
@@ -452,7 +452,7 @@ def _devices(node: Node) -> Iterator[Finding]:
         yield Finding(
             "warning" if len(parted) < len(node.devices) else "note",
             "mig",
-            f"MIG partitions {', '.join(parted[:4])}{' and more' * (len(parted) > 4)}",
+            f"MIG mode is on for {', '.join(parted[:4])}{' and more' * (len(parted) > 4)}",
             "MIG partitions have no peer access and no NVLink; disable MIG with nvidia-smi -mig 0",
         )
     names = sorted({device.name for device in node.devices})
@@ -508,7 +508,7 @@ def _has_no_fabric(device: Device) -> bool:
 
 
 def _and_more(count: int, noun: str) -> str:
-    """Return the words for `count` findings of which the first one is named."""
+    """Return the suffix that counts the findings after the first one."""
     return f" (and {count - 1} more {noun}{'s' * (count > 2)})" if count > 1 else ""
 
 

@@ -33,7 +33,8 @@ def text(
     Parameters
     ----------
     mesh : DeviceMesh, str, Placement or Cluster, optional
-        A mesh or its text, or a placement. Without `cluster` also a cluster or the name of a preset.
+        A mesh, text such as ``"dp=2, tp=4"``, or a placement. If `cluster` is omitted, also a cluster or the name of a
+        preset.
     cluster : Cluster or str, optional
         A cluster, or the name of a preset. By default the ranks are shown without hardware.
     axis : str or sequence of str, optional
@@ -44,7 +45,7 @@ def text(
     width : int, default 100
         Number of columns of the terminal.
     rows : int, default 24
-        Maximum number of hosts. A note replaces further hosts in the middle.
+        Maximum number of hosts to show. A note replaces the hosts in the middle.
 
     Returns
     -------
@@ -56,7 +57,7 @@ def text(
         If neither a mesh nor a cluster is given.
         If the mesh has more ranks than the cluster has devices.
     MeshError
-        If there is no such axis or group.
+        If the axis or group is unknown.
 
     Examples
     --------
@@ -121,12 +122,12 @@ def _wrap(head: str, groups: list[str], digits: int, width: int) -> list[str]:
 
 
 def links_text(cluster: ClusterLike | Node, node: int | str = 0) -> str:
-    r"""Return the link matrix of a host in the format of ``nvidia-smi topo -m``. `read_nvidia_smi` can read it.
+    r"""Return the link matrix of a host in the format of ``nvidia-smi topo -m``, which `read_nvidia_smi` reads.
 
     Parameters
     ----------
     cluster : Cluster, Node or str
-        A cluster or the name of a preset, or the host itself.
+        A cluster, the name of a preset, or a host.
     node : int or str, default 0
         The host, by index or name.
 

@@ -1,4 +1,4 @@
-"""What-if edits: the same cluster with hardware removed, added or changed. `Cluster` has them as methods."""
+"""What-if edits: the same cluster with hardware removed, added or changed. `Cluster` provides them as methods."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def with_nvlink_domain(cluster: Cluster, size: int) -> Cluster:
     if len(widths) > 1 or not width:
         raise TopologyError(
             f"cannot change the NVLink domains: the hosts have {' and '.join(map(str, widths))} devices",
-            hint="all hosts need the same number of devices, at least one",
+            hint="use hosts with the same number of devices, at least one",
         )
     if not isinstance(size, int | np.integer) or size < 1 or (size % width and width % size):
         raise TopologyError(
@@ -105,7 +105,7 @@ def with_nvlink_domain(cluster: Cluster, size: int) -> Cluster:
     if size >= width:
         racks = np.arange(cluster.n_nodes, dtype=np.int32) // (size // width)
         return replace(cluster, nvlink_of_node=racks if size > width else None)
-    # A domain inside a host also ends the domains between hosts.
+    # Domains inside a host also remove the domains between hosts.
     templates = tuple(_without_nvlink(template, lambda i, j: i // size != j // size) for template in cluster.templates)
     return replace(cluster, templates=templates, nvlink_of_node=None)
 
@@ -119,7 +119,9 @@ def with_taper(
     if taper is not None:
         wanted[level if level is not None else (names[-1] if names else "")] = taper
     elif level is not None or not wanted:
-        raise TopologyError("no oversubscription given", hint="pass it, such as with_taper(7) or with_taper(pod=7)")
+        raise TopologyError(
+            "no oversubscription given", hint="pass a number, such as with_taper(7) or with_taper(pod=7)"
+        )
     for name, value in wanted.items():
         if not names:
             raise TopologyError("a single host has no network levels", hint="add hosts with with_nodes()")

@@ -1,4 +1,4 @@
-"""The machine around a run: GPUs before and after, settings that differ, and names taken out."""
+"""The machine of a run: readings of its GPUs, settings that differ between ranks, and redaction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUICK = Sampling(max_s=0.02, min_batches=6)
 
 
 class Driver:
-    """A driver in the shape of pynvml with one warm GPU; it knows no NVLink counters beyond link 1."""
+    """A stub of pynvml with one warm GPU. It has no NVLink counters beyond link 1."""
 
     NVMLError = pynvml.NVMLError
     NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_NVLINK_MAX_LINKS = 1, 2, 18
@@ -64,7 +64,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("driver")
 def test_a_sample_has_the_reasons_for_low_clocks_and_counts_errors() -> None:
     (reading,) = nvml.sample()
-    assert reading["throttle"] == "power cap, heat, by the hardware"
+    assert reading["throttle"] == "power cap, hardware thermal slowdown"
     assert (reading["ecc_corrected"], reading["ecc_uncorrected"], reading["nvlink_errors"]) == (
         7,
         0,
@@ -72,8 +72,8 @@ def test_a_sample_has_the_reasons_for_low_clocks_and_counts_errors() -> None:
     )
     (row,) = device_rows("before", "node1", [reading])
     assert device_lines([row], with_host=False) == {
-        "GPU 0": "1980 MHz · 61 °C · 412 W · throttled by power cap, heat, by the hardware · 7 ECC errors corrected · "
-        "20 NVLink errors"
+        "GPU 0": "1980 MHz · 61 °C · 412 W · throttled by power cap, hardware thermal slowdown · "
+        "7 ECC errors corrected · 20 NVLink errors"
     }
 
 
@@ -85,7 +85,7 @@ def test_a_run_records_and_saves_readings_of_its_gpus(thread_engines: ml.Engines
     assert devices["when"].tolist() == ["before", "after"]
     assert {name: str(dtype) for name, dtype in devices.dtypes.items()} == {c.name: c.dtype for c in DEVICES}
     assert devices["temperature_c"].tolist() == [61.0, 61.0]
-    assert devices["utilisation_percent"].isna().all()  # the driver did not say
+    assert devices["utilisation_percent"].isna().all()  # not reported by the driver
     assert "1980 MHz" in run.environment["GPUs before"]["GPU 0"]
     assert "1980 MHz" in run.environment["GPUs after"]["GPU 0"]
     again = ml.Run.load(run.save(tmp_path / "run"))
@@ -119,7 +119,7 @@ def test_redaction_replaces_hosts_uuids_addresses_and_users_everywhere(
 
     monkeypatch.setattr(timing, "buffers", fail)
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
-    with pytest.raises(BenchError, match=uuid):  # the error of the run has names in it too
+    with pytest.raises(BenchError, match=uuid):  # the error of the run contains names too
         run.wait(30)
     run.save(tmp_path / "run", redact=True)
     texts = "".join(path.read_text() for path in (tmp_path / "run").iterdir() if path.suffix != ".parquet")
@@ -127,7 +127,7 @@ def test_redaction_replaces_hosts_uuids_addresses_and_users_everywhere(
     texts += ml.Report(run, redact=True).markdown() + ml.Report(run, redact=True).html()
     for secret in (host, uuid, "10.1.2.3", "ada"):
         assert secret not in texts, secret
-    assert host in json.dumps(run.environment)  # the run itself still knows
+    assert host in json.dumps(run.environment)  # the run itself is unchanged
     loaded = ml.Run.load(tmp_path / "run")
     reason = loaded.results["stop_reason"].iloc[0]
     assert reason.startswith("rank 0: OSError: GPU-")

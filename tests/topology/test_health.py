@@ -130,7 +130,7 @@ CASES = [
         changed(H100, pcie_generation=3, utilisation_percent=90.0),
         "GPU0 is busy, but its PCIe link runs at generation 3 of 5",
     ),
-    ("mig", "warning", changed(H100, mig="7 × 1g.10gb"), "MIG partitions GPU0"),
+    ("mig", "warning", changed(H100, mig="7 × 1g.10gb"), "MIG mode is on for GPU0"),
     ("mixed-gpus", "warning", changed(H100, name="H200"), "the host has H100 80GB and H200"),
     ("ecc", "error", changed(H100, ecc_uncorrected=2), "GPU0 has memory errors"),
     ("lost", "error", changed(H100, unknown={"name": "GPU is lost"}), "GPU0 did not respond: GPU is lost"),
@@ -222,7 +222,7 @@ def test_idle_gpus_may_lower_their_pcie_generation() -> None:
     assert health(cluster(changed(H100, pcie_generation=1))).codes == ()
 
 
-def test_truncated_paste_is_not_taken_for_a_lost_gpu() -> None:
+def test_truncated_paste_is_not_mistaken_for_a_lost_gpu() -> None:
     text = "\tGPU0\tGPU1\tGPU2\tGPU3\nGPU0\t X \tNV18\tNV18\tNV18\nGPU1\tNV18\t X \tNV18\tNV18\nGPU2\tNV18"
     assert health(read_nvidia_smi(text)).codes == ("incomplete",)
 

@@ -111,7 +111,7 @@ def test_edits_return_new_clusters() -> None:
         (lambda: CLUSTER.without_device(32), "unknown device 32; choose a number from 0 to 31"),
         (lambda: CLUSTER.without_device("GPU3"), "unknown device 'GPU3'; choose a number from 0 to 31"),  # type: ignore[arg-type]
         (lambda: Cluster.from_nodes([Node("a", (Device(id=0),))]).without_device(0), "device 0: it is the last one"),
-        (lambda: Cluster.from_nodes([Node("a")]).without_device(0), "unknown device 0; this cluster has none"),
+        (lambda: Cluster.from_nodes([Node("a")]).without_device(0), "unknown device 0; use a cluster with devices"),
         (lambda: CLUSTER.without_link(0, 8), "devices 0 and 8 are on different hosts; choose two devices of one host"),
         (lambda: preset("pcie-l40s").without_link(0, 1), "devices 0 and 1 have no NVLink between them"),
         (lambda: preset("pcie-l40s").without_link(0), "device 0 has no NVLink"),
@@ -123,11 +123,11 @@ def test_edits_return_new_clusters() -> None:
         (lambda: CLUSTER.with_nvlink_domain(12), "size must be a divisor or a multiple of 8, .* not 12"),
         (lambda: CLUSTER.with_nvlink_domain(0), "size must be a divisor or a multiple of 8, .* not 0"),
         (lambda: CLUSTER.without_device(0).with_nvlink_domain(16), "the hosts have 7 and 8 devices"),
-        (lambda: CLUSTER.with_taper(0.5), "taper must be a number of at least 1, not 0.5; 1 means full bandwidth"),
+        (lambda: CLUSTER.with_taper(0.5), "taper must be a number of at least 1, not 0.5; pass 1 for full bandwidth"),
         (lambda: CLUSTER.with_taper("7"), "taper must be a number of at least 1, not '7'"),  # type: ignore[arg-type]
         (lambda: CLUSTER.with_taper(2, "host"), "unknown network level 'host'; choose one of leaf, pod"),
         (lambda: CLUSTER.with_taper(rack=2), "unknown network level 'rack'; choose one of leaf, pod"),
-        (lambda: CLUSTER.with_taper(), r"no oversubscription given; pass it, such as with_taper\(7\)"),
+        (lambda: CLUSTER.with_taper(), r"no oversubscription given; pass a number, such as with_taper\(7\)"),
         (lambda: CLUSTER.with_taper(level="pod"), "no oversubscription given"),
         (lambda: preset("dgx-h100").with_taper(2), r"a single host has no network levels; add hosts with with_nodes\("),
     ],

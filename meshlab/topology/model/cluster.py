@@ -50,7 +50,8 @@ class Level:
     of_node : numpy.ndarray
         int32 of shape (nodes,): the domain of every host.
     rails : int, default 1
-        More than 1 if device k of every host is connected to its own switch. A domain is then split by rail.
+        Number of rails, more than 1 if the devices of a host are connected to different switches. Each domain is then
+        split by rail.
     latency_us : float, optional
         Latency of one hop at this level in µs.
     taper : float, default 1
@@ -74,9 +75,9 @@ class Cluster:
     Parameters
     ----------
     templates : tuple of Node
-        The different hosts.
+        One host of each kind.
     kinds : numpy.ndarray
-        int32 of shape (nodes,): the template of every host.
+        int32 of shape (nodes,): the index of the template of every host.
     names : tuple of str
         The host names.
     levels : tuple of Level, default ()
@@ -131,7 +132,7 @@ class Cluster:
                     f"{name} must have one entry for each of the {nodes} nodes, not shape {array.shape}",
                     hint=f"pass an int32 array of shape ({nodes},)",
                 )
-        # Every two hosts need a level that joins them, because each hop has the innermost such level.
+        # Every two hosts need a level that joins them, because the level of a hop is the innermost of these.
         if nodes > 1 and (not self.levels or int(np.ptp(self.levels[-1].of_node)) > 0):
             last = Level("cluster", np.zeros(nodes, dtype=np.int32))
             object.__setattr__(self, "levels", (*self.levels, last))
@@ -178,7 +179,7 @@ class Cluster:
         (Node('a', no GPU),)
         """
         numbers: dict[Node, int] = {}
-        # By identity: readers return the same object for thousands of identical hosts, and to hash a Node is slow.
+        # By identity: readers return the same object for thousands of identical hosts, and hashing a Node is slow.
         seen: dict[int, int] = {}
         templates: list[Node] = []
         kinds = np.empty(len(nodes), dtype=np.int32)
@@ -259,7 +260,7 @@ class Cluster:
         return Lazy(self.n_nodes, self.node)
 
     def device(self, index: int) -> Device:
-        """Return the device with an index in the whole cluster.
+        """Return the device with a cluster-wide index.
 
         Raises
         ------
@@ -271,12 +272,12 @@ class Cluster:
         return replace(device, node=self.names[node])
 
     def node(self, which: int | str) -> Node:
-        """Return the host with an index or name.
+        """Return a host by its index or name.
 
         Raises
         ------
         TopologyError
-            If there is no such host.
+            If the host is unknown.
         """
         index = self.node_index(which)
         template: Node = self.templates[self.kinds[index]]
@@ -296,7 +297,9 @@ class Cluster:
     def locate(self, device: int) -> tuple[int, int]:
         """Return the host of a device, and the index of the device in its host."""
         if not isinstance(device, int | np.integer) or not 0 <= device < self.n_devices:
-            known = f"choose a number from 0 to {self.n_devices - 1:,}" if self.n_devices else "this cluster has none"
+            known = (
+                f"choose a number from 0 to {self.n_devices - 1:,}" if self.n_devices else "use a cluster with devices"
+            )
             raise TopologyError(f"unknown device {device!r}", hint=known)
         return int(self.node_of[device]), int(self.local_of[device])
 
@@ -306,7 +309,7 @@ class Cluster:
         Parameters
         ----------
         ranks : int
-            Number of slots. They are divided evenly, and the first hosts get one more.
+            Number of slots. They are divided evenly. If there is a remainder, the first hosts get one more.
 
         Examples
         --------
@@ -352,7 +355,7 @@ class Cluster:
         Raises
         ------
         TopologyError
-            If there is no such level.
+            If the level is unknown.
         """
         if level not in self.level_names:
             raise TopologyError(f"unknown level {level!r}", hint=f"choose one of {', '.join(self.level_names)}")
@@ -378,7 +381,7 @@ class Cluster:
         Raises
         ------
         TopologyError
-            If there is no such host.
+            If the host is unknown.
             If the matrix would be larger than 2,048 × 2,048.
 
         Examples
@@ -419,7 +422,7 @@ class Cluster:
         Parameters
         ----------
         device : int
-            Index of the device in the whole cluster. The indices of the devices after it decrease by one. Indices in
+            Cluster-wide index of the device. The indices of the devices after it decrease by one. Indices in
             the host, such as GPU4, do not change.
 
         Returns
@@ -429,7 +432,7 @@ class Cluster:
         Raises
         ------
         TopologyError
-            If there is no such device.
+            If the device is unknown.
             If it is the last device.
 
         Examples
@@ -448,9 +451,9 @@ class Cluster:
         Parameters
         ----------
         device : int
-            Index of a device in the whole cluster.
+            Cluster-wide index of a device.
         other : int, optional
-            Index of another device of the same host. By default all other devices of the host.
+            Cluster-wide index of another device of the same host. By default all other devices of the host.
 
         Returns
         -------
@@ -460,7 +463,7 @@ class Cluster:
         Raises
         ------
         TopologyError
-            If there is no such device.
+            If a device is unknown.
             If the devices are on different hosts, or have no NVLink between them.
 
         Examples
@@ -490,7 +493,7 @@ class Cluster:
         Raises
         ------
         TopologyError
-            If there is no such host or NIC.
+            If the host or the NIC is unknown.
 
         Examples
         --------
@@ -505,7 +508,7 @@ class Cluster:
     def with_nodes(self, count: int, like: int | str = 0) -> Cluster:
         """Return the cluster with more hosts after the existing ones.
 
-        Leaves, pods and racks are filled, and continued in the same size. A level with one domain keeps one domain.
+        The last leaf, pod and rack are filled first, and new ones have the same size. A level with one domain keeps it.
 
         Parameters
         ----------
@@ -522,7 +525,7 @@ class Cluster:
         ------
         TopologyError
             If `count` is not between 1 and 1,048,576.
-            If there is no such host.
+            If the host is unknown.
 
         Examples
         --------
@@ -583,7 +586,7 @@ class Cluster:
         Raises
         ------
         TopologyError
-            If there is no such level of the network.
+            If the network level is unknown.
             If the oversubscription is below 1.
 
         Examples
@@ -630,7 +633,7 @@ class Cluster:
             The level that determines the colours, such as ``"leaf"``. By default the outermost level with several
             domains.
         ax : matplotlib.axes.Axes, optional
-            Axes to draw into. By default a new figure is created.
+            The axes to draw on. By default a new figure is created.
 
         Returns
         -------
@@ -664,7 +667,7 @@ class Cluster:
         pandas.DataFrame
             One row per level: ``level``, number of ``domains``, ``devices_min`` and ``devices_max`` per domain, ``gbs``
             (GB/s that one device of the slowest host can send while all devices send), ``latency_us`` (of one hop in a
-            ring, NCCL's figures) and ``taper`` (oversubscription). Unknown values are missing.
+            ring, as NCCL assumes) and ``taper`` (oversubscription). Unknown values are missing.
 
         Examples
         --------
@@ -690,7 +693,7 @@ class Cluster:
         return digest.hexdigest()[:12]
 
     def __getstate__(self) -> dict[str, object]:
-        # Without the cached arrays: they have an entry per device and can be computed again.
+        # Without the cached arrays, which have an entry per device and can be computed again.
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def __eq__(self, other: object) -> bool:
@@ -762,11 +765,11 @@ class Lazy(Sequence[Item], Generic[Item]):
 
 
 def check_taper(taper: object) -> None:
-    """Raise unless `taper` is a number of at least 1."""
+    """Raise a `TopologyError` unless `taper` is a number of at least 1."""
     if not isinstance(taper, int | float | np.number) or not taper >= 1:
         raise TopologyError(
             f"taper must be a number of at least 1, not {taper!r}",
-            hint="1 means full bandwidth, 7 means a seventh of it",
+            hint="pass 1 for full bandwidth, or 7 for a seventh of it",
         )
 
 
@@ -805,7 +808,7 @@ def _template_codes(template: Node, numbers: dict[str, int]) -> npt.NDArray[np.i
 def _with_slots(node: Node, slots: int) -> Node:
     name = node.cpu_model or "CPU"
     devices = tuple(Device(id=slot, name=name, backend="cpu") for slot in range(slots))
-    # Ranks are not pinned to NUMA nodes, so with several of them the distance between two ranks is not known.
+    # Ranks are not pinned to NUMA nodes, so with several of them the distance between two ranks is unknown.
     word = "NODE" if len(node.numa) <= 1 else UNKNOWN
     words = tuple(tuple("X" if i == j else word for j in range(slots)) for i in range(slots))
     return replace(node, devices=devices, nics=(), words=words, p2p=())
@@ -856,7 +859,7 @@ def _level_table(cluster: Cluster) -> pd.DataFrame:
 
 
 def _nic_share(node: Node) -> float:
-    """Return the GB/s per device of the NICs that are nearest to a device, NaN if there are none."""
+    """Return the GB/s per device of the NICs that are nearest to a device, or NaN without NICs."""
     used = np.flatnonzero(node.near_nics.any(axis=0)).tolist() if node.devices else []
     return sum(node.nics[k].gbs for k in used) / len(node.devices) if used else float("nan")
 

@@ -1,4 +1,4 @@
-"""A host: its devices, NICs and NUMA nodes, and the links between them. None means that a value is not known."""
+"""A host: its devices, NICs and NUMA nodes, and the links between them. None means that a value is unknown."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ _CPU_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 class Device:
     """A GPU, or a CPU slot that a rank can run on.
 
-    Every field except `id` may be None, if the source does not contain it or the driver did not report it. `unknown`
-    then holds the reason, if there is one.
+    Most fields are None if the source does not contain them or the driver did not report them. `unknown` then holds the
+    reason, if it is known.
 
     Examples
     --------
@@ -69,7 +69,7 @@ class Device:
     """
 
     id: int
-    """Index in its host, as the driver counts."""
+    """Index in its host, as numbered by the driver."""
     name: str = "GPU"
     """Product name."""
     backend: str = "cuda"
@@ -97,7 +97,7 @@ class Device:
     clock_sm_max_mhz: int | None = None
     clock_memory_mhz: int | None = None
     ecc: bool | None = None
-    """Whether ECC protects the memory."""
+    """True if ECC protects the memory."""
     ecc_uncorrected: int | None = None
     """Memory errors that ECC could not correct, since the driver was loaded."""
     nvlink_count: int | None = None
@@ -123,7 +123,7 @@ class Device:
 
     @property
     def supports_fp16(self) -> bool | None:
-        """True for arithmetic on 16-bit floats: compute capability 5.3 and above (CUDA programming guide)."""
+        """True for 16-bit float arithmetic: compute capability 5.3 and above (CUDA programming guide)."""
         return None if self.compute_capability is None else self.compute_capability >= (5, 3)
 
     @property
@@ -133,7 +133,7 @@ class Device:
 
     @property
     def pcie_gbs(self) -> float:
-        """GB/s of its PCIe link in one direction at full speed, NaN if unknown."""
+        """Bandwidth of its PCIe link in GB/s, in one direction at full speed. NaN if unknown."""
         generation = self.pcie_generation_max or self.pcie_generation
         if generation is None and self.compute_capability is not None:
             generation = _PCIE_GENERATION.get(self.compute_capability[0])
@@ -192,11 +192,11 @@ class Nic:
     link_layer: str | None = None
     """``InfiniBand`` or ``Ethernet``."""
     state: str | None = None
-    """``ACTIVE``, or the state that the system reports."""
+    """State as reported by the system, such as ``ACTIVE``."""
 
     @property
     def gbs(self) -> float:
-        """GB/s in one direction in practice, NaN if the line rate is not known."""
+        """Practical bandwidth in GB/s, in one direction. NaN if the line rate is unknown."""
         return nic_gbs(self.gbits)
 
 
@@ -234,7 +234,7 @@ class Node:
     words : tuple of tuple of str, default ()
         Square matrix of link words between all endpoints, devices before NICs. By default every link is unknown.
     p2p : tuple of tuple of str, default ()
-        Peer access between devices in the notation of ``nvidia-smi topo -p2p`` (OK, NS, …). Empty if not known.
+        Peer access between devices in the notation of ``nvidia-smi topo -p2p`` (OK, NS, …). Empty if unknown.
     numa : tuple of Numa, default ()
         NUMA nodes.
     model : str, optional
@@ -292,7 +292,7 @@ class Node:
                 raise TopologyError(
                     f"the {what} of {self.name!r} must be a {size} × {size} matrix ({len(self.devices)} devices, "
                     f"{len(self.nics)} NICs), not {len(matrix)} rows of length {lengths}",
-                    hint="pass one row and one column per device, then per NIC",
+                    hint="pass one row and one column per endpoint, devices before NICs",
                 )
 
     @property
@@ -304,20 +304,20 @@ class Node:
 
     @cached_property
     def distance(self) -> npt.NDArray[np.int8]:
-        """The `Distance` between all endpoints. If one direction is unknown, the other direction counts."""
+        """The `Distance` between all endpoints. If one direction is unknown, the other direction is used."""
         # A truncated paste has only the first rows. Links are symmetric, so their columns fill in the missing rows.
         read = distances(self.words)
         return np.where(read == Distance.UNKNOWN, read.T, read)
 
     @cached_property
     def nvlinks(self) -> npt.NDArray[np.int16]:
-        """Number of NVLinks between all endpoints. If one direction is unknown, the other direction counts."""
+        """Number of NVLinks between all endpoints. If one direction is unknown, the other direction is used."""
         read = nvlink_counts(self.words)
         return np.where(distances(self.words) == Distance.UNKNOWN, read.T, read)
 
     @cached_property
     def gbs(self) -> npt.NDArray[np.float64]:
-        """GB/s in one direction between all endpoints, NaN if unknown. The figures are NCCL's (see `links`)."""
+        """GB/s in one direction between all endpoints, NaN if unknown. The values are NCCL's, see `nvlink_gbs`."""
         pcie = np.array([device.pcie_gbs for device in self.devices] + [nic.gbs for nic in self.nics], dtype=float)
         # fmin ignores NaN: if the speed of only one endpoint is known, it is the best estimate of the link.
         slower = np.fmin(pcie[:, None], pcie[None, :])
@@ -339,7 +339,7 @@ class Node:
 
     @cached_property
     def near_nics(self) -> npt.NDArray[np.bool_]:
-        """True if a NIC is among the nearest of a device; bool of shape (devices, nics)."""
+        """True if a NIC is one of the nearest NICs of a device; bool of shape (devices, nics)."""
         devices = len(self.devices)
         away = self.distance[:devices, devices:]
         if not away.size:
@@ -350,7 +350,7 @@ class Node:
 
     @cached_property
     def nic_groups(self) -> npt.NDArray[np.int32]:
-        """Set of nearest NICs of every device. Devices with equal numbers share these NICs."""
+        """Number of the set of nearest NICs of every device. Devices with equal numbers share these NICs."""
         if not self.devices:
             return np.zeros(0, dtype=np.int32)
         _, first, number = np.unique(self.near_nics, axis=0, return_index=True, return_inverse=True)
@@ -360,7 +360,7 @@ class Node:
         return order[number.ravel()]
 
     def inner_gbs(self, nvlink: bool) -> float:
-        """Return the GB/s of the slowest NVLink, or other link, between two devices; NaN if there is none."""
+        """Return the GB/s of the slowest NVLink, or other link, between two devices, or NaN without such a link."""
         count = len(self.devices)
         linked = self.distance[:count, :count] == Distance.NVLINK
         chosen = linked if nvlink else ~linked & ~np.eye(count, dtype=bool)
@@ -377,7 +377,7 @@ class Node:
 
     @property
     def summary(self) -> str:
-        """Devices and NICs in a few words.
+        """Number of devices and NICs, in one line.
 
         Examples
         --------
@@ -398,7 +398,7 @@ class Node:
         Parameters
         ----------
         ax : matplotlib.axes.Axes, optional
-            Axes to draw into. By default a new figure is created.
+            The axes to draw on. By default a new figure is created.
 
         Returns
         -------
@@ -409,7 +409,7 @@ class Node:
         return host(self, ax=ax)
 
     def __getstate__(self) -> dict[str, object]:
-        # Without the cached arrays: they are larger than the node and can be computed again.
+        # Without the cached arrays, which are larger than the node and can be computed again.
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     def __repr__(self) -> str:
@@ -438,7 +438,7 @@ def _word_counts(node: Node, device: int) -> str:
 
 
 def parse_cpus(text: str | None) -> tuple[int, ...]:
-    """Parse a CPU list such as ``"0-3,8"``; return no CPUs if it is not a list.
+    """Parse a CPU list such as ``"0-3,8"``. Any other text has no CPUs.
 
     Examples
     --------
@@ -486,7 +486,7 @@ def format_cpus(cpus: tuple[int, ...]) -> str:
 
 @lru_cache(maxsize=512)  # a dump of a large cluster repeats the same few masks thousands of times
 def cpus_of_mask(text: str) -> str:
-    """Convert a mask of 32-bit words, highest word first, to a CPU list; empty if it is not a mask.
+    """Convert a mask of 32-bit words, highest word first, to a CPU list. Any other text becomes an empty list.
 
     Examples
     --------

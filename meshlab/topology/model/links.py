@@ -66,10 +66,10 @@ LINK_MEANINGS: Mapping[str, str] = MappingProxyType(
         "PHB": "the CPU's PCIe root",
         "NODE": "two PCIe roots of one NUMA node",
         "SYS": "the link between CPU sockets",
-        UNKNOWN: "not known",
+        UNKNOWN: "unknown",
     }
 )
-"""The hardware that a link with each word passes through."""
+"""Meaning of each link word: the hardware that the link passes through."""
 
 NVLINK_GBS: Mapping[int, float] = MappingProxyType({60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1})
 """Measured GB/s of one NVLink in one direction, by ten times the compute capability (NVIDIA/nccl src/graph/topo.h)."""
@@ -81,7 +81,7 @@ _DISTANCE = {"X": Distance.SELF, "SOC": Distance.SYS, UNKNOWN: Distance.UNKNOWN}
 _PCIE3_X16_GBS = 12.0
 
 _SOCKET_GBS = (
-    # GB/s between two CPU sockets, by CPU model (NVIDIA/nccl src/graph/topo.h). The first match counts, so the newer
+    # GB/s between two CPU sockets, by CPU model (NVIDIA/nccl src/graph/topo.h). The first match is used, so the newer
     # Xeons are listed before the catch-all Intel.
     (r"Xeon.*Platinum 85|Emerald", 40.0),
     (r"Xeon.*Platinum 84|Sapphire", 22.0),
@@ -119,7 +119,7 @@ def nvlink_counts(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int16]:
 
 
 def nvlink_gbs(compute_capability: tuple[int, int] | None) -> float:
-    """Return the GB/s of one NVLink in one direction, NaN if the GPU is not known.
+    """Return the GB/s of one NVLink in one direction, or NaN if the GPU is unknown.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def nvlink_gbs(compute_capability: tuple[int, int] | None) -> float:
     if compute_capability is None:
         return float("nan")
     number = compute_capability[0] * 10 + compute_capability[1]
-    # A newer minor version uses the figure of the last known one of its generation, as NCCL does.
+    # An unlisted minor version uses the value of the previous one of its generation, as in NCCL.
     known = [sm for sm in NVLINK_GBS if sm <= number and sm // 10 == number // 10]
     return NVLINK_GBS[max(known)] if known else float("nan")
 
@@ -137,7 +137,7 @@ def nvlink_gbs(compute_capability: tuple[int, int] | None) -> float:
 def pcie_gbs(generation: int | None, width: int | None = 16) -> float:
     """Return the GB/s of a PCIe link in one direction.
 
-    The figures are NCCL's: 12 GB/s for generation 3 x16, and twice that per generation.
+    These are NCCL's values: 12 GB/s for generation 3 x16, doubled with each generation.
 
     Examples
     --------
@@ -150,7 +150,7 @@ def pcie_gbs(generation: int | None, width: int | None = 16) -> float:
 
 
 def nic_gbs(gbits: float | None) -> float:
-    """Return the GB/s of a NIC in one direction: 12 per 100 Gb/s of line rate, NCCL's figure.
+    """Return the GB/s of a NIC in one direction: 12 per 100 Gb/s of line rate, as NCCL assumes.
 
     Examples
     --------
@@ -161,7 +161,7 @@ def nic_gbs(gbits: float | None) -> float:
 
 
 def socket_gbs(cpu_model: str | None) -> float:
-    """Return the GB/s between two CPU sockets, NaN if the CPU is not known."""
+    """Return the GB/s between two CPU sockets, or NaN if the CPU is unknown."""
     for pattern, gbs in _SOCKET_GBS:
         if cpu_model and re.search(pattern, cpu_model, re.IGNORECASE):
             return gbs
@@ -186,7 +186,7 @@ def clique_numbers(linked: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
     >>> clique_numbers(np.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]], dtype=bool)).tolist()
     [0, 0, 1]
     """
-    # Cliques, not connected components: a domain promises that every pair is linked, so in a hybrid cube mesh or after
+    # Cliques, not connected components: every pair in a domain must be linked, so in a hybrid cube mesh or after
     # one failed link a GPU that reaches only some members must start its own domain. Finding the fewest cliques is
     # NP-hard. The greedy choice is deterministic, and exact where links are transitive (NVSwitch, bridges).
     numbers = np.full(len(linked), -1, dtype=np.int32)

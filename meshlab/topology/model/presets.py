@@ -28,9 +28,9 @@ class Fabric:
     Parameters
     ----------
     leaf : int, default 0
-        Hosts per leaf switch, or per set of rail switches. 0 if not known.
+        Hosts per leaf switch, or per set of rail switches. 0 if unknown.
     rails : int, default 1
-        More than 1 if device k of every host is connected to its own leaf switch.
+        Leaf switches per host, more than 1 if the devices of a host are connected to different leaf switches.
     pod : int, default 0
         Hosts per pod, 0 if there are no pods.
     taper : float, default 1
@@ -53,7 +53,7 @@ class Fabric:
         levels = [Level("leaf", number // self.leaf, self.rails, latency_us=_HOP_US)] if self.leaf else []
         if self.pod:
             levels.append(Level("pod", number // self.pod, latency_us=_HOP_US))
-        # A single pod joins all hosts already, and an outer level would claim hops that no route has.
+        # A single pod joins all hosts already, and an outer level would count hops that no route takes.
         if not self.pod or nodes > self.pod:
             levels.append(Level("cluster", number * 0, latency_us=_HOP_US, taper=self.taper))
         return tuple(levels)
@@ -70,7 +70,7 @@ class Preset:
     gpu : str
         Name of a product in `meshlab.topology.model.products`.
     nvlinks : int
-        NVLinks between any two GPUs, 0 if there is no NVLink.
+        Number of NVLinks between any two GPUs, 0 without NVLink.
     switches : tuple of (int, int, int)
         PCIe switches in the order of the GPUs: NUMA node, number of GPUs, number of NICs.
     near : str
@@ -309,17 +309,17 @@ def preset(
     name : str
         Name of a preset, such as ``"dgx-h100"`` or ``"gb200-nvl72"``. ``list(ml.topology.PRESETS)`` lists them.
     nodes : int, optional
-        Number of hosts. By default 1, except 18 for ``"gb200-nvl72"``, which are one rack.
+        Number of hosts. By default 1, or 18 (one rack) for ``"gb200-nvl72"``.
     nodes_per_leaf : int, optional
-        Hosts per leaf switch, or per set of rail switches. By default as in the preset, like all following arguments.
+        Hosts per leaf switch, or per set of rail switches. By default as in the preset.
     nodes_per_pod : int, optional
-        Hosts per pod. 0 means no pods.
+        Hosts per pod, 0 for no pods. By default as in the preset.
     rails : int, optional
-        Leaf switches per host.
+        Leaf switches per host. By default as in the preset.
     taper : float, optional
-        Oversubscription between pods: 7 means 1:7.
+        Oversubscription between pods: 7 means 1:7. By default as in the preset.
     nodes_per_rack : int, optional
-        Hosts per NVLink domain.
+        Hosts per NVLink domain. By default as in the preset.
 
     Returns
     -------
@@ -329,7 +329,7 @@ def preset(
     Raises
     ------
     TopologyError
-        If there is no such preset.
+        If the preset is unknown.
         If a number is out of range.
 
     Examples
@@ -349,7 +349,7 @@ def preset(
         if value is not None and (not isinstance(value, int) or not least <= value <= MOST_NODES):
             raise TopologyError(
                 f"{argument} must be an integer from {least} to {MOST_NODES:,}, not {value!r}",
-                hint="0 means no pods" if least == 0 else "",
+                hint="pass 0 for no pods" if least == 0 else "",
             )
     if taper is not None:
         check_taper(taper)
@@ -373,7 +373,7 @@ def preset(
 
 
 def find_preset(name: str) -> Preset:
-    """Return the preset with a name, or raise with the names of all presets."""
+    """Return a preset by name, or raise a `TopologyError` that lists the presets."""
     if name not in PRESETS:
         shown = repr(name)
         raise TopologyError(
@@ -398,7 +398,7 @@ def as_cluster(value: object) -> Cluster:
     Raises
     ------
     TopologyError
-        If it is neither of them.
+        If `value` is neither.
 
     Examples
     --------
@@ -422,5 +422,5 @@ def as_cluster(value: object) -> Cluster:
 
 
 def as_node(value: ClusterLike | Node, node: int | str = 0) -> Node:
-    """Return a host from a host, or from a cluster or the name of a preset and the index or name of the host."""
+    """Return a host unchanged, or the host of a cluster or preset with the given index or name."""
     return value if isinstance(value, Node) else as_cluster(value).node(node)

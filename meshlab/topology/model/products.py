@@ -1,4 +1,4 @@
-"""Data sheet facts of GPU products, for sources that omit them."""
+"""Data sheet values of GPU products, for sources that omit them."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def find_product(name: str) -> Product:
 
 
 def product_of_pci(vendor: str | None, device: str | None) -> Product | None:
-    """Return the product with a PCI ID, None if it is not known.
+    """Return the product with a PCI ID, or None if it is unknown.
 
     Examples
     --------

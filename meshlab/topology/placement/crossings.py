@@ -43,7 +43,7 @@ class Crossings:
     span : numpy.ndarray
         int32: the innermost level that contains the complete group.
     worst : numpy.ndarray
-        int32 of shape (2, groups): the ranks at both sides of the worst hop. Twice the first rank if there is no hop.
+        int32 of shape (2, groups): the ranks on both sides of the worst hop. Without a hop, both are the first rank.
     worst_level : numpy.ndarray
         int32: the level of the worst hop.
     worst_distance : numpy.ndarray
@@ -57,7 +57,7 @@ class Crossings:
     taper : numpy.ndarray
         float64: the largest oversubscription on the ring, 1 if there is none.
     ring_gbs : numpy.ndarray
-        float64: GB/s of the slowest hop while all groups run, NaN if the speed of a hop is not known.
+        float64: GB/s of the slowest hop while all groups run, NaN if the speed of a hop is unknown.
     groups_per_node : int
         Maximum number of groups of the axis that leave one host.
     """
@@ -113,7 +113,7 @@ def cross(rank_map: RankMap, groups: Ints) -> Crossings:
     leaves = level[position, columns] > _HOST
     use = (_nics_of_single_ranks if one_rank_per_host else _nics)(rank_map, members, leaves)
     taper, taper_gbs = _taper(rank_map, members, level)
-    # The minimum propagates NaN (a speed that is not known) and ignores inf (no hop of this kind).
+    # The minimum propagates NaN (an unknown speed) and ignores inf (no hop of this kind).
     slowest = gbs.min(axis=0) if size > 1 else np.full(count, np.nan)
     ring = np.where(leaves, np.minimum(np.minimum(slowest, use.node_gbs), taper_gbs), slowest)
     ring[np.isinf(ring)] = np.nan
@@ -231,7 +231,7 @@ def _align_rails(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) 
 def _inside(
     rank_map: RankMap, members: Ints, following: Ints, level: npt.NDArray[np.int8]
 ) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Return the distance and GB/s of every hop inside a host; infinite GB/s for hops over the network.
+    """Return the distance and GB/s of every hop inside a host, and infinite GB/s for hops over the network.
 
     Also reduces the level of hops that have NVLink although the two devices are in different NVLink domains.
     """
@@ -283,7 +283,7 @@ class _NicUse(NamedTuple):
 
 
 def _nics_of_single_ranks(rank_map: RankMap, members: Ints, leaves: npt.NDArray[np.bool_]) -> _NicUse:
-    """Return the same as `_nics` for groups with one rank per host, without sums over the ranks of a host."""
+    """Return the result of `_nics` for groups with one rank per host, without sums over the ranks of a host."""
     count = members.shape[1]
     ranks_per_node = np.ones((2, count), dtype=np.int32)
     nic_set = rank_map.nic_set[members]
@@ -376,7 +376,7 @@ def _nics(rank_map: RankMap, members: Ints, leaves: npt.NDArray[np.bool_]) -> _N
 def _taper(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) -> tuple[Floats, Floats]:
     """Return the largest oversubscription of every group, and the GB/s of a hop through the slowest uplink.
 
-    The GB/s are infinite if no hop passes an oversubscribed level.
+    The second array is infinite if no hop passes an oversubscribed level.
     """
     count = members.shape[1]
     taper = np.ones(count)

@@ -128,7 +128,7 @@ class Placement:
         axis : str or sequence of str, optional
             An axis, several axes, the name of a group, or a level of the cluster. By default the fastest axis.
         ax : matplotlib.axes.Axes, optional
-            Axes to draw into. By default a new figure is created.
+            The axes to draw on. By default a new figure is created.
 
         Returns
         -------
@@ -220,7 +220,7 @@ class Placement:
             One row per group, and a last row for all groups: ``group``, ``backends``, ``devices`` (number of distinct
             devices), ``models`` such as ``8 × H100 80GB``, ``mixed`` (True for several products), ``memory_gib``,
             ``memory_gib_min`` (of one device) and ``sm_count``. Mixed groups have no totals, because the smallest
-            device limits what fits, and a sum would hide that.
+            device limits the usable memory, and a sum would hide that.
 
         Examples
         --------
@@ -350,12 +350,12 @@ def place(mesh: MeshLike, cluster: ClusterLike, devices: Sequence[int] | Ints | 
     Parameters
     ----------
     mesh : DeviceMesh or str
-        A mesh or its text. A size of -1 in the text fills the devices.
+        A mesh, or text such as ``"dp=2, tp=4"``. A size of -1 in the text is filled from the number of devices.
     cluster : Cluster or str
         A cluster, or the name of a preset. If it has no GPUs, its hosts get CPU slots.
     devices : sequence of int, optional
-        The device of every rank, as an index in the whole cluster, for a different rank order, a part of the cluster,
-        or several ranks per device. By default rank r uses device r.
+        The device of every rank, as a cluster-wide index. Use it for a different rank order, a part of the cluster, or
+        several ranks per device. By default rank r uses device r.
 
     Returns
     -------
@@ -387,7 +387,7 @@ def as_placement(
     cluster: ClusterLike | None = None,
     devices: Sequence[int] | Ints | None = None,
 ) -> Placement:
-    """Return a placement from a placement, or from a mesh and a cluster."""
+    """Return a placement unchanged, or place a mesh on a cluster."""
     if isinstance(mesh, Placement):
         if cluster is not None or devices is not None:
             raise TopologyError("a Placement has a cluster and devices already", hint="pass its mesh instead")
@@ -446,7 +446,7 @@ def _explain_nics(placement: Placement, answer: Crossings) -> str:
     kinds = np.unique(placement.rank_map.kind[answer.worst[0][leaving]])
     nics = min(int(placement.cluster.templates[k].near_nics.any(axis=0).sum()) for k in kinds)
     if not nics:
-        return f"{share} the host's NICs, which are not known"
+        return f"{share} the host's NICs, which are unknown"
     slowest = np.nanmin(answer.node_gbs) if np.isfinite(answer.node_gbs).any() else None
     rate = "" if slowest is None else f", {format_bandwidth(float(slowest))}"
     if groups == 1:
@@ -484,7 +484,7 @@ def _explain_network(placement: Placement, answer: Crossings) -> str:
 
 
 def _slowest_gbs(answer: Crossings) -> float | None:
-    """Return the GB/s of the slowest hop of all groups, None if none is known."""
+    """Return the GB/s of the slowest hop of all groups, or None if no speed is known."""
     known = answer.ring_gbs[np.isfinite(answer.ring_gbs)]
     return float(known.min()) if known.size else None
 

@@ -1,4 +1,4 @@
-"""Layout of topology figures: cells in blocks, and the group of every cell. The figure and the text share it."""
+"""Layout of topology figures: cells in blocks, and the group of every cell, for the figure and for its text form."""
 
 from __future__ import annotations
 
@@ -66,12 +66,13 @@ def make_view(
     Parameters
     ----------
     mesh : DeviceMesh, str, Placement or Cluster, optional
-        A mesh or its text, or a placement. Without `cluster` also a cluster or the name of a preset.
+        A mesh, text such as ``"dp=2, tp=4"``, or a placement. If `cluster` is omitted, also a cluster or the name of a
+        preset.
     cluster : Cluster or str, optional
         A cluster, or the name of a preset.
     axis : str or sequence of str, optional
-        An axis, several axes, the name of a group, or a level of the cluster. By default the fastest axis, or without a
-        mesh the outermost level with several domains.
+        An axis, several axes, the name of a group, or a level of the cluster. By default the fastest axis or, without
+        a mesh, the outermost level with several domains.
     devices : sequence of int, optional
         The device of every rank. By default rank r uses device r.
 
@@ -81,7 +82,7 @@ def make_view(
         If neither a mesh nor a cluster is given.
         If the mesh has more ranks than the cluster has devices.
     MeshError
-        If there is no such axis or group.
+        If the axis or group is unknown.
     """
     shape, machine, devices = _sort_arguments(mesh, cluster, devices)
     if machine is None:

@@ -1,1 +1,1 @@
-"""Readers: text, files and drivers in, a `Cluster` out."""
+"""Readers that create a `Cluster` from text, files and drivers."""

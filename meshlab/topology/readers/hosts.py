@@ -49,7 +49,7 @@ def probe(engines: Any = None) -> Cluster:
 
 
 def _read_host_on(comm: Any, ranks: Sequence[int]) -> dict[str, Any] | None:
-    """Return the hardware of this host on one rank per host, None on the other ranks; a task runs on all ranks."""
+    """Return the hardware of this host on one rank per host, None on the other ranks, because a task runs on all."""
     return read_host() if comm.world_rank in ranks else None
 
 
@@ -69,7 +69,7 @@ def cluster_from_hosts(hosts: Sequence[Mapping[str, Any]]) -> Cluster:
     Raises
     ------
     TopologyError
-        If there is no host.
+        If `hosts` is empty.
         If a result has missing or unknown fields.
 
     Examples

@@ -21,7 +21,7 @@ _ALGORITHMS = {0: "ring", 1: "tree", 2: "collnet chain", 3: "nvls", 4: "collnet 
 
 @dataclass(frozen=True, slots=True)
 class NcclGraph:
-    """A graph that the search of NCCL found (names as in NVIDIA/nccl src/include/graph.h).
+    """A graph that NCCL's search found (names as in NVIDIA/nccl src/include/graph.h).
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class NcclGraphs:
         return self.graphs[index]
 
     def of(self, algorithm: str) -> NcclGraph | None:
-        """Return the graph of an algorithm, None if the file has none."""
+        """Return the graph of an algorithm, or None if the file has none."""
         return next((graph for graph in self.graphs if graph.algorithm == algorithm), None)
 
     @property

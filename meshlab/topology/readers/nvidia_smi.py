@@ -1,7 +1,7 @@
 """Reader for pasted output of ``nvidia-smi topo -m`` and ``nvidia-smi topo -p2p``.
 
-Pastes lose tabs, header cells, rows and their end, and contain colour codes. So the columns are derived from the rows,
-and everything that is missing remains unknown.
+Pasted text may lack tabs, header cells, rows and line ends, and may contain colour codes. So the columns are derived
+from the rows, and everything that is missing remains unknown.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def read_nvidia_smi(text: str, *, machine: int | str | None = None, device: str 
     text : str
         The output. It may also contain the output of ``nvidia-smi topo -p2p``, or only that.
     machine : int or "all", optional
-        Index of the machine, counted from 0, if the text contains several. ``"all"`` creates a cluster of all.
+        Index of the machine, counted from 0, if the text contains several. ``"all"`` creates a cluster of all machines.
     device : str, optional
         The GPU product, such as ``"H100"``. The output does not contain it, and bandwidths are unknown without it.
 
@@ -137,7 +137,7 @@ def read_nvidia_smi(text: str, *, machine: int | str | None = None, device: str 
         raise TopologyError(
             f"the text contains {'at least ' * (len(matrices) == _COUNTED)}{len(machines)} machines ({shown}"
             f"{', …' * (len(machines) > 5)})",
-            hint="choose one with machine=0, or pass machine='all' for a cluster of all",
+            hint="choose one with machine=0, or pass machine='all' for a cluster of all machines",
         )
     if machine != "all":
         index = machine if isinstance(machine, int) else 0
@@ -243,7 +243,7 @@ def _announced(matrix: _Matrix) -> int:
 
 
 def _header_names(header: str) -> tuple[list[str], list[str]]:
-    """Return the GPU and NIC columns of a header, also if the white space between them was lost."""
+    """Return the GPU and NIC columns of a header, even if the white space between them was lost."""
     columns = header.partition("CPU Affinity")[0].partition("NUMA Affinity")[0]
     names = _COLUMN.findall(columns)
     gpus = [name for name in names if _GPU.fullmatch(name)]
@@ -335,7 +335,7 @@ def _device(number: int, product: Product | None, numa: str | None, cpus: str | 
 
 
 def _affinities(row: _Row, header: str) -> tuple[str | None, str | None]:
-    """Return the CPU and NUMA affinity of a row as printed; None for an empty cell or N/A."""
+    """Return the CPU and NUMA affinity of a row as printed, or None for an empty cell or N/A."""
     columns = [name for name in _AFFINITIES if name in header] or list(_AFFINITIES)
     # Tabs separate the cells, also empty ones. If the paste replaced them by spaces, an empty cell is only a gap, and a
     # value belongs to the nearest header above it.

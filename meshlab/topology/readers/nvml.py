@@ -1,7 +1,7 @@
 """Queries of the NVIDIA driver. This is the only module that imports pynvml; it runs on the GPU hosts.
 
 All results are plain data, because they travel from the ranks to the client. A driver may reject any query, depending
-on the GPU, its version and virtualisation. The field is then missing, and ``unknown`` contains the driver's message.
+on the GPU, the driver version and virtualisation. The field is then missing, and ``unknown`` contains the message.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _THROTTLES = {
     0x04: "power cap",
     0x08: "hardware slowdown",
     0x10: "sync boost",
-    0x20: "heat, by the driver",
-    0x40: "heat, by the hardware",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
     0x80: "power brake",
     0x100: "display clocks",
 }  # without bit 1: idle clocks are not throttled
@@ -105,7 +105,7 @@ def read_host(root: str = "/") -> dict[str, Any]:
             with contextlib.suppress(nvml.NVMLError):
                 nvml.nvmlShutdown()
         if not devices:
-            notes.append("no GPU found: the driver runs, but lists none; a container may hide them")
+            notes.append("no GPU found: the driver is running, but lists no GPUs; a container may hide them")
     nics = read_nics(place)
     ends = [(end.get("bus_id"), end.get("numa")) for end in (*devices, *nics)]
     paths = [pci_path(bus_id, place) for bus_id, _ in ends]
@@ -113,7 +113,7 @@ def read_host(root: str = "/") -> dict[str, Any]:
         ["X" if i == j else pci_word(paths[i], paths[j], (ends[i][1], ends[j][1])) for j in range(len(ends))]
         for i in range(len(ends))
     ]
-    # Between GPUs the driver knows more than the PCI tree, such as NVLink. Keep the PCI word if it does not respond.
+    # The driver also reports links that are not in the PCI tree, such as NVLink. Keep the PCI word if it does not respond.
     for i, row in enumerate(gpu_words):
         for j, word in enumerate(row):
             if word != UNKNOWN:
@@ -130,7 +130,7 @@ def read_host(root: str = "/") -> dict[str, Any]:
 
 
 def sample() -> list[dict[str, Any]]:
-    """Return the live readings, one dict per GPU; empty without GPUs.
+    """Return the live readings, one dict per GPU. The list is empty without GPUs.
 
     The readings are utilisation, memory, temperature, power and clocks, ``throttle`` (the reasons for reduced clocks),
     and the counters ``ecc_corrected``, ``ecc_uncorrected`` and ``nvlink_errors`` since the driver was loaded.

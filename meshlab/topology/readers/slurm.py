@@ -1,6 +1,6 @@
 """Reader for Slurm's ``topology.conf`` and ``topology.yaml``: the switch or block of every host.
 
-Slurm does not describe the contents of a host. Pass a `Node` or the name of a preset for them.
+Slurm does not describe the hardware of a host. Pass a `Node` or the name of a preset for it.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read_slurm_topology(text: str, *, node: Node | str | None = None, topology: 
     text : str
         The text of the file.
     node : Node or str, optional
-        The contents of every host: a node, or the name of a preset such as ``"dgx-h100"``. By default the hosts have no
+        The hardware of every host: a node, or the name of a preset such as ``"dgx-h100"``. By default the hosts have no
         devices.
     topology : str, optional
         Name of a topology in a ``topology.yaml``. By default the one with ``cluster_default``, or the first one.
@@ -92,7 +92,7 @@ def read_slurm_topology(text: str, *, node: Node | str | None = None, topology: 
         first = next((line.strip() for line in text.splitlines() if line.strip()), "")
         raise ParseError(
             f"not a Slurm topology: the text begins with {first[:60]!r}",
-            hint="a topology.conf has SwitchName= or BlockName= lines, a topology.yaml has a topology: list",
+            hint="pass a topology.conf with SwitchName= or BlockName= lines, or a topology.yaml with a topology: list",
         )
     names, levels = _blocks(parsed) if parsed.blocks else _tree(parsed)
     if not names:
@@ -105,7 +105,7 @@ def read_slurm_topology(text: str, *, node: Node | str | None = None, topology: 
         levels=tuple(levels),
         title="Slurm topology",
         source="Slurm topology",
-        notes=tuple(parsed.notes) + (() if node is not None else ("Slurm does not describe the contents of a host",)),
+        notes=tuple(parsed.notes) + (() if node is not None else ("Slurm does not describe the hardware of a host",)),
     )
 
 
@@ -126,7 +126,7 @@ class _Parsed:
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
-        """Add a note, but not thousands of them."""
+        """Add a note, up to a maximum number of notes."""
         if len(self.notes) < _MOST_NOTES:
             self.notes.append(text)
         elif len(self.notes) == _MOST_NOTES:
@@ -225,7 +225,7 @@ def _load_yaml(text: str) -> Any:
     """
     document: list[Any] = []
     open_items: list[Any] = [document]  # the lists and dicts around the current event
-    open_keys: list[str | None] = [None]  # for each of them, the key that waits for its value
+    open_keys: list[str | None] = [None]  # for each of them, the key whose value comes next
     try:
         for event in yaml.parse(text, Loader=_LOADER):
             if isinstance(event, yaml.CollectionEndEvent):
@@ -255,7 +255,7 @@ def _load_yaml(text: str) -> Any:
                 open_items.append(value)
                 open_keys.append(None)
                 if len(open_items) > _DEEPEST:
-                    raise _yaml_error(f"more than {_DEEPEST} nested levels", "this is not a topology", event, text)
+                    raise _yaml_error(f"more than {_DEEPEST} nested levels", "pass a topology.yaml", event, text)
     except yaml.MarkedYAMLError as error:
         problem = ", ".join(part for part in (error.context, error.problem) if part)
         hint = "indent with spaces, not tabs" if _TAB.search(text) else ""

@@ -45,7 +45,7 @@ def _integer(path: Path) -> int | None:
 
 
 def read_processors(root: Path = Path("/")) -> dict[str, Any]:
-    """Return CPUs, sockets, memory and NUMA nodes as fields of `Node`; None for values that the system hides."""
+    """Return CPUs, sockets, memory and NUMA nodes as fields of `Node`, or None for values that the system hides."""
     cpuinfo = _text(root / "proc/cpuinfo") or ""
     model = re.search(r"^(?:model name|cpu model|Processor)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     sockets = set(re.findall(r"^physical id\s*:\s*(\d+)$", cpuinfo, re.MULTILINE))
@@ -81,7 +81,7 @@ def read_nics(root: Path = Path("/")) -> list[dict[str, Any]]:
                     "state": (_text(port / "state") or "").rpartition(":")[2].strip() or None,
                 }
             )
-    # A RoCE card is listed in both classes. Its RDMA port comes first and counts.
+    # A RoCE card is listed in both classes. Only its RDMA port is kept.
     seen = {nic["bus_id"] for nic in nics}
     ethernet = root / "sys/class/net"
     for card in sorted(ethernet.iterdir(), key=_natural) if ethernet.is_dir() else []:
@@ -120,7 +120,7 @@ def _bus_id_of(device: Path) -> str | None:
 
 
 def pci_path(bus_id: str | None, root: Path = Path("/")) -> tuple[str, ...]:
-    """Return the PCI devices from the root complex to a device; empty if the system hides it."""
+    """Return the PCI devices from the root complex to a device, or an empty tuple if the system hides it."""
     link = root / "sys/bus/pci/devices" / (bus_id or "-")
     if not link.exists():
         return ()

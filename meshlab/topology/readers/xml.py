@@ -1,4 +1,4 @@
-"""Parser for untrusted XML: no entities, no deep nesting, no huge files. It keeps all elements before an error."""
+"""Parser for untrusted XML: no entities, no deep nesting, no huge files. Elements before an error are kept."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Element:
         return self.attributes.get(name, default).strip()
 
     def integer(self, name: str) -> int | None:
-        """Return an attribute as an integer, decimal or ``0x…``; None if it is not a number."""
+        """Return an attribute as an integer, decimal or ``0x…``, or None if it is not a number."""
         text = self.get(name)
         if text.isdecimal():
             return int(text)
@@ -86,11 +86,11 @@ def read_document(text: str, roots: tuple[str, ...], machine: int | None = None)
     Raises
     ------
     ParseError
-        If there is no document.
+        If the text contains no document.
         If it declares a document type or entities, or is too large.
-        If not even the root can be read.
+        If the root element cannot be read.
     TopologyError
-        If there are several documents and `machine` is not given.
+        If the text contains several documents and `machine` is not given.
 
     Examples
     --------

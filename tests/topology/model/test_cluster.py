@@ -182,8 +182,11 @@ def test_every_preset_is_consistent_and_has_a_source(name: str) -> None:
         ({"name": 8}, "^unknown preset 8; choose one of dgx-a100, dgx-h100"),
         ({"name": "dgx-h100", "nodes": 0}, "nodes must be an integer from 1 to 1,048,576, not 0"),
         ({"name": "dgx-h100", "nodes": "2"}, "nodes must be an integer from 1 to 1,048,576, not '2'"),
-        ({"name": "dgx-h100", "taper": 0.5}, "taper must be a number of at least 1, not 0.5; 1 means full bandwidth"),
-        ({"name": "dgx-h100", "nodes_per_pod": -1}, "nodes_per_pod must be .* 0 .*, not -1; 0 means no pods"),
+        (
+            {"name": "dgx-h100", "taper": 0.5},
+            "taper must be a number of at least 1, not 0.5; pass 1 for full bandwidth",
+        ),
+        ({"name": "dgx-h100", "nodes_per_pod": -1}, "nodes_per_pod must be .* 0 .*, not -1; pass 0 for no pods"),
     ],
 )
 def test_invalid_presets_are_explained(arguments: dict[str, object], message: str) -> None:

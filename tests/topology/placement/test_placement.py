@@ -339,7 +339,7 @@ def test_placement_on_unequal_hosts_with_missing_nics() -> None:
     assert answer.ranks_per_node[:, 0].tolist() == [3, 8]
     assert answer.nics.tolist() == [0]
     assert np.isnan(answer.ring_gbs).all()
-    assert "NICs, which are not known" in placement.explain("tp")
+    assert "NICs, which are unknown" in placement.explain("tp")
 
 
 def test_html_has_the_explanation_and_is_escaped() -> None:

@@ -80,7 +80,7 @@ def test_tree_has_one_level_per_tier() -> None:
 def test_hosts_have_no_devices_unless_a_node_is_passed() -> None:
     cluster = read_slurm_topology(TREE)
     assert cluster.n_devices == 0
-    assert cluster.notes == ("Slurm does not describe the contents of a host",)
+    assert cluster.notes == ("Slurm does not describe the hardware of a host",)
     assert read_slurm_topology(TREE, node=Node("x", memory_bytes=1)).node(2).memory_bytes == 1
     with pytest.raises(TopologyError, match="unknown preset 'dgx'; choose one of dgx-a100"):
         read_slurm_topology(TREE, node="dgx")
