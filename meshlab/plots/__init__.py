@@ -1,4 +1,4 @@
-"""Plot functions: a mesh, cluster, run or frame in, matplotlib axes out. They take ``ax=`` and show nothing."""
+"""Plot functions. They draw a mesh, cluster, run or frame on matplotlib axes, accept ``ax=`` and show nothing."""
 
 import lazy_loader
 

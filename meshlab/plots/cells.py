@@ -34,7 +34,7 @@ __all__ = ["CellGrid", "membership", "membership_title"]
 Mask = npt.NDArray[np.bool_]
 
 _TEXT = 9.0  # font size
-_EVERY_CELL = 256  # up to this number of ranks every cell has numbers, above it each run of cells of one group
+_EVERY_CELL = 256  # up to this number of ranks, every cell is numbered; above it, every run of cells in one group
 _MOST_TICKS = 32
 
 
@@ -104,11 +104,11 @@ class CellGrid:
 
     @property
     def counts_columns(self) -> bool:
-        """True if columns have offsets instead of coordinates: a row has part of an axis, or too many ticks."""
+        """True if columns are labelled by offset, not by coordinate: a row has part of an axis, or too many ticks."""
         return self.columns > _MOST_TICKS or (bool(self.outer) and self.outer[-1][2] > 1)
 
     def row_names(self, rows: Sequence[int]) -> list[str]:
-        """Return the names of rows: the coordinates of their ranks, and the first rank if columns have offsets.
+        """Return the names of rows: the coordinates of their ranks, and the first rank if `counts_columns`.
 
         Examples
         --------
@@ -181,7 +181,7 @@ def membership(
     Parameters
     ----------
     mesh : DeviceMesh or str
-        A mesh or its text.
+        A mesh, or text such as ``"dp=2, tp=4"``.
     axis : str or sequence of str, optional
         An axis, several axes, ``"world"``, or the name of a group. By default the fastest axis.
     ax : matplotlib.axes.Axes, optional
@@ -196,7 +196,7 @@ def membership(
     Raises
     ------
     MeshError
-        If there is no such axis or group.
+        If the axis or group is unknown.
         If `columns` splits an axis unevenly.
 
     Examples
@@ -323,7 +323,7 @@ def _run_centres(color: npt.NDArray[np.int32], *, within_cells: bool) -> tuple[A
     Runs follow rows, or columns if no row has two equal neighbours. With `within_cells`, x is never on an edge between
     cells.
     """
-    # With the fastest axis along x, groups of an outer axis have no two neighbours in a row, but maybe in a column.
+    # The fastest axis is along x, so groups of an outer axis have no adjacent cells in a row, but maybe in a column.
     along_rows = bool((color[:, 1:] == color[:, :-1]).any())
     lines = color if along_rows else color.T
     is_new = np.ones(lines.shape, bool)
@@ -366,5 +366,5 @@ def _name_cells(ax: Axes, grid: CellGrid, row_height: float, note: str) -> None:
 
 
 def _tick_step(count: int, spacing: float, wanted: float) -> int:
-    """Return the smallest power of two of steps of `spacing` points that is at least `wanted` points long."""
+    """Return the number of cells between ticks: the smallest power of two that spans `wanted` points."""
     return 1 << max(0, math.ceil(math.log2(wanted / spacing))) if count > 1 else 1

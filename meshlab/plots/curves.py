@@ -1,4 +1,4 @@
-"""Bandwidth and latency over message size."""
+"""Bandwidth and latency against message size."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MOST_LABELS = 5
 """Up to this many lines are labelled at their ends; more lines get a legend."""
 
 _MOST_INSIDE = 8
-"""Up to this many names, the legend is inside the axes; a longer one is to the right of them if there is room."""
+"""Up to this many names, the legend is inside the axes. A longer one is to the right of them if there is room."""
 
 _MARKERS = "os^DvPXh"
 _DASHES: Sequence[Any] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
@@ -59,7 +59,7 @@ def bandwidth(
     previous: Any = None,
     references: Mapping[str, float] | None = None,
 ) -> Axes:
-    """Draw bandwidth over message size, one line per collective, axis and other column that varies.
+    """Draw bandwidth against message size, with one line per collective, axis and other varying column.
 
     The value at a size is the bandwidth of the slowest group, from its median time. The band covers the 95 % intervals
     of all groups. Rows with a wrong result are red crosses and not part of a line. Rows that failed are omitted.
@@ -112,7 +112,7 @@ def bandwidth(
 
 
 def latency(run: Any, *, ax: Axes | None = None, previous: Any = None) -> Axes:
-    """Draw the time per call over message size, both logarithmic. The lines are those of `bandwidth`.
+    """Draw the time per call against message size, on logarithmic scales. Lines are split as in `bandwidth`.
 
     The value at a size is the median time of the slowest group. The band covers the 95 % intervals of all groups.
 
@@ -193,7 +193,7 @@ def run_figure(run: RunData, *, previous: pd.DataFrame | None = None) -> Figure 
 
 
 def run_figure_html(run: RunData) -> str:
-    """Return the figure of a run, see `run_figure`, as an ``<svg>`` element; an empty string if there is none."""
+    """Return the figure of a run (see `run_figure`) as an ``<svg>`` element, or an empty string without times."""
     figure = run_figure(run)
     return "" if figure is None else figure_svg(figure, label=str(figure.get_label()))
 
@@ -234,7 +234,7 @@ def _legend_width(names: Sequence[str]) -> float:
 
 
 def _legend_room(names: Sequence[str]) -> float:
-    """Return the width in inches that a legend needs to the right of the axes; 0 if it is inside."""
+    """Return the width in inches that a legend needs to the right of the axes, or 0 if it is inside."""
     return _legend_width(names) / 72 if len(names) > _MOST_INSIDE else 0.0
 
 

@@ -45,10 +45,10 @@ def links(cluster: ClusterLike | Node, node: int | str | None = None, *, ax: Axe
     Parameters
     ----------
     cluster : Cluster, Node or str
-        A cluster or the name of a preset, or a host itself.
+        A cluster, the name of a preset, or a host.
     node : int or str, optional
-        A host, by index or name. By default the only host, or all devices of the cluster. Links between hosts then have
-        the name of the innermost level that joins them.
+        A host, by index or name. By default the only host. If there are several hosts, all devices of the cluster are
+        drawn, and a link between hosts is named after the innermost level that joins them.
     ax : matplotlib.axes.Axes, optional
         The axes to draw on. By default a new figure is created.
 
@@ -59,7 +59,7 @@ def links(cluster: ClusterLike | Node, node: int | str | None = None, *, ax: Axe
     Raises
     ------
     TopologyError
-        If there is no such host, or it has no devices and NICs.
+        If the host is unknown, or has no devices and no NICs.
         If the matrix would be larger than 2,048 × 2,048.
 
     Examples
@@ -127,7 +127,7 @@ def _far(word: str, cluster: Cluster) -> tuple[int, int]:
 
 
 def _colors(kinds: list[str]) -> npt.NDArray[np.float64]:
-    """Return one colour per kind, from light to dark. A word has the same colour in all figures; unknown is clear."""
+    """Return one colour per kind, from light to dark. A word has the same colour in all figures. UNKNOWN is clear."""
     from matplotlib import colormaps
 
     levels = [kind for kind in kinds if not kind.startswith("NV") and kind not in _SHADES and kind != UNKNOWN]
@@ -205,9 +205,9 @@ Floats = npt.NDArray[np.float64]
 
 
 def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
-    r"""Draw the measured pairs of ranks as a matrix. Light cells are fast links, and slow ones have a red frame.
+    r"""Draw the measured pairs of ranks as a matrix. Light cells are fast links, and slow pairs have a red frame.
 
-    A cell is slow if its bandwidth is below 0.8 of the median, or its time above the median by the same factor. The
+    A pair is slow if its bandwidth is below 0.8 of the median, or its time is above the median divided by 0.8. The
     title names the slowest pairs.
 
     Parameters
@@ -227,7 +227,7 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
     Raises
     ------
     BenchError
-        If the run has no such pairs, or has them in several modes or element types.
+        If the run has no such pairs, or has them in several modes or dtypes.
         If a matrix is not square, has no numbers, or is passed with a choice.
 
     Examples
@@ -237,7 +237,7 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
     >>> from matplotlib.figure import Figure
     >>> pairs = pd.DataFrame([[float("nan"), 40.0], [40.0, float("nan")]])
     >>> ml.plot.matrix(pairs, ax=Figure().add_subplot()).get_title(loc="left").splitlines()[0]
-    'No slow pair: 40.0\u2009GB/s to 40.0\u2009GB/s'
+    'No slow pairs: 40.0\u2009GB/s to 40.0\u2009GB/s'
     """
     cells = _cells(run, choice)
     values = cells.to_numpy(dtype=np.float64)
@@ -266,7 +266,7 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
 
 
 def _cells(run: Any, choice: dict[str, Any]) -> pd.DataFrame:
-    """Return the matrix to draw: the one that was passed, or that of the pairs of a run."""
+    """Return the matrix to draw: the argument itself, or the matrix of the pairs of a run."""
     import pandas as pd
 
     unknown = [name for name in choice if name not in _CHOICES]
@@ -275,7 +275,7 @@ def _cells(run: Any, choice: dict[str, Any]) -> pd.DataFrame:
     if not isinstance(run, pd.DataFrame) or "collective" in run:
         return pair_matrix(run, **choice)
     if choice:
-        raise BenchError(f"a matrix has no {next(iter(choice))} to choose; pass the run instead of the matrix")
+        raise BenchError(f"{next(iter(choice))}= selects pairs of a run, but a matrix was passed; pass the run instead")
     try:
         values = run.to_numpy(dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -291,7 +291,7 @@ def _cells(run: Any, choice: dict[str, Any]) -> pd.DataFrame:
 
 
 def _range(values: Floats, is_time: bool) -> tuple[float, float]:
-    """Return the range of the colours. It is wide enough that small differences look small."""
+    """Return the range of the colours, wide enough that small differences look small."""
     median, least, most = float(np.nanmedian(values)), float(np.nanmin(values)), float(np.nanmax(values))
     if is_time:
         return -max(most, median / _WIDE), -min(least, median)
@@ -308,7 +308,7 @@ def _verdict(cells: pd.DataFrame, values: Floats, slow: npt.NDArray[np.bool_], i
     write = format_time_us if is_time else format_bandwidth
     median = float(np.nanmedian(values))
     if not slow.any():
-        return f"No slow pair: {write(float(np.nanmin(values)))} to {write(float(np.nanmax(values)))}"
+        return f"No slow pairs: {write(float(np.nanmin(values)))} to {write(float(np.nanmax(values)))}"
     is_both = bool(np.array_equal(values, values.T, equal_nan=True))
     pairs = [(i, j) for i, j in np.argwhere(slow) if i < j or not is_both]
     pairs.sort(key=lambda pair: -values[pair] if is_time else values[pair])
@@ -349,7 +349,7 @@ def _short(value: float) -> str:
 
 
 def _name_ends(ax: Axes, cells: pd.DataFrame) -> None:
-    """Label rows and columns with ranks, as many as there is room for."""
+    """Label as many rows and columns with their ranks as there is room for."""
     n = len(cells)
     distance = max(1, int(np.ceil(2.2 * _POINTS * n / max(min(axes_size(ax)), 1))))
     ticks = range(0, n, distance)

@@ -33,7 +33,7 @@ _MOST = 64
 
 @dataclass(frozen=True, slots=True)
 class _Branch:
-    """GPUs and NICs below one PCIe switch, or a single one of them below a CPU."""
+    """GPUs and NICs below one PCIe switch, or a single endpoint directly below a CPU."""
 
     numa: str
     word: str  # the link word of its endpoints, empty for a single endpoint
@@ -82,13 +82,13 @@ class _Sheet:
 def host(cluster: ClusterLike | Node, node: int | str = 0, *, ax: Axes | None = None) -> Axes:
     """Draw the inside of a host: CPUs at the top, then PCIe switches, GPUs and NICs, and NVLink at the bottom.
 
-    The width of a line is the speed of the link. NICs below one switch share a box. GPUs without NVLink are marked in
-    red if other GPUs have it.
+    The width of a line shows the speed of the link. NICs below one switch share a box. GPUs without NVLink are marked
+    in red if other GPUs have it.
 
     Parameters
     ----------
     cluster : Cluster, Node or str
-        A cluster or the name of a preset, or the host itself.
+        A cluster, the name of a preset, or a host.
     node : int or str, default 0
         The host, by index or name.
     ax : matplotlib.axes.Axes, optional
@@ -101,7 +101,7 @@ def host(cluster: ClusterLike | Node, node: int | str = 0, *, ax: Axes | None = 
     Raises
     ------
     TopologyError
-        If there is no such host.
+        If the host is unknown.
         If the host has no devices, or more than 64.
 
     Examples
@@ -187,7 +187,7 @@ def _draw(sheet: _Sheet, host: Node, branches: Sequence[_Branch]) -> None:
         place += _BRANCH_GAP
     _draw_cpus(sheet, host, cpus)
     _draw_nvlink(sheet, host, gpu_x)
-    sheet.text(0, _NVLINK_Y - 0.95, "wider lines are faster; dashed: speed not known", alpha=0.8)
+    sheet.text(0, _NVLINK_Y - 0.95, "wider lines are faster · dashed: unknown speed", alpha=0.8)
 
 
 def _draw_branch(sheet: _Sheet, word: str, ends: Sequence[tuple[float, float]]) -> None:
@@ -238,7 +238,7 @@ def _draw_nvlink(sheet: _Sheet, host: Node, gpu_x: dict[int, float]) -> None:
         return
     if not links.any():
         known = host.nvlink_known and not (host.distance[:count, :count] == Distance.UNKNOWN).any()
-        label = "no NVLink" if known else "NVLink: not in the source"
+        label = "no NVLink" if known else "NVLink: unknown"
         sheet.text(min(gpu_x.values()) - _BOX / 2, _NVLINK_Y - 0.3, label, va="center")
         return
     on = [gpu for gpu in range(count) if links[gpu].any()]
@@ -268,7 +268,7 @@ def _draw_fabric(sheet: _Sheet, host: Node, on: Sequence[int], gpu_x: dict[int, 
 
 
 def _draw_arcs(sheet: _Sheet, host: Node, on: Sequence[int], gpu_x: dict[int, float]) -> None:
-    """Draw NVLink between some pairs, as arcs with a width for the number of links."""
+    """Draw NVLink between some pairs, as arcs whose width shows the number of links."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import FancyArrowPatch
 

@@ -40,19 +40,19 @@ class _Part:
     ranks : list of int
         The ranks, one per row.
     values : numpy.ndarray
-        In µs, of shape (ranks, batches): the start after the first rank, or the time beyond that of the fastest rank.
+        In µs, of shape (ranks, batches): the start after the first rank, or the excess time over the fastest rank.
     times : numpy.ndarray
         The times in µs, of the same shape.
     is_warmup : numpy.ndarray
         One bool per batch.
     is_aligned : bool
-        Whether `values` are starts.
+        True if `values` are starts.
     rows : pandas.DataFrame
         The row of the results.
     verdict : str
-        The result as a sentence without its full stop.
+        The result as a sentence, without the full stop.
     floor : float
-        The lateness in µs that cannot be measured; NaN unless aligned.
+        The smallest lateness that can be measured, in µs. NaN unless starts are aligned.
     late : set of int
         The stragglers.
     """
@@ -97,8 +97,8 @@ def stragglers(
     """Draw how late each rank enters a collective: one dot per batch, and a bar at the median.
 
     In isolated mode starts are aligned, and the grey band ends at the floor: a smaller lateness cannot be measured, see
-    `meshlab.analysis.find_stragglers`. The name of a straggler is bold and has a mark. Without aligned starts the dots
-    are the time beyond that of the fastest rank, which is not lateness: a rank that enters late takes *less* time.
+    `meshlab.analysis.find_stragglers`. The name of a straggler is bold and has a mark. Without aligned starts, the dots
+    are the excess time over the fastest rank. This is not lateness: a rank that enters late takes *less* time.
 
     Parameters
     ----------
@@ -107,11 +107,11 @@ def stragglers(
     results : pandas.DataFrame, optional
         The results that belong to the samples in `run`.
     step : int, optional
-        The step of the plan. By default the one with the latest rank.
+        Number of the step in the plan. By default the step with the latest rank.
     group : str, optional
-        The name of the group. By default the one with the latest rank.
+        The name of the group. By default the group with the latest rank.
     launch : int, default 0
-        The launch.
+        Number of the launch, counted from 0.
     ax : matplotlib.axes.Axes, optional
         The axes to draw on. By default a new figure is created.
 
@@ -150,7 +150,9 @@ def stragglers(
     ax.vlines(medians, np.arange(n) - 0.4, np.arange(n) + 0.4, color=PALETTE[5], linewidth=2.4, zorder=3)
     _name_ranks(ax, part)
     ax.set_ylim(n - 0.5, -0.5)
-    ax.set_xlabel(f"{'start after the first rank' if part.is_aligned else 'time beyond the fastest rank'}   ({legend})")
+    ax.set_xlabel(
+        f"{'start after the first rank' if part.is_aligned else 'excess time over the fastest rank'}   ({legend})"
+    )
     _scale_time(ax, values)
     ax.grid(axis="x", alpha=0.25, linewidth=0.6)
     ax.set_axisbelow(True)
@@ -168,7 +170,7 @@ def batches(
     launch: int = 0,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw ranks over batches as a heat map: the start after the first rank, or the time beyond that of the fastest.
+    """Draw a heat map of ranks and batches: the start after the first rank, or the excess time over the fastest.
 
     Triangles above the map are spikes, batches that took far longer than the others. Warm-up batches are to the left of
     the dashed line, or have a dash below them.
@@ -180,11 +182,11 @@ def batches(
     results : pandas.DataFrame, optional
         The results that belong to the samples in `run`.
     step : int, optional
-        The step of the plan. By default the one with the latest rank.
+        Number of the step in the plan. By default the step with the latest rank.
     group : str, optional
-        The name of the group. By default the one with the latest rank.
+        The name of the group. By default the group with the latest rank.
     launch : int, default 0
-        The launch.
+        Number of the launch, counted from 0.
     ax : matplotlib.axes.Axes, optional
         The axes to draw on. By default a new figure is created.
 
@@ -234,11 +236,11 @@ def batches(
     )  # fmt: skip
     _name_ranks(ax, part)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    counts = [f"{n_warm} for warm-up" if n_warm else "", f"▼ {len(spikes)} spike{'s' * (len(spikes) != 1)}"]
+    counts = [f"{n_warm} warm-up" if n_warm else "", f"▼ {len(spikes)} spike{'s' * (len(spikes) != 1)}"]
     ax.set_xlabel(f"batch ({', '.join(filter(None, counts))})")
     figure = ax.get_figure(root=True)
     if figure is not None:
-        label = "start after the first rank" if part.is_aligned else "time beyond the fastest"
+        label = "start after the first rank" if part.is_aligned else "excess time over the fastest"
         extend: Any = "max" if part.values.max() > top else "neither"
         bar = figure.colorbar(image, ax=ax, extend=extend, pad=0.02, fraction=0.05)
         bar.set_label(label, fontsize=_POINTS)
@@ -253,21 +255,19 @@ def _choose(run: Any, results: pd.DataFrame | None, step: int | None, group: str
     results, samples, _ = as_frames(run, results)
     if samples.empty:
         raise BenchError(
-            "no samples, but the figure needs the times of each rank; pass the run, its folder, or the pair "
+            "run has no samples, but the figure needs the times of each rank; pass the run, its folder, or the pair "
             "(run.results, run.samples)"
         )
     if samples["run_id"].nunique() > 1:
-        raise BenchError(f"the figure shows one run, but there are {samples['run_id'].nunique()}; pass one of them")
+        raise BenchError(f"run contains {samples['run_id'].nunique()} runs, but the figure shows one; pass one of them")
     wanted = {"step": step, "group": group, "launch": launch}
     chosen = samples[_matches(samples, wanted)]
     if chosen.empty:
         named = ", ".join(f"{column} {value}" for column, value in wanted.items() if value is not None)
-        raise BenchError(
-            f"there are no samples of {named}; choose others, see run.samples[['step', 'group', 'launch']]"
-        )
+        raise BenchError(f"no samples of {named}; choose values from run.samples[['step', 'group', 'launch']]")
     late = find_stragglers((results, samples))
     late = late[_matches(late, wanted)]
-    # A step has several rows: groups, pairs, and both axes that work at the same time. All of `STEP` selects one.
+    # A step has several rows: one per group, pair or concurrent axis. All columns of `STEP` together select one.
     first = (late if len(late) else chosen).iloc[0]
     key = {column: first[column] for column in STEP if column != "run_id"}
     chosen, late, rows = (frame[_matches(frame, key, missing=True)] for frame in (chosen, late, results))
@@ -290,7 +290,7 @@ def _choose(run: Any, results: pd.DataFrame | None, step: int | None, group: str
 
 
 def _matches(frame: pd.DataFrame, wanted: dict[str, Any], *, missing: bool = False) -> npt.NDArray[np.bool_]:
-    """Select the rows with these values. A missing one matches any value or, if `missing`, missing values."""
+    """Select the rows with these values. A missing value matches any value or, if `missing`, missing values only."""
     import pandas as pd
 
     selected = np.ones(len(frame), dtype=bool)
@@ -303,7 +303,7 @@ def _matches(frame: pd.DataFrame, wanted: dict[str, Any], *, missing: bool = Fal
 
 
 def _load_text(row: dict[str, Any]) -> str:
-    """Describe the load if it is not all groups of one axis together."""
+    """Describe the load, unless it is all groups of one axis together."""
     if row["src_rank"] is not None:
         return f", {row['src_rank']}{'→' if row['collective'] == 'send' else '↔'}{row['dst_rank']}"
     label = axis_label(str(row["axis"]), row["grouping"], row["concurrent_axis"], row["concurrent_collective"])
@@ -315,7 +315,7 @@ def _verdict(late: pd.DataFrame, is_aligned: bool) -> str:
         return "starts are not aligned: a rank that enters late takes less time here, not more"
     worst = late.iloc[0]
     if not worst["is_straggler"]:
-        return f"no rank is late beyond the floor of {format_time_us(worst['floor_us'])}"
+        return f"no rank is late by more than the floor of {format_time_us(worst['floor_us'])}"
     share = 100 * worst["last_share"]
     return f"rank {worst['rank']} is {format_time_us(worst['late_us'])} late, last in {share:.0f} % of the batches"
 
@@ -332,7 +332,7 @@ def _set_title(ax: Axes, part: _Part) -> None:
 
 
 def _name_ranks(ax: Axes, part: _Part) -> None:
-    """Name stragglers always, and as many other ranks as there is room for."""
+    """Label all stragglers, and as many other ranks as there is room for."""
     distance = max(1, int(np.ceil(1.3 * _POINTS * len(part.ranks) / max(axes_size(ax)[1], 1))))
     late = [index for index, rank in enumerate(part.ranks) if rank in part.late]
     others = [index for index in range(0, len(part.ranks), distance) if not _is_near(index, late, distance)]
@@ -349,7 +349,7 @@ def _is_near(index: int, others: Iterable[int], distance: int) -> bool:
 
 
 def _scale_time(ax: Axes, values: Floats) -> None:
-    """Scale time from 0; linearly, or if a few values are much larger than the others, logarithmically above those."""
+    """Scale time linearly from 0, and logarithmically above most values if a few are much larger."""
     from matplotlib.ticker import FuncFormatter
 
     largest, usual = float(values.max()), float(np.quantile(values, 0.9))

@@ -1,4 +1,4 @@
-"""The line builder behind plots, the live view and reports: from results to lines over message size, with names."""
+"""The line builder of plots, the live view and reports: it turns results into named lines against message size."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _nothing() -> Values:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
-    """A quantity over message size.
+    """A quantity as a function of message size.
 
     Parameters
     ----------
@@ -53,13 +53,13 @@ class Line:
         float64 of equal length, ascending by size: bytes, the quantity, and the bounds of its interval. Missing values
         are NaN.
     name : str, default ""
-        The name in a legend; empty for the only line of a plot.
+        The name in a legend. Empty for the only line of a plot.
     keys : mapping of str to object, optional
         The columns `KEYS`, in which all its rows agree.
     wrong_size, wrong_value : numpy.ndarray, optional
         The rows with a wrong result. They are not part of the line.
     rows : numpy.ndarray, optional
-        Positions of all its rows in the results, whatever their status.
+        Positions of all its rows in the results, regardless of their status.
     """
 
     size: Values
@@ -116,7 +116,7 @@ class Line:
 
     @property
     def has_band(self) -> bool:
-        """Whether a point has an interval."""
+        """True if at least one point has an interval."""
         return bool(np.any(np.isfinite(self.low) & np.isfinite(self.high)))
 
     def tobytes(self) -> bytes:
@@ -145,8 +145,8 @@ def line_names(keys: Iterable[Key]) -> dict[Key, str]:
     Parameters
     ----------
     keys : iterable of Key
-        The keys of all lines of a plot, see `line_key`. The keys of a plan's steps name its lines before the first
-        result.
+        The keys of all lines of a plot, see `line_key`. With the keys of a plan's steps, lines have their names
+        before the first result.
 
     Returns
     -------
@@ -162,14 +162,14 @@ def line_names(keys: Iterable[Key]) -> dict[Key, str]:
     """
     known = list(dict.fromkeys(keys))
     words = [_words(dict(zip(KEYS, key, strict=True))) for key in known]
-    telling: list[str] = []
+    distinguishing: list[str] = []
     distinct = 1
     for column in _NAMED:
-        found = len({tuple(row[name] for name in (*telling, column)) for row in words})
+        found = len({tuple(row[name] for name in (*distinguishing, column)) for row in words})
         if found > distinct:
-            telling.append(column)
+            distinguishing.append(column)
             distinct = found
-    return {key: SEPARATOR.join(row[name] for name in telling) for key, row in zip(known, words, strict=True)}
+    return {key: SEPARATOR.join(row[name] for name in distinguishing) for key, row in zip(known, words, strict=True)}
 
 
 def _words(values: Mapping[str, Any]) -> dict[str, str]:
@@ -231,7 +231,7 @@ def _rows_by_key(results: pd.DataFrame) -> dict[Key, npt.NDArray[np.intp]]:
 
 
 def _objects(values: pd.Series[Any]) -> Sequence[Any]:
-    """Return the values as Python objects, None for a missing one: NA is equal to nothing, so it cannot be in a key."""
+    """Return the values as Python objects, with None for NA, which does not equal itself and cannot be in a key."""
     objects: Sequence[Any] = values.astype(object).where(values.notna(), None).tolist()
     return objects
 

@@ -95,12 +95,13 @@ def topology(
     Parameters
     ----------
     mesh : DeviceMesh, str, Placement or Cluster, optional
-        A mesh or its text, or a placement. Without `cluster` also a cluster or the name of a preset.
+        A mesh, text such as ``"dp=2, tp=4"``, or a placement. If `cluster` is omitted, also a cluster or the name of a
+        preset.
     cluster : Cluster or str, optional
         A cluster, or the name of a preset. By default the ranks are drawn without hardware.
     axis : str or sequence of str, optional
         An axis such as ``"tp"``, several such as ``"dp-cp"``, the name of a group, or a level of the cluster such as
-        ``"leaf"``. By default the fastest axis, or without a mesh the outermost level with several domains.
+        ``"leaf"``. By default the fastest axis or, without a mesh, the outermost level with several domains.
     devices : sequence of int, optional
         The device of every rank. By default rank r uses device r.
     ax : matplotlib.axes.Axes, optional
@@ -116,7 +117,7 @@ def topology(
         If neither a mesh nor a cluster is given.
         If the mesh has more ranks than the cluster has devices.
     MeshError
-        If there is no such axis or group.
+        If the axis or group is unknown.
 
     Examples
     --------
@@ -374,7 +375,7 @@ def _write_block_numbers(view: View, grid: _Blocks, colors: Pixels, ax: Axes) ->
 
 
 def _write_blocks(view: View, grid: _Blocks, ax: Axes) -> None:
-    """Write the name of every block above it, or without room the first block of some rows at the left."""
+    """Write the name of every block above it or, if there is no room, name the first block of some rows at the left."""
     across, down = grid.block_size
     if grid.label:
         lower = 0.03 / grid.inch

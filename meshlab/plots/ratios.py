@@ -38,11 +38,11 @@ _RATIOS = (
 
 
 def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
-    """Draw the ratio of the times after and before over message size.
+    """Draw the ratio of the times after and before against message size.
 
     Triangles are clearly slower (up) or faster (down), dots are the same, and rings are unclear. Bars are 95 %
-    intervals, if they are known. Differences inside the band do not matter. There is one line per collective, placement
-    and other column that varies. Wrong results have no ratio. The title counts them.
+    intervals, if available. Differences inside the band are too small to matter. There is one line per collective,
+    placement and other column that varies. Wrong results have no ratio. The title counts them.
 
     Parameters
     ----------
@@ -74,8 +74,8 @@ def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     given: Any = comparison
     if not isinstance(given, Comparison):
         raise BenchError(
-            f"comparison must be a Comparison, not {type(given).__name__}; pass ml.compare(before, after), which takes "
-            "runs, folders and results frames"
+            f"comparison must be a Comparison, not {type(given).__name__}; pass ml.compare(before, after), which "
+            "accepts runs, folders and results frames"
         )
     frame = comparison.rows[comparison.rows["ratio"].notna() & (comparison.rows["size_bytes"] > 0)]
     if not len(frame):

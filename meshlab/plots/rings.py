@@ -56,12 +56,12 @@ def ring(
 ) -> Axes:
     """Draw the ring of a group as NCCL builds it: every host once, in the order of its first rank.
 
-    Hops over outer levels are curved more towards the centre.
+    Hops over outer levels bend further towards the centre.
 
     Parameters
     ----------
     mesh : DeviceMesh, str or Placement
-        A mesh or its text, or a placement.
+        A mesh, text such as ``"dp=2, tp=4"``, or a placement.
     cluster : Cluster or str
         A cluster, or the name of a preset. After a placement, the second argument is `axis`.
     axis : str or sequence of str, optional
@@ -79,9 +79,9 @@ def ring(
     Raises
     ------
     MeshError
-        If there is no such axis or group.
+        If the axis or group is unknown.
     TopologyError
-        If there is no cluster, or the mesh has more ranks than the cluster has devices.
+        If no cluster is given, or the mesh has more ranks than the cluster has devices.
         If the group has one rank, or more than 4,096.
 
     Examples
@@ -113,7 +113,7 @@ def ring(
     _draw_ranks(ax, order, where)
     _draw_hosts(ax, placement, order, angle)
     width, height = axes_size(ax)
-    # The circle is at the left, the legend at its right.
+    # The circle is on the left, and the legend is to its right.
     ax.set(xlim=(-_EDGE, -_EDGE + 2 * _EDGE * width / height), ylim=(-_EDGE, _EDGE), aspect="equal")
     ax.set_axis_off()
     title = [f"{ranks.name}: ring of {size:,} ranks", placement.cluster.title or placement.cluster.summary]
@@ -162,7 +162,7 @@ def _draw_hops(
 
 
 def _bowed(start: npt.NDArray[np.float64], end: npt.NDArray[np.float64], depth: float) -> npt.NDArray[np.float64]:
-    """Return curves from start to end that are bent towards the centre; shape (hops, points, 2)."""
+    """Return curves from start to end that bend towards the centre: float64 of shape (hops, points, 2)."""
     middle = (start + end) / 2
     reach = np.linalg.norm(middle, axis=1, keepdims=True)
     # Between opposite points the line already passes through the centre, and there is no direction to bend it.
@@ -172,7 +172,7 @@ def _bowed(start: npt.NDArray[np.float64], end: npt.NDArray[np.float64], depth: 
 
 
 def _of_collection(look: dict[str, Any]) -> dict[str, Any]:
-    """Return the properties of a line with the names that a LineCollection has for them."""
+    """Return the properties of a line under the names that LineCollection uses."""
     return {"colors": look["color"], "linewidths": look["linewidth"], "linestyles": [look["linestyle"]]}
 
 

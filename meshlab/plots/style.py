@@ -134,7 +134,7 @@ def wrap_words(text: str, width: float) -> str:
 
 
 def set_title(ax: Axes, parts: Sequence[str], *, verdict: str = "") -> None:
-    """Set a left-aligned title that stays inside the figure. A verdict comes first, if there is one."""
+    """Set a left-aligned title that stays inside the figure. If there is a verdict, it comes first."""
     width = room_right(ax)
     lines = [wrap_words(verdict, width), wrap_title(parts, width)]
     ax.set_title("\n".join(filter(None, lines)), loc="left", fontsize=_title_size(), parse_math=False)
@@ -159,7 +159,7 @@ def figure_png(figure: Figure, *, dpi: float = 144) -> bytes:
     Returns
     -------
     bytes
-        The PNG file. The name of the software is not in it.
+        The PNG file, without the name of the software.
 
     Examples
     --------

@@ -156,7 +156,7 @@ def _findings(results: pd.DataFrame) -> Iterator[str]:
 
 
 def _pairs(results: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """Yield the pairs of each collective, axis, mode and element type."""
+    """Yield the pairs of each collective, axis, mode and dtype."""
     for _, rows in pair_table(results).groupby(["collective", "axis", "mode", "dtype"], sort=False, dropna=False):
         yield rows
 
@@ -188,7 +188,7 @@ def _pair(row: Any) -> str:
 
 
 def _worst(rows: pd.DataFrame, baseline: str) -> str:
-    """Describe the largest clear slowdown; an empty string if there is none."""
+    """Describe the largest clear slowdown, or return an empty string if there is none."""
     slower = rows[rows["is_clear"] & (rows["ratio"] > 1)]
     if slower.empty:
         return ""
@@ -211,9 +211,9 @@ def caveats(results: pd.DataFrame, *, state: str, fingerprint: str, cluster: Clu
     results : pandas.DataFrame
         A results frame.
     state : str
-        The state of the run; empty if it is unknown.
+        The state of the run. Empty if it is unknown.
     fingerprint : str
-        The fingerprint of the mesh in the report; empty if there is none.
+        The fingerprint of the mesh in the report. Empty without a mesh.
     cluster : Cluster, optional
         The cluster in the report.
     """
@@ -235,7 +235,7 @@ def caveats(results: pd.DataFrame, *, state: str, fingerprint: str, cluster: Clu
     is_settled = measured["stop_reason"].eq("precise").fillna(value=False)  # few batches were enough
     few = int((measured["n_samples"].lt(_FEW_SAMPLES).fillna(value=False) & ~is_settled).sum())
     if few:
-        found.append(f"{_results_have(few)} fewer than {_FEW_SAMPLES} batches; the median is uncertain.")
+        found.append(f"{_results_have(few)} fewer than {_FEW_SAMPLES} batches, so the median is uncertain.")
     without = int(measured["time_us_lo"].isna().sum())
     if without:
         found.append(f"{_results_have(without)} no interval.")
@@ -263,7 +263,7 @@ def _different_machine(results: pd.DataFrame, cluster: Cluster) -> list[str]:
     elif gpu:
         models = set(_MODEL.findall(gpu))
         shown = {model for name in gpus for model in _MODEL.findall(name)}
-        # Names without a model, such as "some GPU", cannot be compared, so they give no caveat.
+        # Names without a model, such as "some GPU", cannot be compared, so they produce no caveat.
         is_different = not gpus or bool(models and shown and not models & shown)
         measured = gpu if is_different else ""
     else:
@@ -439,7 +439,10 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
         )
     if "nccl-tests" in sources:
         found.append(
-            ("Time from nccl-tests", "The mean over all iterations, by default averaged over ranks, without interval.")
+            (
+                "Time from nccl-tests",
+                "The mean over all iterations, by default averaged over ranks, without an interval.",
+            )
         )
     batches = _span(results["n_samples"])
     if batches:
@@ -463,7 +466,10 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
             "algbw × a factor that makes it comparable with the rate of a link for any number of ranks: "
             f"{_factors(results)}.",
         ),
-        ("Wrong", "Elements that differ from the expected value, summed over ranks. Checked outside the timed part."),
+        (
+            "Wrong",
+            "Number of elements that differ from the expected value, over all ranks. Checked outside the timed part.",
+        ),
     ]
     reasons = results["stop_reason"].dropna().value_counts()
     if len(reasons):
@@ -476,13 +482,13 @@ def _loads(results: pd.DataFrame) -> list[str]:
     groupings, concurrent = set(results["grouping"].dropna()), results[results["concurrent_axis"].notna()]
     found = []
     if "alone" in groupings:
-        found.append("One group at a time: the other groups are idle. Otherwise all groups of an axis work together.")
+        found.append("One group at a time: the other groups are idle. Otherwise all groups of an axis run together.")
     if "pairs" in groupings:
         found.append("Pairs: every two ranks of a group, in rounds of pairs that share no rank.")
     if len(concurrent):
         first = concurrent.iloc[:1]
         label, axis, other = axis_labels(first).iloc[0], first["axis"].iloc[0], first["concurrent_axis"].iloc[0]
-        found.append(f"“{label}”: measured along {axis}, while a second thread of every rank works along {other}.")
+        found.append(f"“{label}”: measured along {axis}, while a second thread of every rank runs along {other}.")
     return found
 
 

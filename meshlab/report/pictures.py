@@ -112,9 +112,9 @@ def draw(results: pd.DataFrame, mesh: DeviceMesh | None, cluster: Cluster | None
     results : pandas.DataFrame
         A results frame.
     mesh : DeviceMesh or None
-        The mesh; None for no figures of groups.
+        The mesh. If None, the groups are not drawn.
     cluster : Cluster or None
-        The machine; None for no figures of it.
+        The machine. If None, it is not drawn.
     axes : list of str
         The axes and groups of `mesh` to draw.
     """
@@ -142,7 +142,7 @@ def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[Picture]:
 
 
 def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> list[Picture]:
-    """Draw the groups of each axis on the machine; nothing if the mesh exceeds it."""
+    """Draw the groups of each axis on the machine, unless the mesh has more ranks than the machine has devices."""
     from matplotlib.figure import Figure
 
     from meshlab.plots.machine import topology as plot_topology
@@ -161,14 +161,14 @@ def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> li
 
 
 def curve_pictures(results: pd.DataFrame, name: str) -> list[Picture]:
-    """Draw bandwidth and latency, one figure each; nothing if there are no lines.
+    """Draw bandwidth and latency, one figure each, if there are lines.
 
     Parameters
     ----------
     results : pandas.DataFrame
         The results of one axis and mode.
     name : str
-        The end of the names of the figures.
+        Suffix of the names of the figures.
     """
     from matplotlib.figure import Figure
 
@@ -186,8 +186,8 @@ def curve_pictures(results: pd.DataFrame, name: str) -> list[Picture]:
             figure = Figure(_CURVE)
             box = curve_box(_CURVE, title_parts(results), [line.name for line in lines])
             plot(results, ax=figure.add_axes(box))
-            kind, extreme = ("Bus bandwidth", "highest") if quantity == "busbw_gbs" else ("Time per call", "lowest")
-            text = f"{kind} over message size; {extreme}: {', '.join(extremes)}."
+            kind, extreme = ("Bus bandwidth", "Highest") if quantity == "busbw_gbs" else ("Time per call", "Lowest")
+            text = f"{kind} against message size. {extreme}: {', '.join(extremes)}."
             pictures.append(Picture(f"{'bandwidth' if quantity == 'busbw_gbs' else 'latency'}-{name}", figure, text))
     return pictures
 
@@ -215,7 +215,7 @@ def _is_pair(results: pd.DataFrame) -> pd.Series[bool]:
 
 
 def matrix_pictures(results: pd.DataFrame) -> list[Picture]:
-    """Draw pairs of ranks as matrices at their largest size: one per collective, axis, mode and element type."""
+    """Draw pairs of ranks as matrices at their largest size: one per collective, axis, mode and dtype."""
     from matplotlib.figure import Figure
 
     from meshlab.plots.heatmaps import matrix as plot_matrix

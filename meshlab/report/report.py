@@ -46,7 +46,7 @@ Facts = list[tuple[str, str]]
 class Report:
     """A run as one HTML or Markdown file: verdict, figures, tables, method and environment.
 
-    The numbers are those at the time when the report is created. A run that continues does not change it.
+    The report is a snapshot. It does not change if the run continues.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class Report:
 
     @staticmethod
     def read(path: str | Path) -> pd.DataFrame:
-        """Read the results back from an HTML report. Rows, dtypes and `attrs` are those of the report.
+        """Read the results back from an HTML report, with the same rows, dtypes and `attrs`.
 
         Nothing in the file is executed.
 
@@ -128,7 +128,7 @@ class Report:
         BenchError
             If the file cannot be read.
         ParseError
-            If the file does not contain results of meshlab.
+            If the file contains no meshlab results.
 
         Examples
         --------
@@ -147,14 +147,16 @@ class Report:
             ) from error
         found = _DATA.search(text)
         if found is None:
-            raise ParseError("no results of meshlab; pass an HTML file that Report.save wrote", file=str(path))
+            raise ParseError(
+                "the file contains no meshlab results; pass an HTML file that Report.save wrote", file=str(path)
+            )
         try:
             return frame_from_json(found[1], RESULTS)
         except (ValueError, KeyError, TypeError) as error:
             raise ParseError(f"the results are damaged: {error}; copy the file again", file=str(path)) from error
 
     def html(self) -> str:
-        """Return the report as an HTML page. It does not load anything from elsewhere."""
+        """Return the report as a self-contained HTML page, which loads nothing from the network."""
         return page(self._content(), self.results, self._draw())
 
     def markdown(self) -> str:
@@ -171,8 +173,8 @@ class Report:
         path : str or pathlib.Path
             The file.
         pictures : bool, default False
-            Whether Markdown has figures. They are PNG files in the same folder, named after the report:
-            ``report-bandwidth-tp.png``. An HTML report always contains its figures.
+            If True, write the figures of a Markdown report as PNG files in the same folder, named after the report,
+            such as ``report-bandwidth-tp.png``. An HTML report always contains its figures.
 
         Returns
         -------
@@ -206,7 +208,7 @@ class Report:
         return markup.card(self.title, 'Report.save("report.html") writes the complete report', verdict, pictures)
 
     def _content(self) -> dict[str, Any]:
-        """Return the content that both formats show."""
+        """Return the content that both formats share."""
         tables, more_tables = content.tables(self.results)
         return {
             "title": self.title,
@@ -319,7 +321,7 @@ def document(
     pictures: Pictures | None = None,
     file_of: Callable[[Picture], str] | None = None,
 ) -> str:
-    """Render the Markdown document. Its order is that of the HTML page.
+    """Render the Markdown document, in the order of the HTML page.
 
     Parameters
     ----------
@@ -392,5 +394,5 @@ def _escape(text: str) -> str:
     a\|b &lt;script&gt; all_reduce
     """
     text = re.sub(r"\s*[\r\n]+\s*", " ", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # GitHub does not take an underscore between letters as emphasis, so all_reduce stays readable.
+    # GitHub does not treat an underscore between letters as emphasis, so all_reduce stays readable.
     return re.sub(r"([\\`*|\[\]~])|(?<!\w)(_)|(_)(?!\w)", lambda match: "\\" + match[0], text)

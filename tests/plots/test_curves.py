@@ -206,7 +206,7 @@ def test_incomplete_results_are_drawn_too(make_results, plot, rows):
 
 
 @pytest.mark.parametrize("style", ["default", "dark_background"])
-def test_texts_take_the_styles_colour(make_results, style):
+def test_text_has_the_colour_of_the_style(make_results, style):
     with plt.style.context(style):
         ax = ml.plot.bandwidth(only(make_results(), axis="tp"), ax=new_axes(), references={"link": 4.5})
         texts = [*ax.texts, ax.xaxis.label, *ax.get_xticklabels(), ax.get_children()[-1]]

@@ -62,7 +62,7 @@ def test_many_slow_pairs_do_not_make_the_title_leave_the_figure() -> None:
 def test_an_even_matrix_has_no_frames(ax: Axes) -> None:
     ml.plot.matrix(matrix(), ax=ax)
     assert frames(ax) == []
-    assert ax.get_title(loc="left").startswith("No slow pair: 40.0")
+    assert ax.get_title(loc="left").startswith("No slow pairs: 40.0")
 
 
 def test_large_times_are_slow(ax: Axes) -> None:
@@ -87,7 +87,7 @@ def test_frames_that_are_not_a_matrix_are_rejected(ax: Axes) -> None:
         ml.plot.matrix(pd.DataFrame(np.full((2, 2), np.nan)), ax=ax)
     with pytest.raises(BenchError, match="must have numbers in all cells"):
         ml.plot.matrix(pd.DataFrame([["a", "b"], ["c", "d"]]), ax=ax)
-    with pytest.raises(BenchError, match="a matrix has no mode to choose; pass the run"):
+    with pytest.raises(BenchError, match="mode= selects pairs of a run, but a matrix was passed; pass the run instead"):
         ml.plot.matrix(matrix(), mode="graph", ax=ax)
 
 
@@ -107,7 +107,7 @@ def test_a_run_its_folder_and_its_results_are_drawn_like_their_matrix(
     assert "send 1\u2009KiB" in titles.pop().replace("\n", " ")
 
 
-def test_unfit_runs_are_rejected_with_a_fix(ax: Axes, make_results: Any) -> None:
+def test_unsuitable_runs_are_rejected_with_a_fix(ax: Axes, make_results: Any) -> None:
     with pytest.raises(BenchError, match=r"no pairs were measured .*; measure them with bench"):
         ml.plot.matrix(make_results(), ax=ax)
     with pytest.raises(BenchError, match="int has no results; pass a run or its folder"):

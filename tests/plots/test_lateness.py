@@ -66,7 +66,7 @@ def test_without_aligned_starts_the_title_warns(unaligned: Any, ax: Axes) -> Non
 def test_the_heat_map_has_ranks_batches_warmup_and_spikes(unaligned: Any, ax: Axes) -> None:
     ml.plot.batches(*unaligned, ax=ax)
     assert ax.get_images()[0].get_array().shape == (4, 40)
-    assert ax.get_xlabel() == "batch (5 for warm-up, ▼ 2 spikes)"
+    assert ax.get_xlabel() == "batch (5 warm-up, ▼ 2 spikes)"
     spikes = next(line for line in ax.get_lines() if line.get_marker() == "v")
     assert spikes.get_xdata().tolist() == [10, 30]
 
@@ -80,7 +80,7 @@ def test_hundreds_of_ranks_name_only_some_and_the_late_one_always(make_samples: 
 
 
 def test_missing_samples_are_named(late: Any, ax: Axes) -> None:
-    with pytest.raises(BenchError, match="there are no samples of step 7, launch 0; choose others"):
+    with pytest.raises(BenchError, match="no samples of step 7, launch 0; choose values from"):
         ml.plot.stragglers(*late, step=7, ax=ax)
 
 
@@ -98,7 +98,7 @@ def loaded() -> ml.Run:
 
 
 @pytest.mark.parametrize("plot", [ml.plot.stragglers, ml.plot.batches])
-def test_a_run_its_folder_and_its_frames_give_the_same_figure(plot: Any, loaded: ml.Run, tmp_path: Any) -> None:
+def test_the_figure_is_the_same_for_a_run_its_folder_and_its_frames(plot: Any, loaded: ml.Run, tmp_path: Any) -> None:
     loaded.save(tmp_path / "run")
     titles = {
         plot(source, ax=Figure(figsize=(7, 3), layout="constrained").subplots()).get_title(loc="left")
@@ -126,13 +126,15 @@ def test_each_row_of_the_results_has_its_own_samples_and_its_load_in_the_title(l
 
 
 @pytest.mark.parametrize("plot", [ml.plot.stragglers, ml.plot.batches])
-def test_unfit_sources_are_rejected_with_a_fix(plot: Any, late: Any) -> None:
+def test_unsuitable_sources_are_rejected_with_a_fix(plot: Any, late: Any) -> None:
     samples, results = late
-    with pytest.raises(BenchError, match="no samples, but the figure needs the times of each rank; pass the run"):
+    with pytest.raises(
+        BenchError, match="run has no samples, but the figure needs the times of each rank; pass the run"
+    ):
         plot(results)
     with pytest.raises(BenchError, match="this is a samples frame, but results are needed; pass run"):
         plot(samples)
     with pytest.raises(BenchError, match="int has no results; pass a run or its folder"):
         plot(3)
-    with pytest.raises(BenchError, match="shows one run, but there are 2"):
+    with pytest.raises(BenchError, match="run contains 2 runs, but the figure shows one; pass one of them"):
         plot([(results, samples), (results, samples)])

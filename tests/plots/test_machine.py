@@ -309,9 +309,9 @@ def test_nics_of_a_switch_share_a_box() -> None:
     assert "NIC28–31\n4 × 100G" in texts(ml.plot.host(preset("aws-p5")))
 
 
-def test_nvlink_that_is_not_in_the_source_is_not_drawn_as_missing() -> None:
+def test_unknown_nvlink_is_not_drawn_as_missing() -> None:
     peers = read_nvidia_smi("\tGPU0\tGPU1\nGPU0\tX\tOK\nGPU1\tOK\tX\n")
-    assert "NVLink: not in the source" in texts(ml.plot.host(peers))
+    assert "NVLink: unknown" in texts(ml.plot.host(peers))
 
 
 def test_hosts_that_cannot_be_drawn_are_explained() -> None:

@@ -112,7 +112,7 @@ def test_a_comparison_plots_itself(ax):
     assert compare(results(BEFORE), results(AFTER)).plot(ax=ax) is ax
 
 
-def test_without_axes_a_new_figure_is_made():
+def test_without_axes_a_new_figure_is_created():
     mpl.use("agg")
     from matplotlib import pyplot as plt
 

@@ -19,7 +19,7 @@ def membership(mesh="dp=2, tp=2", axis="tp"):
     return figure
 
 
-def test_the_same_figure_gives_the_same_svg_with_no_date_in_it():
+def test_the_same_figure_has_the_same_svg_without_a_date():
     svg = figure_svg(membership())
     assert svg == figure_svg(membership())
     assert not re.search(r"metadata|<!--|<\?xml|DOCTYPE|20\d\d-|matplotlib", svg)

@@ -115,7 +115,10 @@ def test_numbers_from_a_cpu_have_a_caveat(make_results):
 @pytest.mark.parametrize(
     ("columns", "caveat"),
     [
-        ({"n_samples": 29, "stop_reason": "time"}, "240 results have fewer than 30 batches; the median is uncertain."),
+        (
+            {"n_samples": 29, "stop_reason": "time"},
+            "240 results have fewer than 30 batches, so the median is uncertain.",
+        ),
         ({"time_us_lo": None, "time_us_hi": None}, "240 results have no interval."),
         ({"time_us_lo": 1.0}, "240 results have an interval wider than 10 % of the median."),
         ({"status": "failed", "stop_reason": "rank 3 died"}, "240 measurements did not finish: rank 3 died."),
@@ -202,7 +205,7 @@ def test_the_method_explains_only_what_was_used(make_results):
         ({"grouping": "pairs"}, "Pairs: every two ranks of a group"),
         (
             {"concurrent_axis": "dp", "concurrent_collective": "broadcast", "axes": ["tp"]},
-            "“tp, while dp runs broadcast”: measured along tp, while a second thread of every rank works along dp.",
+            "“tp, while dp runs broadcast”: measured along tp, while a second thread of every rank runs along dp.",
         ),
     ],
 )
@@ -324,7 +327,7 @@ def test_contention_and_interference_have_a_sentence_and_a_table(loaded):
     assert all(sentence in document for sentence in findings[2:])
 
 
-def test_loads_are_labelled_and_are_not_axes_of_their_own(loaded):
+def test_loads_are_labelled_and_are_not_separate_axes(loaded):
     document = ml.Report(loaded).markdown().replace("\\", "")
     for label in ("tp, one group at a time", "tp, while dp runs reduce_scatter", "dp, while tp runs all_gather"):
         assert f"· {label} (2 groups of 2)" in document

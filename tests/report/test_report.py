@@ -197,7 +197,7 @@ def test_a_report_can_be_read_back_without_loss(make_results, tmp_path, change):
 def test_files_without_results_are_rejected(tmp_path):
     path = tmp_path / "other.html"
     path.write_text("<html></html>")
-    with pytest.raises(ParseError, match=r"other\.html: no results of meshlab; pass an HTML file"):
+    with pytest.raises(ParseError, match=r"other\.html: the file contains no meshlab results; pass an HTML file"):
         Report.read(path)
     path.write_text('<script type="application/json" id="meshlab-results">{"rows": 1}</script>')
     with pytest.raises(ParseError, match=r"the results are damaged: '(rows|columns)'"):
@@ -283,7 +283,7 @@ def test_markdown_with_pictures_links_files_that_exist(run, tmp_path):
     named = re.findall(r"^!\[(.+)\]\(<(.+)>\)$", text, re.MULTILINE)
     assert {name for _, name in named} == {file.name for file in tmp_path.glob("*.png")}
     assert "night ly-bandwidth-tp.png" in {name for _, name in named}
-    assert any("Bus bandwidth over message size; highest: " in text for text, _ in named)
+    assert any("Bus bandwidth against message size. Highest: " in text for text, _ in named)
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for _, name in named)
     headings = [line for line in text.splitlines() if line.startswith("## ")]
     sections = ["Caveats", "Groups", "Machine", "Curves", "Results", "Method", "Environment"]
