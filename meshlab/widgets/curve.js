@@ -1,4 +1,4 @@
-// The chart of meshlab.widgets.Curve: lines over message size. Plain JavaScript without a build step or network access.
+// The chart of meshlab.widgets.Curve: lines against message size. Plain JavaScript without a build step or network access.
 
 const FONT_PX = 12; // the smallest text, 9 pt
 const LINE_PX = 16; // line height of text
@@ -139,7 +139,7 @@ function trace(points) {
   }).join("");
 }
 
-// The runs of consecutive items that fulfil a condition.
+// The runs of consecutive items that satisfy a condition.
 function runs(items, condition) {
   const found = [[]];
   for (const item of items) {
@@ -225,8 +225,8 @@ function render({ model, el }) {
 
     title.textContent = model.get("title");
     legend.replaceChildren(...(isDirect ? [] : drawn.map(legendEntry)));
-    const what = title.textContent || `${model.get("y_label")} over ${model.get("x_label")}`;
-    stage.setAttribute("aria-label", `${what}. The left and right arrow keys move along a line, up and down change the line.`);
+    const what = title.textContent || `${model.get("y_label")} against ${model.get("x_label")}`;
+    stage.setAttribute("aria-label", `${what}. Left and right arrow keys move along a line. Up and down arrow keys switch lines.`);
     point();
   }
 

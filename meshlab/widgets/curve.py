@@ -1,4 +1,4 @@
-"""Curve: a line chart over message size that grows while a run measures."""
+"""Curve: a chart of lines against message size, which grows while a run measures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Curve"]
 
 
 class Curve(anywidget.AnyWidget):
-    """Lines over message size, which can grow while they are displayed.
+    """Lines against message size, which can grow while they are displayed.
 
     The pointer and the arrow keys show the values of a point. All methods can be called from any thread.
 
@@ -32,13 +32,14 @@ class Curve(anywidget.AnyWidget):
     title : str, default ""
         The line above the chart: collective, system and mode.
     y_label, y_unit : str, default "busbw" and "GB/s"
-        Name and unit of the quantity.
+        Name and unit of the values.
     y_scale : {"linear", "log"}, default "linear"
-        A linear scale starts at 0.
+        Scale of the values. A linear scale starts at 0.
     x_label : str, default "message size"
-        The label of the sizes, which are in bytes on a scale of powers of two.
+        Label of the sizes, which are in bytes on a scale of powers of two.
     x_range : tuple of float, optional
-        The smallest and the largest size to reserve space for, so that a growing line does not change the scale.
+        Smallest and largest size on the scale, so that a growing line does not change it. By default the sizes of the
+        points.
     references : mapping of str to float, optional
         Levels to compare with, such as the rate of a link. They are dashed and labelled with their names.
     height : int, default 320
@@ -66,7 +67,7 @@ class Curve(anywidget.AnyWidget):
     height = traitlets.Int(320, min=160).tag(sync=True)
 
     _lines = traitlets.List(traitlets.Dict()).tag(sync=True)
-    """The name and the number of points of each line, whether it has a band, and whether it is of the previous run."""
+    """Name and number of points of each line, whether it has a band, and whether it belongs to the previous run."""
 
     _points = traitlets.Bytes(b"").tag(sync=True)
     """The points of all lines, concatenated, in the format of `Line.tobytes`."""
@@ -193,7 +194,7 @@ class Curve(anywidget.AnyWidget):
         if bundle is None:  # the widget is closed
             return None
         data, metadata = bundle
-        caption = escape(self.title or f"{self.y_label} in {self.y_unit} over {self.x_label}")
+        caption = escape(self.title or f"{self.y_label} in {self.y_unit} against {self.x_label}")
         if not self.series and not self.previous:
             data["text/html"] = f"<p>{caption}: no points yet</p>"
             return data, metadata

@@ -95,7 +95,7 @@ class AxisRows:
 class _Row:
     """The controls of one axis.
 
-    To move an axis, the rows exchange their values and stay where they are, so that the focus stays on the same button.
+    To move an axis, rows exchange their values. The controls stay in place, so the focus stays on the same button.
     """
 
     def __init__(
@@ -174,13 +174,14 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
     mesh : DeviceMesh or str, optional
         The initial mesh. By default it has two axes.
     world_size : int, optional
-        The number of ranks that each mesh must have. By default the number of devices of the cluster; without a cluster
-        any number is valid.
+        The number of ranks that each mesh must have. By default the number of devices of the cluster. Without a
+        cluster, any number is valid.
 
     Raises
     ------
     MeshError
-        If the mesh does not have `world_size` ranks, or `world_size` exceeds the devices of the cluster.
+        If the mesh does not have `world_size` ranks.
+        If `world_size` exceeds the number of devices of the cluster.
 
     Examples
     --------
@@ -317,7 +318,7 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
     def _build(self) -> None:
         self._undo = button("Undo", "Undo the last change.", self.undo)
         self._redo = button("Redo", "Redo the last undone change.", self.redo)
-        self._code_button = button("Show code", "Show the mesh as Python code, to copy it.", self._toggle_code)
+        self._code_button = button("Show code", "Show the mesh as Python code to copy.", self._toggle_code)
         self._colour_by = ipywidgets.Dropdown(description="Colour by", options=[], layout={"width": "200px"})
         self._colour_by.observe(lambda _: self._recolour(), "value")
         self._rows = AxisRows(self._edit, self._lock)
@@ -387,7 +388,7 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
             self._code.layout.display = None if is_hidden else "none"
             self._code_button.description = "Hide code" if is_hidden else "Show code"
 
-    # -- the looks -----------------------------------------------------------------------------------------------------
+    # -- display -------------------------------------------------------------------------------------------------------
 
     def _show(self) -> None:
         """Update all controls from the mesh."""
@@ -444,7 +445,7 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
             self._code.value = self.code
 
     def _devices_per_node(self) -> int:
-        """Return the number of devices per node; 0 if it differs between nodes or is unknown."""
+        """Return the number of devices per node, or 0 if it differs between nodes or is unknown."""
         if self._cluster is None:
             return 0
         counts = np.bincount(self._cluster.node_of)

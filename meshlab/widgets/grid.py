@@ -46,14 +46,14 @@ class Grid(anywidget.AnyWidget):
     columns : int, optional
         Number of ranks per row. By default it is derived from the mesh, with complete blocks in each row.
     block : int, default 0
-        Number of ranks between two gaps, such as the devices of a node; 0 for no gaps.
+        Number of ranks between two gaps, such as the devices of a node. 0 for no gaps.
     places : mapping of str to array_like, optional
-        More coordinates for the tooltip, as one integer per rank, such as ``{"node": …, "device": …}``.
+        Additional coordinates for the tooltip, one integer per rank, such as ``{"node": …, "device": …}``.
 
     Raises
     ------
     MeshError
-        If the mesh has no such axis or group.
+        If the axis or group is unknown.
         If `columns`, `block` or `places` is invalid.
 
     Examples
@@ -103,12 +103,12 @@ class Grid(anywidget.AnyWidget):
 
     @property
     def mesh(self) -> DeviceMesh:
-        """The mesh; `show` changes it."""
+        """The mesh. Change it with `show`."""
         return self._mesh
 
     @property
     def axis(self) -> str:
-        """The axis or group that colours the cells; `show` changes it."""
+        """The axis or group that colours the cells. Change it with `show`."""
         return self._axis
 
     def show(
@@ -133,14 +133,14 @@ class Grid(anywidget.AnyWidget):
         columns : int, optional
             Number of ranks per row. By default it is derived from the mesh.
         block : int, default 0
-            Number of ranks between two gaps; 0 for no gaps.
+            Number of ranks between two gaps. 0 for no gaps.
         places : mapping of str to array_like, optional
-            More coordinates for the tooltip, as one integer per rank.
+            Additional coordinates for the tooltip, one integer per rank.
 
         Raises
         ------
         MeshError
-            If the mesh has no such axis or group.
+            If the axis or group is unknown.
             If `columns`, `block` or `places` is invalid.
 
         Examples
@@ -177,7 +177,7 @@ class Grid(anywidget.AnyWidget):
             self.selected = self._existing(self.selected)
 
     def set_state(self, sync_data: dict[str, Any]) -> None:
-        """Apply a change from the front end. This is called on any thread."""
+        """Apply a change from the front end. May be called on any thread."""
         with self._lock:
             super().set_state(sync_data)
 
@@ -190,7 +190,7 @@ class Grid(anywidget.AnyWidget):
         return check_ranks(proposal["value"], self._mesh.world_size)
 
     def fallback(self) -> dict[str, str]:
-        """Return the grid by MIME type for front ends without JavaScript: a PNG, and HTML with it and a caption."""
+        """Return the grid by MIME type, for front ends without JavaScript: a PNG, and HTML with PNG and caption."""
         with self._lock:
             groups, columns = self._mesh[self._axis], self._shape["columns"]
             caption = escape(f"{self._mesh} · {_caption(self._mesh, groups)}")
@@ -221,12 +221,12 @@ def grid_columns(mesh: DeviceMesh, block: int = 0) -> int:
     mesh : DeviceMesh
         The mesh. Ranks are laid out in row-major order.
     block : int, default 0
-        Number of ranks that stay together, such as those of a node; 0 to follow the axes of the mesh.
+        Number of ranks that stay together, such as those of a node. 0 to follow the axes of the mesh.
 
     Returns
     -------
     int
-        A multiple of `block`, so that the grid is about twice as wide as high.
+        A multiple of `block`, chosen so that the grid is about twice as wide as high.
 
     Examples
     --------

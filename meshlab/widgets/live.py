@@ -34,7 +34,7 @@ _SHARE = 0.1
 
 _MOST_REMEMBERED = 8
 _NO_RUN = dict.fromkeys(("source", "run_id"))
-"""The columns of `KEYS` that a step of a plan does not have, as missing values."""
+"""The columns of `KEYS` that a step of a plan lacks, as missing values."""
 
 _BAD = "color:var(--jp-error-color1,#c62828)"
 _BUTTON = (
@@ -56,8 +56,8 @@ _last_lock = threading.Lock()
 class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
     """Progress, a growing chart and a Cancel button for a run that is measuring.
 
-    A run shows its live view as the last line of a cell. The view changes on the run's worker thread and on a thread of
-    its own, so it only sets traits.
+    A run displays its live view if it is the last expression of a cell. The view changes on the run's worker thread and
+    on its own thread, so it only sets traits.
 
     Parameters
     ----------
@@ -87,9 +87,11 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         )
         self.previous: pd.DataFrame | None = None
         """The results of the previous run that the grey lines show."""
-        # The plan's steps name the lines, so that a name does not change as more lines appear.
+        # Name the lines by the plan's steps, so that names do not change as more lines appear.
         names = line_names(line_key(part) for step in run.steps for part in step.parts)
-        self._names = {key: name or str(key[0]) for key, name in names.items()}  # the only line has the collective's
+        self._names = {
+            key: name or str(key[0]) for key, name in names.items()
+        }  # a single line is named after its collective
         with _last_lock:
             lines, results = _last.get(_place(run), ({}, None))
         shared = [key for key in self._names if key in lines]
@@ -103,7 +105,7 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         threading.Thread(target=self._tick, name="meshlab live view", daemon=True).start()
 
     def when_over(self, act: Callable[[], None]) -> None:
-        """Call a function when the run has ended, on the run's thread; immediately if it has ended already."""
+        """Call a function on the run's thread when the run ends, or immediately if it has ended already."""
         with self._lock:
             if not self._is_over.is_set():
                 self._when_over.append(act)
@@ -111,7 +113,7 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         act()
 
     def _update(self, run: Run) -> None:
-        """Follow a step or a change of state. Lines are drawn by `_tick`, because steps may take only milliseconds."""
+        """Handle a step or a change of state. Lines are drawn by `_tick`, because steps may take only milliseconds."""
         self._show_status()
         if run.state != "running":
             self._finish()
@@ -177,7 +179,7 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
 
 
 def show(run: Run) -> None:
-    """Display a run in a notebook: live while it measures, then as a figure and a table that stay in the file."""
+    """Display a run in a notebook: live while it measures, then as a figure and a table that the notebook saves."""
     import IPython
 
     display: Any = IPython.display.display
@@ -229,7 +231,7 @@ def _title(run: Run) -> str:
 
 
 def _place(run: Run) -> tuple[str, str]:
-    """Return where a run was measured: its mesh and its system. The keys of its lines have everything else."""
+    """Return the mesh and the system of a run. The keys of its lines contain everything else."""
     return run.mesh.fingerprint, run.where
 
 

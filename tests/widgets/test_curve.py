@@ -43,7 +43,7 @@ def test_lines_are_sent_as_concatenated_float64():
 
 @settings(deadline=None, max_examples=60)
 @given(POINTS)
-def test_points_appended_one_by_one_give_the_line_that_is_set_in_one_call(points):
+def test_points_appended_one_by_one_make_the_same_line_as_one_call(points):
     grown, complete = Curve(), Curve()
     for x, y in points:
         grown.append("tp", x, y)

@@ -1,4 +1,4 @@
-"""The live view while a run measures, and the figure that stays."""
+"""The live view while a run measures, and the static figure afterwards."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_lines_of_a_resumed_run_have_its_old_and_its_new_points(thread_engines: 
     }
 
 
-def test_lines_are_named_by_what_varies(thread_engines: ml.Engines) -> None:
+def test_lines_are_named_by_the_columns_that_vary(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, MESH, sizes="1K, 2K", in_place=[False, True], sampling=QUICK)
     view = LiveView(run)
     run.wait(30)
@@ -172,7 +172,7 @@ def finished(engines: ml.Engines, *, mesh: ml.DeviceMesh = MESH, **choice: Any) 
     ],
     ids=lambda other: str([*other][-1]),
 )
-def test_a_run_of_something_else_is_not_the_previous_run(thread_engines: ml.Engines, other: dict[str, Any]) -> None:
+def test_a_run_with_different_keys_is_not_the_previous_run(thread_engines: ml.Engines, other: dict[str, Any]) -> None:
     finished(thread_engines)
     view = finished(thread_engines, **other)
     assert view.curve.previous == {}
