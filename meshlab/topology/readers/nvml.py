@@ -113,7 +113,7 @@ def read_host(root: str = "/") -> dict[str, Any]:
         ["X" if i == j else pci_word(paths[i], paths[j], (ends[i][1], ends[j][1])) for j in range(len(ends))]
         for i in range(len(ends))
     ]
-    # The driver also reports links that are not in the PCI tree, such as NVLink. Keep the PCI word if it does not respond.
+    # The driver reports links outside the PCI tree, such as NVLink. If it does not respond, keep the PCI word.
     for i, row in enumerate(gpu_words):
         for j, word in enumerate(row):
             if word != UNKNOWN:
