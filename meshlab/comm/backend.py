@@ -41,7 +41,9 @@ MODES: dict[Mode, str] = {
 
 
 class Call(NamedTuple):
-    """A checked call of one rank. A tuple, because one is created for every call and nothing is created faster.
+    """A checked call of one rank.
+
+    It is a tuple, because one is created for every call and tuples are cheap to create.
 
     Parameters
     ----------
@@ -70,7 +72,7 @@ class Call(NamedTuple):
     collective: Collective
     send: Any
     recv: Any
-    count: int  # type: ignore[assignment]  # hides the method of tuples
+    count: int  # type: ignore[assignment]  # shadows tuple.count
     dtype: np.dtype[Any] | None
     op: str | None
     root: int | None
@@ -108,7 +110,7 @@ class Timings:
     time_us : numpy.ndarray
         Time per call.
     host_us : numpy.ndarray
-        Time per call until it returned to the host. Equal to `time_us` if calls block.
+        Time per call until control returned to the host. Equal to `time_us` if calls block.
     start_us : numpy.ndarray or None
         Start of each batch, on a clock that all ranks of a host share. None unless starts were aligned.
     """
@@ -147,7 +149,7 @@ class Capabilities:
     abort : bool
         True if a rank that is blocked in a collective can be released without ending its process.
     facts : dict
-        More properties, by name. They include operations that the library lacks and the backend adds.
+        Further properties, by name. They include operations that the backend adds because the library lacks them.
     reduce_dtypes : tuple of str, optional
         Element types that reductions support. By default all of `dtypes`.
     """
@@ -172,7 +174,8 @@ class CallConfig:
     Parameters
     ----------
     algorithm : str, optional
-        Algorithms that NCCL may use: ``"ring"``, ``"tree"``, ``"tree,ring"``, or ``"^symk"`` for all but one.
+        Algorithms that NCCL may use, such as ``"ring"``, ``"tree"`` or ``"tree,ring"``. A leading ``^`` excludes
+        algorithms, as in ``"^symk"``.
     min_ctas, max_ctas : int, optional
         Minimum and maximum number of thread blocks, and so of channels.
     """
@@ -194,7 +197,7 @@ class Backend(Protocol):
 
     @property
     def device(self) -> int | None:
-        """CUDA device index on which arrays must be; None for host memory."""
+        """CUDA device index on which arrays must be. None for host memory."""
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
         """Return an uninitialised array in the memory that the library transfers fastest."""
@@ -203,9 +206,10 @@ class Backend(Protocol):
         """Bind a checked call to the library."""
 
     def prepare_batch(self, calls: Sequence[Call]) -> Prepared:
-        """Bind several checked calls that are issued together, so that none waits for another one of this rank.
+        """Bind several checked calls that are issued together, so that none waits for another call of this rank.
 
-        No output overlaps another buffer, and every message that the rank sends to itself has a receive.
+        The caller has checked that no output overlaps another buffer, and that every message that the rank sends to
+        itself has a receive.
         """
 
     def measure(
@@ -220,7 +224,10 @@ class Backend(Protocol):
         """Return a context in which array operations (of `xp`) are ordered with the calls before and after it."""
 
     def split(self, color: int | None, key: int) -> Backend | None:
-        """Create one communicator per color, with ranks ordered by key; None for a rank without a color. Collective."""
+        """Create one communicator per color, with ranks ordered by key. Collective.
+
+        A rank without a color gets None.
+        """
 
     def capabilities(self) -> Capabilities:
         """Return the capabilities of the backend."""
@@ -253,8 +260,8 @@ def measure_blocking(
     clock = time.perf_counter_ns
     starts = np.empty(batches, dtype=np.int64)
     ends = np.empty(batches, dtype=np.int64)
-    # Nothing but the call is between the two readings of the clock. The loop over one call would add about 70 ns to it,
-    # so a single call has its own branch, and the readings are stored into arrays only after the second one.
+    # Only the call is between the two clock readings. A loop over a single call would add about 70 ns, so a single call
+    # has its own branch, and both readings are stored in the arrays after the second one.
     if calls == 1:
         for batch in range(batches):
             barrier()

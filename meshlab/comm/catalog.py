@@ -46,9 +46,10 @@ class Collective:
     bus_factor : callable
         Returns busbw / algbw for n ranks, as defined in nccl-tests' PERFORMANCE.md.
     expected : callable or None
-        ``expected(case, index)`` returns the expected output of a member at the positions `index`. None without output.
+        ``expected(case, index)`` returns the expected output of a member at the positions `index`. None if the
+        collective has no output.
     summary : str
-        A sentence that describes the collective.
+        Short description.
     """
 
     name: str
@@ -123,7 +124,7 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
                 in_place=True,
                 bus_factor=lambda n: 2 * (n - 1) / n,
                 expected=correctness.reduced,
-                summary="Reduces the inputs of all ranks; every rank receives the result.",
+                summary="Reduces the inputs of all ranks. Every rank receives the result.",
             ),
             Collective(
                 name="all_gather",
@@ -142,7 +143,7 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
                 in_place=True,
                 bus_factor=_others,
                 expected=correctness.reduced_chunk,
-                summary="Reduces the inputs of all ranks; rank i receives chunk i of the result.",
+                summary="Reduces the inputs of all ranks. Rank i receives chunk i of the result.",
             ),
             Collective(
                 name="all_to_all",
@@ -181,7 +182,7 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
                 in_place=True,
                 bus_factor=_one,
                 expected=correctness.reduced,
-                summary="Reduces the inputs of all ranks; the root receives the result.",
+                summary="Reduces the inputs of all ranks. The root receives the result.",
             ),
             Collective(
                 name="gather",

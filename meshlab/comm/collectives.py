@@ -16,9 +16,9 @@ class CollectiveMethods(ABC):
     """One method per collective.
 
     Arrays are contiguous and in the memory of the backend (`xp`). All ranks of the group must agree on dtype, size,
-    `op` and `root`. `root`, `dest` and `source` are ranks of the group. Without `out` a new array is returned. `dtype`
-    is the element type if the array module does not have it: ``"float8_e4m3fn"`` in an array of uint8. An invalid call
-    raises `CommunicatorError` before it starts.
+    `op` and `root`. `root`, `dest` and `source` are ranks of the group. Without `out`, the methods return a new array.
+    Pass `dtype` for an element type that the array module does not support, such as ``"float8_e4m3fn"`` in an array of
+    uint8. An invalid call raises `CommunicatorError` before it starts.
     """
 
     @abstractmethod
@@ -54,14 +54,14 @@ class CollectiveMethods(ABC):
         send : array
             The input, with the same shape on every rank. To work in place, pass this rank's chunk of `out`.
         out : array, optional
-            The array that receives the result, with `size` times as many elements.
+            The array that receives the result, with `size` times as many elements as `send`.
         dtype : str, optional
             The element type. By default that of `send`.
 
         Returns
         -------
         array
-            `out`. A new array is concatenated along the first dimension.
+            `out`, or a new array in which the inputs are concatenated along the first dimension.
         """
         return self._call(CATALOG["all_gather"], send, out, dtype=dtype)
 
@@ -73,7 +73,7 @@ class CollectiveMethods(ABC):
         send : array
             The input. Without `out`, its first dimension must be divisible by the number of ranks.
         out : array, optional
-            The array that receives this rank's chunk. To work in place, pass this rank's chunk of `send`; the rest of
+            The array that receives this rank's chunk. To work in place, pass this rank's chunk of `send`. The rest of
             `send` is then undefined.
         op : {"sum", "prod", "min", "max", "avg"} or ReduceOp, default "sum"
             The reduce operation. See also `meshlab.comm.pre_mul_sum`.
@@ -83,7 +83,7 @@ class CollectiveMethods(ABC):
         Returns
         -------
         array
-            `out`, with 1 / `size` as many elements as `send`.
+            `out`, with 1 / `size` times as many elements as `send`.
         """
         return self._call(CATALOG["reduce_scatter"], send, out, op=op, dtype=dtype)
 
@@ -115,7 +115,7 @@ class CollectiveMethods(ABC):
         recv_counts: Sequence[int] | None = None,
         dtype: Any = None,
     ) -> Any:
-        """Send a chunk of the input to every rank and receive one from every rank, with any sizes.
+        """Send a chunk of any size to every rank and receive one from every rank.
 
         Parameters
         ----------
@@ -126,7 +126,7 @@ class CollectiveMethods(ABC):
         send_counts : sequence of int
             The number of elements to send to each rank.
         recv_counts : sequence of int, optional
-            The number of elements to receive from each rank. By default the ranks exchange their counts first; pass
+            The number of elements to receive from each rank. By default the ranks exchange their counts first. Pass
             `recv_counts` on all ranks or on none. Required in a batch.
         dtype : str, optional
             The element type. By default that of `send`.
@@ -203,7 +203,8 @@ class CollectiveMethods(ABC):
         Returns
         -------
         array or None
-            `out` on the root; a new array is concatenated along the first dimension. None on other ranks.
+            On the root `out`, or a new array in which the inputs are concatenated along the first dimension. None on
+            other ranks.
         """
         return self._call(CATALOG["gather"], send, out, root=root, dtype=dtype)
 
@@ -225,14 +226,15 @@ class CollectiveMethods(ABC):
         Returns
         -------
         array
-            `out`, with 1 / `size` as many elements as the root's `send`.
+            `out`, with 1 / `size` times as many elements as the root's `send`.
         """
         return self._call(CATALOG["scatter"], send, out, root=root, dtype=dtype)
 
     def send(self, send: Any, dest: int, *, dtype: Any = None) -> None:
         """Send the input to one rank, which must receive it.
 
-        The call may block until then, so two ranks that both send first deadlock; use `send_recv` or a batch.
+        The call may block until that rank receives, so two ranks that both send first may deadlock. Use `send_recv` or
+        a batch instead.
 
         Parameters
         ----------
@@ -251,7 +253,7 @@ class CollectiveMethods(ABC):
         Parameters
         ----------
         out : array
-            The array that receives the data, with as many elements as are sent.
+            The array that receives the data, with the same number of elements as the source sends.
         source : int
             The sending rank of the group.
         dtype : str, optional

@@ -23,7 +23,7 @@ __all__ = ["Batch", "Communicator", "PreparedCall"]
 class Batch(CollectiveMethods):
     """Several calls that are issued together. Created by `Communicator.batch`.
 
-    No call waits for another one of the same rank, so a rank can send to all other ranks and receive from them in any
+    No call waits for another call of the same rank, so a rank can send to all other ranks and receive from them in any
     order. Between the same two ranks, the first receive matches the first send. All ranks must add the collectives in
     the same order, with messages anywhere between them. A method returns its output immediately, but the output is
     valid only after the batch has run.
@@ -112,9 +112,9 @@ class PreparedCall:
     def enqueue(self) -> None:
         """Enqueue the call without ordering it with other streams.
 
-        On a GPU, it runs on ``communicator.backend.stream`` after earlier work of that stream. Order it with events,
-        for overlap or graphs. Delete a graph that has captured the call before closing the communicator, because NCCL
-        waits for that. If calls block, this is the same as calling the object.
+        On a GPU, it runs on ``communicator.backend.stream`` after earlier work of that stream. Use events to order it,
+        for overlap or graphs. Before closing the communicator, delete all graphs that have captured the call, because
+        NCCL waits for that. If calls block, this is the same as calling the object.
         """
         self._communicator._enter(self._is_collective)
         getattr(self._prepared, "enqueue", self._prepared)()
@@ -168,7 +168,7 @@ class Communicator(CollectiveMethods):
     ranks : sequence of int, optional
         Global ranks of the group, in order. By default 0, 1, …
     on_enter : callable, optional
-        Called before each operation of the complete group. Engines count calls with it.
+        A function that is called before each operation of the complete group. The engines use it to count calls.
 
     Examples
     --------
@@ -189,7 +189,7 @@ class Communicator(CollectiveMethods):
     ) -> None:
         self._on_enter = on_enter
         self._is_closed = False
-        self._owner: Communicator | None = None  # for a view: the communicator that it shares with another object
+        self._owner: Communicator | None = None  # the communicator of which this one is a view
         self.backend = backend
         self.name = name
         self.rank = backend.rank
@@ -215,9 +215,9 @@ class Communicator(CollectiveMethods):
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
         """Return an uninitialised array in the memory that the library transfers fastest.
 
-        On GPUs this is memory of NCCL, which other GPUs can map, so that a captured call accesses the peer's buffer
-        directly. Other arrays of `xp` are also accepted, but may be slower. Allocate such an array once and reuse it:
-        it takes a multiple of 2 MiB, and freeing it waits for the GPU.
+        On GPUs, NCCL allocates the memory and other GPUs can map it, so a captured call accesses the peer's buffer
+        directly. Other arrays of `xp` are also accepted, but may be slower. Allocate such an array once and reuse it,
+        because it takes a multiple of 2 MiB and freeing it waits for the GPU.
 
         Parameters
         ----------
@@ -294,7 +294,7 @@ class Communicator(CollectiveMethods):
         collective : str
             The name, such as ``"all_reduce"``.
         send, out : array, optional
-            The input and the output. Both are required if this rank has them.
+            The input and the output. Required if the collective has an input or an output on this rank.
         op : str or ReduceOp, optional
             The reduce operation. By default ``"sum"`` for reductions.
         root : int, optional
@@ -445,7 +445,8 @@ class Communicator(CollectiveMethods):
         return PreparedCall(self, calls, self.backend.prepare_batch(tuple(calls)))
 
     def _check_own_messages(self, call: Call) -> None:
-        # A message to itself needs its other half in the same batch. On its own it would block for ever.
+        # A message from a rank to itself needs its counterpart in the same batch. Without it, the call would block
+        # forever.
         if call.dest == self.rank or call.source == self.rank:
             self._validator.check_batch((call,))
 
@@ -461,12 +462,12 @@ class Communicator(CollectiveMethods):
             self._owner._check_open()
 
     def _enter(self, is_collective: bool = True) -> None:
-        # Messages concern two ranks, so they must not count: the deadline rules compare the counts of a group.
+        # Messages involve only two ranks, so they are not counted: the deadline compares the call counts of a group.
         self._check_open()
         if is_collective and self._on_enter is not None:
             self._on_enter()
 
-    # -- life ----------------------------------------------------------------------------------------------------------
+    # -- lifetime ------------------------------------------------------------------------------------------------------
 
     def split(self, color: int | None, key: int | None = None, *, name: str = "") -> Communicator | None:
         """Create one communicator per color. All ranks must call it.
@@ -476,7 +477,7 @@ class Communicator(CollectiveMethods):
         color : int or None
             Ranks with the same color form a group. Ranks with None are in no group.
         key : int, optional
-            Determines the order of the ranks in the new group. By default their order in this group.
+            Sort key of this rank in the new group. By default its rank in this group.
         name : str, optional
             Name of the new group. By default the name of this group and the color.
 

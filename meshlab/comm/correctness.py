@@ -1,4 +1,4 @@
-"""The expected output of every collective, computed from the inputs of all ranks, and how far a result may deviate.
+"""The expected output of every collective, computed from the inputs of all ranks, with bounds on rounding errors.
 
 `encode` fills inputs with numbers that depend on rank and position, and `count_wrong` compares outputs with the
 expected values. Floating-point reductions may differ by rounding, which is bounded: n numbers added in any order with
@@ -27,7 +27,7 @@ Value = Callable[[int, Index], Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """A collective call with the inputs of all members of the group, of which one member is checked.
+    """A collective call with the inputs of all members of the group. The output of one member is checked.
 
     Parameters
     ----------
@@ -48,7 +48,8 @@ class Case:
     source : int, default 0
         The rank of the group from which `member` receives.
     counts : numpy.ndarray, optional
-        Array of shape (n, n): the number of elements that each member sends to each. Only for ``all_to_all_v``.
+        Array of shape (n, n): ``counts[i, j]`` is the number of elements that member i sends to member j. Only for
+        ``all_to_all_v``.
     """
 
     value: Value
@@ -70,7 +71,7 @@ class Expected(NamedTuple):
     values : numpy.ndarray
         The values, as float64 for floating-point dtypes, else in the dtype of the call.
     tolerance : numpy.ndarray or float
-        The maximum absolute difference of a correct result.
+        The maximum absolute error of a correct result.
     """
 
     values: Array
@@ -104,7 +105,7 @@ def encode(member: int, index: Index, dtype: np.dtype[Any], op: ReduceOp | None 
     dtype : numpy.dtype
         The element type.
     op : ReduceOp, optional
-        The reduce operation. Products get powers of two, or 1, 2 and 3 for integers.
+        The reduce operation. For products, the values are powers of two, or 1, 2 and 3 for integers.
 
     Examples
     --------
@@ -121,8 +122,9 @@ def encode(member: int, index: Index, dtype: np.dtype[Any], op: ReduceOp | None 
     return (code if n_values == 61 else _SHUFFLED[code] % n_values).astype(dtype)
 
 
-# Reducing 0 … 60 modulo a smaller number would have that number as its period. These sequences have no short period,
-# and no shift of one matches itself: the powers of 2 modulo 61, and the Legendre symbol modulo 61 (-1, 0 or 1).
+# The numbers 0 … 60 modulo a smaller number would have that number as their period. These sequences have no short
+# period, and do not match shifted copies of themselves: the powers of 2 modulo 61, and the Legendre symbol modulo 61
+# (-1, 0 or 1).
 _SHUFFLED = np.array([pow(2, number, 61) for number in range(61)])
 _EXPONENTS = np.array([{0: 0, 1: 1, 60: -1}[pow(number, 30, 61)] for number in range(61)])
 
@@ -133,7 +135,7 @@ _EXPONENTS = np.array([{0: 0, 1: 1, 60: -1}[pow(number, 30, 61)] for number in r
 def reduced(case: Case, index: Index) -> Expected:
     """Return the reduction of all inputs."""
     if case.op is None:
-        raise TypeError("a case of a reduction has an op")
+        raise TypeError("case.op is None, but a reduction requires an operation")
     scalar = scalar_in(case.op, case.dtype)
     total, magnitude, all_integers = np.empty(0), np.zeros(len(index)), np.ones(len(index), dtype=bool)
     with np.errstate(all="ignore"):

@@ -60,12 +60,12 @@ _KNOWN = {dtype: dtype for dtype in DTYPES.values()}
 
 
 def find_dtype(name: Any) -> np.dtype[Any]:
-    """Return the element type with a name, or for a numpy dtype or type.
+    """Return the element type for a name, a numpy dtype or a numpy scalar type.
 
     Raises
     ------
     CommunicatorError
-        If collectives do not support it. The message lists the supported ones.
+        If collectives do not support the type. The message lists the supported ones.
 
     Examples
     --------
@@ -119,7 +119,7 @@ class ReduceOp:
     combine : callable
         A function of two arrays that returns their elementwise combination.
     scalar : float or int, optional
-        The factor of every input. Only for ``pre_mul_sum``.
+        The factor for every input. Only for ``pre_mul_sum``.
     """
 
     name: str

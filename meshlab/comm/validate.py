@@ -1,4 +1,4 @@
-"""Checks of a call before a library sees it. Every error names the argument, its value and the fix."""
+"""Checks of a call before it reaches a library. Every error names the argument, its value and the fix."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class CallValidator:
             return Call(row, None, None, 0, None, None, None, False)
 
         # All ranks may pass both arrays, so that the same line works on the root and elsewhere. An array that is not
-        # used on this rank is checked too, because a mistake in it would otherwise show only with another root.
+        # used on this rank is checked too, because a mistake in it would otherwise show only with a different root.
         has_send, has_recv = row.has("sends", is_root), row.has("receives", is_root)
         if send is not None or has_send:
             self._array(row, "the input", send)
@@ -134,14 +134,14 @@ class CallValidator:
         )
 
     def check_send_counts(self, row: Collective, send: Any, send_counts: Any) -> tuple[int, ...]:
-        """Check how an input is split, before the counts are sent to other ranks."""
+        """Check the send counts of an input, before they are sent to other ranks."""
         self._array(row, "the input", send)
         counts = self._integers(row, "send_counts", send_counts)
         self._sum_of_counts(row, "send_counts", counts, "the input", send)
         return counts
 
     def check_batch(self, calls: Sequence[Call]) -> None:
-        """Check what can be wrong only with several calls together.
+        """Check the calls of a batch against each other.
 
         Raises
         ------
@@ -171,7 +171,7 @@ class CallValidator:
                     )
             furthest = max(furthest, (end, number))
             furthest_written = max(furthest_written, (end, number)) if is_written else furthest_written
-        # Libraries match messages between the same two ranks in order, here too.
+        # Libraries match messages between two ranks in order, also if both are the same rank.
         own_sends = [call for call in calls if call.dest == self._rank]
         own_recvs = [call for call in calls if call.source == self._rank]
         for sent, received in zip(own_sends, own_recvs, strict=False):
@@ -398,9 +398,10 @@ def _pointer(array: Any) -> int:
 
 
 def signature(calls: Sequence[Call]) -> str:
-    """Return what all ranks must agree on, as text: collective, count, dtype, op and root. ``"split"`` for no calls.
+    """Return the properties that all ranks must agree on, as a string: collective, count, dtype, op and root.
 
-    Messages concern only two ranks and are not included. The scalar of ``pre_mul_sum`` may differ between ranks.
+    Messages involve only two ranks and are not included. The scalar of ``pre_mul_sum`` may differ between ranks. An
+    empty sequence stands for a split.
 
     Examples
     --------

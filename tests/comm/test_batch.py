@@ -1,4 +1,4 @@
-"""Batches: which are rejected before any call starts, and how the calls run together."""
+"""Batches: invalid ones are rejected before any call starts, and the calls of a batch run together."""
 
 from __future__ import annotations
 

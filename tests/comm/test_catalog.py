@@ -107,7 +107,7 @@ def test_rank_coded_data_distinguishes_ranks_and_positions(dtype: str, op: str) 
 
 @pytest.mark.parametrize("op", OPS_TO_TRY)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_four_ranks_of_rank_coded_data_are_exact_but_for_avg(dtype: str, op: str) -> None:
+def test_four_ranks_of_rank_coded_data_are_exact_except_for_avg(dtype: str, op: str) -> None:
     kind = DTYPES[dtype]
     reduce_op = find_op("pre_mul_sum(1)" if op.startswith("pre") else op)
     case = Case(lambda rank, index: encode(rank, index, kind, reduce_op), 4, 0, 100, kind, reduce_op)
@@ -133,7 +133,7 @@ def test_rounding_in_any_order_stays_within_the_tolerance(n: int, dtype: str, op
     expected = CATALOG["all_reduce"].expected(case, np.arange(50))  # type: ignore[misc]
     scale = np.array(1 / n if op == "avg" else 3 if op.startswith("pre") else 1).astype(kind)
     for order in (data.draw(st.permutations(range(n))), range(n)):
-        terms = [inputs[rank] * scale for rank in order]  # avg as NCCL does it: scaled before the sum
+        terms = [inputs[rank] * scale for rank in order]  # avg as in NCCL: scaled before the sum
         while len(terms) > 1:
             at = data.draw(st.integers(0, len(terms) - 2))
             terms[at : at + 2] = [reduce_op.combine(terms[at], terms[at + 1])]

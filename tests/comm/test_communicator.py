@@ -219,7 +219,7 @@ def test_every_call_is_counted() -> None:
     with comm.batch() as batch:
         batch.barrier()
         batch.all_gather(np.ones(1))
-    comm.send_recv(np.ones(1), dest=0, source=0)  # concerns two ranks, so it does not count
+    comm.send_recv(np.ones(1), dest=0, source=0)  # involves only two ranks, so it is not counted
     assert len(counted) == 3
 
 

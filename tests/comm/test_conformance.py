@@ -1,7 +1,8 @@
 """One suite for all backends: every collective, dtype, operation, size and root, compared with numpy.
 
 The loops run inside one call on the ranks, so that a group is checked in one round and all errors are reported
-together. The suite covers the capabilities that a backend reports. Separate tests check that it rejects all else.
+together. The suite covers the capabilities that a backend reports. Separate tests check that it rejects all other
+calls.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Given(NamedTuple):
 
 
 def counts_of(n: int, size: int) -> np.ndarray:
-    """Return the number of elements that each rank sends to each in all_to_all_v: different, and sometimes zero."""
+    """Return the number of elements that each rank sends to each rank in all_to_all_v: different, sometimes zero."""
     return np.array(
         [[(size * (1 + sender + 2 * receiver)) % (size + 3) for receiver in range(n)] for sender in range(n)]
     )
@@ -200,7 +201,7 @@ class Checker:
             self.expect(f"all_to_all_v {known} {dtype} {size}", got, expected.astype(_wide(dtype)), dtype)
 
     def check_messages(self, size: int, dtype: np.dtype[Any], given: Given) -> None:
-        """Send to the next rank, with even ranks first; then send to all in one batch, together with collectives."""
+        """Send to the next rank, with even ranks first. Then send to all in one batch, together with collectives."""
         comm = self.comm
         n, me = comm.size, comm.rank
         inputs = inputs_of(comm.ranks, size, dtype, None)

@@ -1,1 +1,1 @@
-"""The libraries that move the data."""
+"""Backends, one per library that moves the data."""

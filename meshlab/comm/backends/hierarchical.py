@@ -43,7 +43,7 @@ class TwoLevels:
 
     @classmethod
     def of(cls, nodes: Sequence[Any]) -> TwoLevels:
-        """Return the layout of ranks on nodes with any names."""
+        """Return the layout, given the node of every rank. Any hashable values can identify nodes."""
         numbers: dict[Any, int] = {}
         node = np.array([numbers.setdefault(name, len(numbers)) for name in nodes])
         return cls(node, np.array([int((node[:rank] == node[rank]).sum()) for rank in range(len(node))]))
@@ -75,7 +75,7 @@ def plan_stages(layout: TwoLevels, name: str, count: int, rank: int, root: int) 
     if name == "all_reduce":
         return [("inner", "reduce_scatter", chunk), ("outer", "all_reduce", chunk), ("inner", "all_gather", chunk)]
     if name == "broadcast":
-        # The root splits its data over its own node, so that every link across nodes carries one chunk.
+        # The root scatters its data over its node, so that every link across nodes carries one chunk.
         is_with_root = layout.node[rank] == layout.node[root]
         first: list[tuple[Scope, str, int]] = [("inner", "scatter", chunk)] if is_with_root else []
         return [*first, ("outer", "broadcast", chunk), ("inner", "all_gather", chunk)]
@@ -90,7 +90,7 @@ def plan_stages(layout: TwoLevels, name: str, count: int, rank: int, root: int) 
 
 
 class HierarchicalBackend:
-    """Runs each call as several calls of two communicators; implements `meshlab.comm.backend.Backend`."""
+    """Runs each call as several calls of two communicators. Implements `meshlab.comm.backend.Backend`."""
 
     def __init__(
         self, inner: Communicator, outer: Communicator | None, layout: TwoLevels, rank: int, owns_levels: bool
@@ -131,13 +131,13 @@ class HierarchicalBackend:
         return self._inner.backend.local()
 
     def split(self, color: int | None, key: int) -> NoReturn:
-        """Raise, because there is no library below that could split it."""
+        """Raise, because no single library communicator could be split."""
         raise CommunicatorError(
             "cannot split a hierarchical communicator; split the communicator that it was created from"
         )
 
     def capabilities(self) -> Capabilities:
-        """Return what both communicators support."""
+        """Return the capabilities that both communicators have."""
         inner = self._inner.capabilities()
         outer = inner if self._outer is None else self._outer.capabilities()
         needs = {
@@ -264,8 +264,8 @@ class HierarchicalBackend:
         ]
 
     def _barrier(self, call: Call) -> list[Callable[[], object]]:
-        # Gather each node, then all nodes. The second inner barrier holds the ranks that do not take part across nodes
-        # until the owners of their node have returned.
+        # Synchronise each node, then all nodes. The second inner barrier holds the ranks that do not take part across
+        # nodes until the owners of their node have returned.
         return [self._inner.prepare("barrier"), *self._across("barrier"), self._inner.prepare("barrier")]
 
     def _across(self, name: str, *arrays: Any, **arguments: Any) -> list[PreparedCall]:
@@ -288,9 +288,9 @@ class HierarchicalBackend:
         return find_op("sum"), find_op("sum"), [partial(divide, flat_elements(call.recv, dtype), self.size)]
 
     def _in_order(self, first: _T, second: _T) -> tuple[_T, _T]:
-        """Return the operations within and across nodes, for one that is applied first and one applied second."""
-        # With one rank per node the inner stage would be a pre_mul_sum of one rank, which old NCCL gets wrong (see
-        # NcclBinder). The outer stage then applies the scalar.
+        """Return the operation within nodes and the one across nodes, given the first and the second to apply."""
+        # With one rank per node, the inner stage would be a pre_mul_sum on one rank, which is wrong in old versions of
+        # NCCL (see NcclBinder). The outer stage then applies the scalar.
         return (second, first) if self._layout.sizes.max() == 1 else (first, second)
 
 
@@ -326,11 +326,11 @@ def _scatter_rows(target: Any, source: Any, rows: Any) -> None:
 class Hierarchical(Communicator):
     """A communicator that runs each call in stages, within nodes and across nodes. Created by `cut` and `join`.
 
-    It supports all_reduce, broadcast and barrier, and on nodes of equal size also reduce_scatter and all_gather, as far
-    as both of its communicators do. Results equal those of the flat call up to rounding. An average is a single sum
-    over all ranks, so it is correct on nodes of different sizes. If the elements are not divisible, they are copied to
-    a padded buffer. On nodes of different sizes, only as many ranks per node as the smallest node has communicate
-    across nodes.
+    It supports all_reduce, broadcast and barrier, and on nodes of equal size also reduce_scatter and all_gather, if
+    both of its communicators support them. Results equal those of the flat call up to rounding. An average is a single
+    sum over all ranks, so it is correct on nodes of different sizes. If the elements cannot be split evenly, they are
+    copied to a padded buffer. On nodes of different sizes, the size of the smallest node is the number of ranks per
+    node that communicate across nodes.
 
     Parameters
     ----------
@@ -345,7 +345,7 @@ class Hierarchical(Communicator):
     ranks : sequence of int
         Global ranks of the group, in order.
     rank : int
-        This rank of the group.
+        This rank's number in the group.
     owns_levels : bool
         If True, closing this communicator also closes `inner` and `outer`.
 
@@ -386,7 +386,7 @@ class Hierarchical(Communicator):
         Parameters
         ----------
         comm : Communicator
-            The communicator to split. It stays open, also when the result is closed.
+            The communicator to split. It stays open when the result is closed.
         nodes : int, sequence or Hierarchy
             The number of ranks per node (global rank r is on node r // nodes), the node of every rank of the group, or
             the `DeviceMesh.hierarchy` of the group's axis.
@@ -471,7 +471,7 @@ class Hierarchical(Communicator):
         return cls(inner, outer, layout, name=name, ranks=ranks, rank=rank, owns_levels=False)
 
     def traffic(self, collective: str, count: int, *, dtype: Any = "float32", root: int = 0) -> pd.DataFrame:
-        """Return the bytes that a call moves within the node and across nodes, from the view of this rank.
+        """Return the bytes that a call moves within the node and across nodes, as seen by this rank.
 
         Parameters
         ----------
@@ -488,8 +488,8 @@ class Hierarchical(Communicator):
         -------
         pandas.DataFrame
             One row per stage: ``level`` (``"inner"`` or ``"outer"``), ``collective``, ``n_ranks``, ``size_bytes`` (S of
-            nccl-tests) and ``bus_bytes`` (S times the bus-bandwidth factor: the least that each link must move in each
-            direction).
+            nccl-tests) and ``bus_bytes`` (S times the bus-bandwidth factor: the minimum that each link must move in
+            each direction).
 
         Raises
         ------

@@ -19,7 +19,7 @@ from meshlab.errors import CommunicatorError
 
 __all__ = ["Binding", "MpiBackend", "MpiBinder", "world"]
 
-# The MPI standard requires no half precision. Unsigned integers of the same size move the data.
+# The MPI standard does not require half precision, so unsigned integers of the same size move the data.
 _HANDLES = {
     "float16": "UINT16_T",
     "bfloat16": "UINT16_T",
@@ -45,7 +45,7 @@ _NAMES = list(DTYPES)
 
 
 class Binding(NamedTuple):
-    """A call as a method of mpi4py's communicator.
+    """A call, translated to a method of mpi4py's communicator.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class MpiBinder:
             self._add_half(name)
 
     def _add_half(self, name: str) -> None:
-        """Use the library's half-precision type if it can reduce it, else a user-defined operation."""
+        """Use the library's half-precision type if the library can reduce it, else a user-defined operation."""
         mpi, dtype = self.mpi, DTYPES[name]
         own = getattr(mpi, f"{name.upper()}_T", mpi.DATATYPE_NULL)
         if own != mpi.DATATYPE_NULL and own.Get_size() == dtype.itemsize:
@@ -182,7 +182,8 @@ class MpiBinder:
             source = None if call.send is None else send
             return Binding("Scatter", (source, mpi.IN_PLACE if call.in_place else recv, call.root))
         if name == "broadcast":
-            # MPI_Bcast has one buffer. On other ranks it is the output. The root sends its input, and copies it.
+            # MPI_Bcast has one buffer, which is the output on other ranks. The root sends its input, and then copies it
+            # to its output.
             if call.in_place or backend.rank != call.root:
                 return Binding("Bcast", (recv, call.root))
             return Binding(
@@ -228,7 +229,7 @@ class MpiBinder:
         mpi, tag = self.mpi, _TAGS[call.dtype]  # type: ignore[index]
         if call.source is None:
             return Binding("Send", (send, call.dest, tag))
-        # ANY_TAG, because a receive with the expected tag would wait for ever if the dtypes differ.
+        # ANY_TAG, because a receive with the expected tag would wait forever if the dtypes differ.
         status = mpi.Status()
         after = partial(_check_message, status, recv[1], call, tag)
         if call.dest is None:
@@ -275,7 +276,8 @@ def _combine(combine: Any, dtype: np.dtype[Any], incoming: Any, total: Any, data
 
 
 def _buffer(array: Any) -> Any:
-    # mpi4py rejects the buffer format of ml_dtypes arrays. The handle that goes with the buffer defines the elements.
+    # mpi4py rejects the buffer format of ml_dtypes arrays. A view is enough, because the MPI datatype that is passed
+    # with the buffer defines the elements.
     return array.view(np.uint16) if array is not None and array.dtype.itemsize == 2 else array
 
 
@@ -297,7 +299,7 @@ def world() -> MpiBackend:
 
 
 class MpiBackend:
-    """One rank's endpoint of an MPI communicator; implements `meshlab.comm.backend.Backend`.
+    """One rank's endpoint of an MPI communicator. Implements `meshlab.comm.backend.Backend`.
 
     Calls block until they are done. A rank that waits cannot be released, so after a fault all processes are replaced.
 
@@ -363,8 +365,8 @@ class _CallCheck:
     """Compares the calls of all ranks of a group before they start.
 
     Mismatched calls are undefined behaviour in MPI: wrong data, a hang or a crash. The comparison uses a separate
-    communicator. A rank that compares never pairs up with a rank that already moves data; it waits, until the deadline
-    ends the call.
+    communicator, so a rank that compares is never matched with a rank that already moves data. It waits until the
+    deadline ends the call.
     """
 
     def __init__(self, comm: Any, mpi: Any) -> None:
@@ -374,7 +376,7 @@ class _CallCheck:
         self._arguments = mpi.IN_PLACE, [self._numbers, mpi.INT64_T], mpi.MIN
 
     def check(self, calls: Sequence[Call]) -> None:
-        """Raise on all ranks unless all ranks issue the same calls. No calls stand for a split."""
+        """Raise on all ranks unless all ranks issue the same calls. An empty sequence stands for a split."""
         if self._comm is None:
             self._comm = self._parent.Dup()
         # One Allreduce of 16 bytes, in place and with prepared arguments. The minimum of a number and of its negative
@@ -394,7 +396,7 @@ class _CallCheck:
     def _check_counts(self, send_counts: tuple[int, ...], recv_counts: tuple[int, ...]) -> None:
         pairs = zip(self._comm.alltoall(list(send_counts)), recv_counts, strict=True)
         wrong = [(rank, sent, expected) for rank, (sent, expected) in enumerate(pairs) if sent != expected]
-        # All ranks must learn of a mismatch between any two, or the others would start the call.
+        # A mismatch between any two ranks must raise on all ranks, or the others would start the call.
         for receiver, reported in enumerate(self._comm.allgather(wrong[:1])):
             for sender, sent, expected in reported:
                 raise CommunicatorError(

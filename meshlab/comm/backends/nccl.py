@@ -59,7 +59,7 @@ class StreamTimer:
         Parameters
         ----------
         work, barrier : callable
-            Functions that enqueue a call, and a synchronisation of the ranks.
+            Functions that enqueue a call and a barrier.
         mode : {"isolated", "pipelined", "graph"}
             The timing mode, described in `meshlab.comm.MODES`.
         calls, batches : int
@@ -108,7 +108,7 @@ class StreamTimer:
                     work()
             except BaseException as error:
                 # End the capture, or the stream would capture everything that is enqueued later. Ending a capture that
-                # a call has invalidated fails too, and resets the stream all the same.
+                # a call has invalidated fails too, but still resets the stream.
                 with contextlib.suppress(Exception):
                     self._stream.end_capture()
                 if not isinstance(error, Exception):
@@ -120,7 +120,7 @@ class StreamTimer:
             return self._stream.end_capture()
 
     def _back_to_back(self, batch: Callable[[], None], barrier: Work, calls: int, batches: int, warmup: int) -> Timings:
-        """Time consecutive batches without gaps, with one event between each two of them."""
+        """Time consecutive batches without gaps, with one event between neighbouring batches."""
         clock = time.perf_counter_ns
         events = [self._cuda.Event() for _ in range(batches + 1)]
         host = np.empty(batches + 1, dtype=np.int64)
@@ -202,12 +202,12 @@ def open_world(
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except Exception as error:
-        raise CommunicatorError(f"cannot start CUDA: {error}; run meshlab doctor", rank=rank) from error
+        raise CommunicatorError(f"cannot initialise CUDA: {error}; run meshlab doctor", rank=rank) from error
     if device >= count:
         raise CommunicatorError(f"device must be a GPU from 0 to {count - 1}, not {device}", rank=rank)
     cupy.cuda.Device(device).use()
     try:
-        # Communicators split from this one share its resources. Set on the child alone, the option saves no memory.
+        # Communicators split from this one share its resources. Setting the option only on the child saves no memory.
         config = nccl.NCCLConfig(split_share=True)
         comm = nccl.Communicator.init(size, rank, nccl.UniqueId.from_bytes(unique_id), config)
     except Exception as error:
@@ -248,7 +248,7 @@ class _Gpu:
 
 
 class NcclBackend:
-    """One rank's endpoint of a NCCL communicator; implements `meshlab.comm.backend.Backend`.
+    """One rank's endpoint of a NCCL communicator. Implements `meshlab.comm.backend.Backend`.
 
     Calls run on a separate stream. A call waits for earlier work in the user's current stream, and later work in that
     stream waits for the call, so plain CuPy code before and after a call needs no synchronisation.
@@ -290,7 +290,7 @@ class NcclBackend:
         return self.gpu.stream
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
-        """Return an uninitialised array in memory of NCCL, which its kernels on other GPUs can map."""
+        """Return an uninitialised array in memory allocated by NCCL, which NCCL can map on other GPUs."""
         cupy, dtype = load_libraries().cupy, np.dtype(dtype)
         n_bytes = math.prod(shape if isinstance(shape, tuple) else (shape,)) * dtype.itemsize
         if n_bytes == 0:
@@ -400,7 +400,7 @@ class NcclBackend:
             self.comm.destroy()
 
     def abort(self) -> None:
-        """Abort the communicator without waiting for unresponsive peers, and with it all of this process."""
+        """Abort all communicators of this process without waiting for unresponsive peers."""
         # Order matters. The flag comes first, so that no thread enqueues another call. NCCL's abort then waits until no
         # graph contains calls of the communicator, so graphs are deleted before it.
         self.gpu.is_aborted = True
@@ -409,7 +409,7 @@ class NcclBackend:
             self.comm.abort()
 
     def check_alive(self) -> None:
-        """Raise an error after an abort in this process, because calls would return immediately, with any result."""
+        """Raise an error after an abort in this process, because calls would return undefined results immediately."""
         if self.gpu.is_aborted:
             raise CommunicatorError("the communicators of this rank were aborted; call engines.restart()")
 
@@ -420,7 +420,7 @@ class NcclBackend:
         self.wait(event)
 
     def wait(self, event: Any) -> None:
-        """Wait for an event by polling, so that interrupts and errors are noticed.
+        """Wait for an event by polling, so that interrupts and errors can end the wait.
 
         Raises
         ------
@@ -439,8 +439,8 @@ class NcclBackend:
             time.sleep(_PAUSE_S)
 
     def _check(self) -> None:
-        # NCCL may never report the death of a peer: the error stays 0 and the event is never done. The client's
-        # deadline then decides, and sets the abort flag.
+        # NCCL may never report the death of a peer: the error stays 0 and the event is never done. When the client's
+        # deadline expires, the client sets the abort flag.
         code = int(self.comm.get_async_error())
         if code not in (0, 7):  # success, in progress
             reason = str(self.comm.get_last_error() or code)
@@ -464,7 +464,7 @@ class NcclBackend:
 
 
 class _NcclMemory:
-    """A block of memory of NCCL on the current device, freed with the object."""
+    """A block of memory on the current device, allocated by NCCL and freed with the object."""
 
     def __init__(self, n_bytes: int) -> None:
         cupy, _, binding, errors = load_libraries()
@@ -489,7 +489,7 @@ class _NcclCalls:
     def __init__(self, backend: NcclBackend, calls: Sequence[Call], enqueue: Callable[[], object]) -> None:
         self._backend = backend
         self._gpu = backend.gpu
-        self._calls = calls  # keeps the arrays alive, of which `enqueue` has only the pointers
+        self._calls = calls  # keeps the arrays alive, because `enqueue` has only their pointers
         self.enqueue = enqueue
         self._is_barrier = all(call.collective.name == "barrier" for call in calls)
 

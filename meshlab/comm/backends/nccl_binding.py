@@ -15,7 +15,7 @@ from meshlab.errors import CommunicatorError
 __all__ = ["Libraries", "NcclBinder", "Work", "load_libraries"]
 
 _INSTALL = "run pip install '.[cuda12]' or '.[cuda13]', depending on the driver"
-_DTYPES = {"float8_e4m3fn": "Float8e4m3", "float8_e5m2": "Float8e5m2"}  # other names differ only in the capital letter
+_DTYPES = {"float8_e4m3fn": "Float8e4m3", "float8_e5m2": "Float8e5m2"}  # all other names differ only in capitalisation
 _MISSING = ("FunctionNotFoundError", "not found")
 
 Work = Callable[[], object]
@@ -95,7 +95,7 @@ class NcclBinder:
 
     def bind(self, call: Call) -> Work:
         """Return a callable that enqueues a call."""
-        # A partial() and not a lambda, so that C calls C without a Python frame: it is the timed code.
+        # A partial() and not a lambda, so that C calls C without a Python frame, because this is the timed code.
         name = call.collective.name
         if name == "barrier":
             return self.barrier
@@ -115,7 +115,7 @@ class NcclBinder:
         return self._guarded(call, partial(chosen, *arguments, self._comm, self._stream, self._config))
 
     def together(self, works: Sequence[Work]) -> Work:
-        """Return a callable that enqueues several calls as a group, so that none waits for another one of this rank."""
+        """Return a callable that enqueues several calls as a group, so that none waits for another of this rank."""
         start, end = self._binding.group_start, self._binding.group_end
 
         def grouped() -> None:
@@ -123,7 +123,7 @@ class NcclBinder:
             try:
                 for work in works:
                     work()
-            finally:  # an open group would swallow every later call
+            finally:  # a group that stays open would defer every later call
                 end()
 
         return grouped
@@ -204,7 +204,7 @@ class NcclBinder:
         return chosen._to_lowpp()
 
     def simulate_us(self, work: Work) -> float:
-        """Return NCCL's own estimate of a call, in µs."""
+        """Return NCCL's own estimate of the duration of a call, in µs."""
         self._binding.group_start()
         work()
         return float(self._binding.group_simulate_end().estimated_time)

@@ -1,7 +1,7 @@
 """The `threads` backend: one thread per rank in one process, numpy memory, no library.
 
 It is a complete implementation and the reference for the others. It checks that all ranks issue the same call, detects
-deadlocks, can be interrupted, and starts immediately. Its times say nothing about a machine.
+deadlocks, can be interrupted, and starts immediately. Its times do not characterise the machine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["ThreadBackend", "ThreadWorld", "execute"]
 
 
 def execute(calls: Sequence[Call]) -> None:
-    """Execute one collective for all ranks, whose calls match.
+    """Execute one collective for all ranks. Their calls must match.
 
     Examples
     --------
@@ -118,7 +118,7 @@ _RESULTS = {
 
 
 class _PendingOp:
-    """Something that a rank waits for: a collective or a message."""
+    """An operation that a rank waits for: a collective or a message."""
 
     def __init__(self) -> None:
         self.is_done = False
@@ -130,7 +130,7 @@ class _PendingOp:
 
 
 class _PendingCollective(_PendingOp):
-    """A collective, with the calls of the ranks that have entered it. For a split, color and key instead of a call."""
+    """A collective, with one entry per rank that has entered it: a call, or color and key for a split."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ class ThreadWorld:
         ------
         CommunicatorError
             If the calls of ranks do not match.
-            If ranks wait for each other.
+            If ranks deadlock.
             If the group is aborted.
         """
         with self._changed:
@@ -298,7 +298,7 @@ class ThreadWorld:
         collective.finish()
 
     def _post(self, message: _PendingMessage) -> _PendingMessage:
-        # The queue of a pair holds only sends or only receives: as soon as the other side is posted, the oldest leaves.
+        # The queue of a pair holds only sends or only receives, because posting the other side removes the oldest.
         queue = self._messages.setdefault(message.endpoints, deque())
         if not queue or queue[0].sends == message.sends:
             queue.append(message)
@@ -326,8 +326,8 @@ class ThreadWorld:
                     self._changed.wait()
                     self._check_alive()
         finally:
-            # On an interrupt or an abort, withdraw what is unfinished: a later call must not match it, and ranks that
-            # wait for it must learn that it will not finish.
+            # On an interrupt or an abort, withdraw unfinished operations: a later call must not match them, and ranks
+            # that wait for them must be released.
             del self._waiting[rank]
             for op in pending:
                 if not op.is_done:
@@ -396,7 +396,7 @@ def _entry_text(entry: Call | tuple[int | None, int]) -> str:
 
 
 def _mismatched_counts(calls: Sequence[Call]) -> str:
-    """Return which two ranks of an all_to_all_v expect different counts, or an empty string."""
+    """Describe the first two ranks of an all_to_all_v whose counts differ. Return an empty string if all match."""
     for rank, call in enumerate(calls):
         for other, count in enumerate(call.send_counts or ()):
             expected = (calls[other].recv_counts or ())[rank]
@@ -406,7 +406,7 @@ def _mismatched_counts(calls: Sequence[Call]) -> str:
 
 
 class ThreadBackend:
-    """One rank's endpoint of a `ThreadWorld`; implements `meshlab.comm.backend.Backend`."""
+    """One rank's endpoint of a `ThreadWorld`. Implements `meshlab.comm.backend.Backend`."""
 
     xp = np
     device = None

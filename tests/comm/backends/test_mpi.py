@@ -129,7 +129,7 @@ def test_a_prepared_call_is_compared_once(mpi_engines: ml.Engines) -> None:
     assert mpi_engines.run(count_comparisons)["value"].tolist() == [[0, 1, 3]] * 4
 
 
-def test_capabilities_name_what_is_not_part_of_mpi(mpi_engines: ml.Engines) -> None:
+def test_capabilities_list_the_operations_that_mpi_lacks(mpi_engines: ml.Engines) -> None:
     facts = mpi_engines.ranks[0].capabilities.facts
     assert facts["avg"] == "MPI_SUM, then each rank divides"
     assert facts["pre_mul_sum"] == "each rank multiplies, then MPI_SUM"

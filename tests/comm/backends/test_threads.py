@@ -1,4 +1,4 @@
-"""Checks that only the reference backend makes: mismatched calls and deadlocks raise an error."""
+"""Checks that only the reference backend performs: mismatched calls and deadlocks raise an error."""
 
 from __future__ import annotations
 
