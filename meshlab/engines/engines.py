@@ -42,7 +42,7 @@ class Engines:
     ranks : tuple of RankInfo
         Descriptions of the ranks, in rank order: host, pid, versions and capabilities. `restart` replaces the tuple.
     deadline_s : float
-        Maximum time of a call, in seconds, before its ranks count as stuck.
+        Maximum duration of a call, in seconds, before its ranks are considered stuck.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class Engines:
 
     @property
     def client(self) -> Any:
-        """The plain ipyparallel client, so that ``%%px`` works; None for threads."""
+        """The ipyparallel client, for ``%%px`` and direct use. None for threads."""
         return self._rank_set.client
 
     @property
@@ -107,7 +107,7 @@ class Engines:
         pandas.DataFrame
             One row per rank: ``rank``, ``host``, ``pid``, ``backend``, ``library``, ``state``, ``calls`` (collectives
             entered), ``communicators`` (open ones) and ``memory_bytes``. The last two are missing while the ranks are
-            busy, because only the ranks know them.
+            busy, because only idle ranks can report them.
         """
         import pandas as pd
 
@@ -169,16 +169,15 @@ class Engines:
         Parameters
         ----------
         function : callable
-            Its first argument is the rank's `Communicator` along `axis`.
+            The function to call. Its first argument is the rank's `Communicator` along `axis`.
         mesh : DeviceMesh or str, optional
             The mesh that defines the groups. Required unless `axis` is ``"world"``.
         axis : str or sequence of str, default "world"
-            The axis or axes along which the groups are, or the name of a group. Ranks outside the group do not take
-            part.
+            The axis or axes that define the groups, or the name of a group. Ranks outside the group do not take part.
         arguments : tuple, default ()
-            More arguments, the same on every rank.
+            Further arguments, identical on every rank.
         deadline_s : float, optional
-            Maximum time, in seconds. By default the deadline of the engines.
+            Maximum duration, in seconds. By default the deadline of the engines.
         check : bool, default False
             If True, raise the first error of any rank. If False, report errors in the ``error`` column.
 
@@ -196,7 +195,8 @@ class Engines:
             If the engines are busy, broken or closed.
             If an axis of the mesh has a different backend than the engines.
         MeshError
-            If the mesh does not have `world_size` ranks, or no such axis.
+            If the mesh does not have `world_size` ranks.
+            If the mesh does not have the axis.
 
         Examples
         --------
@@ -321,7 +321,7 @@ class Engines:
                     hint=fix,
                 )
 
-    # -- life ----------------------------------------------------------------------------------------------------------
+    # -- lifetime ------------------------------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in the function that the ranks are running.
@@ -433,8 +433,8 @@ class Engines:
     def _open_group_set(self, mesh: DeviceMesh | None, axis: str | Sequence[str]) -> tuple[str, Groups]:
         """Create the communicators of a set of groups unless they are open. Return the set and its name on the ranks.
 
-        Only the client creates and closes communicators, as a round on all ranks. If a rank did it by itself, ranks
-        with different histories would enter different splits and deadlock.
+        Only the client creates and closes communicators, as a round on all ranks. If each rank decided on its own,
+        ranks with different histories would enter different splits and deadlock.
         """
         if mesh is None:
             if axis != WORLD:
@@ -562,20 +562,20 @@ class Lease:
         Parameters
         ----------
         function : callable
-            Its first arguments are the rank's communicators along `axis` and `also`.
+            The function to call. Its first arguments are the rank's communicators along `axis` and `also`.
         mesh : DeviceMesh, optional
             The mesh that defines the groups. Required unless `axis` is ``"world"``.
         axis : str or sequence of str, default "world"
             The axis or axes, or a custom group.
         arguments : tuple, default ()
-            More arguments, the same on every rank.
+            Further arguments, identical on every rank.
         also : sequence of str, default ()
-            More axes, whose communicators follow that of `axis`. Only ranks that are in a group along all of them take
-            part.
+            Further axes, whose communicators follow that of `axis`. Only ranks that are in a group along all of them
+            take part.
         ranks : collection of int, optional
-            Restricts the call to these ranks. By default all ranks take part.
+            The ranks that take part. By default all ranks.
         deadline_s : float, optional
-            Maximum time, in seconds. By default the deadline of the engines.
+            Maximum duration, in seconds. By default the deadline of the engines.
 
         Returns
         -------
@@ -667,9 +667,9 @@ def check_mesh_size(mesh: DeviceMesh, n: int) -> None:
     """Raise a `MeshError` unless the mesh has `n` ranks."""
     if mesh.world_size != n:
         raise MeshError(
-            f"{mesh} is {mesh.world_size} rank{'s' * (mesh.world_size != 1)}, but there {'is' if n == 1 else 'are'} "
+            f"{mesh} has {mesh.world_size} rank{'s' * (mesh.world_size != 1)}, but there {'is' if n == 1 else 'are'} "
             f"{n} engine{'s' * (n != 1)}",
-            hint=f"start {mesh.world_size}, or let an axis fill: DeviceMesh('…=-1', world_size={n})",
+            hint=f"start {mesh.world_size}, or let an axis take all other ranks: DeviceMesh('…=-1', world_size={n})",
         )
 
 

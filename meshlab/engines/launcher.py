@@ -1,4 +1,4 @@
-"""Two ways to get engines: start them on this machine, or attach to engines that another process started."""
+"""Two ways to create engines: start them on this machine, or attach to engines that another process started."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def launch(
     env : mapping of str to str, optional
         Environment variables of the engines, such as ``{"NCCL_ALGO": "Ring"}``. Not supported by threads.
     deadline_s : float, default 30
-        Maximum time of a call, in seconds, before its ranks count as stuck.
+        Maximum duration of a call, in seconds, before its ranks are considered stuck.
     timeout_s : float, default 60
-        Maximum time of the start, in seconds.
+        Maximum start-up time, in seconds.
 
     Returns
     -------
     Engines
-        The running engines. As a context manager it closes them, which also cleans up all processes and files.
+        The running engines. Use them as a context manager to close them, which also cleans up processes and files.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def attach(client: Any, *, deadline_s: float = _DEADLINE_S, timeout_s: float = 6
     client : ipyparallel.Client
         A client that is connected to the engines. One MPI launcher must have started all of them.
     deadline_s : float, default 30
-        Maximum time of a call, in seconds, before its ranks count as stuck.
+        Maximum duration of a call, in seconds, before its ranks are considered stuck.
     timeout_s : float, default 60
         Maximum time, in seconds, that the ranks may take to open their communicator.
 

@@ -23,16 +23,16 @@ from meshlab.errors import EngineError
 
 __all__ = ["LaunchedSet", "find_mpiexec"]
 
-# Every process of a run carries _RUN, by which the reaper finds it. Every process of one set of engines also carries
-# _SET, so that `kill` can end the set and keep the controller.
+# The environment of every process of a run contains _RUN, so that the reaper finds it. That of every process of one set
+# of engines also contains _SET, so that `kill` can stop the set and keep the controller.
 _RUN, _SET = "MESHLAB_RUN", "MESHLAB_SET"
 
 _NOISE = re.compile(r"\[(?:IPEngine|KernelNanny|IPController)[^]]*\]|^\s*$|mpi_(?:rank|size) =|from mpi4py import MPI")
 
 # A wrapper shell appends "pid exit-code" to MESHLAB_EXITS before mpiexec sees the exit and kills the other ranks, so
 # the first line of that file is the culprit. If the rank failed, the shell also sends SIGTERM to mpiexec, which cleans
-# up /tmp on SIGTERM but not after a dead rank. The rank's output goes to a file of ours, because ipyparallel deletes
-# its log on exit; the shell's own "Killed" is discarded, because it would look like output of the rank.
+# up /tmp on SIGTERM but not after a dead rank. The rank's output goes to a separate file, because ipyparallel deletes
+# its log on exit. The shell's own "Killed" is discarded, because it would look like output of the rank.
 _RANK_SHELL = (
     'exec 2>/dev/null; /bin/sh -c "$MESHLAB_TO_LOG" "$@"; code=$?; echo "$$ $code" >>"$MESHLAB_EXITS"; '
     '[ $code -eq 0 ] || [ -z "$MESHLAB_LAUNCHER" ] || kill "$MESHLAB_LAUNCHER"; exit $code'
@@ -68,7 +68,7 @@ def find_mpiexec() -> str:
 
 
 class LaunchedSet(ProcessSet):
-    """Engines on this host with a dedicated controller, started by this process; implements `RankSet`.
+    """Engines on this host with a dedicated controller, started by this process. Implements `RankSet`.
 
     Profile, connection files and logs are in a private folder of the run. The controller listens on the loopback
     device, and every message is signed with a key.
@@ -105,8 +105,8 @@ class LaunchedSet(ProcessSet):
         self._launcher: Any = None
         self._mpiexec = find_mpiexec() if backend == "mpi" else ""
         self._folder = Path(tempfile.mkdtemp(prefix="meshlab-"))
-        # The reaper starts before any other process, so that there is no moment without one. The finalizer runs when
-        # the object is garbage-collected and at exit, whichever comes first, and at most once.
+        # The reaper starts before any other process, so that no process ever runs without one. The finalizer runs when
+        # the object is garbage-collected or at exit, whichever is first, and at most once.
         self._reaper = Reaper(_RUN, self._id, self._folder)
         self._finalizer = weakref.finalize(self, self._reaper.release)
 
@@ -118,7 +118,7 @@ class LaunchedSet(ProcessSet):
                 self._start_controller()
             return self._start_engines(deadline)
         except BaseException:
-            if not self._infos:  # the first start; a failed restart leaves the client usable for another one
+            if not self._infos:  # the first start; after a failed restart, the client can try again
                 self.close()
             raise
 
@@ -217,7 +217,7 @@ class LaunchedSet(ProcessSet):
         return self._folder / f"exits-{self._n_starts}"
 
     def first_exit(self) -> RankExit | None:
-        """Return how the first rank ended, from the record that its wrapper shell wrote."""
+        """Return the exit of the first rank that ended, from the record of its wrapper shell."""
         # ipyparallel's nanny may report the death before the shell has written its line: the shell only continues when
         # the kernel has torn the process down, which takes up to a second with a GPU.
         deadline = time.monotonic() + 1.5
@@ -241,7 +241,7 @@ class LaunchedSet(ProcessSet):
         saved = self._abort_ranks() if self.backend == "nccl" else set()
         doomed = [info for info in self._infos if info.rank not in saved]
         if self.backend == "mpi":
-            # First of all: once mpiexec has seen a dead rank, it no longer removes its files in /tmp.
+            # Before anything else, because once mpiexec has seen a dead rank, it no longer removes its files in /tmp.
             terminate_launchers(marked_processes(_SET, self._set_mark))
         for info in doomed:
             with contextlib.suppress(ProcessLookupError):
@@ -285,7 +285,7 @@ class LaunchedSet(ProcessSet):
         return self._folder / f"log-{self._n_starts}"
 
     def _debug_file(self) -> dict[str, str]:
-        """Send NCCL's debug output to one file per process, apart from the output of the ranks."""
+        """Send NCCL's debug output to one file per process, separate from the output of the ranks."""
         is_debug = "NCCL_DEBUG" in self._env and "NCCL_DEBUG_FILE" not in self._env
         return {"NCCL_DEBUG_FILE": str(self._folder / "nccl-%p.log")} if is_debug else {}
 
@@ -314,7 +314,7 @@ class LaunchedSet(ProcessSet):
         return [info.pid for info in self._infos if psutil.pid_exists(info.pid)]
 
     def close(self) -> None:
-        """Ask engines and controller to shut down, wait up to a second, and let the reaper do the rest."""
+        """Request a shutdown of engines and controller, wait up to a second, and let the reaper do the rest."""
         if not self._finalizer.alive:
             return
         if self._client is not None:

@@ -16,7 +16,7 @@ __all__ = ["USABLE", "check_host_memory", "free_bytes", "host_free_bytes", "loca
 
 
 USABLE = 0.8
-"""Fraction of the free memory that buffers may use. Communication libraries need some for themselves."""
+"""Fraction of the free memory that buffers may use. Communication libraries need some of it themselves."""
 
 _RANK_BYTES = 100 << 20  # memory of an idle rank: Python, its packages, MPI
 
@@ -85,7 +85,7 @@ def free_bytes(comm: Any) -> tuple[bool, int]:
     Returns
     -------
     is_shared : bool
-        True for host memory, which all ranks of the host share. False for the memory of a GPU, which has one rank.
+        True for host memory, which all ranks of the host share. False for GPU memory, which one rank uses.
     n_bytes : int
         The free memory, in bytes.
     """
@@ -96,7 +96,7 @@ def free_bytes(comm: Any) -> tuple[bool, int]:
 
 
 def local_buffer_bytes(engines: Engines) -> int | None:
-    """Return the memory that buffers of one rank may use, if it is known without asking the ranks.
+    """Return the memory that buffers of one rank may use, if it is known without querying the ranks.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Engines without a controller: processes that mpiexec or srun started together. Rank 0 is also the client.
 
 Every process calls `join`. Rank 0 gets `Engines`, and the other ranks serve it until the engines are closed. Tasks and
-replies travel over a separate communicator, which is idle while rank 0 measures.
+replies are sent over a separate communicator, which is idle while rank 0 measures.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _LAUNCHERS = (
 
 
 def launched_as(environ: Mapping[str, str] | None = None) -> tuple[int, int] | None:
-    """Return rank and size of this process if mpiexec or srun started several processes.
+    """Return the rank of this process and the number of processes, if mpiexec or srun started several.
 
     Parameters
     ----------
@@ -54,7 +54,8 @@ def launched_as(environ: Mapping[str, str] | None = None) -> tuple[int, int] | N
     Returns
     -------
     rank, size : int
-        The position of this process. None instead of the pair if it was started without a launcher.
+        The rank of this process, and the number of processes. None instead of the pair if there is no launcher, or only
+        one process.
 
     Examples
     --------
@@ -74,10 +75,10 @@ def join(*, backend: str = "auto", deadline_s: float = 30.0) -> Engines | None:
     Parameters
     ----------
     backend : {"auto", "nccl", "mpi"}, default "auto"
-        The backend that moves the data. ``"auto"`` selects ``"nccl"`` if every rank has a GPU for itself and the
-        required packages are installed, else ``"mpi"``.
+        The backend that moves the data. ``"auto"`` selects ``"nccl"`` if every rank has its own GPU and the required
+        packages are installed, else ``"mpi"``.
     deadline_s : float, default 30
-        Maximum time of a call, in seconds, before its ranks count as stuck.
+        Maximum duration of a call, in seconds, before its ranks are considered stuck.
 
     Returns
     -------
@@ -117,7 +118,7 @@ def join(*, backend: str = "auto", deadline_s: float = 30.0) -> Engines | None:
 
 
 def _open(world: Any, control: Any, backend: str) -> Backend:
-    """Return the backend that moves the data: MPI's world, or NCCL, whose unique id travels over MPI."""
+    """Return the backend that moves the data: MPI's world, or NCCL, whose unique id is exchanged over MPI."""
     from meshlab.engines.launcher import count_gpus
 
     hosts = control.allgather(socket.gethostname())
@@ -169,7 +170,7 @@ def _settle(future: Future[Reply], reply: Reply) -> None:
 
 
 class MpiWorldSet:
-    """The ranks as seen from rank 0; implements `meshlab.engines.rounds.RankSet`.
+    """The ranks as seen from rank 0. Implements `meshlab.engines.rounds.RankSet`.
 
     A single thread sends the tasks of a round, runs rank 0's task and collects the replies. So MPI is called from one
     thread at a time, which is all that some MPI libraries support.
@@ -209,7 +210,7 @@ class MpiWorldSet:
         while task is not None:
             own: tuple[str, tuple[Any, ...], Future[Reply]] | None = None
             waiting: dict[int, Future[Reply]] = {}
-            # Send the tasks of all other ranks before running the own one: it may wait for them in a collective. The
+            # Send the tasks of all other ranks before running rank 0's, which may wait for them in a collective. The
             # end of a round is not marked in the queue, but its tasks follow each other immediately.
             while task is not None:
                 rank, method, arguments, future = task
@@ -250,8 +251,8 @@ class MpiWorldSet:
         """Do nothing: only the launcher can send signals to processes on all hosts."""
 
     def kill(self) -> None:
-        """Abandon the ranks and release the callers that wait for them. `close` ends the processes."""
-        # Not here, because MPI_Abort ends this process too, and the caller may still want to save its results.
+        """Abandon the ranks and release the callers that wait for them. `close` stops the processes."""
+        # Not here, because MPI_Abort stops this process too, and the caller may still have results to save.
         self._is_broken = True
         for future in list(self._pending):
             with contextlib.suppress(InvalidStateError):

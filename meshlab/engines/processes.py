@@ -59,7 +59,7 @@ def make_cluster(profile: Path, name: str, launcher: str) -> Any:
 
 
 class ProcessSet:
-    """The common part of all rank sets that run in ipyparallel engines."""
+    """Base class of the rank sets that run in ipyparallel engines."""
 
     def __init__(self, size: int, backend: str) -> None:
         self.size = size
@@ -77,7 +77,7 @@ class ProcessSet:
         return self._client
 
     def _open_ranks(self, configs: Mapping[int, WorkerConfig], timeout_s: float) -> tuple[RankInfo, ...]:
-        """Make every engine a rank, and find out which engine is which rank."""
+        """Make every engine a rank, and determine the rank of each engine."""
         # Send all requests before waiting for any reply, because opening a communicator blocks until every rank joins.
         self._views, self._pending = {}, {}
         opened = [(engine, self._view(engine).apply_async(open_worker, config)) for engine, config in configs.items()]
@@ -165,7 +165,7 @@ class ProcessSet:
 
 
 class AttachedSet(ProcessSet):
-    """Engines that another process started, reached through their client; implements `RankSet`.
+    """Engines that another process started, reached through their client. Implements `RankSet`.
 
     They are never killed or shut down.
 
@@ -188,7 +188,7 @@ class AttachedSet(ProcessSet):
             raise EngineError("the client has no engines", hint="start engines, wait for them, and attach again")
         self.size = len(ids)
         with tempfile.TemporaryDirectory(prefix="meshlab-") as folder:
-            # Ranks on this host map the file before the folder is removed. Other hosts do not see it.
+            # Ranks on this host map the file before the folder is removed. It does not exist on other hosts.
             counts = self._share_counts(Path(folder) / "calls")
             infos = self._open_ranks(dict.fromkeys(ids, WorkerConfig("mpi", counts)), timeout_s)
         if {info.host for info in infos} != {socket.gethostname()}:

@@ -1,4 +1,4 @@
-"""The reaper: a small process that cleans up after a client, however the client ends.
+"""The reaper: a small process that cleans up after a client, regardless of how the client exits.
 
 Engines outlive their client if nothing stops them. The client runs this file as a separate process and holds the other
 end of its standard input. When that pipe closes, the reaper kills every process of the run and removes the run's files.
@@ -91,7 +91,7 @@ class Reaper:
 
 
 def marked_processes(variable: str, value: str) -> list[psutil.Process]:
-    """Return this user's processes whose environment sets `variable` to `value`, without the calling process."""
+    """Return this user's processes whose environment sets `variable` to `value`, except the calling process."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -146,7 +146,7 @@ def kill_processes(variable: str, value: str, timeout_s: float = 2.0) -> list[st
     while n_empty < 2 and time.monotonic() < deadline:
         processes = marked_processes(variable, value)
         n_empty = 0 if processes else n_empty + 1
-        for process in processes:  # before any of them dies, because /proc forgets the mappings of a dead process
+        for process in processes:  # before any of them dies, because /proc has no mappings of a dead process
             files.update(shared_memory_files(process.pid))
         for process in processes:
             with contextlib.suppress(psutil.Error):

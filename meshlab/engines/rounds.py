@@ -107,12 +107,12 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class RankExit:
-    """How a rank ended.
+    """The exit of a rank.
 
     Parameters
     ----------
     rank : int or None
-        The global rank. None if only the end of the set is known.
+        The global rank. None if it is only known that the set has exited.
     how : str
         A description, such as "killed by signal 9" or "exited with code 3".
     """
@@ -143,7 +143,7 @@ class RankSet(Protocol):
         """Return the number of collectives that each rank has entered, in rank order. -1 means unknown."""
 
     def first_exit(self) -> RankExit | None:
-        """Return how the first rank ended, or None if all ranks are running."""
+        """Return the exit of the first rank that ended, or None if all ranks are running."""
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt on every rank, as soon as it executes Python code."""
@@ -238,7 +238,7 @@ class Round:
                 raise self._rank_died(rank) from None
             else:
                 # An error on one rank is an ordinary result if the others finish too. But they may be blocked in a
-                # collective that this rank will never enter, and waiting until the full deadline would add no
+                # collective that this rank will never enter, and waiting for the full deadline would add no
                 # information.
                 if replies[rank].error is not None and first_error is None:
                     first_error = replies[rank]
@@ -300,7 +300,7 @@ class Round:
         return [group for group in members.values() if not set(waiting).isdisjoint(group)]
 
     def _calls_in_round(self, ranks: Sequence[int]) -> dict[int, int]:
-        """Return the number of collectives that each rank has entered in this round; -1 means unknown."""
+        """Return the number of collectives that each rank has entered in this round, or -1 if unknown."""
         # Differences to the start of the round, because ranks of different groups entered different numbers before.
         counts = self._set.calls()
         return {
@@ -310,7 +310,7 @@ class Round:
 
 
 def _behind(counts: Mapping[int, int]) -> list[int]:
-    """Return the ranks with the fewest calls; none if all counts are equal, or if one is unknown."""
+    """Return the ranks with the fewest calls, or an empty list if all counts are equal or one is unknown."""
     fewest = min(counts.values())
     behind = [rank for rank, count in counts.items() if count == fewest]
     return behind if fewest >= 0 and len(behind) < len(counts) else []

@@ -19,7 +19,7 @@ _Task = tuple[str, tuple[Any, ...], "Future[Reply]"] | None
 
 
 class ThreadSet:
-    """One thread per rank; implements `meshlab.engines.rounds.RankSet`.
+    """One thread per rank. Implements `meshlab.engines.rounds.RankSet`.
 
     A thread cannot be killed. After `kill`, a thread that does not return is abandoned, and `start` creates new ones.
 
@@ -85,7 +85,7 @@ class ThreadSet:
                 self._was_interrupted = True
 
     def kill(self) -> None:
-        """Release the threads that wait, ask all of them to stop, and abandon those that do not."""
+        """Release the waiting threads, request all threads to stop, and abandon those that do not."""
         self._world.abort()
         for thread in self._threads:
             thread.tasks.put(None)
@@ -117,7 +117,7 @@ class _RankThread(threading.Thread):
         super().__init__(name=f"meshlab rank {worker.rank}", daemon=True)
         self.tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._worker = worker
-        self._door = threading.Lock()
+        self._state_lock = threading.Lock()
         self._is_working = False
 
     def run(self) -> None:
@@ -136,12 +136,12 @@ class _RankThread(threading.Thread):
         except KeyboardInterrupt:
             pass  # it was raised just before or after the part of `serve` that catches it
         # Python raises an asynchronous exception at some later bytecode. `interrupt` sets it only while it holds the
-        # door and sees _is_working, so once this thread has held the door and cleared the flag, no exception is
+        # lock and _is_working is set, so once this thread has held the lock and cleared the flag, no exception is
         # pending. It is raised in this loop at the latest, not while the reply is delivered or the next task is
         # fetched.
         while self._is_working:
             try:
-                with self._door:
+                with self._state_lock:
                     self._is_working = False
             except KeyboardInterrupt:
                 reply = interrupted
@@ -149,7 +149,7 @@ class _RankThread(threading.Thread):
 
     def interrupt(self) -> bool:
         """Raise KeyboardInterrupt in the current task. Return False if the thread is idle."""
-        with self._door:
+        with self._state_lock:
             is_working = self._is_working and self.ident is not None
             if is_working:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(

@@ -98,8 +98,8 @@ class Worker:
 
     def abort(self) -> None:
         """Abort all communicators without waiting for other ranks."""
-        # Aborting one NCCL communicator stops all of this rank, but each one keeps its GPU memory until it is aborted
-        # itself.
+        # Aborting one NCCL communicator stops all communicators of this rank, but each one keeps its GPU memory until
+        # it is aborted itself.
         for communicator in self._communicators.values():
             communicator.abort()
         self._communicators = {}
@@ -213,7 +213,7 @@ def _create_worker(config: WorkerConfig) -> Worker:
 
 
 def _shared_counts(path: str | None, size: int) -> MutableSequence[int]:
-    # On another host than the client's the file does not exist, and -1 reports that the counts are unknown.
+    # On hosts other than the client's, the file does not exist, and -1 indicates that the counts are unknown.
     if path is None or not Path(path).exists():
         return [-1] * size + [0]
     with Path(path).open("r+b") as file:

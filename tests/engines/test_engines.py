@@ -100,7 +100,7 @@ def test_verify_finds_a_group_with_the_wrong_ranks(thread_engines: ml.Engines, m
 
 
 def test_a_mesh_of_a_different_size_is_rejected(engines: ml.Engines) -> None:
-    with pytest.raises(MeshError, match=r"tp=8 is 8 ranks, but there are 4 engines; start 8, or let an axis fill"):
+    with pytest.raises(MeshError, match="tp=8 has 8 ranks, but there are 4 engines; start 8, or let an axis take"):
         engines.run(lambda comm: 1, ml.DeviceMesh("tp=8"), axis="tp")
 
 

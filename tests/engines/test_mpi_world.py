@@ -67,7 +67,7 @@ def test_a_benchmark_under_mpiexec_gives_the_same_frames(tmp_path: Path) -> None
 def test_a_mesh_of_a_different_size_is_reported_once_and_no_rank_hangs() -> None:
     done = mpiexec(2, "-m", "meshlab", "bench", "--mesh", "tp=4", "--sizes", "1K")
     assert done.returncode != 0
-    assert done.stderr.count("tp=4 is 4 ranks, but there are 2 engines") == 1
+    assert done.stderr.count("tp=4 has 4 ranks, but there are 2 engines") == 1
 
 
 def test_an_error_of_the_client_releases_the_other_ranks() -> None:

@@ -1,4 +1,4 @@
-"""Clean-up: no process, shared-memory file or folder remains, however the client ends.
+"""Clean-up: no process, shared-memory file or folder remains, regardless of how the client exits.
 
 The tests look only at processes and files of their own run, because other runs may be active on the same machine, and
 wait for conditions with a generous deadline, because the machine may be busy.
@@ -22,7 +22,7 @@ from meshlab.engines.reaper import marked_processes
 
 PATIENCE_S = 60.0
 
-# Hydra writes a file to /tmp, whatever TMPDIR is. Its name is known only to the proxy that created it, so the client
+# Hydra writes a file to /tmp, regardless of TMPDIR. Only the proxy that created the file has its name, so the client
 # finds it in the memory of the proxy.
 CLIENT = """
 import json, os, re, sys, time
