@@ -53,7 +53,7 @@ def axis_label(
     axis : str
         The axis or group set.
     grouping : {"together", "alone", "pairs"}, optional
-        The ranks that worked at the same time.
+        The ranks that were active at the same time.
     concurrent_axis, concurrent_collective : str, optional
         The axis that was busy at the same time, and its collective.
 
@@ -77,7 +77,7 @@ LABELLED = ("axis", "grouping", "concurrent_axis", "concurrent_collective")
 
 
 def axis_labels(results: pd.DataFrame) -> pd.Series[str]:
-    """Return the axis label of every row; missing where the axis is.
+    """Return the axis label of every row, or a missing value for rows without an axis.
 
     Examples
     --------
@@ -118,9 +118,9 @@ def is_wrong(results: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 def where_text(results: pd.DataFrame) -> str:
-    """Describe the measured system, for a title; numbers from a CPU are always labelled as such.
+    """Describe the measured system, for a title. Numbers from a CPU are always labelled as such.
 
-    The label in ``results.attrs["where"]`` comes first. If it does not mention the CPU, the column ``source`` adds it.
+    The label in ``results.attrs["where"]`` has priority. If it does not mention the CPU, the column ``source`` adds it.
 
     Examples
     --------
@@ -162,7 +162,7 @@ def _constant(results: pd.DataFrame, column: str) -> str:
 
 
 def describe_groups(results: pd.DataFrame) -> str:
-    """Describe the axis and its groups, such as "tp (2 groups of 4)"; empty if the rows differ in that."""
+    """Describe the axis and its groups, such as "tp (2 groups of 4)". Return "" if the rows differ in them."""
     labels = axis_labels(results)
     n_ranks, groups = _constant(results, "n_ranks"), results["group"].nunique()
     if labels.isna().all():

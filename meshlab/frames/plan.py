@@ -1,4 +1,4 @@
-"""Plans as data: a plan is a product of choices, and a step is one point of that product."""
+"""Plans as data. A plan is a product of choices, and a step is one point of that product."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ GROUPINGS: dict[Grouping, str] = {
     "alone": "one group at a time, with the other ranks idle",
     "pairs": "every two ranks of a group, in rounds of pairs that share no rank",
 }
-"""The ranks that work at the same time, with a description of each choice."""
+"""The choices for the ranks that are active at the same time, with their descriptions."""
 
 PAIRED = ("send", "send_recv")
 """The collectives that pairs support: one message, or one in each direction at the same time."""
@@ -58,14 +58,14 @@ PAIRED = ("send", "send_recv")
 
 @dataclass(frozen=True, slots=True)
 class MeasuredGroup:
-    """The ranks behind one row of the results: a group, or a pair of ranks of a group.
+    """The ranks that one row of the results describes: a group, or a pair of ranks of a group.
 
     Parameters
     ----------
     name : str
-        Name of the group; for a pair, the group that both ranks belong to.
+        Name of the group. For a pair, the group that both ranks belong to.
     ranks : tuple of int
-        Global ranks, in group order; for a pair, the sender first.
+        Global ranks, in group order. For a pair, the sender first.
     is_pair : bool, default False
         True if the ranks are a pair.
     """
@@ -88,13 +88,13 @@ class Step:
     collective : str
         Name of the collective or of a user-defined function.
     op : str or None
-        The reduce operation; None if nothing is reduced.
+        The reduce operation. None if nothing is reduced.
     dtype : str or None
-        NumPy name of the element type; None for a function.
+        NumPy name of the element type. None for a function.
     root : int or None
-        The root, as a rank of the group; None for collectives without a root.
+        The root, as a rank of the group. None for collectives without a root.
     in_place : bool or None
-        Whether input and output share memory; None for a function.
+        Whether input and output share memory. None for a function.
     mode : {"isolated", "pipelined", "graph"}
         The way to time the calls, see `meshlab.comm.MODES`.
     axis : str
@@ -102,11 +102,11 @@ class Step:
     n_ranks : int
         Number of ranks per group, or 2 for pairs.
     count : int or None
-        The count argument of the call, in elements; None for a function.
+        The count argument of the call, in elements. None for a function.
     size_bytes : int or None
-        Message size in bytes, S of nccl-tests; None for a function.
+        Message size in bytes, S of nccl-tests. None for a function.
     grouping : {"together", "alone", "pairs"}, default "together"
-        The ranks that work at the same time.
+        The ranks that are active at the same time.
     number : int, default 0
         Index of the round of pairs, from 0.
     concurrent_axis : str, optional
@@ -141,7 +141,7 @@ class Step:
 
     @property
     def buffer_bytes(self) -> int:
-        """Memory of one rank's buffers, in bytes; 0 for a function, which allocates its own."""
+        """Memory of one rank's buffers, in bytes. 0 for a function, which allocates its own."""
         if self.count is None or self.dtype is None:
             return 0
         row = find_collective(self.collective)
@@ -193,7 +193,7 @@ def pairs_of_round(n: int, number: int) -> list[tuple[int, int]]:
     turn, is_back = number % rounds, number >= rounds
     # The ranks 0 … m - 1 rotate on a circle of odd length m, and rank m is fixed. Two ranks of the circle meet in the
     # round with a + b = 2·turn (mod m), which leaves the rank a = turn for rank m. Doubling is one-to-one modulo an odd
-    # number, so every pair has exactly one round. If n is odd, there is no rank m, and its partner pauses.
+    # number, so every pair meets in exactly one round. If n is odd, there is no rank m, and its partner is idle.
     m = n - 1 + n % 2
     pairs = [(turn, m)] + [((turn + i) % m, (turn - i) % m) for i in range(1, (m + 1) // 2)]
     forward = [(min(pair), max(pair)) for pair in pairs if max(pair) < n]
@@ -201,7 +201,7 @@ def pairs_of_round(n: int, number: int) -> list[tuple[int, int]]:
 
 
 def expand_steps(plan: Plan, mesh: DeviceMesh) -> tuple[Step, ...]:
-    """Expand a plan into its steps on a mesh; see `Plan.steps`."""
+    """Expand a plan into its steps on a mesh. See `Plan.steps`."""
     _check_concurrent(plan, mesh)
     # An ordered set of steps without their index, because points may coincide: small sizes round to the same count, and
     # the baselines of a concurrent axis may be in the plan already.
@@ -259,7 +259,7 @@ def _check_same_ranks(mesh: DeviceMesh, axis: str, other: str) -> None:
 
 
 def _fits(name: str, grouping: Grouping, number: int, n: int) -> bool:
-    """Return whether a collective is measured in a round. Only send needs the rounds in the opposite direction."""
+    """Return True if a collective is measured in a round. Only send needs the rounds in the opposite direction."""
     if grouping == "pairs":
         return name in PAIRED and (name == "send" or number < n_rounds(n))
     return name != "send"
@@ -293,7 +293,7 @@ def _point(
 
 def _with_concurrent(plan: Plan, mesh: DeviceMesh, step: Step, point: Sequence[object]) -> Iterator[Step]:
     """Yield the other axis in isolation, and then both axes at the same time."""
-    # The baselines directly precede the concurrent step, so that a drift of the clocks affects all three alike.
+    # The baselines directly precede the concurrent step, so that a drift of the clocks affects all three equally.
     dtype, op, mode, in_place, size = point
     for axis, name in plan.concurrent:
         if axis == step.axis:
@@ -316,12 +316,12 @@ class Sampling:
 
     Sampling stops when the 95 % interval of the median is narrow enough, or when the time or the batches run out. All
     ranks decide from the same times, so they stop at the same batch. An interval that is checked repeatedly is
-    sometimes narrow by chance, which makes this stopping rule slightly optimistic; `min_batches` limits the effect.
+    sometimes narrow by chance, which makes this stopping rule slightly optimistic. `min_batches` limits the effect.
 
     Parameters
     ----------
     precision : float, default 0.05
-        Relative half-width of the interval, as a share of the median, at which sampling stops.
+        Half-width of the interval, relative to the median, at which sampling stops.
     min_batches : int, default 30
         Minimum number of batches, unless the time runs out first. An interval needs 6.
     max_batches : int, default 200
@@ -405,7 +405,7 @@ class Plan:
     check : bool, default True
         Whether to compare the result of each step with the expected result, outside the timed part.
     grouping : str or sequence of str, default "together"
-        The ranks that work at the same time: ``"together"`` (all groups of an axis), ``"alone"`` (one group at a
+        The ranks that are active at the same time: ``"together"`` (all groups of an axis), ``"alone"`` (one group at a
         time), ``"pairs"`` (every two ranks of a group, with ``"send"`` or ``"send_recv"``).
     concurrent : mapping of str to str, optional
         Collectives that other axes run at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size and
@@ -423,7 +423,7 @@ class Plan:
     ------
     BenchError
         If a choice has no value, or an unknown one.
-        If collectives, groupings and placements do not go together.
+        If collectives, groupings and placements are incompatible.
     CommunicatorError
         If a collective, an element type or an operation is unknown.
     ParseError
@@ -655,7 +655,7 @@ def _several(value: Any) -> tuple[Any, ...]:
 
 
 def _name(one: str | Function, named: dict[str, Function | None]) -> str:
-    """Return the name of a collective or of a function; a function is added to `named`."""
+    """Return the name of a collective or of a function. Add a function to `named`."""
     if isinstance(one, str):
         return one
     if not callable(one):

@@ -22,7 +22,7 @@ _HOME = re.compile(r"(/home/|/Users/)[^/\s:]+")
 
 
 class Redactor:
-    """Replace names by keyed hashes. The key is random and not stored, so trying names does not reverse a hash.
+    """Replaces names by keyed hashes. The key is random and not stored, so a hash cannot be reversed by trying names.
 
     Parameters
     ----------
@@ -51,14 +51,14 @@ class Redactor:
         self._names = re.compile(rf"(?<![\w-])(?:{'|'.join(longest_first) or '(?!)'})(?![\w-])")
 
     def text(self, text: str) -> str:
-        """Return a string with hashes instead of names."""
+        """Return a string in which hashes replace the names."""
         text = _UUID.sub(lambda found: f"{found[1]}-{self._hash(found[0])}", text)
         text = _HOME.sub(r"\1user", text)
         text = self._names.sub(lambda found: f"{self._kinds[found[0]]}-{self._hash(found[0])}", text)
         return _ADDRESS.sub(lambda found: f"address-{self._hash(found[0])}", text)
 
     def anything(self, value: Any) -> Any:
-        """Return nested dicts, lists and strings with hashes instead of names. Other values are not changed."""
+        """Return nested dicts, lists and strings in which hashes replace the names. Other values are unchanged."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -72,7 +72,7 @@ class Redactor:
 
 
 def redact(run: RunData) -> RunData:
-    """Return a copy of a run with hashes instead of names; see `RunData.redacted`."""
+    """Return a copy of a run with hashes instead of names. See `RunData.redacted`."""
     redactor = Redactor(run.hosts, [_user(), Path.home().name])
     frames = []
     for frame in (run.results, run.samples):

@@ -1,4 +1,4 @@
-"""RunData: all data of a benchmark run, as a plain value. It grows while a run measures."""
+"""RunData: all data of a benchmark run, as a plain value. It grows while the run measures."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Progress:
     done, total : int
         Number of steps, over all launches.
     step : str
-        The step that is being measured; empty if there is none.
+        The step that is being measured. Empty if there is none.
     elapsed_s, left_s : float
         Time so far, and the estimated time left, in seconds.
     """
@@ -75,10 +75,10 @@ class Progress:
 
 
 class RunData:
-    """A benchmark run as data: its rows and samples, where they were measured, and how the run ended.
+    """A benchmark run as data: its rows and samples, the measured system, and the final state of the run.
 
-    `Run.load` and `RunData.load` read one from a folder. A live `Run` is a RunData that still grows. Everything that
-    takes a run takes this: plots, reports, comparisons and analyses.
+    `Run.load` and `RunData.load` read one from a folder. A live `Run` is a RunData that still grows. All functions that
+    accept a run accept a RunData: plots, reports, comparisons and analyses.
 
     Parameters
     ----------
@@ -97,9 +97,9 @@ class RunData:
     error : MeshlabError, optional
         The reason why the run failed.
     started_at : str, optional
-        Start time in UTC, in ISO format; now by default.
+        Start time in UTC, in ISO format. By default the current time.
     elapsed_s : float, default 0
-        Time that the run has taken so far, in seconds.
+        Duration of the run so far, in seconds.
     n_done : int, default 0
         Number of finished steps, over all launches.
     hosts : sequence of str, default ()
@@ -183,7 +183,7 @@ class RunData:
         self.log.append(f"{datetime.now(UTC):%H:%M:%S} {message}")
 
     def add(self, rows: Sequence[Row], samples: Sequence[Columns], *, launch: int | None = None) -> None:
-        """Append rows and samples; `launch` is their launch, if they do not have that column yet."""
+        """Append rows and samples. `launch` is their launch, if they do not have that column yet."""
         if launch is not None:
             rows = [{**row, "launch": launch} for row in rows]
             samples = [{**part, "launch": np.full(len(part["batch"]), launch)} for part in samples]
@@ -207,8 +207,8 @@ class RunData:
     def results(self) -> pd.DataFrame:
         """One row per launch, step and group, as far as measured; `meshlab.describe` explains the columns."""
         fixed = {"run_id": self.run_id, "source": self.source, "mesh_fingerprint": self.mesh.fingerprint}
-        # A frame is built only if there are new rows: a live view asks for it several times per step. The caller gets a
-        # copy, so that changes to it do not affect the run.
+        # A frame is built only if there are new rows, because a live view requests it several times per step. The
+        # caller gets a copy, so that changes to it do not affect the run.
         with self._lock:
             known = self._frames.get("results")
             if known is None or known[0] != len(self._rows):
@@ -251,7 +251,7 @@ class RunData:
 
     @property
     def alert(self) -> str:
-        """A message about wrong results; empty if there are none."""
+        """A message about wrong results. Empty if there are none."""
         with self._lock:
             wrong, total = list(self._wrong), len(self._rows)
         if not wrong:
@@ -282,37 +282,37 @@ class RunData:
     # -- analyses ------------------------------------------------------------------------------------------------------
 
     def spikes(self) -> pd.DataFrame:
-        """Return the batches that took far longer than the others; see `meshlab.analysis.find_spikes`."""
+        """Return the batches that took far longer than the others. See `meshlab.analysis.find_spikes`."""
         from meshlab.analysis.stragglers import find_spikes
 
         return find_spikes(self)
 
     def stragglers(self) -> pd.DataFrame:
-        """Return how late each rank enters the collectives; see `meshlab.analysis.find_stragglers`."""
+        """Return the lateness of each rank in the collectives. See `meshlab.analysis.find_stragglers`."""
         from meshlab.analysis.stragglers import find_stragglers
 
         return find_stragglers(self)
 
     def contention(self) -> pd.DataFrame:
-        """Compare groups that run together with one group at a time; see `meshlab.analysis.contention`."""
+        """Compare groups that run together with one group at a time. See `meshlab.analysis.contention`."""
         from meshlab.analysis.concurrency import contention
 
         return contention(self)
 
     def interference(self) -> pd.DataFrame:
-        """Compare an axis with and without concurrent traffic on another; see `meshlab.analysis.interference`."""
+        """Compare an axis with and without concurrent traffic on another. See `meshlab.analysis.interference`."""
         from meshlab.analysis.concurrency import interference
 
         return interference(self)
 
     def pairs(self) -> pd.DataFrame:
-        """Return every measured pair of ranks, the slowest first; see `meshlab.analysis.pair_table`."""
+        """Return every measured pair of ranks, the slowest first. See `meshlab.analysis.pair_table`."""
         from meshlab.analysis.pairs import pair_table
 
         return pair_table(self)
 
     def matrix(self, collective: str = "send_recv", **choice: Any) -> pd.DataFrame:
-        """Return the measured pairs as a matrix; see `meshlab.analysis.pair_matrix`.
+        """Return the measured pairs as a matrix. See `meshlab.analysis.pair_matrix`.
 
         Examples
         --------
@@ -331,13 +331,13 @@ class RunData:
         return pair_matrix(self, collective, **choice)
 
     def to_nccl_tests(self) -> str:
-        """Return the results as text in the layout of nccl-tests; see `meshlab.nccl_tests.write`."""
+        """Return the results as text in the layout of nccl-tests. See `meshlab.nccl_tests.write`."""
         from meshlab.nccl_tests.writer import write
 
         return write(self.results)
 
     def plot(self, **options: Any) -> Axes:
-        """Draw bandwidth over message size; see `meshlab.plots.bandwidth`, which takes the options."""
+        """Draw bandwidth over message size. See `meshlab.plots.bandwidth`, which takes the options."""
         from meshlab.plots.curves import bandwidth as plot_bandwidth
 
         return plot_bandwidth(self, **options)
@@ -345,7 +345,7 @@ class RunData:
     # -- files ---------------------------------------------------------------------------------------------------------
 
     def save(self, folder: str | Path, *, overwrite: bool = False, redact: bool = False) -> Path:
-        """Write the run to a folder: frames as Parquet and CSV, everything else as JSON.
+        """Write the run to a folder, with the frames as Parquet and CSV and everything else as JSON.
 
         Parameters
         ----------

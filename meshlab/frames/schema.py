@@ -47,7 +47,7 @@ class Column:
     dtype : str
         The pandas dtype. All dtypes in use support missing values.
     text : str
-        One-sentence description of the values.
+        Short description of the values.
     """
 
     name: str
@@ -67,12 +67,12 @@ SAMPLES = _columns(
     (
         "grouping",
         "string",
-        "The ranks that worked at the same time: together (all groups of the axis), alone (one group), or pairs.",
+        "The ranks that were active at the same time: together (all groups of the axis), alone (one group), or pairs.",
     ),
-    ("concurrent_axis", "string", "The axis that was busy at the same time; missing if there was none."),
-    ("group", "string", "Name of the group; for pairs, the group that both ranks belong to."),
-    ("src_rank", "Int64", "Global rank of a pair's sender; missing unless pairs were measured."),
-    ("dst_rank", "Int64", "Global rank of a pair's receiver; missing unless pairs were measured."),
+    ("concurrent_axis", "string", "The axis that was busy at the same time. Missing if there was none."),
+    ("group", "string", "Name of the group. For pairs, the group that both ranks belong to."),
+    ("src_rank", "Int64", "Global rank of a pair's sender. Missing unless pairs were measured."),
+    ("dst_rank", "Int64", "Global rank of a pair's receiver. Missing unless pairs were measured."),
     ("rank", "Int64", "Global rank."),
     ("batch", "Int64", "Index of the batch, from 0, warm-up included."),
     ("calls", "Int64", "Number of calls in the batch."),
@@ -81,7 +81,7 @@ SAMPLES = _columns(
     (
         "start_offset_us",
         "float64",
-        "Start of this rank minus the start of the first rank of the group, in µs; a function starts with its first "
+        "Start of this rank minus the start of the first rank of the group, in µs. A function starts with its first "
         "collective. Missing unless starts were aligned.",
     ),
     ("is_warmup", "boolean", "True for batches that are excluded from all statistics."),
@@ -95,25 +95,25 @@ RESULTS = _columns(
     ("step", "Int64", "Index of the step in the plan, from 0."),
     ("source", "string", "The meshlab backend (nccl, mpi, threads) or the tool (nccl-tests) that measured the row."),
     ("collective", "string", "Name of the collective, in snake case, or of a user-defined function."),
-    ("op", "string", "The reduce operation; missing if nothing is reduced."),
+    ("op", "string", "The reduce operation. Missing if nothing is reduced."),
     ("dtype", "string", "NumPy name of the element type."),
-    ("root", "Int64", "The root, as a rank of the group; missing for collectives without a root."),
+    ("root", "Int64", "The root, as a rank of the group. Missing for collectives without a root."),
     ("in_place", "boolean", "True if input and output share memory."),
     ("mode", "string", "isolated, pipelined or graph."),
     ("axis", "string", "The measured axis or group set."),
-    ("group", "string", "Name of the group; for pairs, the group that both ranks belong to."),
+    ("group", "string", "Name of the group. For pairs, the group that both ranks belong to."),
     (
         "grouping",
         "string",
-        "The ranks that worked at the same time: together (all groups of the axis), alone (one group), or pairs.",
+        "The ranks that were active at the same time: together (all groups of the axis), alone (one group), or pairs.",
     ),
-    ("concurrent_axis", "string", "The axis that was busy at the same time; missing if there was none."),
-    ("concurrent_collective", "string", "The collective that ran on the concurrent axis; missing if there was none."),
-    ("src_rank", "Int64", "Global rank of a pair's sender; missing unless pairs were measured."),
+    ("concurrent_axis", "string", "The axis that was busy at the same time. Missing if there was none."),
+    ("concurrent_collective", "string", "The collective that ran on the concurrent axis. Missing if there was none."),
+    ("src_rank", "Int64", "Global rank of a pair's sender. Missing unless pairs were measured."),
     (
         "dst_rank",
         "Int64",
-        "Global rank of a pair's receiver; with send_recv both ranks send. Missing unless pairs were measured.",
+        "Global rank of a pair's receiver. With send_recv both ranks send. Missing unless pairs were measured.",
     ),
     ("n_ranks", "Int64", "Number of ranks in the group, or 2 for pairs."),
     ("count", "Int64", "The count argument of the call, in elements: per rank for gather-like collectives."),
@@ -126,21 +126,21 @@ RESULTS = _columns(
     ("n_samples", "Int64", "Number of batches in the statistics."),
     ("calls", "Int64", "Number of calls per batch."),
     ("time_us", "float64", "Median over the batches of the slowest rank's time per call, in µs."),
-    ("time_us_lo", "float64", "Lower bound of the 95 % interval of that median, in µs; missing below 6 batches."),
-    ("time_us_hi", "float64", "Upper bound of the 95 % interval of that median, in µs; missing below 6 batches."),
-    ("p95_us", "float64", "95th percentile over the batches, in µs; missing below 20 batches."),
-    ("p99_us", "float64", "99th percentile over the batches, in µs; missing below 100 batches."),
+    ("time_us_lo", "float64", "Lower bound of the 95 % interval of that median, in µs. Missing below 6 batches."),
+    ("time_us_hi", "float64", "Upper bound of the 95 % interval of that median, in µs. Missing below 6 batches."),
+    ("p95_us", "float64", "95th percentile over the batches, in µs. Missing below 20 batches."),
+    ("p99_us", "float64", "99th percentile over the batches, in µs. Missing below 100 batches."),
     ("min_us", "float64", "Time per call of the fastest batch, in µs."),
     ("max_us", "float64", "Time per call of the slowest batch, in µs."),
     ("skew_us", "float64", "Median over the batches of the slowest minus the fastest rank, in µs."),
     (
         "alignment_us",
         "float64",
-        "Median over the batches of the last minus the first start, in µs; missing unless starts were aligned.",
+        "Median over the batches of the last minus the first start, in µs. Missing unless starts were aligned.",
     ),
     ("algbw_gbs", "float64", "Algorithm bandwidth, size_bytes / time_us, in GB/s."),
-    ("busbw_gbs", "float64", "Bus bandwidth, algbw_gbs times the collective's factor, in GB/s; missing for one rank."),
-    ("n_wrong", "Int64", "Number of elements on all ranks that differ from the expected result; missing if unchecked."),
+    ("busbw_gbs", "float64", "Bus bandwidth, algbw_gbs times the collective's factor, in GB/s. Missing for one rank."),
+    ("n_wrong", "Int64", "Number of elements on all ranks that differ from the expected result. Missing if unchecked."),
     ("status", "string", "ok, wrong, failed, cancelled, or skipped because its buffers exceed the free memory."),
     ("stop_reason", "string", "Why sampling stopped (precise, time or batches), or an error message."),
     ("mesh_fingerprint", "string", "Fingerprint of the mesh."),
@@ -158,7 +158,7 @@ DEVICES = (
     Column("utilisation_percent", "float64", "Share of the driver's last sampling period with a running kernel, in %."),
     Column("memory_bytes", "Int64", "Total memory, in bytes."),
     Column("memory_used_bytes", "Int64", "Used memory, in bytes."),
-    Column("throttle", "string", "Reasons why the clocks are reduced; empty if there are none."),
+    Column("throttle", "string", "Reasons why the clocks are reduced. Empty if there are none."),
     Column("ecc_corrected", "Int64", "Number of corrected memory errors since the driver was loaded."),
     Column("ecc_uncorrected", "Int64", "Number of uncorrected memory errors since the driver was loaded."),
     Column("nvlink_errors", "Int64", "Number of replay, recovery and CRC errors, summed over all NVLinks."),

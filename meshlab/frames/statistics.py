@@ -28,7 +28,7 @@ class Summary:
     median : float
         The median.
     lo, hi : float
-        Bounds of the 95 % confidence interval of the median; needs 6 times.
+        Bounds of the 95 % confidence interval of the median. Needs 6 times.
     p95, p99 : float
         The 95th percentile, which needs 20 times, and the 99th, which needs 100.
     min, max : float
@@ -70,9 +70,9 @@ def median_interval(values: Floats) -> tuple[float, float]:
     if n < FEWEST_FOR_INTERVAL:
         return math.nan, math.nan
     ordered = np.sort(values)
-    # The number of samples below the true median is binomial(n, 1/2), with a standard deviation of √n / 2, whatever the
+    # The number of samples below the true median is binomial(n, 1/2), with a standard deviation of √n / 2, for any
     # distribution of the samples. So the median is between two order statistics that are 1.96 deviations around n / 2.
-    # Below 6 samples even the extremes miss it with a probability of 2 / 2^n > 5 %.
+    # Below 6 samples, even the extremes miss it with a probability of 2 / 2^n > 5 %.
     half = 1.96 * math.sqrt(n)
     lower = max(math.floor((n - half) / 2), 1)
     upper = min(math.ceil(1 + (n + half) / 2), n)
@@ -110,7 +110,7 @@ def summarise(values: npt.ArrayLike) -> Summary:
 
 
 def is_precise(values: npt.NDArray[Any], precision: float) -> bool:
-    """Return whether half the width of the median's interval is at most `precision` times the median."""
+    """Return True if half the width of the median's interval is at most `precision` times the median."""
     lo, hi = median_interval(values)
     return bool((hi - lo) / 2 <= precision * float(np.median(values)))  # False without an interval, because of the NaN
 
@@ -118,7 +118,7 @@ def is_precise(values: npt.NDArray[Any], precision: float) -> bool:
 def spike_limit(values: npt.NDArray[Any]) -> float:
     """Return the time above which a batch is a spike: the median plus five median absolute deviations.
 
-    The deviation is taken to be at least one percent of the median.
+    A deviation of less than one percent of the median is replaced by one percent of the median.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 SCHEMA = 3
-"""Version of the layout of a folder. It rises when an older reader could not read it. This module reads 2 and 3."""
+"""Version of the layout of a folder. It increases if older readers cannot read it. This module reads 2 and 3."""
 
 _FRAMES = tuple(f"{name}.{suffix}" for name in ("results", "samples") for suffix in ("parquet", "csv"))
 _FIGURES = ("membership", "topology", "bandwidth", "latency", "matrix")
@@ -102,11 +102,11 @@ def as_frames(source: Any, results: Any = None, *, read_other: Callable[[Path], 
     Parameters
     ----------
     source : RunData, DataFrame, path, object with ``.results``, or a list of these
-        A source of results, see `as_results`; or a samples frame, if `results` is passed.
+        A source of results, as in `as_results`, or a samples frame if `results` is passed.
     results : DataFrame, optional
         The results that the samples in `source` belong to.
     read_other : callable, optional
-        Reads files in other formats, such as logs.
+        A function that reads files in other formats, such as logs.
     """
     import pandas as pd
 
@@ -133,7 +133,7 @@ def as_frames(source: Any, results: Any = None, *, read_other: Callable[[Path], 
 
 
 def frames_of(source: Any, read_other: Callable[[Path], Any] | None = None) -> Iterator[Frames]:
-    """Yield the frames of each run in `source`; `read_other` reads files in other formats."""
+    """Yield the frames of each run in `source`. `read_other` reads files in other formats."""
     import pandas as pd
 
     path: Path | None = None
@@ -211,7 +211,7 @@ def _read(path: Path, read_other: Callable[[Path], Any] | None) -> Any:
 
 
 def run_id_in(folder: str | Path) -> str | None:
-    """Return the id of the run in a folder; None if there is none, and an empty string if it cannot be read."""
+    """Return the id of the run in a folder, None if there is none, or an empty string if it cannot be read."""
     folder = Path(folder)
     try:
         document = json.loads((folder / "run.json").read_text(encoding="utf-8"))
@@ -229,7 +229,7 @@ def check_free(folder: str | Path, run_id: str | None) -> None:
     ----------
     folder : path
     run_id : str or None
-        The run that is to be written; None for a new one.
+        The run that is to be written. None for a new one.
 
     Raises
     ------
@@ -245,7 +245,7 @@ def check_free(folder: str | Path, run_id: str | None) -> None:
 
 
 def save(run: RunData, folder: str | Path, *, overwrite: bool = False) -> Path:
-    """Write a run to a folder; see `RunData.save`."""
+    """Write a run to a folder. See `RunData.save`."""
     if not overwrite:
         check_free(folder, run.run_id)
     replaces = () if run_id_in(folder) == run.run_id else FILES  # the report of the same run stays
@@ -282,7 +282,7 @@ def to_document(run: RunData) -> dict[str, Any]:
 
 
 def load(folder: str | Path) -> RunData:
-    """Read a run that `save` wrote; see `RunData.load`."""
+    """Read a run that `save` wrote. See `RunData.load`."""
     folder = Path(folder)
     path = folder / "run.json"
     try:
@@ -367,7 +367,7 @@ def _read_frame(
 
 
 def _plan_to_json(plan: Plan) -> dict[str, Any]:
-    """Return a plan as plain data; of a user's functions, only the names."""
+    """Return a plan as plain data, with only the names of the user's functions."""
     values = {field.name: getattr(plan, field.name) for field in fields(plan)}
     return values | {"sampling": asdict(plan.sampling), "functions": dict.fromkeys(plan.functions)}
 
@@ -436,7 +436,7 @@ def split_old_axes(frame: pd.DataFrame) -> pd.DataFrame:
         ranks = group.str.extract(r"^(\d+)[→↔](\d+)$").astype("Int64")
         is_pair = new["grouping"].eq("pairs").fillna(value=False)
         new["src_rank"], new["dst_rank"] = ranks[0].where(is_pair), ranks[1].where(is_pair)
-        # A frame alone does not record which group of an axis a pair was in; `load` asks the mesh.
+        # A frame alone does not record which group of an axis a pair was in. `load` looks it up in the mesh.
         new["group"] = group.mask(is_pair & new["axis"].ne(WORLD), None).mask(is_pair & new["axis"].eq(WORLD), WORLD)
     new.attrs = dict(frame.attrs)
     return new
@@ -476,7 +476,7 @@ def _with_pair_groups(frame: pd.DataFrame, mesh: DeviceMesh) -> pd.DataFrame:
 
 
 def frame_to_parquet(frame: pd.DataFrame, path: str | Path) -> None:
-    """Write a frame to Parquet; dtypes and `attrs` are kept."""
+    """Write a frame to Parquet. Dtypes and `attrs` are kept."""
     frame.to_parquet(path, index=False)
 
 
@@ -528,7 +528,7 @@ def _guard_formula(text: object) -> object:
 
 
 def frame_from_csv(path: str | Path, columns: Sequence[Column]) -> pd.DataFrame:
-    """Read a frame that `frame_to_csv` wrote; the dtypes come from the definition.
+    """Read a frame that `frame_to_csv` wrote. The dtypes come from the definition.
 
     Raises
     ------
@@ -551,7 +551,7 @@ def frame_from_csv(path: str | Path, columns: Sequence[Column]) -> pd.DataFrame:
 
 
 def frame_to_json(frame: pd.DataFrame) -> str:
-    """Write a frame as JSON: its columns, its `attrs`, and one list per row; missing values are null."""
+    """Write a frame as JSON: its columns, its `attrs`, and one list per row. Missing values are null."""
     rows = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
     return json.dumps(
         {"columns": [str(name) for name in frame.columns], "attrs": frame.attrs, "rows": rows}, allow_nan=False
@@ -559,7 +559,7 @@ def frame_to_json(frame: pd.DataFrame) -> str:
 
 
 def frame_from_json(text: str, columns: Sequence[Column]) -> pd.DataFrame:
-    """Read a frame that `frame_to_json` wrote; the dtypes come from the definition."""
+    """Read a frame that `frame_to_json` wrote. The dtypes come from the definition."""
     import pandas as pd
 
     document: Mapping[str, Any] = json.loads(text)

@@ -33,7 +33,7 @@ class TablePart:
     collectives : tuple of str
         The names of the columns.
     sizes : tuple of str
-        The names of the rows; empty for functions, which have no sizes and one row.
+        The names of the rows. Empty for functions, which have no sizes and one row.
     cells : tuple of tuple of (float, float, str)
         Per row and collective: time in µs and bus bandwidth in GB/s of the slowest group, and the status.
     """
@@ -166,7 +166,7 @@ def _cell(part: pd.DataFrame) -> tuple[float, float, str]:
 
 
 def three_digits(value: float) -> str:
-    """Write a number with three significant digits, so that 0.0004 GB/s does not become zero.
+    """Format a number with three significant digits, so that 0.0004 GB/s does not become zero.
 
     Examples
     --------
@@ -180,7 +180,7 @@ def three_digits(value: float) -> str:
 
 
 def align_decimals(texts: Sequence[str]) -> list[str]:
-    """Pad texts to one width, with the decimal points of all numbers below each other.
+    """Pad strings to one width, with the decimal points of all numbers below each other.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The results of a real GPU run that come with the package."""
+"""The results of a real GPU run that are included in the package."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ MESH = DeviceMesh("dp=2, tp=4")
 def test_a_plan_is_the_product_of_its_choices() -> None:
     plan = Plan(["all_reduce", "all_gather"], ["dp", "tp"], sizes="1K:4K", dtype=["float32", "int64"], op="sum, max")
     steps = plan.steps(MESH)
-    # all_reduce has two operations; all_gather reduces nothing and stands once.
+    # all_reduce has two operations. all_gather does not reduce and appears once.
     assert len(steps) == 2 * 3 * 2 * (2 + 1)
     assert [step.index for step in steps] == list(range(len(steps)))
     assert {step.op for step in steps if step.collective == "all_gather"} == {None}
@@ -106,7 +106,7 @@ def test_an_invalid_plan_is_rejected(arguments: dict[str, object], error: type[E
 
 
 def a_step_of_mine(comm: object) -> None:
-    """Stands for a user's own function."""
+    """A user-defined function."""
 
 
 def test_a_function_has_its_name_and_no_size() -> None:
@@ -139,7 +139,7 @@ def test_a_shuffled_order_is_different_for_every_launch_and_reproducible() -> No
 
 
 def all_reduce(comm: object) -> None:
-    """Has the name of a collective."""
+    """A function with the name of a collective."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Runs and frames on disk: folders of today, and folders that were written before the grouping had a column."""
+"""Runs and frames on disk: current folders, and folders that were written before the grouping had a column."""
 
 from __future__ import annotations
 
