@@ -86,7 +86,7 @@ def bench(
     root : int, default 0
         The root, as a rank of the group, for collectives that have one.
     grouping : str or sequence of str, default "together"
-        The ranks that work at the same time: ``"together"`` (all groups of an axis), ``"alone"`` (one group at a
+        The ranks that are active at the same time: ``"together"`` (all groups of an axis), ``"alone"`` (one group at a
         time), ``"pairs"`` (every two ranks of a group, with ``"send"`` or ``"send_recv"``).
     concurrent : mapping of str to str, optional
         Collectives that other axes run at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size and
@@ -102,7 +102,7 @@ def bench(
     check : bool, default True
         Whether to compare the result of each step with the expected result, outside the timed part.
     deadline_s : float, optional
-        Time limit of a step, in seconds, after which its ranks count as stuck. By default that of the engines.
+        Time limit of a step, in seconds, after which its ranks are considered stuck. By default that of the engines.
     resume : RunData or path, optional
         A cancelled or failed run, or the folder of a saved one, to continue. The new run has its plan, unless a `Plan`
         is passed, and takes over its rows. Only steps that were not measured before are measured.
@@ -110,7 +110,8 @@ def bench(
     Returns
     -------
     Run
-        The run. A notebook shows it live as the last line of a cell; a script calls ``run.wait()`` for its results.
+        The run. As the last expression of a notebook cell it is displayed live. In a script, call ``run.wait()`` for
+        its results.
 
     Raises
     ------
@@ -196,7 +197,7 @@ def bench_pairs(
     mesh : DeviceMesh or str, optional
         The mesh whose groups are measured, with one rank per engine. By default a mesh with all ranks on one axis.
     axis : str, default "world"
-        The axis or group set within whose groups every two ranks are a pair. By default all ranks are one group.
+        The axis or group set. Every two ranks of a group are a pair. By default all ranks are one group.
     sizes : str, int or sequence of these, default "64M"
         Message sizes in bytes.
     **arguments
@@ -205,7 +206,7 @@ def bench_pairs(
     Returns
     -------
     Run
-        The run. Its rows are of the collectives ``send`` and ``send_recv``, with a ``src_rank`` and a ``dst_rank``.
+        The run. Its rows have the collectives ``send`` and ``send_recv``, and the ranks ``src_rank`` and ``dst_rank``.
 
     Raises
     ------
@@ -308,7 +309,7 @@ def overlap(
     -------
     pandas.DataFrame
         One row per size: ``axis``; ``size_bytes``; ``compute_us``, ``communication_us`` and ``both_us``, the median
-        times of the slowest rank, in µs; ``overlap``, the saved time as a share of the shorter one of the two (1 is
+        times of the slowest rank, in µs; ``overlap``, the saved time relative to the shorter one of the two (1 is
         complete overlap); and ``compute_slowdown``, the time of the product during the collective, divided by its time
         in isolation.
 
@@ -367,7 +368,8 @@ def _measure(comm: Communicator, size: int, matrix: int, dtype: str) -> tuple[fl
 
     def once(computes: bool, communicates: bool) -> tuple[float, float]:
         # Both streams start at the same event, and `done` follows both of them, so one pair of events on the compute
-        # stream times whatever is enqueued. The collective goes first: the product may occupy all multiprocessors.
+        # stream times everything that is enqueued. The collective is enqueued first, because the product may occupy all
+        # multiprocessors.
         comm.barrier()
         start.record(compute)
         communication.wait_event(start)

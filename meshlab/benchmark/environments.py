@@ -29,7 +29,7 @@ class EnvComparison:
     runs : mapping of str to tuple of Run
         The runs of each setting by its name, one per round.
     comparisons : mapping of str to Comparison
-        The comparison of each setting but the first by its name. The first setting is "before" in all of them.
+        The comparison of each setting except the first, by its name. The first setting is "before" in all of them.
     """
 
     runs: Mapping[str, tuple[Run, ...]]
@@ -52,7 +52,7 @@ class EnvComparison:
 
     @property
     def headlines(self) -> dict[str, str]:
-        """One sentence per setting but the first, by its name, that summarises the comparison."""
+        """Summary of each comparison, by the name of the setting."""
         first = next(iter(self.runs))
         return {name: f"{name} against {first}: {found.headline}" for name, found in self.comparisons.items()}
 
@@ -100,7 +100,7 @@ def compare_env(
     devices : sequence of int, optional
         CUDA device index of each rank. By default rank r uses device r.
     effect : float, default 0.05
-        The smallest relative difference that matters, for the verdicts of `compare`.
+        The smallest relevant relative difference, for the verdicts of `compare`.
     **arguments
         Further arguments of `bench`, such as ``axis`` and ``sizes``.
 
@@ -115,7 +115,7 @@ def compare_env(
         If there are fewer than two settings, or no rounds.
     EngineError
         If engines do not start, or a run fails. The message names the setting and the round. The attribute ``measured``
-        has the results so far as an `EnvComparison`, or None if there are none.
+        contains the results so far as an `EnvComparison`, or None if there are none.
 
     Examples
     --------

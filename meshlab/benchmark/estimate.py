@@ -102,7 +102,7 @@ class Estimate:
 
 
 def estimate_plan(plan: Plan, mesh: DeviceMesh, *, backend: str, results: pd.DataFrame | None) -> Estimate:
-    """Estimate the cost of a plan; see `Plan.estimate`."""
+    """Estimate the cost of a plan. See `Plan.estimate`."""
     steps = plan.steps(mesh)
     return Estimate.of(plan, steps, seconds_per_step(plan, steps, mesh, backend=backend, results=results))
 
@@ -161,12 +161,12 @@ def _checked(step: Step) -> int:
 
 
 def _sampling_s(call_us: float, mode: str, sampling: Sampling, rates: Rates) -> npt.NDArray[np.float64]:
-    """Return the expected and the maximum duration of the sampling of one step, in seconds; see `take_batches`."""
+    """Return the expected and the maximum duration of the sampling of one step, in seconds. See `take_batches`."""
     calls = 1.0 if mode == "isolated" else min(max(1.0, sampling.batch_us / call_us), sampling.max_calls)
     batch_s = (calls * call_us + 2 * rates.latency_us) / 1e6  # two latencies for the barrier before a batch
     fewest_s = FEWEST_FOR_INTERVAL * batch_s
     expected = max(fewest_s, min(_MARGIN * sampling.min_batches * batch_s, sampling.max_s))
-    # The ranks look at the time after every chunk of half of min_batches, so a step may exceed max_s by one chunk.
+    # The ranks check the time after every chunk of half of min_batches, so a step may exceed max_s by one chunk.
     chunk_s = batch_s * sampling.min_batches / 2
     maximum = max(fewest_s, min(sampling.max_batches * batch_s, sampling.max_s + chunk_s))
     return sampling.warmup_batches * batch_s + np.array([expected, max(expected, maximum)])
@@ -188,11 +188,11 @@ class _Known:
             self._curves[key] = slowest.index.to_numpy(dtype=np.float64), slowest.to_numpy(dtype=np.float64)
 
     def time_us(self, step: Step) -> float:
-        """Return the time of one call, in µs; NaN if the earlier run did not measure it."""
+        """Return the time of one call, in µs, or NaN if the earlier run did not measure it."""
         curve = self._curves.get((step.collective, step.mode, step.n_ranks, step.grouping))
         if curve is None or step.size_bytes is None:
             return math.nan
-        # Interpolated between the measured sizes. Beyond the largest one the bandwidth is taken to be constant, and
-        # below the smallest one the time.
+        # Interpolate between the measured sizes. The bandwidth is assumed to be constant above the largest one, and the
+        # time below the smallest one.
         size, time = curve
         return float(np.interp(step.size_bytes, size, time) * max(1.0, step.size_bytes / size[-1]))

@@ -80,22 +80,23 @@ _STEP_COLUMNS = (
 class Executor:
     """Measure the steps of a plan in sequence, and append the results to a run.
 
-    It keeps the clock of the run, but is independent of its thread and its listeners: it calls `on_change`.
+    It measures the duration of the run, but does not depend on its thread and its listeners. It reports changes through
+    `on_change`.
 
     Parameters
     ----------
     data : RunData
-        The run that grows.
+        The run that receives the results.
     seconds : numpy.ndarray
         The estimated duration of each step, in seconds.
     known : set of (int, int)
         Launches and steps that were measured before.
     deadline_s : float, optional
-        Time limit of a step, after which its ranks count as stuck.
+        Time limit of a step, in seconds, after which its ranks are considered stuck.
     n_cancels : callable
-        Returns how often the user has asked to cancel; called between steps.
+        A function that returns the number of cancel requests. Called between steps.
     on_change : callable
-        Called after every step and change of state.
+        A function that is called after every step and state change.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class Executor:
         data = self._data
         if data.state != "running":
             return Progress(data.n_done, self._total, "", data.elapsed_s, 0.0)
-        # Duration of the measured steps over their estimates: a machine that is twice as slow as assumed stays so.
+        # Ratio of the measured and the estimated durations: a machine that is twice as slow as assumed remains so.
         pace = self._spent_s / self._measured_s if self._measured_s else 1.0
         current = "" if self._current is None else str(self._current)
         return Progress(
@@ -141,7 +142,7 @@ class Executor:
         )
 
     def run(self, lease: Lease) -> None:
-        """Measure all steps. `finish` records how the run ended, once the ranks are free again."""
+        """Measure all steps. Call `finish` after the ranks are released, to record the outcome."""
         data = self._data
         try:
             self._describe(lease)
@@ -156,14 +157,14 @@ class Executor:
             self._error = BenchError(f"the run stopped on an internal error: {type(error).__name__}: {error}")
 
     def _nothing_measured(self) -> BenchError | None:
-        """Return the reason why no step was measured; None if steps were only skipped for lack of memory."""
+        """Return the reason why no step was measured, or None if steps were only skipped for lack of memory."""
         failed = [row for row in self._data.rows() if row["status"] == "failed"]
         if not failed:
             return None
         return BenchError(f"nothing could be measured: {failed[0]['stop_reason']}")
 
     def _run_steps(self, lease: Lease) -> bool:
-        """Measure the steps of all launches; return False if the user cancelled."""
+        """Measure the steps of all launches. Return False if the user cancelled."""
         plan, steps = self._data.plan, self._data.steps
         for launch in range(plan.launches):
             order = [steps[index] for index in plan.order(len(steps), launch)]
@@ -180,7 +181,7 @@ class Executor:
         return True
 
     def finish(self) -> None:
-        """Record how the run ended."""
+        """Record the outcome of the run."""
         data, error, state = self._data, self._error, self._state
         if error is not None:
             data.note(str(error).splitlines()[0])
@@ -270,7 +271,7 @@ class Executor:
         self._current = None
 
     def _too_large(self, step: Step) -> str:
-        """Return why a step does not fit into memory; empty if it does."""
+        """Return the reason why a step exceeds the memory, or an empty string."""
         ranks = self._data.mesh[step.axis].array.ravel()
         limits = self._limits[ranks]
         rank, least = int(ranks[limits.argmin()]), int(limits.min())
@@ -284,7 +285,7 @@ class Executor:
     # -- around the steps ----------------------------------------------------------------------------------------------
 
     def _describe(self, lease: Lease) -> None:
-        """Record the system, and how much memory each rank may use."""
+        """Record the system, and the memory that each rank may use."""
         data, engines = self._data, lease.engines
         facts = engines.ranks
         capabilities = facts[0].capabilities
@@ -332,7 +333,7 @@ class Executor:
         return lease.call(function, self._data.mesh, WORLD, (firsts,))
 
     def _shares(self, free: Sequence[tuple[bool, int]]) -> npt.NDArray[np.int64]:
-        """Return the memory for buffers of each rank, in bytes; the ranks of a host share its memory."""
+        """Return the memory for buffers of each rank, in bytes. The ranks of a host share its memory."""
         return np.array(
             [
                 int(USABLE * n_bytes / (self._hosts.count(host) if is_shared else 1))
@@ -395,7 +396,7 @@ def device_rows(when: str, host: str, readings: Iterable[Mapping[str, Any]]) -> 
 
 
 def device_lines(rows: Iterable[Mapping[str, Any]], *, with_host: bool) -> dict[str, str]:
-    """Describe the readings in one line per GPU; zero and unknown values are left out.
+    """Describe the readings in one line per GPU. Zero and unknown values are omitted.
 
     Examples
     --------
@@ -412,7 +413,7 @@ def device_lines(rows: Iterable[Mapping[str, Any]], *, with_host: bool) -> dict[
 def rows_of_step(
     step: Step, groups: Sequence[MeasuredGroup], measured: Mapping[int, Measured], hosts: Sequence[str]
 ) -> list[Row]:
-    """Return one row of the results per group or pair; `hosts` has the host of every rank."""
+    """Return one row of the results per group or pair. `hosts` has the host of every rank."""
     rows = []
     for group in groups:
         parts = [measured[rank] for rank in group.ranks]
@@ -463,7 +464,7 @@ def _group_columns(group: MeasuredGroup) -> Row:
 
 
 def _on_one_clock(starts: Sequence[Any], ranks: Sequence[int], hosts: Sequence[str]) -> Any:
-    """Return the starts of several ranks as one array; None unless they come from the clock of one host."""
+    """Return the starts of several ranks as one array, or None unless they come from the clock of one host."""
     # All processes of a host share CLOCK_MONOTONIC, but the clocks of two hosts differ by an unknown offset.
     if any(start is None for start in starts) or len({hosts[rank] for rank in ranks}) > 1:
         return None

@@ -105,10 +105,10 @@ class Run(RunData):
         raise BenchError("cannot pickle a live run; save it with run.save(folder), and read it with Run.load(folder)")
 
     def _take_over(self, old: RunData) -> set[tuple[int, int]]:
-        """Take over the rows and samples of all steps that were measured before; return their launches and indices."""
+        """Take over the rows and samples of all steps that were measured before. Return their launches and indices."""
         results, samples = old.results, old.samples
-        # The new plan may be larger or in a different order, so steps are matched by what they measure. A step is taken
-        # over only if all of its groups were measured, because its groups are measured together.
+        # The new plan may be larger or in a different order, so steps are matched by their fields. A step is taken over
+        # only if all of its groups were measured, because its groups are measured together.
         indices = _new_indices(old.steps, self.steps)
         is_kept = results["status"].isin(_KEPT).groupby([results["launch"], results["step"]]).all()
         done = {
@@ -254,7 +254,7 @@ class Run(RunData):
 
 
 def check_resumable(run: RunData, engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
-    """Raise unless a run can be resumed: one run must not mix two kinds of numbers.
+    """Raise unless a run can be resumed. One run must not mix numbers of two systems or samplings.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a run shows about ranks: functions of the user's own, stragglers by name, spikes by number, warm-up."""
+"""Behaviour of ranks in a run: user-defined functions, stragglers, spikes and warm-up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT = Sampling(max_s=0.3, min_batches=12, max_batches=40)
 
 
 def slow_on_rank_2(comm: Any) -> Any:
-    """Works before its collective, and rank 2 needs longer for that."""
+    """Compute before the collective, longer on rank 2."""
     x = comm.xp.zeros(256, "float32")
 
     def step() -> None:
@@ -77,18 +77,19 @@ def test_a_delayed_rank_is_found(engines: ml.Engines) -> None:
     assert sorted(zip(late["group"], late["rank"], strict=True)) == [("tp_1", 2), ("world", 2)]
     assert (late["last_share"] > 0.9).all()
     assert late["late_us"].between(2000, 100_000).all()
-    # It waits for nobody: the time inside the collective is the smallest there, though the whole takes as long for all.
+    # It does not wait for other ranks, so its time inside the collective is the smallest, although the complete call
+    # takes the same time on all ranks.
     assert found["rank"].iloc[0] == 2
 
 
 def test_no_rank_is_a_straggler_below_the_floor(make_samples: Any) -> None:
-    """Starts that are apart as far as a barrier leaves them are no news."""
+    """Starts that differ by no more than the exit skew of a barrier are not significant."""
     random = np.random.default_rng(1)
     even = np.array([0.0, 1.0, 2.0, 3.0])[:, None] + random.normal(0, 0.1, (4, 60))
     samples, results = make_samples(starts=even, times=20 - even)
     found = find_stragglers(samples, results)
     assert not found["is_straggler"].any()
-    assert (found["floor_us"] > 16).all()  # as long as the collective takes on the rank that waits least
+    assert (found["floor_us"] > 16).all()  # the time of the collective on the rank that waits least
     late = even.copy()
     late[1] += 50
     samples, results = make_samples(starts=late, times=70 - late)
@@ -148,7 +149,7 @@ def test_constant_times_have_no_spikes_and_no_warmup() -> None:
     cold = np.concatenate([[90.0, 40.0, 22.0], even])
     assert leading_warmup(cold) == 3
     late_burst = np.concatenate([even, [90.0, 40.0]])
-    assert leading_warmup(late_burst) == 0  # only a start that had not settled counts
+    assert leading_warmup(late_burst) == 0  # only slow batches at the start count
     always_slow_first_half = np.concatenate([np.full(20, 20.0), even])
     assert leading_warmup(always_slow_first_half) == 15  # never more than a quarter
 

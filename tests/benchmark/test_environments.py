@@ -1,4 +1,4 @@
-"""Settings of the environment against each other, on fresh processes each time."""
+"""Comparison of environment settings, on new processes for each run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MESH = ml.DeviceMesh("tp=2")
 
 
 def environment_matters(comm: object) -> None:
-    """Takes longer where a variable says so."""
+    """Take longer if NCCL_ALGO is Tree."""
     import time
 
     time.sleep(0.002 if os.environ.get("NCCL_ALGO") == "Tree" else 0.0005)
@@ -22,16 +22,16 @@ def environment_matters(comm: object) -> None:
 
 @pytest.mark.slow
 def test_settings_take_turns_on_new_engines_and_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshlab.benchmark import environments as alternate
+    from meshlab.benchmark import environments
 
     started = []
-    honest = alternate.launch
+    original = environments.launch
 
-    def note(n: int, **arguments: object) -> object:
+    def record(n: int, **arguments: object) -> object:
         started.append(arguments["env"])
-        return honest(n, **arguments)  # type: ignore[arg-type]
+        return original(n, **arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(alternate, "launch", note)
+    monkeypatch.setattr(environments, "launch", record)
     ring, tree = {"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Tree"}
     found = ml.compare_env(
         MESH, {"ring": ring, "tree": tree}, environment_matters, rounds=2, backend="mpi", sampling=Sampling(max_s=0.1)
@@ -46,18 +46,18 @@ def test_settings_take_turns_on_new_engines_and_are_compared(monkeypatch: pytest
 
 
 class Threads:
-    """Starts threads instead of processes, and notes which setting's turn it is."""
+    """Starts threads instead of processes, and counts the turns of the settings."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, broken_turns: set[int]) -> None:
-        from meshlab.benchmark import environments as alternate
+        from meshlab.benchmark import environments
 
         self.turn, self.broken_turns = -1, broken_turns
-        self.honest = alternate.launch
-        monkeypatch.setattr(alternate, "launch", self.launch)
+        self.original = environments.launch
+        monkeypatch.setattr(environments, "launch", self.launch)
 
     def launch(self, n: int, **arguments: object) -> ml.Engines:
         self.turn += 1
-        return self.honest(n, backend="threads")
+        return self.original(n, backend="threads")
 
     def function(self, comm: ml.Communicator) -> None:
         if self.turn in self.broken_turns and comm.rank == 1:

@@ -1,4 +1,4 @@
-"""Going on with a run that stopped: nothing is measured twice, nothing is mixed."""
+"""Resuming a run: no step is measured twice, and different conditions are rejected."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ QUICK = Sampling(max_s=0.02, min_batches=6)
 
 
 def cancelled(engines: ml.Engines, **arguments: Any) -> ml.Run:
-    """A run that was cancelled somewhere in the middle."""
+    """Return a run that was cancelled halfway."""
     run = ml.bench(engines, MESH, sampling=Sampling(max_s=0.05, precision=1e-9), sizes="1K:64K", **arguments)
     while run.progress.done < 3:
         time.sleep(0.002)

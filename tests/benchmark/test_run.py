@@ -177,7 +177,7 @@ def test_unchecked_is_missing_and_not_zero(thread_engines: ml.Engines) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"mesh": ml.DeviceMesh("tp=8")}, MeshError, "tp=8 is 8 ranks, but there are 4 engines"),
+        ({"mesh": ml.DeviceMesh("tp=8")}, MeshError, "tp=8 has 8 ranks, but there are 4 engines"),
         ({"mode": "graph"}, BenchError, "threads does not support mode 'graph'; choose one of isolated, pipelined"),
         ({"axis": "ep"}, MeshError, "unknown axis or group 'ep'"),
         ({"sizes": "12Q"}, ParseError, "'12Q' is not a size"),

@@ -1,4 +1,4 @@
-"""What was measured beside nccl-tests on two H200 GPUs, worked out from the frame that came back."""
+"""Comparison with nccl-tests on two H200 GPUs, computed from a saved frame of measurements."""
 
 from __future__ import annotations
 

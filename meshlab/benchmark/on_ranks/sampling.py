@@ -29,7 +29,7 @@ Measure = Callable[[Mode, int, int], Timings]
 _PROBES = 3
 
 _SLOW_S = 0.1
-"""Duration of a call from which on it is slow: its batches dwarf the cost of a vote, and each of them is expensive."""
+"""Duration from which a call is slow: its batches take much longer than a vote, and each of them is expensive."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +45,7 @@ class Batches:
     host_us : numpy.ndarray
         Mean time per call until it returned to the host, in µs.
     start_us : numpy.ndarray or None
-        Start of the batch on the clock of the host, in µs; None unless starts were aligned.
+        Start of the batch on the clock of the host, in µs. None unless starts were aligned.
     is_warmup : numpy.ndarray
         True for batches that are excluded from the statistics.
     stop_reason : str
@@ -87,7 +87,7 @@ class StopVote:
         return np.asarray(by_rank.reshape(self._comm.size, -1)[self._groups].max(axis=1))
 
     def own(self, values: Sequence[int]) -> int:
-        """Return the value of this rank's group; the maximum for a rank that is in none of the groups."""
+        """Return the value of this rank's group, or the maximum for a rank that is in none of the groups."""
         return max(values) if self._own is None else values[self._own]
 
 
@@ -99,8 +99,9 @@ def group_vote(comm: Communicator) -> StopVote:
 def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Sampling) -> Batches:
     """Time a call until its times are precise enough. Collective over the ranks of the vote.
 
-    A few single calls determine the number of calls per batch. Then follow batches for warm-up, and chunks of batches
-    with a vote after each chunk. All batches are kept; those that are not part of the statistics are marked as warm-up.
+    A few single calls determine the number of calls per batch. They are followed by batches for warm-up, and chunks of
+    batches with a vote after each chunk. All batches are kept. Those that are not part of the statistics are marked as
+    warm-up.
     """
     began = time.perf_counter()
     # The first call connects the peers and fills the caches. If it is slow, it is the only probe and the only warm-up:

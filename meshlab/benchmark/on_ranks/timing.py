@@ -51,7 +51,7 @@ class Measured:
     batches : Batches
         The times.
     n_wrong : int or None
-        Number of wrong elements on this rank; None if unchecked.
+        Number of wrong elements on this rank. None if unchecked.
     arrive_us : numpy.ndarray or None
         For a function in isolated mode, the time at which this rank entered the first collective of each batch, in µs
         on the clock of the host. None if that is the start of the batch.
@@ -102,7 +102,7 @@ def set_up_step(comm: Communicator, step: Step, check: bool) -> tuple[PreparedCa
 
 
 def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool) -> Measured | None:
-    """Time a message between this rank and its partner of the round; None for a rank without a partner.
+    """Time a message between this rank and its partner of the round. Return None for a rank without a partner.
 
     Collective over the group, whose other pairs exchange messages at the same time.
     """
@@ -285,9 +285,9 @@ class _Concurrent:
 
     def repeat(self, is_over: threading.Event, errors: list[BaseException]) -> None:
         """Repeat the collective until all ranks of this group have finished measuring the other one."""
-        # A rank cannot stop alone, because its group would wait for it in the next call. So the ranks vote, and the
-        # load continues as long as one of them still measures. A few calls of the load may therefore be unnecessary,
-        # but no batch is measured without load.
+        # A rank cannot stop on its own, because its group would wait for it in the next call. So the ranks vote, and
+        # the load continues as long as one of them still measures. A few calls of the load may therefore be
+        # unnecessary, but no batch is measured without load.
         try:
             is_needed = True
             while is_needed:
@@ -319,7 +319,7 @@ def measure_function(
     groups : numpy.ndarray
         The ranks of each group, as ranks of `everyone`: int32 of shape (groups, size).
     function : callable
-        Called as ``function(comm)``. If it returns a callable, that is timed; otherwise the function itself is timed,
+        Called as ``function(comm)``. If it returns a callable, that is timed. Otherwise the function itself is timed,
         and the first call was its warm-up.
     """
     returned = function(comm)
@@ -343,7 +343,7 @@ def measure_function(
 
 
 class _Arrivals:
-    """Record the time at which a rank enters the first collective of each call of `work`."""
+    """Records the time at which a rank enters the first collective of each call of `work`."""
 
     def __init__(self, comm: Communicator, work: Callable[[], object]) -> None:
         self.work = work
@@ -352,7 +352,7 @@ class _Arrivals:
         self._is_waiting = False
 
     def timed_work(self) -> None:
-        """Call `work` and record its first collective; without a collective, record its start."""
+        """Call `work` and record its first collective. Without a collective, record its start."""
         self._times.append(time.perf_counter_ns() / 1e3)
         self._is_waiting = True
         self.work()

@@ -1,4 +1,4 @@
-"""What runs on the ranks: buffers, the check of results, and when sampling stops."""
+"""The code on the ranks: buffers, the check of results, and the end of sampling."""
 
 from __future__ import annotations
 
@@ -92,14 +92,14 @@ def test_all_ranks_stop_at_the_same_batch_with_a_reason(engines: ml.Engines) -> 
         assert len({tuple(one.calls) for one in batches}) == 1
         assert len({tuple(one.is_warmup) for one in batches}) == 1
         assert {value.n_wrong for value in values} == {None}
-        # Three single calls and the batches for warm-up are kept, and marked; maybe a few more that had not settled.
+        # Three single calls and the batches for warm-up are kept and marked, and possibly some slow batches after them.
         assert batches[0].is_warmup[: 3 + sampling.warmup_batches].all()
         assert batches[0].calls[:3].tolist() == [1, 1, 1]
         assert (~batches[0].is_warmup).sum() >= 6
 
 
 def test_groups_stop_together_so_that_none_is_measured_next_to_idle_ones() -> None:
-    """A call takes 2 ms alone and 6 ms while the other group works; one group needs more batches than the other."""
+    """A call takes 2 ms, or 6 ms while the other group is busy. One group needs more batches than the other."""
     last = {0: -1.0, 1: -1.0}
     random = np.random.default_rng(0)
 
@@ -136,7 +136,7 @@ def test_a_slow_function_is_called_few_times_and_still_has_an_interval() -> None
     assert results["status"].tolist() == ["ok"]
     assert results["n_samples"].tolist() == [6]
     assert results["time_us_lo"].notna().all()
-    assert called.count(0) == 1 + 1 + 6  # to see what it gives, a probe, and the batches
+    assert called.count(0) == 1 + 1 + 6  # to determine its return value, one probe, and the batches
 
 
 @pytest.mark.parametrize(("call_s", "n"), [(1.5, 6), (4.0, 2), (30.0, 1)])
