@@ -36,9 +36,9 @@ class Interval:
     log_time : float
         Natural logarithm of the time in µs.
     error : float
-        Standard error of `log_time`; NaN if it is unknown.
+        Standard error of `log_time`. NaN if it is unknown.
     freedom : float
-        Degrees of freedom of the error; infinite if it does not come from a few launches or repeats.
+        Degrees of freedom of the error. Infinite if it does not come from a few launches or repeats.
     n : int
         Number of values.
     basis : {"samples", "intervals", "repeats", "single"}
@@ -47,7 +47,7 @@ class Interval:
     launches : int
         Number of launches that the values come from.
     draws : numpy.ndarray or None
-        Resampled values of `log_time`; None unless the basis is samples.
+        Resampled values of `log_time`. None unless the basis is samples.
     """
 
     log_time: float
@@ -103,7 +103,7 @@ def estimate(launches: Sequence[Floats], rng: np.random.Generator) -> Interval:
     Returns
     -------
     Interval
-        The time with its standard error and its resamples; the basis is samples.
+        The time with its standard error and its resamples. The basis is samples.
 
     Examples
     --------

@@ -68,7 +68,7 @@ _COLUMN_WORDS = {
     "dst_rank": "destination rank",
 }
 
-# Times of meshlab and of nccl-tests on GPUs are comparable with each other, times of a GPU and a CPU are not.
+# Times of meshlab and of nccl-tests on GPUs are comparable with each other, but times of a GPU and a CPU are not.
 _KINDS = {"nccl": "a GPU", "nccl-tests": "a GPU"}
 
 _FEWEST_BATCHES = 6  # a shorter series does not show its autocorrelation
@@ -85,7 +85,7 @@ class Difference:
     what : str
         The property: GPU, library, source, a column, or an environment variable.
     before, after : str
-        Its values; ``"unknown"`` or ``"not recorded"`` if a side does not have it.
+        Its values, or ``"unknown"`` or ``"not recorded"`` if a side does not have it.
     blocks : bool
         True if times are comparable only if this property is equal, unless ``anyway=True`` is passed.
     """
@@ -101,7 +101,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: its results, and the times of their batches as far as samples are available."""
+    """One side of a comparison: its results, and the times of their batches if samples are available."""
 
     results: pd.DataFrame
     batches: dict[tuple[Any, ...], Floats]
@@ -137,7 +137,7 @@ class Side:
         return rows
 
     def launches(self, rows: Sequence[int]) -> list[Floats]:
-        """Return one series per launch: the times of the batches of these rows, in order, of the slowest rank each."""
+        """Return one series per launch: the slowest rank's times of the batches of these rows, in order."""
         found: dict[tuple[Any, ...], list[Floats]] = {}
         for row in rows:
             series = self.batches.get(self.steps[row])
@@ -281,21 +281,21 @@ class Comparison:
     Parameters
     ----------
     rows : pandas.DataFrame
-        One row per pair of matching rows, with the columns by which they were matched, and
+        One row per pair of matching rows, with the columns by which they were matched, and these columns:
 
-        - ``before_us``, ``after_us``: the times, in µs;
-        - ``ratio``: after / before, so that a ratio above 1 is slower;
-        - ``ratio_lo``, ``ratio_hi``: the 95 % interval of the ratio, NaN if the noise is unknown;
-        - ``p``: the probability of such a ratio by chance, adjusted for the number of rows (Benjamini and Hochberg);
-        - ``verdict``: WRONG, SLOWER, FASTER, SAME or UNCLEAR;
-        - ``basis``: the data that the interval is computed from: samples, intervals, repeats, or single for none;
-        - ``note``: the reason why there is no ratio, or why it is not trusted.
+        - ``before_us``, ``after_us``: the times, in µs.
+        - ``ratio``: after / before, so that a ratio above 1 is slower.
+        - ``ratio_lo``, ``ratio_hi``: the 95 % interval of the ratio, NaN if the noise is unknown.
+        - ``p``: the probability of such a ratio by chance, adjusted for the number of rows (Benjamini and Hochberg).
+        - ``verdict``: WRONG, SLOWER, FASTER, SAME or UNCLEAR.
+        - ``basis``: the data that the interval is computed from: samples, intervals, repeats, or single for none.
+        - ``note``: the reason why there is no ratio, or why it is unreliable.
     differences : tuple of Difference
         Properties that differ between the sides.
     only_before, only_after : int
         Number of rows without a counterpart on the other side.
     effect : float
-        The smallest relative difference that matters.
+        The smallest relevant relative difference.
     before, after : str
         Names of the sides.
     """
@@ -320,7 +320,7 @@ class Comparison:
         return self.rows.copy()
 
     def plot(self, **options: Any) -> Axes:
-        """Draw the ratios over message size; see `meshlab.plots.comparison`, which takes the options."""
+        """Draw the ratios over message size. See `meshlab.plots.comparison`, which takes the options."""
         from meshlab.plots.ratios import comparison
 
         return comparison(self, **options)
@@ -381,7 +381,7 @@ class Comparison:
         notes = []
         for n, side, other in ((self.only_before, "before", "after"), (self.only_after, "after", "before")):
             if n:
-                notes.append(f"{n} {'row' if n == 1 else 'rows'} {side} without a counterpart {other}")
+                notes.append(f"{n} {'row' if n == 1 else 'rows'} of {side!r} without a counterpart in {other!r}")
         if (self.rows["basis"] == "single").any():
             notes.append(
                 f"single times have no interval: ratios below {CLEAR_WITHOUT_INTERVAL:g} are unclear; repeat the runs"
@@ -539,7 +539,7 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
     - WRONG: the results are wrong after, regardless of before.
     - SLOWER, FASTER: the ratio is beyond `effect`, and significant. Among all rows with these verdicts, the expected
       share of false ones is at most 5 %, regardless of the number of rows (Benjamini and Hochberg). With one launch per
-      side, this accounts for the noise within a launch only; the variation between launches needs several.
+      side, this covers only the noise within a launch. Measure several launches to cover the variation between them.
     - SAME: the ratio is within `effect`, and its interval is within twice `effect`.
     - UNCLEAR: all other rows. More batches or launches may decide them.
 
@@ -552,7 +552,7 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
         The two sides: runs, results frames, pairs (results, samples), the folder of a run, a file of results (Parquet,
         CSV or JSON), or a log of nccl-tests. The items of a list are repeats with new launches.
     effect : float, default 0.05
-        The smallest relative difference that matters.
+        The smallest relevant relative difference.
     anyway : bool, default False
         If True, compare across different GPUs, numbers of ranks, element types, modes and other differences.
     seed : int, default 0
@@ -594,7 +594,7 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
     keys = matching_keys(*sides, anyway=anyway)
     frame, n_common, only = _match(*sides, keys, seed)
     if not n_common or not len(frame):
-        raise BenchError(f"no row before has a counterpart after; rows are matched by {', '.join(keys)}")
+        raise BenchError(f"no row of 'before' has a counterpart in 'after'; rows are matched by {', '.join(keys)}")
     labels = [side.label for side in sides]
     are_paths = all(isinstance(source, (str, os.PathLike)) for source in (before, after))
     if labels[0] == labels[1] and are_paths and before != after:
@@ -621,7 +621,7 @@ def _with_same_loads(before: Side, after: Side) -> tuple[Side, Side]:
 def _match(before: Side, after: Side, keys: list[str], seed: int) -> tuple[pd.DataFrame, int, tuple[int, int]]:
     """Return one row per key of both sides, the number of these keys, and the number of keys of each side only.
 
-    Wrong results after are in the frame even if they have no counterpart before, so that they are reported.
+    Wrong results of `after` are in the frame even if they have no counterpart in `before`, so that they are reported.
     """
     import pandas as pd
 
@@ -647,7 +647,7 @@ def _match(before: Side, after: Side, keys: list[str], seed: int) -> tuple[pd.Da
 
 
 def _note(first: Interval | None, second: Interval | None, were: bool, are: bool) -> str:
-    """Return the reason why a row has no ratio, or why it is not trusted; empty for all other rows."""
+    """Return the reason why a row has no ratio or an unreliable one, or an empty string."""
     if are:
         return "results are wrong before and after" if were else "results are wrong after"
     if were:
@@ -656,7 +656,7 @@ def _note(first: Interval | None, second: Interval | None, were: bool, are: bool
 
 
 def _estimate(side: Side, rows: list[int], rng: np.random.Generator) -> Interval | None:
-    """Return the time of the given rows of a side with its standard error; None without a usable time."""
+    """Return the time of the given rows of a side with its standard error, or None without a usable time."""
     usable = [row for row in rows if side.time_us[row] > 0]
     if not usable:
         return None
@@ -729,9 +729,9 @@ def _judge(frame: pd.DataFrame, effect: float) -> pd.DataFrame:
 
 
 def _adjusted(p: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Return p-values adjusted by Benjamini and Hochberg (J. R. Statist. Soc. B 57, 1995); NaN are ignored."""
-    # At a threshold of 5 %, one in twenty equal rows would be slower or faster by chance, in a run of a thousand rows
-    # fifty. Adjusted values bound the share of false verdicts among all verdicts instead. The i-th smallest of m values
+    """Return p-values adjusted by Benjamini and Hochberg (J. R. Statist. Soc. B 57, 1995). NaN is ignored."""
+    # At a threshold of 5 %, one in twenty equal rows would be slower or faster by chance: fifty in a run of a thousand
+    # rows. Adjusted values bound the share of false verdicts among all verdicts instead. The i-th smallest of m values
     # is multiplied by m / i, and the running minimum from the largest value down keeps them in order.
     adjusted = p.copy()
     known = np.flatnonzero(~np.isnan(p))

@@ -43,8 +43,8 @@ def contention(run: Any) -> pd.DataFrame:
     -------
     pandas.DataFrame
         One row per collective, size and group: ``axis``, ``alone_us`` and ``together_us`` in µs, their ``ratio``, its
-        bounds ``ratio_lo`` and ``ratio_hi`` from the outer bounds of the two 95 % intervals, and ``is_clear``: whether
-        both bounds lie on the same side of 1. Rows with wrong results are left out.
+        bounds ``ratio_lo`` and ``ratio_hi`` from the outer bounds of the two 95 % intervals, and ``is_clear`` (True if
+        both bounds are on the same side of 1). Rows with wrong results are omitted.
 
     Raises
     ------

@@ -34,8 +34,8 @@ def pair_table(run: Any) -> pd.DataFrame:
     pandas.DataFrame
         One row per pair, direction, size and launch, the slowest first: ``src_rank`` and ``dst_rank`` (messages in both
         directions, the collective ``send_recv``, are one row), ``time_us``, ``busbw_gbs``, ``share`` (of the median
-        bandwidth of the same messages) and ``is_slow``: whether the share is below 0.8, and the interval of the time
-        does not reach the median.
+        bandwidth of the same messages) and ``is_slow`` (True if the share is below 0.8 and the interval of the time
+        does not contain the median).
 
     Raises
     ------
@@ -85,26 +85,28 @@ def pair_matrix(
     run : RunData, DataFrame, path, object with ``.results``, or a list of these
         Results that were measured with ``grouping="pairs"``.
     collective : {"send_recv", "send"}
-        Messages in both directions at the same time, which give a symmetric matrix, or messages from the rank of the
-        row to the rank of the column.
+        Messages in both directions at the same time, for a symmetric matrix, or messages from the rank of the row to
+        the rank of the column.
     size_bytes : int, optional
-        The message size; the largest by default.
+        The message size. By default the largest.
     axis : str, optional
-        The axis; the first that was measured by default.
+        The axis. By default the first that was measured.
     mode, dtype : str, optional
-        The mode and the element type; required if several were measured, because a matrix never mixes them.
+        The mode and the element type. Required if several were measured, because a matrix never mixes them.
     value : {"busbw_gbs", "algbw_gbs", "time_us"}
-        The quantity in the cells; the median over launches.
+        The quantity in the cells, as the median over launches.
 
     Returns
     -------
     pandas.DataFrame
-        Ranks down and across, missing on the diagonal and where nothing was measured. Its ``attrs`` have the choices.
+        One row and one column per rank. The diagonal and pairs that were not measured are missing. ``attrs`` contains
+        the choices.
 
     Raises
     ------
     BenchError
-        If no such pairs were measured, or they were measured in several modes or with several element types.
+        If no such pairs were measured.
+        If they were measured in several modes or with several element types, and none is chosen.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Published bus bandwidths, with source and date, to compare measurements with.
+"""Published bus bandwidths, with source and date, for comparison with measurements.
 
 They are single measurements by others on their systems, at the largest message size: plausible values, not limits. The
 table is in the file ``references.csv`` next to this module.

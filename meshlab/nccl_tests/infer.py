@@ -3,7 +3,7 @@
 Before 2.17 a log does not contain the name of its test, and a device list may be missing or truncated. But the rows
 restrict both. By the rules of nccl-tests' doc/PERFORMANCE.md, the size is count × element size (all_reduce, broadcast,
 reduce, sendrecv) or that times the number of ranks (all others), and busbw / algbw is a function of the number of
-ranks. If more than one answer remains, there is no answer.
+ranks. If several values remain possible, the result is None.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _FEW = 16
 
 @dataclass(frozen=True, slots=True)
 class _Signature:
-    """How a test fills its columns; None if it fills them in more than one way.
+    """The way in which a test fills its columns. A field is None if the test fills the column in several ways.
 
     `old_op_column` applies to the layout before 2.13, in which a test has only the columns that it needs. alltoall has
     the column for the operation anyway, and leaves it blank.
@@ -101,7 +101,7 @@ _SIGNATURES = {
 
 
 def find_program(line: str) -> str | None:
-    """Return the test program that a command line starts, without ``_perf``; None unless there is exactly one.
+    """Return the test program that a command line starts, without ``_perf``, or None if there is not exactly one.
 
     Examples
     --------
@@ -225,7 +225,7 @@ def _matches(evidence: Evidence, n_ranks: int | None, name: str, signature: _Sig
 
 
 def _factor(table: LogTable) -> tuple[float, float]:
-    """Return bounds of busbw / algbw; (0, 0) if there are none.
+    """Return bounds of busbw / algbw, or (0, 0) if there are none.
 
     Every row has the same factor, but both of its rates are rounded. So each row gives an interval, and the factor is
     in the intersection of all of them.
@@ -244,7 +244,7 @@ def _factor(table: LogTable) -> tuple[float, float]:
 
 
 def implied_ranks(evidence: Evidence, collective: str | None) -> tuple[int, int | None] | None:
-    """Return the smallest and the largest number of ranks that the rows allow; None if they do not restrict it.
+    """Return the smallest and the largest number of ranks that the rows allow, or None if they do not restrict it.
 
     If the size is a total over ranks, it determines the number exactly. For all_reduce, busbw / algbw is
     2 (n - 1) / n, which approaches 2: after rounding, large numbers of ranks cannot be distinguished.
@@ -281,7 +281,7 @@ def make_section(
     nccl: NcclFacts,
     iterations: tuple[IterationTimes, ...] = (),
 ) -> Section:
-    """Build a section from its parts; the parameters that are not listed are those of `Section`.
+    """Build a section from its parts. The parameters that are not listed are those of `Section`.
 
     Parameters
     ----------
@@ -292,7 +292,7 @@ def make_section(
     began_table : bool
         True if a header, a row or a part of a row was found.
     broken : sequence of int
-        Line numbers of incomplete rows; 0 if unknown.
+        Line numbers of incomplete rows. 0 if unknown.
     """
     notes = list(notes)
     evidence = evidence_of(table)
@@ -342,7 +342,8 @@ def _n_ranks(
 ) -> int | None:
     """Return the listed number of ranks, or else NCCL's, or else the one that the rows imply.
 
-    The rows have a veto: a device list may be truncated, and NCCL may have made communicators of several sizes.
+    The rows overrule the others: a device list may be truncated, and NCCL may have created communicators of several
+    sizes.
     """
     least, most = implied or (1, None)
     for n in (listed, reported):

@@ -39,13 +39,13 @@ class NcclFacts:
     version : str or None
         For example ``"2.20.3+cuda12.2"``.
     n_ranks, n_nodes, ranks_per_node : int or None
-        Size of the communicator. None also if the log has communicators of several sizes.
+        Size of the communicator. Also None if the log has communicators of several sizes.
     channels : mapping
         Number of channels by kind: coll, collnet, nvls, p2p.
     rings : mapping
         Order of the ranks on the ring of each channel.
     trees : mapping
-        By channel and rank, the parent of the rank; -1 for the root.
+        By channel and rank, the parent of the rank. -1 for the root.
     transports : mapping
         Number of connections by kind, such as ``"P2P/CUMEM"`` or ``"NET/IB/GDRDMA"``, without device numbers.
     network : str or None
@@ -80,7 +80,7 @@ NO_FACTS = NcclFacts()
 
 
 def version_from_code(code: int) -> str | None:
-    """Return the version for NCCL's version number; None for 0.
+    """Return the version for NCCL's version number, or None for 0.
 
     The macro NCCL_VERSION in nccl.h defines the number. Since 2.9 it has two digits for the minor version.
 
@@ -96,7 +96,7 @@ def version_from_code(code: int) -> str | None:
 
 
 class FactCollector:
-    """Collects messages one by one; `facts` returns the result."""
+    """Collects messages one by one. `facts` returns the result."""
 
     def __init__(self) -> None:
         self.version: str | None = None
@@ -138,7 +138,7 @@ class FactCollector:
     def add_info(self, message: str) -> None:
         """Add the text after ``NCCL INFO``."""
         self._empty = False
-        # Almost every line of a debug log comes here. Comparing the first letter skips most of the tests below.
+        # Almost every line of a debug log is passed here. Comparing the first letter skips most of the tests below.
         first = message[:1]
         if first == "C":
             if message.startswith("Channel "):
@@ -211,7 +211,7 @@ class FactCollector:
 
 @functools.lru_cache(1024)
 def _transport(how: str) -> str:
-    """Return the kind of a connection without device numbers; empty if the text is truncated or mixed with another."""
+    """Return the kind of a connection without device numbers, or "" if the text is truncated or mixed with another."""
     if _VIA.fullmatch(how) is None:
         return ""
     parts = [part for part in how.split("/") if not part.isdigit()]
@@ -225,7 +225,7 @@ def _only(values: set[_T]) -> _T | None:
 
 
 def merge_facts(facts: Sequence[NcclFacts]) -> NcclFacts:
-    """Merge facts: the first known value wins, transports are added up, and sizes must agree."""
+    """Merge facts: the first known value is kept, transports are added up, and sizes must agree."""
 
     def first(name: str) -> str | None:
         return next((getattr(fact, name) for fact in facts if getattr(fact, name) is not None), None)

@@ -1,4 +1,4 @@
-"""Reads the JSON of nccl-tests (``-J``), versions 1 to 3, also if it is truncated."""
+"""Reads the JSON of nccl-tests (``-J``), versions 1 to 3, even if it is truncated."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def _list(value: Any) -> list[Any]:
 
 
 def _float(value: Any) -> float:
-    """Return a number; NaN for null and for the strings that the tool writes instead of NaN."""
+    """Return a number, or NaN for null and the strings that the tool writes instead of NaN."""
     try:
         return float(value)
     except (TypeError, ValueError):

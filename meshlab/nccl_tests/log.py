@@ -1,4 +1,4 @@
-"""The values that a log of nccl-tests becomes: sections with their rows, and the frames of a complete log.
+"""The values that represent a log of nccl-tests: sections with their rows, and the frames of a complete log.
 
 From top to bottom: the names that the tool uses, the device list, the rows, a section, the log, and its frames.
 """
@@ -207,7 +207,7 @@ class LogTable:
     line, size_bytes, count, root : numpy.ndarray
         One integer per row. Line 0 and root -1 stand for a missing value.
     type, op, timestamp : sequence of str
-        One string per row; an empty string stands for a missing value. `timestamp` is empty if no row has one.
+        One string per row. An empty string stands for a missing value. `timestamp` is empty if no row has one.
     values : numpy.ndarray
         Shape (rows, 2, 4): time in µs, algbw and busbw in GB/s, and the last column (wrong elements or error).
     iteration : numpy.ndarray or None
@@ -262,7 +262,7 @@ class LogTable:
         return sum(values) / len(values) if values else None
 
     def timing(self, row: int, placement: int) -> Timing | None:
-        """Return one placement of one row; None if it was not printed."""
+        """Return one placement of one row, or None if it was not printed."""
         if not self.present[row, placement]:
             return None
         time, algbw, busbw, last = self.values[row, placement].tolist()
@@ -366,11 +366,11 @@ class Section:
     line : int
         First line, counted from 1.
     collective : str or None
-        meshlab's name of the collective; None if the log does not determine it.
+        meshlab's name of the collective. None if the log does not determine it.
     n_ranks : int or None
-        Number of ranks in one communicator; None if the log does not determine it.
+        Number of ranks in one communicator. None if the log does not determine it.
     status : {"complete", "incomplete", "failed", "no_table"}
-        How far the run got. It is independent of wrong results, which are in `footer` and in the rows.
+        The last part of a run that was found. It is independent of wrong results, which are in `footer` and the rows.
     preamble : Preamble
         The settings.
     devices : sequence of DeviceLine
@@ -416,13 +416,13 @@ class Section:
 
     @property
     def type(self) -> str | None:
-        """The element type as printed; None without rows, or if it changes."""
+        """The element type as printed. None without rows, or if it changes."""
         types = set(self.table.type)
         return types.pop() if len(types) == 1 else None
 
     @property
     def gpu(self) -> str | None:
-        """The name of the GPU, the most frequent one if there are several; None if no device is listed."""
+        """The name of the GPU, the most frequent one if there are several. None if no device is listed."""
         names = [device.name for device in self.devices if device.name]
         return max(set(names), key=names.count) if names else None
 
@@ -437,7 +437,7 @@ class Section:
 
     @property
     def ranks_per_node(self) -> int | None:
-        """The number of ranks per host; None if hosts differ, or if the log does not determine it."""
+        """The number of ranks per host. None if hosts differ, or if the log does not determine it."""
         if self.nccl.ranks_per_node is not None:
             return self.nccl.ranks_per_node
         if self.n_ranks is None or len(self.devices) != self.n_ranks:
@@ -448,7 +448,7 @@ class Section:
 
     @property
     def mode(self) -> str | None:
-        """The way calls were timed: isolated, pipelined or graph; None if the preamble does not record it."""
+        """The way calls were timed: isolated, pipelined or graph. None if the preamble does not record it."""
         if self.preamble.graph:
             return "graph"
         if self.preamble.blocking is not None:
@@ -457,16 +457,16 @@ class Section:
 
     @property
     def average_matches_rows(self) -> bool | None:
-        """True if the printed average is the mean of the rows; None if one of the two is missing."""
+        """True if the printed average is the mean of the rows. None if one of the two is missing."""
         return average_matches(self.table, self.footer)
 
 
 def average_matches(table: LogTable, footer: Footer) -> bool | None:
-    """Return True if the printed average is the mean of the rows; None if one of the two is missing."""
+    """Return True if the printed average is the mean of the rows, or None if one of the two is missing."""
     mean, average = table.mean_busbw_gbs(), footer.average_busbw_gbs
     if mean is None or average is None:
         return None
-    # Each rate was rounded to two decimals, or to fewer if it is large, before we averaged them.
+    # Each rate was rounded to two decimals, or to fewer if it is large, before its mean was computed here.
     return abs(mean - average) <= 0.006 + 0.001 * abs(average)
 
 
@@ -664,7 +664,7 @@ def _repeat(value: str | None, n: int) -> npt.NDArray[Any]:
 
 
 def _group(section: Section) -> str | None:
-    """Return "world" if one communicator has all ranks; ``NCCL_TESTS_SPLIT`` makes several."""
+    """Return "world" if one communicator has all ranks. ``NCCL_TESTS_SPLIT`` creates several."""
     return "world" if section.n_ranks is not None and section.n_ranks >= len(section.devices) else None
 
 

@@ -1,8 +1,8 @@
 """Reads a log of nccl-tests: decodes the text, sorts its lines into sections, and closes each section.
 
 A log is rarely a clean file. Launchers put prefixes before each line, ranks write into each other's lines, NCCL's debug
-messages interrupt the table, and runs are killed. So there is no grammar for a line: rows are found by their element
-type, and everything else by its words.
+messages interrupt the table, and runs are killed. So lines have no fixed grammar: rows are found by their element type,
+and all other lines by keywords.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def read(source: str | os.PathLike[str]) -> Log:
     """Read a log of nccl-tests or rccl-tests: text of every version since 2.0, or JSON.
 
     Rows that are truncated or mixed with other output are omitted and counted. A value that the log does not contain
-    is None or missing; nothing is guessed. If results were not checked, ``n_wrong`` is missing, not 0.
+    is None or missing. Nothing is guessed. If results were not checked, ``n_wrong`` is missing, not 0.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def read(source: str | os.PathLike[str]) -> Log:
             return Log(name, tuple(read_json_sections(source)))
         blocks = (source[start : start + _BLOCK] for start in range(0, len(source), _BLOCK))
         return _read_text(name, blocks)
-    path = Path(source) if len(str(source)) < 4096 else None  # a longer name is an OSError of its own
+    path = Path(source) if len(str(source)) < 4096 else None  # a longer name raises an OSError
     if path is None or (isinstance(source, str) and not path.is_file()):
         shown = str(source)[:80]
         raise ParseError(
@@ -100,7 +100,7 @@ def read(source: str | os.PathLike[str]) -> Log:
 
 
 def _encoding(start: bytes) -> str:
-    """Return the encoding of a file; Windows shells write UTF-16 with a byte order mark."""
+    """Return the encoding of a file. Windows shells write UTF-16 with a byte order mark."""
     if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     return "utf-8-sig"
@@ -128,7 +128,7 @@ def _read_text(name: str, blocks: Iterator[str]) -> Log:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """Pause garbage collection: a long log makes many objects and no cycles, and walking them takes 10 % of it."""
+    """Pause garbage collection: reading creates many objects without cycles, and traversing them takes 10 % of it."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -232,7 +232,7 @@ class LogReader:
     """Sorts the lines of a log into sections.
 
     The state is one open section with its `Stage`. Every line that is recognised belongs to a stage. If the open
-    section has not passed that stage yet, the line belongs to it; otherwise the line starts a new section (`_enter`).
+    section has not passed that stage yet, the line belongs to it. Otherwise the line starts a new section (`_enter`).
     This works for files in which several runs follow each other, and for files that begin in the middle of a run. The
     reader never looks ahead, and it keeps no lines.
     """
@@ -291,7 +291,7 @@ class LogReader:
     # -- NCCL's messages -----------------------------------------------------------------------------------------------
 
     def _read_message(self, raw: str) -> bool:
-        """Read a line with NCCL in it; return False if the line may be something else too."""
+        """Read a line that contains NCCL. Return False if it may also be a different kind of line."""
         at = raw.find("NCCL INFO ")
         if at >= 0:
             self._facts.add_info(raw[at + 10 :])
@@ -308,7 +308,7 @@ class LogReader:
             if match is not None:
                 self._facts.add_variable(match[1], match[2])
             return False
-        # A message may start in the middle of a row. A row has wide gaps; the host, pid and thread that NCCL prints
+        # A message may start in the middle of a row. A row has wide gaps, but the host, pid and thread that NCCL prints
         # before its messages have none.
         if raw.find("  ", 0, at) >= 0 and self._open is not None and self._open.stage == Stage.TABLE:
             self._read_interrupted_row(self._open, raw)
@@ -322,7 +322,7 @@ class LogReader:
     # existed. A fragment without a continuation counts as a broken row.
 
     def _read_prefixed_row(self, tokens: list[str], raw: str) -> bool:
-        """Read a row that follows a prefix; return False if the line has none."""
+        """Read a row that follows a prefix. Return False if the line has none."""
         for index in range(min(len(tokens) - 2, 7)):
             if tokens[index + 2] in _TYPES and tokens[index + 1].isdigit():
                 size = tokens[index]
@@ -468,7 +468,7 @@ class LogReader:
                 section.settings["step_kind"] = kind
 
     def _read_device(self, raw: str) -> bool:
-        """Read a line of the device list; return False if it is not one, or only a part of one."""
+        """Read a line of the device list. Return False if it is not one, or only a part of one."""
         match = DEVICE_LINE.search(raw)
         section = self._open
         if match is None:
@@ -549,7 +549,7 @@ class OpenSection:
             self.fragment = None
 
     def close(self, number: int, prelude: FactCollector | None) -> Section:
-        """Return the section; the first one also gets the facts that NCCL printed before it."""
+        """Return the section. The first one also gets the facts that NCCL printed before it."""
         self.drop_fragment()
         table, truncated = self.rows.table()
         facts = self.facts.facts()
@@ -573,7 +573,7 @@ class OpenSection:
         )
 
     def _listed_ranks(self) -> int | None:
-        """Return the number of ranks in the device list; None if the list seems truncated."""
+        """Return the number of ranks in the device list, or None if the list seems truncated."""
         # If the text ends in the list, more devices may be missing.
         is_last = self.stage == Stage.LISTED and not self.failure_lines
         if not self.devices or self.device_lost or is_last:

@@ -46,7 +46,7 @@ class Shape:
     Parameters
     ----------
     op, root : bool or None
-        True if the table has the column; None until a header or a row determines it.
+        True if the table has the column. None until a header or a row determines it.
     columns : tuple of str
         The columns of one placement.
     placements : tuple of int
@@ -70,7 +70,7 @@ class Shape:
 
 @lru_cache(maxsize=256)
 def read_header(tokens: tuple[str, ...], in_place_only: bool) -> Shape | None:
-    """Read a line of column names; None if it is truncated, or not a header.
+    """Read a line of column names. Return None if it is truncated or not a header.
 
     Examples
     --------
@@ -241,8 +241,8 @@ class RowBuffer:
         )
         good = consistent_rows(table, [flag & _FOLLOWS for flag in flags])
         exact = sum(flag & _EXACT > 0 for flag in flags)
-        # If most lines do not have the printed widths, a tool has reformatted the columns (awk, a spreadsheet), and
-        # widths prove nothing. Otherwise a line with different widths has lost characters.
+        # If most lines do not have the printed widths, a tool has reformatted the columns (awk, a spreadsheet), so
+        # widths are not evidence. Otherwise a line with different widths has lost characters.
         if exact < n and (2 * exact >= n or n <= 2):
             good = [is_good and flag & _EXACT > 0 for is_good, flag in zip(good, flags, strict=True)]
         # If any row has both placements, a row with one of them lost its second half.
@@ -275,7 +275,7 @@ def ranks_in_size(size: int, count: int, type_: str) -> int:
 
 
 def consistent_rows(table: LogTable, follows: Sequence[int] | None = None) -> list[bool]:
-    """Return, for each row, whether its numbers are consistent.
+    """Return one value per row: True if its numbers are consistent.
 
     The size must be count × element size × an integer (1 or the number of ranks) that is the same in every row, and
     algbw must be size over time. A rule that most rows break does not apply to the test: sizes of alltoallv,
@@ -350,7 +350,7 @@ def _is_as_printed(tokens: list[str], text: str, shape: Shape, start: int, prese
 def _follows(size: int, numbers: list[float], width: int, *, digits: int = 2) -> bool:
     """Return True if algbw is size over time in both placements, within rounding. A missing placement passes.
 
-    Text has two decimals, or fewer if they would not fit. JSON has six.
+    Text has two decimals, or fewer if the number is too wide. JSON has six.
     """
     # `digit` is half a unit of the last printed digit of the time, in µs, and `room` that of algbw, in MB/s.
     for start in (0, width):

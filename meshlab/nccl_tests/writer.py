@@ -22,7 +22,7 @@ __all__ = ["write"]
 _PROGRAMS = {collective: program for program, collective in COLLECTIVE_OF_PROGRAM.items()}
 _TYPES = {dtype: name for name, dtype in reversed(DTYPE_OF_TYPE.items())}
 _OPS = {"pre_mul_sum": "mulsum"}
-# The tool's table has no column for these, so rows that differ in one of them need a table of their own. Otherwise rows
+# The tool's table has no column for these, so rows that differ in one of them need separate tables. Otherwise rows
 # of one group alone, or next to another axis, would look like repetitions of each other.
 _ONE_TABLE = [
     "run_id",
@@ -136,7 +136,7 @@ def _section(rows: pd.DataFrame, gpu: str) -> Iterator[str]:
 
 
 def _describe(first: dict[str, Any]) -> str:
-    """Describe the columns that have no place in the tool's layout."""
+    """Describe the columns that the tool's layout does not have."""
     parts = [f"{name} {first[name]}" for name in ("run_id", "launch", "source") if first[name] is not None]
     if first["axis"] is not None:
         label = axis_label(first["axis"], first["grouping"], first["concurrent_axis"], first["concurrent_collective"])
@@ -187,7 +187,7 @@ def _half(row: Any) -> str:
 
 
 def _number(value: float, width: int) -> str:
-    """Print the number of decimals that fits, at most two, as the tool does."""
+    """Format a number with as many decimals as fit, at most two, like the tool."""
     if math.isnan(value):
         value = 0.0
     return next((text for decimals in (2, 1, 0) if len(text := f"{value:.{decimals}f}") <= width), f"{value:.0f}")

@@ -8,8 +8,8 @@ import pytest
 from meshlab.analysis.bootstrap import Interval, block_length, estimate, log_ratio, student_p, student_quantile
 
 
-def remembering(rng, n, memory):
-    """A series around 100 whose neighbours agree (AR(1) with that coefficient)."""
+def autoregressive(rng, n, memory):
+    """Return a series around 100 with correlated neighbours (AR(1) with the coefficient `memory`)."""
     noise = rng.normal(size=n)
     for index in range(1, n):
         noise[index] += memory * noise[index - 1]
@@ -27,7 +27,7 @@ def test_quantiles_are_those_of_the_tables(freedom, quantile):
 
 def test_blocks_are_longer_if_the_series_is_correlated():
     rng = np.random.default_rng(1)
-    independent, sticky = remembering(rng, 800, 0.0), remembering(rng, 800, 0.9)
+    independent, sticky = autoregressive(rng, 800, 0.0), autoregressive(rng, 800, 0.9)
     assert block_length(independent) < 15
     assert block_length(sticky) > 2 * block_length(independent)
     assert block_length(np.full(50, 7.0)) >= 1
@@ -37,8 +37,8 @@ def test_blocks_are_longer_if_the_series_is_correlated():
 @pytest.mark.parametrize("memory", [0.0, 0.6, 0.85])
 def test_the_error_is_the_spread_of_medians_of_new_runs(memory):
     rng = np.random.default_rng(2)
-    truth = np.std([np.log(np.median(remembering(rng, 400, memory))) for _ in range(400)])
-    errors = [estimate([remembering(rng, 400, memory)], rng).error for _ in range(12)]
+    truth = np.std([np.log(np.median(autoregressive(rng, 400, memory))) for _ in range(400)])
+    errors = [estimate([autoregressive(rng, 400, memory)], rng).error for _ in range(12)]
     assert 0.7 * truth < np.median(errors) < 1.5 * truth
 
 

@@ -16,15 +16,15 @@ from meshlab.frames.schema import RESULTS, SAMPLES, conform
 from meshlab.frames.store import frame_to_csv, frame_to_json, frame_to_parquet
 
 # Real times: four launches of 400 batches of numpy additions (40 calls of three additions of 32 KiB), measured on a
-# shared virtual machine with two cores. The medians are about 5 µs, single batches scatter by 12 % and neighbours agree
-# (rank correlation 0.45).
+# shared virtual machine with two cores. The medians are about 5 µs, single batches scatter by 12 %, and neighbours are
+# correlated (rank correlation 0.45).
 STORED = pd.read_csv(Path(__file__).parent / "data" / "numpy_batches.csv")
 LAUNCHES = [part["time_us"].to_numpy() for _, part in STORED.groupby("launch")]
 BLOCK = 20
 
 
 def again(series, rng):
-    """A run like this one: blocks of its batches, drawn anew."""
+    """Return a similar series: resampled blocks of its batches."""
     first = rng.integers(series.size, size=(series.size // BLOCK, 1))
     return series[((first + np.arange(BLOCK)) % series.size).ravel()]
 
@@ -189,7 +189,7 @@ def test_sides_that_are_not_comparable_are_rejected_with_the_reason(column, valu
     assert word in str(caught.value)
     assert "anyway=True" in str(caught.value)
     if column == "collective":
-        with pytest.raises(BenchError, match="no row before has a counterpart after; rows are matched by"):
+        with pytest.raises(BenchError, match="no row of 'before' has a counterpart in 'after'; rows are matched by"):
             compare(before, after, anyway=True)
     else:
         comparison = compare(before, after, anyway=True)
@@ -232,7 +232,7 @@ def test_placements_are_never_mixed(make_log):
 def test_rows_without_a_counterpart_are_counted():
     comparison = compare(table({1: 100.0, 2: 100.0}), table({2: 100.0, 3: 100.0, 4: 100.0}))
     assert (comparison.only_before, comparison.only_after) == (1, 2)
-    assert "1 row before without a counterpart after" in repr(comparison)
+    assert "1 row of 'before' without a counterpart in 'after'" in repr(comparison)
 
 
 def test_wrong_results_have_no_ratio_and_new_ones_are_a_regression():
@@ -249,7 +249,7 @@ def test_wrong_results_have_no_ratio_and_new_ones_are_a_regression():
 def test_wrong_results_are_first_in_the_headline_and_in_the_list():
     before = table(dict.fromkeys(range(1, 31), (100.0, 99.0, 101.0)))
     after = table(dict.fromkeys(range(1, 31), (200.0, 199.0, 201.0)))
-    after.loc[29, ["status", "n_wrong"]] = ["ok", 288]  # whatever the status says, elements differ
+    after.loc[29, ["status", "n_wrong"]] = ["ok", 288]  # elements differ, regardless of the status
     comparison = compare(before, after)
     assert comparison.headline.startswith("30 rows compared: 1 WRONG, 29 slower. Wrong: all_reduce 30\u2009B. Slowest:")
     assert "✕ WRONG   all_reduce 30\u2009B" in repr(comparison).splitlines()[2]

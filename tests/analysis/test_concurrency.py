@@ -1,4 +1,4 @@
-"""Groups at once against one at a time, two axes at once against each alone, and pairs."""
+"""Groups together and one at a time, two axes together and in isolation, and pairs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ QUICK = Sampling(max_s=0.03, min_batches=6)
 
 
 def rows(*times: tuple[str, str, str, int, float], **columns: Any) -> pd.DataFrame:
-    """Results with these: collective, axis, group, step, time; intervals of 1 %."""
+    """Return results for tuples of collective, axis, group, step and time, with intervals of 1 %."""
     made = [
         {
             "launch": 0, "collective": collective, "axis": axis, "group": group, "step": step, "time_us": time,
@@ -34,7 +34,7 @@ def rows(*times: tuple[str, str, str, int, float], **columns: Any) -> pd.DataFra
 
 
 def pair_rows(*times: tuple[int, int, float], collective: str = "send_recv", **columns: Any) -> pd.DataFrame:
-    """Results of pairs with these: sender, receiver, time."""
+    """Return results of pairs for tuples of sender, receiver and time."""
     frames = [
         rows((collective, "world", "world", 0, time), grouping="pairs", src_rank=src, dst_rank=dst, **columns)
         for src, dst, time in times
@@ -140,7 +140,7 @@ def test_two_axes_run_at_the_same_time(engines: ml.Engines) -> None:
 def test_the_concurrent_axis_is_busy_during_all_batches(
     thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A load of 2 ms a call is there whenever the other collective is timed, and slows it down."""
+    """A load of 2 ms per call runs whenever the other collective is timed, and slows it down."""
     import threading
     import time
 
@@ -172,7 +172,7 @@ def test_the_concurrent_axis_is_busy_during_all_batches(
     run.wait(60)
     assert sum(loads) > 0
     assert True in seen  # while both run
-    assert False in seen  # while it runs by itself
+    assert False in seen  # while it runs in isolation
 
 
 @pytest.mark.parametrize("n", [4, 3])

@@ -29,12 +29,12 @@ OLD_COLUMNS = {
 
 
 def fit(value: float, width: int) -> str:
-    """Print the number of decimals that fits, at most two."""
+    """Format a number with as many decimals as fit, at most two."""
     return next(text for digits in (2, 1, 0) if len(text := f"{value:.{digits}f}") <= width or digits == 0)
 
 
 def five_digits(value: float) -> str:
-    """Print a time as versions until 2.16 do."""
+    """Format a time like versions until 2.16."""
     return f"{value:.0f}" if value >= 1e4 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
 
 
