@@ -40,7 +40,7 @@ class Finding:
         Short identifier, stable across versions.
     message : str
         The observation.
-    cure : str
+    fix : str
         The suggested fix.
     nodes : tuple of str
         Names of the affected hosts.
@@ -49,7 +49,7 @@ class Finding:
     severity: str
     code: str
     message: str
-    cure: str
+    fix: str
     nodes: tuple[str, ...] = ()
 
     @property
@@ -65,7 +65,7 @@ class Finding:
         return shown if len(self.nodes) <= 2 else f"{shown} and {len(self.nodes) - 2:,} more"
 
     def __str__(self) -> str:
-        return f"{self.severity}: {self.where}: {self.message}; {self.cure}"
+        return f"{self.severity}: {self.where}: {self.message}; {self.fix}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -114,12 +114,12 @@ class Findings(Sequence[Finding]):
         -------
         pandas.DataFrame
             ``severity``, ``code``, ``n_nodes`` (number of affected hosts), ``where`` (their names), ``message`` and
-            ``cure``.
+            ``fix``.
         """
         import pandas as pd
 
-        rows = [(f.severity, f.code, len(f.nodes), f.where, f.message, f.cure) for f in self.items]
-        return pd.DataFrame(rows, columns=["severity", "code", "n_nodes", "where", "message", "cure"])
+        rows = [(f.severity, f.code, len(f.nodes), f.where, f.message, f.fix) for f in self.items]
+        return pd.DataFrame(rows, columns=["severity", "code", "n_nodes", "where", "message", "fix"])
 
     def __str__(self) -> str:
         return "\n".join([self.summary, *map(str, self.items)])
@@ -128,7 +128,7 @@ class Findings(Sequence[Finding]):
         return f"<Findings: {self.summary}>"
 
     def _repr_html_(self) -> str:
-        rows = [[item.severity, item.where, item.message, item.cure] for item in self.items]
+        rows = [[item.severity, item.where, item.message, item.fix] for item in self.items]
         table = markup.table(["severity", "hosts", "finding", "suggested fix"], rows) if rows else ""
         return markup.card("Health", self.summary, table)
 
@@ -530,7 +530,7 @@ _NODE_RULES: tuple[Callable[[Node], Iterator[Finding]], ...] = (
 
 def _between_hosts(cluster: Cluster, hosts: Sequence[Sequence[str]]) -> Iterator[tuple[Finding, list[str]]]:
     """Find hosts that differ from the majority, and return them with their finding."""
-    for code, noun, facts, cure in (
+    for code, noun, facts, fix in (
         (
             "mixed-hosts",
             "GPU product",
@@ -557,4 +557,4 @@ def _between_hosts(cluster: Cluster, hosts: Sequence[Sequence[str]]) -> Iterator
         usual = max(values, key=lambda value: len(values[value]), default="")
         for value, names in values.items():
             if value != usual:
-                yield Finding("warning", code, f"the {noun} is {value}, but on most hosts {usual}", cure), names
+                yield Finding("warning", code, f"the {noun} is {value}, but on most hosts {usual}", fix), names

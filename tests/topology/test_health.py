@@ -165,7 +165,7 @@ def test_rule_finds_its_fault_and_suggests_a_fix(code: str, severity: str, node:
     assert found.codes == (code,)
     assert found[0].severity == severity
     assert message in found[0].message
-    assert len(found[0].cure) > 10
+    assert len(found[0].fix) > 10
 
 
 @pytest.mark.parametrize(
