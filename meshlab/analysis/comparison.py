@@ -68,6 +68,9 @@ _COLUMN_WORDS = {
     "dst_rank": "destination rank",
 }
 
+_CONCURRENT = ("concurrent_axis", "concurrent_collective")
+_NONE = "none"
+
 # Times of meshlab and of nccl-tests on GPUs are comparable with each other, but times of a GPU and a CPU are not.
 _KINDS = {"nccl": "a GPU", "nccl-tests": "a GPU"}
 
@@ -219,7 +222,7 @@ def _source_difference(before: Side, after: Side) -> list[Difference]:
 def _column_difference(name: str, before: Side, after: Side) -> Difference | None:
     """Compare the values of a column. It blocks the comparison if both sides have values, but none in common."""
     # Sides that share some sizes are compared at those, so different ranges of sizes are not worth mentioning.
-    old, new = (set(side.results[name].dropna().unique().tolist()) for side in (before, after))
+    old, new = (_values(side, name) for side in (before, after))
     if old == new or (name == "size_bytes" and old & new):
         return None
     unknown = name != "collective" and not (old and new)
@@ -229,6 +232,17 @@ def _column_difference(name: str, before: Side, after: Side) -> Difference | Non
     return Difference(_COLUMN_WORDS.get(name, name), before_text, after_text, blocks=not old & new and not unknown)
 
 
+def _values(side: Side, name: str) -> set[Any]:
+    """Return the known values of a column."""
+    column = side.results[name]
+    known = set(column.dropna().unique().tolist())
+    # In a run with a grouping, a missing concurrent axis means that there was none: such rows must not match the rows
+    # of a run on the other side that had one.
+    if name in _CONCURRENT and side.results["grouping"].notna().any() and column.isna().any():
+        known.add(_NONE)
+    return known
+
+
 def matching_keys(before: Side, after: Side, *, anyway: bool) -> list[str]:
     """Return the columns by which rows are matched: those that have values on both sides.
 
@@ -236,8 +250,8 @@ def matching_keys(before: Side, after: Side, *, anyway: bool) -> list[str]:
     """
     keys = []
     for name in KEYS:
-        old, new = (set(side.results[name].dropna().unique().tolist()) for side in (before, after))
-        known = bool(old) and bool(new)
+        old, new = _values(before, name), _values(after, name)
+        known = bool(old) and bool(new) and old | new != {_NONE}
         if name in ("collective", "size_bytes") or (known and (old & new or not anyway)):
             keys.append(name)
     return keys
@@ -489,7 +503,8 @@ def row_name(row: Any, columns: Sequence[str], *, is_line: bool = False) -> str:
             size = plain(row.get("size_bytes"))
             parts += [] if size is None else [format_size(size)]  # a function has none
         elif name == "src_rank" and value is not None:
-            parts.append(f"{value:g}→{plain(row.get('dst_rank')):g}")
+            arrow = "→" if plain(row.get("collective")) == "send" else "↔"
+            parts.append(f"{value:g}{arrow}{plain(row.get('dst_rank')):g}")
         elif name in columns and value is not None and name != "dst_rank":
             parts.append(_value_text(name, value))
     return " ".join(parts)

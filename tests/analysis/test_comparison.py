@@ -229,6 +229,29 @@ def test_placements_are_never_mixed(make_log):
     assert comparison.frame()["ratio"].eq(1).all()
 
 
+def test_a_concurrent_axis_is_not_mixed_with_the_same_axis_in_isolation():
+    alone = table({1024: (10.0, 9.9, 10.1)}, axis="tp", group="tp_0", grouping="together")
+    load = {"concurrent_axis": "dp", "concurrent_collective": "reduce_scatter"}
+    busy = table({1024: (30.0, 29.9, 30.1)}, axis="tp", group="tp_0", grouping="together", **load)
+    both = pd.concat([alone, busy], ignore_index=True)
+    comparison = compare(both, alone)
+    assert comparison.frame()[["before_us", "verdict"]].to_numpy().tolist() == [[pytest.approx(10.0), "SAME"]]
+    assert (comparison.only_before, comparison.only_after) == (1, 0)
+    assert sorted(compare(both, both).frame()["before_us"]) == pytest.approx([10.0, 30.0])
+    with pytest.raises(BenchError, match="concurrent axis: dp before, none after"):
+        compare(busy, alone)
+    assert verdicts(compare(busy, alone, anyway=True)) == ["FASTER"]
+    assert "concurrent_axis" not in compare(alone, alone).frame()
+
+
+def test_pairs_are_named_by_their_ranks_and_direction():
+    pair = {"axis": "tp", "group": "tp_0", "grouping": "pairs", "src_rank": 0, "dst_rank": 1, "n_ranks": 2}
+    frame = pd.concat([table({1024: 10.0}, **pair | {"collective": name}) for name in ("send", "send_recv")])
+    text = str(compare(frame, frame))
+    assert "send 1 KiB 0→1" in text.replace("\u2009", " ")
+    assert "send_recv 1 KiB 0↔1" in text.replace("\u2009", " ")
+
+
 def test_rows_without_a_counterpart_are_counted():
     comparison = compare(table({1: 100.0, 2: 100.0}), table({2: 100.0, 3: 100.0, 4: 100.0}))
     assert (comparison.only_before, comparison.only_after) == (1, 2)
