@@ -147,6 +147,8 @@ def bench(
     1    buckets  dp_1        <NA>     <NA>     ok
     """
     earlier = load(resume) if isinstance(resume, (str, Path)) else resume
+    if earlier is not None and not isinstance(earlier, RunData):
+        raise BenchError(f"resume must be a run or the folder of a saved run, not {type(earlier).__name__}")
     if mesh is None:
         mesh = DeviceMesh(all_ranks=engines.world_size) if earlier is None else earlier.mesh
     mesh = as_mesh(mesh, fill=engines.world_size)

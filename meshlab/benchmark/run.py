@@ -13,6 +13,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from meshlab.benchmark.estimate import Estimate, seconds_per_step
 from meshlab.benchmark.executor import Executor
 from meshlab.engines.engines import Engines, Lease
@@ -119,9 +121,10 @@ class Run(RunData):
         for frame in (results, samples):
             frame.attrs = {}
         results, samples = (
-            frame[[key in done for key in zip(frame["launch"], frame["step"], strict=True)]].assign(
-                step=lambda rows: rows["step"].map(indices).astype("Int64")
-            )
+            # As an array, because pandas would take the empty list of an empty frame for a list of columns.
+            frame[
+                np.array([key in done for key in zip(frame["launch"], frame["step"], strict=True)], dtype=bool)
+            ].assign(step=lambda rows: rows["step"].map(indices).astype("Int64"))
             for frame in (results, samples)
         )
         self.add(rows_of_results(results), [columns_of_samples(samples)] if len(samples) else [])
@@ -261,7 +264,8 @@ def check_resumable(run: RunData, engines: Engines, mesh: DeviceMesh, plan: Plan
     BenchError
         If the run has not ended, or the mesh, the machine or the sampling is different.
     """
-    if run.state == "running":
+    # A folder that was saved while its run was measuring has this state forever, so it can be resumed.
+    if isinstance(run, Run) and run.state == "running":
         raise BenchError("the run to resume is still running; wait() for it or cancel() it first")
     for what, before, now in (
         ("mesh", run.mesh, mesh),

@@ -77,6 +77,38 @@ def test_failed_steps_are_repeated_after_a_restart(thread_engines: ml.Engines, m
     assert results["time_us"].iloc[0] == first.results["time_us"].iloc[0]
 
 
+def test_a_run_without_rows_or_samples_starts_from_the_beginning(thread_engines: ml.Engines, tmp_path: Path) -> None:
+    first = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 4K", sampling=QUICK)
+    first.wait(30)
+    failed = first.results.assign(status="failed", time_us=None)
+    for results in (failed, failed.head(0)):
+        parts = {"run_id": first.run_id, "source": first.source, "where": first.where, "state": "failed"}
+        old = ml.frames.RunData(first.plan, first.mesh, **parts, results=results, samples=first.samples.head(0))
+        for source in (old, old.save(tmp_path / "run", overwrite=True)):
+            run = ml.bench(thread_engines, resume=source)
+            assert run.wait(30)["status"].tolist() == ["ok"] * 4
+            assert len(run.samples)
+
+
+def test_a_folder_that_was_saved_while_the_run_was_measuring_can_be_resumed(
+    thread_engines: ml.Engines, tmp_path: Path
+) -> None:
+    run = ml.bench(thread_engines, MESH, sizes="1K:64K", sampling=Sampling(max_s=0.05, precision=1e-9))
+    while run.progress.done < 3:
+        time.sleep(0.002)
+    folder = run.save(tmp_path / "run")
+    run.cancel()
+    run.wait(30)
+    saved = ml.Run.load(folder)
+    assert saved.state == "running"
+    assert ml.bench(thread_engines, resume=folder).wait(60)["status"].eq("ok").all()
+
+
+def test_what_is_not_a_run_cannot_be_resumed(thread_engines: ml.Engines) -> None:
+    with pytest.raises(BenchError, match="resume must be a run or the folder of a saved run, not DataFrame"):
+        ml.bench(thread_engines, resume=ml.example())  # type: ignore[arg-type]
+
+
 def test_a_larger_plan_takes_over_common_steps(thread_engines: ml.Engines) -> None:
     first = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 4K", sampling=QUICK)
     first.wait(30)
