@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["contention", "interference"]
 
 _SAME = [
+    "run_id",
     "launch",
     "collective",
     "op",
@@ -118,7 +119,7 @@ def _good(run: Any) -> pd.DataFrame:
 def _ratios(matched: pd.DataFrame, keys: list[str], before: str, after: str) -> pd.DataFrame:
     """Return both times of each row, their ratio, and its bounds."""
     front = [name for name in ("axis", "concurrent_axis", "concurrent_collective") if name in keys]
-    frame = matched[[*front, *(name for name in keys if name not in front)]].copy()
+    frame = matched[[*front, *(name for name in keys if name not in (*front, "run_id"))]].copy()
     frame.attrs = {}
     frame[f"{before}_us"], frame[f"{after}_us"] = matched[f"time_us_{before}"], matched[f"time_us_{after}"]
     frame["ratio"] = matched[f"time_us_{after}"] / matched[f"time_us_{before}"]

@@ -18,7 +18,7 @@ __all__ = ["SLOW", "pair_matrix", "pair_table"]
 SLOW = 0.8
 """Share of the median bandwidth below which a pair is slow."""
 
-_KEYS = ["launch", "collective", "dtype", "mode", "axis", "size_bytes"]
+_KEYS = ["run_id", "launch", "collective", "dtype", "mode", "axis", "size_bytes"]
 
 
 def pair_table(run: Any) -> pd.DataFrame:
@@ -55,7 +55,7 @@ def pair_table(run: Any) -> pd.DataFrame:
     rows = results[_is_pair(results)]
     keys = rows.groupby(_KEYS, dropna=False)
     share = rows["busbw_gbs"] / keys["busbw_gbs"].transform("median")
-    frame = rows[[*_KEYS, "src_rank", "dst_rank", "time_us", "busbw_gbs"]].assign(
+    frame = rows[[*_KEYS[1:], "src_rank", "dst_rank", "time_us", "busbw_gbs"]].assign(
         share=share,
         is_slow=(share < SLOW) & ~(rows["time_us_lo"] <= keys["time_us"].transform("median")),
     )

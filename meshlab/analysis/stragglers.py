@@ -19,7 +19,7 @@ __all__ = ["find_spikes", "find_stragglers"]
 
 _MOSTLY = 0.5  # share of the batches in which a straggler is the last rank
 
-_LOAD = ("grouping", "concurrent_axis")
+_LOAD = ["group", "grouping", "concurrent_axis", "src_rank", "dst_rank", "is_one_way"]
 
 
 def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFrame:
@@ -72,6 +72,9 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
     used = samples[~samples["is_warmup"].fillna(value=False).astype(bool) & samples["start_offset_us"].notna()]
     functions = set(results.loc[results["size_bytes"].isna(), "step"].dropna())
     alignment = _by_step(results, "alignment_us")
+    # A sender does not wait for the receiver, so its time is no bound for messages in both directions.
+    one_way = set(results.loc[results["collective"].isin(["send", "recv"]), "step"].dropna())
+    used = used.assign(is_one_way=used["step"].isin(one_way))
     fastest = _fastest(used[~used["step"].isin(functions)])
     for key, part in used.groupby(list(STEP), sort=False, dropna=False):
         starts = part.pivot(index="batch", columns="rank", values="start_offset_us")
@@ -89,8 +92,7 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
         if step["step"] in functions:
             skew = 2 * alignment.get(_plain_key(key), np.nan)
         else:
-            load = part[list(_LOAD)].fillna("").iloc[0]
-            skew = fastest.get((str(step["group"]), *load), 0.0)
+            skew = fastest.get(_plain_key(part[_LOAD].iloc[0]), 0.0)
         floor = float(np.fmax(skew, jitter))  # fmax ignores NaN
         for position, rank in enumerate(ranks):
             others = np.delete(offsets, position, axis=1)
@@ -130,15 +132,15 @@ def _plain_key(key: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _fastest(samples: pd.DataFrame) -> dict[tuple[Any, ...], float]:
-    """Return the time of each group's fastest collective, in µs, by group and load."""
-    # Barriers have a different exit skew when groups run alone, together, or next to another axis, so do not mix these.
+    """Return the time of each group's fastest collective, in µs, by the columns `_LOAD`."""
+    # Barriers have a different exit skew when groups run alone, together, or next to another axis, and between the two
+    # ranks of a near or of a distant pair, so do not mix these.
     # The time of a collective is that of the rank that waits least: other ranks' times contain the lateness of a rank.
-    load = list(_LOAD)
-    samples = samples.assign(**{name: samples[name].fillna("") for name in load})
-    least_waiting = samples.groupby([*STEP, *load, "batch"], dropna=False)["time_us"].min()
-    best = least_waiting.groupby([*STEP, *load], dropna=False).median().groupby(["group", *load], dropna=False).min()
-    keys = best.index.to_frame(index=False).astype(str).itertuples(index=False, name=None)
-    return dict(zip(keys, best.to_numpy(dtype=float).tolist(), strict=True))
+    keys = list(dict.fromkeys([*STEP, *_LOAD]))
+    least_waiting = samples.groupby([*keys, "batch"], dropna=False, as_index=False)["time_us"].min()
+    medians = least_waiting.groupby(keys, dropna=False, as_index=False)["time_us"].median()
+    best = medians.groupby(_LOAD, dropna=False, as_index=False)["time_us"].min()
+    return {_plain_key(key): float(time) for *key, time in best.itertuples(index=False, name=None)}
 
 
 def find_spikes(run: Any, results: pd.DataFrame | None = None) -> pd.DataFrame:

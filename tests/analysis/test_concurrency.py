@@ -68,6 +68,24 @@ def test_the_interference_ratio_is_concurrent_over_alone_and_names_the_other_axi
     assert frame["ratio"].tolist() == pytest.approx([1.5, 2.5])
 
 
+def test_the_runs_of_a_list_are_compared_with_themselves_only() -> None:
+    runs = [
+        pd.concat(
+            [
+                rows(("all_reduce", "tp", "tp_0", 0, 10.0 * factor)),
+                rows(("all_reduce", "tp", "tp_0", 1, 5.0 * factor), grouping="alone"),
+                rows(("all_reduce", "tp", "tp_0", 2, 30.0 * factor), concurrent_axis="dp"),
+            ],
+            ignore_index=True,
+        )
+        for factor in (1, 100)
+    ]
+    assert contention(runs)["ratio"].tolist() == pytest.approx([2.0, 2.0])
+    assert interference(runs)["ratio"].tolist() == pytest.approx([3.0, 3.0])
+    pairs = [pair_rows((0, 1, time), (1, 2, time), (0, 2, time)).assign(busbw_gbs=1 / time) for time in (10.0, 100.0)]
+    assert pair_table(pairs)["share"].tolist() == pytest.approx([1.0] * 6)
+
+
 def test_wrong_rows_have_no_ratio() -> None:
     wrong = rows(("all_reduce", "tp", "tp_0", 0, 30.0), status="wrong")
     right = rows(("all_reduce", "tp", "tp_0", 1, 10.0), grouping="alone")

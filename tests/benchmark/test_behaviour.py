@@ -6,12 +6,14 @@ import time
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import meshlab as ml
 from meshlab.analysis.stragglers import find_spikes, find_stragglers
 from meshlab.comm.backends.threads import ThreadBackend
 from meshlab.frames.plan import Sampling
+from meshlab.frames.schema import RESULTS, SAMPLES, conform
 from meshlab.frames.statistics import leading_warmup, spike_limit
 from meshlab.frames.table import results_table
 
@@ -97,6 +99,29 @@ def test_no_rank_is_a_straggler_below_the_floor(make_samples: Any) -> None:
     assert found.loc[found["is_straggler"], "rank"].tolist() == [1]
     assert found.loc[found["rank"] == 1, "shortest_share"].item() == 1.0  # the late rank shows the smallest time
     assert found["late_us"].iloc[0] == pytest.approx(50, abs=2)
+
+
+def test_the_floor_of_a_pair_is_not_that_of_a_faster_pair_or_of_a_one_way_message() -> None:
+    random = np.random.default_rng(3)
+    results, samples = [], []
+    for step, (collective, src, dst, time_us) in enumerate(
+        [("send_recv", 0, 1, 5.0), ("send_recv", 0, 2, 40.0), ("send", 0, 2, 1.0)]
+    ):
+        where = {"run_id": "r", "launch": 0, "step": step, "axis": "world", "group": "world", "grouping": "pairs"}
+        where |= {"src_rank": src, "dst_rank": dst, "status": "ok"}
+        results.append(where | {"collective": collective, "size_bytes": 1024, "time_us": time_us})
+        samples += [
+            where
+            | {"rank": rank, "batch": batch, "time_us": time_us, "is_warmup": False}
+            | {"start_offset_us": abs(random.normal(0, 0.1)) + 20 * (rank != src)}
+            for rank in (src, dst)
+            for batch in range(20)
+        ]
+    found = find_stragglers(conform(pd.DataFrame(samples), SAMPLES), conform(pd.DataFrame(results), RESULTS))
+    floors = found.groupby(["collective", "dst_rank"])["floor_us"].first()
+    assert floors["send_recv"].tolist() == pytest.approx([5.0, 40.0])
+    stragglers = found[found["is_straggler"] & found["collective"].eq("send_recv")]
+    assert stragglers["rank"].tolist() == [1]
 
 
 def test_spikes_are_counted(make_samples: Any) -> None:

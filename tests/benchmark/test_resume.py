@@ -82,8 +82,9 @@ def test_a_run_without_rows_or_samples_starts_from_the_beginning(thread_engines:
     first.wait(30)
     failed = first.results.assign(status="failed", time_us=None)
     for results in (failed, failed.head(0)):
-        parts: dict[str, Any] = {"run_id": first.run_id, "source": first.source, "where": first.where, "state": "failed"}
-        old = ml.frames.RunData(first.plan, first.mesh, **parts, results=results, samples=first.samples.head(0))
+        parts: dict[str, Any] = {"run_id": first.run_id, "source": first.source, "where": first.where}
+        frames = {"results": results, "samples": first.samples.head(0)}
+        old = ml.frames.RunData(first.plan, first.mesh, state="failed", **parts, **frames)
         for source in (old, old.save(tmp_path / "run", overwrite=True)):
             run = ml.bench(thread_engines, resume=source)
             assert run.wait(30)["status"].tolist() == ["ok"] * 4
