@@ -361,6 +361,22 @@ def test_a_run_that_loses_a_rank_keeps_its_rows_and_can_be_resumed(
     assert len(ml.Run.load(tmp_path / "run").results) == 1
 
 
+@pytest.mark.parametrize("error", [AttributeError("no such method"), KeyboardInterrupt()])
+def test_a_report_that_cannot_be_drawn_does_not_lose_the_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(ml.Report, "save", fail)
+    folder = tmp_path / "run"
+    assert main(words(f"bench --mesh tp=2 --sizes 1K --seconds 0.02 --backend threads --out {folder}")) == 1
+    out, err = capsys.readouterr()
+    assert f"the run is saved, but its report could not be drawn: {type(error).__name__}" in err
+    assert out.endswith(f"run: {folder}\n")
+    assert len(ml.Run.load(folder).results) == 1
+
+
 def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
     reader, writer = os.pipe()
     os.close(reader)

@@ -288,6 +288,7 @@ def _measure(
         if joined is not None:  # entered first, because the other processes wait until it is closed
             stack.enter_context(joined)
         stage = None if out is None else stack.enter_context(staged_folder(out, replaces=FILES))
+        is_drawn = True
         engines = joined or stack.enter_context(launch(n, backend=backend))
         library = engines.ranks[0].capabilities.library
         _print(f"{engines.where}, {library}: ready in {format_seconds(time.monotonic() - began)}")
@@ -300,10 +301,10 @@ def _measure(
         if run.alert:
             print_error(run.alert)
         if stage is not None:
-            _write(run.redacted() if redact else run, stage)
+            is_drawn = _write(run.redacted() if redact else run, stage)
     if out is not None:
-        _print(f"report: {out / 'report.html'}")
-    return code
+        _print(f"report: {out / 'report.html'}" if is_drawn else f"run: {out}")
+    return code if is_drawn else code or FAILED
 
 
 def _wait(run: Run, out: Path | None) -> int:
@@ -332,13 +333,19 @@ def _stop(run: Run) -> None:
             run.wait(_PATIENCE_S)
 
 
-def _write(run: RunData, folder: Path) -> None:
+def _write(run: RunData, folder: Path) -> bool:
+    """Write a run and its report, and return whether the report could be drawn. The run is kept in any case."""
     from meshlab.report.report import Report
 
     run.save(folder)
-    report = Report(run)
-    report.save(folder / "report.html")
-    report.save(folder / "report.md", pictures=True)
+    try:
+        report = Report(run)
+        report.save(folder / "report.html")
+        report.save(folder / "report.md", pictures=True)
+    except (Exception, KeyboardInterrupt) as error:
+        print_error(f"the run is saved, but its report could not be drawn: {type(error).__name__}: {error}")
+        return False
+    return True
 
 
 # -- commands that read runs -------------------------------------------------------------------------------------------
