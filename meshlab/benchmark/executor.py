@@ -147,6 +147,8 @@ class Executor:
         try:
             self._describe(lease)
             is_complete = self._run_steps(lease)
+            # A user who interrupts the last step has cancelled the run too.
+            is_complete &= not any(row["status"] == "cancelled" for row in data.rows())
             self._describe_after(lease)
             self._state = "done" if is_complete else "cancelled"
             if is_complete and not any(row["status"] in _MEASURED for row in data.rows()):

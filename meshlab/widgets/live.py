@@ -100,6 +100,7 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
             self.previous = results.iloc[sorted(row for key in shared for row in lines[key].rows)]
         super().__init__([self._status, self._button, self.curve], layout={"max_width": "960px", "overflow": "hidden"})
         self.add_class("meshlab-live")
+        self._unsubscribe: Callable[[], None] = lambda: None  # the run may end before subscribe() returns
         self._unsubscribe = run.subscribe(self._update)
         self._update(run)
         threading.Thread(target=self._tick, name="meshlab live view", daemon=True).start()

@@ -145,6 +145,17 @@ def test_a_run_without_any_times_fails(thread_engines: ml.Engines) -> None:
     assert thread_engines.state == "ready"
 
 
+def test_a_run_whose_last_step_is_interrupted_is_cancelled(thread_engines: ml.Engines) -> None:
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=Sampling(max_s=30, precision=1e-9))
+    while not run.progress.step:
+        time.sleep(0.002)
+    time.sleep(0.1)
+    run.cancel()
+    run.cancel()
+    assert run.wait(30)["status"].tolist() == ["cancelled"] * 2
+    assert run.state == "cancelled"
+
+
 def test_engines_are_free_when_listeners_are_notified_of_the_end(thread_engines: ml.Engines) -> None:
     heard: list[Any] = []
 
