@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import contextlib
 import importlib
 import inspect
 import json
@@ -44,8 +45,8 @@ LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 # These folders work on frames and plain values, so they never import what measures.
 NEVER_IMPORT = {name: {"engines", "benchmark"} for name in ("analysis", "plots", "nccl_tests")}
 
-# The only imports that go up, or would close a circle: methods that forward, `.plot()`, and display hooks. All are inside
-# functions, so nothing is imported before the method is called.
+# The only imports that go up, or would close a circle: methods that forward, `.plot()`, and display hooks. All are
+# inside functions, so nothing is imported before the method is called.
 FORWARDING = {
     ("mesh/mesh", "DeviceMesh.to"): "mesh/interop/frameworks",
     ("mesh/mesh", "DeviceMesh.read"): "mesh/interop/frameworks",
@@ -100,16 +101,14 @@ def file_named(module: str) -> str | None:
     return file_of(path) if module.startswith("meshlab.") and path.is_file() else None
 
 
-def is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-
-
 def imports_of(path: Path) -> Iterator[tuple[str, str, str]]:
     """All imports of a file but those for type checkers only: the enclosing function, the module and the name."""
 
     def walk(node: ast.AST, owner: str) -> Iterator[tuple[str, str, str]]:
         for child in ast.iter_child_nodes(node):
-            if is_type_checking(child):
+            if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                for branch in child.orelse:  # what runs without a type checker
+                    yield from walk(ast.Module([branch], []), owner)
                 continue
             if isinstance(child, ast.Import):
                 yield from ((owner, alias.name, "") for alias in child.names)
@@ -161,6 +160,13 @@ def test_what_works_on_frames_never_imports_what_measures() -> None:
     for file, owner, other in EDGES:
         never = NEVER_IMPORT.get(file.split("/")[0], set())
         assert other.split("/")[0] not in never, f"{file} must not import {other} (in {owner or 'the module'})"
+
+
+@pytest.mark.parametrize("path", FILES, ids=file_of)
+def test_imports_are_statements(path: Path) -> None:
+    """Otherwise the rules of this file would not see them."""
+    text = path.read_text()
+    assert not re.search(r"\bimport_module\(|\b__import__\(", text)
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
@@ -229,6 +235,34 @@ def test_only_the_command_line_prints(path: Path) -> None:
         return
     calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
     assert not [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
+
+
+TEXTS = [*FILES, *PACKAGE.rglob("*.html"), ROOT / "README.md", *(ROOT / "notebooks").glob("*.ipynb")]
+LOGGERS = {"meshlab.engines.ipyparallel"}
+
+
+def exists(reference: str) -> bool:
+    """Return whether a dotted name, such as ml.plot.bandwidth or meshlab.frames.schema.STEP, can be resolved."""
+    value: object = meshlab
+    names = reference.split(".")
+    for number, name in enumerate(names[1:], 2):
+        if inspect.ismodule(value) and not hasattr(value, name):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(".".join(["meshlab", *names[1:number]]))
+        if not (inspect.ismodule(value) or inspect.isclass(value)):
+            return True
+        if name in [field for kind in getattr(value, "__mro__", ()) for field in getattr(kind, "__annotations__", {})]:
+            return True
+        if not hasattr(value, name):
+            return False
+        value = getattr(value, name)
+    return True
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_names_in_docstrings_messages_and_pages_exist(path: Path) -> None:
+    found = re.findall(r"(?<![\w.-])(?:meshlab|ml)(?:\.[A-Za-z_]\w*)+", path.read_text(encoding="utf-8"))
+    assert [name for name in dict.fromkeys(found) if name not in LOGGERS and not exists(name)] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=file_of)
