@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshlab.errors import BenchError
 from meshlab.frames.schema import STEP, with_step_columns
 from meshlab.frames.statistics import spike_limit
 from meshlab.frames.store import as_frames
@@ -54,7 +55,7 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
     Raises
     ------
     BenchError
-        If `run` has no results.
+        If `run` has no results, or no samples.
 
     Examples
     --------
@@ -67,7 +68,7 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
     """
     import pandas as pd
 
-    results, samples, _ = as_frames(run, results)
+    results, samples = _frames(run, results)
     rows: list[dict[str, Any]] = []
     used = samples[~samples["is_warmup"].fillna(value=False).astype(bool) & samples["start_offset_us"].notna()]
     functions = set(results.loc[results["size_bytes"].isna(), "step"].dropna())
@@ -113,6 +114,17 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
     names = ["rank", "late_us", "floor_us", "last_share", "time_us", "shortest_share", "is_straggler"]
     frame = with_step_columns(pd.DataFrame(rows, columns=[*STEP, *names]), results)
     return frame.sort_values("late_us", ascending=False, kind="stable", ignore_index=True)
+
+
+def _frames(run: Any, results: pd.DataFrame | None) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return results and samples. Without samples, an empty answer would look like a run without findings."""
+    frames = as_frames(run, results)
+    if frames.samples.empty and frames.results["time_us"].notna().any():
+        raise BenchError(
+            "run has no samples, but the times of each rank are needed",
+            hint="pass the run, its folder, or the pair (run.results, run.samples)",
+        )
+    return frames.results, frames.samples
 
 
 def _by_step(frame: pd.DataFrame, column: str) -> dict[tuple[Any, ...], float]:
@@ -168,7 +180,7 @@ def find_spikes(run: Any, results: pd.DataFrame | None = None) -> pd.DataFrame:
     Raises
     ------
     BenchError
-        If `run` has no results.
+        If `run` has no results, or no samples.
 
     Examples
     --------
@@ -181,7 +193,7 @@ def find_spikes(run: Any, results: pd.DataFrame | None = None) -> pd.DataFrame:
     """
     import pandas as pd
 
-    results, samples, _ = as_frames(run, results)
+    results, samples = _frames(run, results)
     rows: list[dict[str, Any]] = []
     used = samples[~samples["is_warmup"].fillna(value=False).astype(bool)]
     for key, part in used.groupby(list(STEP), sort=False, dropna=False):

@@ -12,6 +12,7 @@ import pytest
 import meshlab as ml
 from meshlab.analysis.stragglers import find_spikes, find_stragglers
 from meshlab.comm.backends.threads import ThreadBackend
+from meshlab.errors import BenchError
 from meshlab.frames.plan import Sampling
 from meshlab.frames.schema import RESULTS, SAMPLES, conform
 from meshlab.frames.statistics import leading_warmup, spike_limit
@@ -122,6 +123,13 @@ def test_the_floor_of_a_pair_is_not_that_of_a_faster_pair_or_of_a_one_way_messag
     assert floors["send_recv"].tolist() == pytest.approx([5.0, 40.0])
     stragglers = found[found["is_straggler"] & found["collective"].eq("send_recv")]
     assert stragglers["rank"].tolist() == [1]
+
+
+@pytest.mark.parametrize("find", [find_stragglers, find_spikes])
+def test_results_without_samples_are_rejected_instead_of_looking_clean(find: Any) -> None:
+    with pytest.raises(BenchError, match="run has no samples, but the times of each rank are needed; pass the run"):
+        find(ml.example())
+    assert find(ml.example().head(0)).empty
 
 
 def test_spikes_are_counted(make_samples: Any) -> None:
