@@ -136,9 +136,13 @@ class Executor:
             return Progress(data.n_done, self._total, "", data.elapsed_s, 0.0)
         # Ratio of the measured and the estimated durations: a machine that is twice as slow as assumed remains so.
         pace = self._spent_s / self._measured_s if self._measured_s else 1.0
-        current = "" if self._current is None else str(self._current)
+        step = self._current  # read once, because the worker thread sets it to None after the step
         return Progress(
-            data.n_done, self._total, current, time.monotonic() - self._began, max(self._left_s, 0.0) * pace
+            data.n_done,
+            self._total,
+            "" if step is None else str(step),
+            time.monotonic() - self._began,
+            max(self._left_s, 0.0) * pace,
         )
 
     def run(self, lease: Lease) -> None:

@@ -214,7 +214,7 @@ class RunData:
             if known is None or known[0] != len(self._rows):
                 known = len(self._rows), results_frame(self._rows, fixed=fixed, attrs=self.attrs)
                 self._frames["results"] = known
-        return known[1].copy()
+            return self._copied(known[1])
 
     @property
     def samples(self) -> pd.DataFrame:
@@ -224,7 +224,13 @@ class RunData:
             if known is None or known[0] != len(self._rows):
                 known = len(self._rows), samples_frame(self._samples, fixed={"run_id": self.run_id}, attrs=self.attrs)
                 self._frames["samples"] = known
-        return known[1].copy()
+            return self._copied(known[1])
+
+    def _copied(self, known: pd.DataFrame) -> pd.DataFrame:
+        """Return a copy of a frame, whose `attrs` may be older than the description of the system."""
+        frame = known.copy()
+        frame.attrs = {**frame.attrs, **self.attrs}
+        return frame
 
     @property
     def devices(self) -> pd.DataFrame:

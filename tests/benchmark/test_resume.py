@@ -105,6 +105,16 @@ def test_a_folder_that_was_saved_while_the_run_was_measuring_can_be_resumed(
     assert ml.bench(thread_engines, resume=folder).wait(60)["status"].eq("ok").all()
 
 
+def test_frames_that_were_read_early_have_the_description_of_the_system_later(thread_engines: ml.Engines) -> None:
+    first = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
+    first.wait(30)
+    run = ml.bench(thread_engines, resume=first)  # nothing is left to measure, so no row is added
+    early = run.results
+    assert len(early) == 2
+    assert run.wait(30).attrs["library"].startswith("numpy")
+    assert run.samples.attrs["library"].startswith("numpy")
+
+
 def test_what_is_not_a_run_cannot_be_resumed(thread_engines: ml.Engines) -> None:
     with pytest.raises(BenchError, match="resume must be a run or the folder of a saved run, not DataFrame"):
         ml.bench(thread_engines, resume=ml.example())  # type: ignore[arg-type]
