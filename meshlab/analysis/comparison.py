@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from meshlab.analysis.bootstrap import Interval, estimate, log_ratio, student_quantile
 from meshlab.errors import BenchError
+from meshlab.frames.labels import pair_label
 from meshlab.frames.schema import STEP, is_plain
 from meshlab.frames.store import as_frames
 from meshlab.markup import card, escape, table
@@ -503,8 +504,7 @@ def row_name(row: Any, columns: Sequence[str], *, is_line: bool = False) -> str:
             size = plain(row.get("size_bytes"))
             parts += [] if size is None else [format_size(size)]  # a function has none
         elif name == "src_rank" and value is not None:
-            arrow = "→" if plain(row.get("collective")) == "send" else "↔"
-            parts.append(f"{value:g}{arrow}{plain(row.get('dst_rank')):g}")
+            parts.append(pair_label(str(row.get("collective")), int(value), int(row["dst_rank"])))
         elif name in columns and value is not None and name != "dst_rank":
             parts.append(_value_text(name, value))
     return " ".join(parts)

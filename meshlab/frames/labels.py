@@ -23,6 +23,7 @@ __all__ = [
     "axis_labels",
     "describe_groups",
     "is_wrong",
+    "pair_label",
     "title_parts",
     "value_label",
     "where_text",
@@ -70,6 +71,17 @@ def axis_label(
     if concurrent_axis is None:
         return label
     return f"{label}, while {concurrent_axis} {f'runs {concurrent_collective}' if concurrent_collective else 'is busy'}"
+
+
+def pair_label(collective: str, src_rank: int, dst_rank: int) -> str:
+    """Write a pair of ranks with the direction of its messages.
+
+    Examples
+    --------
+    >>> pair_label("send", 0, 1), pair_label("send_recv", 0, 1)
+    ('0→1', '0↔1')
+    """
+    return f"{src_rank}{'→' if collective == 'send' else '↔'}{dst_rank}"
 
 
 LABELLED = ("axis", "grouping", "concurrent_axis", "concurrent_collective")

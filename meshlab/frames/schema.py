@@ -30,6 +30,7 @@ __all__ = [
     "devices_frame",
     "empty_results",
     "empty_samples",
+    "is_pair",
     "is_plain",
     "require_columns",
     "with_step_columns",
@@ -366,6 +367,11 @@ def is_plain(results: pd.DataFrame) -> pd.Series[bool]:
     """
     together = results["grouping"].isna() | results["grouping"].eq("together").fillna(value=False).astype(bool)
     return together & results["concurrent_axis"].isna()
+
+
+def is_pair(results: pd.DataFrame) -> pd.Series[bool]:
+    """Select the rows of pairs of ranks."""
+    return results["grouping"].eq("pairs").fillna(value=False).astype(bool)
 
 
 _DESCRIPTION = (

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from meshlab.analysis.stragglers import find_stragglers
 from meshlab.errors import BenchError
-from meshlab.frames.labels import axis_label, where_text
+from meshlab.frames.labels import axis_label, pair_label, where_text
 from meshlab.frames.schema import STEP
 from meshlab.frames.statistics import spike_limit
 from meshlab.frames.store import as_frames
@@ -305,7 +305,7 @@ def _matches(frame: pd.DataFrame, wanted: dict[str, Any], *, missing: bool = Fal
 def _load_text(row: dict[str, Any]) -> str:
     """Describe the load, unless it is all groups of one axis together."""
     if row["src_rank"] is not None:
-        return f", {row['src_rank']}{'→' if row['collective'] == 'send' else '↔'}{row['dst_rank']}"
+        return f", {pair_label(row['collective'], row['src_rank'], row['dst_rank'])}"
     label = axis_label(str(row["axis"]), row["grouping"], row["concurrent_axis"], row["concurrent_collective"])
     return label.removeprefix(str(row["axis"]))
 

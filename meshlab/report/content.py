@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Any
 from meshlab.analysis.concurrency import contention, interference
 from meshlab.analysis.pairs import pair_table
 from meshlab.comm.catalog import CATALOG
-from meshlab.frames.labels import CPU_SOURCES, LABELLED, axis_label, axis_labels, describe_groups, is_wrong, value_label
-from meshlab.frames.schema import is_plain
+from meshlab.frames.labels import (
+    CPU_SOURCES,
+    LABELLED,
+    axis_label,
+    axis_labels,
+    describe_groups,
+    is_wrong,
+    pair_label,
+    value_label,
+)
+from meshlab.frames.schema import is_pair, is_plain
 from meshlab.plots.lines import Line, lines_of
 from meshlab.units import SEPARATOR, THIN, format_bandwidth, format_size, format_time_us
 
@@ -43,7 +52,7 @@ def verdict(results: pd.DataFrame) -> list[str]:
     They state whether the results are correct, how fast each axis is, how the axes differ, and the findings of runs
     that measured pairs, contention or concurrent axes.
     """
-    rows = results[~_is_pair(results)]
+    rows = results[~is_pair(results)]
     # An axis is compared with other axes under the same load. `_findings` compares it with itself under different ones.
     lines = [line for line in lines_of(rows[is_plain(rows)], "busbw_gbs") if len(line)]
     differences = _difference(lines)
@@ -86,11 +95,6 @@ def _correctness(results: pd.DataFrame) -> str:
     text += f" {_count(failed, 'measurement')} did not finish." if failed else ""
     exceed = f"because {'its' if skipped == 1 else 'their'} buffers exceed the memory"
     return text + (f" {_count(skipped, 'measurement')} {_was(skipped)} skipped {exceed}." if skipped else "")
-
-
-def _is_pair(results: pd.DataFrame) -> pd.Series[bool]:
-    """Select the rows of pairs, which are shown as a matrix instead of lines."""
-    return results["grouping"].eq("pairs").fillna(value=False).astype(bool)
 
 
 def _axis(line: Line) -> str:
@@ -184,7 +188,7 @@ def _pairs_sentence(rows: pd.DataFrame) -> str:
 
 
 def _pair(row: Any) -> str:
-    return f"{row.src_rank}{'→' if row.collective == 'send' else '↔'}{row.dst_rank}"
+    return pair_label(row.collective, row.src_rank, row.dst_rank)
 
 
 def _worst(rows: pd.DataFrame, baseline: str) -> str:
@@ -306,7 +310,7 @@ def tables(results: pd.DataFrame) -> tuple[list[ReportTable], int]:
     for axis, load, rows in _interference(results):
         title = f"{axis}{SEPARATOR}with and without {load}"
         found.append(_ratio_table(title, rows, ("alone_us", "without"), ("concurrent_us", "with")))
-    rows = results[~_is_pair(results)]
+    rows = results[~is_pair(results)]
     lines = lines_of(rows, "busbw_gbs")
     axes = list(dict.fromkeys(_axis(line) for line in lines))
     lines.sort(key=lambda line: axes.index(_axis(line)))

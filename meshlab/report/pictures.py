@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from meshlab.files import write_file
 from meshlab.frames.labels import axis_label, axis_labels, describe_groups, title_parts, value_label
+from meshlab.frames.schema import is_pair
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.plots.cells import CellGrid, membership_title
 from meshlab.plots.cells import membership as plot_membership
@@ -196,7 +197,7 @@ def pictures_by_axis(results: pd.DataFrame) -> list[tuple[str, list[Picture]]]:
     """Draw bandwidth and latency of each axis label and mode, with headings. Pairs have a matrix instead."""
     found = []
     attrs = dict(results.attrs)
-    results = results[~_is_pair(results)]
+    results = results[~is_pair(results)]
     labels = axis_labels(results)
     has_modes = results["mode"].nunique(dropna=False) > 1
     for (label, mode), rows in results.groupby([labels, "mode"], dropna=False, sort=False):
@@ -210,10 +211,6 @@ def pictures_by_axis(results: pd.DataFrame) -> list[tuple[str, list[Picture]]]:
     return found
 
 
-def _is_pair(results: pd.DataFrame) -> pd.Series[bool]:
-    return results["grouping"].eq("pairs").fillna(value=False).astype(bool)
-
-
 def matrix_pictures(results: pd.DataFrame) -> list[Picture]:
     """Draw pairs of ranks as matrices at their largest size: one per collective, axis, mode and dtype."""
     from matplotlib.figure import Figure
@@ -221,7 +218,7 @@ def matrix_pictures(results: pd.DataFrame) -> list[Picture]:
     from meshlab.plots.heatmaps import matrix as plot_matrix
 
     keys = ["collective", "axis", "mode", "dtype"]
-    pairs = results[_is_pair(results) & results["status"].eq("ok").fillna(value=False)]
+    pairs = results[is_pair(results) & results["status"].eq("ok").fillna(value=False)]
     choices: list[dict[str, str]] = [
         dict(zip(keys, values, strict=True))
         for values in pairs[keys].drop_duplicates().itertuples(index=False, name=None)
