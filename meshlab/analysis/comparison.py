@@ -335,7 +335,7 @@ class Comparison:
         return self.rows.copy()
 
     def plot(self, **options: Any) -> Axes:
-        """Draw the ratios over message size. See `meshlab.plots.comparison`, which takes the options."""
+        """Draw the ratios against message size. See `meshlab.plots.comparison`, which documents the options."""
         from meshlab.plots.ratios import comparison
 
         return comparison(self, **options)
@@ -505,7 +505,11 @@ def row_name(row: Any, columns: Sequence[str], *, is_line: bool = False) -> str:
             parts += [] if size is None else [format_size(size)]  # a function has none
         elif name == "src_rank" and value is not None:
             parts.append(pair_label(str(row.get("collective")), int(value), int(row["dst_rank"])))
-        elif name in columns and value is not None and name != "dst_rank":
+        elif name == "concurrent_axis" and name in columns and value is not None:
+            parts.append(f"while {value} runs {row.get('concurrent_collective')}")
+        elif name == "concurrent_collective" and "concurrent_axis" in columns:
+            continue  # named together with its axis
+        elif name in columns and value is not None and name not in ("dst_rank", "concurrent_axis"):
             parts.append(_value_text(name, value))
     return " ".join(parts)
 
@@ -518,8 +522,6 @@ def _value_text(name: str, value: Any) -> str:
             return f"{value:g} ranks"
         case "root":
             return f"root {value:g}"
-        case "concurrent_axis":
-            return f"while {value} is busy"
         case "concurrent_collective":
             return f"with {value}"
     return str(value)

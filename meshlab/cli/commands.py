@@ -297,11 +297,12 @@ def _measure(
         run = bench(engines, mesh, plan, resume=resume)
         _print(run.estimate)
         code = _wait(run, out)
-        _print(f"\n{run.table()}\n")
-        if run.alert:
-            print_error(run.alert)
         if stage is not None:
             is_drawn = _write(run.redacted() if redact else run, stage)
+    # After the files are in place: a reader such as `head` may close the pipe, which ends the command here.
+    _print(f"\n{run.table()}\n")
+    if run.alert:
+        print_error(run.alert)
     if out is not None:
         _print(f"report: {out / 'report.html'}" if is_drawn else f"run: {out}")
     return code if is_drawn else code or FAILED

@@ -285,6 +285,12 @@ class RunData:
         """
         return results_table(self.results)
 
+    def wait(self, timeout_s: float | None = None, *, progress: bool | None = None) -> pd.DataFrame:
+        """Return the results, or raise the error of the run. A saved run does not wait; see `Run.wait`."""
+        if self.error is not None:
+            raise self.error
+        return self.results
+
     # -- analyses ------------------------------------------------------------------------------------------------------
 
     def spikes(self) -> pd.DataFrame:
@@ -343,7 +349,7 @@ class RunData:
         return write(self.results)
 
     def plot(self, **options: Any) -> Axes:
-        """Draw bandwidth over message size. See `meshlab.plots.bandwidth`, which takes the options."""
+        """Draw bandwidth against message size. See `meshlab.plots.bandwidth`, which documents the options."""
         from meshlab.plots.curves import bandwidth as plot_bandwidth
 
         return plot_bandwidth(self, **options)
@@ -426,6 +432,11 @@ class RunData:
         return (
             f"<{type(self).__name__} {self.run_id}: {self.state}, {now.done} of {now.total} steps, {self.where}{wrong}>"
         )
+
+    def _repr_png_(self) -> bytes | None:
+        from meshlab.plots.curves import run_figure_png
+
+        return run_figure_png(self)
 
     def _repr_html_(self) -> str:
         from meshlab.plots.curves import run_figure_html

@@ -250,10 +250,13 @@ def save(run: RunData, folder: str | Path, *, overwrite: bool = False) -> Path:
         check_free(folder, run.run_id)
     replaces = () if run_id_in(folder) == run.run_id else FILES  # the report of the same run stays
     with staged_folder(folder, replaces=replaces) as stage:
-        for name, frame in (("results", run.results), ("samples", run.samples)):
+        # The run may still grow, so its frames are taken once: the document has to count the rows that were written.
+        frames = {"results": run.results, "samples": run.samples}
+        for name, frame in frames.items():
             frame_to_parquet(frame, stage / f"{name}.parquet")
             frame_to_csv(frame, stage / f"{name}.csv")
-        text = json.dumps(to_document(run), indent=1, ensure_ascii=False)
+        document = to_document(run) | {"n_rows": {name: len(frame) for name, frame in frames.items()}}
+        text = json.dumps(document, indent=1, ensure_ascii=False)
         (stage / "run.json").write_text(text + "\n", encoding="utf-8")
     return Path(folder)
 
@@ -263,7 +266,6 @@ def to_document(run: RunData) -> dict[str, Any]:
     progress = run.progress
     return {
         "schema": SCHEMA,
-        "n_rows": {"results": len(run.results), "samples": len(run.samples)},
         "run_id": run.run_id,
         "state": run.state,
         "error": str(run.error) if run.error is not None else None,

@@ -81,6 +81,10 @@ def read(source: str | os.PathLike[str]) -> Log:
         blocks = (source[start : start + _BLOCK] for start in range(0, len(source), _BLOCK))
         return _read_text(name, blocks)
     path = Path(source) if len(str(source)) < 4096 else None  # a longer name raises an OSError
+    if path is not None and path.is_dir():
+        raise ParseError(
+            "this is a folder", hint="pass a log, or load the folder of a run with ml.Run.load()", file=str(path)
+        )
     if path is None or (isinstance(source, str) and not path.is_file()):
         shown = str(source)[:80]
         raise ParseError(

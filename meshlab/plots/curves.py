@@ -18,6 +18,7 @@ from meshlab.plots.style import (
     PREVIOUS,
     WRONG,
     axes_size,
+    figure_png,
     figure_svg,
     font_size,
     room_right,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-__all__ = ["bandwidth", "curve_box", "latency", "run_figure", "run_figure_html", "spread_labels"]
+__all__ = ["bandwidth", "curve_box", "latency", "run_figure", "run_figure_html", "run_figure_png", "spread_labels"]
 
 _BANDWIDTHS = {"busbw_gbs": "bus bandwidth", "algbw_gbs": "algorithm bandwidth"}
 _MOST_LABELS = 5
@@ -196,6 +197,12 @@ def run_figure_html(run: RunData) -> str:
     """Return the figure of a run (see `run_figure`) as an ``<svg>`` element, or an empty string without times."""
     figure = run_figure(run)
     return "" if figure is None else figure_svg(figure, label=str(figure.get_label()))
+
+
+def run_figure_png(run: RunData) -> bytes | None:
+    """Return the figure of a run (see `run_figure`) as PNG, or None without times."""
+    figure = run_figure(run)
+    return None if figure is None else figure_png(figure)
 
 
 def curve_box(

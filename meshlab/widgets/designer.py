@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 import traitlets
 
-from meshlab.errors import MeshError, MeshlabError
+from meshlab.errors import MeshError, MeshlabError, TopologyError
 from meshlab.markup import escape
 from meshlab.mesh.axes import WELL_KNOWN_AXES, nearest_axes
 from meshlab.mesh.mesh import DeviceMesh, as_mesh
 from meshlab.topology.model.presets import as_cluster
-from meshlab.topology.readers.nccl_graph import NcclGraphs
 from meshlab.units import SEPARATOR
 from meshlab.widgets.grid import Grid, check_ranks
 
@@ -205,8 +204,16 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         mesh: DeviceMesh | str | None = None,
         world_size: int | None = None,
     ) -> None:
-        cluster = as_cluster(cluster) if isinstance(cluster, str | NcclGraphs) else cluster
-        self._cluster = cluster if cluster is not None and cluster.n_devices else None
+        if isinstance(cluster, DeviceMesh):
+            raise TopologyError("cluster must be a Cluster, not a DeviceMesh", hint="pass the mesh as mesh=")
+        machine: _Machine | None
+        if cluster is None:
+            machine = None
+        elif isinstance(cluster, str) or not hasattr(cluster, "n_devices"):
+            machine = as_cluster(cluster)
+        else:
+            machine = cluster
+        self._cluster = machine if machine is not None and machine.n_devices else None
         if self._cluster is not None:
             n_devices = self._cluster.n_devices
             world_size = n_devices if world_size is None else world_size

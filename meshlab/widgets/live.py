@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets
 
 from meshlab import markup
+from meshlab.errors import BenchError
 from meshlab.frames.labels import LABELLED, axis_label
 from meshlab.frames.rundata import Row, results_frame
 from meshlab.frames.table import run_html
@@ -66,6 +67,8 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
     """
 
     def __init__(self, run: Run) -> None:
+        if not hasattr(run, "subscribe"):
+            raise BenchError(f"run must be a live Run, not {type(run).__name__}", hint="display a saved run as it is")
         self.run = run
         self._lock = threading.Lock()
         self._n_drawn = 0

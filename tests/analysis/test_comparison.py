@@ -80,7 +80,7 @@ def verdicts(comparison):
     return comparison.frame()["verdict"].tolist()
 
 
-@pytest.mark.parametrize("launches", [1, 4])
+@pytest.mark.parametrize("launches", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_noise_is_the_same_and_a_slowdown_of_ten_percent_is_found_in_95_of_100_trials(launches):
     rng = np.random.default_rng(7)
     chosen = {1024 * trial: [LAUNCHES[(trial + k) % 4] for k in range(launches)] for trial in range(1, 101)}

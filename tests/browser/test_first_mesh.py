@@ -26,7 +26,7 @@ LONG_RUN = (
 )
 
 
-@pytest.fixture(scope="module", params=["6.30.1", "newest"])
+@pytest.fixture(scope="module", params=[pytest.param("6.30.1", marks=pytest.mark.long), "newest"])
 def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, chromium: Any) -> Iterator[Lab]:
     root = tmp_path_factory.mktemp("lab")
     extra = None

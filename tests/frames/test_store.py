@@ -92,6 +92,14 @@ def test_a_run_survives_a_round_trip_to_disk(measured: ml.Run, tmp_path: Path) -
     pd.testing.assert_frame_equal(again.results, measured.results)
 
 
+def test_a_loaded_run_has_its_results_at_once_and_a_figure() -> None:
+    old = ml.Run.load(OLD)
+    pd.testing.assert_frame_equal(old.wait(progress=False), old.results)
+    png = old._repr_png_()
+    assert png is not None
+    assert png.startswith(b"\x89PNG")
+
+
 def test_run_data_can_be_pickled_and_a_live_run_raises_with_a_fix(measured: ml.Run) -> None:
     data = ml.Run.load(OLD)
     back = pickle.loads(pickle.dumps(data))

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import pytest
 
-from meshlab.errors import MeshError
+from meshlab.errors import MeshError, TopologyError
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.widgets.designer import Designer
 
@@ -62,6 +62,11 @@ def type_name(designer: Designer, axis: int, name: str) -> None:
 
 def sentence(designer: Designer) -> str:
     return designer._sentence.value
+
+
+def test_a_mesh_in_the_place_of_the_cluster_is_rejected() -> None:
+    with pytest.raises(TopologyError, match="cluster must be a Cluster, not a DeviceMesh; pass the mesh as mesh="):
+        Designer(DeviceMesh("dp=2, tp=2"))  # type: ignore[arg-type]
 
 
 def test_it_works_without_a_cluster():

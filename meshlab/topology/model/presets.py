@@ -374,7 +374,7 @@ def preset(
 
 def find_preset(name: str) -> Preset:
     """Return a preset by name, or raise a `TopologyError` that lists the presets."""
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         shown = repr(name)
         raise TopologyError(
             f"unknown preset {shown if len(shown) <= 60 else f'{shown[:60]}…'}",

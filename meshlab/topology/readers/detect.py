@@ -69,6 +69,8 @@ def _text(source: str | bytes | Path) -> tuple[str, str | None]:
         if "\n" in source or len(source) > 4096 or "<" in source or "\0" in source or not Path(source).is_file():
             return source, None
         source = Path(source)
+    if source.is_dir():
+        raise ParseError("this is a folder", hint="pass one of its files", file=str(source))
     if source.stat().st_size > _LARGEST_FILE:
         raise ParseError(
             f"the file is larger than {_LARGEST_FILE >> 20} MiB", hint="pass a topology file", file=str(source)

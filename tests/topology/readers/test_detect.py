@@ -22,6 +22,11 @@ YAML = "- topology: t\n  tree:\n    switches:\n      - switch: s\n        nodes:
     ("text", "source"),
     [(SMI, "nvidia-smi topo"), (XML, "NCCL topology XML"), (CONF, "Slurm topology"), (YAML, "Slurm topology")],
 )
+def test_a_folder_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(ParseError, match="this is a folder; pass one of its files"):
+        ml.topology.read(tmp_path)
+
+
 def test_formats_are_detected_in_text_bytes_and_files(text: str, source: str, tmp_path: Path) -> None:
     path = tmp_path / "anything"
     path.write_text(text)
