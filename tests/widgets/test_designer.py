@@ -64,11 +64,6 @@ def sentence(designer: Designer) -> str:
     return designer._sentence.value
 
 
-def test_a_mesh_in_the_place_of_the_cluster_is_rejected() -> None:
-    with pytest.raises(TopologyError, match="cluster must be a Cluster, not a DeviceMesh; pass the mesh as mesh="):
-        Designer(DeviceMesh("dp=2, tp=2"))  # type: ignore[arg-type]
-
-
 def test_it_works_without_a_cluster():
     designer = Designer()
     assert designer.mesh == DeviceMesh("dp=2, tp=4")
@@ -330,3 +325,8 @@ def test_importing_the_widgets_does_not_import_pyplot_or_pandas():
     code = f"import sys, meshlab.widgets; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_mesh_in_the_place_of_the_cluster_is_rejected() -> None:
+    with pytest.raises(TopologyError, match="cluster must be a Cluster, not a DeviceMesh; pass the mesh as mesh="):
+        Designer(DeviceMesh("dp=2, tp=2"))  # type: ignore[arg-type]

@@ -22,11 +22,6 @@ YAML = "- topology: t\n  tree:\n    switches:\n      - switch: s\n        nodes:
     ("text", "source"),
     [(SMI, "nvidia-smi topo"), (XML, "NCCL topology XML"), (CONF, "Slurm topology"), (YAML, "Slurm topology")],
 )
-def test_a_folder_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(ParseError, match="this is a folder; pass one of its files"):
-        ml.topology.read(tmp_path)
-
-
 def test_formats_are_detected_in_text_bytes_and_files(text: str, source: str, tmp_path: Path) -> None:
     path = tmp_path / "anything"
     path.write_text(text)
@@ -91,3 +86,8 @@ def test_errors_in_yaml_have_file_line_and_column(tmp_path: Path) -> None:
         ml.topology.read(path)
     assert (caught.value.file, caught.value.line, caught.value.column) == (str(path), 6, 8)
     assert str(caught.value).endswith("\n          nodes: n3\n          ^")
+
+
+def test_a_folder_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(ParseError, match="this is a folder; pass one of its files"):
+        ml.topology.read(tmp_path)
