@@ -74,6 +74,7 @@ FORWARDING = {
     ("frames/rundata", "RunData.redacted"): "frames/redact",
     ("frames/rundata", "RunData.plot"): "plots/curves",
     ("frames/rundata", "RunData._repr_html_"): "plots/curves",
+    ("frames/rundata", "RunData._repr_png_"): "plots/curves",
     ("analysis/comparison", "Comparison.plot"): "plots/ratios",
     ("benchmark/run", "Run._ipython_display_"): "widgets/live",
 }
