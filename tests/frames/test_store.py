@@ -59,7 +59,7 @@ def test_an_old_run_has_the_same_log_and_analyses_as_before() -> None:
     rows = [line for line in old.to_nccl_tests().splitlines() if line[:1] == " "]
     assert rows == [line for line in before.splitlines() if line[:1] == " "]
     contention, interference, pairs = old.contention(), old.interference(), old.pairs()
-    results = old.results.set_index(["grouping", "group"])
+    results = old.results.set_index(["grouping", "group"]).sort_index()
     together = results[is_plain(results.reset_index()).to_numpy()].loc["together"]
     for row in contention.itertuples():
         assert row.ratio == together.loc[row.group, "time_us"] / results.loc[("alone", row.group), "time_us"]
