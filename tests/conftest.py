@@ -15,6 +15,27 @@ from tests.nccl_tests.log_maker import LogMaker
 
 MakeResults = Callable[..., pd.DataFrame]
 
+# The workers of pytest-xdist get whole files. All files that start MPI ranks go to one worker and all that start a browser
+# to another, because each worker would start its own.
+SHARED_WORKER = {
+    "ranks": ("benchmark/", "comm/", "engines/", "test_cli", "test_readme"),
+    "browser": ("browser/", "notebooks/"),
+}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Distribute the tests to the workers by `SHARED_WORKER`, and by file."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduler(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.split("::")[0]
+            inside = path.removeprefix("tests/").removeprefix("meshlab/")
+            return next((name for name, files in SHARED_WORKER.items() if inside.startswith(files)), path)
+
+    return Scheduler(config, log)
+
 
 @pytest.fixture(scope="session")
 def mpi_engines() -> Iterator[ml.Engines]:

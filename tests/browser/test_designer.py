@@ -94,7 +94,7 @@ def test_a_person_designs_a_mesh_and_python_follows(lab, page):
     page.wait_for_function("() => document.querySelector('.ml-status').textContent === '2 selected: 1, 3'")
 
 
-@pytest.mark.parametrize("theme", ["Light", "Dark"])
+@pytest.mark.parametrize("theme", ["Light", pytest.param("Dark", marks=pytest.mark.long)])
 def test_sizes_that_do_not_fit_are_answered_and_everything_stays_readable(lab, page, serious_faults, theme):
     notebook = show(lab, page, f"fit{theme}.ipynb", "mesh='dp=2, tp=4', world_size=8", theme=theme)
     type_size(page, 1, 3)

@@ -156,7 +156,7 @@ def test_a_person_goes_through_the_first_notebook(lab: Lab, wide: Any, say: Call
     cell_with(page, "mesh.plot").locator("xpath=following::img").first.wait_for(state="attached")
 
 
-@pytest.mark.parametrize("theme", ["Light", "Dark"])
+@pytest.mark.parametrize("theme", [pytest.param("Light", marks=pytest.mark.long), "Dark"])
 def test_a_live_run_is_readable(
     lab: Lab, wide: Any, serious_faults: Callable[[str], list[str]], theme: str, tmp_path: Path
 ) -> None:

@@ -117,7 +117,13 @@ def test_all_ranks_that_hang_are_named(thread_engines: ml.Engines) -> None:
     gate.set()
 
 
-@pytest.mark.parametrize(("number", "how"), [(signal.SIGKILL, "killed by signal 9"), (signal.SIGSEGV, "signal 11")])
+@pytest.mark.parametrize(
+    ("number", "how"),
+    [
+        (signal.SIGKILL, "killed by signal 9"),
+        pytest.param(signal.SIGSEGV, "signal 11", marks=pytest.mark.long),
+    ],
+)
 def test_a_killed_rank_is_named(mpi_set: ml.Engines, number: int, how: str) -> None:
     if mpi_set.state != "ready":
         mpi_set.restart()

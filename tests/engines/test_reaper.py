@@ -91,7 +91,11 @@ def wait_until_nothing_is_left(own: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ENDINGS)
+# Every ending starts a set of ranks, so only those that differ most are not marked long.
+QUICK = ("a normal end with close", "os._exit", "Ctrl-C while ranks work", "kill -9 while ranks work")
+
+
+@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in ENDINGS])
 def test_nothing_is_left_after(name: str) -> None:
     last_line, act = ENDINGS[name]
     client = subprocess.Popen(
@@ -113,7 +117,7 @@ def test_nothing_is_left_after(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["restart", "kill"])
+@pytest.mark.parametrize("how", ["restart", pytest.param("kill", marks=pytest.mark.long)])
 def test_nothing_is_left_after_a_kernel_is_gone(how: str) -> None:
     from jupyter_client.manager import KernelManager
 
