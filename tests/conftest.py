@@ -15,8 +15,8 @@ from tests.nccl_tests.log_maker import LogMaker
 
 MakeResults = Callable[..., pd.DataFrame]
 
-# The workers of pytest-xdist get whole files. All files that start MPI ranks go to one worker and all that start a browser
-# to another, because each worker would start its own.
+# The workers of pytest-xdist get whole files. All files that start MPI ranks go to one worker, and all that start a
+# browser to another, because each worker would start its own.
 SHARED_WORKER = {
     "ranks": ("benchmark/", "comm/", "engines/", "test_cli", "test_readme"),
     "browser": ("browser/", "notebooks/"),

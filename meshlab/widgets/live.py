@@ -203,8 +203,8 @@ def show(run: Run) -> None:
 
 def _leave_figure(view: LiveView, handle: Any) -> None:
     """Replace the widget by the static figure, because a widget is blank when the saved notebook is opened again."""
+    # The widget is not closed: a front end that is still drawing it would report that its model was not found.
     handle.update(static_bundle(view.run, previous=view.previous), raw=True)
-    view.close()
 
 
 def static_bundle(run: RunData, *, previous: pd.DataFrame | None = None) -> dict[str, str]:

@@ -90,12 +90,14 @@ def wait_until_nothing_is_left(own: dict[str, Any]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.slow
-# Every ending starts a set of ranks, so only those that differ most are not marked long.
+# Every ending starts a set of ranks, so all but those that differ most are marked long.
 QUICK = ("a normal end with close", "os._exit", "Ctrl-C while ranks work", "kill -9 while ranks work")
 
 
-@pytest.mark.parametrize("name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in ENDINGS])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.long) for name in ENDINGS]
+)
 def test_nothing_is_left_after(name: str) -> None:
     last_line, act = ENDINGS[name]
     client = subprocess.Popen(
