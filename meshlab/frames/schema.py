@@ -76,6 +76,12 @@ SAMPLES = _columns(
     ("dst_rank", "Int64", "Global rank of a pair's receiver. Missing unless pairs were measured."),
     ("rank", "Int64", "Global rank."),
     ("batch", "Int64", "Index of the batch, from 0, warm-up included."),
+    (
+        "block",
+        "Int64",
+        "Index of the block of batches, from 0. Alternatives take turns: their blocks with the same index were measured "
+        "one after the other. Missing for steps without alternatives.",
+    ),
     ("calls", "Int64", "Number of calls in the batch."),
     ("time_us", "float64", "Mean time per call of the batch on this rank, in µs."),
     ("host_us", "float64", "Mean time per call until it returned to the host, in µs."),
@@ -139,12 +145,25 @@ RESULTS = _columns(
         "float64",
         "Median over the batches of the last minus the first start, in µs. Missing unless starts were aligned.",
     ),
+    (
+        "n_modes",
+        "Int64",
+        "Number of distinct levels of the time: 2 if the batches alternate between a fast and a slow level, otherwise 1. "
+        "Missing below 20 batches.",
+    ),
+    (
+        "trend",
+        "float64",
+        "Relative change of the time from the first to the last batch: 0.1 is 10 % slower. Missing if it is not "
+        "significant.",
+    ),
     ("algbw_gbs", "float64", "Algorithm bandwidth, size_bytes / time_us, in GB/s."),
     ("busbw_gbs", "float64", "Bus bandwidth, algbw_gbs times the collective's factor, in GB/s. Missing for one rank."),
     ("n_wrong", "Int64", "Number of elements on all ranks that differ from the expected result. Missing if unchecked."),
     ("status", "string", "ok, wrong, failed, cancelled, or skipped because its buffers exceed the free memory."),
     ("stop_reason", "string", "Why sampling stopped (precise, time or batches), or an error message."),
     ("mesh_fingerprint", "string", "Fingerprint of the mesh."),
+    ("process_set", "string", "Identity of the set of rank processes that measured the row. Missing if unknown."),
 )
 """Columns of the results: one row per step and group."""
 

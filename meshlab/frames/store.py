@@ -48,8 +48,10 @@ __all__ = [
     "to_document",
 ]
 
-SCHEMA = 3
-"""Version of the layout of a folder. It increases if older readers cannot read it. This module reads 2 and 3."""
+SCHEMA = 4
+"""Version of the layout of a folder. It increases if older readers cannot read it, for example for a new column."""
+
+_READABLE = (2, 3, SCHEMA)
 
 _FRAMES = tuple(f"{name}.{suffix}" for name in ("results", "samples") for suffix in ("parquet", "csv"))
 _FIGURES = ("membership", "topology", "bandwidth", "latency", "matrix")
@@ -129,6 +131,8 @@ def as_frames(source: Any, results: Any = None, *, read_other: Callable[[Path], 
         joined[-1].attrs = {
             name: value for name, value in attrs[0].items() if all(other.get(name) == value for other in attrs)
         }
+        if shared := {str(other["oversubscribed"]): None for other in attrs if other.get("oversubscribed")}:
+            joined[-1].attrs["oversubscribed"] = " and ".join(shared)  # a problem of one run is one of all
     return Frames(joined[0], joined[1], f"{len(parts)} runs")
 
 
@@ -294,10 +298,10 @@ def load(folder: str | Path) -> RunData:
     except json.JSONDecodeError as error:
         raise ParseError(f"not valid JSON: {error.msg}", file=str(path), line=error.lineno) from error
     schema = document.get("schema") if isinstance(document, dict) else None
-    if schema not in (2, SCHEMA):
+    if schema not in _READABLE:
         raise ParseError(
-            f"the run has schema {schema}, but this version of meshlab reads 2 and {SCHEMA}; read it with the version "
-            "that wrote it",
+            f"the run has schema {schema}, but this version of meshlab reads {_READABLE[0]} to {SCHEMA}; read it with "
+            "the version that wrote it",
             file=str(path),
         )
     try:

@@ -177,9 +177,26 @@ def test_a_frame_may_have_additional_and_missing_columns() -> None:
 def test_a_newer_schema_is_rejected(tmp_path: Path) -> None:
     folder = shutil.copytree(OLD, tmp_path / "run")
     document = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**document, "schema": 4}))
-    with pytest.raises(ParseError, match="the run has schema 4, but this version of meshlab reads 2 and 3"):
+    (folder / "run.json").write_text(json.dumps({**document, "schema": 5}))
+    with pytest.raises(ParseError, match="the run has schema 5, but this version of meshlab reads 2 to 4"):
         load(folder)
+
+
+def test_a_run_of_schema_3_is_read_without_the_columns_of_schema_4(tmp_path: Path) -> None:
+    new = {"n_modes", "trend", "process_set", "block"}
+    run = load(OLD)
+    folder = run.save(tmp_path / "run")
+    document = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**document, "schema": 3}))
+    for name in ("results", "samples"):
+        frame = pd.read_parquet(folder / f"{name}.parquet")
+        frame[[column for column in frame if column not in new]].to_parquet(folder / f"{name}.parquet", index=False)
+    again = load(folder)
+    assert list(again.results) == [column.name for column in RESULTS]
+    assert list(again.samples) == [column.name for column in SAMPLES]
+    assert again.results[["n_modes", "trend", "process_set"]].isna().all().all()
+    assert again.samples["block"].isna().all()
+    pd.testing.assert_frame_equal(again.results, run.results)
 
 
 def test_samples_are_read_with_their_new_columns() -> None:
