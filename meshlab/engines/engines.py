@@ -162,7 +162,7 @@ class Engines:
         axis: str | Sequence[str] = WORLD,
         arguments: tuple[Any, ...] = (),
         deadline_s: float | None = None,
-        check: bool = False,
+        check: bool = True,
     ) -> pd.DataFrame:
         """Call ``function(communicator, *arguments)`` on every rank simultaneously.
 
@@ -178,7 +178,7 @@ class Engines:
             Further arguments, identical on every rank.
         deadline_s : float, optional
             Maximum duration, in seconds. By default the deadline of the engines.
-        check : bool, default False
+        check : bool, default True
             If True, raise the first error of any rank. If False, report errors in the ``error`` column.
 
         Returns
@@ -191,7 +191,8 @@ class Engines:
         ------
         EngineError
             If a rank dies, or does not finish before the deadline.
-            If a rank raises while other ranks wait for it, or if `check` is True and a rank raises at all.
+            If a rank raises while other ranks wait for it, or if `check` is True and a rank raises at all. The error
+            has the rank and its traceback. The original exception is its cause, unless it cannot be pickled.
             If the engines are busy, broken or closed.
             If an axis of the mesh has a different backend than the engines.
         MeshError
@@ -206,10 +207,10 @@ class Engines:
         >>> frame["value"].tolist()
         [(0, 2), (1, 3), (0, 2), (1, 3)]
 
-        Errors are values, and their tracebacks are kept:
+        With ``check=False``, errors are values, and their tracebacks are kept:
 
         >>> with ml.launch(2, backend="threads") as engines:
-        ...     frame = engines.run(lambda comm: 1 // comm.rank)
+        ...     frame = engines.run(lambda comm: 1 // comm.rank, check=False)
         >>> print(frame["error"][0])
         ZeroDivisionError: integer division or modulo by zero
         >>> print(frame.attrs["tracebacks"][0].splitlines()[0])
@@ -224,7 +225,9 @@ class Engines:
         with Lease(self, task) as lease:
             replies = lease.call(function, mesh, axis, arguments, deadline_s=deadline_s)
         if check:
-            _raise_first_error(replies, task, self.ranks)
+            _raise_first_error(
+                replies, task, self.ranks, hint="pass check=False for the values and errors of all ranks"
+            )
         groups = (mesh or DeviceMesh(all_ranks=self.world_size))[axis]
         names = groups.names
         frame = pd.DataFrame(
@@ -501,7 +504,7 @@ class Engines:
                 rank=failure.rank,
                 host=self.ranks[failure.rank].host,
                 log=failure.log,
-            ) from None
+            ) from failure.cause
         if any(reply.error is not None for reply in replies):
             # A rank that raised may have skipped collectives that its group entered, which would pair up with the wrong
             # calls of the next task. New communicators start from a clean state.
@@ -689,15 +692,18 @@ def _pickled(task: tuple[Callable[..., Any], tuple[Any, ...]]) -> bytes:
         ) from error
 
 
-def _raise_first_error(replies: Sequence[Reply], task: str, infos: Sequence[RankInfo]) -> None:
+def _raise_first_error(replies: Sequence[Reply], task: str, infos: Sequence[RankInfo], *, hint: str = "") -> None:
     failed = [reply for reply in replies if reply.error is not None]
     if failed:
         first = failed[0]
         n_more = len(failed) - 1
         others = f", and {n_more} other rank{'s' * (n_more != 1)} failed too" if n_more else ""
+        what = "was interrupted" if first.is_interrupt else "failed"
+        error = "" if first.is_interrupt else f": {first.error}"
         raise EngineError(
-            f"rank {first.rank} failed while {task}: {first.error}{others}",
+            f"rank {first.rank} {what} while {task}{error}{others}",
+            hint=hint,
             rank=first.rank,
             host=infos[first.rank].host,
             log=first.trace,
-        )
+        ) from first.exception

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import queue
 import time
 import traceback
@@ -90,6 +91,8 @@ class Reply:
         The traceback, as text.
     is_interrupt : bool
         True if the rank was interrupted from outside.
+    exception : BaseException or None
+        The exception itself. None if the rank is a different process and the exception cannot be pickled.
     """
 
     rank: int
@@ -97,12 +100,32 @@ class Reply:
     error: str | None = None
     trace: str = field(default="", repr=False)
     is_interrupt: bool = False
+    exception: BaseException | None = field(default=None, repr=False, compare=False)
 
     @classmethod
-    def of_error(cls, rank: int, error: BaseException) -> Reply:
+    def of_error(cls, rank: int, error: BaseException, trace: str = "") -> Reply:
         """Return the response of a rank on which `error` was raised."""
-        trace = "".join(traceback.format_exception(error))
-        return cls(rank, error=f"{type(error).__name__}: {error}", trace=trace)
+        trace = trace or "".join(traceback.format_exception(error))
+        return cls(rank, error=f"{type(error).__name__}: {error}", trace=trace, exception=error)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The exception is pickled separately: its class may be unknown to the client or need other arguments, and then
+        # the reply must still arrive.
+        try:
+            exception = None if self.exception is None else pickle.dumps(self.exception)
+        except Exception:
+            exception = None
+        return _unpickled_reply, (self.rank, self.value, self.error, self.trace, self.is_interrupt, exception)
+
+
+def _unpickled_reply(
+    rank: int, value: Any, error: str | None, trace: str, is_interrupt: bool, exception: bytes | None
+) -> Reply:
+    try:
+        found = None if exception is None else pickle.loads(exception)
+    except Exception:
+        found = None
+    return Reply(rank, value, error, trace, is_interrupt, found if isinstance(found, BaseException) else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,11 +192,12 @@ _MOST_GROUPS = 3  # groups that a message describes
 class RoundFailedError(Exception):
     """Not all ranks responded. Names the rank that is responsible."""
 
-    def __init__(self, reason: str, rank: int, log: str = "") -> None:
+    def __init__(self, reason: str, rank: int, log: str = "", *, cause: BaseException | None = None) -> None:
         super().__init__(reason)
         self.reason = reason
         self.rank = rank
         self.log = log
+        self.cause = cause
 
 
 class Round:
@@ -266,7 +290,7 @@ class Round:
     def _blocked_by_error(self, error: Reply, waiting: Sequence[int]) -> RoundFailedError:
         verb = "was interrupted" if error.is_interrupt else f"raised {error.error}"
         reason = f"rank {error.rank} {verb} while {self._task}, and {_ranks_text(waiting)} still waited for it"
-        return RoundFailedError(reason, error.rank, error.trace)
+        return RoundFailedError(reason, error.rank, error.trace, cause=error.exception)
 
     def _deadline_exceeded(self, waiting: Sequence[int], deadline_s: float) -> RoundFailedError:
         """Name the ranks that entered fewer collectives than others in their group, or all that did not respond."""

@@ -52,7 +52,7 @@ class Worker:
         except KeyboardInterrupt:
             return Reply(self.rank, error="interrupted", is_interrupt=True)
         except BaseException as error:  # includes SystemExit: a function that calls sys.exit() must not end its rank
-            return Reply(self.rank, error=f"{type(error).__name__}: {error}", trace=_trace(error))
+            return Reply.of_error(self.rank, error, _trace(error))
 
     def info(self) -> RankInfo:
         """Return the description of this rank."""

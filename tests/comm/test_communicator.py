@@ -145,12 +145,12 @@ def test_indivisible_sizes_are_rejected(thread_engines: Any) -> None:
         "all_to_all": "the input has 6 elements, which is not divisible by the 4 ranks of world",
     }
     for name, message in messages.items():
-        errors = thread_engines.run(lambda c, name=name: getattr(c, name)(np.ones(6)))["error"]
+        errors = thread_engines.run(lambda c, name=name: getattr(c, name)(np.ones(6)), check=False)["error"]
         assert errors.str.contains(message, regex=False).all()
 
 
 def test_scatter_requires_an_output_or_an_input_on_other_ranks(thread_engines: Any) -> None:
-    errors = thread_engines.run(lambda c: c.scatter() if c.rank == 1 else None)["error"]
+    errors = thread_engines.run(lambda c: c.scatter() if c.rank == 1 else None, check=False)["error"]
     assert "out= is required on this rank; pass the array that receives the data, or an input with" in errors[1]
 
 

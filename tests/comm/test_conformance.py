@@ -270,7 +270,6 @@ def run_on(engines: ml.Engines, check: Callable[[Any], list[str]], axis: str) ->
     if axis not in ("world", *mesh.axis_names, "three" if n >= 4 else "world"):
         pytest.skip(f"{n} ranks have no group for {axis!r}")
     frame = engines.run(check, mesh, axis=axis)
-    assert frame["error"].isna().all(), frame["error"].dropna().tolist()
     wrong = [wrong for value in frame["value"] for wrong in value]
     assert not wrong, f"{len(wrong)} calls are wrong:\n" + "\n".join(wrong[:40])
     assert len(frame) == (3 if axis == "three" else n)
@@ -293,7 +292,7 @@ def test_a_dtype_is_supported_or_rejected(engines: ml.Engines, dtype: str) -> No
     def call(comm: Any) -> None:
         comm.all_gather(comm.xp.zeros(4, "uint8" if dtype.startswith("float8") else DTYPES[dtype]), dtype=dtype)
 
-    errors = engines.run(call)["error"]
+    errors = engines.run(call, check=False)["error"]
     if dtype in can.dtypes:
         assert errors.isna().all()
     else:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import meshlab as ml
@@ -50,29 +51,49 @@ def test_an_error_on_every_rank_is_an_ordinary_result(engines: ml.Engines) -> No
     def fail(comm: Any) -> None:
         raise ValueError(f"not on rank {comm.rank}")
 
-    frame = engines.run(fail)
+    frame = engines.run(fail, check=False)
     assert frame["error"].tolist() == [f"ValueError: not on rank {rank}" for rank in range(4)]
     assert engines.state == "ready"
     assert engines.run(lambda comm: comm.rank)["value"].tolist() == [0, 1, 2, 3]
 
 
-def test_errors_have_tracebacks_and_can_be_raised(engines: ml.Engines) -> None:
+def test_errors_are_raised_by_default_and_have_tracebacks(engines: ml.Engines) -> None:
     def fail_on_odd(comm: Any) -> None:
         if comm.world_rank % 2:
             raise ValueError(f"{'long ' * 40}on rank {comm.world_rank}")
 
-    frame = engines.run(fail_on_odd)
+    frame = engines.run(fail_on_odd, check=False)
     assert list(frame.attrs["tracebacks"]) == [1, 3]
     for rank, text in frame.attrs["tracebacks"].items():
         assert "in fail_on_odd" in text
         assert text.rstrip().endswith(f"long on rank {rank}")
     with pytest.raises(
-        EngineError, match=r"rank 1 failed while running fail_on_odd: .*, and 1 other rank failed too"
+        EngineError,
+        match=r"rank 1 failed while running fail_on_odd: ValueError: .*, and 1 other rank failed too; pass check=False",
     ) as stop:
-        engines.run(fail_on_odd, check=True)
+        engines.run(fail_on_odd)
     assert stop.value.rank == 1
     assert "in fail_on_odd" in stop.value.log
-    assert engines.run(lambda comm: comm.rank, check=True).attrs["tracebacks"] == {}
+    assert repr(stop.value.__cause__) == repr(ValueError(f"{'long ' * 40}on rank 1"))
+    assert engines.state == "ready"
+    checked, unchecked = (engines.run(lambda comm: comm.rank, check=check) for check in (True, False))
+    pd.testing.assert_frame_equal(checked, unchecked)
+    assert checked.attrs["tracebacks"] == {}
+
+
+class Demanding(Exception):
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+def test_an_exception_that_cannot_be_pickled_arrives_as_text(mpi_engines: ml.Engines) -> None:
+    def fail(comm: Any) -> None:
+        raise Demanding(1, 2)
+
+    with pytest.raises(EngineError, match="rank 0 failed while running fail: Demanding: 1 and 2, and 3") as stop:
+        mpi_engines.run(fail)
+    assert stop.value.__cause__ is None
+    assert "in fail" in stop.value.log
 
 
 def test_verify_checks_every_group(engines: ml.Engines) -> None:
@@ -155,7 +176,7 @@ def test_functions_that_cannot_be_pickled_are_rejected(mpi_engines: ml.Engines) 
 
 
 def test_a_value_that_cannot_be_pickled_is_an_error_of_its_rank(mpi_engines: ml.Engines) -> None:
-    frame = mpi_engines.run(lambda comm: threading.Lock() if comm.rank == 1 else comm.rank)
+    frame = mpi_engines.run(lambda comm: threading.Lock() if comm.rank == 1 else comm.rank, check=False)
     assert frame["error"].isna().tolist() == [True, False, True, True]
     assert "pickle" in frame["error"][1]
 

@@ -41,11 +41,12 @@ def probe(engines: Any = None) -> Cluster:
         return cluster_from_hosts([read_host()])
     # Reversed, so that the lowest rank of a host comes last and wins.
     first_of_host = {info.host: info.rank for info in reversed(engines.ranks)}
-    answers = engines.run(_read_host_on, arguments=(sorted(first_of_host.values()),)).set_index("rank")
+    firsts = sorted(first_of_host.values())
+    answers = engines.run(_read_host_on, arguments=(firsts,), check=False).set_index("rank")
     failed = answers["error"].dropna()
     if len(failed):
         raise TopologyError(f"rank {failed.index[0]} could not read the hardware of its host: {failed.iloc[0]}")
-    return cluster_from_hosts([answers["value"][rank] for rank in sorted(first_of_host.values())])
+    return cluster_from_hosts([answers["value"][rank] for rank in firsts])
 
 
 def _read_host_on(comm: Any, ranks: Sequence[int]) -> dict[str, Any] | None:

@@ -83,7 +83,6 @@ def bound(reduce: Any, data: np.ndarray, op: str, right: np.ndarray) -> np.ndarr
 
 def run(engines: ml.Engines, *arguments: Any) -> None:
     frame = engines.run(compare, arguments=arguments)
-    assert frame["error"].isna().all(), frame["error"].dropna().tolist()
     assert [wrong for value in frame["value"] for wrong in value] == []
 
 
@@ -267,7 +266,7 @@ def test_hierarchical_calls_are_measured(engines: ml.Engines) -> None:
     ],
 )
 def test_invalid_use_is_rejected(thread_engines: ml.Engines, use: Any, message: str | None) -> None:
-    errors = thread_engines.run(lambda c: (use(c), None)[1])["error"]
+    errors = thread_engines.run(lambda c: (use(c), None)[1], check=False)["error"]
     if message is None:
         assert errors.isna().all()
     else:
@@ -294,7 +293,7 @@ def test_communicators_in_different_memory_are_rejected() -> None:
         Hierarchical.join(comm, other)
 
     with ml.launch(1, backend="threads") as engines:
-        assert "join communicators with the same array module" in engines.run(join)["error"][0]
+        assert "join communicators with the same array module" in engines.run(join, check=False)["error"][0]
 
 
 def test_errors_name_the_group(thread_engines: ml.Engines) -> None:

@@ -43,7 +43,7 @@ def one(rank: int, of_even: Any, of_odd: Any) -> Any:
     ],
 )
 def test_mismatched_calls_raise_on_every_rank(thread_engines: ml.Engines, function: Any, message: list[str]) -> None:
-    frame = thread_engines.run(function)
+    frame = thread_engines.run(function, check=False)
     assert frame["error"].notna().all()
     assert frame["error"].str.contains("ranks disagree").all()
     assert all(word in frame["error"][0] for word in message), frame["error"][0]
@@ -80,15 +80,15 @@ def to_the_right(comm: Any, **other: Any) -> Any:
 )
 def test_messages_that_never_match_raise(thread_engines: ml.Engines, function: Any, message: str) -> None:
     try:
-        text = "\n".join(thread_engines.run(function, deadline_s=60)["error"].dropna())
+        text = "\n".join(thread_engines.run(function, deadline_s=60, check=False)["error"].dropna())
     except EngineError as error:  # if ranks outside the cycle wait for one inside
         text = str(error)
     assert re.search(message, text), text
 
 
 def test_the_engines_keep_working_after_a_mismatch(thread_engines: ml.Engines) -> None:
-    thread_engines.run(lambda c: c.all_reduce(np.ones(1 + c.rank % 2)))
-    thread_engines.run(lambda c: c.recv(np.ones(2), (c.rank + 1) % 4))
+    thread_engines.run(lambda c: c.all_reduce(np.ones(1 + c.rank % 2)), check=False)
+    thread_engines.run(lambda c: c.recv(np.ones(2), (c.rank + 1) % 4), check=False)
     assert thread_engines.run(lambda c: float(c.all_reduce(np.ones(1))[0]))["value"].tolist() == [4.0] * 4
 
 
