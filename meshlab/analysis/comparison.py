@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.analysis.bootstrap import Interval, estimate, log_ratio, student_quantile
+from meshlab.analysis.launches import LaunchTimes, Ratio, ratio_of, student_quantile
 from meshlab.errors import BenchError
 from meshlab.frames.labels import pair_label
-from meshlab.frames.schema import STEP, is_plain
+from meshlab.frames.schema import is_plain
 from meshlab.frames.store import as_frames
 from meshlab.markup import card, escape, table
 from meshlab.nccl_tests.reader import read as read_nccl_tests
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "CLEAR_WITHOUT_INTERVAL",
     "KEYS",
     "Comparison",
     "Difference",
@@ -75,8 +74,6 @@ _NONE = "none"
 # Times of meshlab and of nccl-tests on GPUs are comparable with each other, but times of a GPU and a CPU are not.
 _KINDS = {"nccl": "a GPU", "nccl-tests": "a GPU"}
 
-_FEWEST_BATCHES = 6  # a shorter series does not show its autocorrelation
-
 Floats = npt.NDArray[np.float64]
 
 
@@ -105,10 +102,9 @@ class Difference:
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: its results, and the times of their batches if samples are available."""
+    """One side of a comparison: its results, and its label."""
 
     results: pd.DataFrame
-    batches: dict[tuple[Any, ...], Floats]
     label: str
 
     @cached_property
@@ -118,9 +114,13 @@ class Side:
         return self.results["time_us"].where(usable).to_numpy(dtype=np.float64)
 
     @cached_property
-    def intervals_us(self) -> Floats:
-        """The bounds of the intervals of all rows, in µs: shape (rows, 2), NaN for rows without an interval."""
-        return self.results[["time_us_lo", "time_us_hi"]].to_numpy(dtype=np.float64)
+    def errors(self) -> Floats:
+        """The standard errors of the logarithms of all times, from their intervals. 0 without an interval."""
+        low, high = self.results[["time_us_lo", "time_us_hi"]].to_numpy(dtype=np.float64).T
+        # A 95 % interval is 2 · 1.96 standard errors wide.
+        known = (low > 0) & (high >= low)
+        width = np.log(np.divide(high, low, out=np.ones_like(low), where=known))
+        return np.asarray(width / (2 * student_quantile(_CONFIDENCE, math.inf)))
 
     @cached_property
     def is_wrong(self) -> npt.NDArray[np.bool_]:
@@ -129,9 +129,21 @@ class Side:
         return wrong.to_numpy(dtype=bool)
 
     @cached_property
-    def steps(self) -> list[tuple[Any, ...]]:
-        """The values of the columns `STEP` of each row, which are the keys of `batches`."""
-        return _tuples(self.results, STEP)
+    def launches(self) -> list[Any]:
+        """An identity of the launch of each row: its set of processes, or else its run and launch."""
+        # New communicators on the same processes repeat only half of what varies between launches.
+        processes = (
+            self.results["process_set"].tolist() if "process_set" in self.results else [None] * len(self.results)
+        )
+        return [
+            fallback if plain(one) is None else one
+            for one, fallback in zip(processes, _tuples(self.results, ("run_id", "launch")), strict=True)
+        ]
+
+    @property
+    def oversubscribed(self) -> str:
+        """A clause such as "4 ranks share 2 cores", or an empty string if every rank has its own."""
+        return str(self.results.attrs.get("oversubscribed", ""))
 
     def groups(self, keys: Sequence[str]) -> dict[tuple[Any, ...], list[int]]:
         """Return the indices of the rows of each key: the repeats of a measurement."""
@@ -140,14 +152,17 @@ class Side:
             rows.setdefault(key, []).append(index)
         return rows
 
-    def launches(self, rows: Sequence[int]) -> list[Floats]:
-        """Return one series per launch: the slowest rank's times of the batches of these rows, in order."""
-        found: dict[tuple[Any, ...], list[Floats]] = {}
+    def times(self, rows: Sequence[int]) -> LaunchTimes | None:
+        """Return the times of these rows by launch, or None without a usable time."""
+        found: dict[Any, list[int]] = {}
         for row in rows:
-            series = self.batches.get(self.steps[row])
-            if series is not None and series.size >= _FEWEST_BATCHES and self.time_us[row] > 0:
-                found.setdefault(self.steps[row][:2], []).append(series)  # by run_id and launch
-        return [np.concatenate(parts) for parts in found.values()]
+            if self.time_us[row] > 0:
+                found.setdefault(self.launches[row], []).append(row)
+        if not found:
+            return None
+        log_times = np.array([np.log(self.time_us[one]).mean() for one in found.values()])
+        used = [row for one in found.values() for row in one]
+        return LaunchTimes(log_times, float(np.sqrt(np.mean(self.errors[used] ** 2))))
 
 
 def plain(value: Any) -> Any:
@@ -164,28 +179,10 @@ def _tuples(frame: pd.DataFrame, names: Sequence[str]) -> list[tuple[Any, ...]]:
 
 def load_side(source: Any, label: str) -> Side:
     """Return one side of a comparison from anything that `compare` accepts."""
-    results, samples, name = as_frames(source, read_other=read_nccl_tests)
+    results, _, name = as_frames(source, read_other=read_nccl_tests)
     if not len(results):
         raise BenchError(f"{name or label} has no results to compare")
-    return Side(results.reset_index(drop=True), _batches(samples), name or label)
-
-
-def _batches(samples: pd.DataFrame) -> dict[tuple[Any, ...], Floats]:
-    """Return the times of the batches of each step and group, in order: the slowest rank, without warm-up."""
-    if not len(samples):
-        return {}
-    good = ~samples["is_warmup"].fillna(value=False).astype(bool) & (samples["status"].fillna("ok") == "ok")
-    slowest = (
-        samples[good & samples["time_us"].notna()]
-        .groupby([*STEP, "batch"], dropna=False, sort=True)["time_us"]
-        .max()
-        .reset_index()
-    )
-    # The rows are sorted by step, so the series are consecutive: split them where the step changes.
-    number = slowest.groupby(list(STEP), dropna=False, sort=False).ngroup().to_numpy()
-    starts = np.flatnonzero(np.diff(number, prepend=-1))
-    series = np.split(slowest["time_us"].to_numpy(dtype=np.float64), starts[1:])
-    return dict(zip(_tuples(slowest.iloc[starts], STEP), series, strict=True))
+    return Side(results.reset_index(drop=True), name or label)
 
 
 def differences(before: Side, after: Side) -> tuple[Difference, ...]:
@@ -258,9 +255,6 @@ def matching_keys(before: Side, after: Side, *, anyway: bool) -> list[str]:
     return keys
 
 
-CLEAR_WITHOUT_INTERVAL = 1.25
-"""Smallest ratio of two single times that gets a verdict. Below it, small messages vary as much from run to run."""
-
 _SIGNS = {"WRONG": "✕", "SLOWER": "▲", "FASTER": "▼", "SAME": "=", "UNCLEAR": "?"}
 
 _WORDS = {"WRONG": "WRONG", "SLOWER": "slower", "FASTER": "faster", "SAME": "the same", "UNCLEAR": "unclear"}
@@ -300,11 +294,12 @@ class Comparison:
 
         - ``before_us``, ``after_us``: the times, in µs.
         - ``ratio``: after / before, so that a ratio above 1 is slower.
-        - ``ratio_lo``, ``ratio_hi``: the 95 % interval of the ratio, NaN if the noise is unknown.
+        - ``ratio_lo``, ``ratio_hi``: the 95 % interval of the ratio, NaN with one launch per side.
         - ``p``: the probability of such a ratio by chance, adjusted for the number of rows (Benjamini and Hochberg).
+        - ``detectable``: the smallest slowdown that the launches would show in 9 of 10 comparisons of such a row.
+        - ``launches_before``, ``launches_after``: the numbers of launches.
         - ``verdict``: WRONG, SLOWER, FASTER, SAME or UNCLEAR.
-        - ``basis``: the data that the interval is computed from: samples, intervals, repeats, or single for none.
-        - ``note``: the reason why there is no ratio, or why it is unreliable.
+        - ``note``: the reason why there is no ratio, or no verdict.
     differences : tuple of Difference
         Properties that differ between the sides.
     only_before, only_after : int
@@ -313,6 +308,9 @@ class Comparison:
         The smallest relevant relative difference.
     before, after : str
         Names of the sides.
+    oversubscribed : str, default ""
+        A clause such as "4 ranks share 2 cores", if ranks waited for each other's cores on one of the sides. Times then
+        depend on the scheduler of the operating system.
     """
 
     rows: pd.DataFrame = field(repr=False)
@@ -322,6 +320,7 @@ class Comparison:
     effect: float
     before: str
     after: str
+    oversubscribed: str = ""
 
     def frame(self) -> pd.DataFrame:
         """Return the comparison as a frame, with the columns of `rows`.
@@ -329,8 +328,8 @@ class Comparison:
         Examples
         --------
         >>> import meshlab as ml
-        >>> ml.compare(ml.example(), ml.example()).frame()["verdict"].value_counts().to_dict()
-        {'SAME': 168}
+        >>> ml.compare(ml.example(), ml.example()).frame()[["verdict", "note"]].value_counts().to_dict()
+        {('UNCLEAR', 'one launch'): 168}
         """
         return self.rows.copy()
 
@@ -382,9 +381,9 @@ class Comparison:
         --------
         >>> import meshlab as ml
         >>> import pandas as pd
-        >>> row = dict(collective="all_reduce", size_bytes=1024, time_us=10.0, time_us_lo=9.9, time_us_hi=10.1)
-        >>> before = pd.DataFrame([row])
-        >>> after = before.assign(time_us=12.0, time_us_lo=11.9, time_us_hi=12.1)
+        >>> rows = dict(collective="all_reduce", size_bytes=1024, launch=[0, 1, 2], time_us=[10.0, 10.1, 9.9])
+        >>> before = pd.DataFrame(rows)
+        >>> after = before.assign(time_us=[12.0, 12.1, 11.8])
         >>> ml.compare(before, after).regressions(0.1)[["size_bytes", "verdict"]]
            size_bytes verdict
         0        1024  SLOWER
@@ -397,12 +396,22 @@ class Comparison:
         for n, side, other in ((self.only_before, "before", "after"), (self.only_after, "after", "before")):
             if n:
                 notes.append(f"{n} {'row' if n == 1 else 'rows'} of {side!r} without a counterpart in {other!r}")
-        if (self.rows["basis"] == "single").any():
-            notes.append(
-                f"single times have no interval: ratios below {CLEAR_WITHOUT_INTERVAL:g} are unclear; repeat the runs"
-            )
-        if self.rows["basis"].str.contains("1 launch").any():
-            notes.append("one launch does not show the variation between launches; measure several")
+        launches = self.rows[["launches_before", "launches_after"]]
+        if len(launches) and (launches.min(axis=1) > 0).any():
+            known = launches[launches.min(axis=1) > 0]
+            if (known.sum(axis=1) <= 2).all():
+                notes.append(
+                    "one launch per side does not show how much launches differ, so no row gets a verdict about time; "
+                    "measure three launches of each (launches=3), or pass lists of runs"
+                )
+            elif (detectable := self.rows["detectable"].median()) == detectable:  # not NaN
+                n_launches = " and ".join(dict.fromkeys(f"{int(count)}" for count in known.median()))
+                notes.append(
+                    f"{n_launches} launches per side, which differ so much that a row must become "
+                    f"{detectable:.2f}× as slow to be found in 9 of 10 comparisons (median of all rows)"
+                )
+        if self.oversubscribed:
+            notes.append(f"{self.oversubscribed}, so times also depend on the scheduler and on other programs")
         return notes
 
     def __repr__(self) -> str:
@@ -435,7 +444,7 @@ class Comparison:
             ]
             parts.append(table(["difference", "before", "after", ""], rows))
         columns = distinguishing_columns(self.rows)
-        header = ["", "verdict", "row", "before", "after", "after / before", "95 % interval", "basis"]
+        header = ["", "verdict", "row", "before", "after", "after / before", "95 % interval", ""]
         parts.append(
             table(
                 header,
@@ -448,7 +457,7 @@ class Comparison:
                         format_time_us(row["after_us"]),
                         "–" if math.isnan(row["ratio"]) else f"{row['ratio']:.3g}×",
                         _interval(row) or "–",
-                        row["note"] or {"single": "single values"}.get(row["basis"], row["basis"]),
+                        row["note"] or f"{row['launches_before']} and {row['launches_after']} launches",
                     )
                     for _, row in _by_interest(self.rows).iterrows()
                 ],
@@ -542,23 +551,19 @@ _CONFIDENCE = 0.95
 
 _SIGNIFICANT = 0.05
 
-_FEWEST_REPEATS = 3
 
-
-def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = False, seed: int = 0) -> Comparison:
+def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = False) -> Comparison:
     """Compare two runs row by row.
 
     Rows are matched by the columns that describe a measurement, from the collective to the message size. The interval
-    of a ratio is computed from the batches of both sides if there are samples (block bootstrap that resamples launches
-    first), or else from ``time_us_lo`` and ``time_us_hi``, or else from at least three repeats of a row. Without any of
-    these, only ratios beyond 1.25 get a verdict. The verdicts:
+    of a ratio comes from the variation between launches, by Student's t-test on the logarithms of the median times. A
+    launch is a set of processes: pass ``launches=3`` to `bench`, or lists of runs. The verdicts:
 
     - WRONG: the results are wrong after, regardless of before.
     - SLOWER, FASTER: the ratio is beyond `effect`, and significant. Among all rows with these verdicts, the expected
-      share of false ones is at most 5 %, regardless of the number of rows (Benjamini and Hochberg). With one launch per
-      side, this covers only the noise within a launch. Measure several launches to cover the variation between them.
+      share of false ones is at most 5 %, regardless of the number of rows (Benjamini and Hochberg).
     - SAME: the ratio is within `effect`, and its interval is within twice `effect`.
-    - UNCLEAR: all other rows. More batches or launches may decide them.
+    - UNCLEAR: all other rows, and every row with one launch on each side. More launches may decide them.
 
     Times of wrong results are not compared. If ``attrs`` of the results contain ``gpu``, ``library`` or
     ``environment`` (a dict), their differences are reported.
@@ -567,13 +572,11 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
     ----------
     before, after : RunData, DataFrame, pair of DataFrames, path, object with ``.results``, or a list of these
         The two sides: runs, results frames, pairs (results, samples), the folder of a run, a file of results (Parquet,
-        CSV or JSON), or a log of nccl-tests. The items of a list are repeats with new launches.
+        CSV or JSON), or a log of nccl-tests. The items of a list are further launches.
     effect : float, default 0.05
         The smallest relevant relative difference.
     anyway : bool, default False
         If True, compare across different GPUs, numbers of ranks, element types, modes and other differences.
-    seed : int, default 0
-        Seed of the bootstrap.
 
     Returns
     -------
@@ -593,10 +596,12 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
     --------
     >>> import meshlab as ml
     >>> import pandas as pd
-    >>> row = dict(collective="all_reduce", size_bytes=1024, time_us=10.0, time_us_lo=9.9, time_us_hi=10.1)
-    >>> before = pd.DataFrame([row])
-    >>> print(ml.compare(before, before.assign(time_us=10.1)).headline)
-    1 row compared: 1 the same.
+    >>> rows = dict(collective="all_reduce", size_bytes=1024, launch=[0, 1, 2], time_us=[10.0, 10.1, 9.9])
+    >>> before = pd.DataFrame(rows)
+    >>> print(ml.compare(before, before.assign(time_us=[12.0, 12.1, 11.8])).headline)
+    1 row compared: 1 slower. Slowest: all_reduce 1 KiB, 1.2× (1.17 to 1.23).
+    >>> print(ml.compare(before[:1], before[1:2]).headline)
+    1 row compared: 1 unclear.
     """
     if not 0 < effect < 1:
         raise BenchError(f"effect must be a relative difference between 0 and 1, not {effect!r}")
@@ -609,14 +614,15 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
             hint="pass anyway=True to compare the rows by the columns that both sides share",
         )
     keys = matching_keys(*sides, anyway=anyway)
-    frame, n_common, only = _match(*sides, keys, seed)
+    frame, n_common, only = _match(*sides, keys)
     if not n_common or not len(frame):
         raise BenchError(f"no row of 'before' has a counterpart in 'after'; rows are matched by {', '.join(keys)}")
     labels = [side.label for side in sides]
     are_paths = all(isinstance(source, (str, os.PathLike)) for source in (before, after))
     if labels[0] == labels[1] and are_paths and before != after:
         labels = [os.fspath(before), os.fspath(after)]  # two files with the same name
-    return Comparison(_judge(frame, effect), found, *only, effect, *labels)
+    shared = dict.fromkeys(side.oversubscribed for side in sides if side.oversubscribed)
+    return Comparison(_judge(frame, effect), found, *only, effect, *labels, " and ".join(shared))
 
 
 def _with_same_loads(before: Side, after: Side) -> tuple[Side, Side]:
@@ -635,7 +641,7 @@ def _with_same_loads(before: Side, after: Side) -> tuple[Side, Side]:
     return plain_side(before), plain_side(after)
 
 
-def _match(before: Side, after: Side, keys: list[str], seed: int) -> tuple[pd.DataFrame, int, tuple[int, int]]:
+def _match(before: Side, after: Side, keys: list[str]) -> tuple[pd.DataFrame, int, tuple[int, int]]:
     """Return one row per key of both sides, the number of these keys, and the number of keys of each side only.
 
     Wrong results of `after` are in the frame even if they have no counterpart in `before`, so that they are reported.
@@ -643,18 +649,16 @@ def _match(before: Side, after: Side, keys: list[str], seed: int) -> tuple[pd.Da
     import pandas as pd
 
     old, new = before.groups(keys), after.groups(keys)
-    rng = np.random.default_rng(seed)
     rows = []
     for key, indices in new.items():
         were = key in old and bool(before.is_wrong[old[key]].any())
         are = bool(after.is_wrong[indices].any())
         if key not in old and not are:
             continue
-        first, second = _estimate(before, old.get(key, []), rng), _estimate(after, indices, rng)
+        first, second = before.times(old.get(key, [])), after.times(indices)
         if first is not None or second is not None or are:
-            note = _note(first, second, were, are)
-            known = {"is_wrong": are, "note": note}
-            rows.append({**dict(zip(keys, key, strict=True)), **_ratio_of(first, second), **known})
+            known = {"is_wrong": are, "note": _note(first, second, were, are)}
+            rows.append({**dict(zip(keys, key, strict=True)), **_ratio_columns(first, second), **known})
     common = len(old.keys() & new.keys())
     frame = pd.DataFrame(rows)
     if len(frame):
@@ -663,69 +667,31 @@ def _match(before: Side, after: Side, keys: list[str], seed: int) -> tuple[pd.Da
     return frame, common, (len(old) - common, len(new) - common)
 
 
-def _note(first: Interval | None, second: Interval | None, were: bool, are: bool) -> str:
-    """Return the reason why a row has no ratio or an unreliable one, or an empty string."""
+def _note(first: LaunchTimes | None, second: LaunchTimes | None, were: bool, are: bool) -> str:
+    """Return the reason why a row has no ratio or no verdict, or an empty string."""
     if are:
         return "results are wrong before and after" if were else "results are wrong after"
     if were:
         return "results were wrong before"
-    return "no time before" if first is None else "no time after" if second is None else ""
-
-
-def _estimate(side: Side, rows: list[int], rng: np.random.Generator) -> Interval | None:
-    """Return the time of the given rows of a side with its standard error, or None without a usable time."""
-    usable = [row for row in rows if side.time_us[row] > 0]
-    if not usable:
-        return None
-    launches = side.launches(usable)
-    if launches:
-        return estimate(launches, rng)
-    time, (low, high), n = side.time_us[usable], side.intervals_us[usable].T, len(usable)
-    log_time = math.log(time.mean())
-    spread = float(np.log(time).std(ddof=1)) / math.sqrt(n) if n > 1 else 0.0
-    if (low > 0).all() and (high >= low).all():
-        # A 95 % interval is 2 · 1.96 standard errors wide. Use the larger one of two errors: that of the intervals does
-        # not contain the variation between repeats, and that of the spread may be small by chance for few repeats.
-        width = 2 * student_quantile(_CONFIDENCE, math.inf)
-        within = float(np.sqrt(np.mean((np.log(high / low) / width) ** 2) / n))
-        return Interval(log_time, max(spread, within, 1e-6), n - 1 if n > 1 else math.inf, n, "intervals", n)
-    if n >= _FEWEST_REPEATS:
-        return Interval(log_time, max(spread, 1e-6), n - 1, n, "repeats", n)
-    return Interval(log_time, math.nan, math.inf, n, "single", n)
-
-
-def _ratio_of(first: Interval | None, second: Interval | None) -> dict[str, Any]:
-    """Return the columns of a row with the ratio of two times and its interval."""
-    known = {
-        "before_us": math.nan if first is None else math.exp(first.log_time),
-        "after_us": math.nan if second is None else math.exp(second.log_time),
-        "ratio": math.nan,
-        "ratio_lo": math.nan,
-        "ratio_hi": math.nan,
-        "p": math.nan,
-        "basis": "",
-    }
     if first is None or second is None:
-        return known
-    value, low, high, p = log_ratio(first, second, _CONFIDENCE)
-    return known | {
-        "ratio": math.exp(value),
-        "ratio_lo": math.exp(low),
-        "ratio_hi": math.exp(high),
-        "p": p,
-        "basis": _basis(first, second),
+        return "no time before" if first is None else "no time after"
+    return "one launch" if first.n == second.n == 1 else ""
+
+
+def _ratio_columns(first: LaunchTimes | None, second: LaunchTimes | None) -> dict[str, Any]:
+    """Return the columns of a row with the ratio of two times."""
+    found = Ratio(math.nan) if first is None or second is None else ratio_of(first, second, _CONFIDENCE)
+    return {
+        "before_us": math.nan if first is None else first.time_us,
+        "after_us": math.nan if second is None else second.time_us,
+        "ratio": found.value,
+        "ratio_lo": found.low,
+        "ratio_hi": found.high,
+        "p": found.p,
+        "detectable": found.detectable,
+        "launches_before": 0 if first is None else first.n,
+        "launches_after": 0 if second is None else second.n,
     }
-
-
-def _basis(first: Interval, second: Interval) -> str:
-    """Describe the data that an interval is computed from, such as "samples, 3 launches"."""
-    if "single" in (first.basis, second.basis):
-        return "single"
-    texts = dict.fromkeys(
-        f"{e.basis}, {e.launches} {'launch' if e.launches == 1 else 'launches'}" if e.basis == "samples" else e.basis
-        for e in (first, second)
-    )
-    return " / ".join(texts)
 
 
 def _judge(frame: pd.DataFrame, effect: float) -> pd.DataFrame:
@@ -733,8 +699,7 @@ def _judge(frame: pd.DataFrame, effect: float) -> pd.DataFrame:
     p = _adjusted(frame["p"].to_numpy(dtype=np.float64))
     ratio, low, high = (frame[name].to_numpy(dtype=np.float64) for name in ("ratio", "ratio_lo", "ratio_hi"))
     with np.errstate(invalid="ignore"):
-        unknown = np.isnan(low)
-        sure = np.where(unknown, np.maximum(ratio, 1 / ratio) >= CLEAR_WITHOUT_INTERVAL, p <= _SIGNIFICANT)
+        sure = p <= _SIGNIFICANT
         slower, faster = ratio >= 1 + effect, ratio <= 1 / (1 + effect)
         # A test of equivalence, because "not significantly different" is also true of rows with large noise. The margin
         # is twice the effect: an interval within the effect itself would need very many batches for a ratio near it.

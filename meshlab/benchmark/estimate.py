@@ -41,14 +41,17 @@ class Rates:
         Time of the smallest call, in µs.
     bandwidth_gbs : float
         Bus bandwidth of large calls, in GB/s.
+    start_s : float, default 0
+        Time to start new ranks for another launch, in seconds.
     """
 
     latency_us: float
     bandwidth_gbs: float
+    start_s: float = 0.0
 
 
 RATES: Mapping[str, Rates] = MappingProxyType(
-    {"nccl": Rates(15.0, 200.0), "mpi": Rates(10.0, 1.5), "threads": Rates(100.0, 1.0)}
+    {"nccl": Rates(15.0, 200.0, 8.0), "mpi": Rates(10.0, 1.5, 4.0), "threads": Rates(100.0, 1.0)}
 )
 """Conservative rates of each backend: GPUs of one host with NVLink, and a few processes or threads on one CPU."""
 
@@ -79,14 +82,21 @@ class Estimate:
 
     @classmethod
     def of(
-        cls, plan: Plan, steps: Sequence[Step], seconds: npt.NDArray[np.float64], room_bytes: int | None = None
+        cls,
+        plan: Plan,
+        steps: Sequence[Step],
+        seconds: npt.NDArray[np.float64],
+        *,
+        backend: str,
+        room_bytes: int | None = None,
     ) -> Estimate:
-        """Sum the results of `seconds_per_step` over the steps and launches of a plan."""
+        """Sum the results of `seconds_per_step` over the steps and launches of a plan, and add the starts of ranks."""
+        start_s = (plan.launches - 1) * RATES.get(backend, RATES["mpi"]).start_s
         fit = [step.buffer_bytes for step in steps if _fits(step, room_bytes)]
         return cls(
             n_steps=plan.launches * len(steps),
-            seconds=plan.launches * float(seconds[:, 0].sum()),
-            max_seconds=plan.launches * float(seconds[:, 1].sum()),
+            seconds=start_s + plan.launches * float(seconds[:, 0].sum()),
+            max_seconds=start_s + plan.launches * float(seconds[:, 1].sum()),
             memory_bytes=max(fit, default=0),
             n_skipped=plan.launches * (len(steps) - len(fit)),
         )
@@ -104,7 +114,8 @@ class Estimate:
 def estimate_plan(plan: Plan, mesh: DeviceMesh, *, backend: str, results: pd.DataFrame | None) -> Estimate:
     """Estimate the cost of a plan. See `Plan.estimate`."""
     steps = plan.steps(mesh)
-    return Estimate.of(plan, steps, seconds_per_step(plan, steps, mesh, backend=backend, results=results))
+    seconds = seconds_per_step(plan, steps, mesh, backend=backend, results=results)
+    return Estimate.of(plan, steps, seconds, backend=backend)
 
 
 def seconds_per_step(

@@ -236,9 +236,9 @@ class LaunchedSet(ProcessSet):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(info.pid, signal.SIGINT)
 
-    def kill(self) -> None:
-        """Kill the processes of the ranks. NCCL ranks that abort their communicators in time survive."""
-        saved = self._abort_ranks() if self.backend == "nccl" else set()
+    def kill(self, *, reuse: bool = True) -> None:
+        """Kill the processes of the ranks. With `reuse`, NCCL ranks that abort their communicators in time survive."""
+        saved = self._abort_ranks() if reuse and self.backend == "nccl" else set()
         doomed = [info for info in self._infos if info.rank not in saved]
         if self.backend == "mpi":
             # Before anything else, because once mpiexec has seen a dead rank, it no longer removes its files in /tmp.

@@ -250,7 +250,7 @@ class MpiWorldSet:
     def interrupt(self) -> None:
         """Do nothing: only the launcher can send signals to processes on all hosts."""
 
-    def kill(self) -> None:
+    def kill(self, *, reuse: bool = True) -> None:
         """Abandon the ranks and release the callers that wait for them. `close` stops the processes."""
         # Not here, because MPI_Abort stops this process too, and the caller may still have results to save.
         self._is_broken = True

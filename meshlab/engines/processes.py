@@ -200,7 +200,7 @@ class AttachedSet(ProcessSet):
         gone = [rank for rank, engine in enumerate(self._engine_ids) if engine not in self._client.ids]
         return RankExit(gone[0] if len(gone) == 1 else None, "disconnected") if gone else None
 
-    def kill(self) -> None:
+    def kill(self, *, reuse: bool = True) -> None:
         """Do nothing: the engines belong to another process."""
 
     def close(self) -> None:

@@ -84,7 +84,7 @@ class ThreadSet:
                 self._world.abort()
                 self._was_interrupted = True
 
-    def kill(self) -> None:
+    def kill(self, *, reuse: bool = True) -> None:
         """Release the waiting threads, request all threads to stop, and abandon those that do not."""
         self._world.abort()
         for thread in self._threads:
