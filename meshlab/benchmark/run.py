@@ -75,8 +75,9 @@ class Run(RunData):
         self._engines = engines
         self._is_over = threading.Event()
         self._listeners: list[Callable[[Run], None]] = []
-        self.n_cancels = 0
-        """The number of calls of `cancel` while the run was running."""
+        self._thread: threading.Thread | None = None
+        self.cancel_level = 0
+        """0 if nobody has cancelled the run, 1 if it stops after the current step, 2 if its ranks are ended."""
         room_bytes = local_buffer_bytes(engines)
         seconds = seconds_per_step(plan, self.steps, mesh, backend=self.source, room_bytes=room_bytes)
         self.estimate = Estimate.of(plan, self.steps, seconds, room_bytes)
@@ -86,11 +87,13 @@ class Run(RunData):
             seconds[:, 0],
             set() if resume is None else self._take_over(resume),
             deadline_s=deadline_s,
-            n_cancels=lambda: self.n_cancels,
+            n_cancels=lambda: self.cancel_level,
             on_change=self._notify,
         )
         leased = ExitStack()
-        lease = leased.enter_context(Lease(engines, f"a run of {self.progress.total} steps"))
+        lease = leased.enter_context(
+            Lease(engines, f"a run of {self.progress.total} steps", cancel=self._cancel_for_close)
+        )
 
         def work() -> None:
             try:
@@ -101,7 +104,8 @@ class Run(RunData):
             finally:
                 self._is_over.set()
 
-        threading.Thread(target=work, name=f"meshlab run {self.run_id}", daemon=True).start()
+        self._thread = threading.Thread(target=work, name=f"meshlab run {self.run_id}", daemon=True)
+        self._thread.start()
 
     def __getstate__(self) -> dict[str, Any]:
         raise BenchError("cannot pickle a live run; save it with run.save(folder), and read it with Run.load(folder)")
@@ -145,6 +149,12 @@ class Run(RunData):
     def progress(self) -> Progress:
         """The progress of the run."""
         return self._executor.progress
+
+    def check_ended(self) -> None:
+        """Raise a `BenchError` if the run is still running, because its results are not final."""
+        if self.state == "running":
+            now = self.progress
+            raise BenchError(f"still running ({now.done} of {now.total} steps)", hint="call .wait()")
 
     def wait(self, timeout_s: float | None = None, *, progress: bool | None = None) -> pd.DataFrame:
         """Wait until the run ends.
@@ -204,12 +214,16 @@ class Run(RunData):
                 bar.update(now.done - bar.n)
                 bar.refresh()
 
-    def cancel(self) -> None:
+    def cancel(self, *, now: bool = False) -> None:
         """Cancel the run and keep the rows measured so far.
 
-        The first call stops after the current step, the second interrupts the ranks, and the third kills them. A rank
-        that is blocked inside MPI cannot be interrupted, so with MPI the second call usually kills all ranks.
-        `Engines.restart` starts new ones.
+        A second call has no further effect, unless `now` is True.
+
+        Parameters
+        ----------
+        now : bool, default False
+            If False, stop after the current step. If True, end the ranks immediately: the current step is lost, and the
+            engines need `Engines.restart`.
 
         Examples
         --------
@@ -221,18 +235,25 @@ class Run(RunData):
         >>> run.state, len(results) < len(run.steps)
         ('cancelled', True)
         """
-        if self.state != "running":
+        level = 2 if now else 1
+        if self.state != "running" or self.cancel_level >= level:
             return
-        self.n_cancels += 1
-        if self.n_cancels == 1:
-            self.note("cancel: stopping after this step")
-        elif self.n_cancels == 2:
-            self.note("cancel: interrupting the ranks")
-            self._engines.interrupt()
-        else:
-            self.note("cancel: killing the ranks")
+        self.cancel_level = level
+        self.note(f"cancel: {'ending the ranks' if now else 'stopping after this step'}")
+        self._notify()  # before the ranks end, because that may take seconds
+        if now:
             self._engines.kill()
-        self._notify()
+
+    def _cancel_for_close(self) -> threading.Event:
+        """Cancel the run because its engines are being closed. Return an event that is set when the run has ended."""
+        self.cancel_level = 2
+        self.note("cancel: the engines are being closed")
+        if threading.current_thread() is not self._thread:
+            return self._is_over
+        # A listener closes the engines, and the run cannot end before its listener returns.
+        now = threading.Event()
+        now.set()
+        return now
 
     def subscribe(self, listener: Callable[[Run], None]) -> Callable[[], None]:
         """Register a callback. The run's worker thread calls it after every step and state change.

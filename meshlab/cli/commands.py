@@ -313,7 +313,6 @@ def _wait(run: Run, out: Path | None) -> int:
     try:
         results = run.wait()
     except KeyboardInterrupt:
-        print_error("interrupted; the rows measured so far are kept")
         _stop(run)
         return INTERRUPTED
     except EngineError as error:
@@ -326,11 +325,21 @@ def _wait(run: Run, out: Path | None) -> int:
 
 
 def _stop(run: Run) -> None:
-    """Cancel a run until it stops. More interrupts are ignored, because the rows still have to be written."""
-    for n_calls in (2, 1):  # interrupt the ranks, then kill them
-        for _ in range(n_calls):
-            run.cancel()
+    """Stop a run after its step, or at the next interrupt immediately. The rows measured so far are kept.
+
+    A third interrupt is ignored, because the rows still have to be written.
+    """
+    try:
+        print_error(
+            "interrupted; stopping after this step, and keeping the rows; press Ctrl-C again to end the ranks now"
+        )
+        run.cancel()
+        with contextlib.suppress(MeshlabError):
+            run.wait()
+    except KeyboardInterrupt:
+        print_error("ending the ranks; the rows measured so far are kept")
         with contextlib.suppress(MeshlabError, KeyboardInterrupt):
+            run.cancel(now=True)
             run.wait(_PATIENCE_S)
 
 

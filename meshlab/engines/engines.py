@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,6 +29,8 @@ __all__ = ["Engines", "Lease", "check_mesh_size", "verify_mesh"]
 
 # A NCCL communicator holds about 200 MB of GPU memory, so the least recently used ones are closed beyond this number.
 _MOST_GROUP_SETS = 32
+
+_END_S = 5.0  # maximum time that a cancelled run gets to record its outcome when its engines are closed
 
 
 class Engines:
@@ -69,6 +74,9 @@ class Engines:
         self._round: Round | None = None
         self.deadline_s = deadline_s
         self.ranks: tuple[RankInfo, ...] = rank_set.start(timeout_s)
+        # Registered after the clean-up of the rank set, so that it runs before: a run is then cancelled, not failed.
+        self._at_exit = partial(_call_if_alive, weakref.WeakMethod(self._cancel_at_exit))
+        atexit.register(self._at_exit)
 
     # -- description ---------------------------------------------------------------------------------------------------
 
@@ -335,9 +343,16 @@ class Engines:
             self._rank_set.interrupt()
 
     def kill(self) -> None:
-        """Kill the ranks immediately. `restart` starts new ones."""
+        """Kill the ranks immediately and release the caller that waits for them. `restart` starts new ones.
+
+        Ranks that another process started are interrupted instead.
+        """
         if self._state == "ready":
-            self._break("they were killed")
+            if self._rank_set.is_attached:
+                self._rank_set.interrupt()
+            self._break("they were interrupted" if self._rank_set.is_attached else "they were killed")
+            if self._round is not None:
+                self._round.cancel("the ranks were ended")
 
     def restart(self) -> None:
         """Start new ranks. The client stays the same.
@@ -376,13 +391,61 @@ class Engines:
         finally:
             self._release()
 
-    def close(self) -> None:
-        """Stop the ranks and clean up. A second call has no effect."""
-        if self._state != "closed":
+    def close(self, *, cancel: bool = False) -> None:
+        """Stop the ranks and clean up. A second call has no effect.
+
+        The end of a ``with`` block and the exit of the interpreter also close the engines. Both cancel a run that is
+        under way. Its rows are kept.
+
+        Parameters
+        ----------
+        cancel : bool, default False
+            If True, cancel a run that is under way, and release other callers with an error.
+
+        Raises
+        ------
+        EngineError
+            If the engines are busy and `cancel` is False. They stay open.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> engines = ml.launch(2, backend="threads")
+        >>> run = ml.bench(engines, sizes="1K:64M")
+        >>> engines.close(cancel=True)
+        >>> run.state, engines.state
+        ('cancelled', 'closed')
+        """
+        if self._state == "closed":
+            return
+        with self._turn:
+            lease = None if self._lease is None or self._lease.is_query else self._lease
+            if lease is not None and not cancel and self._state == "ready":
+                first = "call run.wait() or run.cancel() first" if lease.cancel is not None else "wait for it"
+                raise EngineError(
+                    f"cannot close the engines, which are busy with {lease.task}",
+                    hint=f"{first}, or call engines.close(cancel=True)",
+                )
             self._state = "closed"
+        is_over = None if lease is None or lease.cancel is None else lease.cancel()
+        atexit.unregister(self._at_exit)
+        try:
             self._rank_set.close()
+        finally:
             if self._round is not None:
                 self._round.cancel("the engines were closed")
+        if is_over is not None:
+            is_over.wait(_END_S)
+
+    def _cancel_at_exit(self) -> None:
+        """Cancel a run when the interpreter exits. The rank set stops its processes itself."""
+        lease = self._lease
+        if self._state != "closed" and lease is not None and lease.cancel is not None:
+            self._state = "closed"
+            is_over = lease.cancel()
+            if self._round is not None:
+                self._round.cancel("the interpreter exits")
+            is_over.wait(_END_S)
 
     def __enter__(self) -> Engines:
         return self
@@ -390,7 +453,7 @@ class Engines:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self.close(cancel=True)
 
     # -- for `Lease` ---------------------------------------------------------------------------------------------------
 
@@ -523,6 +586,9 @@ class Lease:
         The purpose, which other callers see as "busy with …". It can be changed during the block.
     is_query : bool, default False
         True for a short query of the state, for which other callers wait instead of raising.
+    cancel : callable, optional
+        A function that cancels the task because the engines are closed, and returns an event that is set when the task
+        has ended. By default the task is released with an error.
 
     Raises
     ------
@@ -530,10 +596,18 @@ class Lease:
         If the engines are busy, broken or closed. Raised on entry.
     """
 
-    def __init__(self, engines: Engines, task: str, *, is_query: bool = False) -> None:
+    def __init__(
+        self,
+        engines: Engines,
+        task: str,
+        *,
+        is_query: bool = False,
+        cancel: Callable[[], threading.Event] | None = None,
+    ) -> None:
         self.engines = engines
         self.task = task
         self.is_query = is_query
+        self.cancel = cancel
 
     def __enter__(self) -> Lease:
         self.engines._acquire(self)
@@ -674,6 +748,12 @@ def check_mesh_size(mesh: DeviceMesh, n: int) -> None:
             f"{n} engine{'s' * (n != 1)}",
             hint=f"start {mesh.world_size}, or let an axis take all other ranks: DeviceMesh('…=-1', world_size={n})",
         )
+
+
+def _call_if_alive(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
+    method = reference()
+    if method is not None:
+        method()
 
 
 def _closed_error() -> EngineError:

@@ -233,6 +233,7 @@ class Round:
         self._groups = groups
         self._calls_before = rank_set.calls()
         self._responses: queue.SimpleQueue[tuple[int, Future[Reply]]] = queue.SimpleQueue()
+        self._cancel_reason = ""
 
     def run(self, method: str, arguments: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Reply]:
         """Call the method on every rank and wait for all responses.
@@ -259,6 +260,8 @@ class Round:
                     raise self._blocked_by_error(first_error, waiting) from None
                 raise self._deadline_exceeded(waiting, deadline_s) from None
             except RankDiedError:
+                if self._cancel_reason:
+                    raise RoundFailedError(self._cancel_reason, rank) from None
                 raise self._rank_died(rank) from None
             else:
                 # An error on one rank is an ordinary result if the others finish too. But they may be blocked in a
@@ -271,6 +274,7 @@ class Round:
 
     def cancel(self, reason: str) -> None:
         """Make `run` raise, from another thread."""
+        self._cancel_reason = reason
         future: Future[Reply] = Future()
         future.set_exception(RankDiedError(reason))
         self._responses.put((self._ranks[0], future))

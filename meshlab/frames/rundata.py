@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -256,6 +256,12 @@ class RunData:
         return Progress(self.n_done, self.plan.launches * len(self.steps), "", self.elapsed_s, 0.0)
 
     @property
+    def running_note(self) -> str:
+        """The progress of a run that has not ended, such as "running: 3 of 12 steps". Empty if it has."""
+        now = self.progress
+        return f"running: {now.done} of {now.total} steps" if self.state == "running" else ""
+
+    @property
     def alert(self) -> str:
         """A message about wrong results. Empty if there are none."""
         with self._lock:
@@ -273,7 +279,8 @@ class RunData:
     def table(self) -> ResultsTable:
         """Return the results as one table per axis: sizes down, and time and bus bandwidth of each collective across.
 
-        Each cell is the slowest group of the axis. `results` has all columns and rows.
+        Each cell is the slowest group of the axis. `results` has all columns and rows. If the run has not ended, the
+        first line is its progress.
 
         Examples
         --------
@@ -283,7 +290,8 @@ class RunData:
         >>> print(str(run.table()).splitlines()[1].strip())
         all_reduce
         """
-        return results_table(self.results)
+        note = self.running_note
+        return replace(results_table(self.results), note=note)
 
     def wait(self, timeout_s: float | None = None, *, progress: bool | None = None) -> pd.DataFrame:
         """Return the results, or raise the error of the run. A saved run does not wait; see `Run.wait`."""
@@ -293,34 +301,45 @@ class RunData:
 
     # -- analyses ------------------------------------------------------------------------------------------------------
 
+    def check_ended(self) -> None:
+        """Raise a `BenchError` if the run is still running, because its results are not final.
+
+        A run that was loaded from a folder does not change any more, so it never raises.
+        """
+
     def spikes(self) -> pd.DataFrame:
         """Return the batches that took far longer than the others. See `meshlab.analysis.find_spikes`."""
         from meshlab.analysis.stragglers import find_spikes
 
+        self.check_ended()
         return find_spikes(self)
 
     def stragglers(self) -> pd.DataFrame:
         """Return the lateness of each rank in the collectives. See `meshlab.analysis.find_stragglers`."""
         from meshlab.analysis.stragglers import find_stragglers
 
+        self.check_ended()
         return find_stragglers(self)
 
     def contention(self) -> pd.DataFrame:
         """Compare groups that run together with one group at a time. See `meshlab.analysis.contention`."""
         from meshlab.analysis.concurrency import contention
 
+        self.check_ended()
         return contention(self)
 
     def interference(self) -> pd.DataFrame:
         """Compare an axis with and without concurrent traffic on another. See `meshlab.analysis.interference`."""
         from meshlab.analysis.concurrency import interference
 
+        self.check_ended()
         return interference(self)
 
     def pairs(self) -> pd.DataFrame:
         """Return every measured pair of ranks, the slowest first. See `meshlab.analysis.pair_table`."""
         from meshlab.analysis.pairs import pair_table
 
+        self.check_ended()
         return pair_table(self)
 
     def matrix(self, collective: str = "send_recv", **choice: Any) -> pd.DataFrame:
@@ -340,19 +359,25 @@ class RunData:
         """
         from meshlab.analysis.pairs import pair_matrix
 
+        self.check_ended()
         return pair_matrix(self, collective, **choice)
 
     def to_nccl_tests(self) -> str:
         """Return the results as text in the layout of nccl-tests. See `meshlab.nccl_tests.write`."""
         from meshlab.nccl_tests.writer import write
 
+        self.check_ended()
         return write(self.results)
 
     def plot(self, **options: Any) -> Axes:
         """Draw bandwidth against message size. See `meshlab.plots.bandwidth`, which documents the options."""
         from meshlab.plots.curves import bandwidth as plot_bandwidth
 
-        return plot_bandwidth(self, **options)
+        note = self.running_note
+        axes = plot_bandwidth(self, **options)
+        if note:
+            axes.set_title(f"{axes.get_title(loc='left')}\n{note}", loc="left")
+        return axes
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

@@ -87,18 +87,23 @@ class ResultsTable:
     ----------
     parts : tuple of TablePart
         The tables.
+    note : str, default ""
+        A line above the tables, such as the progress of a run that has not ended.
     """
 
     parts: tuple[TablePart, ...]
+    note: str = ""
 
     def __str__(self) -> str:
-        return "\n\n".join(map(str, self.parts)) or "no results"
+        tables = "\n\n".join(map(str, self.parts)) or "no results"
+        return f"{self.note}\n\n{tables}" if self.note else tables
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
-        return "".join(part.html() for part in self.parts) or "no results"
+        note = f"<div><b>{markup.escape(self.note)}</b></div>" if self.note else ""
+        return note + ("".join(part.html() for part in self.parts) or "no results")
 
 
 def results_table(results: pd.DataFrame) -> ResultsTable:
@@ -216,5 +221,5 @@ def run_html(run: RunData, figure: str = "") -> str:
         parts.append(f'<div class="ml-bad">{markup.escape(str(run.error).splitlines()[0])}</div>')
     if run.alert:
         parts.append(f'<div class="ml-bad">{markup.escape(run.alert)}</div>')
-    parts += [figure, run.table()._repr_html_()]
+    parts += [figure, results_table(run.results)._repr_html_()]  # the status shows the progress already
     return markup.card(f"Run {run.run_id} · {run.where}", status, *parts)

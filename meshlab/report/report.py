@@ -46,7 +46,8 @@ Facts = list[tuple[str, str]]
 class Report:
     """A run as one HTML or Markdown file: verdict, figures, tables, method and environment.
 
-    The report is a snapshot. It does not change if the run continues.
+    The report is a snapshot. It does not change if the run continues, and its first sentence is the progress of a run
+    that has not ended.
 
     Parameters
     ----------
@@ -95,6 +96,9 @@ class Report:
                     "pass a Run or its folder"
                 )
             run = data = data.redacted()
+        # Read before the results, which grow: the report may contain one more step than it claims, but not one less.
+        note = "" if data is None else data.running_note
+        self.progress = f"This run is still {note}." if note else ""
         results, samples, _ = as_frames(run)
         self.results = results.reset_index(drop=True)
         own_mesh = None if data is None else data.mesh
@@ -202,10 +206,13 @@ class Report:
         return f"<Report {self.title!r}: {len(self.results):,} results>"
 
     def _repr_html_(self) -> str:
-        verdict = "".join(f"<div>{markup.escape(sentence)}</div>" for sentence in content.verdict(self.results))
+        verdict = "".join(f"<div>{markup.escape(sentence)}</div>" for sentence in self._verdict())
         shown = [*matrix_pictures(self.results), *(drawn[0] for _, drawn in pictures_by_axis(self.results))]
         pictures = "".join(picture.svg for picture in shown)
         return markup.card(self.title, 'Report.save("report.html") writes the complete report', verdict, pictures)
+
+    def _verdict(self) -> list[str]:
+        return [self.progress] * bool(self.progress) + content.verdict(self.results)
 
     def _content(self) -> dict[str, Any]:
         """Return the content that both formats share."""
@@ -213,7 +220,7 @@ class Report:
         return {
             "title": self.title,
             "where": where_text(self.results),
-            "verdict": content.verdict(self.results),
+            "verdict": self._verdict(),
             "is_bad": content.has_failed(self.results),
             "caveats": content.caveats(
                 self.results,

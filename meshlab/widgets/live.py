@@ -38,15 +38,9 @@ _NO_RUN = dict.fromkeys(("source", "run_id"))
 """The columns of `KEYS` that a step of a plan lacks, as missing values."""
 
 _BAD = "color:var(--jp-error-color1,#c62828)"
-_BUTTON = (
-    ("Cancel", "Stop after the current step and keep the results."),
-    (
-        "Interrupt ranks",
-        "Interrupt the current step and keep the results. MPI ranks usually die. Call engines.restart() afterwards.",
-    ),
-    ("Kill ranks", "Kill all ranks and keep the results. Call engines.restart() to start new ones."),
-)
-"""Label and tooltip of the button, by the number of times that the run was cancelled."""
+_STOP = "Stop after this step"
+_END = "End the ranks"
+_QUESTION = "End the ranks? The current step is lost, and the engines must be restarted."
 
 # The lines and the results of the last finished run on each mesh and machine, for the grey lines of the next run there.
 # Only a few are kept, because each has a frame.
@@ -55,7 +49,7 @@ _last_lock = threading.Lock()
 
 
 class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
-    """Progress, a growing chart and a Cancel button for a run that is measuring.
+    """Progress, a growing chart and buttons that cancel a run that is measuring.
 
     A run displays its live view if it is the last expression of a cell. The view changes on the run's worker thread and
     on its own thread, so it only sets traits.
@@ -77,13 +71,22 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         self._is_over = threading.Event()
         self._when_over: list[Callable[[], None]] = []
         self._status = ipywidgets.HTML()
-        self._button = ipywidgets.Button(
-            description=_BUTTON[0][0],
-            tooltip=_BUTTON[0][1],
-            layout={"width": "auto", "align_self": "flex-start", "margin": "0 0 8px"},
+        self._stop = _button(_STOP, "Finish the current step, then stop. The results are kept.")
+        self._end = _button(_END, "Kill the ranks now. The results of finished steps are kept. Asks first.")
+        self._really = _button(_END, "Kill the ranks now. Call engines.restart() to start new ones.", style="danger")
+        self._keep = _button("Keep running", "Close this question.")
+        self._question = ipywidgets.HBox(
+            [ipywidgets.HTML(f"<b>{_QUESTION}</b>"), self._really, self._keep],
+            layout={"display": "none", "flex_flow": "row wrap", "align_items": "center", "overflow": "visible"},
         )
-        # The second click interrupts the ranks, which may block, so it must not run on the kernel's main thread.
-        self._button.on_click(lambda _: threading.Thread(target=self.run.cancel, daemon=True).start())
+        self._stop.on_click(lambda _: self.run.cancel())
+        self._end.on_click(lambda _: self._ask(True))
+        self._keep.on_click(lambda _: self._ask(False))
+        self._really.on_click(lambda _: self._end_ranks())
+        buttons = ipywidgets.VBox(
+            [ipywidgets.HBox([self._stop, self._end], layout={"flex_flow": "row wrap"}), self._question],
+            layout={"margin": "0 0 8px", "overflow": "visible"},
+        )
         sizes = [float(step.size_bytes) for step in run.steps if step.size_bytes is not None] or [1.0]
         self.curve = Curve(
             title=_title(run), x_range=(min(sizes), max(sizes)) if min(sizes) < max(sizes) else None, height=320
@@ -101,7 +104,7 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         if results is not None and shared:
             self.curve.previous = {self._names[key]: lines[key] for key in shared}
             self.previous = results.iloc[sorted(row for key in shared for row in lines[key].rows)]
-        super().__init__([self._status, self._button, self.curve], layout={"max_width": "960px", "overflow": "hidden"})
+        super().__init__([self._status, buttons, self.curve], layout={"max_width": "960px", "overflow": "hidden"})
         self.add_class("meshlab-live")
         self._unsubscribe: Callable[[], None] = lambda: None  # the run may end before subscribe() returns
         self._unsubscribe = run.subscribe(self._update)
@@ -172,11 +175,22 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
             while len(_last) > _MOST_REMEMBERED:
                 del _last[next(iter(_last))]
 
+    def _ask(self, is_asked: bool) -> None:
+        """Show or hide the question whether to end the ranks."""
+        self._question.layout.display = "flex" if is_asked else "none"
+
+    def _end_ranks(self) -> None:
+        self._ask(False)
+        # Killing the ranks may take seconds, so it must not run on the kernel's main thread.
+        threading.Thread(target=self.run.cancel, kwargs={"now": True}, daemon=True).start()
+
     def _show_status(self) -> None:
         self._status.value = _status(self.run)
-        with self._button.hold_sync():
-            self._button.description, self._button.tooltip = _BUTTON[min(self.run.n_cancels, len(_BUTTON) - 1)]
-            self._button.disabled = self.run.state != "running"
+        level, is_over = self.run.cancel_level, self.run.state != "running"
+        self._stop.disabled = is_over or level > 0
+        self._end.disabled = is_over or level > 1
+        if self._end.disabled:
+            self._ask(False)
 
     def __repr__(self) -> str:
         return f"LiveView({self.run!r})"
@@ -226,6 +240,12 @@ def static_bundle(run: RunData, *, previous: pd.DataFrame | None = None) -> dict
     return bundle
 
 
+def _button(label: str, tooltip: str, *, style: str = "") -> ipywidgets.Button:
+    return ipywidgets.Button(
+        description=label, tooltip=tooltip, button_style=style, layout={"width": "auto", "flex": "0 0 auto"}
+    )
+
+
 def _title(run: Run) -> str:
     """Return the columns that all steps share, and the system."""
     parts = [part for step in run.steps for part in step.parts]
@@ -246,7 +266,8 @@ def _lines(results: pd.DataFrame, names: Mapping[Key, str]) -> list[Line]:
 
 def _status(run: Run) -> str:
     now = run.progress
-    state = f"{run.state} · step {min(now.done + 1, now.total)} of {now.total}" if run.state == "running" else run.state
+    doing = ("running", "stopping after this step", "ending the ranks")[run.cancel_level]
+    state = f"{doing} · step {min(now.done + 1, now.total)} of {now.total}" if run.state == "running" else run.state
     times = [f"{format_seconds(now.elapsed_s)} elapsed"]
     if run.state == "running":
         times.append(f"about {format_seconds(now.left_s)} left" if now.done else str(run.estimate))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -8,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 
 import meshlab as ml
 from meshlab.errors import BenchError, EngineError, MeshError, ParseError
@@ -98,21 +101,92 @@ def test_cancel_stops_after_the_step_and_keeps_the_rows(thread_engines: ml.Engin
     assert any("cancelled after" in line for line in run.log)
 
 
-@pytest.mark.parametrize("presses", [2, 3])
-def test_cancelling_again_does_not_wait_for_the_step(thread_engines: ml.Engines, presses: int) -> None:
-    endless = Sampling(max_s=1e6, max_batches=10**6, precision=1e-9)
-    run = ml.bench(thread_engines, MESH, sizes="1K", sampling=endless, deadline_s=60)
-    time.sleep(0.3)
-    began = time.monotonic()
-    for _ in range(presses):
+ENDLESS = Sampling(max_s=1e6, max_batches=10**6, precision=1e-9)
+
+
+def test_cancelling_now_does_not_wait_for_the_step(thread_engines: ml.Engines) -> None:
+    run = ml.bench(thread_engines, MESH, sizes="1K", sampling=ENDLESS, deadline_s=120)
+    while not run.progress.step:
+        time.sleep(0.005)
+    for _ in range(5):  # however often it is called, it only stops after the step
         run.cancel()
-    results = run.wait(20)
-    assert time.monotonic() - began < 10
+    with pytest.raises(BenchError, match="still running"):
+        run.wait(0.5)
+    run.cancel(now=True)
+    results = run.wait(30)
     assert run.state == "cancelled"
-    assert set(results["status"]) <= {"cancelled"}
-    if thread_engines.state == "broken":
-        thread_engines.restart()
+    assert set(results["status"]) == {"cancelled"}
+    assert [line[9:] for line in run.log if "cancel: " in line] == [
+        "cancel: stopping after this step",
+        "cancel: ending the ranks",
+    ]
+    with pytest.raises(EngineError, match=r"the engines are broken: they were killed; call engines.restart\(\)"):
+        thread_engines.verify(MESH)
+    thread_engines.restart()
     assert thread_engines.verify(MESH)["is_right"].all()
+
+
+def test_cancelling_now_releases_a_run_on_ranks_of_another_process(mpi_engines: ml.Engines) -> None:
+    with ml.attach(mpi_engines.client) as attached:
+        run = ml.bench(attached, MESH, lambda comm: lambda: time.sleep(0.01), axis="tp", sampling=ENDLESS)
+        while not run.progress.step:
+            time.sleep(0.005)
+        run.cancel(now=True)
+        assert run.wait(30)["status"].tolist() == ["cancelled"] * 2
+        assert attached.state == "broken"
+    mpi_engines.restart()  # the test left its function on the ranks
+    assert mpi_engines.verify(MESH)["is_right"].all()
+
+
+def test_engines_with_a_run_under_way_are_closed_only_on_request() -> None:
+    engines = ml.launch(4, backend="threads")
+    run = ml.bench(engines, MESH, ["broadcast", "all_reduce"], sizes="1K:64K", sampling=Sampling(max_s=0.05))
+    while run.progress.done < 2:
+        time.sleep(0.005)
+    with pytest.raises(
+        EngineError,
+        match=r"^cannot close the engines, which are busy with step \d+ of 28: .*; call run.wait\(\) or run.cancel\(\) "
+        r"first, or call engines.close\(cancel=True\)$",
+    ):
+        engines.close()
+    assert (engines.state, run.state) == ("busy", "running")
+    engines.close(cancel=True)
+    assert (engines.state, run.state) == ("closed", "cancelled")
+    assert (run.wait(0)["status"] == "ok").sum() >= 4
+
+
+@pytest.mark.parametrize("backend", ["threads", "mpi"])
+def test_the_end_of_a_with_block_cancels_a_run_and_keeps_the_rows(backend: str) -> None:
+    with ml.launch(2, backend=backend) as engines:
+        run = ml.bench(engines, sizes="1K, 2K", sampling=Sampling(max_s=60, precision=1e-9))
+        while not run.progress.step:
+            time.sleep(0.005)
+    assert (engines.state, run.state) == ("closed", "cancelled")
+    assert run.wait(0)["status"].tolist() == ["cancelled"]
+
+
+def test_a_listener_may_close_the_engines() -> None:
+    with ml.launch(2, backend="threads") as engines:
+        run = ml.bench(engines, sizes="1K:64K", sampling=Sampling(max_s=0.05, precision=1e-9))
+        began = time.monotonic()
+        run.subscribe(lambda run: engines.close(cancel=True))
+        run.wait(30)
+    assert time.monotonic() - began < 4
+    assert run.state == "cancelled"
+
+
+@pytest.mark.parametrize("backend", ["threads", pytest.param("mpi", marks=pytest.mark.long)])
+def test_the_exit_of_the_interpreter_cancels_a_run_and_keeps_the_rows(backend: str) -> None:
+    code = f"""
+import atexit, time, pandas, meshlab as ml
+atexit.register(lambda: print(run.state, (run.results["status"] == "ok").sum() > 0))
+engines = ml.launch(2, backend={backend!r})
+run = ml.bench(engines, sizes="1K:64M", sampling=ml.Sampling(max_s=0.2, precision=1e-9))
+while run.progress.done < 2:
+    time.sleep(0.01)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "cancelled True\n", "")
 
 
 def test_a_step_whose_ranks_all_raise_is_a_failed_row(
@@ -149,9 +223,7 @@ def test_a_run_whose_last_step_is_interrupted_is_cancelled(thread_engines: ml.En
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=Sampling(max_s=30, precision=1e-9))
     while not run.progress.step:
         time.sleep(0.002)
-    time.sleep(0.1)
-    run.cancel()
-    run.cancel()
+    run.cancel(now=True)
     assert run.wait(30)["status"].tolist() == ["cancelled"] * 2
     assert run.state == "cancelled"
 
@@ -393,3 +465,42 @@ def test_progress_estimates_the_time_left(thread_engines: ml.Engines) -> None:
     assert (now.done, now.total, now.step, now.left_s) == (7, 7, "", 0.0)
     assert now.elapsed_s > 0
     assert not np.isnan(now.elapsed_s)
+
+
+def test_an_unfinished_run_gives_no_answers(thread_engines: ml.Engines) -> None:
+    gate = threading.Event()
+
+    def hold(comm: Any) -> Any:
+        gate.wait(60)
+        return comm.barrier
+
+    run = ml.bench(thread_engines, MESH, ["all_reduce", hold, "broadcast"], axis="tp", sizes="1K", sampling=QUICK)
+    while run.progress.done < 1:
+        time.sleep(0.005)
+    for ask in (run.contention, run.interference, run.stragglers, run.spikes, run.pairs, run.matrix, run.to_nccl_tests):
+        with pytest.raises(BenchError, match=r"^still running \(1 of 3 steps\); call \.wait\(\)$"):
+            ask()
+    assert len(run.results) == 2
+    assert len(run.samples) > 0
+    assert str(run.table()).startswith("running: 1 of 3 steps\n\ntp · 2 groups of 2")
+    assert run.table()._repr_html_().startswith("<div><b>running: 1 of 3 steps</b></div>")
+    assert run.plot(ax=Figure().subplots()).get_title(loc="left").endswith("\nrunning: 1 of 3 steps")
+    early = ml.Report(run)
+    run.cancel()
+    gate.set()
+    run.wait(30)
+    assert run.state == "cancelled"
+    assert (run.running_note, run.table().note) == ("", "")
+    run.stragglers()  # a cancelled run answers
+    assert early.markdown().split("\n\n")[2] == "**This run is still running: 1 of 3 steps.**"
+    assert "<p>This run is still running: 1 of 3 steps.</p>" in early.html()
+    assert "still running: 1 of 3 steps" in early._repr_html_()
+    assert "still running" not in ml.Report(run).html()
+
+
+def test_pairs_that_are_not_all_measured_have_no_matrix(thread_engines: ml.Engines) -> None:
+    run = ml.bench_pairs(thread_engines, sizes="1K, 1M", sampling=Sampling(max_s=0.1, precision=1e-9))
+    with pytest.raises(BenchError, match=r"^still running \(\d+ of \d+ steps\); call \.wait\(\)$"):
+        run.matrix()
+    run.wait(60)
+    assert run.matrix().shape == (4, 4)

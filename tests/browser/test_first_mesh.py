@@ -128,12 +128,23 @@ def test_a_person_goes_through_the_first_notebook(lab: Lab, wide: Any, say: Call
     run_id = notebook.ask("engines._rank_set._id").strip("'")
     assert len(marked(run_id)) >= 8
     run_cell(page, LONG_RUN)
-    button = page.locator(f"{LIVE} button", has_text="Cancel")
-    button.wait_for()
+    stop = page.get_by_role("button", name="Stop after this step")
+    stop.wait_for()
     page.locator(f"{LIVE} svg path").first.wait_for(state="attached")
     wait_until(page, lambda: int(notebook.ask("run.progress.done")) >= 3)
     assert overlapping_texts(page, LIVE) == []
-    button.click()
+    # The second button asks first, and "Keep running" changes nothing.
+    end = page.locator(f"{LIVE} button", has_text="End the ranks")
+    assert end.count() == 2
+    assert [end.nth(number).is_visible() for number in range(2)] == [True, False]
+    end.first.click()
+    keep = page.locator(f"{LIVE} button", has_text="Keep running")
+    keep.wait_for()
+    assert overlapping_texts(page, LIVE) == []
+    keep.click()
+    keep.wait_for(state="hidden")
+    assert notebook.ask("run.state") == "'running'"
+    stop.click()
     notebook.wait_for("run.state", "'cancelled'")
     assert notebook.ask("3 <= run.progress.done < 15 and (run.results['status'] == 'ok').all()") == "True"
     # The widget gives way to a picture and the table.
@@ -169,6 +180,8 @@ def test_a_live_run_is_readable(
     notebook.run_all()
     page.locator(f"{LIVE} svg path").first.wait_for(state="attached")
     wait_until(page, lambda: int(notebook.ask("run.progress.done")) >= 4)
+    page.locator(f"{LIVE} button", has_text="End the ranks").first.click()
+    page.locator(f"{LIVE} button", has_text="Keep running").wait_for()
     assert serious_faults(LIVE) == []
     pictures = os.environ.get("MESHLAB_PICTURES")
     page.keyboard.press("Control+b")

@@ -81,16 +81,16 @@ def test_errors_are_raised_by_default_and_have_tracebacks(engines: ml.Engines) -
     assert checked.attrs["tracebacks"] == {}
 
 
-class Demanding(Exception):
+class DemandingError(Exception):
     def __init__(self, first: int, second: int) -> None:
         super().__init__(f"{first} and {second}")
 
 
 def test_an_exception_that_cannot_be_pickled_arrives_as_text(mpi_engines: ml.Engines) -> None:
     def fail(comm: Any) -> None:
-        raise Demanding(1, 2)
+        raise DemandingError(1, 2)
 
-    with pytest.raises(EngineError, match="rank 0 failed while running fail: Demanding: 1 and 2, and 3") as stop:
+    with pytest.raises(EngineError, match="rank 0 failed while running fail: DemandingError: 1 and 2, and 3") as stop:
         mpi_engines.run(fail)
     assert stop.value.__cause__ is None
     assert "in fail" in stop.value.log

@@ -202,15 +202,24 @@ def test_interrupt_stops_ranks_that_compute(fragile: ml.Engines, tmp_path: Path)
 def test_close_releases_a_caller_that_waits() -> None:
     engines = ml.launch(2, backend="threads")
     is_running, gate = threading.Event(), threading.Event()
+    refused: list[EngineError] = []
 
     def close() -> None:
         is_running.wait()
-        engines.close()
+        try:
+            engines.close()
+        except EngineError as error:
+            refused.append(error)
+        engines.close(cancel=True)
 
     threading.Thread(target=close, daemon=True).start()
     with pytest.raises(EngineError, match="the engines were closed while running"):
         engines.run(lambda comm: (is_running.set(), gate.wait(60)), deadline_s=60)
     gate.set()
+    assert [str(error) for error in refused] == [
+        "cannot close the engines, which are busy with running <lambda>; wait for it, or call "
+        "engines.close(cancel=True)"
+    ]
 
 
 def test_a_failed_start_shows_the_log_and_cleans_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:

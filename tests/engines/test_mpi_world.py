@@ -122,7 +122,7 @@ if engines is not None:
     threading.Thread(target=engines.run, args=(stuck,), daemon=True).start()
     while not mark.exists():
         time.sleep(0.01)
-    engines.close()
+    engines.close(cancel=True)
 """
     done = mpiexec(2, "-c", code)
     assert done.returncode != 0

@@ -36,7 +36,7 @@ def test_the_curve_has_the_points_of_the_results(thread_engines: ml.Engines) -> 
     run = ml.bench(thread_engines, MESH, ["all_reduce", "broadcast"], axis="tp", sizes="1K:16K", sampling=QUICK)
     view = LiveView(run)
     results = run.wait(30)
-    wait_until(lambda: view._button.disabled)
+    wait_until(lambda: view._end.disabled)
     assert set(view.curve.series) == {"all_reduce", "broadcast"}
     slowest = results.loc[results.groupby("step")["time_us"].idxmax()].set_index(["collective", "size_bytes"])
     for name, line in view.curve.series.items():
@@ -117,20 +117,39 @@ def test_the_status_has_step_elapsed_and_remaining_time(thread_engines: ml.Engin
     wait_until(lambda: "done" in view._status.value)
 
 
-def test_the_button_cancels_and_then_offers_the_next_level(thread_engines: ml.Engines) -> None:
-    run = ml.bench(
-        thread_engines, MESH, axis="tp", sizes="1K:1M", sampling=Sampling(max_s=2, precision=1e-9, max_batches=10**6)
-    )
+def test_the_first_button_stops_after_the_step_however_often_it_is_clicked(thread_engines: ml.Engines) -> None:
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:1M", sampling=Sampling(max_s=0.3, precision=1e-9))
     view = LiveView(run)
-    assert view._button.description == "Cancel"
+    assert view._stop.description == "Stop after this step"
     wait_until(lambda: run.progress.done >= 1)
-    view._button.click()
-    wait_until(lambda: view._button.description == "Interrupt ranks")
-    assert "MPI ranks usually die. Call engines.restart()" in view._button.tooltip
-    view._button.click()
-    wait_until(lambda: view._button.disabled)
+    for _ in range(5):
+        view._stop.click()
+    wait_until(lambda: view._stop.disabled)
+    run.wait(30)
     assert run.state == "cancelled"
-    assert len(run.results) >= 2
+    assert (run.results["status"] == "ok").all()
+    wait_until(lambda: view._end.disabled)
+    assert thread_engines.state == "ready"
+
+
+def test_the_second_button_ends_the_ranks_after_a_question(thread_engines: ml.Engines) -> None:
+    endless = Sampling(max_s=1e6, precision=1e-9, max_batches=10**6)
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=endless, deadline_s=120)
+    view = LiveView(run)
+    wait_until(lambda: bool(run.progress.step))
+    assert view._question.layout.display == "none"
+    view._end.click()
+    assert view._question.layout.display == "flex"
+    view._keep.click()
+    assert (view._question.layout.display, run.cancel_level) == ("none", 0)
+    view._stop.click()
+    wait_until(lambda: "stopping after this step · step 1 of 1" in view._status.value)
+    assert not view._end.disabled
+    view._end.click()
+    view._really.click()
+    wait_until(view._is_over.is_set)
+    assert (run.state, view._question.layout.display) == ("cancelled", "none")
+    assert thread_engines.state == "broken"
 
 
 def test_the_previous_run_is_grey(thread_engines: ml.Engines) -> None:
