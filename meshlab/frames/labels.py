@@ -151,6 +151,8 @@ def where_text(results: pd.DataFrame) -> str:
 def title_parts(results: pd.DataFrame) -> list[str]:
     """Return the parts of a title that all rows share: collective, axis and groups, system, mode.
 
+    If the run had not ended when it returned its results, the first part is its progress.
+
     Examples
     --------
     >>> import pandas as pd
@@ -160,6 +162,7 @@ def title_parts(results: pd.DataFrame) -> list[str]:
     ['all_reduce', 'tp (2 groups of 2)', 'MPI on this CPU', 'pipelined']
     """
     parts = [
+        str(results.attrs.get("progress") or ""),
         _constant(results, "collective"),
         describe_groups(results),
         where_text(results),

@@ -205,7 +205,10 @@ class RunData:
 
     @property
     def results(self) -> pd.DataFrame:
-        """One row per launch, step and group, as far as measured; `meshlab.describe` explains the columns."""
+        """One row per launch, step and group, as far as measured; `meshlab.describe` explains the columns.
+
+        While the run is running, ``attrs["progress"]`` is its progress, which is part of the titles of figures.
+        """
         fixed = {"run_id": self.run_id, "source": self.source, "mesh_fingerprint": self.mesh.fingerprint}
         # A frame is built only if there are new rows, because a live view requests it several times per step. The
         # caller gets a copy, so that changes to it do not affect the run.
@@ -229,7 +232,9 @@ class RunData:
     def _copied(self, known: pd.DataFrame) -> pd.DataFrame:
         """Return a copy of a frame, whose `attrs` may be older than the description of the system."""
         frame = known.copy()
-        frame.attrs = {**frame.attrs, **self.attrs}
+        frame.attrs = {**frame.attrs, **self.attrs, "progress": self.running_note}
+        if not frame.attrs["progress"]:
+            del frame.attrs["progress"]
         return frame
 
     @property
@@ -373,11 +378,7 @@ class RunData:
         """Draw bandwidth against message size. See `meshlab.plots.bandwidth`, which documents the options."""
         from meshlab.plots.curves import bandwidth as plot_bandwidth
 
-        note = self.running_note
-        axes = plot_bandwidth(self, **options)
-        if note:
-            axes.set_title(f"{axes.get_title(loc='left')}\n{note}", loc="left")
-        return axes
+        return plot_bandwidth(self, **options)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

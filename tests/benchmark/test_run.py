@@ -484,13 +484,14 @@ def test_an_unfinished_run_gives_no_answers(thread_engines: ml.Engines) -> None:
     assert len(run.samples) > 0
     assert str(run.table()).startswith("running: 1 of 3 steps\n\ntp · 2 groups of 2")
     assert run.table()._repr_html_().startswith("<div><b>running: 1 of 3 steps</b></div>")
-    assert run.plot(ax=Figure().subplots()).get_title(loc="left").endswith("\nrunning: 1 of 3 steps")
+    assert run.plot(ax=Figure().subplots()).get_title(loc="left").startswith("running: 1 of 3 steps · ")
     early = ml.Report(run)
     run.cancel()
     gate.set()
     run.wait(30)
     assert run.state == "cancelled"
     assert (run.running_note, run.table().note) == ("", "")
+    assert "progress" not in run.results.attrs
     run.stragglers()  # a cancelled run answers
     assert early.markdown().split("\n\n")[2] == "**This run is still running: 1 of 3 steps.**"
     assert "<p>This run is still running: 1 of 3 steps.</p>" in early.html()
