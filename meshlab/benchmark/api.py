@@ -92,7 +92,8 @@ def bench(
         Collectives that other axes run at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size and
         mode. Both collectives are also measured in isolation. Not supported with nccl.
     launches : int, default 1
-        Number of repetitions of the plan, each with new communicators.
+        Number of repetitions of the plan, each on new ranks: the variation between launches is part of every
+        comparison. Ranks that another process started only get new communicators.
     shuffle : bool, default False
         Whether to measure the steps in random order, so that a drift of the clocks does not bend the curves.
     seed : int, default 0

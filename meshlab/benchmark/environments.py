@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from meshlab import markup
 from meshlab.analysis.comparison import Comparison, compare
 from meshlab.benchmark.api import bench
 from meshlab.benchmark.run import Run
-from meshlab.engines.launcher import launch
+from meshlab.engines.launcher import count_gpus, launch
 from meshlab.errors import BenchError, CommunicatorError, EngineError, MeshlabError
+from meshlab.frames.plan import Plan
 from meshlab.mesh.mesh import MeshLike, as_mesh
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["EnvComparison", "compare_env"]
+__all__ = ["READS", "EnvComparison", "compare_env"]
+
+_BELOW = ("UCX_", "FI_", "OMP_", "LD_", "MALLOC_", "GLIBC_TUNABLES", "PYTHON")
+
+READS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "nccl": ("NCCL_", "CUDA_", "SHARP_", "OFI_", "IBV_", "MLX5_", *_BELOW),
+        "mpi": ("MPIR_", "MPICH_", "HYDRA_", "PMI_", "OMPI_", "PMIX_", "PRTE_", "I_MPI_", "MV2_", *_BELOW),
+    }
+)
+"""Prefixes of the environment variables that a backend, or a library below it, reads.
+
+From the documentation of NCCL (Environment Variables), MPICH (its control variables and Hydra), Open MPI (MCA
+parameters), Intel MPI and MVAPICH, and of the libraries below them: UCX, libfabric, rdma-core and glibc.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +96,7 @@ def compare_env(
     backend: str = "auto",
     devices: Sequence[int] | None = None,
     effect: float = 0.05,
+    progress: bool | None = None,
     **arguments: Any,
 ) -> EnvComparison:
     """Compare environment settings, for example of NCCL, on new engines for each run.
@@ -101,6 +122,9 @@ def compare_env(
         CUDA device index of each rank. By default rank r uses device r.
     effect : float, default 0.05
         The smallest relevant relative difference, for the verdicts of `compare`.
+    progress : bool, optional
+        Whether to draw a progress bar. By default in a notebook and on a terminal, unless the environment variable
+        ``MESHLAB_PROGRESS`` is 0.
     **arguments
         Further arguments of `bench`, such as ``axis`` and ``sizes``.
 
@@ -113,6 +137,8 @@ def compare_env(
     ------
     BenchError
         If there are fewer than two settings, or no rounds.
+        If the backend reads none of the variables that start like one of the settings' variables. Functions may read
+        any variable.
     EngineError
         If engines do not start, or a run fails. The message names the setting and the round. The attribute ``measured``
         contains the results so far as an `EnvComparison`, or None if there are none.
@@ -130,18 +156,75 @@ def compare_env(
         raise BenchError(f"compare_env() needs at least two settings, not {len(settings)}{names}")
     if rounds < 1:
         raise BenchError(f"rounds must be at least 1, not {rounds}")
+    if not _has_functions(collective):
+        _check_read(settings, "nccl" if backend == "auto" and count_gpus() >= mesh.world_size else backend)
     runs: dict[str, list[Run]] = {name: [] for name in settings}
-    for number in range(rounds):
-        # A B, B A, A B, …: over two rounds, a linear drift of the clocks adds the same time to every setting.
-        for name in list(settings)[:: -1 if number % 2 else 1]:
-            try:
-                with launch(mesh.world_size, backend=backend, devices=devices, env=settings[name]) as engines:
-                    run = bench(engines, mesh, collective, **arguments)
-                    runs[name].append(run)
-                    run.wait()
-            except (EngineError, CommunicatorError) as error:
-                raise _failed(name, f"round {number + 1} of {rounds}", error, runs, effect) from error
+    with _bar(progress) as bar:
+        for number in range(rounds):
+            # A B, B A, A B, …: over two rounds, a linear drift of the clocks adds the same time to every setting.
+            for name in list(settings)[:: -1 if number % 2 else 1]:
+                turn = f"round {number + 1} of {rounds}"
+                bar.set_description(f"{name}, {turn}: starting {mesh.world_size} ranks")
+                try:
+                    with launch(mesh.world_size, backend=backend, devices=devices, env=settings[name]) as engines:
+                        run = bench(engines, mesh, collective, **arguments)
+                        runs[name].append(run)
+                        bar.total = rounds * len(settings) * run.progress.total
+                        _follow(run, bar, f"{name}, {turn}")
+                        run.wait(progress=False)
+                except (EngineError, CommunicatorError) as error:
+                    raise _failed(name, turn, error, runs, effect) from error
     return _compared(runs, effect)
+
+
+def _has_functions(collective: Any) -> bool:
+    if isinstance(collective, Plan):
+        return bool(collective.functions)
+    return callable(collective) or (
+        not isinstance(collective, str) and isinstance(collective, Iterable) and any(map(callable, collective))
+    )
+
+
+def _check_read(settings: Mapping[str, Mapping[str, str]], backend: str) -> None:
+    """Raise if a variable has no effect: its comparison would take minutes, and compare noise with noise."""
+    backend = "mpi" if backend == "auto" else backend
+    prefixes = READS.get(backend)
+    unread = [name for values in settings.values() for name in values if prefixes and not name.startswith(prefixes)]
+    if unread:
+        names = ", ".join(dict.fromkeys(unread))
+        others = [other for other, known in READS.items() if other != backend and unread[0].startswith(known)]
+        hint = f"pass backend={others[0]!r}, or remove" if others else "remove"
+        raise BenchError(
+            f"{backend} does not read {names}, so the settings would not differ",
+            hint=f"{hint} {'it' if len(set(unread)) == 1 else 'them'}; {backend} reads variables that start with "
+            f"{', '.join((prefixes or ())[:4])} and others in meshlab.benchmark.READS",
+        )
+
+
+@contextmanager
+def _bar(progress: bool | None) -> Iterator[Any]:
+    """Return a progress bar over the steps of all runs."""
+    is_notebook = "ipykernel" in sys.modules and type(sys.modules["IPython"].get_ipython()).__name__.startswith("ZMQ")
+    if progress is None:
+        progress = (is_notebook or sys.stderr.isatty()) and os.environ.get("MESHLAB_PROGRESS") != "0"
+    if is_notebook:
+        from tqdm.notebook import tqdm
+    else:
+        from tqdm import tqdm
+    with tqdm(total=None, unit="step", disable=not progress, leave=False, dynamic_ncols=True) as bar:
+        yield bar
+
+
+def _follow(run: Run, bar: Any, what: str) -> None:
+    """Move the bar until the run is over."""
+    before = bar.n
+    while True:
+        is_over, now = run.state != "running", run.progress
+        bar.set_description(f"{what}{f', {now.step}' if now.step else ''}")
+        bar.update(before + now.done - bar.n)
+        if is_over:
+            return
+        time.sleep(0.1)
 
 
 def _failed(name: str, turn: str, error: MeshlabError, runs: Mapping[str, Sequence[Run]], effect: float) -> EngineError:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.benchmark.clocks import clock_errors
 from meshlab.benchmark.on_ranks import environment
 from meshlab.benchmark.on_ranks.environment import describe_rank, sample_rank
+from meshlab.benchmark.on_ranks.sampling import Floats
 from meshlab.benchmark.on_ranks.timing import (
     Measured,
     measure_concurrent,
@@ -28,7 +30,7 @@ from meshlab.errors import BenchError, EngineError, MeshlabError
 from meshlab.frames.plan import Step
 from meshlab.frames.rundata import Columns, Progress, Row, RunData, State
 from meshlab.frames.schema import DEVICES
-from meshlab.frames.statistics import summarise
+from meshlab.frames.statistics import FEWEST_FOR_SHAPE, find_modes, relative_trend, summarise
 from meshlab.mesh.axes import WORLD
 from meshlab.topology.readers.hosts import cluster_from_hosts
 from meshlab.units import format_seconds, format_size
@@ -119,6 +121,7 @@ class Executor:
         self._hosts: list[str] = []
         self._limits: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._current: Step | None = None
+        self._process_set = ""
         self._seconds = seconds
         self._total = data.plan.launches * len(data.steps)
         self._left_s = data.plan.launches * float(seconds.sum())
@@ -174,10 +177,11 @@ class Executor:
         plan, steps = self._data.plan, self._data.steps
         for launch in range(plan.launches):
             order = [steps[index] for index in plan.order(len(steps), launch)]
-            # Every launch gets new communicators, except the first one, whose communicators are new already, and a
-            # resumed launch with nothing left to measure.
+            # A launch has new processes: what differs between launches is mostly where they and their memory are
+            # placed. The first one uses those that are there, and a resumed launch may have nothing left to measure.
             if launch and any((launch, step.index) not in self._known for step in order):
-                lease.renew()
+                self._relaunch(lease, launch)
+            self._process_set = lease.engines.process_set
             for step in order:
                 if (launch, step.index) in self._known:
                     continue
@@ -185,6 +189,15 @@ class Executor:
                     return False
                 self._run_step(lease, launch, step)
         return True
+
+    def _relaunch(self, lease: Lease, launch: int) -> None:
+        """Start new processes, or at least open new communicators."""
+        lease.task = f"launch {launch + 1} of {self._data.plan.launches}: starting new ranks"
+        self._on_change()
+        if not lease.relaunch():
+            self._data.note(
+                f"launch {launch + 1} has new communicators on the same processes, because they were started elsewhere"
+            )
 
     def finish(self) -> None:
         """Record the outcome of the run."""
@@ -256,7 +269,7 @@ class Executor:
             groups = part.measured_groups(self._data.mesh[part.axis])
             rows += rows_of_step(part, groups, measured, self._hosts)
             samples += samples_of_step(part, groups, measured, self._hosts)
-        self._data.add(rows, samples, launch=launch)
+        self._data.add(rows, samples, launch=launch, process_set=self._process_set)
         self._spent_s += time.monotonic() - self._since
         self._measured_s += float(self._seconds[step.index])
         self._count(step.index)
@@ -266,7 +279,7 @@ class Executor:
         rows = []
         for part in step.parts:
             rows += rows_without_times(part, part.measured_groups(self._data.mesh[part.axis]), status, reason)
-        self._data.add(rows, [], launch=launch)
+        self._data.add(rows, [], launch=launch, process_set=self._process_set)
         self._count(step.index)
         self._on_change()
 
@@ -310,10 +323,12 @@ class Executor:
         about = {"run": data.run_id, "started": data.started_at, "ranks": data.where, "mesh": str(data.mesh)}
         cores, n = environment.usable_cores(), engines.world_size
         if capabilities.backend == "mpi" and len(set(self._hosts)) == 1 and n > cores:
-            about["note"] = f"{n} ranks share {cores} cores, so times include waiting for a core."
+            about["oversubscribed"] = f"{n} ranks share {cores} cores"
+            about["note"] = f"{about['oversubscribed']}, so times include waiting for a core."
         gpus = [(fact.host, fact.capabilities.facts.get("device number")) for fact in facts]
         if capabilities.backend == "nccl" and len(set(gpus)) < n:
-            about["note"] = f"{n} ranks share {len(set(gpus))} GPUs, so times include waiting for a GPU."
+            about["oversubscribed"] = f"{n} ranks share {len(set(gpus))} GPUs"
+            about["note"] = f"{about['oversubscribed']}, so times include waiting for a GPU."
         if len(set(self._hosts)) > 1:
             about["hosts"] = ", ".join(dict.fromkeys(self._hosts))
         differing = differing_settings(settings)
@@ -428,10 +443,11 @@ def rows_of_step(
         # A collective takes as long as its slowest rank. The maximum comes first, per batch: the maximum of the ranks'
         # medians would miss delays that hit a different rank in every batch.
         times = np.stack([one.time_us for one in batches])[:, used]
-        summary = summarise(times.max(axis=0))
+        slowest = times.max(axis=0)
+        summary = summarise(slowest)
         wrong = [part.n_wrong for part in parts]
         n_wrong = None if None in wrong else sum(count or 0 for count in wrong)
-        starts = _on_one_clock([one.start_us for one in batches], group.ranks, hosts)
+        starts = _on_one_clock(parts, group.ranks, hosts)
         rows.append(
             _fixed_columns(step, group)
             | {
@@ -445,13 +461,22 @@ def rows_of_step(
                 "min_us": summary.min,
                 "max_us": summary.max,
                 "skew_us": float(np.median(np.ptp(times, axis=0))),
-                "alignment_us": math.nan if starts is None else float(np.median(np.ptp(starts[:, used], axis=0))),
+                "n_modes": _n_modes(slowest),
+                "trend": relative_trend(slowest),
+                "alignment_us": math.nan if starts is None else float(np.median(np.ptp(starts[0][:, used], axis=0))),
                 "n_wrong": n_wrong,
                 "status": "wrong" if n_wrong else "ok",
                 "stop_reason": batches[0].stop_reason,
             }
         )
     return rows
+
+
+def _n_modes(times: Floats) -> int | None:
+    """Return the number of levels of the times, or None if they are too few to decide."""
+    if len(times) < FEWEST_FOR_SHAPE:
+        return None
+    return 1 if find_modes(times) is None else 2
 
 
 def rows_without_times(step: Step, groups: Sequence[MeasuredGroup], status: str, reason: str) -> list[Row]:
@@ -469,12 +494,23 @@ def _group_columns(group: MeasuredGroup) -> Row:
     return {"group": group.name, "src_rank": src, "dst_rank": dst}
 
 
-def _on_one_clock(starts: Sequence[Any], ranks: Sequence[int], hosts: Sequence[str]) -> Any:
-    """Return the starts of several ranks as one array, or None unless they come from the clock of one host."""
+def _on_one_clock(
+    parts: Sequence[Measured], ranks: Sequence[int], hosts: Sequence[str]
+) -> tuple[Floats, Floats] | None:
+    """Return the starts of several ranks and their first collectives, in µs, each of shape (ranks, batches).
+
+    None unless they come from the clock of one host.
+    """
     # All processes of a host share CLOCK_MONOTONIC, but the clocks of two hosts differ by an unknown offset.
-    if any(start is None for start in starts) or len({hosts[rank] for rank in ranks}) > 1:
+    begun = [part.batches.start_us for part in parts]
+    if any(start is None for start in begun) or len({hosts[rank] for rank in ranks}) > 1:
         return None
-    return np.stack(starts)
+    starts: Floats = np.stack(begun)  # type: ignore[arg-type]
+    ends = starts + np.stack([part.batches.time_us * part.batches.calls for part in parts])
+    arrived = [part.arrive_us for part in parts]
+    entered = np.stack([start if one is None else one for one, start in zip(arrived, starts, strict=True)])
+    errors = clock_errors(starts, ends)
+    return starts - errors, entered - errors
 
 
 def samples_of_step(
@@ -485,10 +521,9 @@ def samples_of_step(
     for group in groups:
         ranks = group.ranks
         parts = [measured[rank] for rank in ranks]
-        entered = [part.batches.start_us if part.arrive_us is None else part.arrive_us for part in parts]
-        starts = _on_one_clock(entered, ranks, hosts)
+        starts = _on_one_clock(parts, ranks, hosts)
         # Offsets from the first rank of each batch. Without comparable starts they remain NaN.
-        offsets = np.full((len(ranks), len(parts[0].batches.time_us)), np.nan) if starts is None else starts
+        offsets = np.full((len(ranks), len(parts[0].batches.time_us)), np.nan) if starts is None else starts[1]
         for rank, part, offset in zip(ranks, parts, offsets - offsets.min(axis=0), strict=True):
             batches = part.batches
             n = len(batches.time_us)

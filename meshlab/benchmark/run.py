@@ -80,7 +80,7 @@ class Run(RunData):
         """0 if nobody has cancelled the run, 1 if it stops after the current step, 2 if its ranks are ended."""
         room_bytes = local_buffer_bytes(engines)
         seconds = seconds_per_step(plan, self.steps, mesh, backend=self.source, room_bytes=room_bytes)
-        self.estimate = Estimate.of(plan, self.steps, seconds, room_bytes)
+        self.estimate = Estimate.of(plan, self.steps, seconds, backend=self.source, room_bytes=room_bytes)
         """The estimated cost of the plan, from before it started."""
         self._executor = Executor(
             self,

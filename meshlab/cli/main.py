@@ -207,7 +207,7 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--beside", dest="concurrent", action="append", default=argparse.SUPPRESS, help=argparse.SUPPRESS
     )
-    bench.add_argument("--launches", type=int, default=1, metavar="N", help="repeat N times, with new communicators")
+    bench.add_argument("--launches", type=int, default=1, metavar="N", help="repeat N times, on new ranks each time")
     bench.add_argument("--shuffle", action="store_true", help="run the steps in random order")
     bench.add_argument("--seed", type=int, default=0, help="seed of the random order (default: %(default)s)")
     bench.add_argument("--resume", metavar="DIR", help="resume a saved run, with its plan and mesh")
@@ -237,11 +237,15 @@ def make_parser() -> argparse.ArgumentParser:
         commands.compare,
         "compare two runs row by row",
         "Accepts folders of runs, results as Parquet, CSV or JSON, and logs of nccl-tests. Lists the differences of "
-        "the two systems first, and rejects runs that are not comparable. Exits with 1 if a row became slower than the "
-        "threshold or its results are wrong, and with 2 if nothing can be compared.",
+        "the two systems first, and rejects runs that are not comparable. Only the variation between launches shows "
+        "whether a difference is real, so measure with 'bench --launches 3', or pass several logs with --before and "
+        "--after. Exits with 1 if a row clearly became slower than the threshold or its results are wrong, and with 2 "
+        "if nothing can be compared. Slower rows do not count if ranks shared cores.",
     )
-    compare.add_argument("before", help="the baseline: a run, frame or log")
-    compare.add_argument("after", help="the run, frame or log to compare with it")
+    compare.add_argument("one_before", metavar="before", nargs="?", help="the baseline: a run, frame or log")
+    compare.add_argument("one_after", metavar="after", nargs="?", help="the run, frame or log to compare with it")
+    compare.add_argument("--before", nargs="+", default=[], metavar="FILE", help="several launches of the baseline")
+    compare.add_argument("--after", nargs="+", default=[], metavar="FILE", help="several launches to compare with it")
     compare.add_argument(
         "--threshold",
         type=_fraction,

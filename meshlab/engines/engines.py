@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import secrets
 import threading
 import weakref
 from collections import OrderedDict
@@ -74,6 +75,8 @@ class Engines:
         self._round: Round | None = None
         self.deadline_s = deadline_s
         self.ranks: tuple[RankInfo, ...] = rank_set.start(timeout_s)
+        self.process_set = secrets.token_hex(6)
+        """A unique name of the processes of the ranks. It changes when `restart` replaces all of them."""
         # Registered after the clean-up of the rank set, so that it runs before: a run is then cancelled, not failed.
         self._at_exit = partial(_call_if_alive, weakref.WeakMethod(self._cancel_at_exit))
         atexit.register(self._at_exit)
@@ -386,8 +389,7 @@ class Engines:
         try:
             if self._state == "ready":
                 self._break("they are being restarted")
-            self.ranks = self._rank_set.start(self._timeout_s)
-            self._state = "ready"
+            self._start()
         finally:
             self._release()
 
@@ -485,11 +487,19 @@ class Engines:
         if self._state == "broken":
             raise EngineError(f"the engines are broken: {self._why_broken}", hint=self._recovery())
 
-    def _break(self, reason: str) -> None:
+    def _start(self) -> None:
+        """Start ranks in place of those that were killed."""
+        before = {(info.host, info.pid) for info in self.ranks}
+        self.ranks = self._rank_set.start(self._timeout_s)
+        if self.backend == "threads" or not before & {(info.host, info.pid) for info in self.ranks}:
+            self.process_set = secrets.token_hex(6)
+        self._state = "ready"
+
+    def _break(self, reason: str, *, reuse: bool = True) -> None:
         self._state = "broken"
         self._why_broken = reason
         self._group_sets.clear()
-        self._rank_set.kill()
+        self._rank_set.kill(reuse=reuse)
 
     def _recovery(self) -> str:
         if self._rank_set.is_attached:
@@ -688,9 +698,15 @@ class Lease:
         """Call a method of the worker on every rank."""
         return self.engines._run_round(method, [arguments] * self.engines.world_size, task=self.task)
 
-    def renew(self) -> None:
-        """Close all communicators, so that the next call creates new ones."""
-        self.engines._close_group_sets("to create new ones")
+    def relaunch(self) -> bool:
+        """Replace all ranks by new processes. Return False if that is impossible, and only communicators are new."""
+        engines = self.engines
+        if engines._rank_set.is_attached:
+            engines._close_group_sets("to create new ones")
+            return False
+        engines._break("they are being replaced", reuse=False)
+        engines._start()
+        return True
 
 
 def verify_mesh(lease: Lease, mesh: DeviceMesh) -> pd.DataFrame:

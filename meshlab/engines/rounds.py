@@ -171,8 +171,8 @@ class RankSet(Protocol):
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt on every rank, as soon as it executes Python code."""
 
-    def kill(self) -> None:
-        """Kill all ranks immediately. Ranks that `start` can reuse may survive."""
+    def kill(self, *, reuse: bool = True) -> None:
+        """Kill all ranks immediately. With `reuse`, ranks that `start` can reuse may survive."""
 
     def log_tail(self) -> str:
         """Return the last lines that the ranks printed."""

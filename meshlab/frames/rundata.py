@@ -182,10 +182,17 @@ class RunData:
         """Append a message to the log, with the time."""
         self.log.append(f"{datetime.now(UTC):%H:%M:%S} {message}")
 
-    def add(self, rows: Sequence[Row], samples: Sequence[Columns], *, launch: int | None = None) -> None:
-        """Append rows and samples. `launch` is their launch, if they do not have that column yet."""
+    def add(
+        self,
+        rows: Sequence[Row],
+        samples: Sequence[Columns],
+        *,
+        launch: int | None = None,
+        process_set: str | None = None,
+    ) -> None:
+        """Append rows and samples. `launch` and `process_set` are theirs, if they do not have these columns yet."""
         if launch is not None:
-            rows = [{**row, "launch": launch} for row in rows]
+            rows = [{**row, "launch": launch, "process_set": process_set} for row in rows]
             samples = [{**part, "launch": np.full(len(part["batch"]), launch)} for part in samples]
         # The worker thread appends while other threads build frames from the same lists.
         with self._lock:
@@ -251,6 +258,7 @@ class RunData:
             "library": library.get("library", ""),
             "gpu": library.get("device", ""),
             "note": self.environment.get("Run", {}).get("note", ""),
+            "oversubscribed": self.environment.get("Run", {}).get("oversubscribed", ""),
             "environment": self.environment.get("Settings", {}),
         }
         return {name: value for name, value in values.items() if value}

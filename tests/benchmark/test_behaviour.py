@@ -187,6 +187,22 @@ def test_constant_times_have_no_spikes_and_no_warmup() -> None:
     assert leading_warmup(always_slow_first_half) == 15  # never more than a quarter
 
 
+@pytest.mark.slow
+def test_launches_have_new_processes_and_rows_with_their_name() -> None:
+    with ml.launch(2, backend="mpi") as engines:
+        first = [info.pid for info in engines.ranks]
+        run = ml.bench(engines, sizes="1K, 2K", launches=2, sampling=SHORT)
+        results = run.wait(120)
+        second = [info.pid for info in engines.ranks]
+        assert not set(first) & set(second)
+        assert results.groupby("launch")["process_set"].nunique().tolist() == [1, 1]
+        assert results["process_set"].nunique() == 2
+        assert results["process_set"].iloc[-1] == engines.process_set
+        assert engines.run(lambda comm: comm.size)["value"].tolist() == [2, 2]
+    rows = ml.compare(run, run).frame()
+    assert rows[["launches_before", "launches_after"]].to_numpy().tolist() == [[2, 2], [2, 2]]
+
+
 def test_launches_have_new_communicators_and_separate_rows(thread_engines: ml.Engines) -> None:
     seen = []
 

@@ -86,6 +86,31 @@ def test_an_immediate_failure_of_the_first_setting_leaves_no_results(monkeypatch
     assert ".measured" not in str(caught.value)
 
 
+def test_variables_that_the_backend_does_not_read_are_rejected() -> None:
+    settings = {"ring": {"NCCL_ALGO": "Ring"}, "tree": {"NCCL_ALGO": "Tree"}}
+    with pytest.raises(BenchError, match=r"mpi does not read NCCL_ALGO, so the settings would not differ") as caught:
+        ml.compare_env(MESH, settings, backend="mpi")
+    assert "pass backend='nccl', or remove it; mpi reads variables that start with MPIR_" in str(caught.value)
+    with pytest.raises(BenchError, match=r"mpi does not read FOO, BAR, so"):
+        ml.compare_env(MESH, {"a": {"FOO": "1"}, "b": {"BAR": "1", "MPIR_CVAR_X": "1"}}, backend="mpi")
+    for collective in ("all_reduce", ["all_reduce", "broadcast"], ml.Plan("all_reduce", "tp")):
+        with pytest.raises(BenchError, match="nccl does not read MPICH_X"):
+            ml.compare_env(MESH, {"a": {}, "b": {"MPICH_X": "1"}}, collective, backend="nccl")
+
+
+def test_progress_counts_the_steps_of_all_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    threads = Threads(monkeypatch, broken_turns=set())
+    quick = Sampling(max_s=0.02, min_batches=6)
+    ml.compare_env(MESH, {"a": {}, "b": {}}, threads.function, rounds=2, sampling=quick, progress=True)
+    shown = capsys.readouterr().err
+    assert "b, round 2 of 2" in shown
+    assert "4/4" in shown
+    ml.compare_env(MESH, {"a": {}, "b": {}}, threads.function, rounds=2, sampling=quick)
+    assert capsys.readouterr().err == ""
+
+
 def test_fewer_than_two_settings_are_rejected() -> None:
     with pytest.raises(BenchError, match="needs at least two settings, not 0"):
         ml.compare_env(MESH, {})
