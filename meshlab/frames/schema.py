@@ -79,7 +79,7 @@ SAMPLES = _columns(
     (
         "block",
         "Int64",
-        "Index of the block of batches, from 0. Alternatives take turns: their blocks with the same index were measured "
+        "Index of the block of batches, from 0. Alternatives take turns, and blocks with the same index were measured "
         "one after the other. Missing for steps without alternatives.",
     ),
     ("calls", "Int64", "Number of calls in the batch."),
@@ -148,7 +148,7 @@ RESULTS = _columns(
     (
         "n_modes",
         "Int64",
-        "Number of distinct levels of the time: 2 if the batches alternate between a fast and a slow level, otherwise 1. "
+        "Number of distinct levels of the time: 2 if batches are either fast or slow with few in between, otherwise 1. "
         "Missing below 20 batches.",
     ),
     (

@@ -9,9 +9,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Summary", "leading_warmup", "median_interval", "spike_limit", "summarise"]
+__all__ = [
+    "Modes",
+    "Summary",
+    "find_modes",
+    "leading_warmup",
+    "median_interval",
+    "relative_trend",
+    "spike_limit",
+    "summarise",
+]
 
-FEWEST_FOR_INTERVAL, FEWEST_FOR_P95, FEWEST_FOR_P99 = 6, 20, 100
+FEWEST_FOR_INTERVAL, FEWEST_FOR_P95, FEWEST_FOR_P99, FEWEST_FOR_SHAPE = 6, 20, 100, 20
 _SPIKE_DEVIATIONS, _SMALLEST_DEVIATION = 5.0, 0.01
 
 Floats = npt.NDArray[np.float64]
@@ -169,3 +178,138 @@ def leading_warmup(values: npt.NDArray[Any]) -> int:
     # that a spike in a settled series is never trimmed: removing spikes would make every system look better than it is.
     slow = values[: n // 4] > spike_limit(values[n // 2 :])
     return int(np.argmin(np.append(slow, False)))  # the position of the first False
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """Two distinct levels of a set of times.
+
+    Parameters
+    ----------
+    fast, slow : float
+        The median of the times of each level, in the unit of the times.
+    limit : float
+        The boundary: larger times belong to the slow level.
+    slow_share : float
+        Share of the times that belong to the slow level.
+    """
+
+    fast: float
+    slow: float
+    limit: float
+    slow_share: float
+
+
+_LEAST_SHARE = 0.1  # fewer slow batches are spikes
+_LEAST_STEP = math.log(1.05)  # levels that are closer together may be two ticks of a coarse clock
+_MODES_ERROR = 0.02
+
+
+def find_modes(values: npt.NDArray[Any]) -> Modes | None:
+    """Split times into a fast and a slow level, or return None if there is no evidence of two levels.
+
+    The logarithms of the times are split where the variance within both parts is smallest (N. Otsu, A Threshold
+    Selection Method from Gray-Level Histograms, 1979), with at least 10 % of the times in each part. Three intervals of
+    equal width are then compared: one around the median of each part, and one halfway between them. If the times had
+    a single mode, with any shape, the middle interval would be at least as probable as one of the others. So there are
+    two modes if it has significantly fewer times than both of them, in two sign tests at 2 %. Both must be
+    significant, so the error rate is at most that of one test (R. L. Berger, Multiparameter Hypothesis Testing and
+    Acceptance Sampling, 1982). The slow level must also be at least 5 % slower.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        The samples, positive, shape (n,).
+
+    Returns
+    -------
+    Modes or None
+        The levels. None for fewer than 20 samples.
+
+    Examples
+    --------
+    >>> times = np.random.default_rng(0).lognormal(0, 0.02, 40)
+    >>> find_modes(times) is None
+    True
+    >>> times[::3] *= 1.5
+    >>> round(find_modes(times).slow_share, 2)
+    0.35
+    """
+    n = len(values)
+    if n < FEWEST_FOR_SHAPE or not (values > 0).all():
+        return None
+    ordered = np.sort(np.log(values))
+    # The variance between parts of n1 and n2 values with the means m1 and m2 is n1 n2 (m1 - m2)² / n². Where it is
+    # largest, the variance within the parts is smallest.
+    n_fast = np.arange(1, n)
+    sums = np.cumsum(ordered)
+    step = (sums[-1] - sums[:-1]) / (n - n_fast) - sums[:-1] / n_fast
+    between = n_fast * (n - n_fast) * step**2
+    n_least = math.ceil(_LEAST_SHARE * n)
+    between[: n_least - 1] = between[n - n_least :] = -1
+    cut = int(n_fast[between.argmax()])
+    fast, slow = float(np.median(ordered[:cut])), float(np.median(ordered[cut:]))
+    if slow - fast < _LEAST_STEP:
+        return None
+    width = (slow - fast) / 2
+
+    def n_around(centre: float) -> int:
+        return int(np.searchsorted(ordered, centre + width / 2) - np.searchsorted(ordered, centre - width / 2))
+
+    n_middle, n_fewest = n_around((fast + slow) / 2), min(n_around(fast), n_around(slow))
+    if _at_most(n_middle, n_middle + n_fewest) > _MODES_ERROR:
+        return None
+    limit = math.exp((ordered[cut - 1] + ordered[cut]) / 2)
+    return Modes(math.exp(fast), math.exp(slow), limit, 1 - cut / n)
+
+
+def _at_most(k: int, n: int) -> float:
+    """Return the probability of at most `k` heads in `n` tosses of a coin."""
+    return sum(math.comb(n, i) for i in range(k + 1)) / 2**n
+
+
+_TREND_BLOCKS, _BATCHES_PER_BLOCK = 12, 2
+_TREND_Z = 2.576  # 1 %, two-sided
+
+
+def relative_trend(values: npt.NDArray[Any]) -> float:
+    """Return the relative change of times from the first to the last one, or NaN if it is not significant.
+
+    The times are cut into at most 12 consecutive blocks, whose medians are nearly independent even if successive times
+    are not. The Mann-Kendall test (H. B. Mann, Nonparametric Tests Against Trend, 1945) decides whether the medians
+    rise or fall, at a level of 1 %. The change is the Theil-Sen slope (P. K. Sen, 1968) of their logarithms, from the
+    first to the last value.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        The samples in the order in which they were measured, positive, shape (n,).
+
+    Returns
+    -------
+    float
+        The relative change: 0.1 is 10 % slower at the end. NaN for fewer than 20 samples.
+
+    Examples
+    --------
+    >>> round(relative_trend(np.linspace(100, 120, 40)), 2)
+    0.2
+    >>> relative_trend(np.random.default_rng(0).lognormal(0, 0.1, 40))
+    nan
+    """
+    n = len(values)
+    if n < FEWEST_FOR_SHAPE or not (values > 0).all():
+        return math.nan
+    n_blocks = min(_TREND_BLOCKS, n // _BATCHES_PER_BLOCK)
+    parts = np.array_split(np.arange(n), n_blocks)
+    medians = np.log([np.median(values[part]) for part in parts])
+    centres = np.array([part.mean() for part in parts])
+    first, second = np.triu_indices(n_blocks, 1)
+    rise = medians[second] - medians[first]
+    # Kendall's statistic is nearly normal. Its standard deviation is slightly smaller with ties, which makes the test
+    # stricter. The statistic is an integer, so one half of its step of two is subtracted.
+    score = float(np.abs(np.sign(rise).sum())) - 1
+    if score <= _TREND_Z * math.sqrt(n_blocks * (n_blocks - 1) * (2 * n_blocks + 5) / 18):
+        return math.nan
+    slope = float(np.median(rise / (centres[second] - centres[first])))
+    return math.expm1(slope * (n - 1))

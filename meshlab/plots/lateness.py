@@ -96,8 +96,8 @@ def stragglers(
 ) -> Axes:
     """Draw how late each rank enters a collective: one dot per batch, and a bar at the median.
 
-    In isolated mode starts are aligned, and the grey band ends at the floor: a smaller lateness cannot be measured, see
-    `meshlab.analysis.find_stragglers`. The name of a straggler is bold and has a mark. Without aligned starts, the dots
+    In isolated mode starts are aligned, and the grey band ends at the floor of the latest rank: a smaller lateness
+    cannot be measured, see `meshlab.analysis.find_stragglers`. The name of a straggler is bold and has a mark. Without aligned starts, the dots
     are the excess time over the fastest rank. This is not lateness: a rank that enters late takes *less* time.
 
     Parameters
@@ -314,10 +314,11 @@ def _verdict(late: pd.DataFrame, is_aligned: bool) -> str:
     if not is_aligned or late.empty:
         return "starts are not aligned: a rank that enters late takes less time here, not more"
     worst = late.iloc[0]
-    if not worst["is_straggler"]:
+    if worst["late_us"] <= worst["floor_us"]:
         return f"no rank is late by more than the floor of {format_time_us(worst['floor_us'])}"
-    share = 100 * worst["last_share"]
-    return f"rank {worst['rank']} is {format_time_us(worst['late_us'])} late, last in {share:.0f} % of the batches"
+    is_rare = "" if worst["is_straggler"] else "not consistently "
+    text = f"rank {worst['rank']} is {is_rare}{format_time_us(worst['late_us'])} late"
+    return f"{text}, last in {100 * worst['last_share']:.0f} % of the batches"
 
 
 def _new_axes(part: _Part) -> Axes:
