@@ -348,6 +348,9 @@ def _cast(values: Any, dtype: str) -> Any:
     if str(values.dtype) == dtype:  # by name, because == does not distinguish the two string dtypes of pandas
         return values
     if dtype == "float64":
+        if pd.api.types.is_string_dtype(values.dtype):
+            # Python rounds correctly, but the parser of pandas 2 may be off by one in the last digit.
+            values = values.map(float, na_action="ignore")
         return pd.to_numeric(values).astype("Float64").astype("float64")
     if dtype == "Int64":
         return pd.to_numeric(values).astype("Int64")
