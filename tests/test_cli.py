@@ -233,7 +233,8 @@ def test_the_demo_runs_all_steps_over_mpi(capsys: pytest.CaptureFixture[str], tm
 def test_the_exit_code_of_compare_is_1_for_a_regression(
     thread_engines: ml.Engines, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    run = ml.bench(thread_engines, ml.DeviceMesh("tp=4"), sizes="64K, 256K", sampling=ml.Sampling(max_s=0.3))
+    sampling = ml.Sampling(max_s=0.1)
+    run = ml.bench(thread_engines, ml.DeviceMesh("tp=4"), sizes="64K, 256K", launches=3, sampling=sampling)
     run.wait(30)
     run.save(tmp_path / "before")
     assert main(["compare", str(tmp_path / "before"), str(tmp_path / "before")]) == 0
@@ -241,13 +242,19 @@ def test_the_exit_code_of_compare_is_1_for_a_regression(
     for frame in ("results", "samples"):
         n_rows, table = slower._frames[frame]
         times = [name for name in table.columns if name.endswith("_us") and name != "start_offset_us"]
-        slower._frames[frame] = (n_rows, table.assign(**{name: table[name] * 2 for name in times}))
+        slower._frames[frame] = (n_rows, table.assign(**{name: table[name] * 50 for name in times}))
     slower.save(tmp_path / "after")
     assert main(["compare", str(tmp_path / "before"), str(tmp_path / "after")]) == 1
     assert "2 regressions beyond 5%" in capsys.readouterr().out
     (tmp_path / "log.txt").write_text(run.to_nccl_tests())
     assert main(["compare", str(tmp_path / "log.txt"), str(tmp_path / "log.txt")]) == 0
     assert main(["compare", str(tmp_path / "nothing"), str(tmp_path / "log.txt")]) == 2
+    both = [str(tmp_path / "before"), str(tmp_path / "after")]
+    capsys.readouterr()
+    assert main(["compare", "--before", both[0], both[0], "--after", both[1]]) == 1
+    assert "2 runs (before) → after\n" in capsys.readouterr().out
+    assert main(["compare", both[0]]) == 2
+    assert "compare needs two sides: meshlab compare BEFORE AFTER" in capsys.readouterr().err
 
 
 def test_compare_names_runs_after_their_folders_and_accepts_percent(
