@@ -12,7 +12,7 @@ from meshlab.errors import BenchError
 from meshlab.frames.labels import title_parts
 from meshlab.frames.rundata import RunData
 from meshlab.frames.store import as_results
-from meshlab.plots.lines import Line, Values, lines_of
+from meshlab.plots.lines import Line, Values, lines_of, stroke_note, with_groups
 from meshlab.plots.style import (
     PALETTE,
     PREVIOUS,
@@ -21,10 +21,10 @@ from meshlab.plots.style import (
     figure_png,
     figure_svg,
     font_size,
-    room_right,
+    free_right,
+    reserve,
     set_title,
     text_width,
-    wrap_title,
 )
 from meshlab.units import SEPARATOR, THIN, format_bandwidth, format_size
 
@@ -34,17 +34,44 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-__all__ = ["bandwidth", "curve_box", "latency", "run_figure", "run_figure_html", "run_figure_png", "spread_labels"]
+__all__ = [
+    "bandwidth",
+    "curve_box",
+    "draw_lines",
+    "latency",
+    "run_figure",
+    "run_figure_html",
+    "run_figure_png",
+    "spread_labels",
+]
 
 _BANDWIDTHS = {"busbw_gbs": "bus bandwidth", "algbw_gbs": "algorithm bandwidth"}
 _MOST_LABELS = 5
 """Up to this many lines are labelled at their ends; more lines get a legend."""
 
-_MOST_INSIDE = 8
-"""Up to this many names, the legend is inside the axes. A longer one is to the right of them if there is room."""
+_MOST_IN_COLUMN = 8
+"""A legend inside the axes has two columns if it has more names than this."""
+
+_MOST_OUTSIDE = 0.42
+"""Largest share of the width that labels or a legend to the right of the axes may take."""
+
+_MOST_DISTINCT = 8
+"""Thin lines of more groups than this are pale: they show a distribution, and single groups cannot be followed."""
+
+_MOST_VECTORS = 4000
+"""Thin lines with more points than this are an image in an SVG, which would otherwise have megabytes."""
+
+_WIDTH = 8.0
+"""Width of a figure in inches. It is as wide as the output of a notebook."""
+
+_LEFT, _BELOW = 62.0, 42.0
+"""Width and height of the scales with their labels, in points."""
 
 _MARKERS = "os^DvPXh"
 _DASHES: Sequence[Any] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
+_LEADER = 26.0
+"""Width of a leading line between the axes and a label, in points."""
+
 _HANDLE = 52.0
 """Width of a legend's handle with the space around it, in points."""
 _TEXT = 9.0
@@ -62,15 +89,16 @@ def bandwidth(
 ) -> Axes:
     """Draw bandwidth against message size, with one line per collective, axis and other varying column.
 
-    The value at a size is the bandwidth of the slowest group, from its median time. The band covers the 95 % intervals
-    of all groups. Rows with a wrong result are red crosses and not part of a line. Rows that failed are omitted.
+    The value at a size is the bandwidth of the slowest group, from its median time, and the band is the 95 % interval
+    of this group. If an axis has several groups, thin lines show each of them, unless there are more than five lines.
+    Rows with a wrong result are red crosses and not part of a line. Rows that failed are omitted.
 
     Parameters
     ----------
     run : RunData, DataFrame, path, object with ``.results``, or a list of these
         A run or its folder, or its results. ``results.attrs["where"]`` is the label of the measured system.
     ax : matplotlib.axes.Axes, optional
-        The axes to draw on. By default a new figure is created.
+        The axes to draw on, which shrink to make room for labels on their right. By default a new figure is created.
     y : {"busbw_gbs", "algbw_gbs"}, default "busbw_gbs"
         Bus bandwidth, which is comparable with the rate of a link for every collective, or algorithm bandwidth.
     previous : RunData, DataFrame, path, object with ``.results``, or a list of these, optional
@@ -100,29 +128,31 @@ def bandwidth(
     if y not in _BANDWIDTHS:
         raise BenchError(f"y={y!r} is not a bandwidth column; choose {' or '.join(_BANDWIDTHS)}")
     results = as_results(run)
-    lines, earlier = lines_of(results, y), [] if previous is None else lines_of(as_results(previous), y)
-    ax = _axes(ax, results, lines, earlier)
+    lines, earlier = with_groups(lines_of(results, y)), [] if previous is None else lines_of(as_results(previous), y)
+    ax = _axes(ax)
     references = references or {}
     ax.set_ylabel(f"{_BANDWIDTHS[y]} (GB/s)")
-    top = np.nanmax([0.0, *_values(lines, earlier), *_concatenate(line.high for line in lines), *references.values()])
+    highest = _concatenate(part.ravel() for line in lines for part in (line.high, line.groups))
+    top = np.nanmax([0.0, *_values(lines, earlier), *highest, *references.values()])
     ax.set_ylim(0, top * 1.08 if top > 0 else 1)
+    reserve(ax, above=set_title(ax, title_parts(results), note=stroke_note(lines)))
     _draw_references(ax, references)
-    _draw(ax, lines, earlier)
-    set_title(ax, title_parts(results))
+    draw_lines(ax, lines, earlier)
     return ax
 
 
 def latency(run: Any, *, ax: Axes | None = None, previous: Any = None) -> Axes:
     """Draw the time per call against message size, on logarithmic scales. Lines are split as in `bandwidth`.
 
-    The value at a size is the median time of the slowest group. The band covers the 95 % intervals of all groups.
+    The value at a size is the median time of the slowest group, and the band is its 95 % interval. If an axis has
+    several groups, thin lines show each of them, unless there are more than five lines.
 
     Parameters
     ----------
     run : RunData, DataFrame, path, object with ``.results``, or a list of these
         A run or its folder, or its results. ``results.attrs["where"]`` is the label of the measured system.
     ax : matplotlib.axes.Axes, optional
-        The axes to draw on. By default a new figure is created.
+        The axes to draw on, which shrink to make room for labels on their right. By default a new figure is created.
     previous : RunData, DataFrame, path, object with ``.results``, or a list of these, optional
         An earlier run, drawn in grey.
 
@@ -146,12 +176,12 @@ def latency(run: Any, *, ax: Axes | None = None, previous: Any = None) -> Axes:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     results = as_results(run)
-    lines = lines_of(results, "time_us")
+    lines = with_groups(lines_of(results, "time_us"))
     earlier = [] if previous is None else lines_of(as_results(previous), "time_us")
-    ax = _axes(ax, results, lines, earlier)
+    ax = _axes(ax)
     ax.set_ylabel("time per call")
     ax.set_yscale("log")
-    bounds = _concatenate(part for line in lines for part in (line.low, line.high))
+    bounds = _concatenate(part.ravel() for line in lines for part in (line.low, line.high, line.groups))
     times = np.concatenate([_values(lines, earlier), bounds[bounds > 0]])  # drops NaN, the bounds of a missing interval
     if times.size:
         ax.set_ylim(times.min() / 1.6, times.max() * 1.6)
@@ -159,8 +189,8 @@ def latency(run: Any, *, ax: Axes | None = None, previous: Any = None) -> Axes:
     ax.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if few_decades else (1,), numticks=99))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: _time_tick(time)))
     ax.yaxis.set_minor_formatter(NullFormatter())
-    _draw(ax, lines, earlier)
-    set_title(ax, title_parts(results))
+    reserve(ax, above=set_title(ax, title_parts(results), note=stroke_note(lines)))
+    draw_lines(ax, lines, earlier)
     return ax
 
 
@@ -184,12 +214,10 @@ def run_figure(run: RunData, *, previous: pd.DataFrame | None = None) -> Figure 
     results = run.results
     if not results["time_us"].notna().any():
         return None
-    title = title_parts(results)
-    names = _legend_names(lines_of(results, "busbw_gbs"), previous is not None)
-    figsize = (8 + _legend_room(names), 3.6)
+    figsize = (_WIDTH, 3.6)
     figure = Figure(figsize)
-    figure.set_label(SEPARATOR.join(title))
-    bandwidth(results, ax=figure.add_axes(curve_box(figsize, title, names)), previous=previous)
+    figure.set_label(SEPARATOR.join(title_parts(results)))
+    bandwidth(results, ax=figure.add_axes(curve_box(figsize)), previous=previous)
     return figure
 
 
@@ -205,53 +233,32 @@ def run_figure_png(run: RunData) -> bytes | None:
     return None if figure is None else figure_png(figure)
 
 
-def curve_box(
-    figsize: tuple[float, float], title: Sequence[str] = (), names: Sequence[str] = ()
-) -> tuple[float, float, float, float]:
-    """Return the position of the axes in a figure, as fractions of it, with room for the title and the names.
+def curve_box(figsize: tuple[float, float]) -> tuple[float, float, float, float]:
+    """Return the largest position of the axes in a figure, as fractions of it, with room for the scales.
 
     Parameters
     ----------
     figsize : tuple of float
         Width and height of the figure, in inches.
-    title : sequence of str, default ()
-        The parts of the title.
-    names : sequence of str, default ()
-        The names of the lines. If there are too many for a legend inside the axes, it gets room to the right.
 
     Examples
     --------
-    >>> left, bottom, width, height = curve_box((7.2, 4.2), ["all_reduce", "tp"])
+    >>> left, bottom, width, height = curve_box((8, 4.2))
     >>> left + width < 1, bottom + height < 1
     (True, True)
     """
     width, height = figsize[0] * 72, figsize[1] * 72
-    left, below, right = 62.0, 42.0, 22.0
-    above = 16 + 15 * (1 + wrap_title(title, width - left).count("\n"))
-    right = max(right, 72 * _legend_room(names))
-    return left / width, below / height, 1 - (left + right) / width, 1 - (below + above) / height
+    right, above = 22.0, 12.0
+    return _LEFT / width, _BELOW / height, 1 - (_LEFT + right) / width, 1 - (_BELOW + above) / height
 
 
-def _legend_names(lines: Sequence[Line], has_previous: bool) -> list[str]:
-    return [*(["previous run"] if has_previous else []), *(line.name for line in lines)]
-
-
-def _legend_width(names: Sequence[str]) -> float:
-    return max(text_width(name, _TEXT) for name in names) + _HANDLE
-
-
-def _legend_room(names: Sequence[str]) -> float:
-    """Return the width in inches that a legend needs to the right of the axes, or 0 if it is inside."""
-    return _legend_width(names) / 72 if len(names) > _MOST_INSIDE else 0.0
-
-
-def _axes(ax: Axes | None, results: pd.DataFrame, lines: Sequence[Line], earlier: Sequence[Line]) -> Axes:
+def _axes(ax: Axes | None) -> Axes:
     if ax is None:
         from matplotlib import pyplot as plt
 
-        names = _legend_names(lines, bool(earlier))
-        figsize = (7.2 + _legend_room(names), 4.2)
-        ax = plt.figure(figsize=figsize).add_axes(curve_box(figsize, title_parts(results), names))
+        figsize = (_WIDTH, 4.2)
+        ax = plt.figure(figsize=figsize).add_axes(curve_box(figsize))
+    reserve(ax, left=_LEFT, below=_BELOW)
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, linewidth=0.6)
     ax.set_axisbelow(True)
@@ -267,8 +274,16 @@ def _values(lines: Sequence[Line], earlier: Sequence[Line]) -> Values:
     return _concatenate([line.value for line in (*lines, *earlier)] + [line.wrong_value for line in lines])
 
 
-def _draw(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None:
-    """Draw bands, lines and crosses, then name the lines at their ends or in a legend."""
+def draw_lines(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None:
+    """Draw bands, lines, groups and crosses, then name the lines at their ends or in a legend.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+        The axes, with the scale and the limits of y.
+    lines, earlier : sequence of Line
+        The lines, and those of an earlier run, which are grey.
+    """
     sizes = _concatenate([line.size for line in (*lines, *earlier)] + [line.wrong_size for line in lines])
     if not sizes.size:
         ax.text(0.5, 0.5, "nothing to draw", transform=ax.transAxes, ha="center", va="center")
@@ -281,14 +296,15 @@ def _draw(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None:
     only = "this run" if drawn else ""
     for line, style in zip(lines, _styles(lines), strict=True):
         if len(line):
-            ax.fill_between(line.size, line.low, line.high, color=style["color"], alpha=0.25, linewidth=0)
-            drawn.append(
-                (line.name or only, line, ax.plot(line.size, line.value, markersize=4, linewidth=1.6, **style)[0])
-            )
-    is_labelled = 1 < len(drawn) <= _MOST_LABELS
-    room = max(text_width(name, _TEXT) for name, _, _ in drawn) + 26 if is_labelled else 0.0
-    _scale_sizes(ax, float(sizes.min()), float(sizes.max()), room)
-    handles = [] if is_labelled or len(drawn) < 2 else [(handle, name) for name, _, handle in drawn]
+            _draw_band(ax, line, style["color"])
+            _draw_groups(ax, line, style["color"])
+            (handle,) = ax.plot(line.size, line.value, markersize=4, linewidth=1.8, **style)
+            drawn.append((line.name or only, line, handle))
+    names = [name for name, _, _ in drawn]
+    label_room = max(text_width(name, _TEXT) for name in names) + _LEADER
+    is_named = any(names)  # the only line of a plot has no name
+    is_labelled = is_named and len(drawn) <= _MOST_LABELS and label_room <= free_right(ax) * _MOST_OUTSIDE
+    handles = [(handle, name) for name, _, handle in drawn] if is_named and not is_labelled else []
     n_earlier = sum(1 for line in earlier if len(line))
     if handles and n_earlier:  # all of them are grey, so one entry is enough
         handles = [(handles[0][0], "previous run"), *handles[n_earlier:]]
@@ -298,13 +314,41 @@ def _draw(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None:
         (cross,) = ax.plot(wrong_sizes, values, "x", color=WRONG, markersize=8, markeredgewidth=2.2, zorder=4)
         handles.append((cross, f"{values.size:,} wrong result{'s' * (values.size != 1)}, not in the line"))
     if is_labelled:
-        _label_ends(ax, drawn, float(sizes.max()))
+        reserve(ax, right=label_room)
+    place = _legend_place(ax, [name for _, name in handles])
+    _scale_sizes(ax, float(sizes.min()), float(sizes.max()))
+    if is_labelled:
+        _label_ends(ax, drawn)
     if handles:
-        legend = ax.legend(
-            *zip(*handles, strict=True), fontsize=_TEXT, **_legend_place(ax, [name for _, name in handles])
-        )
+        legend = ax.legend(*zip(*_shorten(ax, handles), strict=True), fontsize=_TEXT, **place)
         for text in legend.get_texts():
             text.set_parse_math(False)
+
+
+def _draw_band(ax: Axes, line: Line, color: str) -> None:
+    """Fill the interval of a line. A point between two points without an interval has a bar instead."""
+    ax.fill_between(line.size, line.low, line.high, color=color, alpha=0.25, linewidth=0)
+    known = np.isfinite(line.low) & np.isfinite(line.high)
+    around = np.pad(known, 1)
+    alone = known & ~around[:-2] & ~around[2:]
+    if alone.any():
+        ax.vlines(line.size[alone], line.low[alone], line.high[alone], color=color, alpha=0.25, linewidth=5)
+
+
+def _draw_groups(ax: Axes, line: Line, color: str) -> None:
+    """Draw the groups of a line in one artist, because an axis may have thousands of them."""
+    from matplotlib.collections import LineCollection
+
+    n, is_image = len(line.groups), line.groups.size > _MOST_VECTORS
+    alpha, width = (0.7, 0.8) if n <= _MOST_DISTINCT else (0.2, 0.6)
+    look: dict[str, Any] = {"alpha": alpha, "linewidths": width, "zorder": 1.9, "rasterized": is_image}
+    points = np.stack([np.broadcast_to(line.size, line.groups.shape), line.groups], axis=-1) if n else np.empty(0)
+    if n and len(line) > 1:
+        groups = LineCollection(list(points), colors=color, **look)
+        ax.add_collection(groups, autolim=False)
+    elif n:  # a line with one point is invisible
+        x, y = points[:, 0].T
+        ax.scatter(x, y, marker="_", color=color, s=80, **look)
 
 
 def _styles(lines: Sequence[Line]) -> list[dict[str, Any]]:
@@ -323,26 +367,40 @@ def _styles(lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def _legend_place(ax: Axes, names: Sequence[str]) -> dict[str, Any]:
-    if len(names) <= _MOST_INSIDE:
+    """Return the options of a legend. It is to the right of the axes if it has several names, and if they fit."""
+    if len(names) < 2:
         return {"loc": "best"}
-    if room_right(ax) - axes_size(ax)[0] < _legend_width(names) - 1:
-        return {"loc": "best", "ncols": 2}
+    width = max(text_width(name, _TEXT) for name in names) + _HANDLE
+    if width > free_right(ax) * _MOST_OUTSIDE:
+        return {"loc": "best", "ncols": 1 + (len(names) > _MOST_IN_COLUMN)}
+    reserve(ax, right=width)
     place = (1 + 8 / axes_size(ax)[0], 1.0)
     return {"loc": "upper left", "bbox_to_anchor": place, "frameon": False, "borderaxespad": 0.0, "borderpad": 0.0}
 
 
-def _scale_sizes(ax: Axes, smallest: float, largest: float, room: float) -> None:
-    """Scale x by powers of two, with `room` points for labels to the right of the largest size."""
+def _shorten(ax: Axes, handles: Sequence[tuple[Line2D, str]]) -> list[tuple[Line2D, str]]:
+    """Return the entries of a legend that fit next to the axes, and the number of the others."""
+    from matplotlib.lines import Line2D
+
+    most = max(int(axes_size(ax)[1] / (_TEXT * 1.55)), _MOST_IN_COLUMN)
+    if len(handles) <= most:
+        return list(handles)
+    more = Line2D([], [], linestyle="none"), f"and {len(handles) - most + 1:,} more lines"
+    return [*handles[: most - 1], more]
+
+
+def _scale_sizes(ax: Axes, smallest: float, largest: float) -> None:
+    """Scale x by powers of two, from the smallest to the largest size."""
     import matplotlib as mpl
     from matplotlib.ticker import NullLocator
 
     width = axes_size(ax)[0]
-    octaves = max(np.log2(largest / smallest), 1.0) * 1.04
-    share = min(room / width, 0.5)
+    octaves = max(np.log2(largest / smallest), 1.0)
+    pad = 2 ** (octaves * 0.012 if largest > smallest else 0.5)
     ax.set_xscale("log", base=2)
-    ax.set_xlim(smallest / 2 ** (octaves * 0.02), largest * 2 ** (octaves * (0.02 + share / (1 - share))))
+    ax.set_xlim(smallest / pad, largest * pad)
     label = text_width("512 KiB", font_size(mpl.rcParams["xtick.labelsize"])) + 4
-    step = next((step for step in _SIZE_STEPS if octaves / step * label <= width * (1 - share)), _SIZE_STEPS[-1])
+    step = next((step for step in _SIZE_STEPS if octaves / step * label <= width), _SIZE_STEPS[-1])
     ticks = 2.0 ** np.arange(10 % step, 51, step)
     ticks = ticks[(ticks >= smallest * 0.99) & (ticks <= largest * 1.01)]
     ticks = ticks if ticks.size else np.array([smallest])
@@ -350,22 +408,29 @@ def _scale_sizes(ax: Axes, smallest: float, largest: float, room: float) -> None
     ax.xaxis.set_minor_locator(NullLocator())
 
 
-def _label_ends(ax: Axes, drawn: Sequence[tuple[str, Line, Line2D]], largest: float) -> None:
-    """Label each line at the right, as close to the height of its end as the other labels allow."""
+def _label_ends(ax: Axes, drawn: Sequence[tuple[str, Line, Line2D]]) -> None:
+    """Label each line to the right of the axes, as close to the height of its end as the other labels allow."""
+    from matplotlib.transforms import offset_copy
+
     to_axes = ax.transData + ax.transAxes.inverted()
-    ends = to_axes.transform([(line.size[-1], line.value[-1]) for _, line, _ in drawn])
-    width, height = axes_size(ax)
-    x = to_axes.transform((largest, ax.get_ylim()[0] or 1))[0] + 16 / width
-    gap = _TEXT * 1.35 / height
-    for (name, line, handle), y in zip(drawn, spread_labels(ends[:, 1], gap, gap / 2, 1 - gap / 2), strict=True):
+    drawn = [(name, line, handle) for name, line, handle in drawn if np.isfinite(line.value).any()]
+    last = [np.flatnonzero(np.isfinite(line.value))[-1] for _, line, _ in drawn]
+    points = [(line.size[index], line.value[index]) for (_, line, _), index in zip(drawn, last, strict=True)]
+    ends = to_axes.transform(np.reshape(points, (-1, 2)))
+    # A distance in points from the axes is still the same after a layout engine has moved them.
+    margin = offset_copy(ax.transAxes, ax.get_figure(root=True), x=_LEADER - 12, units="points")
+    gap = _TEXT * 1.35 / axes_size(ax)[1]
+    places = spread_labels(ends[:, 1], gap, gap / 2, 1 - gap / 2)
+    for (name, _, handle), point, y in zip(drawn, points, places, strict=True):
         ax.annotate(
             name,
-            (line.size[-1], line.value[-1]),
-            (x, y),
-            textcoords="axes fraction",
+            point,
+            (1, y),
+            textcoords=margin,
             fontsize=_TEXT,
             va="center",
             parse_math=False,
+            annotation_clip=False,
             arrowprops={
                 "arrowstyle": "-",
                 "color": handle.get_color(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -18,7 +18,7 @@ from meshlab.units import SEPARATOR
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["KEYS", "Key", "Line", "Quantity", "line_key", "line_names", "lines_of"]
+__all__ = ["KEYS", "Key", "Line", "Quantity", "line_key", "line_names", "lines_of", "stroke_note", "with_groups"]
 
 
 Values = npt.NDArray[np.float64]
@@ -36,11 +36,18 @@ _NAMED = ("collective", "axis", "n_ranks", "mode", "dtype", "op", "in_place", "r
 
 _NUMBERS = ("size_bytes", "launch", "time_us", "time_us_lo", "time_us_hi")
 
-_NEEDED = (*KEYS, *_NUMBERS, *get_args(Quantity), "group", "n_wrong", "status")
+_NEEDED = (*KEYS, *_NUMBERS, *get_args(Quantity), "group", "src_rank", "dst_rank", "n_wrong", "status")
+
+_MEMBER = ("group", "src_rank", "dst_rank")
+"""The columns that identify a group of a line. The pairs of an axis have the same group, but other ranks."""
 
 
 def _nothing() -> Values:
     return np.empty(0)
+
+
+def _no_groups() -> Values:
+    return np.empty((0, 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,6 +67,11 @@ class Line:
         The rows with a wrong result. They are not part of the line.
     rows : numpy.ndarray, optional
         Positions of all its rows in the results, regardless of their status.
+    groups : numpy.ndarray, optional
+        float64 of shape (groups, sizes): the quantity of each group, NaN for a missing one. Empty if there is only one
+        group, because it is the line itself.
+    n_groups, n_launches : int, default 1
+        Number of groups of which the line is the slowest, and number of launches of which it is the median.
     """
 
     size: Values
@@ -71,6 +83,9 @@ class Line:
     wrong_size: Values = field(default_factory=_nothing)
     wrong_value: Values = field(default_factory=_nothing)
     rows: npt.NDArray[np.intp] = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    groups: Values = field(default_factory=_no_groups)
+    n_groups: int = 1
+    n_launches: int = 1
 
     @classmethod
     def of(
@@ -109,6 +124,10 @@ class Line:
         lowest, highest = bounds or np.full((2, sizes.size), np.nan)
         return cls(sizes, values, lowest, highest)
 
+    def without_groups(self) -> Line:
+        """Return the line without the values of its groups."""
+        return replace(self, groups=self.groups[:0])
+
     def then(self, other: Line) -> Line:
         """Return a line with the points of both."""
         names = ("size", "value", "low", "high")
@@ -120,9 +139,9 @@ class Line:
         return bool(np.any(np.isfinite(self.low) & np.isfinite(self.high)))
 
     def tobytes(self) -> bytes:
-        """Return the points as little-endian float64: all sizes, all values, and with a band all bounds."""
+        """Return the points as little-endian float64: all sizes, all values, with a band all bounds, and all groups."""
         parts = (self.size, self.value, self.low, self.high) if self.has_band else (self.size, self.value)
-        return np.concatenate(parts).astype("<f8").tobytes()
+        return np.concatenate([*parts, self.groups.ravel()]).astype("<f8").tobytes()
 
     def __len__(self) -> int:
         return len(self.size)
@@ -182,9 +201,10 @@ def _words(values: Mapping[str, Any]) -> dict[str, str]:
 def lines_of(results: pd.DataFrame, quantity: Quantity, *, names: Mapping[Key, str] | None = None) -> list[Line]:
     """Split results into lines, one for each combination of collective, axis, mode, dtype and the other `KEYS`.
 
-    The value at a size is the median time of the slowest group, or the bandwidth that follows from it; with several
-    launches, the median over launches. The interval ranges from the lowest to the highest bound of the 95 % intervals
-    of all groups and launches. Only rows with the status ok count.
+    The time of a group is the median over its launches. Its interval ranges from the lowest to the highest bound of
+    their 95 % intervals. The value and the interval at a size are those of the slowest group at this size, or the
+    bandwidths that follow from them. So the band of a line never contains the interval of a group that is not on it.
+    Only rows with the status ok count.
 
     Parameters
     ----------
@@ -212,6 +232,7 @@ def lines_of(results: pd.DataFrame, quantity: Quantity, *, names: Mapping[Key, s
     names = line_names(rows_by_key) if names is None else names
     # Convert the columns once for all lines: a plot may have dozens of lines, and each slice of a frame costs 1 ms.
     columns = {name: results[name].to_numpy("float64", na_value=np.nan) for name in {*_NUMBERS, quantity}}
+    columns["member"] = _members(results)
     wrong = is_wrong(results)
     ok = ~wrong & results["status"].eq("ok").fillna(value=False).to_numpy(bool)
     return [
@@ -219,6 +240,15 @@ def lines_of(results: pd.DataFrame, quantity: Quantity, *, names: Mapping[Key, s
               ok[rows], wrong[rows])
         for key, rows in rows_by_key.items()
     ]  # fmt: skip
+
+
+def _members(results: pd.DataFrame) -> npt.NDArray[np.intp]:
+    """Return a number for each row, which is the same for the rows of the same group or pair of ranks."""
+    number = np.zeros(len(results), dtype=np.intp)
+    for name in _MEMBER:
+        codes = results[name].factorize()[0].astype(np.intp) + 1  # 0 for a missing value
+        number = np.unique(number * (codes.max(initial=0) + 1) + codes, return_inverse=True)[1]
+    return number
 
 
 def _rows_by_key(results: pd.DataFrame) -> dict[Key, npt.NDArray[np.intp]]:
@@ -240,7 +270,7 @@ def _line(
     name: str,
     key: Key,
     rows: npt.NDArray[np.intp],
-    columns: Mapping[str, Values],
+    columns: Mapping[str, npt.NDArray[Any]],
     quantity: Quantity,
     ok: npt.NDArray[np.bool_],
     wrong: npt.NDArray[np.bool_],
@@ -249,19 +279,68 @@ def _line(
     drawn = columns[quantity]
     drawable = (size > 0) & (time > 0) & np.isfinite(drawn)
     ok, crosses = ok & drawable, wrong & drawable
+    keys = MappingProxyType(dict(zip(KEYS, key, strict=True)))
+    cross = size[crosses], drawn[crosses]
+    if not ok.any():
+        nothing = _nothing()
+        return Line(nothing, nothing, nothing, nothing, name, keys, *cross, rows)
     sizes, place = np.unique(size[ok], return_inverse=True)
-    launches, turn = np.unique(np.nan_to_num(launch[ok]), return_inverse=True)
-    slowest = np.full((sizes.size, launches.size), np.nan)
-    np.fmax.at(slowest, (place, turn), time[ok])
-    median = np.nanmedian(slowest, axis=1) if sizes.size else np.empty(0)
-    lowest, highest, count = np.full((3, sizes.size), np.nan)
-    np.fmin.at(lowest, place, low[ok])
-    np.fmax.at(highest, place, high[ok])
-    lowest, highest = np.minimum(lowest, median), np.maximum(highest, median)  # NaN stays NaN
-    value = median
+    members, member = np.unique(columns["member"][ok], return_inverse=True)
+    # One cell per size and group. Its rows are the launches, so sort them by time within each cell to find the median.
+    cell = place * members.size + member
+    order = np.lexsort((time[ok], cell))
+    cells, first, count = np.unique(cell[order], return_index=True, return_counts=True)
+    sorted_time = time[ok][order]
+    times, lowest, highest = np.full((3, sizes.size * members.size), np.nan)
+    times[cells] = (sorted_time[first + (count - 1) // 2] + sorted_time[first + count // 2]) / 2
+    lowest[cells] = np.fmin.reduceat(low[ok][order], first)
+    highest[cells] = np.fmax.reduceat(high[ok][order], first)
+    times = times.reshape(sizes.size, members.size)
+    slowest = np.arange(sizes.size) * members.size + np.nanargmax(times, axis=1)
+    value = times.ravel()[slowest]
+    lowest, highest = np.minimum(lowest[slowest], value), np.maximum(highest[slowest], value)  # NaN stays NaN
+    groups = times.T if members.size > 1 else times.T[:0]
     if quantity != "time_us":
         # Bandwidth times time is the same for all groups of a size: the bytes that count.
-        np.fmax.at(count, place, (drawn * time)[ok])
-        value, lowest, highest = count / median, count / highest, count / lowest
-    keys = MappingProxyType(dict(zip(KEYS, key, strict=True)))
-    return Line(sizes, value, lowest, highest, name, keys, size[crosses], drawn[crosses], rows)
+        moved = np.full(sizes.size, np.nan)
+        np.fmax.at(moved, place, (drawn * time)[ok])
+        value, lowest, highest, groups = moved / value, moved / highest, moved / lowest, moved / groups
+    n_launches = len(np.unique(np.nan_to_num(launch[ok])))
+    return Line(
+        sizes, value, lowest, highest, name, keys, *cross, rows, np.ascontiguousarray(groups), members.size, n_launches
+    )
+
+
+def with_groups(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines with their groups, or without them if there are so many lines that groups would hide them."""
+    is_crowded = sum(1 for line in lines if len(line)) > _MOST_WITH_GROUPS
+    return [line.without_groups() for line in lines] if is_crowded else list(lines)
+
+
+_MOST_WITH_GROUPS = 5
+"""The groups of more lines than this are not drawn."""
+
+
+def stroke_note(lines: Iterable[Line]) -> list[str]:
+    """Explain the strokes of a chart of lines, in parts.
+
+    Parameters
+    ----------
+    lines : iterable of Line
+        The lines, without those of an earlier run.
+
+    Examples
+    --------
+    >>> stroke_note([Line.of([1024], [2.0], [1.9], [2.1])]), stroke_note([Line.of([1024], [2.0])])
+    (['band: 95 % interval'], [])
+    """
+    drawn = [line for line in lines if len(line)]
+    interval = "95 % intervals of all launches" if any(line.n_launches > 1 for line in drawn) else "95 % interval"
+    bands = [interval] if any(line.has_band for line in drawn) else []
+    if all(line.n_groups == 1 for line in drawn):
+        return [f"band: {text}" for text in bands]
+    has_thin = any(len(line.groups) for line in drawn)
+    member = "pair" if all(line.keys.get("grouping") == "pairs" for line in drawn) else "group"
+    thin = [f"thin: every {member}"] if has_thin else []
+    slowest = f"{'thick' if has_thin else 'line'}: slowest {member} at each size"
+    return [slowest, *(f"band: its {text}" for text in bands), *thin]

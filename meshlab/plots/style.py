@@ -29,9 +29,11 @@ __all__ = [
     "figure_png",
     "figure_svg",
     "font_size",
+    "free_right",
     "group_colors",
     "luminance",
     "rank_colors",
+    "reserve",
     "room_right",
     "set_title",
     "text_colors",
@@ -90,6 +92,50 @@ def room_right(ax: Axes) -> float:
     return axes_size(ax)[0] if figure is None else float((1 - ax.get_position().x0) * figure.get_size_inches()[0] * 72)
 
 
+def free_right(ax: Axes) -> float:
+    """Return the width in points from the left edge of the axes to the next axes on the right, or to the figure's edge.
+
+    The gap to other axes is not counted, because their tick labels are there.
+    """
+    figure = ax.get_figure(root=True)
+    if figure is None:
+        return axes_size(ax)[0]
+    box = ax.get_position()
+    others = (other.get_position() for other in figure.axes if other is not ax)
+    is_edge = all(other.x0 < box.x1 or other.y1 <= box.y0 or other.y0 >= box.y1 for other in others)
+    return room_right(ax) - _EDGE if is_edge else axes_size(ax)[0]
+
+
+_EDGE = 4.0
+"""Free width at the right edge of a figure, in points."""
+
+
+def reserve(ax: Axes, *, left: float = 0.0, right: float = 0.0, above: float = 0.0, below: float = 0.0) -> None:
+    """Shrink the axes if there are fewer points than this outside of them, so that text there is not clipped.
+
+    In a figure with a layout engine, nothing changes, because the engine measures the text itself.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+        The axes.
+    left, right, above, below : float, default 0
+        The space that is needed outside the axes, in points.
+    """
+    figure = ax.get_figure(root=True)
+    if figure is None or figure.get_layout_engine() is not None:
+        return
+    box = ax.get_position()
+    width, height = figure.get_size_inches() * 72
+    x1 = min(box.x1, box.x0 + (free_right(ax) - right) / width) if right else box.x1
+    x0, y1, y0 = max(box.x0, left / width), min(box.y1, 1 - above / height), max(box.y0, below / height)
+    if x1 <= x0 or y1 <= y0:
+        return  # the figure is too small for the text
+    if (x0, x1, y0, y1) != (box.x0, box.x1, box.y0, box.y1):
+        ax.set_position((x0, y0, x1 - x0, y1 - y0))
+        ax.set_in_layout(True)  # set_position() excludes the axes from bbox_inches="tight"
+
+
 def wrap_parts(parts: Sequence[str], width: float, size: float) -> str:
     """Join parts with a middle dot, and break lines between them to stay within `width` points.
 
@@ -115,8 +161,8 @@ def wrap_title(parts: Sequence[str], width: float) -> str:
     return wrap_parts(SEPARATOR.join(parts).split(SEPARATOR), width, _title_size())
 
 
-def wrap_words(text: str, width: float) -> str:
-    """Break a sentence between words to stay within `width` points, in the font size of titles.
+def wrap_words(text: str, width: float, size: float | None = None) -> str:
+    """Break a sentence between words to stay within `width` points, by default in the font size of titles.
 
     Examples
     --------
@@ -126,18 +172,56 @@ def wrap_words(text: str, width: float) -> str:
     lines: list[str] = []
     for word in text.split(" "):  # not at a thin space, which is between a number and its unit
         longer = f"{lines[-1]} {word}" if lines else word
-        if lines and text_width(longer, _title_size()) <= width:
+        if lines and text_width(longer, size or _title_size()) <= width:
             lines[-1] = longer
         else:
             lines.append(word)
     return "\n".join(lines)
 
 
-def set_title(ax: Axes, parts: Sequence[str], *, verdict: str = "") -> None:
-    """Set a left-aligned title that stays inside the figure. If there is a verdict, it comes first."""
-    width = room_right(ax)
-    lines = [wrap_words(verdict, width), wrap_title(parts, width)]
-    ax.set_title("\n".join(filter(None, lines)), loc="left", fontsize=_title_size(), parse_math=False)
+def set_title(
+    ax: Axes, parts: Sequence[str], *, verdict: str = "", note: Sequence[str] = (), gap: float = 0.0
+) -> float:
+    """Set a left-aligned title that stays inside the figure.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+        The axes.
+    parts : sequence of str
+        The parts of the title, which is broken between them.
+    verdict : str, default ""
+        A sentence that comes first.
+    note : sequence of str, default ()
+        The parts of a note in smaller text between the title and the axes.
+    gap : float, default 0
+        Free height above the axes, in points.
+
+    Returns
+    -------
+    float
+        The height of all of this, in points.
+    """
+    import matplotlib as mpl
+
+    figure = ax.get_figure(root=True)
+    is_moved = figure is not None and figure.get_layout_engine() is not None  # the axes may have less room in the end
+    width, size = room_right(ax) - _EDGE - 24 * is_moved, _title_size()
+    title = "\n".join(filter(None, [wrap_words(verdict, width), wrap_title(parts, width)]))
+    pad = gap + float(mpl.rcParams["axes.titlepad"])
+    if note:
+        text = wrap_parts(note, width, _NOTE)
+        ax.annotate(
+            text, (0, 1), (0, gap + 4), xycoords="axes fraction", textcoords="offset points", va="bottom",
+            fontsize=_NOTE, linespacing=1.2, annotation_clip=False, parse_math=False, gid="note",
+        )  # fmt: skip
+        pad += _NOTE * 1.25 * (1 + text.count("\n")) + 2
+    ax.set_title(title, loc="left", fontsize=size, pad=pad, parse_math=False)
+    return pad + size * 1.25 * (1 + title.count("\n")) + _EDGE
+
+
+_NOTE = 9.0
+"""Font size of a note under a title, in points."""
 
 
 def _title_size() -> float:

@@ -456,8 +456,9 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
     found += [
         (
             "Curves",
-            "The line is at the median of the slowest group. The band ranges from the lowest to the highest bound of "
-            "the intervals of all groups.",
+            "The thick line is at the median of the slowest group at each size, and the band is the interval of this "
+            "group. With several launches, it ranges from the lowest to the highest bound of their intervals. Thin "
+            "lines show every group.",
         ),
         (
             "algbw",

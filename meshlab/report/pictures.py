@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshlab.files import write_file
-from meshlab.frames.labels import axis_label, axis_labels, describe_groups, title_parts, value_label
+from meshlab.frames.labels import axis_label, axis_labels, describe_groups, value_label
 from meshlab.frames.schema import is_pair
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.plots.cells import CellGrid, membership_title
@@ -185,8 +185,7 @@ def curve_pictures(results: pd.DataFrame, name: str) -> list[Picture]:
                 extremes.append(f"{line.name or line.keys['collective']} {value} at {format_size(line.size[best])}")
         if extremes:
             figure = Figure(_CURVE)
-            box = curve_box(_CURVE, title_parts(results), [line.name for line in lines])
-            plot(results, ax=figure.add_axes(box))
+            plot(results, ax=figure.add_axes(curve_box(_CURVE)))
             kind, extreme = ("Bus bandwidth", "Highest") if quantity == "busbw_gbs" else ("Time per call", "Lowest")
             text = f"{kind} against message size. {extreme}: {', '.join(extremes)}."
             pictures.append(Picture(f"{'bandwidth' if quantity == 'busbw_gbs' else 'latency'}-{name}", figure, text))

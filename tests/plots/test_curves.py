@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib import pyplot as plt
+from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -13,7 +14,7 @@ from meshlab.errors import BenchError
 from meshlab.frames.rundata import RunData
 from meshlab.frames.schema import empty_results
 from meshlab.plots.curves import curve_box, run_figure, run_figure_html, spread_labels
-from meshlab.plots.style import PREVIOUS, WRONG, figure_png
+from meshlab.plots.style import PREVIOUS, WRONG, figure_png, figure_svg
 from meshlab.units import THIN
 
 PLOTS = (ml.plot.bandwidth, ml.plot.latency)
@@ -30,7 +31,28 @@ def only(results, **columns):
 
 
 def labels(ax):
-    return [text.get_text() for text in ax.texts]
+    return [text.get_text() for text in ax.texts if text.get_gid() != "note"]
+
+
+def note(ax):
+    return [text.get_text() for text in ax.texts if text.get_gid() == "note"]
+
+
+def texts_outside(figure):
+    """Return the visible texts that are not completely inside the figure."""
+    figure.draw_without_rendering()
+    texts = []
+    for ax in figure.axes:
+        texts += [*ax.texts, ax.get_children()[ax.get_children().index(ax.title) + 1], ax.xaxis.label, ax.yaxis.label]
+        texts += [] if ax.get_legend() is None else ax.get_legend().get_texts()
+        for axis in (ax.xaxis, ax.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            texts += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+    page = figure.bbox.padded(0.5)
+    boxes = {text.get_text(): Text.get_window_extent(text) for text in texts if text.get_text()}
+    return [
+        name for name, box in boxes.items() if not (page.contains(box.x0, box.y0) and page.contains(box.x1, box.y1))
+    ]
 
 
 def no_text_overlaps(ax):
@@ -69,6 +91,100 @@ def test_many_lines_look_different_and_have_a_legend_next_to_the_axes(make_resul
     assert legend.x0 > ax.get_window_extent().x1
     assert legend.x1 <= figure.bbox.x1
     plt.close(figure)
+
+
+def noisy(make_results, mesh="dp=2, tp=2", **columns):
+    """Results of an axis whose first group is ten times as fast as the others, with wide intervals."""
+    results = make_results(mesh, collectives=["all_reduce"], axes=["tp"], **columns)
+    fast = results["group"] == "tp_0"
+    for name in ("time_us", "time_us_lo", "time_us_hi"):
+        results.loc[~fast, name] *= 10
+    for name in ("algbw_gbs", "busbw_gbs"):
+        results.loc[~fast, name] /= 10
+    results["time_us_lo"], results["time_us_hi"] = results["time_us"] / 1.2, results["time_us"] * 1.2
+    return results
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_the_band_belongs_to_the_slowest_group_and_thin_lines_show_the_others(make_results, plot):
+    ax = plot(noisy(make_results), ax=new_axes())
+    band, thin = ax.collections
+    (thick,) = ax.lines
+    values = dict(thick.get_xydata())
+    for x, y in band.get_paths()[0].vertices:
+        assert values[x] / 1.3 < y < values[x] * 1.3
+    assert isinstance(thin, LineCollection)
+    segments = thin.get_segments()
+    assert len(segments) == 2
+    assert thin.get_linewidths()[0] < thick.get_linewidth() / 2
+    extreme = np.max if plot is ml.plot.latency else np.min
+    assert thick.get_ydata() == pytest.approx(extreme([segment[:, 1] for segment in segments], axis=0))
+    bottom, top = ax.get_ylim()
+    assert all(bottom < segment[:, 1].min() and segment[:, 1].max() < top for segment in segments)
+    assert note(ax) == ["thick: slowest group at each size · band: its 95 % interval · thin: every group"]
+
+
+def test_many_groups_are_one_pale_artist_and_an_image_in_an_svg(make_results):
+    few, many = (
+        ml.plot.bandwidth(noisy(make_results, mesh, exponents=range(10, 20)), ax=new_axes())
+        for mesh in ("dp=8, tp=2", "dp=512, tp=2")
+    )
+    assert [len(ax.collections) for ax in (few, many)] == [2, 2]
+    assert len(many.collections[1].get_segments()) == 512
+    assert many.collections[1].get_alpha() < few.collections[1].get_alpha()
+    assert "<image" in figure_svg(many.figure)
+    assert "<image" not in figure_svg(few.figure)
+    assert len(figure_svg(many.figure)) < 1_000_000
+
+
+@pytest.mark.parametrize("plot", PLOTS)
+def test_the_axis_ends_at_the_data_and_labels_are_in_the_margin(make_results, plot):
+    ax = plot(only(make_results(), axis="tp"), ax=new_axes())
+    left, right = np.log2(ax.get_xlim())
+    assert 10 - left == pytest.approx(right - 24)
+    assert 0 < right - 24 < 0.02 * 14
+    ax.figure.draw_without_rendering()
+    for text in ax.texts:
+        if text.get_gid() != "note":
+            assert Text.get_window_extent(text).x0 > ax.get_window_extent().x1
+
+
+@pytest.mark.parametrize("width", [8, 5])
+@pytest.mark.parametrize("layout", [None, "constrained"])
+@pytest.mark.parametrize("plot", PLOTS)
+def test_no_text_is_clipped(make_results, plot, width, layout):
+    for results in (only(make_results(), axis="tp"), make_results(axes=["tp"], collectives=["all_reduce"])):
+        figure = Figure((width, 3.6), layout=layout)
+        plot(results, ax=figure.add_subplot())
+        assert texts_outside(figure) == []
+
+
+def test_axes_next_to_others_keep_their_labels_in_their_own_area(make_results):
+    figure = Figure((10, 4))
+    left, right = figure.subplots(1, 2)
+    edge = left.get_position().x1
+    ml.plot.bandwidth(only(make_results(), axis="tp"), ax=left)
+    figure.draw_without_rendering()
+    assert max(Text.get_window_extent(text).x1 for text in left.texts if text.get_gid() != "note") <= (
+        edge * figure.bbox.width + 1
+    )
+    assert right.get_position().x0 > edge
+
+
+def test_a_single_size_shows_its_interval_and_its_groups(make_results):
+    ax = ml.plot.bandwidth(noisy(make_results, exponents=[20]), ax=new_axes())
+    (_, bar, groups) = ax.collections
+    ((low, high),) = [segment[:, 1] for segment in bar.get_segments()]
+    assert low < ax.lines[0].get_ydata()[0] < high
+    assert len(groups.get_offsets()) == 2
+
+
+def test_a_legend_that_is_too_long_for_the_figure_counts_the_remaining_lines(make_results):
+    parts = [make_results(dtype=f"type{index}", exponents=[10, 12]) for index in range(6)]
+    ax = ml.plot.bandwidth(pd.concat(parts, ignore_index=True), ax=new_axes())
+    names = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert names[-1] == f"and {48 - len(names) + 1} more lines"
+    assert texts_outside(ax.figure) == []
 
 
 @pytest.mark.parametrize("plot", PLOTS)

@@ -1,12 +1,14 @@
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from meshlab.errors import BenchError
 from meshlab.frames.labels import title_parts, where_text
 from meshlab.frames.plan import Plan
 from meshlab.frames.schema import RESULTS, bandwidth, conform
-from meshlab.plots.lines import KEYS, Line, line_key, line_names, lines_of
+from meshlab.plots.lines import KEYS, Line, line_key, line_names, lines_of, stroke_note, with_groups
 
 
 def by_hand(**columns):
@@ -27,20 +29,71 @@ def by_hand(**columns):
     return conform(frame, RESULTS)
 
 
-def test_the_groups_of_an_axis_are_one_line_at_the_slowest_with_the_band_of_all():
+def test_the_groups_of_an_axis_are_one_line_at_the_slowest_with_its_own_band():
     (line,) = lines_of(by_hand(), "time_us")
     assert line.name == ""
     assert line.size.tolist() == [1000, 2000]
     assert line.value.tolist() == [2.0, 4.0]
-    assert line.low.tolist() == [0.8, 1.0]
+    assert line.low.tolist() == [1.9, 4.0]
     assert line.high.tolist() == [2.5, 5.0]
+    assert line.groups.tolist() == [[1.0, 2.0], [2.0, 4.0]]
+    assert line.n_groups == 2
+
+
+def test_the_slowest_group_is_found_at_each_size():
+    results = by_hand()
+    results.loc[2, ["time_us", "time_us_lo", "time_us_hi"]] = [9.0, 8.5, 9.5]
+    (line,) = lines_of(results, "time_us")
+    assert [part.tolist() for part in (line.value, line.low, line.high)] == [[2.0, 9.0], [1.9, 8.5], [2.5, 9.5]]
+
+
+@given(
+    times=st.lists(st.lists(st.floats(1, 1e6), min_size=3, max_size=3), min_size=2, max_size=5),
+    spread=st.floats(1.01, 50),
+)
+@settings(deadline=None, max_examples=15)
+def test_the_band_is_that_of_one_group_and_the_line_is_inside_it(times, spread):
+    rows = [
+        {"group": f"tp_{group}", "size_bytes": 1000 * 2**index, "time_us": time, "time_us_lo": time / spread}
+        for group, values in enumerate(times)
+        for index, time in enumerate(values)
+    ]
+    frame = pd.DataFrame(rows).assign(time_us_hi=lambda rows: rows["time_us"] * spread)
+    results = by_hand().iloc[:0].reindex(range(len(rows))).assign(**frame)
+    results = results.assign(collective="all_reduce", axis="tp", n_ranks=2, status="ok")
+    results["algbw_gbs"], results["busbw_gbs"] = bandwidth(
+        ["all_reduce"] * len(rows), results["size_bytes"], results["n_ranks"], results["time_us"]
+    )
+    (time,), (rate,) = (lines_of(conform(results, RESULTS), quantity) for quantity in ("time_us", "busbw_gbs"))
+    slowest = np.array(times).max(axis=0)
+    assert time.value == pytest.approx(slowest)
+    assert time.low == pytest.approx(slowest / spread)
+    assert time.high == pytest.approx(slowest * spread)
+    assert rate.value == pytest.approx(rate.groups.min(axis=0))
+    assert rate.low == pytest.approx(rate.value / spread)
+    assert rate.high == pytest.approx(rate.value * spread)
+
+
+def test_an_axis_with_one_group_has_no_group_lines():
+    (line,) = lines_of(by_hand().query("group == 'tp_1'"), "busbw_gbs")
+    assert (len(line.groups), line.n_groups) == (0, 1)
+
+
+def test_a_group_that_failed_at_a_size_is_missing_there():
+    results = by_hand()
+    results.loc[2, "status"] = "failed"
+    (line,) = lines_of(results, "time_us")
+    assert line.groups[0, 0] == 1.0
+    assert np.isnan(line.groups[0, 1])
+    assert line.value.tolist() == [2.0, 4.0]
 
 
 def test_bandwidth_follows_from_the_slowest_groups_time():
     (line,) = lines_of(by_hand(), "busbw_gbs")
     assert line.value == pytest.approx([1000 / 2.0 / 1e3, 2000 / 4.0 / 1e3])
     assert line.low == pytest.approx([1000 / 2.5 / 1e3, 2000 / 5.0 / 1e3])
-    assert line.high == pytest.approx([1000 / 0.8 / 1e3, 2000 / 1.0 / 1e3])
+    assert line.high == pytest.approx([1000 / 1.9 / 1e3, 2000 / 4.0 / 1e3])
+    assert line.groups[0] == pytest.approx([1000 / 1.0 / 1e3, 2000 / 2.0 / 1e3])
 
 
 def test_several_launches_are_one_line_at_the_median_of_the_slowest_groups():
@@ -48,6 +101,31 @@ def test_several_launches_are_one_line_at_the_median_of_the_slowest_groups():
     (line,) = lines_of(launches, "time_us")
     assert line.value.tolist() == [5.0, 5.0]
     assert line.rows.tolist() == list(range(12))
+    assert line.n_launches == 3
+
+
+def test_the_band_of_several_launches_is_that_of_the_slowest_group_in_all_of_them():
+    slower = by_hand(launch=1).assign(time_us_lo=lambda rows: rows["time_us"] * 0.5, time_us_hi=60.0)
+    (line,) = lines_of(pd.concat([by_hand(), slower]), "time_us")
+    assert line.value.tolist() == [2.0, 4.0]
+    assert line.low.tolist() == [1.0, 2.0]
+    assert line.high.tolist() == [60.0, 60.0]
+
+
+def test_notes_explain_the_strokes():
+    def note(results):
+        return stroke_note(with_groups(lines_of(results, "time_us")))
+
+    slowest = "thick: slowest group at each size"
+    assert note(by_hand()) == [slowest, "band: its 95 % interval", "thin: every group"]
+    launches = pd.concat([by_hand(launch=number) for number in range(2)])
+    assert note(launches)[1] == "band: its 95 % intervals of all launches"
+    assert note(by_hand(time_us_lo=None, time_us_hi=None)) == [slowest, "thin: every group"]
+    assert note(by_hand(group="tp_0", grouping="alone").iloc[::2]) == ["band: 95 % interval"]
+    pairs = pd.concat([by_hand(grouping="pairs", src_rank=0, dst_rank=rank) for rank in (1, 2)])
+    assert note(pairs)[0] == "thick: slowest pair at each size"
+    six = pd.concat([by_hand(dtype=dtype) for dtype in ("int8", "int32", "int64", "float16", "float32", "float64")])
+    assert note(six) == ["line: slowest group at each size", "band: its 95 % interval"]
 
 
 def test_wrong_rows_are_separate_and_unfinished_rows_are_omitted():
@@ -155,6 +233,7 @@ def test_all_pairs_of_an_axis_are_one_line_at_the_slowest():
     pairs = [by_hand(grouping="pairs", src_rank=0, dst_rank=rank, time_us=float(rank)) for rank in (1, 2, 3)]
     (line,) = lines_of(pd.concat(pairs), "time_us")
     assert line.value.tolist() == [3.0, 3.0]
+    assert line.n_groups == 6  # by_hand() has two groups
 
 
 def test_the_steps_of_a_plan_name_the_lines_of_its_results():
