@@ -6,11 +6,13 @@ const DIRECT_LABELS = 5; // more lines than this get a legend instead
 const WIDEST_LABEL_PX = 160;
 const NEAR_PX = 40; // maximum distance between the pointer and the point that it shows
 const MANY_POINTS = 200; // lines with more points have no markers
+const DISTINCT_GROUPS = 8; // thin lines of more groups than this are pale
 const GREY = "#8c8c8c";
 const THIN = "\u2009";
 
 const MARKUP = `
   <div class="ml-title"></div>
+  <div class="ml-note ml-hint"></div>
   <div class="ml-stage" tabindex="0" role="application" aria-roledescription="line chart">
     <svg aria-hidden="true"></svg>
   </div>
@@ -58,7 +60,7 @@ function read(model) {
   const palette = model.get("_palette");
   let at = 0;
   const take = (count) => values.subarray(at, (at += count));
-  return model.get("_lines").map(({ name, points, band, previous }, index) => ({
+  return model.get("_lines").map(({ name, points, band, groups, previous }, index) => ({
     name: previous ? `${name}, previous` : name,
     previous,
     colour: previous ? GREY : palette[index % palette.length],
@@ -67,6 +69,7 @@ function read(model) {
     value: take(points),
     low: band ? take(points) : null,
     high: band ? take(points) : null,
+    groups: Array.from({ length: groups }, () => take(points)), // thin lines; the line is the slowest of them
   }));
 }
 
@@ -82,7 +85,9 @@ function steps(low, high, count) {
 
 function scaleY(lines, levels, isLog, high) {
   const values = [...levels];
-  for (const line of lines) for (const part of [line.value, line.low, line.high]) part?.forEach((value) => values.push(value));
+  for (const line of lines) {
+    for (const part of [line.value, line.low, line.high, ...line.groups]) part?.forEach((value) => values.push(value));
+  }
   const usable = values.filter((value) => Number.isFinite(value) && (!isLog || value > 0));
   if (!usable.length) usable.push(1);
   let top = usable.reduce((a, b) => Math.max(a, b)) * 1.05;
@@ -139,6 +144,13 @@ function trace(points) {
   }).join("");
 }
 
+// Make a horizontal stroke of a single point, which would be invisible.
+function widen(points, half) {
+  const [[x, y]] = points;
+  points.splice(0, 1, [x - half, y], [x + half, y]);
+  return points;
+}
+
 // The runs of consecutive items that satisfy a condition.
 function runs(items, condition) {
   const found = [[]];
@@ -154,9 +166,9 @@ function render({ model, el }) {
   root.className = "meshlab-curve";
   root.innerHTML = MARKUP;
   el.append(root);
-  const [title, stage, picture, tip, legend, status] = ["title", "stage", "stage svg", "tip", "legend", "status"].map(
-    (name) => root.querySelector(`.ml-${name}`),
-  );
+  const [title, note, stage, picture, tip, legend, status] = [
+    "title", "note", "stage", "stage svg", "tip", "legend", "status",
+  ].map((name) => root.querySelector(`.ml-${name}`));
   const ring = element("path", { class: "ml-ring" });
   const pen = document.createElement("canvas").getContext("2d"); // only to measure text
   const ended = new AbortController();
@@ -224,6 +236,7 @@ function render({ model, el }) {
     picture.replaceChildren(...parts, ring);
 
     title.textContent = model.get("title");
+    note.textContent = model.get("_note");
     legend.replaceChildren(...(isDirect ? [] : drawn.map(legendEntry)));
     const what = title.textContent || `${model.get("y_label")} against ${model.get("x_label")}`;
     stage.setAttribute("aria-label", `${what}. Left and right arrow keys move along a line. Up and down arrow keys switch lines.`);
@@ -270,9 +283,21 @@ function render({ model, el }) {
       const areas = runs(bounds, ([, low, high]) => usable(low) && usable(high)).map((run) => {
         const upper = run.map(([at, , high]) => [at, py(high)]);
         const lower = run.map(([at, low]) => [at, py(low)]).reverse();
+        if (run.length === 1) {
+          widen(upper, 3);
+          widen(lower, 3).reverse();
+        }
         return `${trace([...upper, ...lower])}Z`;
       });
       group.append(element("path", { class: "ml-band", d: areas.join(""), fill: line.colour }));
+    }
+    const thin = line.groups.map((values) => {
+      const at = Array.from(line.size, (size, index) => [px(size), usable(values[index]) ? py(values[index]) : NaN]);
+      return trace(at.length === 1 ? widen(at, 8) : at);
+    });
+    if (thin.length) {
+      const many = thin.length > DISTINCT_GROUPS ? " ml-many" : "";
+      group.append(element("path", { class: `ml-groups${many}`, d: thin.join(""), stroke: line.colour }));
     }
     group.append(element("path", { class: "ml-line", d: trace(places), stroke: line.colour }));
     if (!line.previous && places.length <= MANY_POINTS) {
@@ -371,7 +396,7 @@ function render({ model, el }) {
     point();
   }
 
-  const names = ["title", "x_label", "y_label", "y_unit", "y_scale", "x_range", "references", "height", "_lines", "_points"];
+  const names = ["title", "x_label", "y_label", "y_unit", "y_scale", "x_range", "references", "height", "_lines", "_points", "_note"];
   for (const name of names) model.on(`change:${name}`, schedule);
   listen(stage, "pointermove", hover);
   listen(stage, "pointerleave", leave);

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import base64
-import io
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anywidget
+import numpy as np
 import numpy.typing as npt
 import traitlets
 
 from meshlab.markup import escape
-from meshlab.plots.lines import Line
-from meshlab.plots.style import PALETTE, PREVIOUS
-from meshlab.units import format_size
+from meshlab.plots.curves import curve_box, draw_lines
+from meshlab.plots.lines import Line, stroke_note, with_groups
+from meshlab.plots.style import PALETTE, figure_png, reserve, set_title
+from meshlab.units import SEPARATOR
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Curve"]
+
+_MOST_GROUPS = 64
+"""A line with more groups than this has no thin lines, because each update sends the values of all groups."""
 
 
 class Curve(anywidget.AnyWidget):
@@ -67,10 +75,13 @@ class Curve(anywidget.AnyWidget):
     height = traitlets.Int(320, min=160).tag(sync=True)
 
     _lines = traitlets.List(traitlets.Dict()).tag(sync=True)
-    """Name and number of points of each line, whether it has a band, and whether it belongs to the previous run."""
+    """Name, number of points and of groups of each line, whether it has a band, and whether it is of an earlier run."""
 
     _points = traitlets.Bytes(b"").tag(sync=True)
     """The points of all lines, concatenated, in the format of `Line.tobytes`."""
+
+    _note = traitlets.Unicode("").tag(sync=True)
+    """An explanation of thick lines, thin lines and bands."""
 
     _palette = traitlets.List(traitlets.Unicode(), list(PALETTE)).tag(sync=True)
 
@@ -175,15 +186,26 @@ class Curve(anywidget.AnyWidget):
             self._send_lines()
 
     def _send_lines(self) -> None:
-        both = [(n, line, False) for n, line in self._series.items()]
-        both += [(n, line, True) for n, line in self._previous.items()]
-        # One message for both traits: the front end would misread new bytes with the old list of lines.
+        series = {
+            name: line if len(line.groups) <= _MOST_GROUPS else line.without_groups()
+            for name, line in zip(self._series, with_groups(list(self._series.values())), strict=True)
+        }
+        both = [(name, line, False) for name, line in series.items()]
+        both += [(name, line.without_groups(), True) for name, line in self._previous.items()]
+        # One message for all traits: the front end would misread new bytes with the old list of lines.
         with self.hold_sync():
             self._lines = [
-                {"name": name, "points": len(line), "band": line.has_band, "previous": previous}
+                {
+                    "name": name,
+                    "points": len(line),
+                    "band": line.has_band,
+                    "groups": len(line.groups),
+                    "previous": previous,
+                }
                 for name, line, previous in both
             ]
             self._points = b"".join(line.tobytes() for _, line, _ in both)
+            self._note = SEPARATOR.join(stroke_note(series.values()))
 
     def __repr__(self) -> str:
         lines = ", ".join(f"{name} ({len(line)} points)" for name, line in self.series.items())
@@ -198,39 +220,37 @@ class Curve(anywidget.AnyWidget):
         if not self.series and not self.previous:
             data["text/html"] = f"<p>{caption}: no points yet</p>"
             return data, metadata
-        picture = base64.b64encode(self._picture()).decode()
+        picture = base64.b64encode(figure_png(self._figure(), dpi=100)).decode()
         data["text/html"] = f'<img alt="{caption}" style="max-width:100%" src="data:image/png;base64,{picture}">'
         data["image/png"] = picture
         return data, metadata
 
-    def _picture(self) -> bytes:
-        """Return the chart as a PNG, for front ends without JavaScript."""
+    def _figure(self) -> Figure:
+        """Return the chart as a figure, for front ends without JavaScript."""
         from matplotlib.figure import Figure
-        from matplotlib.ticker import FuncFormatter, NullLocator
 
-        figure = Figure(figsize=(8, self.height / 80), dpi=100, layout="constrained")
-        axes = figure.add_subplot()
-        for name, line in self.previous.items():
-            axes.plot(line.size, line.value, color=PREVIOUS, label=f"{name}, previous")
-        for index, (name, line) in enumerate(self.series.items()):
-            colour = PALETTE[index % len(PALETTE)]
-            axes.plot(line.size, line.value, color=colour, marker="osD^vPX*"[index % 8], markersize=4, label=name)
-            axes.fill_between(line.size, line.low, line.high, color=colour, alpha=0.2, linewidth=0)
+        figure = Figure(figsize=(8, self.height / 80))
+        ax = figure.add_axes(curve_box((8, self.height / 80)))
+        lines, earlier = (
+            [replace(line, name=name) for name, line in known.items()] for known in (self.series, self.previous)
+        )
+        lines = with_groups(lines)
+        values = np.concatenate(
+            [list(self.references.values()), *(line.value for line in earlier)]
+            + [part.ravel() for line in lines for part in (line.value, line.low, line.high, line.groups)]
+        )
+        is_log = self.y_scale == "log"
+        values = values[np.isfinite(values) & ((values > 0) | (not is_log))]
+        low, high = (values.min(), values.max()) if values.size else (1.0, 1.0)
+        ax.set_yscale(self.y_scale)
+        ax.set_ylim((low / 1.3, high * 1.3) if is_log else (min(low * 1.08, 0), high * 1.08 if high > 0 else 1))
+        ax.grid(alpha=0.25, linewidth=0.6)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.set_xlabel(self.x_label)
+        ax.set_ylabel(f"{self.y_label} ({self.y_unit})")
         for name, level in self.references.items():
-            axes.axhline(level, color="#666666", linestyle="--", linewidth=1)
-            axes.annotate(name, (0.01, level), xycoords=("axes fraction", "data"), va="bottom", fontsize=9)
-        axes.set_xscale("log", base=2)
-        axes.set_yscale(self.y_scale)
-        if self.y_scale == "linear":
-            axes.set_ylim(bottom=0)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: format_size(size)))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_title(self.title, loc="left", fontsize=11)
-        axes.set_xlabel(self.x_label)
-        axes.set_ylabel(f"{self.y_label} ({self.y_unit})")
-        axes.grid(alpha=0.3)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=9)
-        file = io.BytesIO()
-        figure.savefig(file, format="png")
-        return file.getvalue()
+            ax.axhline(level, color="#666666", linestyle="--", linewidth=1)
+            ax.annotate(name, (0.01, level), xycoords=("axes fraction", "data"), va="bottom", fontsize=9)
+        reserve(ax, above=set_title(ax, [self.title], note=stroke_note(lines)))
+        draw_lines(ax, lines, earlier)
+        return figure

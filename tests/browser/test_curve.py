@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from meshlab.plots.lines import Line
 from meshlab.widgets.curve import Curve
 from tests.browser.pages import HIDDEN_FOR_AN_INSTANT, overlapping_texts, scrolls_sideways, state_of
 
@@ -35,6 +37,35 @@ def test_lines_bands_and_points_are_drawn_for_every_series(bare, page):
     assert page.locator(".ml-line").count() == 3
     assert page.locator(".ml-band").count() == 3
     assert page.locator(".ml-point").count() == 3 * len(SIZES)
+
+
+def test_groups_are_thin_lines_in_one_path_and_a_note_explains_them(bare, page):
+    curve = Curve(title="all_reduce")
+    y = rates(100)
+    line = Line.of(SIZES, y, 0.9 * y, 1.1 * y)
+    curve.update_series({"tp": replace(line, groups=np.stack([y, 2 * y, 4 * y]), n_groups=3)})
+    bare("curve", curve)
+    thin, thick = page.locator(".ml-groups"), page.locator(".ml-line")
+    assert thin.count() == thick.count() == 1
+    assert thin.get_attribute("d").count("M") == 3
+    width = "path => parseFloat(getComputedStyle(path).strokeWidth)"
+    assert 2 * thin.evaluate(width) <= thick.evaluate(width)
+    assert thin.evaluate("path => path.getBBox().y") >= 0  # the fastest group is inside the scale
+    assert texts(page, ".ml-note") == [
+        "thick: slowest group at each size · band: its 95 % interval · thin: every group"
+    ]
+
+
+def test_a_single_size_shows_its_interval_and_its_groups(bare, page):
+    curve = Curve()
+    line = Line.of([1024], [2.0], [1.0], [3.0])
+    curve.update_series({"tp": replace(line, groups=np.array([[2.0], [4.0]]), n_groups=2)})
+    bare("curve", curve)
+    extent = "path => [path.getBBox().width, path.getBBox().height]"
+    for name in (".ml-band", ".ml-groups"):
+        width, height = page.locator(name).evaluate(extent)
+        assert width > 4
+        assert height > 20
 
 
 def test_sizes_are_labelled_in_binary_units(bare, page):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ def sent(curve: Curve) -> dict[str, list[list[float]]]:
     found, at = {}, 0
     for line in curve._lines:
         columns = 4 if line["band"] else 2
+        columns += line["groups"]
         block = values[at : at + columns * line["points"]].reshape(columns, line["points"])
         found[("previous " if line["previous"] else "") + line["name"]] = block.tolist()
         at += block.size
@@ -61,6 +63,7 @@ def test_a_point_without_an_interval_is_a_gap_in_the_band():
     assert np.array_equal(curve.series["tp"].high, [1.1, np.nan, 2.1], equal_nan=True)
     (line,) = curve._lines
     assert line["band"]
+    assert line["groups"] == 0
     curve.set_series("tp", [1024, 2048], [1.0, 2.0])
     assert sent(curve) == {"tp": [[1024, 2048], [1, 2]]}
 
@@ -102,6 +105,40 @@ def test_one_update_is_one_message(monkeypatch):
     monkeypatch.setattr(curve, "_send", note)
     curve.append("tp", 1024, 1.0)
     assert sent_names == [{"_lines", "_points"}]
+
+
+def slowest_of(n_groups: int) -> Line:
+    groups = np.arange(2.0, 2.0 + 2 * n_groups).reshape(n_groups, 2)
+    line = Line.of([1024, 2048], groups[0], groups[0] - 1, groups[0] + 1)
+    return replace(line, groups=groups, n_groups=n_groups)
+
+
+def test_groups_are_sent_after_the_band_and_a_note_explains_them():
+    curve = Curve()
+    curve.update_series({"tp": slowest_of(2)})
+    assert sent(curve) == {"tp": [[1024, 2048], [2, 3], [1, 2], [3, 4], [2, 3], [4, 5]]}
+    assert curve._note == "thick: slowest group at each size · band: its 95 % interval · thin: every group"
+
+
+def test_hundreds_of_groups_and_the_groups_of_the_previous_run_are_not_sent():
+    curve = Curve()
+    curve.update_series({"tp": slowest_of(65)})
+    curve.previous = {"tp": slowest_of(2)}
+    assert [line["groups"] for line in curve._lines] == [0, 0]
+    assert curve._note == "line: slowest group at each size · band: its 95 % interval"
+
+
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_the_figure_without_javascript_shows_all_points_groups_and_references(scale):
+    curve = Curve(y_scale=scale, references={"link": 50.0})
+    curve.update_series({"tp": slowest_of(3)})
+    (ax,) = curve._figure().axes
+    bottom, top = ax.get_ylim()
+    assert (bottom == 0) == (scale == "linear")
+    assert bottom < 1
+    assert 50 < top < 100
+    assert len(ax.collections[1].get_segments()) == 3
+    assert [text.get_text() for text in ax.texts if text.get_gid() != "note"] == ["link", "tp"]
 
 
 def test_clear_keeps_the_previous_run():
