@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,7 +17,29 @@ from meshlab.comm.elements import ReduceOp
 from meshlab.comm.validate import CallValidator
 from meshlab.errors import CommunicatorError
 
-__all__ = ["Batch", "Communicator", "PreparedCall"]
+__all__ = ["MESSAGES", "Batch", "Communicator", "Monitor", "PreparedCall"]
+
+MESSAGES = "messages"
+"""Name of a batch that contains only messages, for a `Monitor`."""
+
+
+class Monitor(Protocol):
+    """An observer of the calls of a communicator. Its methods run for every call, so they must be fast."""
+
+    def code(self, call: str) -> int:
+        """Return the number of a kind of call: a collective, ``"batch"``, ``"split"`` or `MESSAGES`."""
+
+    def enter(self, code: int) -> None:
+        """Record a call of the complete group that starts."""
+
+    def enter_message(self, code: int) -> None:
+        """Record a message that starts."""
+
+    def leave(self, code: int) -> None:
+        """Record that a call has returned. If calls are asynchronous, it may still be running."""
+
+    def child(self, group: str) -> Monitor:
+        """Return the monitor of a communicator that is split from this one."""
 
 
 class Batch(CollectiveMethods):
@@ -102,12 +124,19 @@ class PreparedCall:
         self._communicator = communicator
         self._prepared = prepared
         self._is_collective = any(not call.collective.peers for call in calls)
+        name = calls[0].collective.name if len(calls) == 1 else "batch" if self._is_collective else MESSAGES
+        monitor = communicator._monitor
+        self._code = 0 if monitor is None else monitor.code(name)
+        self._leave: Callable[[int], object] = int if monitor is None else monitor.leave
         self.calls = tuple(calls)
 
     def __call__(self) -> None:
         """Run the call."""
-        self._communicator._enter(self._is_collective)
-        self._prepared()
+        self._communicator._enter(self._code, self._is_collective)
+        try:
+            self._prepared()
+        finally:
+            self._leave(self._code)
 
     def enqueue(self) -> None:
         """Enqueue the call without ordering it with other streams.
@@ -116,8 +145,11 @@ class PreparedCall:
         for overlap or graphs. Before closing the communicator, delete all graphs that have captured the call, because
         NCCL waits for that. If calls block, this is the same as calling the object.
         """
-        self._communicator._enter(self._is_collective)
-        getattr(self._prepared, "enqueue", self._prepared)()
+        self._communicator._enter(self._code, self._is_collective)
+        try:
+            getattr(self._prepared, "enqueue", self._prepared)()
+        finally:
+            self._leave(self._code)
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
         """Time batches of calls. All ranks must pass the same arguments.
@@ -134,8 +166,11 @@ class PreparedCall:
         Timings
             One value per batch.
         """
-        self._communicator._enter()
-        return self._prepared.measure(mode, calls, batches)
+        self._communicator._enter(self._code, self._is_collective)
+        try:
+            return self._prepared.measure(mode, calls, batches)
+        finally:
+            self._leave(self._code)
 
     def estimate_us(self) -> float:
         """Return the duration that NCCL's own model predicts for the call, in µs, without running it.
@@ -168,7 +203,9 @@ class Communicator(CollectiveMethods):
     ranks : sequence of int, optional
         Global ranks of the group, in order. By default 0, 1, …
     on_enter : callable, optional
-        A function that is called before each operation of the complete group. The engines use it to count calls.
+        A function that is called before each operation of the complete group. Benchmarks use it to time functions.
+    monitor : Monitor, optional
+        An observer of the calls. The engines use it to report the call in which a rank is blocked.
 
     Examples
     --------
@@ -186,8 +223,10 @@ class Communicator(CollectiveMethods):
         name: str = "world",
         ranks: Sequence[int] | None = None,
         on_enter: Callable[[], None] | None = None,
+        monitor: Monitor | None = None,
     ) -> None:
         self._on_enter = on_enter
+        self._monitor = monitor
         self._is_closed = False
         self._owner: Communicator | None = None  # the communicator of which this one is a view
         self.backend = backend
@@ -385,6 +424,7 @@ class Communicator(CollectiveMethods):
             name=self.name,
             ranks=self.ranks,
             on_enter=self._on_enter,
+            monitor=self._monitor,
         )
         chosen._owner = self
         return chosen
@@ -426,8 +466,7 @@ class Communicator(CollectiveMethods):
         call = self._validator.check(row, send, out, makes_output=True, **arguments)
         self._check_own_messages(call)
         prepared = self.backend.prepare(call)
-        self._enter(not row.peers)
-        prepared()
+        PreparedCall(self, (call,), prepared)()
         return call.recv
 
     def _share(self, collective: str, numbers: Sequence[int], **arguments: Any) -> list[int]:
@@ -461,10 +500,18 @@ class Communicator(CollectiveMethods):
         if self._owner is not None:
             self._owner._check_open()
 
-    def _enter(self, is_collective: bool = True) -> None:
+    def _enter(self, code: int, is_collective: bool = True) -> None:
+        if self._is_closed or self._owner is not None:
+            self._check_open()
         # Messages involve only two ranks, so they are not counted: the deadline compares the call counts of a group.
-        self._check_open()
-        if is_collective and self._on_enter is not None:
+        monitor = self._monitor
+        if not is_collective:
+            if monitor is not None:
+                monitor.enter_message(code)
+            return
+        if monitor is not None:
+            monitor.enter(code)
+        if self._on_enter is not None:
             self._on_enter()
 
     # -- lifetime ------------------------------------------------------------------------------------------------------
@@ -505,13 +552,20 @@ class Communicator(CollectiveMethods):
             if number is not None and (not isinstance(number, (int, np.integer)) or (what == "color" and number < 0)):
                 kind = "a non-negative integer or None" if what == "color" else "an integer"
                 raise CommunicatorError(f"split of {self.name}: {what} must be {kind}, not {number!r}")
-        self._enter()
-        backend = self.backend.split(None if color is None else int(color), self.rank if key is None else int(key))
+        code = 0 if self._monitor is None else self._monitor.code("split")
+        self._enter(code)
+        try:
+            backend = self.backend.split(None if color is None else int(color), self.rank if key is None else int(key))
+        finally:
+            if self._monitor is not None:
+                self._monitor.leave(code)
         if backend is None:
             return None
         name = name or f"{self.name}/{color}"
-        ranks = Communicator(backend, name=name, on_enter=self._on_enter)._share("all_gather", [self.world_rank])
-        return Communicator(backend, name=name, ranks=ranks, on_enter=self._on_enter)
+        monitor = None if self._monitor is None else self._monitor.child(name)
+        hooks: dict[str, Any] = {"on_enter": self._on_enter, "monitor": monitor}
+        ranks = Communicator(backend, name=name, **hooks)._share("all_gather", [self.world_rank])
+        return Communicator(backend, name=name, ranks=ranks, **hooks)
 
     def close(self) -> None:
         """Free the communicator. All ranks must call it. A second call has no effect."""

@@ -7,7 +7,7 @@ import secrets
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -125,7 +125,7 @@ class Engines:
         answers: list[dict[str, Any]] = [{} for _ in self.ranks]
         with suppress(EngineError), Lease(self, "status", is_query=True) as lease:  # the state shows why it is missing
             answers = [reply.value or {} for reply in lease.on_every_rank("status")]
-        counts = self._rank_set.calls()
+        counts = [position.calls for position in self._rank_set.positions()]
         state, current = self.state, self._lease
         if state == "busy" and current is not None:
             state = f"busy with {current.task}"
@@ -558,12 +558,13 @@ class Engines:
         *,
         ranks: Sequence[int] | None = None,
         groups: Sequence[int] | None = None,
+        communicators: Mapping[str, Sequence[int]] | None = None,
         task: str,
         deadline_s: float | None = None,
     ) -> list[Reply]:
         """Call a method of the worker on several ranks. Stop all ranks if not all of them respond."""
         members = range(self.world_size) if ranks is None else ranks
-        self._round = Round(self._rank_set, self.ranks, members, task, groups)
+        self._round = Round(self._rank_set, self.ranks, members, task, groups, communicators)
         try:
             replies = self._round.run(method, arguments, self.deadline_s if deadline_s is None else deadline_s)
         except RoundFailedError as failure:
@@ -573,7 +574,7 @@ class Engines:
             self._break(failure.reason)
             raise EngineError(
                 failure.reason,
-                hint=self._recovery(),
+                hint=f"{failure.fix}, and {self._recovery()}" if failure.fix else self._recovery(),
                 rank=failure.rank,
                 host=self.ranks[failure.rank].host,
                 log=failure.log,
@@ -671,10 +672,12 @@ class Lease:
         """
         engines = self.engines
         names, colors = [], []
+        communicators: dict[str, Sequence[int]] = {}
         for one in (axis, *also):
             name, groups = engines._open_group_set(mesh, one)
             names.append(name)
             colors.append(groups.color)
+            communicators |= {group.name: group.ranks for group in groups}
         members = [
             rank
             for rank in (range(engines.world_size) if ranks is None else sorted(ranks))
@@ -690,6 +693,7 @@ class Lease:
             [(tuple(names), sent)] * len(members),
             ranks=members,
             groups=together.ravel().tolist(),
+            communicators=communicators,
             task=self.task,
             deadline_s=deadline_s,
         )

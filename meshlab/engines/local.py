@@ -135,13 +135,13 @@ class LaunchedSet(ProcessSet):
         survivors = [] if self._client is None else self._surviving_engines()
         self._n_starts += 1
         # New file names for every start: a dying process of the previous set may still write to the old ones.
-        counts = self._share_counts(self._folder / f"calls-{self._n_starts}")
+        positions = self._share_positions(self._folder / f"calls-{self._n_starts}")
         self._launch_engines(self.size - len(survivors))
         if self._client is None:
             self._client = self._cluster.connect_client_sync(ipython_dir=str(self._folder / "ipython"))
         engines = self._engines_by_rank(survivors, self._wait_for_engines(deadline))
         left_s = max(1.0, deadline - time.monotonic())
-        infos = self._open_ranks(self._worker_configs(engines, counts, deadline), left_s)
+        infos = self._open_ranks(self._worker_configs(engines, positions, deadline), left_s)
         self._reaper.watch_files(path for info in infos for path in info.segments)
         return infos
 
@@ -183,14 +183,14 @@ class LaunchedSet(ProcessSet):
         )
         self._launcher = self._cluster.engines[name]
 
-    def _worker_configs(self, engines: list[int], counts: str, deadline: float) -> dict[int, WorkerConfig]:
+    def _worker_configs(self, engines: list[int], positions: str, deadline: float) -> dict[int, WorkerConfig]:
         if self.backend == "mpi":
-            return dict.fromkeys(engines, WorkerConfig("mpi", counts))
+            return dict.fromkeys(engines, WorkerConfig("mpi", positions))
         # In a separate call: if the library cannot be loaded, this fails before any rank waits for the others.
         result = self._view(engines[0]).apply_async(make_unique_id)
         unique_id = self._result_of(engines[0], result, deadline, "create the NCCL unique id")
         return {
-            engine: WorkerConfig("nccl", counts, self.size, rank, self._devices[rank], unique_id)
+            engine: WorkerConfig("nccl", positions, self.size, rank, self._devices[rank], unique_id)
             for rank, engine in enumerate(engines)
         }
 
@@ -263,13 +263,12 @@ class LaunchedSet(ProcessSet):
 
     def _abort_ranks(self) -> set[int]:
         """Make the ranks abort their communicators. Return those that respond and can be reused."""
-        if self._counts is None:
+        if self._positions is None:
             return set()
-        # The slot after the per-rank counters is the shared abort flag. Ranks blocked in NCCL poll it (should_abort in
-        # worker.py) and abort, so their processes survive for the next start(). It is one flag for all, because an
-        # abort in NCCL can hang until the other ranks of the host abort too. Ranks that do not return in 2 s are
-        # killed.
-        self._counts[self.size] = 1
+        # Ranks blocked in NCCL poll this flag and abort, so their processes survive for the next start(). It is one
+        # flag for all, because an abort in NCCL can hang until the other ranks of the host abort too. Ranks that do not
+        # return in 2 s are killed.
+        self._positions.abort()
         deadline = time.monotonic() + 2.0
         while time.monotonic() < deadline and not all(future.done() for future in self._pending.values()):
             time.sleep(0.01)
@@ -327,7 +326,7 @@ class LaunchedSet(ProcessSet):
         if self._client is not None:
             with contextlib.suppress(Exception):
                 self._client.close(linger=0)
-        self._counts = None
+        self._positions = None
 
 
 def _engines(n: int) -> str:

@@ -19,6 +19,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
 from meshlab.engines.engines import Engines
+from meshlab.engines.positions import Position, Positions
 from meshlab.engines.rounds import RankDiedError, RankExit, RankInfo, Reply
 from meshlab.engines.worker import Worker
 from meshlab.errors import EngineError
@@ -109,7 +110,7 @@ def join(*, backend: str = "auto", deadline_s: float = 30.0) -> Engines | None:
         raise EngineError(f"backend must be 'auto', 'nccl' or 'mpi' for processes of an MPI launcher, not {backend!r}")
     world = mpi.world()
     control = world.comm.Dup()
-    worker = Worker(_open(world, control, backend), [0] * world.size)
+    worker = Worker(_open(world, control, backend), Positions(world.size))
     infos: Sequence[RankInfo] | None = control.gather(worker.info())
     if infos is None:
         _serve(worker, control)
@@ -239,9 +240,9 @@ class MpiWorldSet:
         except BaseException as error:
             return Reply.of_error(0, error)
 
-    def calls(self) -> list[int]:
-        """Return -1 for all ranks: there is no shared memory across hosts."""
-        return [-1] * self.size
+    def positions(self) -> list[Position]:
+        """Return unknown positions: there is no shared memory across hosts."""
+        return [Position()] * self.size
 
     def first_exit(self) -> RankExit | None:
         """Return None: if a rank dies, the launcher kills all of them, including this process."""

@@ -13,8 +13,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from meshlab.engines.positions import Position, Positions
 from meshlab.engines.rounds import RankDiedError, RankExit, RankInfo, Reply, WorkerConfig
 from meshlab.engines.worker import open_worker, serve
 from meshlab.errors import EngineError
@@ -69,7 +68,7 @@ class ProcessSet:
         self._engine_ids: list[int] = []
         self._infos: tuple[RankInfo, ...] = ()
         self._views: dict[int, Any] = {}
-        self._counts: np.ndarray[Any, np.dtype[np.int64]] | None = None
+        self._positions: Positions | None = None
 
     @property
     def client(self) -> Any:
@@ -146,9 +145,9 @@ class ProcessSet:
         with contextlib.suppress(Exception):  # or the client would keep every result
             self._client.purge_local_results(result)
 
-    def calls(self) -> list[int]:
-        """Return the number of collectives that each rank has entered."""
-        return [-1] * self.size if self._counts is None else [int(count) for count in self._counts[: self.size]]
+    def positions(self) -> list[Position]:
+        """Return the last call that each rank entered."""
+        return [Position()] * self.size if self._positions is None else self._positions.read()
 
     def interrupt(self) -> None:
         """Send SIGINT to every rank."""
@@ -158,9 +157,9 @@ class ProcessSet:
         """Return an empty string: the launcher has the log."""
         return ""
 
-    def _share_counts(self, path: Path) -> str:
-        path.write_bytes(bytes(8 * (self.size + 1)))
-        self._counts = np.memmap(path, dtype=np.int64, mode="r+", shape=(self.size + 1,))
+    def _share_positions(self, path: Path) -> str:
+        Positions.create_file(path, self.size)
+        self._positions = Positions(self.size, path)
         return str(path)
 
 
@@ -189,10 +188,10 @@ class AttachedSet(ProcessSet):
         self.size = len(ids)
         with tempfile.TemporaryDirectory(prefix="meshlab-") as folder:
             # Ranks on this host map the file before the folder is removed. It does not exist on other hosts.
-            counts = self._share_counts(Path(folder) / "calls")
-            infos = self._open_ranks(dict.fromkeys(ids, WorkerConfig("mpi", counts)), timeout_s)
+            positions = self._share_positions(Path(folder) / "calls")
+            infos = self._open_ranks(dict.fromkeys(ids, WorkerConfig("mpi", positions)), timeout_s)
         if {info.host for info in infos} != {socket.gethostname()}:
-            self._counts = None
+            self._positions = None
         return infos
 
     def first_exit(self) -> RankExit | None:
@@ -205,7 +204,7 @@ class AttachedSet(ProcessSet):
 
     def close(self) -> None:
         """Release the engines, which keep running."""
-        self._counts = None
+        self._positions = None
 
 
 def _message(error: BaseException) -> str:

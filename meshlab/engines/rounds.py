@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from meshlab.comm.backend import Capabilities
+from meshlab.engines.positions import Position
 from meshlab.units import format_seconds
 
 __all__ = ["RankDiedError", "RankExit", "RankInfo", "RankSet", "Reply", "Round", "RoundFailedError", "WorkerConfig"]
@@ -56,9 +57,8 @@ class WorkerConfig:
     ----------
     backend : str
         ``"mpi"`` or ``"nccl"``. For MPI, the launcher determines rank and size.
-    counts_file : str or None
-        A file that the ranks of this host and the client map into memory. It has one int64 per rank, which counts the
-        collectives that the rank enters, and one more, which the client sets to make the ranks abort.
+    positions_file : str or None
+        The file of `meshlab.engines.positions.Positions`, which the ranks of this host and the client map into memory.
     size, rank : int, default -1
         The number of ranks, and the rank. -1 if the backend determines them.
     device : int, default -1
@@ -68,7 +68,7 @@ class WorkerConfig:
     """
 
     backend: str
-    counts_file: str | None
+    positions_file: str | None
     size: int = -1
     rank: int = -1
     device: int = -1
@@ -162,8 +162,8 @@ class RankSet(Protocol):
     def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
         """Run a method of the worker on one rank. The future raises `RankDiedError` if the rank ends first."""
 
-    def calls(self) -> list[int]:
-        """Return the number of collectives that each rank has entered, in rank order. -1 means unknown."""
+    def positions(self) -> list[Position]:
+        """Return the last call that each rank entered, in rank order."""
 
     def first_exit(self) -> RankExit | None:
         """Return the exit of the first rank that ended, or None if all ranks are running."""
@@ -187,16 +187,20 @@ class RankSet(Protocol):
 
 _GRACE_S = 1.0  # time that the other ranks get to respond after one rank has raised
 _MOST_GROUPS = 3  # groups that a message describes
+_MOST_PLACES = 6  # calls that a message lists
 
 
 class RoundFailedError(Exception):
     """Not all ranks responded. Names the rank that is responsible."""
 
-    def __init__(self, reason: str, rank: int, log: str = "", *, cause: BaseException | None = None) -> None:
+    def __init__(
+        self, reason: str, rank: int, log: str = "", *, fix: str = "", cause: BaseException | None = None
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.rank = rank
         self.log = log
+        self.fix = fix
         self.cause = cause
 
 
@@ -216,6 +220,8 @@ class Round:
     groups : sequence of int, optional
         For every rank of the world, the number of the group whose ranks enter the same collectives. Call counts are
         compared only within such a group. By default all ranks are one group.
+    communicators : mapping of str to sequence of int, optional
+        The global ranks of the communicators that the ranks may use, by name.
     """
 
     def __init__(
@@ -225,13 +231,15 @@ class Round:
         ranks: Sequence[int],
         task: str,
         groups: Sequence[int] | None = None,
+        communicators: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         self._set = rank_set
         self._infos = infos
         self._ranks = ranks
         self._task = task
         self._groups = groups
-        self._calls_before = rank_set.calls()
+        self._communicators = communicators or {}
+        self._before = rank_set.positions()
         self._responses: queue.SimpleQueue[tuple[int, Future[Reply]]] = queue.SimpleQueue()
         self._cancel_reason = ""
 
@@ -297,12 +305,30 @@ class Round:
         return RoundFailedError(reason, error.rank, error.trace, cause=error.exception)
 
     def _deadline_exceeded(self, waiting: Sequence[int], deadline_s: float) -> RoundFailedError:
-        """Name the ranks that entered fewer collectives than others in their group, or all that did not respond."""
+        """Describe where the ranks wait, and name those that are responsible, or else all that did not respond."""
         # The waiting ranks are usually the innocent ones: they are blocked in a collective until the rank that is
         # behind enters it. That rank may even have responded, if its function skipped the collective.
+        now = [position.since(before) for position, before in zip(self._set.positions(), self._before, strict=True)]
+        within = f"within {format_seconds(deadline_s)} while {self._task}"
+        places = self._places(waiting, now)
+        behind, details = self._ranks_behind(waiting, now)
+        if behind:
+            reason, fix = f"{details} {within}", ""
+        else:
+            blocked, cause, fix = self._cause(waiting, now)
+            behind = blocked
+            is_called = any(_has_called(now[rank]) for rank in waiting)
+            reason = f"no progress {within}" if is_called else f"{_ranks_text(waiting)} did not respond {within}"
+            places = [*places, cause] if cause else places
+        if places:
+            reason += f": {'; '.join(places)}"
+        return RoundFailedError(reason, (behind or waiting)[0], self._set.log_tail(), fix=fix)
+
+    def _ranks_behind(self, waiting: Sequence[int], now: Sequence[Position]) -> tuple[list[int], str]:
+        """Return the ranks that entered fewer collectives than others in their group, and their description."""
         behind, details = [], []
         for group in self._groups_with(waiting):
-            counts = self._calls_in_round(group)
+            counts = {rank: now[rank].calls for rank in group}
             late = _behind(counts)
             if late:
                 behind += late
@@ -311,14 +337,9 @@ class Round:
                     f"{_ranks_text(late)} entered {counts[late[0]]} of {'its' if len(late) == 1 else 'their'} group's "
                     f"{most} collective call{'s' * (most != 1)}"
                 )
-        if behind:
-            n_more = len(details) - _MOST_GROUPS
-            more = f", and the same happened in {n_more} more group{'s' * (n_more != 1)}," if n_more > 0 else ""
-            reason = ", ".join(details[:_MOST_GROUPS]) + more
-        else:
-            reason = f"{_ranks_text(waiting)} did not respond"
-        reason += f" within {format_seconds(deadline_s)} while {self._task}"
-        return RoundFailedError(reason, (behind or waiting)[0], self._set.log_tail())
+        n_more = len(details) - _MOST_GROUPS
+        more = f", and the same happened in {n_more} more group{'s' * (n_more != 1)}," if n_more > 0 else ""
+        return behind, ", ".join(details[:_MOST_GROUPS]) + more
 
     def _groups_with(self, waiting: Sequence[int]) -> list[list[int]]:
         """Return the members of each group that has a waiting rank. Finished groups may have any call counts."""
@@ -327,14 +348,90 @@ class Round:
             members.setdefault(0 if self._groups is None else self._groups[rank], []).append(rank)
         return [group for group in members.values() if not set(waiting).isdisjoint(group)]
 
-    def _calls_in_round(self, ranks: Sequence[int]) -> dict[int, int]:
-        """Return the number of collectives that each rank has entered in this round, or -1 if unknown."""
-        # Differences to the start of the round, because ranks of different groups entered different numbers before.
-        counts = self._set.calls()
-        return {
-            rank: counts[rank] - self._calls_before[rank] if min(counts[rank], self._calls_before[rank]) >= 0 else -1
-            for rank in ranks
+    def _places(self, waiting: Sequence[int], now: Sequence[Position]) -> list[str]:
+        """Describe the call in which each rank waits, or the last one that it has left."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for rank in waiting:
+            if _has_called(now[rank]):
+                verb = "waits in" if now[rank].is_inside else self._has_left
+                found.setdefault((verb, str(now[rank])), []).append(rank)
+        texts = [
+            f"{_ranks_text(ranks)} {'wait in' if verb == 'waits in' and len(ranks) > 1 else verb} {place}"
+            for (verb, place), ranks in found.items()
+        ]
+        n_more = len(texts) - _MOST_PLACES
+        more = [f"the other ranks are in {n_more} other call{'s' * (n_more != 1)}"] if n_more > 0 else []
+        return texts[:_MOST_PLACES] + more
+
+    @property
+    def _has_left(self) -> str:
+        """The verb for a rank whose last call has returned."""
+        return "last enqueued" if self._set.backend == "nccl" else "last called"
+
+    def _cause(self, waiting: Sequence[int], now: Sequence[Position]) -> tuple[list[int], str, str]:
+        """Return the ranks that are responsible, and the cause and its fix if the positions show them."""
+        # Without messages: whether a rank should have sent one is unknown.
+        inside = [rank for rank in waiting if now[rank].is_inside and now[rank].number > 0]
+        # A rank waits for the members of its communicator that have not reached its call. Those that are in another
+        # communicator may have passed it, so this is an upper bound: one of them is responsible only if none of them
+        # can still come.
+        waits_for = {
+            rank: [
+                other
+                for other in self._communicators.get(now[rank].group, ())
+                if other != rank and not _has_reached(now[other], now[rank])
+            ]
+            for rank in inside
         }
+        absent = sorted(
+            {other for others in waits_for.values() if set(inside).isdisjoint(others) for other in others}
+            & set(self._ranks)
+        )
+        if absent:
+            returned = [rank for rank in absent if rank not in waiting]
+            if returned:
+                text = f"{_ranks_text(returned)} {'has' if len(returned) == 1 else 'have'} returned"
+                return returned, text, "issue the same calls on every rank"
+            return absent, f"{_ranks_text(absent)} {'is' if len(absent) == 1 else 'are'} in no call", ""
+        calls: dict[tuple[str, int], set[str]] = {}
+        for rank in inside:
+            calls.setdefault((now[rank].group, now[rank].number), set()).add(now[rank].call)
+        if any(len(names) > 1 for names in calls.values()):
+            return [], "the ranks call different collectives", "issue the same calls on every rank"
+        # If all ranks are blocked, one wait of each rank is real, and these form a circle.
+        if len({now[rank].group for rank in _circle(waits_for)}) > 1:
+            cause = "the ranks use the communicators in different orders"
+            return [], cause, "use the same order on all ranks"
+        return [], "", ""
+
+
+def _has_called(position: Position) -> bool:
+    """Return whether a rank has entered a call in this round. A message is not counted, but may block."""
+    return position.calls > 0 or position.is_inside
+
+
+def _has_reached(position: Position, target: Position) -> bool:
+    """Return whether a rank has entered a call of a communicator, or a later one of the same communicator."""
+    return position.group == target.group and position.number >= target.number
+
+
+def _circle(waits_for: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return the ranks of a circle of waits, or an empty list."""
+    done: set[int] = set()
+
+    def visit(rank: int, path: list[int]) -> list[int]:
+        if rank in path:
+            return path[path.index(rank) :]
+        if rank in done:
+            return []
+        done.add(rank)
+        for other in waits_for.get(rank, ()):
+            found = visit(other, [*path, rank])
+            if found:
+                return found
+        return []
+
+    return next((found for rank in waits_for if (found := visit(rank, []))), [])
 
 
 def _behind(counts: Mapping[int, int]) -> list[int]:

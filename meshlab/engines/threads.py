@@ -10,6 +10,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 from meshlab.comm.backends.threads import ThreadWorld
+from meshlab.engines.positions import Position, Positions
 from meshlab.engines.rounds import RankDiedError, RankExit, RankInfo, Reply
 from meshlab.engines.worker import Worker
 
@@ -34,7 +35,7 @@ class ThreadSet:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._counts = [0] * size
+        self._positions = Positions(size)
         self._world = ThreadWorld(size)
         self._threads: list[_RankThread] = []
         self._pending: set[Future[Reply]] = set()
@@ -44,8 +45,8 @@ class ThreadSet:
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
         """Start the threads."""
         self._world = ThreadWorld(self.size)
-        self._counts = [0] * self.size
-        self._threads = [_RankThread(Worker(self._world.backend(rank), self._counts)) for rank in range(self.size)]
+        self._positions = Positions(self.size)
+        self._threads = [_RankThread(Worker(self._world.backend(rank), self._positions)) for rank in range(self.size)]
         for thread in self._threads:
             thread.start()
         infos = [self.submit(rank, "info", ()) for rank in range(self.size)]
@@ -68,9 +69,9 @@ class ThreadSet:
             self._threads[rank].tasks.put((method, arguments, future))
         return future
 
-    def calls(self) -> list[int]:
-        """Return the number of collectives that each rank has entered."""
-        return list(self._counts)
+    def positions(self) -> list[Position]:
+        """Return the last call that each rank entered."""
+        return self._positions.read()
 
     def first_exit(self) -> RankExit | None:
         """Return None: threads do not die."""

@@ -5,18 +5,18 @@ It does not import the benchmark code. A benchmark arrives as a function, like a
 
 from __future__ import annotations
 
-import mmap
 import os
 import pickle
 import platform
 import socket
 import traceback
-from collections.abc import Callable, MutableSequence, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from meshlab.comm.backend import Backend
 from meshlab.comm.communicator import Communicator
+from meshlab.engines.positions import Positions
 from meshlab.engines.reaper import shared_memory_files
 from meshlab.engines.rounds import RankInfo, Reply, WorkerConfig
 from meshlab.errors import EngineError
@@ -33,17 +33,16 @@ class Worker:
     ----------
     backend : Backend
         This rank's endpoint of the world communicator.
-    calls : mutable sequence of int
-        Counters of the collectives that each rank has entered. The rank increments its own element, and the client
-        reads it while the rank is busy.
+    positions : Positions
+        Memory in which the rank records its calls, and which the client reads while the rank is busy.
     """
 
-    def __init__(self, backend: Backend, calls: MutableSequence[int]) -> None:
+    def __init__(self, backend: Backend, positions: Positions) -> None:
         self._backend = backend
-        self._calls = calls
         self.rank = backend.rank
+        self._positions = positions.writer(self.rank)
+        self._monitor = self._positions.monitor("world")
         self._communicators: dict[str, Communicator] = {}
-        calls[self.rank] = 0
 
     def serve(self, method: str, arguments: tuple[Any, ...]) -> Reply:
         """Call a method and return its value, or the exception that it raised."""
@@ -84,10 +83,13 @@ class Worker:
         ranks : sequence of int
             Global ranks of the group, in order.
         """
-        self._count()
+        code = self._monitor.code("split")
+        self._monitor.enter(code)
         backend = self._backend.split(color, key)
+        self._monitor.leave(code)
         if backend is not None:
-            self._communicators[name] = Communicator(backend, name=group, ranks=ranks, on_enter=self._count)
+            monitor = self._positions.monitor(group)
+            self._communicators[name] = Communicator(backend, name=group, ranks=ranks, monitor=monitor)
 
     def drop(self, names: Sequence[str]) -> None:
         """Close communicators. Every rank of the world must call it."""
@@ -137,13 +139,10 @@ class Worker:
         import psutil
 
         return {
-            "calls": int(self._calls[self.rank]),
+            "calls": self._positions.calls,
             "communicators": len(self._communicators),
             "memory_bytes": psutil.Process().memory_info().rss,
         }
-
-    def _count(self) -> None:
-        self._calls[self.rank] += 1
 
 
 def _trace(error: BaseException) -> str:
@@ -195,29 +194,26 @@ def _create_worker(config: WorkerConfig) -> Worker:
         from meshlab.comm.backends import mpi
 
         backend: Backend = mpi.world()
-        return Worker(backend, _shared_counts(config.counts_file, backend.size))
+        return Worker(backend, _shared_positions(config.positions_file, backend.size))
     if config.backend == "nccl":
         from meshlab.comm.backends import nccl
 
-        counts = _shared_counts(config.counts_file, config.size)
+        positions = _shared_positions(config.positions_file, config.size)
         # A rank blocked in NCCL cannot serve a request to abort, so it polls the flag in shared memory.
         backend = nccl.open_world(
             config.size,
             config.rank,
             config.device,
             config.unique_id,
-            should_abort=lambda: bool(counts[config.size]),
+            should_abort=positions.should_abort,
         )
-        return Worker(backend, counts)
+        return Worker(backend, positions)
     raise EngineError(f"backend must be 'mpi' or 'nccl' for engines in processes, not {config.backend!r}")
 
 
-def _shared_counts(path: str | None, size: int) -> MutableSequence[int]:
-    # On hosts other than the client's, the file does not exist, and -1 indicates that the counts are unknown.
-    if path is None or not Path(path).exists():
-        return [-1] * size + [0]
-    with Path(path).open("r+b") as file:
-        return memoryview(mmap.mmap(file.fileno(), 8 * (size + 1))).cast("q")  # type: ignore[return-value]
+def _shared_positions(path: str | None, size: int) -> Positions:
+    # On hosts other than the client's, the file does not exist, and nobody reads the positions.
+    return Positions(size, path if path is not None and Path(path).exists() else None)
 
 
 def serve(method: str, arguments: tuple[Any, ...]) -> Reply:

@@ -8,12 +8,15 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import meshlab as ml
+from meshlab.engines.engines import Lease
 from meshlab.errors import EngineError
 from meshlab.frames.plan import Sampling
 
@@ -109,6 +112,74 @@ def test_a_rank_is_compared_with_its_own_group_and_only_since_the_call_began(fra
         fragile.run(
             lambda comm: time.sleep(60 * (comm.world_rank == 0)) or comm.barrier(), MESH, axis="dp", deadline_s=2
         )
+
+
+DIFFERENT_ORDERS = (
+    lambda rank: "tp dp" if rank in (0, 3) else "dp tp",
+    r"no progress within 1.0.s while running two_calls: rank 0 waits in all_reduce \(call 2\) of tp_0; "
+    r"rank 1 waits in all_reduce \(call 1\) of dp_1; rank 2 waits in all_reduce \(call 1\) of dp_0; "
+    r"rank 3 waits in all_reduce \(call 2\) of tp_1; the ranks use the communicators in different orders; "
+    r"use the same order on all ranks, and call engines.restart\(\)",
+    0,
+)
+A_RANK_RETURNS = (
+    lambda rank: "tp" if rank == 2 else "tp dp",
+    r"rank 0 waits in all_reduce \(call 1\) of dp_0; rank 2 has returned; issue the same calls on every rank, and ",
+    2,
+)
+A_RANK_COMPUTES = (
+    lambda rank: "tp sleep dp" if rank == 3 else "tp dp",
+    r"rank 1 waits in all_reduce \(call 1\) of dp_1; rank 3 last called all_reduce \(call 2\) of tp_1; "
+    "rank 3 is in no call",
+    3,
+)
+
+
+@pytest.mark.parametrize(
+    ("fragile", "order", "message", "culprit"),
+    [
+        pytest.param("threads", *DIFFERENT_ORDERS, id="different orders on threads"),
+        pytest.param("mpi", *DIFFERENT_ORDERS, id="different orders on mpi"),
+        pytest.param("threads", *A_RANK_RETURNS, id="a rank returns"),
+        pytest.param("threads", *A_RANK_COMPUTES, id="a rank computes"),
+    ],
+    indirect=["fragile"],
+)
+def test_the_error_at_the_deadline_names_the_calls_and_the_cause(
+    fragile: ml.Engines, order: Any, message: str, culprit: int
+) -> None:
+    def two_calls(tp: Any, dp: Any, orders: list[str]) -> None:
+        x = np.ones(4)
+        tp.all_reduce(x)
+        for name in orders[tp.world_rank].split():
+            if name == "sleep":
+                time.sleep(60)
+            else:
+                {"tp": tp, "dp": dp}[name].all_reduce(x)
+
+    orders = [order(rank) for rank in range(4)]
+    with (
+        pytest.raises(EngineError, match=message) as caught,
+        Lease(fragile, "running two_calls") as lease,
+    ):
+        lease.call(two_calls, MESH, "tp", (orders,), also=("dp",), deadline_s=1.0)
+    assert caught.value.rank == culprit
+    fragile.restart()
+
+
+def test_a_call_that_has_returned_is_not_one_in_which_a_rank_waits(thread_engines: ml.Engines) -> None:
+    gate = threading.Event()
+
+    def call_and_hang(comm: Any) -> None:
+        comm.barrier()
+        with suppress(ml.errors.CommunicatorError):
+            comm.broadcast(np.ones(2), root=comm.rank)
+        gate.wait(60)
+
+    expected = r"^no progress within 0.5.s while running call_and_hang: ranks 0, 1, 2, 3 last called broadcast"
+    with pytest.raises(EngineError, match=expected):
+        thread_engines.run(call_and_hang, deadline_s=0.5)
+    gate.set()
 
 
 def test_all_ranks_that_hang_are_named(thread_engines: ml.Engines) -> None:

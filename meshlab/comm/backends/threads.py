@@ -135,6 +135,7 @@ class _PendingCollective(_PendingOp):
     def __init__(self) -> None:
         super().__init__()
         self.entries: dict[int, Call | tuple[int | None, int]] = {}
+        self.first: tuple[int, str] | None = None  # the rank that entered first, and the signature of its calls
         self.children: dict[int | None, ThreadWorld] = {}
 
 
@@ -208,20 +209,23 @@ class ThreadWorld:
             self._check_alive()
             # All calls of a batch are posted before the rank waits for any of them, so their order cannot deadlock.
             pending: list[_PendingOp] = []
+            # All calls of a batch are compared, as with MPI. Otherwise a rank whose batch lacks the last call would
+            # return, and the others would wait for it.
+            own = signature(calls)
             for call in calls:
                 if call.dest is not None:
                     pending.append(self._post(_PendingMessage(rank, call.dest, call, True)))
                 if call.source is not None:
                     pending.append(self._post(_PendingMessage(rank, call.source, call, False)))
                 if not call.collective.peers:
-                    pending.append(self._enter(rank, call))
+                    pending.append(self._enter(rank, call, own))
             self._wait(rank, pending)
 
     def split(self, rank: int, color: int | None, key: int) -> ThreadBackend | None:
         """Create one group per color."""
         with self._changed:
             self._check_alive()
-            collective = self._enter(rank, (color, key))
+            collective = self._enter(rank, (color, key), signature([]))
             self._wait(rank, [collective])
             if color is None:
                 return None
@@ -254,19 +258,17 @@ class ThreadWorld:
         if self._is_aborted:
             raise CommunicatorError("the group was aborted while this rank waited for the others")
 
-    def _enter(self, rank: int, entry: Call | tuple[int | None, int]) -> _PendingCollective:
+    def _enter(self, rank: int, entry: Call | tuple[int | None, int], own: str) -> _PendingCollective:
         # The n-th collective of a rank is matched with the n-th of every other rank, even if the calls differ. So a
         # mismatch is an error as soon as the second rank enters, not a deadlock.
         number = self._n_entered[rank]
         self._n_entered[rank] += 1
         collective = self._collectives.setdefault(number, _PendingCollective())
-        own = _entry_text(entry)
-        for other, other_entry in collective.entries.items():
-            if _entry_text(other_entry) != own:
-                collective.finish(str(mismatch_error(rank, own, other, _entry_text(other_entry))))
-            # One comparison is enough: earlier entries already match each other, or the collective already carries an
-            # error.
-            break
+        if collective.first is None:
+            collective.first = rank, own
+        # One comparison is enough: earlier entries already match each other, or the collective carries an error.
+        elif collective.first[1] != own:
+            collective.finish(str(mismatch_error(rank, own, *collective.first)))
         collective.entries[rank] = entry
         if len(collective.entries) == self.size:
             del self._collectives[number]
@@ -319,7 +321,8 @@ class ThreadWorld:
     def _wait(self, rank: int, pending: Sequence[_PendingOp]) -> None:
         self._waiting[rank] = [op for op in pending if not op.is_done]
         try:
-            while unfinished := [op for op in pending if not op.is_done]:
+            # One failed call fails the batch: the others may never be matched.
+            while (unfinished := [op for op in pending if not op.is_done]) and not any(op.error for op in pending):
                 self._waiting[rank] = unfinished
                 self._raise_on_deadlock(rank)
                 if not all(op.is_done for op in unfinished):

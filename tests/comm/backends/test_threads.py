@@ -49,6 +49,20 @@ def test_mismatched_calls_raise_on_every_rank(thread_engines: ml.Engines, functi
     assert all(word in frame["error"][0] for word in message), frame["error"][0]
 
 
+def test_batches_that_differ_raise_on_every_rank(thread_engines: ml.Engines) -> None:
+    def without_the_last(comm: Any) -> None:
+        with comm.batch() as batch:
+            batch.all_reduce(np.ones(2))
+            if comm.rank:
+                batch.broadcast(np.ones(2))
+
+    errors = thread_engines.run(without_the_last, deadline_s=60, check=False)["error"]
+    assert errors.str.contains(
+        r"ranks disagree: rank 0 of the group calls all_reduce count=2 dtype=float64 op=sum, but "
+        r"rank \d calls all_reduce count=2 dtype=float64 op=sum, broadcast count=2"
+    ).all(), errors.tolist()
+
+
 def to_the_right(comm: Any, **other: Any) -> Any:
     arguments = {"dest": (comm.rank + 1) % 4, "source": (comm.rank - 1) % 4} | other
     return comm.send_recv(np.ones(2), **arguments)
@@ -115,7 +129,9 @@ def test_a_rank_that_never_calls_is_named(thread_engines: ml.Engines) -> None:
 
 
 def test_a_missing_message_is_not_blamed_on_other_ranks(thread_engines: ml.Engines) -> None:
-    with pytest.raises(EngineError, match="rank 1 did not respond within"):
+    with pytest.raises(
+        EngineError, match=r"no progress within 0.3.s while running <lambda>: rank 1 waits in recv of world;"
+    ):
         thread_engines.run(lambda c: c.recv(np.ones(1), 0) if c.rank == 1 else None, deadline_s=0.3)
 
 

@@ -1,0 +1,193 @@
+"""The last call that each rank entered, in memory that the client can read while the rank is blocked."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from meshlab.comm.catalog import CATALOG
+from meshlab.comm.communicator import MESSAGES
+
+__all__ = ["Position", "PositionWriter", "Positions"]
+
+_NAMES = ("", *CATALOG, "batch", "split", MESSAGES)
+_CODES = {name: code for code, name in enumerate(_NAMES)}
+_UNCOUNTED = frozenset([MESSAGES, *(name for name, row in CATALOG.items() if row.peers)])
+
+# Memory of a rank, in words of 8 bytes: the current call, the number of collectives in each communicator, and the names
+# of the communicators. The current call is 256 * slot + code, and negative if the call has returned.
+_SLOTS = 64
+_NAME_BYTES = 48
+_CURRENT, _COUNTS, _NAME = 0, 1, 1 + _SLOTS
+_WORDS = _NAME + _SLOTS * _NAME_BYTES // 8
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The last call that a rank entered.
+
+    Parameters
+    ----------
+    calls : int, default -1
+        Number of collectives that the rank has entered, over all communicators. -1 if it is unknown.
+    group : str, default ""
+        The name of the communicator. Empty if the rank has entered no call.
+    call : str, default ""
+        The name of the collective, or ``"batch"`` or ``"split"``.
+    number : int, default 0
+        The number of the collective in its communicator, from 1. 0 for a message.
+    is_inside : bool, default False
+        True if the call has not returned.
+    """
+
+    calls: int = -1
+    group: str = ""
+    call: str = ""
+    number: int = 0
+    is_inside: bool = False
+    slot: int = field(default=0, repr=False)
+    counts: tuple[int, ...] = field(default=(), repr=False)
+
+    def since(self, before: Position) -> Position:
+        """Return the position with numbers that count from an earlier one."""
+        if min(self.calls, before.calls) < 0:
+            return Position()
+        number = self.number - before.counts[self.slot] if self.number else 0
+        return replace(self, calls=self.calls - before.calls, number=number)
+
+    def __str__(self) -> str:
+        return f"{self.call}{f' (call {self.number})' if self.number else ''} of {self.group}"
+
+
+class Positions:
+    """The positions of all ranks. Ranks in processes and their client map the same file into memory.
+
+    Parameters
+    ----------
+    size : int
+        The number of ranks.
+    path : path, optional
+        The file, which `create_file` has written. Without one, the memory belongs to this process.
+
+    Examples
+    --------
+    >>> positions = Positions(2)
+    >>> monitor = positions.writer(1).monitor("tp_0")
+    >>> monitor.enter(monitor.code("all_reduce"))
+    >>> print(positions.read()[1])
+    all_reduce (call 1) of tp_0
+    """
+
+    def __init__(self, size: int, path: str | Path | None = None) -> None:
+        self.size = size
+        n_bytes = _n_bytes(size)
+        if path is None:
+            memory = memoryview(bytearray(n_bytes))
+        else:
+            with Path(path).open("r+b") as file:
+                memory = memoryview(mmap.mmap(file.fileno(), n_bytes))
+        self._bytes = memory
+        self._words = memory.cast("q")
+
+    @staticmethod
+    def create_file(path: Path, size: int) -> None:
+        """Write the file for a number of ranks."""
+        path.write_bytes(bytes(_n_bytes(size)))
+
+    def writer(self, rank: int) -> PositionWriter:
+        """Return the object with which a rank records its calls."""
+        first = rank * _WORDS
+        return PositionWriter(self._words[first : first + _WORDS], self._bytes[8 * first : 8 * (first + _WORDS)])
+
+    def read(self) -> list[Position]:
+        """Return the positions of all ranks."""
+        # A rank may write at the same time. Its position is then inconsistent, but only blocked ranks are reported.
+        return [self._read(rank * _WORDS) for rank in range(self.size)]
+
+    def _read(self, start: int) -> Position:
+        current = self._words[start + _CURRENT]
+        counts = tuple(self._words[start + _COUNTS : start + _NAME].tolist())
+        slot, code = divmod(abs(current), 256)
+        first = 8 * (start + _NAME) + slot * _NAME_BYTES
+        name = bytes(self._bytes[first : first + _NAME_BYTES]).rstrip(b"\0").decode(errors="replace")
+        call = _NAMES[code]
+        return Position(sum(counts), name, call, 0 if call in _UNCOUNTED else counts[slot], current > 0, slot, counts)
+
+    def abort(self) -> None:
+        """Make ranks that are blocked in NCCL abort."""
+        self._words[-1] = 1
+
+    def should_abort(self) -> bool:
+        """Return whether the client has called `abort`."""
+        return bool(self._words[-1])
+
+
+class PositionWriter:
+    """Records the calls of one rank."""
+
+    def __init__(self, words: memoryview, memory: memoryview) -> None:
+        self.words = words
+        self._memory = memory
+        # The last slot is shared by communicators for which there is no other one.
+        self.free = list(range(_SLOTS - 1))[::-1]
+        self._name(_SLOTS - 1, "another communicator")
+
+    @property
+    def calls(self) -> int:
+        """The number of collectives entered."""
+        return sum(self.words[_COUNTS:_NAME].tolist())
+
+    def monitor(self, group: str) -> _CommunicatorMonitor:
+        """Return the monitor of a new communicator."""
+        slot = self.free.pop() if self.free else _SLOTS - 1
+        if slot != _SLOTS - 1:
+            self._name(slot, group)
+        return _CommunicatorMonitor(self, slot)
+
+    def _name(self, slot: int, group: str) -> None:
+        first = 8 * _NAME + slot * _NAME_BYTES
+        self._memory[first : first + _NAME_BYTES] = group.encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
+
+
+class _CommunicatorMonitor:
+    """Records the calls of one communicator. Implements `meshlab.comm.communicator.Monitor`.
+
+    It runs for every call that a function makes, so it writes only two words, and one more afterwards.
+    """
+
+    def __init__(self, writer: PositionWriter, slot: int) -> None:
+        self._writer = writer
+        self._words = writer.words
+        self._slot = slot
+        self._count = _COUNTS + slot
+
+    def code(self, call: str) -> int:
+        """Return the argument of `enter` and `leave` for a kind of call."""
+        return 256 * self._slot + _CODES[call]
+
+    def enter(self, code: int) -> None:
+        """Record a collective that starts."""
+        words = self._words
+        words[self._count] += 1
+        words[_CURRENT] = code
+
+    def enter_message(self, code: int) -> None:
+        """Record a message that starts. It is not counted, because it involves only two ranks."""
+        self._words[_CURRENT] = code
+
+    def leave(self, code: int) -> None:
+        """Record that a call has returned."""
+        self._words[_CURRENT] = -code
+
+    def child(self, group: str) -> _CommunicatorMonitor:
+        """Return the monitor of a communicator that was split from this one."""
+        return self._writer.monitor(group)
+
+    def __del__(self) -> None:
+        if self._slot != _SLOTS - 1:
+            self._writer.free.append(self._slot)
+
+
+def _n_bytes(size: int) -> int:
+    return 8 * (size * _WORDS + 1)  # the last word is the flag of `abort`
