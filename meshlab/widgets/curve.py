@@ -235,10 +235,9 @@ class Curve(anywidget.AnyWidget):
             [replace(line, name=name) for name, line in known.items()] for known in (self.series, self.previous)
         )
         lines = with_groups(lines)
-        values = np.concatenate(
-            [list(self.references.values()), *(line.value for line in earlier)]
-            + [part.ravel() for line in lines for part in (line.value, line.low, line.high, line.groups)]
-        )
+        parts = [np.array([*self.references.values()], dtype=np.float64), *(line.value for line in earlier)]
+        parts += [part.ravel() for line in lines for part in (line.value, line.low, line.high, line.groups)]
+        values = np.concatenate(parts)
         is_log = self.y_scale == "log"
         values = values[np.isfinite(values) & ((values > 0) | (not is_log))]
         low, high = (values.min(), values.max()) if values.size else (1.0, 1.0)
