@@ -247,7 +247,7 @@ def _members(results: pd.DataFrame) -> npt.NDArray[np.intp]:
     number = np.zeros(len(results), dtype=np.intp)
     for name in _MEMBER:
         codes = results[name].factorize()[0].astype(np.intp) + 1  # 0 for a missing value
-        number = np.unique(number * (codes.max(initial=0) + 1) + codes, return_inverse=True)[1]
+        number = number * (codes.max(initial=0) + 1) + codes
     return number
 
 
