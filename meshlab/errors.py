@@ -16,6 +16,9 @@ A message states what was given and what was expected. Its hint states the fix.
 from __future__ import annotations
 
 import copy
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, Self
 
 __all__ = [
@@ -26,6 +29,7 @@ __all__ = [
     "MeshlabError",
     "ParseError",
     "TopologyError",
+    "did_you_mean",
 ]
 
 
@@ -210,3 +214,45 @@ class EngineError(MeshlabError):
 
 class BenchError(MeshlabError, ValueError):
     """A plan, a run or a table of results is invalid."""
+
+
+def did_you_mean(name: object, known: Iterable[str], *, synonyms: Mapping[str, str] | None = None) -> str:
+    """Return a question that suggests the known name that is most similar to an unknown one.
+
+    Parameters
+    ----------
+    name : object
+        The unknown name.
+    known : iterable of str
+        The known names.
+    synonyms : mapping of str to str, optional
+        Known names by other names for the same thing, in lower case without spaces, hyphens and underscores.
+
+    Returns
+    -------
+    str
+        A part of a message, with a leading space. Empty if no name is similar.
+
+    Examples
+    --------
+    >>> did_you_mean("AllReduce", ["all_reduce", "all_gather"])
+    " (did you mean 'all_reduce'?)"
+    >>> did_you_mean("dgx-h10", ["dgx-a100", "dgx-h100"])
+    " (did you mean 'dgx-h100'?)"
+    >>> did_you_mean("mean", ["sum", "avg"], synonyms={"mean": "avg"})
+    " (did you mean 'avg'?)"
+    >>> did_you_mean("fast", ["sum", "avg"])
+    ''
+    """
+    if not isinstance(name, str):
+        return ""
+    plain = {_plain(one): one for one in known} | dict(synonyms or {})
+    wanted = _plain(name)
+    similar = [one for one in plain if len(wanted) > 2 and one.startswith(wanted)]
+    if len(similar) != 1:
+        similar = get_close_matches(wanted, plain, n=1, cutoff=0.7)
+    return f" (did you mean {plain[similar[0]]!r}?)" if similar else ""
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_.-]+", "", name.lower())

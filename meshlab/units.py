@@ -31,6 +31,8 @@ _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
 
+_DASH = re.compile(rf"({_SIZE.pattern})(?:-|–|\.\.|to)({_SIZE.pattern})", re.IGNORECASE)
+
 _LARGEST_SIZE = 1 << 50
 
 _MOST_SIZES = 4096
@@ -66,6 +68,13 @@ def parse_size(text: str | int) -> int:
     else:
         match = _SIZE.fullmatch(str(text))
         if match is None:
+            dash = _DASH.fullmatch(str(text))
+            if dash is not None:
+                meant = f"{dash[1].strip()}:{dash[4].strip()}"
+                raise ParseError(
+                    f"{str(text)!r} is not a size (did you mean {meant!r}?)",
+                    hint="write first:last for a range of sizes",
+                )
             raise ParseError(
                 f"{str(text)!r} is not a size",
                 hint="write a number of bytes, optionally followed by K, M, G or T, such as 64M",

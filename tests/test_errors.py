@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+import inspect
 import pickle
+import re
+from typing import Any
 
 import pytest
 
-from meshlab import errors
-from meshlab.errors import BenchError, CommunicatorError, EngineError, MeshlabError, ParseError
+from meshlab import DeviceMesh, Plan, errors, example, launch, preset
+from meshlab.comm.catalog import CATALOG, find_collective
+from meshlab.comm.elements import find_dtype, find_op
+from meshlab.errors import BenchError, CommunicatorError, EngineError, MeshlabError, ParseError, did_you_mean
+from meshlab.plots.curves import bandwidth
+from meshlab.units import parse_sizes
 
 
 def test_the_docstring_lists_every_error() -> None:
-    for name in errors.__all__:
+    for name in filter(lambda name: inspect.isclass(getattr(errors, name)), errors.__all__):
         assert issubclass(getattr(errors, name), MeshlabError)
         assert name in (errors.__doc__ or "")
 
@@ -65,3 +72,43 @@ def test_a_replaced_hint_changes_nothing_else(error: MeshlabError) -> None:
     assert replaced.__cause__ is error.__cause__
     assert replaced.summary == f"{error.message}; pass --force"
     assert error.with_hint("").summary == error.message
+
+
+@pytest.mark.parametrize(
+    ("find", "name", "meant"),
+    [
+        *((find_collective, name, "all_reduce") for name in ("allreduce", "AllReduce", "ALL_REDUCE", "all-reduce")),
+        (find_collective, "alltoall", "all_to_all"),
+        (find_dtype, "float", "float32"),
+        (find_dtype, "flaot16", "float16"),
+        (find_dtype, "FP8", "float8_e4m3fn"),
+        (find_op, "mean", "avg"),
+        (find_op, "Sum", "sum"),
+        (preset, "dgx-h10", "dgx-h100"),
+        (preset, "DGX H100", "dgx-h100"),
+        (preset, "gb200", "gb200-nvl72"),
+        (lambda name: Plan("all_reduce", "tp", mode=name), "pipeline", "pipelined"),
+        (lambda name: Plan("all_reduce", "tp", grouping=name), "Alone", "alone"),
+        (lambda name: DeviceMesh("dp=2, tp=2")[name], "TP", "tp"),
+        (lambda name: DeviceMesh("dp=2, tp=2")[name], "wrold", "world"),
+        (lambda name: DeviceMesh("data=2, model=2").transpose("data", name), "modell", "model"),
+        (lambda name: bandwidth(example(), y=name), "busbw", "busbw_gbs"),
+        (lambda name: launch(2, backend=name), "thread", "threads"),
+        (parse_sizes, "1K-16M", "1K:16M"),
+        (parse_sizes, "8, 1 MiB – 2 MiB", "1 MiB:2 MiB"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_a_similar_one(find: Any, name: str, meant: str) -> None:
+    with pytest.raises(MeshlabError, match=rf"\(did you mean {re.escape(repr(meant))}\?\); (choose|write first:last)"):
+        find(name)
+
+
+def test_no_name_is_suggested_if_none_is_similar() -> None:
+    for name in ("fast", "xor", "", 3, None, "a"):
+        assert did_you_mean(name, CATALOG) == ""
+
+
+def test_short_names_of_dtypes_are_accepted() -> None:
+    given = ["half", "fp16", "bf16", "single", "fp32", "double", "fp64"]
+    assert Plan("all_reduce", "tp", dtype=given).dtype == ("float16", "bfloat16", "float32", "float64")
+    assert find_dtype("bf16") == find_dtype("bfloat16")

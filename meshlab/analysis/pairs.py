@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.errors import BenchError
+from meshlab.errors import BenchError, did_you_mean
 from meshlab.frames.store import as_results
 from meshlab.units import format_size
 
@@ -123,8 +123,9 @@ def pair_matrix(
     """
     from pandas import DataFrame
 
-    if value not in ("busbw_gbs", "algbw_gbs", "time_us"):
-        raise BenchError(f"unknown value {value!r}; choose one of busbw_gbs, algbw_gbs, time_us")
+    known = ("busbw_gbs", "algbw_gbs", "time_us")
+    if value not in known:
+        raise BenchError(f"unknown value {value!r}{did_you_mean(value, known)}; choose one of {', '.join(known)}")
     results = as_results(run)
     rows = results[_is_pair(results) & results["collective"].eq(collective).fillna(value=False)]
     rows = rows[rows["axis"] == (rows["axis"].iloc[0] if axis is None and len(rows) else axis)]

@@ -74,7 +74,7 @@ def bench(
         Message sizes in bytes: a range of powers of two such as ``"1K:64M"``, or a list such as ``"1M, 25M, 40M"``. For
         gather-like collectives this is the total size.
     dtype : str or sequence of str, default "float32"
-        Element types, by their NumPy names.
+        Element types, by their NumPy names or short names such as ``"bf16"``.
     op : str, ReduceOp, or sequence of these, default "sum"
         Reduce operations, for example ``"max"`` or ``"pre_mul_sum(0.5)"``.
     mode : str or sequence of str, default "pipelined"

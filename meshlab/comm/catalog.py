@@ -13,7 +13,7 @@ from typing import Literal
 
 from meshlab.comm import correctness
 from meshlab.comm.correctness import Case, Expected, Index
-from meshlab.errors import CommunicatorError
+from meshlab.errors import CommunicatorError, did_you_mean
 
 __all__ = ["CATALOG", "Collective", "Direction", "find_collective"]
 
@@ -258,4 +258,6 @@ def find_collective(name: str) -> Collective:
     try:
         return CATALOG[name]
     except (KeyError, TypeError):
-        raise CommunicatorError(f"unknown collective {name!r}; choose one of {', '.join(CATALOG)}") from None
+        raise CommunicatorError(
+            f"unknown collective {name!r}{did_you_mean(name, CATALOG)}; choose one of {', '.join(CATALOG)}"
+        ) from None

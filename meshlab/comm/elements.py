@@ -26,7 +26,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.errors import CommunicatorError
+from meshlab.errors import CommunicatorError, did_you_mean
 
 __all__ = [
     "DTYPES",
@@ -58,9 +58,48 @@ DTYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
 
 _KNOWN = {dtype: dtype for dtype in DTYPES.values()}
 
+# Names that mean the same in numpy, torch and nccl-tests. "float" and "int" are not among them: they have 64 bits in
+# numpy, and 32 bits in torch.
+_SHORT = {
+    "half": "float16",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "single": "float32",
+    "fp32": "float32",
+    "double": "float64",
+    "fp64": "float64",
+}
+
+_DTYPE_SYNONYMS = {
+    **_SHORT,
+    "float": "float32",
+    "int": "int32",
+    "long": "int64",
+    "byte": "uint8",
+    "fp8": "float8_e4m3fn",
+    "float8": "float8_e4m3fn",
+    "e4m3": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+    "fp8e4m3": "float8_e4m3fn",
+    "fp8e5m2": "float8_e5m2",
+}
+
+_OP_SYNONYMS = {
+    "mean": "avg",
+    "average": "avg",
+    "add": "sum",
+    "mul": "prod",
+    "product": "prod",
+    "minimum": "min",
+    "maximum": "max",
+    "premulsum": "pre_mul_sum(0.5)",
+}
+
 
 def find_dtype(name: Any) -> np.dtype[Any]:
     """Return the element type for a name, a numpy dtype or a numpy scalar type.
+
+    The short names half, single, double, fp16, bf16, fp32 and fp64 are accepted too.
 
     Raises
     ------
@@ -69,15 +108,20 @@ def find_dtype(name: Any) -> np.dtype[Any]:
 
     Examples
     --------
-    >>> find_dtype("bfloat16").itemsize, find_dtype(np.float32).name
-    (2, 'float32')
+    >>> find_dtype("bf16").name, find_dtype(np.float32).name
+    ('bfloat16', 'float32')
     """
     try:
-        known = DTYPES.get(name) if isinstance(name, str) else _KNOWN.get(name) or _KNOWN.get(np.dtype(name))
+        known = (
+            DTYPES.get(_SHORT.get(name, name))
+            if isinstance(name, str)
+            else _KNOWN.get(name) or _KNOWN.get(np.dtype(name))
+        )
     except TypeError:
         known = None
     if known is None:
-        raise CommunicatorError(f"unknown dtype {name!r}; choose one of {', '.join(DTYPES)}")
+        similar = did_you_mean(name, DTYPES, synonyms=_DTYPE_SYNONYMS)
+        raise CommunicatorError(f"unknown dtype {name!r}{similar}; choose one of {', '.join(DTYPES)}")
     return known
 
 
@@ -196,7 +240,8 @@ def find_op(name: str | ReduceOp) -> ReduceOp:
     if op is None and isinstance(name, str) and (match := _WITH_SCALAR.fullmatch(name)):
         op = pre_mul_sum(_number(match[1]))
     if op is None:
-        raise CommunicatorError(f"unknown reduce operation {name!r}; choose one of {', '.join(OPS)}")
+        similar = did_you_mean(name, OPS, synonyms=_OP_SYNONYMS)
+        raise CommunicatorError(f"unknown reduce operation {name!r}{similar}; choose one of {', '.join(OPS)}")
     if op.name == "pre_mul_sum" and op.scalar is None:
         raise CommunicatorError(
             "pre_mul_sum needs a scalar; pass op=pre_mul_sum(0.5), or the string 'pre_mul_sum(0.5)'"

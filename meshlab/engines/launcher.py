@@ -7,7 +7,7 @@ from typing import Any
 
 from meshlab.engines.engines import Engines
 from meshlab.engines.rounds import RankSet
-from meshlab.errors import EngineError
+from meshlab.errors import EngineError, did_you_mean
 
 __all__ = ["attach", "count_gpus", "launch"]
 
@@ -63,7 +63,8 @@ def launch(
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise EngineError(f"n must be a positive integer, not {n!r}", hint="pass the number of ranks to launch()")
     if backend not in ("auto", "nccl", "mpi", "threads"):
-        raise EngineError(f"unknown backend {backend!r}", hint="choose one of auto, nccl, mpi and threads")
+        similar = did_you_mean(backend, ("auto", "nccl", "mpi", "threads"), synonyms={"thread": "threads"})
+        raise EngineError(f"unknown backend {backend!r}{similar}", hint="choose one of auto, nccl, mpi and threads")
     if devices is not None and len(devices) != n:
         raise EngineError(f"devices has {len(devices)} entries, but there are {n} ranks", hint="pass one per rank")
     if backend == "auto":

@@ -14,7 +14,7 @@ import numpy as np
 from meshlab.comm.backend import MODES, Mode
 from meshlab.comm.catalog import CATALOG, find_collective
 from meshlab.comm.elements import ReduceOp, find_dtype, find_op
-from meshlab.errors import BenchError
+from meshlab.errors import BenchError, did_you_mean
 from meshlab.mesh.groups import Groups
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.units import format_size, parse_sizes
@@ -643,7 +643,7 @@ class Plan:
 def _check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in known:
-            raise BenchError(f"unknown {what} {name!r}; choose one of {', '.join(known)}")
+            raise BenchError(f"unknown {what} {name!r}{did_you_mean(name, known)}; choose one of {', '.join(known)}")
 
 
 def _several(value: Any) -> tuple[Any, ...]:

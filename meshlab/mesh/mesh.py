@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.errors import MeshError
+from meshlab.errors import MeshError, did_you_mean
 from meshlab.mesh.axes import (
     WORLD,
     AxesLike,
@@ -473,7 +473,10 @@ class DeviceMesh:
         for index, axis in enumerate(self.axes):
             if axis.name == name:
                 return index
-        raise MeshError(f"unknown axis {short(name)}", hint=f"choose one of {', '.join(self.axis_names)}")
+        raise MeshError(
+            f"unknown axis {short(name)}{did_you_mean(name, self.axis_names)}",
+            hint=f"choose one of {', '.join(self.axis_names)}",
+        )
 
     def _axis_indices(self, names: Sequence[str]) -> tuple[int, ...]:
         if not names:
@@ -587,9 +590,13 @@ class DeviceMesh:
         known = [WORLD, *(_names_range(self[axis]) for axis in self.axis_names)]
         known += [group.name for group in self.custom_groups]
         raise MeshError(
-            f"unknown axis or group {short(name)}",
+            f"unknown axis or group {short(name)}{did_you_mean(name, self._axes_and_groups())}",
             hint=f"choose one of the axes {', '.join(self.axis_names)} or of the groups {', '.join(known)}",
         )
+
+    def _axes_and_groups(self) -> list[str]:
+        """Return the names of the axes and custom groups, and WORLD."""
+        return [*self.axis_names, WORLD, *(group.name for group in self.custom_groups)]
 
     @property
     def creation_order(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.errors import BenchError
+from meshlab.errors import BenchError, did_you_mean
 from meshlab.frames.labels import title_parts
 from meshlab.frames.rundata import RunData
 from meshlab.frames.store import as_results
@@ -126,7 +126,8 @@ def bandwidth(
     ('bus bandwidth (GB/s)', 'message size')
     """
     if y not in _BANDWIDTHS:
-        raise BenchError(f"y={y!r} is not a bandwidth column; choose {' or '.join(_BANDWIDTHS)}")
+        similar = did_you_mean(y, _BANDWIDTHS, synonyms={"busbw": "busbw_gbs", "algbw": "algbw_gbs"})
+        raise BenchError(f"y={y!r} is not a bandwidth column{similar}; choose {' or '.join(_BANDWIDTHS)}")
     results = as_results(run)
     lines, earlier = with_groups(lines_of(results, y)), [] if previous is None else lines_of(as_results(previous), y)
     ax = _axes(ax)

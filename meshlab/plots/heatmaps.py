@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.analysis.pairs import SLOW, pair_matrix
-from meshlab.errors import BenchError, TopologyError
+from meshlab.errors import BenchError, TopologyError, did_you_mean
 from meshlab.plots.style import QUANTITY, WRONG, axes_size, room_right, set_title, text_colors, text_width
 from meshlab.topology.model.cluster import Cluster, link_codes
 from meshlab.topology.model.hardware import Node
@@ -271,7 +271,8 @@ def _cells(run: Any, choice: dict[str, Any]) -> pd.DataFrame:
 
     unknown = [name for name in choice if name not in _CHOICES]
     if unknown:
-        raise BenchError(f"unknown argument {unknown[0]!r}; choose one of {', '.join(_CHOICES)}")
+        similar = did_you_mean(unknown[0], _CHOICES)
+        raise BenchError(f"unknown argument {unknown[0]!r}{similar}; choose one of {', '.join(_CHOICES)}")
     if not isinstance(run, pd.DataFrame) or "collective" in run:
         return pair_matrix(run, **choice)
     if choice:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.errors import BenchError
+from meshlab.errors import BenchError, did_you_mean
 from meshlab.frames.labels import LABELLED, axis_label, is_wrong, value_label
 from meshlab.frames.schema import require_columns
 from meshlab.units import SEPARATOR
@@ -226,7 +226,11 @@ def lines_of(results: pd.DataFrame, quantity: Quantity, *, names: Mapping[Key, s
         If a column is missing, or `quantity` is not one of the three.
     """
     if quantity not in get_args(Quantity):
-        raise BenchError(f"unknown quantity {quantity!r}; choose one of {', '.join(get_args(Quantity))}")
+        known = get_args(Quantity)
+        similar = did_you_mean(
+            quantity, known, synonyms={"busbw": "busbw_gbs", "algbw": "algbw_gbs", "time": "time_us"}
+        )
+        raise BenchError(f"unknown quantity {quantity!r}{similar}; choose one of {', '.join(known)}")
     require_columns(results, _NEEDED)
     rows_by_key = _rows_by_key(results)
     names = line_names(rows_by_key) if names is None else names

@@ -150,7 +150,11 @@ def test_nan_is_always_wrong() -> None:
     ("find", "name", "message"),
     [
         (find_collective, "sum", "unknown collective 'sum'; choose one of all_reduce, all_gather"),
-        (find_dtype, "float33", "unknown dtype 'float33'; choose one of float32, float64"),
+        (
+            find_dtype,
+            "float33",
+            r"unknown dtype 'float33' \(did you mean 'float32'\?\); choose one of float32, float64",
+        ),
         (find_dtype, np.dtype(">f4"), r"unknown dtype dtype\('>f4'\)"),
         (find_dtype, bool, "unknown dtype <class 'bool'>"),
         (find_op, "xor", "unknown reduce operation 'xor'; choose one of sum, prod, min, max, avg, pre_mul_sum"),

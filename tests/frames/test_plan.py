@@ -74,7 +74,7 @@ def test_an_operation_with_a_scalar_keeps_it() -> None:
         (
             {"collective": "all_reduced"},
             CommunicatorError,
-            "unknown collective 'all_reduced'; choose one of all_reduce",
+            r"unknown collective 'all_reduced' \(did you mean 'all_reduce'\?\); choose one of all_reduce",
         ),
         ({"dtype": "float33"}, CommunicatorError, "unknown dtype 'float33'"),
         ({"op": "xor"}, CommunicatorError, "unknown reduce operation 'xor'"),

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from meshlab.errors import TopologyError
+from meshlab.errors import TopologyError, did_you_mean
 from meshlab.topology.model.cluster import MOST_NODES, Cluster, Level, check_taper
 from meshlab.topology.model.hardware import Nic, Node, Numa, count_cpus
 from meshlab.topology.model.products import find_product
@@ -377,7 +377,7 @@ def find_preset(name: str) -> Preset:
     if not isinstance(name, str) or name not in PRESETS:
         shown = repr(name)
         raise TopologyError(
-            f"unknown preset {shown if len(shown) <= 60 else f'{shown[:60]}…'}",
+            f"unknown preset {shown if len(shown) <= 60 else f'{shown[:60]}…'}{did_you_mean(name, PRESETS)}",
             hint=f"choose one of {', '.join(PRESETS)}, or read a file with ml.topology.read()",
         )
     return PRESETS[name]
