@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from meshlab.analysis.launches import student_p
 from meshlab.errors import BenchError
-from meshlab.frames.schema import STEP, with_step_columns
+from meshlab.frames.schema import STEP, plain_key, with_step_columns
 from meshlab.frames.statistics import find_modes, spike_limit
 from meshlab.frames.store import as_frames
 
@@ -106,13 +105,13 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
     functions = set(results.loc[results["size_bytes"].isna(), "step"].dropna())
     fastest = _fastest(used[~used["step"].isin(functions)])
     known = {
-        _plain_key(key): (str(collective), bool(pd.isna(size)), float(time_us), float(alignment_us))
+        plain_key(key): (str(collective), bool(pd.isna(size)), float(time_us), float(alignment_us))
         for *key, collective, size, time_us, alignment_us in results[
             [*STEP, "collective", "size_bytes", "time_us", "alignment_us"]
         ].itertuples(index=False, name=None)
     }
     parts = {
-        _plain_key(key): part
+        plain_key(key): part
         for key, part in used.groupby(list(STEP), sort=False, dropna=False)
         if len(part["rank"].unique()) > 1
     }
@@ -128,7 +127,7 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
         elsewhere = [spread for other, spread in spreads[key[:_N_SHARED]].items() if other != key]
         least = _LEAST_SHARE * time_us
         if not is_function:
-            least = np.fmax(least, fastest.get(_plain_key(part[_LOAD].iloc[0]), 0.0))
+            least = np.fmax(least, fastest.get(plain_key(part[_LOAD].iloc[0]), 0.0))
         for position, rank in enumerate(starts[key].columns):
             others = np.delete(offsets, position, axis=1)
             lateness = offsets[:, position] - np.median(others, axis=1)
@@ -212,13 +211,6 @@ def _frames(run: Any, results: pd.DataFrame | None) -> tuple[pd.DataFrame, pd.Da
     return frames.results, frames.samples
 
 
-def _plain_key(key: Iterable[Any]) -> tuple[Any, ...]:
-    """Replace missing values by None, because NA and NaN are not equal to themselves and cannot be part of a key."""
-    import pandas as pd
-
-    return tuple(None if value is pd.NA or value != value else value for value in key)
-
-
 def _fastest(samples: pd.DataFrame) -> dict[tuple[Any, ...], float]:
     """Return the time of each group's fastest collective, in µs, by the columns `_LOAD`."""
     # Barriers have a different exit skew when groups run alone, together, or next to another axis, and between the two
@@ -228,7 +220,7 @@ def _fastest(samples: pd.DataFrame) -> dict[tuple[Any, ...], float]:
     least_waiting = samples.groupby([*keys, "batch"], dropna=False, as_index=False)["time_us"].min()
     medians = least_waiting.groupby(keys, dropna=False, as_index=False)["time_us"].median()
     best = medians.groupby(_LOAD, dropna=False, as_index=False)["time_us"].min()
-    return {_plain_key(key): float(time) for *key, time in best.itertuples(index=False, name=None)}
+    return {plain_key(key): float(time) for *key, time in best.itertuples(index=False, name=None)}
 
 
 def find_spikes(run: Any, results: pd.DataFrame | None = None) -> pd.DataFrame:

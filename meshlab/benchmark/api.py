@@ -87,10 +87,12 @@ def bench(
         The root, as a rank of the group, for collectives that have one.
     grouping : str or sequence of str, default "together"
         The ranks that are active at the same time: ``"together"`` (all groups of an axis), ``"alone"`` (one group at a
-        time), ``"pairs"`` (every two ranks of a group, with ``"send"`` or ``"send_recv"``).
+        time), ``"pairs"`` (every two ranks of a group, with ``"send"`` or ``"send_recv"``). With both ``"together"``
+        and ``"alone"``, the two take turns in blocks of batches, so that a drift affects both of them.
     concurrent : mapping of str to str, optional
         Collectives that other axes run at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size and
-        mode. Both collectives are also measured in isolation. Not supported with nccl.
+        mode. Both collectives are also measured in isolation, in turns with the concurrent axes. Not supported with
+        nccl.
     launches : int, default 1
         Number of repetitions of the plan, each on new ranks: the variation between launches is part of every
         comparison. Ranks that another process started only get new communicators.

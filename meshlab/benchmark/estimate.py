@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.comm.catalog import CATALOG
-from meshlab.frames.plan import SLOW_STEP_S
+from meshlab.frames.plan import SLOW_STEP_S, n_blocks, turns
 from meshlab.frames.statistics import FEWEST_FOR_INTERVAL
 from meshlab.frames.store import as_results
 from meshlab.mesh.mesh import DeviceMesh
@@ -28,6 +28,7 @@ __all__ = ["RATES", "Estimate", "Rates", "estimate_plan", "seconds_per_step"]
 _ROUND_S = 0.015  # sending a step to all ranks and receiving their samples
 _CHECK_S_PER_ELEMENT = 25e-9  # computing the input of one rank on the host, for the expected result
 _FUNCTION_US = 1000.0  # a guess: the duration of a function is unknown before it runs
+_BATCHES_PER_BLOCK = 7  # that are warm-up: three probes, two batches, and one at each end of a chunk
 _MARGIN = 1.3  # batches that are marked as warm-up, and steps that need more than the minimum to be precise
 
 
@@ -134,6 +135,7 @@ def seconds_per_step(
     rates = RATES.get(backend, RATES["mpi"])
     known = _Known(results)
     seconds = np.zeros((len(steps), 2))
+    in_blocks = {step.index for group in turns(steps) if len(group) > 1 for step in group}
     for row, step in zip(seconds, steps, strict=True):
         if not _fits(step, room_bytes):
             continue
@@ -144,7 +146,9 @@ def seconds_per_step(
             sampling_s = _sampling_s(call_us, part.mode, plan.sampling, rates)
             if part.size_bytes is None:  # a function may turn out to be slow
                 sampling_s[1] = max(sampling_s[1], SLOW_STEP_S)
-            row += times * (sampling_s + _ROUND_S)
+            blocks = n_blocks(plan.sampling) if step.index in in_blocks else 1
+            batch_s = _batch_s(call_us, part.mode, plan.sampling, rates)
+            row += times * (sampling_s + blocks * _ROUND_S + (blocks - 1) * _BATCHES_PER_BLOCK * batch_s)
             if plan.check and part.count is not None:
                 row += times * _CHECK_S_PER_ELEMENT * _checked(part)
     return seconds
@@ -173,14 +177,19 @@ def _checked(step: Step) -> int:
 
 def _sampling_s(call_us: float, mode: str, sampling: Sampling, rates: Rates) -> npt.NDArray[np.float64]:
     """Return the expected and the maximum duration of the sampling of one step, in seconds. See `take_batches`."""
-    calls = 1.0 if mode == "isolated" else min(max(1.0, sampling.batch_us / call_us), sampling.max_calls)
-    batch_s = (calls * call_us + 2 * rates.latency_us) / 1e6  # two latencies for the barrier before a batch
+    batch_s = _batch_s(call_us, mode, sampling, rates)
     fewest_s = FEWEST_FOR_INTERVAL * batch_s
     expected = max(fewest_s, min(_MARGIN * sampling.min_batches * batch_s, sampling.max_s))
     # The ranks check the time after every chunk of half of min_batches, so a step may exceed max_s by one chunk.
     chunk_s = batch_s * sampling.min_batches / 2
     maximum = max(fewest_s, min(sampling.max_batches * batch_s, sampling.max_s + chunk_s))
     return sampling.warmup_batches * batch_s + np.array([expected, max(expected, maximum)])
+
+
+def _batch_s(call_us: float, mode: str, sampling: Sampling, rates: Rates) -> float:
+    """Return the duration of a batch, in seconds."""
+    calls = 1.0 if mode == "isolated" else min(max(1.0, sampling.batch_us / call_us), sampling.max_calls)
+    return (calls * call_us + 2 * rates.latency_us) / 1e6  # two latencies for the barrier before a batch
 
 
 class _Known:

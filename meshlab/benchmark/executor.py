@@ -17,8 +17,10 @@ from meshlab.benchmark.on_ranks.environment import describe_rank, sample_rank
 from meshlab.benchmark.on_ranks.sampling import Floats
 from meshlab.benchmark.on_ranks.timing import (
     Measured,
+    join_blocks,
     measure_concurrent,
     measure_function,
+    measure_function_alone,
     measure_pair,
     measure_step,
     measure_together,
@@ -27,7 +29,7 @@ from meshlab.engines.engines import Lease
 from meshlab.engines.memory import USABLE
 from meshlab.engines.rounds import Reply
 from meshlab.errors import BenchError, EngineError, MeshlabError
-from meshlab.frames.plan import Step
+from meshlab.frames.plan import Step, n_blocks, turns
 from meshlab.frames.rundata import Columns, Progress, Row, RunData, State
 from meshlab.frames.schema import DEVICES
 from meshlab.frames.statistics import FEWEST_FOR_SHAPE, find_modes, relative_trend, summarise
@@ -127,7 +129,8 @@ class Executor:
         self._left_s = data.plan.launches * float(seconds.sum())
         self._measured_s = self._spent_s = 0.0
         self._began = time.monotonic() - data.elapsed_s
-        self._since = time.monotonic()
+        self._turns = {step.index: group for group in turns(data.steps) for step in group}
+        self._measured: set[tuple[int, int]] = set()
         for _, index in known:
             self._count(index)
 
@@ -216,61 +219,115 @@ class Executor:
     # -- one step ------------------------------------------------------------------------------------------------------
 
     def _run_step(self, lease: Lease, launch: int, step: Step) -> None:
-        data = self._data
-        too_large = self._too_large(step)
-        if too_large:
-            data.note(f"skipped {step}: {too_large}")
-            self._add_without_times(launch, step, "skipped", too_large)
+        """Measure a step, and its alternatives in turns with it, unless it was measured with one of them before."""
+        if (launch, step.index) in self._measured:
             return
-        self._current, self._since = step, time.monotonic()
-        lease.task = f"step {data.n_done + 1} of {self._total}: {step}"
-        self._on_change()
-        # An EngineError is about the engines, for example a dead rank, and ends the run. Errors that ranks raised are
-        # in their replies, and only fail the step: the next one may be smaller, or a different function.
-        try:
-            replies = self._measure(lease, step)
-        except EngineError as error:
-            self._add_without_times(launch, step, "cancelled" if self._n_cancels() else "failed", error.summary)
-            raise
-        failed = [reply for reply in replies if reply.error is not None]
-        if failed:
-            reason = f"rank {failed[0].rank}: {failed[0].error}"
-            data.note(f"step {step.index + 1}, {step}: {reason}")
-            self._add_without_times(launch, step, "cancelled" if failed[0].is_interrupt else "failed", reason)
-        else:
-            self._add(launch, step, {reply.rank: reply.value for reply in replies})
+        # A run that is resumed has measured either all alternatives or none, see `Run`.
+        steps = self._turns[step.index]
+        self._measured |= {(launch, one.index) for one in steps}
+        runnable: list[Step] = []
+        for one in steps:
+            too_large = self._too_large(one)
+            if too_large:
+                self._data.note(f"skipped {one}: {too_large}")
+                self._add_without_times(launch, one, "skipped", too_large)
+            else:
+                runnable.append(one)
+        if runnable:
+            self._run_turns(lease, launch, runnable, 1 if len(runnable) == 1 else n_blocks(self._data.plan.sampling))
 
-    def _measure(self, lease: Lease, step: Step) -> list[Reply]:
+    def _run_turns(self, lease: Lease, launch: int, steps: Sequence[Step], n: int) -> None:
+        """Measure steps in `n` blocks each. The steps take turns, so that a drift affects all of them equally."""
+        blocks: dict[Step, list[Mapping[int, Any]]] = {step: [] for step in steps}
+        spent_s = dict.fromkeys(steps, 0.0)
+        is_interrupted = False
+        for block in range(n):
+            # In reverse order in every second round: a drift within a round then favours each step equally often.
+            for step in list(blocks)[:: -1 if block % 2 else 1]:
+                if is_interrupted or (block and self._n_cancels()):
+                    break
+                began = time.monotonic()
+                self._current = step
+                lease.task = f"step {self._data.n_done + 1} of {self._total}: {step}"
+                self._on_change()
+                # An EngineError is about the engines, for example a dead rank, and ends the run. Errors that ranks
+                # raised are in their replies, and only fail the step: the next one may be smaller, or a different
+                # function.
+                try:
+                    replies = self._measure(lease, step, block, n)
+                except EngineError as error:
+                    self._add_without_times(launch, step, "cancelled" if self._n_cancels() else "failed", error.summary)
+                    del blocks[step]
+                    self._add_blocks(launch, blocks, spent_s, is_in_blocks=n > 1)
+                    raise
+                spent_s[step] += time.monotonic() - began
+                failed = [reply for reply in replies if reply.error is not None]
+                if failed:
+                    reason = f"rank {failed[0].rank}: {failed[0].error}"
+                    self._data.note(f"step {step.index + 1}, {step}: {reason}")
+                    is_interrupted = failed[0].is_interrupt
+                    self._add_without_times(launch, step, "cancelled" if is_interrupted else "failed", reason)
+                    del blocks[step]
+                else:
+                    blocks[step].append({reply.rank: reply.value for reply in replies})
+        self._add_blocks(launch, blocks, spent_s, is_in_blocks=n > 1)
+
+    def _add_blocks(
+        self,
+        launch: int,
+        blocks: Mapping[Step, Sequence[Mapping[int, Any]]],
+        spent_s: Mapping[Step, float],
+        *,
+        is_in_blocks: bool,
+    ) -> None:
+        """Add the steps that have blocks. A cancelled run has fewer of them."""
+        for step, values in blocks.items():
+            if values:
+                self._add(launch, step, values, spent_s[step], is_in_blocks=is_in_blocks)
+
+    def _measure(self, lease: Lease, step: Step, block: int, n: int) -> list[Reply]:
+        """Measure one of `n` blocks of a step."""
         plan, mesh = self._data.plan, self._data.mesh
         call = partial(lease.call, mesh=mesh, axis=step.axis, deadline_s=self._deadline_s)
-        arguments: tuple[Any, ...] = (step, plan.sampling, plan.check)
-        if step.concurrent is not None:
-            return call(measure_concurrent, arguments=arguments, also=(step.concurrent.axis,))
+        arguments: tuple[Any, ...] = (step, plan.sampling, plan.check and not block)
         if step.grouping == "pairs":
             return call(measure_pair, arguments=arguments)
+        arguments += (n,)
+        if step.concurrent is not None:
+            return call(measure_concurrent, arguments=arguments, also=(step.concurrent.axis,))
         groups = mesh[step.axis]
+        own = plan.functions.get(step.collective)
         if step.grouping == "alone":
-            return [reply for group in groups for reply in call(measure_step, arguments=arguments, ranks=group.ranks)]
+            one_group: Callable[..., Measured] = measure_step
+            if own is not None:
+                one_group, arguments = partial(measure_function_alone, function=own), (step, plan.sampling, n)
+            return [reply for group in groups for reply in call(one_group, arguments=arguments, ranks=group.ranks)]
         # Several groups stop at the same batch, so they vote over the world, which is possible because every rank is in
         # one of them. A single custom group may not contain all ranks: the others would be missing in such a vote.
         everyone, array = (WORLD, groups.array) if len(groups) > 1 else (step.axis, np.arange(groups.size)[None])
-        own = plan.functions.get(step.collective)
         if own is None:
             return call(measure_together, arguments=(*arguments, array), also=(everyone,))
         measure = partial(measure_function, function=own)
-        return call(measure, arguments=(step, plan.sampling, array), also=(everyone,))
+        return call(measure, arguments=(step, plan.sampling, n, array), also=(everyone,))
 
-    def _add(self, launch: int, step: Step, values: Mapping[int, Any]) -> None:
+    def _add(
+        self, launch: int, step: Step, blocks: Sequence[Mapping[int, Any]], spent_s: float, *, is_in_blocks: bool
+    ) -> None:
+        """Add the rows and samples of a step, from what each rank returned for each block."""
         rows, samples = [], []
         for number, part in enumerate(step.parts):
-            measured: dict[int, Measured] = (
-                {rank: value[number] for rank, value in values.items()} if step.concurrent is not None else dict(values)
-            )
+            by_rank: dict[int, list[Any]] = {
+                rank: [block[rank] if step.concurrent is None else block[rank][number] for block in blocks]
+                for rank in blocks[0]
+            }
+            measured: dict[int, Measured] = {
+                rank: join_blocks(values) if is_in_blocks else values[0] for rank, values in by_rank.items()
+            }
             groups = part.measured_groups(self._data.mesh[part.axis])
             rows += rows_of_step(part, groups, measured, self._hosts)
             samples += samples_of_step(part, groups, measured, self._hosts)
         self._data.add(rows, samples, launch=launch, process_set=self._process_set)
-        self._spent_s += time.monotonic() - self._since
+        self._spent_s += spent_s
         self._measured_s += float(self._seconds[step.index])
         self._count(step.index)
         self._on_change()
@@ -536,6 +593,7 @@ def samples_of_step(
                     **{key: np.full(n, value, dtype=object) for key, value in _group_columns(group).items()},
                     "rank": np.full(n, rank),
                     "batch": np.arange(n),
+                    "block": np.full(n, None, dtype=object) if part.block is None else part.block.astype(object),
                     "calls": batches.calls,
                     "time_us": batches.time_us,
                     "host_us": batches.host_us,

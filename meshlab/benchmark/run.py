@@ -20,7 +20,7 @@ from meshlab.benchmark.executor import Executor
 from meshlab.engines.engines import Engines, Lease
 from meshlab.engines.memory import local_buffer_bytes
 from meshlab.errors import BenchError
-from meshlab.frames.plan import Plan, Step
+from meshlab.frames.plan import Plan, Step, turns
 from meshlab.frames.rundata import Progress, RunData, columns_of_samples, rows_of_results
 from meshlab.mesh.mesh import DeviceMesh
 
@@ -122,6 +122,13 @@ class Run(RunData):
             for launch, step in is_kept.index[is_kept]
             if step in indices and launch < self.plan.launches
         }
+        # Alternatives are compared block by block, so all of them are from the same measurement.
+        new = {(launch, indices[step]): (launch, step) for launch, step in done}
+        for launch in range(self.plan.launches):
+            for group in turns(self.steps):
+                keys = [(launch, step.index) for step in group]
+                if not all(key in new for key in keys):
+                    done -= {new[key] for key in keys if key in new}
         for frame in (results, samples):
             frame.attrs = {}
         results, samples = (

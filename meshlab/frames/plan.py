@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from meshlab.comm.backend import MODES, Mode
 from meshlab.comm.catalog import CATALOG, find_collective
 from meshlab.comm.elements import ReduceOp, find_dtype, find_op
 from meshlab.errors import BenchError, did_you_mean
+from meshlab.frames.statistics import FEWEST_FOR_INTERVAL
 from meshlab.mesh.groups import Groups
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.units import format_size, parse_sizes
@@ -34,9 +36,12 @@ __all__ = [
     "Plan",
     "Sampling",
     "Step",
+    "block_sampling",
     "expand_steps",
+    "n_blocks",
     "n_rounds",
     "pairs_of_round",
+    "turns",
 ]
 
 
@@ -224,8 +229,8 @@ def _points(plan: Plan, mesh: DeviceMesh) -> Iterator[Step]:
                 names, plan.dtype, plan.op, plan.mode, plan.in_place, plan.sizes
             ):
                 if name in plan.functions:
-                    if grouping == "together":
-                        yield _function(name, axis, n, mode)
+                    if grouping != "pairs":
+                        yield replace(_function(name, axis, n, mode), grouping=grouping)
                     continue
                 if in_place and (grouping == "pairs" or not find_collective(name).in_place):
                     continue
@@ -234,6 +239,51 @@ def _points(plan: Plan, mesh: DeviceMesh) -> Iterator[Step]:
                 yield replace(step, grouping=grouping, number=number)
                 if grouping == "together":
                     yield from _with_concurrent(plan, mesh, step, point)
+
+
+def turns(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
+    """Group the steps that are alternatives of one another, and therefore measured in turns.
+
+    These are the groups of an axis together and alone, and concurrent axes with each of them in isolation. A step
+    without alternatives is a group of its own.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+        The steps of a plan.
+
+    Returns
+    -------
+    list of tuple of Step
+        Each step once, in the order of the first step of each group.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> steps = ml.Plan("all_reduce", "tp", sizes="1K, 4K", grouping="together, alone").steps("dp=2, tp=2")
+    >>> [[step.index for step in group] for group in turns(steps)]
+    [[0, 2], [1, 3]]
+    """
+    groups: dict[Step, list[Step]] = {}
+    for step in steps:
+        # A concurrent step joins the groups of its two axes, which may have been separate until then.
+        joined: list[Step] = []
+        baselines = {_baseline(part) for part in step.parts}
+        for group in {id(group): group for one in baselines if (group := groups.get(one)) is not None}.values():
+            joined += group
+        joined.append(step)
+        groups |= dict.fromkeys((*baselines, *(_baseline(part) for one in joined for part in one.parts)), joined)
+    found = {id(group): tuple(sorted(group, key=lambda step: step.index)) for group in groups.values()}
+    return sorted(found.values(), key=lambda group: group[0].index)
+
+
+def _baseline(step: Step) -> Step:
+    """Return the step with which its alternatives are compared. Pairs have no alternatives."""
+    if step.grouping == "pairs":
+        return step
+    return replace(
+        step, index=0, grouping="together", concurrent_axis=None, concurrent_collective=None, concurrent=None
+    )
 
 
 def _check_concurrent(plan: Plan, mesh: DeviceMesh) -> None:
@@ -293,7 +343,6 @@ def _point(
 
 def _with_concurrent(plan: Plan, mesh: DeviceMesh, step: Step, point: Sequence[object]) -> Iterator[Step]:
     """Yield the other axis in isolation, and then both axes at the same time."""
-    # The baselines directly precede the concurrent step, so that a drift of the clocks affects all three equally.
     dtype, op, mode, in_place, size = point
     for axis, name in plan.concurrent:
         if axis == step.axis:
@@ -373,6 +422,26 @@ class Sampling:
             raise BenchError(f"warmup_batches={self.warmup_batches} must not be negative")
 
 
+_BLOCKS = FEWEST_FOR_INTERVAL  # an interval over the blocks needs as many of them as any other
+
+
+def n_blocks(sampling: Sampling) -> int:
+    """Return the number of blocks into which the batches of a step with alternatives are divided."""
+    return min(_BLOCKS, sampling.max_batches)
+
+
+def block_sampling(sampling: Sampling, n: int) -> Sampling:
+    """Return the sampling of one of `n` blocks, which together take about as long as one step."""
+    if n == 1:
+        return sampling
+    return replace(
+        sampling,
+        min_batches=min(math.ceil(sampling.min_batches / n), sampling.max_batches // n),
+        max_batches=sampling.max_batches // n,
+        max_s=sampling.max_s / n,
+    )
+
+
 @dataclass(frozen=True, init=False)
 class Plan:
     """The choices of a benchmark: collectives, axes, sizes and the way to measure them.
@@ -406,10 +475,11 @@ class Plan:
         Whether to compare the result of each step with the expected result, outside the timed part.
     grouping : str or sequence of str, default "together"
         The ranks that are active at the same time: ``"together"`` (all groups of an axis), ``"alone"`` (one group at a
-        time), ``"pairs"`` (every two ranks of a group, with ``"send"`` or ``"send_recv"``).
+        time), ``"pairs"`` (every two ranks of a group, with ``"send"`` or ``"send_recv"``). With both ``"together"``
+        and ``"alone"``, the two take turns in blocks of batches, so that a drift affects both of them.
     concurrent : mapping of str to str, optional
         Collectives that other axes run at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size and
-        mode. Both collectives are also measured in isolation.
+        mode. Both collectives are also measured in isolation, in turns with the concurrent axes.
     launches : int, default 1
         Number of repetitions of the plan, each with new communicators.
     shuffle : bool, default False
@@ -643,7 +713,9 @@ class Plan:
 def _check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in known:
-            raise BenchError(f"unknown {what} {name!r}{did_you_mean(name, known)}; choose one of {', '.join(known)}")
+            raise BenchError(
+                f"unknown {what} {name!r}{did_you_mean(name, known)}; choose one of {', '.join(known)}"
+            )
 
 
 def _several(value: Any) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ view, plots and reports.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ __all__ = [
     "empty_samples",
     "is_pair",
     "is_plain",
+    "plain_key",
     "require_columns",
     "with_step_columns",
 ]
@@ -394,6 +395,13 @@ def is_plain(results: pd.DataFrame) -> pd.Series[bool]:
 def is_pair(results: pd.DataFrame) -> pd.Series[bool]:
     """Select the rows of pairs of ranks."""
     return results["grouping"].eq("pairs").fillna(value=False).astype(bool)
+
+
+def plain_key(key: Iterable[Any]) -> tuple[Any, ...]:
+    """Replace missing values by None, because NA and NaN are not equal to themselves and cannot be part of a key."""
+    import pandas as pd
+
+    return tuple(None if value is pd.NA or value != value else value for value in key)
 
 
 _DESCRIPTION = (

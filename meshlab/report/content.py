@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from meshlab.analysis.concurrency import contention, interference
+from meshlab.analysis.concurrency import contention_rows, interference_rows
 from meshlab.analysis.pairs import pair_table
 from meshlab.comm.catalog import CATALOG
 from meshlab.frames.labels import (
@@ -20,7 +20,8 @@ from meshlab.frames.labels import (
     pair_label,
     value_label,
 )
-from meshlab.frames.schema import is_pair, is_plain
+from meshlab.frames.schema import empty_samples, is_pair, is_plain
+from meshlab.frames.store import Frames
 from meshlab.plots.lines import Line, lines_of
 from meshlab.units import SEPARATOR, THIN, format_bandwidth, format_size, format_time_us
 
@@ -40,17 +41,20 @@ _FEW_SAMPLES = 30
 
 _WIDE_INTERVAL = 0.10
 
+_LARGE_TREND = 0.05
+
 _UNFINISHED = ("failed", "cancelled")
 
 
 # -- verdict -----------------------------------------------------------------------------------------------------------
 
 
-def verdict(results: pd.DataFrame) -> list[str]:
+def verdict(results: pd.DataFrame, samples: pd.DataFrame | None = None) -> list[str]:
     """Summarise results in sentences with numbers.
 
     They state whether the results are correct, how fast each axis is, how the axes differ, and the findings of runs
-    that measured pairs, contention or concurrent axes.
+    that measured pairs, contention or concurrent axes. The latter need `samples`, which have the blocks that are
+    compared.
     """
     rows = results[~is_pair(results)]
     # An axis is compared with other axes under the same load. `_findings` compares it with itself under different ones.
@@ -58,7 +62,7 @@ def verdict(results: pd.DataFrame) -> list[str]:
     differences = _difference(lines)
     if not lines:
         lines = [line for line in lines_of(rows, "busbw_gbs") if len(line)]
-    return [_correctness(results), *_peaks(lines), *differences, *_findings(results)]
+    return [_correctness(results), *_peaks(lines), *differences, *_findings(_frames(results, samples))]
 
 
 def has_failed(results: pd.DataFrame) -> bool:
@@ -143,20 +147,35 @@ def _difference(lines: Sequence[Line]) -> list[str]:
     return [max(found)[2]] if found else []
 
 
-def _findings(results: pd.DataFrame) -> Iterator[str]:
+def _frames(results: pd.DataFrame, samples: pd.DataFrame | None) -> Frames:
+    return Frames(results, empty_samples() if samples is None else samples, "")
+
+
+def _findings(frames: Frames) -> Iterator[str]:
     """Yield a sentence about each axis whose pairs, contention or interference were measured."""
-    for rows in _pairs(results):
+    for rows in _pairs(frames.results):
         yield _pairs_sentence(rows)
-    for axis, rows in contention(results).groupby("axis", sort=False):
-        worst = _worst(rows, "one group at a time")
-        yield (
-            f"The groups of {axis} slow each other down: {worst}."
-            if worst
-            else f"The groups of {axis} do not clearly slow each other down."
-        )
-    for axis, load, rows in _interference(results):
-        worst = _worst(rows, "in isolation")
-        yield f"{load} slows {axis} down: {worst}." if worst else f"{load} does not clearly slow {axis} down."
+    for axis, rows in contention_rows(frames).groupby("axis", sort=False):
+        worst, unknown = _worst(rows, "one group at a time"), _unknown(rows)
+        if worst:
+            yield f"The groups of {axis} slow each other down: {worst}."
+        elif unknown:
+            yield f"It is unknown whether the groups of {axis} slow each other down: {unknown}."
+        else:
+            yield f"The groups of {axis} do not clearly slow each other down."
+    for axis, load, rows in _interference(frames):
+        worst, unknown = _worst(rows, "in isolation"), _unknown(rows)
+        if worst:
+            yield f"{load} slows {axis} down: {worst}."
+        elif unknown:
+            yield f"It is unknown whether {load} slows {axis} down: {unknown}."
+        else:
+            yield f"{load} does not clearly slow {axis} down."
+
+
+def _unknown(rows: pd.DataFrame) -> str:
+    """Return the reason why no row has an interval, or an empty string if some have."""
+    return str(rows["note"].iloc[0]) if rows["note"].notna().all() else ""
 
 
 def _pairs(results: pd.DataFrame) -> Iterator[pd.DataFrame]:
@@ -165,10 +184,10 @@ def _pairs(results: pd.DataFrame) -> Iterator[pd.DataFrame]:
         yield rows
 
 
-def _interference(results: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+def _interference(frames: Frames) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Yield each axis with the load on the concurrent axis, and their rows."""
     keys = ["axis", "concurrent_axis", "concurrent_collective"]
-    for (axis, other, collective), rows in interference(results).groupby(keys, sort=False, dropna=False):
+    for (axis, other, collective), rows in interference_rows(frames).groupby(keys, sort=False, dropna=False):
         yield str(axis), str(other) if _missing(collective) else f"{collective} on {other}", rows
 
 
@@ -247,10 +266,40 @@ def caveats(results: pd.DataFrame, *, state: str, fingerprint: str, cluster: Clu
     wide = int((width > _WIDE_INTERVAL).sum())
     if wide:
         found.append(f"{_results_have(wide)} an interval wider than {100 * _WIDE_INTERVAL:g} % of the median.")
+    found += _shapes(measured)
     others = set(results["mesh_fingerprint"].dropna()) - {fingerprint}
     if fingerprint and others:
         found.append("Some results were measured on a different mesh than the one in this report.")
     return found
+
+
+def _shapes(measured: pd.DataFrame) -> Iterator[str]:
+    """Yield a sentence about the results with two levels of time, and about those with a trend."""
+    two = measured[measured["n_modes"].ge(2).fillna(value=False)]
+    if len(two):
+        yield (
+            f"{_results_have(len(two))} two distinct levels of time, so the median may jump from one to the other: "
+            f"{_named(two)}."
+        )
+    changed = measured[measured["trend"].abs() >= _LARGE_TREND]
+    for is_slower, rows in ((True, changed[changed["trend"] > 0]), (False, changed[changed["trend"] < 0])):
+        if len(rows):
+            rows = rows.sort_values("trend", ascending=not is_slower, kind="stable")
+            cause = "as with heating or throttling" if is_slower else "as after a slow start"
+            yield (
+                f"{_count(len(rows), 'result')} became {'slower' if is_slower else 'faster'} during the measurement, "
+                f"{cause}, by up to {100 * abs(rows['trend'].iloc[0]):.0f} %: {_named(rows)}."
+            )
+
+
+def _named(rows: pd.DataFrame) -> str:
+    """Name the first of some results."""
+    named = [
+        f"{row.collective} on {row.group}" + ("" if _missing(row.size_bytes) else f" at {format_size(row.size_bytes)}")
+        for row in rows.head(_MOST_NAMED).itertuples()
+    ]
+    more = len(rows) - len(named)
+    return ", ".join(named) + (f" and {more:,} more" if more else "")
 
 
 _MODEL = re.compile(r"\b(?!HBM|SXM)(?:[A-Z]{1,3}\d{1,4}[A-Z]*|\d{4})\b")
@@ -298,16 +347,17 @@ class ReportTable:
     more: int = 0
 
 
-def tables(results: pd.DataFrame) -> tuple[list[ReportTable], int]:
+def tables(results: pd.DataFrame, samples: pd.DataFrame | None = None) -> tuple[list[ReportTable], int]:
     """Return the tables of a report, and the number of tables that were omitted.
 
     First come tables of pairs, contention and interference, then one table per line of the plots, ordered by axis.
     """
     found = [_pair_table(rows) for rows in _pairs(results)]
-    for axis, rows in contention(results).groupby("axis", sort=False):
+    frames = _frames(results, samples)
+    for axis, rows in contention_rows(frames).groupby("axis", sort=False):
         title = f"{axis}{SEPARATOR}all groups together or one at a time"
         found.append(_ratio_table(title, rows, ("alone_us", "one at a time"), ("together_us", "together")))
-    for axis, load, rows in _interference(results):
+    for axis, load, rows in _interference(frames):
         title = f"{axis}{SEPARATOR}with and without {load}"
         found.append(_ratio_table(title, rows, ("alone_us", "without"), ("concurrent_us", "with")))
     rows = results[~is_pair(results)]
@@ -487,7 +537,10 @@ def _loads(results: pd.DataFrame) -> list[str]:
     groupings, concurrent = set(results["grouping"].dropna()), results[results["concurrent_axis"].notna()]
     found = []
     if "alone" in groupings:
-        found.append("One group at a time: the other groups are idle. Otherwise all groups of an axis run together.")
+        found.append(
+            "One group at a time: the other groups are idle. Otherwise all groups of an axis run together. A ratio of "
+            "the two is the median over blocks of batches in which they took turns, with a nonparametric 95 % interval."
+        )
     if "pairs" in groupings:
         found.append("Pairs: every two ranks of a group, in rounds of pairs that share no rank.")
     if len(concurrent):

@@ -101,6 +101,7 @@ class Report:
         self.progress = f"This run is still {note}." if note else ""
         results, samples, _ = as_frames(run)
         self.results = results.reset_index(drop=True)
+        self._blocks = samples[samples["block"].notna()]  # the samples of alternatives, which are compared by block
         own_mesh = None if data is None else data.mesh
         self.mesh: DeviceMesh | None = own_mesh if mesh is None else as_mesh(mesh)
         self.cluster = None if cluster is None else as_cluster(cluster)
@@ -212,11 +213,11 @@ class Report:
         return markup.card(self.title, 'Report.save("report.html") writes the complete report', verdict, pictures)
 
     def _verdict(self) -> list[str]:
-        return [self.progress] * bool(self.progress) + content.verdict(self.results)
+        return [self.progress] * bool(self.progress) + content.verdict(self.results, self._blocks)
 
     def _content(self) -> dict[str, Any]:
         """Return the content that both formats share."""
-        tables, more_tables = content.tables(self.results)
+        tables, more_tables = content.tables(self.results, self._blocks)
         return {
             "title": self.title,
             "where": where_text(self.results),

@@ -14,7 +14,7 @@ from meshlab.analysis.pairs import pair_matrix, pair_table
 from meshlab.comm.backends.threads import ThreadBackend
 from meshlab.errors import BenchError
 from meshlab.frames.plan import Sampling
-from meshlab.frames.schema import RESULTS, conform
+from meshlab.frames.schema import RESULTS, SAMPLES, conform
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 QUICK = Sampling(max_s=0.03, min_batches=6)
@@ -42,12 +42,192 @@ def pair_rows(*times: tuple[int, int, float], collective: str = "send_recv", **c
     return pd.concat(frames, ignore_index=True)
 
 
+def in_blocks(results: pd.DataFrame, spread: float = 0.01, n_blocks: int = 6) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return results with samples in blocks, whose medians differ by at most `spread`."""
+    where = ["run_id", "launch", "step", "axis", "group", "grouping", "concurrent_axis"]
+    samples = [
+        dict(zip(where, key, strict=True))
+        | {"rank": rank, "batch": 5 * block + number, "block": block, "is_warmup": number == 0, "status": "ok"}
+        | {"time_us": time * (1 + spread * (block / (n_blocks - 1) - 0.5) * (-1) ** step) * (50 if number == 0 else 1)}
+        for *key, step, time in results[[*where, "step", "time_us"]].itertuples(index=False, name=None)
+        for rank in (0, 1)
+        for block in range(n_blocks)
+        for number in range(5)
+    ]
+    return results, conform(pd.DataFrame(samples), SAMPLES)
+
+
+def sequence(n_alternatives: int, n_blocks: int, *, reverses: bool) -> list[list[int]]:
+    """Return the position in time of each block of each alternative."""
+    order = [list(range(n_alternatives))[:: -1 if reverses and block % 2 else 1] for block in range(n_blocks)]
+    return [[block * n_alternatives + order[block].index(one) for block in range(n_blocks)] for one in (0, 1)]
+
+
+def drifting(effect: float, *, reverses: bool = True, n: int = 400) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return `n` pairs of alternatives, the first of which takes `effect` times as long, on a machine that drifts.
+
+    The drifts are up to a factor of two over the run, in both directions, with a random walk on top.
+    """
+    random = np.random.default_rng(5)
+    at = np.array(sequence(2, 6, reverses=reverses))
+    noise = np.exp(random.normal(0, 0.1, (n, 2, 6, 8)))
+    drift = np.exp(
+        np.linspace(-0.7, 0.7, n)[:, None] * np.linspace(0, 1, 12) + random.normal(0, 0.03, (n, 12)).cumsum(1)
+    )
+    times = 10 * noise * drift[:, at][..., None] * np.array([effect, 1.0])[:, None, None]
+    names = [f"tp_{number}" for number in range(n)]
+    together = rows(*(("all_reduce", "tp", name, 0, float(np.median(times[i, 0]))) for i, name in enumerate(names)))
+    alone = rows(
+        *(("all_reduce", "tp", name, 1, float(np.median(times[i, 1]))) for i, name in enumerate(names)),
+        grouping="alone",
+    )
+    number, step, block, batch = (index.ravel() for index in np.indices(times.shape))
+    samples = pd.DataFrame(
+        {
+            "launch": 0, "step": step, "axis": "tp", "group": np.array(names)[number], "rank": 0,
+            "grouping": np.array(["together", "alone"])[step], "block": block, "batch": 8 * block + batch,
+            "time_us": times.ravel(), "is_warmup": False, "status": "ok",
+        }
+    )  # fmt: skip
+    return pd.concat([together, alone], ignore_index=True), conform(samples, SAMPLES)
+
+
+def test_a_drift_is_not_contention_and_a_threefold_time_is() -> None:
+    assert contention(drifting(1.0))["is_clear"].mean() <= 0.05
+    found = contention(drifting(3.0))
+    assert found["is_clear"].mean() >= 0.95
+    assert found["ratio"].median() == pytest.approx(3, rel=0.05)
+    # Without the reverse order in every second round, the drift alone would look like contention.
+    assert contention(drifting(1.0, reverses=False))["is_clear"].mean() > 0.1
+
+
+def test_a_ratio_is_clear_only_if_it_was_measured_in_enough_blocks() -> None:
+    together, alone = (
+        rows(("all_reduce", "tp", "tp_0", step, time), grouping=grouping)
+        for step, time, grouping in ((0, 30.0, "together"), (1, 10.0, "alone"))
+    )
+    results = pd.concat([together, alone], ignore_index=True)
+    (row,) = contention(in_blocks(results)).to_dict("records")
+    assert (row["n_blocks"], row["is_clear"], pd.isna(row["note"])) == (6, True, True)
+    (row,) = contention(in_blocks(results, n_blocks=5)).to_dict("records")
+    assert (row["n_blocks"], row["is_clear"]) == (5, False)
+    assert row["note"] == "only 5 blocks were measured, but an interval needs 6"
+    (row,) = contention(results).to_dict("records")
+    assert (row["ratio"], row["is_clear"]) == (pytest.approx(3.0), False)
+    assert row["note"] == "the samples are missing; pass the run instead of its results"
+    _, samples = in_blocks(results)
+    (row,) = contention((results, samples.assign(block=pd.array([pd.NA] * len(samples), "Int64")))).to_dict("records")
+    assert (row["n_blocks"], row["is_clear"], np.isnan(row["ratio_lo"])) == (0, False, True)
+    assert row["note"] == "the two were not measured in turns, so a drift may be the reason of the difference"
+
+
+def test_a_run_without_both_alternatives_is_an_error_with_the_fix() -> None:
+    plain = rows(("all_reduce", "tp", "tp_0", 0, 30.0))
+    with pytest.raises(
+        BenchError, match="did not measure groups together and alone; measure with grouping='together, "
+    ):
+        contention(plain)
+    with pytest.raises(BenchError, match=r"axes at the same time and in isolation; measure with concurrent=\{'dp': "):
+        interference(plain)
+    with pytest.raises(BenchError, match="did not measure groups together and alone"):
+        contention(plain.assign(grouping="alone"))
+
+
+def spied(measure: Any, calls: list[str]) -> Any:
+    """Return a function that records its calls on the first rank."""
+
+    def spy(comm: Any, *rest: Any, **more: Any) -> Any:
+        if comm.world_rank == 0:
+            calls.append(measure.__name__.removeprefix("measure_"))
+        return measure(comm, *rest, **more)
+
+    return spy
+
+
+def test_alternatives_take_turns(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    from meshlab.benchmark import executor
+
+    calls: list[str] = []
+    for name in (
+        "measure_together",
+        "measure_step",
+        "measure_concurrent",
+        "measure_function",
+        "measure_function_alone",
+    ):
+        monkeypatch.setattr(executor, name, spied(getattr(executor, name), calls))
+
+    def own(comm: Any) -> Any:
+        x = comm.xp.zeros(8, "float32")
+        return lambda: comm.all_reduce(x, x)
+
+    run = ml.bench(
+        thread_engines, MESH, ["all_reduce", own], axis="tp", sizes="1K", grouping="together, alone", sampling=QUICK
+    )
+    run.wait(60)
+    assert calls[:12] == 3 * ["together", "step", "step", "together"]
+    assert calls[12:] == 3 * ["function", "function_alone", "function_alone", "function"]
+    assert run.results[["collective", "grouping"]].drop_duplicates().to_numpy().tolist() == [
+        ["all_reduce", "together"], ["all_reduce", "alone"], ["own", "together"], ["own", "alone"],
+    ]  # fmt: skip
+    found = run.contention()
+    assert found["collective"].tolist() == 2 * ["all_reduce"] + 2 * ["own"]
+    assert found["n_blocks"].tolist() == 4 * [6]
+    assert found["note"].isna().all()
+    assert (run.results["n_samples"] >= 6).all()
+    calls.clear()
+    run = ml.bench(
+        thread_engines, MESH, "all_reduce", axis="tp", sizes="1K", concurrent={"dp": "reduce_scatter"}, sampling=QUICK
+    )
+    run.wait(60)
+    assert calls == 3 * ["together", "together", "concurrent", "concurrent", "together", "together"]
+    assert run.interference()["n_blocks"].tolist() == 4 * [6]
+    with pytest.raises(BenchError, match="did not measure groups together and alone"):
+        run.contention()
+
+
+def test_a_machine_that_becomes_slower_shows_no_contention(
+    thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only group of an axis is the same together and alone, but every call takes longer than the one before."""
+    import time
+
+    honest = ThreadBackend.prepare
+    n_calls = [0]
+
+    def slower(self: Any, call: Any) -> Any:
+        prepared = honest(self, call)
+        work = type(prepared).__call__
+
+        class Slower(type(prepared)):  # type: ignore[misc]
+            def __call__(self) -> None:
+                if self._backend.rank == 0 and call.collective.name == "all_reduce":
+                    n_calls[0] += 1
+                    time.sleep(1e-4 * 1.03 ** min(n_calls[0], 150))
+                work(self)
+
+        prepared.__class__ = Slower
+        return prepared
+
+    monkeypatch.setattr(ThreadBackend, "prepare", slower)
+    sampling = Sampling(max_s=60, min_batches=18, max_batches=18, warmup_batches=0, precision=1e-9)
+    run = ml.bench(
+        thread_engines, "x=4", sizes="1K", mode="isolated", grouping="together, alone", sampling=sampling, check=False
+    )
+    run.wait(60)
+    (row,) = run.contention().to_dict("records")
+    assert n_calls[0] > 80
+    assert row["n_blocks"] == 6
+    assert not row["is_clear"]
+    assert row["ratio_hi"] - row["ratio_lo"] > 0.1
+
+
 def test_the_contention_ratio_is_together_over_alone_per_group() -> None:
     together = rows(("all_reduce", "tp", "tp_0", 0, 30.0), ("all_reduce", "tp", "tp_1", 0, 10.05))
     alone = rows(("all_reduce", "tp", "tp_0", 1, 10.0), ("all_reduce", "tp", "tp_1", 1, 10.0), grouping="alone")
     busy = rows(("all_reduce", "tp", "tp_0", 2, 90.0), concurrent_axis="dp", concurrent_collective="broadcast")
-    frame = contention(pd.concat([together, alone, busy])).set_index("group")
-    assert frame["ratio"].tolist() == pytest.approx([3.0, 1.005])
+    frame = contention(in_blocks(pd.concat([together, alone, busy]), spread=0.02)).set_index("group")
+    assert frame["ratio"].tolist() == pytest.approx([3.0, 1.005], rel=1e-3)
     assert frame["is_clear"].tolist() == [True, False]
     assert frame.loc["tp_0", ["ratio_lo", "ratio_hi"]].tolist() == pytest.approx([3 * 0.99 / 1.01, 3 * 1.01 / 0.99])
     assert frame["axis"].tolist() == ["tp", "tp"]
@@ -89,7 +269,8 @@ def test_the_runs_of_a_list_are_compared_with_themselves_only() -> None:
 def test_wrong_rows_have_no_ratio() -> None:
     wrong = rows(("all_reduce", "tp", "tp_0", 0, 30.0), status="wrong")
     right = rows(("all_reduce", "tp", "tp_0", 1, 10.0), grouping="alone")
-    assert contention(pd.concat([wrong, right])).empty
+    with pytest.raises(BenchError, match="cannot compare groups together and alone: results are wrong"):
+        contention(pd.concat([wrong, right]))
 
 
 def test_groups_are_measured_together_and_in_isolation(engines: ml.Engines) -> None:
@@ -104,6 +285,8 @@ def test_groups_are_measured_together_and_in_isolation(engines: ml.Engines) -> N
     assert set(run.samples["grouping"]) == {"together", "alone"}
     assert len(run.contention()) == 2
     assert (run.contention()["ratio"] > 0).all()
+    assert run.contention()["n_blocks"].tolist() == [6, 6]
+    assert (run.samples["block"].nunique(), run.samples["block"].isna().sum()) == (6, 0)
 
 
 def test_a_group_alone_runs_while_the_others_are_idle(

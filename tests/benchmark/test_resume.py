@@ -176,3 +176,40 @@ def test_a_run_does_not_resume_with_different_conditions(thread_engines: ml.Engi
     going.wait(30)
     with ml.launch(2, backend="threads") as fewer, pytest.raises(ml.errors.MeshError, match="4 ranks, but there are 2"):
         ml.bench(fewer, resume=first)
+
+
+def test_alternatives_are_taken_over_only_if_all_of_them_were_measured(thread_engines: ml.Engines) -> None:
+    """Blocks of different days must not be compared."""
+    plan = Plan("all_reduce", "tp", "1K", sampling=QUICK)
+    together = ml.bench(thread_engines, MESH, plan)
+    together.wait(30)
+    both = Plan("all_reduce", "tp", "1K, 2K", sampling=QUICK, grouping="together, alone")
+    run = ml.bench(thread_engines, MESH, both, resume=together)
+    run.wait(30)
+    assert any("resumed with 0 of 4 steps" in line for line in run.log)
+    assert len(run.results) == 8
+    assert run.contention()["n_blocks"].tolist() == 4 * [6]
+    larger = Plan("all_reduce", "tp", "1K, 2K, 4K", sampling=QUICK, grouping="together, alone")
+    again = ml.bench(thread_engines, MESH, larger, resume=run)
+    again.wait(30)
+    assert any("resumed with 4 of 6 steps" in line for line in again.log)
+    assert again.contention()["n_blocks"].tolist() == 6 * [6]
+
+
+def test_alternatives_that_were_cancelled_keep_their_blocks(thread_engines: ml.Engines) -> None:
+    seen = []
+
+    def own(comm: Any) -> Any:
+        seen.append(comm.world_rank)
+        if len(seen) == 10:  # during the second round
+            run.cancel()
+        return comm.prepare("barrier")
+
+    run = ml.bench(thread_engines, MESH, own, axis="tp", grouping="together, alone", sampling=QUICK)
+    run.wait(30)
+    assert run.state == "cancelled" or len(seen) < 48
+    assert (run.results["status"] == "ok").all()
+    found = run.contention()
+    assert found["n_blocks"].between(1, 5).all()
+    assert not found["is_clear"].any()
+    assert found["note"].str.fullmatch(r"only \d blocks? were measured, but an interval needs 6").all()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.errors import BenchError
-from meshlab.frames.plan import MeasuredGroup, Plan, n_rounds, pairs_of_round
+from meshlab.frames.plan import MeasuredGroup, Plan, Sampling, block_sampling, n_blocks, n_rounds, pairs_of_round, turns
 from meshlab.mesh.mesh import DeviceMesh
 
 MESH = DeviceMesh("dp=2, tp=4")
@@ -105,3 +105,35 @@ def test_pairs_in_groups_of_one_rank_are_rejected() -> None:
         BenchError, match="the groups of tp have one rank and therefore no pairs; choose a different axis"
     ):
         Plan("send_recv", "tp", grouping="pairs").steps(DeviceMesh("dp=2, tp=1"))
+
+
+def test_alternatives_are_measured_in_turns() -> None:
+    plan = Plan("all_reduce, all_gather", "tp", "1K, 2K", grouping="together, alone", concurrent={"dp": "broadcast"})
+    steps = plan.steps("dp=2, tp=2")
+    groups = turns(steps)
+    assert sorted(step.index for group in groups for step in group) == list(range(len(steps)))
+    # Both collectives have the same neighbour at the same size, so all of their steps take turns with it.
+    assert [[(step.collective, step.grouping, step.concurrent_axis) for step in group] for group in groups] == 2 * [
+        [
+            ("all_reduce", "together", None),
+            ("broadcast", "together", None),
+            ("all_reduce", "together", "dp"),
+            ("all_gather", "together", None),
+            ("all_gather", "together", "dp"),
+            ("all_reduce", "alone", None),
+            ("all_gather", "alone", None),
+        ]
+    ]
+    assert all(len({step.size_bytes for step in group}) == 1 for group in groups)
+    plain = Plan("all_reduce, send_recv", "tp", "1K, 2K", grouping="together, pairs").steps("dp=2, tp=2")
+    assert [len(group) for group in turns(plain)] == [1] * len(plain)
+
+
+@pytest.mark.parametrize(("smallest", "largest"), [(30, 200), (1, 1), (7, 7), (3, 100)])
+def test_the_blocks_of_a_step_have_about_as_many_batches_as_one_step(smallest: int, largest: int) -> None:
+    sampling = Sampling(min_batches=smallest, max_batches=largest)
+    n = n_blocks(sampling)
+    block = block_sampling(sampling, n)
+    assert 1 <= n <= 6
+    assert largest - n < n * block.max_batches <= largest
+    assert n * block.max_s == pytest.approx(sampling.max_s)

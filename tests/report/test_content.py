@@ -261,10 +261,30 @@ def loaded():
 
 
 def with_times(results, **times):
-    """The same results with other times, by axis and load, and narrow intervals."""
+    """The same results or samples with other times, by axis and load, and narrow intervals."""
     load = results["grouping"].where(results["concurrent_axis"].isna(), "concurrent")
     results = results.assign(time_us=(results["axis"] + "_" + load).map(times).astype(float))
+    if "time_us_lo" not in results:
+        return results
     return results.assign(time_us_lo=0.99 * results["time_us"], time_us_hi=1.01 * results["time_us"])
+
+
+def test_modes_and_trends_are_caveats(make_results):
+    results = make_results(source="nccl", n_modes=1, trend=0.01)
+    assert caveats_of(results) == []
+    results.loc[results.index[:4], "n_modes"] = 2
+    results.loc[results.index[5], "trend"] = 0.23
+    results.loc[results.index[6], "trend"] = -0.4
+    found = [plain(text) for text in caveats_of(results)]
+    assert found[0] == (
+        "4 results have two distinct levels of time, so the median may jump from one to the other: all_reduce on tp_0 "
+        "at 1 KiB, all_reduce on tp_1 at 1 KiB, all_reduce on tp_0 at 2 KiB and 1 more."
+    )
+    assert found[1].startswith(
+        "1 result became slower during the measurement, as with heating or throttling, by up to 23 %: all_reduce on "
+    )
+    assert found[2].startswith("1 result became faster during the measurement, as after a slow start, by up to 40 %: ")
+    assert len(found) == 3
 
 
 def test_a_report_of_pairs_has_matrices_and_tables_and_no_curves(pairs, tmp_path):
@@ -301,20 +321,24 @@ def test_contention_and_interference_have_a_sentence_and_a_table(loaded):
     results = with_times(
         loaded.results, tp_together=20, tp_alone=10, tp_concurrent=60, dp_together=10, dp_concurrent=10
     )
-    findings = [plain(text) for text in verdict(results)][-4:]
+    samples = with_times(
+        loaded.samples, tp_together=20, tp_alone=10, tp_concurrent=60, dp_together=10, dp_concurrent=10
+    )
+    findings = [plain(text) for text in verdict(results, samples)][-4:]
     assert findings[0].startswith(
         "The groups of tp slow each other down: 4 of 4 results are clearly slower than one group at a time. The "
-        "largest slowdown is 2.00 × (1.96 to 2.04): "
+        "largest slowdown is 2.00 × (2.00 to 2.00): "
     )
     assert findings[1].startswith(
         "reduce_scatter on dp slows tp down: 4 of 4 results are clearly slower than in isolation. The largest slowdown "
-        "is 3.00 × (2.94 to 3.06): "
+        "is 3.00 × (3.00 to 3.00): "
     )
     assert findings[2:] == [
         "all_reduce on tp does not clearly slow dp down.",
         "all_gather on tp does not clearly slow dp down.",
     ]
-    shown = tables(results)[0][:4]
+    shown = tables(results, samples)[0][:4]
+    assert shown[0].rows[0][-1].text == "2.00 – 2.00"
     assert [table.title.split(" · ")[:2] for table in shown] == [
         ["tp", "all groups together or one at a time"],
         ["tp", "with and without reduce_scatter on dp"],
@@ -323,8 +347,15 @@ def test_contention_and_interference_have_a_sentence_and_a_table(loaded):
     ]
     assert shown[0].header == ("size", "collective", "group", "one at a time", "together", "ratio", "95 % interval")
     assert shown[1].header[3:5] == ("without", "with")
-    document = ml.Report((results, loaded.samples)).markdown().replace("\\", "")
+    document = ml.Report((results, samples)).markdown().replace("\\", "")
     assert all(sentence in document for sentence in findings[2:])
+    unknown = [plain(text) for text in verdict(results)][-4:]
+    assert unknown[0] == (
+        "It is unknown whether the groups of tp slow each other down: the samples are missing; pass the run instead of "
+        "its results."
+    )
+    assert unknown[1].startswith("It is unknown whether reduce_scatter on dp slows tp down: the samples are missing;")
+    assert tables(results)[0][0].rows[0][-1].text == "–"
 
 
 def test_loads_are_labelled_and_are_not_separate_axes(loaded):
@@ -336,7 +367,7 @@ def test_loads_are_labelled_and_are_not_separate_axes(loaded):
 
 def test_an_old_run_without_the_concurrent_collective_has_the_same_findings(loaded):
     results = loaded.results.assign(concurrent_collective=None).astype({"concurrent_collective": "string"})
-    assert sum(text.startswith("dp ") for text in verdict(results)) == 1
+    assert sum(" dp slow" in text or text.startswith("dp ") for text in verdict(results, loaded.samples)) == 1
     assert "tp · with and without dp" in " ".join(table.title for table in tables(results)[0])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.comm.backend import Mode, Timings
-from meshlab.frames.plan import SLOW_STEP_S
+from meshlab.frames.plan import SLOW_STEP_S, block_sampling
 from meshlab.frames.statistics import FEWEST_FOR_INTERVAL, is_precise, leading_warmup
 
 if TYPE_CHECKING:
@@ -96,14 +97,17 @@ def group_vote(comm: Communicator) -> StopVote:
     return StopVote(comm, [range(comm.size)])
 
 
-def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Sampling) -> Batches:
-    """Time a call until its times are precise enough. Collective over the ranks of the vote.
+def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Sampling, n_blocks: int = 1) -> Batches:
+    """Time a block of calls, one of `n_blocks`, until its times are precise enough. Collective over the vote's ranks.
 
     A few single calls determine the number of calls per batch. They are followed by batches for warm-up, and chunks of
     batches with a vote after each chunk. All batches are kept. Those that are not part of the statistics are marked as
     warm-up.
     """
     began = time.perf_counter()
+    sampling = block_sampling(sampling, n_blocks)
+    # An interval needs six batches, but they may come from several blocks.
+    fewest, hard_limit_s = math.ceil(FEWEST_FOR_INTERVAL / n_blocks), max(SLOW_STEP_S / n_blocks, sampling.max_s)
     # The first call connects the peers and fills the caches. If it is slow, it is the only probe and the only warm-up:
     # its one-time costs are small against 0.1 s, and every further call would delay the measurement noticeably.
     parts = [measure(mode, 1, 1)]
@@ -134,11 +138,11 @@ def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Samplin
     while not reason:
         n = 0 if series is None else series.shape[1]
         chunk = min(max(FEWEST_FOR_INTERVAL, sampling.min_batches // 2), sampling.max_batches - n)
-        if is_slow:
+        if is_slow or n_blocks > 1:
             # A chunk cannot be interrupted, so it is limited beforehand: to the calls that fit into max_s, but at least
             # to those that an interval needs, as far as the hard limit allows.
-            wanted = max(FEWEST_FOR_INTERVAL - n, int((sampling.max_s - elapsed_s) / batch_s))
-            chunk = max(1, min(chunk, wanted, int((_hard_limit_s(sampling) - elapsed_s) / batch_s)))
+            wanted = max(fewest - n, int((sampling.max_s - elapsed_s) / batch_s))
+            chunk = max(1, min(chunk, wanted, int((hard_limit_s - elapsed_s) / batch_s)))
         part = measure(mode, calls, chunk + 2 * edges)
         parts.append(part)
         counts.append(calls)
@@ -152,7 +156,7 @@ def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Samplin
         # exclude the same batches, so that their rows describe the same period.
         lead = max(leading_warmup(one) for one in series)
         elapsed_s = float(shared[:, -1].max())
-        reason = _why_stop(series, lead, elapsed_s, sampling)
+        reason = _why_stop(series, lead, elapsed_s, sampling, fewest, hard_limit_s)
     is_warmup = np.concatenate(marks)
     is_warmup[np.flatnonzero(~is_warmup)[:lead]] = True
     starts = [part.start_us for part in parts if part.start_us is not None]
@@ -173,17 +177,12 @@ def calls_per_batch(call_us: float, mode: Mode, sampling: Sampling) -> int:
     return int(min(max(1.0, sampling.batch_us / max(call_us, 1e-3)), sampling.max_calls))
 
 
-def _why_stop(series: Floats, lead: int, elapsed_s: float, sampling: Sampling) -> str:
+def _why_stop(series: Floats, lead: int, elapsed_s: float, sampling: Sampling, fewest: int, hard_limit_s: float) -> str:
     """Return the reason to stop, or an empty string to continue."""
     settled = series[:, lead:]
     n = settled.shape[1]
     if n >= sampling.min_batches and all(is_precise(one, sampling.precision) for one in settled):
         return "precise"
-    if elapsed_s >= sampling.max_s and (n >= FEWEST_FOR_INTERVAL or elapsed_s >= _hard_limit_s(sampling)):
+    if elapsed_s >= sampling.max_s and (n >= fewest or elapsed_s >= hard_limit_s):
         return "time"
     return "batches" if series.shape[1] >= sampling.max_batches else ""
-
-
-def _hard_limit_s(sampling: Sampling) -> float:
-    """Return the time limit for slow calls, which need longer than `max_s` for an interval."""
-    return max(SLOW_STEP_S, sampling.max_s)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,8 +27,10 @@ __all__ = [
     "Measured",
     "buffers",
     "count_wrong_elements",
+    "join_blocks",
     "measure_concurrent",
     "measure_function",
+    "measure_function_alone",
     "measure_pair",
     "measure_step",
     "measure_together",
@@ -55,23 +57,53 @@ class Measured:
     arrive_us : numpy.ndarray or None
         For a function in isolated mode, the time at which this rank entered the first collective of each batch, in µs
         on the clock of the host. None if that is the start of the batch.
+    block : numpy.ndarray or None
+        The block of each batch, from 0. None if the step was not measured in blocks.
     """
 
     batches: Batches
     n_wrong: int | None
     arrive_us: Floats | None = None
+    block: npt.NDArray[np.int64] | None = None
 
 
-def measure_step(comm: Communicator, step: Step, sampling: Sampling, check: bool) -> Measured:
-    """Time one step in a single group. Collective over the group."""
+def join_blocks(parts: Sequence[Measured]) -> Measured:
+    """Join the blocks of one rank and one step. Only the first one was checked."""
+    batches = [part.batches for part in parts]
+    starts = [one.start_us for one in batches if one.start_us is not None]
+    arrivals = [part.arrive_us for part in parts if part.arrive_us is not None]
+    reasons = [one.stop_reason for one in batches if one.stop_reason != "precise"]
+    return Measured(
+        Batches(
+            calls=np.concatenate([one.calls for one in batches]),
+            time_us=np.concatenate([one.time_us for one in batches]),
+            host_us=np.concatenate([one.host_us for one in batches]),
+            start_us=np.concatenate(starts) if starts else None,
+            is_warmup=np.concatenate([one.is_warmup for one in batches]),
+            stop_reason=max(reasons, key=reasons.count, default="precise"),
+        ),
+        parts[0].n_wrong,
+        np.concatenate(arrivals) if arrivals else None,
+        np.repeat(np.arange(len(parts)), [len(one.time_us) for one in batches]),
+    )
+
+
+def measure_step(comm: Communicator, step: Step, sampling: Sampling, check: bool, n_blocks: int = 1) -> Measured:
+    """Time one block of a step in a single group. Collective over the group."""
     call, n_wrong = set_up_step(comm, step, check)
-    return Measured(take_batches(call.measure, group_vote(comm), step.mode, sampling), n_wrong)
+    return Measured(take_batches(call.measure, group_vote(comm), step.mode, sampling, n_blocks), n_wrong)
 
 
 def measure_together(
-    comm: Communicator, everyone: Communicator, step: Step, sampling: Sampling, check: bool, groups: Ints
+    comm: Communicator,
+    everyone: Communicator,
+    step: Step,
+    sampling: Sampling,
+    check: bool,
+    n_blocks: int,
+    groups: Ints,
 ) -> Measured:
-    """Time one step in several groups at the same time, which all stop at the same batch. Collective over all groups.
+    """Time a block in several groups at the same time, which all stop at the same batch. Collective over all groups.
 
     Parameters
     ----------
@@ -79,13 +111,13 @@ def measure_together(
         The group of this rank.
     everyone : Communicator
         A communicator of the ranks of all groups.
-    step, sampling, check
-        The step, its number of batches, and whether to check its result.
+    step, sampling, check, n_blocks
+        The step, its number of batches, whether to check its result, and the number of blocks of the step.
     groups : numpy.ndarray
         The ranks of each group, as ranks of `everyone`: int32 of shape (groups, size).
     """
     call, n_wrong = set_up_step(comm, step, check)
-    return Measured(take_batches(call.measure, StopVote(everyone, groups), step.mode, sampling), n_wrong)
+    return Measured(take_batches(call.measure, StopVote(everyone, groups), step.mode, sampling, n_blocks), n_wrong)
 
 
 def set_up_step(comm: Communicator, step: Step, check: bool) -> tuple[PreparedCall, int | None]:
@@ -229,7 +261,7 @@ def _is_receiver(comm: Communicator, step: Step) -> bool:
 
 
 def measure_concurrent(
-    comm: Communicator, other: Communicator, step: Step, sampling: Sampling, check: bool
+    comm: Communicator, other: Communicator, step: Step, sampling: Sampling, check: bool, n_blocks: int
 ) -> tuple[Measured, Measured]:
     """Time both collectives of a step, each while the other one repeats. Collective over all groups of both axes.
 
@@ -237,8 +269,9 @@ def measure_concurrent(
     ----------
     comm, other : Communicator
         This rank's group of the step's axis, and its group of the concurrent axis.
-    step, sampling, check
-        A step with a concurrent step, the number of batches of each, and whether to check the results.
+    step, sampling, check, n_blocks
+        A step with a concurrent step, the number of batches of each, whether to check the results, and the number of
+        blocks of the step.
 
     Returns
     -------
@@ -249,7 +282,7 @@ def measure_concurrent(
         raise TypeError("the step has no concurrent step")
     first = _Concurrent(comm, step, sampling, check)
     second = _Concurrent(other, step.concurrent, sampling, check)
-    return first.measure_under_load(second, sampling), second.measure_under_load(first, sampling)
+    return first.measure_under_load(second, sampling, n_blocks), second.measure_under_load(first, sampling, n_blocks)
 
 
 class _Concurrent:
@@ -267,7 +300,7 @@ class _Concurrent:
         call_us = float(self.vote.share([sorted(probe.time_us)[1]]).max())
         self.calls = calls_per_batch(call_us, "pipelined", sampling)
 
-    def measure_under_load(self, load: _Concurrent, sampling: Sampling) -> Measured:
+    def measure_under_load(self, load: _Concurrent, sampling: Sampling, n_blocks: int) -> Measured:
         """Take batches while the other collective repeats in a second thread."""
         # The two threads use different communicators, so neither library nor backend mixes up their calls.
         is_over = threading.Event()
@@ -275,7 +308,7 @@ class _Concurrent:
         thread = threading.Thread(target=load.repeat, args=(is_over, errors), name="meshlab load", daemon=True)
         thread.start()
         try:
-            batches = take_batches(self.call.measure, self.vote, self.step.mode, sampling)
+            batches = take_batches(self.call.measure, self.vote, self.step.mode, sampling, n_blocks)
         finally:
             is_over.set()
         thread.join()
@@ -303,10 +336,11 @@ def measure_function(
     everyone: Communicator,
     step: Step,
     sampling: Sampling,
-    groups: npt.NDArray[np.int32],
+    n_blocks: int,
+    groups: Ints,
     function: Callable[[Communicator], Any],
 ) -> Measured:
-    """Time a user-defined function, in all groups at the same time. Collective over all groups.
+    """Time a block of a user-defined function, in all groups at the same time. Collective over all groups.
 
     Parameters
     ----------
@@ -314,8 +348,8 @@ def measure_function(
         The group of this rank.
     everyone : Communicator
         A communicator of the ranks of all groups.
-    step, sampling
-        The step, and its number of batches.
+    step, sampling, n_blocks
+        The step, its number of batches, and its number of blocks.
     groups : numpy.ndarray
         The ranks of each group, as ranks of `everyone`: int32 of shape (groups, size).
     function : callable
@@ -338,8 +372,16 @@ def measure_function(
         return timings
 
     with comm.backend.local():  # on a GPU, this includes the kernels of the function in the measured time
-        batches = take_batches(measure, StopVote(everyone, groups), step.mode, sampling)
+        batches = take_batches(measure, StopVote(everyone, groups), step.mode, sampling, n_blocks)
     return Measured(batches, None, np.array(arrivals) if arrivals else None)
+
+
+def measure_function_alone(
+    comm: Communicator, step: Step, sampling: Sampling, n_blocks: int, function: Callable[[Communicator], Any]
+) -> Measured:
+    """Time a block of a user-defined function in a single group. Collective over the group."""
+    group = np.arange(comm.size, dtype=np.int32)[None]
+    return measure_function(comm, comm, step, sampling, n_blocks, group, function)
 
 
 class _Arrivals:
