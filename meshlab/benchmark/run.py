@@ -186,6 +186,8 @@ class Run(RunData):
         BenchError
             If the run is still running after `timeout_s`.
             If every attempted step failed.
+        KeyboardInterrupt
+            If the caller is interrupted. The run continues. IPython prints one sentence instead of a traceback.
 
         Examples
         --------
@@ -198,10 +200,17 @@ class Run(RunData):
         """
         if progress is None:
             progress = sys.stderr.isatty() and os.environ.get("MESHLAB_PROGRESS") != "0"
-        if progress:
-            self._draw_progress(timeout_s)
-        # An event instead of Thread.join(): an interrupted join() marks a thread that still runs as finished.
-        if not self._is_over.wait(timeout_s):
+        try:
+            if progress:
+                self._draw_progress(timeout_s)
+            # An event instead of Thread.join(): an interrupted join() marks a thread that still runs as finished.
+            is_over = self._is_over.wait(timeout_s)
+        except KeyboardInterrupt:
+            # Only in IPython: Python ends a script with the exit code of SIGINT if the exception has exactly this type.
+            if self.state == "running" and _is_in_ipython():
+                raise WaitInterrupted from None
+            raise
+        if not is_over:
             raise BenchError(
                 f"the run did not finish within {timeout_s} s and is still running; call wait() again, or cancel()"
             )
@@ -282,6 +291,22 @@ class Run(RunData):
         from meshlab.widgets.live import show
 
         show(self)
+
+
+class WaitInterrupted(KeyboardInterrupt):
+    """An interrupt of `Run.wait` in IPython, which does not stop the run."""
+
+    def __str__(self) -> str:
+        return "The run continues in the background; call run.cancel() to stop it."
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython prints these lines instead of the traceback, which would only show how the run waits for its thread.
+        return [str(self)]
+
+
+def _is_in_ipython() -> bool:
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
 
 
 def check_resumable(run: RunData, engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:

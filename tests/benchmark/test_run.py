@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -505,3 +506,52 @@ def test_pairs_that_are_not_all_measured_have_no_matrix(thread_engines: ml.Engin
         run.matrix()
     run.wait(60)
     assert run.matrix().shape == (4, 4)
+
+
+def test_an_interrupted_wait_in_a_notebook_is_one_sentence_and_the_run_continues() -> None:
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel()
+    errors: list[dict[str, Any]] = []
+    printed: list[str] = []
+
+    def hear(message: dict[str, Any]) -> None:
+        content = message["content"]
+        if message["msg_type"] == "stream" and content["name"] == "stderr":
+            printed.append(content["text"])
+        elif message["msg_type"] == "stream" and "waiting" in content["text"]:
+            manager.interrupt_kernel()
+        elif message["msg_type"] == "error":
+            errors.append(content)
+
+    def execute(code: str) -> dict[str, Any]:
+        return client.execute_interactive(code, timeout=60, output_hook=hear)["content"]
+
+    try:
+        start = """
+import meshlab as ml
+engines = ml.launch(2, backend="threads")
+run = ml.bench(engines, sizes="1K", sampling=ml.Sampling(max_s=1e6, max_batches=10**6, precision=1e-9))
+"""
+        assert execute(start)["status"] == "ok"
+        assert execute("print('waiting', flush=True); run.wait()")["status"] == "error"
+        sentence = "The run continues in the background; call run.cancel() to stop it."
+        assert [error["traceback"] for error in errors] == [[sentence]]
+        assert (errors[0]["evalue"], printed) == (sentence, [])
+        assert execute("assert run.state == 'running'; run.cancel(now=True); run.wait(30)")["status"] == "ok"
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def test_an_interrupted_wait_in_a_script_is_a_plain_interrupt() -> None:
+    code = """
+import os, signal, threading, meshlab as ml
+engines = ml.launch(2, backend="threads")
+run = ml.bench(engines, sizes="1K", sampling=ml.Sampling(max_s=1e6, max_batches=10**6, precision=1e-9))
+threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+run.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == -signal.SIGINT, done.stderr
+    assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
