@@ -66,7 +66,8 @@ def words(text: str) -> list[str]:
         ("bench --mesh dp=2 tp=2 --axis dp,ep", "unknown axis or group 'ep'"),
         ("bench --mesh 'tp=2' --ranks 1", "tp=2 has 2 ranks, but there is 1 engine; pass --ranks 2, or omit --ranks"),
         ("demo --mesh 'dp=2 tp'", "'tp' is not an axis; write name=size"),
-        ("bench", "no mesh given; pass --mesh 'dp=2, tp=2' or --resume DIR"),
+        ("bench --here", "--here needs a mesh, because the launcher is unknown"),
+        ("bench --axis tp", "unknown axis or group 'tp'; choose one of the axes all_ranks or of the groups world"),
         (
             "bench --mesh 'tp=2' --concurrent dp",
             "--concurrent dp has no collective; write --concurrent dp=reduce_scatter",
@@ -154,6 +155,23 @@ def test_a_mesh_need_not_be_quoted(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "5 groups verified" in out
     assert "4 steps, about" in out
+
+
+@pytest.mark.parametrize(("n_gpus", "n_cores", "n"), [(4, 64, 4), (0, 1, 2), (0, 6, 6), (0, 64, 8)])
+def test_a_benchmark_without_a_mesh_takes_all_gpus_or_some_cores(
+    monkeypatch: pytest.MonkeyPatch, n_gpus: int, n_cores: int, n: int
+) -> None:
+    monkeypatch.setattr("meshlab.engines.launcher.count_gpus", lambda: n_gpus)  # what the machine has
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(n_cores))
+    assert commands._default_ranks("auto") == commands._default_ranks("nccl") == n
+    assert commands._default_ranks("mpi") == commands._default_ranks("threads") == min(max(n_cores, 2), 8)
+
+
+def test_a_benchmark_needs_no_mesh(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words("bench all_reduce --sizes 1K --seconds 0.02 --backend threads --ranks 3")) == 0
+    assert "1 group of 3 · 3 ranks · threads in this process" in capsys.readouterr().out
+    assert main(words("bench all_reduce --sizes 1K --seconds 0.02 --backend threads")) == 0
+    assert re.search(r"1 group of (\d) · \1 ranks · threads in this process", capsys.readouterr().out)
 
 
 def test_show_stays_short_for_a_large_mesh(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,7 @@ __all__ = [
 
 OK, FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
+_FEWEST_RANKS, _MOST_RANKS = 2, 8  # without a mesh and without GPUs
 _PATIENCE_S = 10.0  # maximum time for an interrupted run to stop
 _FIRST_NOTEBOOK = "01_first_mesh.ipynb"
 
@@ -200,8 +201,15 @@ def bench(options: argparse.Namespace) -> int:
         n_known = options.ranks if process is None else process[1]
         mesh = DeviceMesh(options.mesh, world_size=n_known if "-1" in options.mesh else None)
         plan = _plan(options, mesh)
+    elif options.here and process is None:
+        raise BenchError(
+            "--here needs a mesh, because the launcher is unknown and with it the number of ranks",
+            hint="pass --mesh 'dp=2, tp=2'",
+        )
     else:
-        raise BenchError("no mesh given", hint="pass --mesh 'dp=2, tp=2' or --resume DIR")
+        n_known = options.ranks if process is None else process[1]
+        mesh = DeviceMesh(all_ranks=_default_ranks(options.backend) if n_known is None else n_known)
+        plan = _plan(options, mesh)
     n = process[1] if process is not None else options.ranks
     return _measure(
         mesh,
@@ -214,6 +222,15 @@ def bench(options: argparse.Namespace) -> int:
         redact=options.redact,
         force=options.force,
     )
+
+
+def _default_ranks(backend: str) -> int:
+    """Return the number of ranks of a benchmark without a mesh: all GPUs, or else one per core within limits."""
+    from meshlab.benchmark.on_ranks.environment import usable_cores
+    from meshlab.engines.launcher import count_gpus
+
+    n_gpus = count_gpus() if backend in ("auto", "nccl") else 0
+    return n_gpus or min(max(usable_cores(), _FEWEST_RANKS), _MOST_RANKS)
 
 
 def _plan(options: argparse.Namespace, mesh: DeviceMesh) -> Plan:

@@ -31,6 +31,7 @@ _EXAMPLES = """\
 examples:
   meshlab demo --out first-report             from a mesh to a report, in half a minute
   meshlab show "pp=2, dp=2, tp=4" --axis dp   the groups of a mesh; starts nothing
+  meshlab bench all_reduce                    on all GPUs, or one rank per core
   meshlab bench --mesh "dp=2, tp=2" --axis tp --sizes 1K:16M --out run1
   mpiexec -n 4 meshlab bench --mesh tp=4      on ranks of a launcher (or srun)
   meshlab report run1 --out run1.md           the report of a saved run
@@ -171,7 +172,11 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "collectives", nargs="*", default=["all_reduce"], metavar="COLLECTIVE", help="default: all_reduce"
     )
-    bench.add_argument("--mesh", help='for example "dp=2, tp=2"; the last axis varies fastest')
+    bench.add_argument(
+        "--mesh",
+        help='for example "dp=2, tp=2"; the last axis varies fastest (default: all GPUs on one axis; without GPUs '
+        "one rank per core, from 2 to 8; under a launcher its processes)",
+    )
     bench.add_argument("--ranks", type=int, metavar="N", help="number of ranks to start (default: that of the mesh)")
     bench.add_argument(
         "--axis",
