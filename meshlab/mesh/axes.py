@@ -116,7 +116,7 @@ AxesLike = str | Mapping[str, int] | Sequence[tuple[str, int] | Axis]
 
 def as_integer(value: object) -> int | None:
     """Return an integer of any type as an int, and None for everything else, including bools."""
-    if isinstance(value, bool):
+    if isinstance(value, (bool, np.bool_)):
         return None
     try:
         return operator.index(value)  # type: ignore[arg-type]
