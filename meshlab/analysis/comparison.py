@@ -622,7 +622,7 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
     if labels[0] == labels[1] and are_paths and before != after:
         labels = [os.fspath(before), os.fspath(after)]  # two files with the same name
     shared = dict.fromkeys(side.oversubscribed for side in sides if side.oversubscribed)
-    return Comparison(_judge(frame, effect), found, *only, effect, *labels, " and ".join(shared))
+    return Comparison(_judge(frame, effect), found, *only, effect, labels[0], labels[1], " and ".join(shared))
 
 
 def _with_same_loads(before: Side, after: Side) -> tuple[Side, Side]:

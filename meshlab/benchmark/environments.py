@@ -207,11 +207,12 @@ def _bar(progress: bool | None) -> Iterator[Any]:
     is_notebook = "ipykernel" in sys.modules and type(sys.modules["IPython"].get_ipython()).__name__.startswith("ZMQ")
     if progress is None:
         progress = (is_notebook or sys.stderr.isatty()) and os.environ.get("MESHLAB_PROGRESS") != "0"
+    make: Any
     if is_notebook:
-        from tqdm.notebook import tqdm
+        from tqdm.notebook import tqdm as make
     else:
-        from tqdm import tqdm
-    with tqdm(total=None, unit="step", disable=not progress, leave=False, dynamic_ncols=True) as bar:
+        from tqdm import tqdm as make
+    with make(total=None, unit="step", disable=not progress, leave=False, dynamic_ncols=True) as bar:
         yield bar
 
 
