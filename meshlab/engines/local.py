@@ -164,23 +164,28 @@ class LaunchedSet(ProcessSet):
         options: dict[str, Any] = (
             {"mpi_cmd": ["/bin/sh", "-c", _LAUNCHER_SHELL, self._mpiexec]} if self.backend == "mpi" else {"delay": 0}
         )
-        name = self._cluster.start_engines_sync(
-            n,
-            engine_set_id=f"set-{self._n_starts}",
-            engine_cmd=shell,
-            engine_args=["--log-level=WARN"],
-            environment={
-                **_import_path(),
-                **self._env,
-                **self._environment(),
-                _SET: self._set_mark,
-                "MESHLAB_EXITS": str(self._exits_file),
-                "MESHLAB_LOG": str(self._log_file),
-                "MESHLAB_TO_LOG": _TO_LOG,
-                **self._debug_file(),
-            },
-            **options,
-        )
+        environment = {
+            **_import_path(),
+            **self._env,
+            **self._environment(),
+            _SET: self._set_mark,
+            "MESHLAB_EXITS": str(self._exits_file),
+            "MESHLAB_LOG": str(self._log_file),
+            "MESHLAB_TO_LOG": _TO_LOG,
+            **self._debug_file(),
+        }
+        try:
+            name = self._cluster.start_engines_sync(
+                n,
+                engine_set_id=f"set-{self._n_starts}",
+                engine_cmd=shell,
+                engine_args=["--log-level=WARN"],
+                environment=environment,
+                **options,
+            )
+        except (RuntimeError, TimeoutError) as error:  # from ipyparallel, which waits for its controller here
+            log = "\n".join(str(self._cluster.controller.get_output()).splitlines()[-12:])
+            raise EngineError("the controller of the engines did not start", log=log) from error
         self._launcher = self._cluster.engines[name]
 
     def _worker_configs(self, engines: list[int], positions: str, deadline: float) -> dict[int, WorkerConfig]:

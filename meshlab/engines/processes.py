@@ -6,6 +6,7 @@ import contextlib
 import logging
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -37,8 +38,15 @@ def make_cluster(profile: Path, name: str, launcher: str) -> Any:
     launcher : {"mpi", "local"}
         ``"mpi"`` starts all engines with one mpiexec, ``"local"`` starts each one separately.
     """
-    import ipyparallel
-    from traitlets.config import Config
+    try:
+        import ipyparallel
+        from traitlets.config import Config
+    except ImportError as error:
+        # A file such as comm.py next to a script hides the package that ipyparallel needs.
+        hidden = sys.modules.get((error.name or "").split(".")[0])
+        file = getattr(hidden, "__file__", None)
+        hint = f"rename {file}, which is imported instead of the package" if file else "install meshlab again"
+        raise EngineError(f"ipyparallel cannot be imported: {error}", hint=hint) from error
 
     log = logging.getLogger("meshlab.engines.ipyparallel")
     log.setLevel(logging.CRITICAL)

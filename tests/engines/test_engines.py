@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import threading
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,6 +49,25 @@ def test_ranks_outside_a_custom_group_do_not_take_part(engines: ml.Engines) -> N
     frame = engines.run(lambda comm: (comm.rank, comm.ranks), mesh, axis="pair")
     assert frame["rank"].tolist() == [0, 3]
     assert frame["value"].tolist() == [(1, (3, 0)), (0, (3, 0))]
+
+
+def test_a_file_that_hides_a_package_is_named(tmp_path: Path) -> None:
+    (tmp_path / "comm.py").write_text("x = 1")
+    code = "import meshlab as ml\ntry:\n    ml.launch(2)\nexcept ml.errors.EngineError as error:\n    print(error)"
+    script = tmp_path / "scripts" / "script.py"
+    script.parent.mkdir()
+    script.write_text(code)
+    environment = {**os.environ, "PYTHONPATH": str(Path(ml.__file__).parents[1])}
+
+    def run(*command: str) -> str:
+        done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, env=environment)
+        return done.stdout
+
+    # With -c, the working folder is on the path of this process. With a script, only on that of the engines.
+    assert f"rename {tmp_path / 'comm.py'}, which is imported instead of the package" in run("-c", code)
+    printed = run(str(script))
+    assert printed.startswith("the controller of the engines did not start")
+    assert "'comm' is not a package" in printed
 
 
 def test_an_error_on_every_rank_is_an_ordinary_result(engines: ml.Engines) -> None:
