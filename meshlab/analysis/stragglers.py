@@ -117,8 +117,8 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
     }
     starts = {key: part.pivot(index="batch", columns="rank", values="start_offset_us") for key, part in parts.items()}
     spreads: dict[tuple[Any, ...], dict[Any, float]] = {}
-    for key, offsets in starts.items():
-        spreads.setdefault(key[:_N_SHARED], {})[key] = _spread(offsets.to_numpy())
+    for key, frame in starts.items():
+        spreads.setdefault(key[:_N_SHARED], {})[key] = _spread(frame.to_numpy())
     rows: list[dict[str, Any]] = []
     for key, part in parts.items():
         offsets = starts[key].to_numpy()

@@ -202,7 +202,7 @@ class Modes:
 
 _LEAST_SHARE = 0.1  # fewer slow batches are spikes
 _LEAST_STEP = math.log(1.05)  # levels that are closer together may be two ticks of a coarse clock
-_MODES_ERROR = 0.02
+_MODES_Z = 2.0  # 2.3 %, one-sided
 
 
 def find_modes(values: npt.NDArray[Any]) -> Modes | None:
@@ -212,7 +212,7 @@ def find_modes(values: npt.NDArray[Any]) -> Modes | None:
     Selection Method from Gray-Level Histograms, 1979), with at least 10 % of the times in each part. Three intervals of
     equal width are then compared: one around the median of each part, and one halfway between them. If the times had
     a single mode, with any shape, the middle interval would be at least as probable as one of the others. So there are
-    two modes if it has significantly fewer times than both of them, in two sign tests at 2 %. Both must be
+    two modes if it has significantly fewer times than both of them, in two sign tests at 2.3 %. Both must be
     significant, so the error rate is at most that of one test (R. L. Berger, Multiparameter Hypothesis Testing and
     Acceptance Sampling, 1982). The slow level must also be at least 5 % slower.
 
@@ -257,15 +257,13 @@ def find_modes(values: npt.NDArray[Any]) -> Modes | None:
         return int(np.searchsorted(ordered, centre + width / 2) - np.searchsorted(ordered, centre - width / 2))
 
     n_middle, n_fewest = n_around((fast + slow) / 2), min(n_around(fast), n_around(slow))
-    if _at_most(n_middle, n_middle + n_fewest) > _MODES_ERROR:
+    # If times fell into both intervals with equal probability, the number in the middle one would be nearly normal. Its
+    # standard deviation would be half of the square root of their number.
+    n_both = n_middle + n_fewest
+    if n_middle + 0.5 > n_both / 2 - _MODES_Z * math.sqrt(n_both) / 2:
         return None
     limit = math.exp((ordered[cut - 1] + ordered[cut]) / 2)
     return Modes(math.exp(fast), math.exp(slow), limit, 1 - cut / n)
-
-
-def _at_most(k: int, n: int) -> float:
-    """Return the probability of at most `k` heads in `n` tosses of a coin."""
-    return sum(math.comb(n, i) for i in range(k + 1)) / 2**n
 
 
 _TREND_BLOCKS, _BATCHES_PER_BLOCK = 12, 2

@@ -97,8 +97,9 @@ def stragglers(
     """Draw how late each rank enters a collective: one dot per batch, and a bar at the median.
 
     In isolated mode starts are aligned, and the grey band ends at the floor of the latest rank: a smaller lateness
-    cannot be measured, see `meshlab.analysis.find_stragglers`. The name of a straggler is bold and has a mark. Without aligned starts, the dots
-    are the excess time over the fastest rank. This is not lateness: a rank that enters late takes *less* time.
+    cannot be measured, see `meshlab.analysis.find_stragglers`. The name of a straggler is bold and has a mark. Without
+    aligned starts, the dots are the excess time over the fastest rank. This is not lateness: a rank that enters late
+    takes *less* time.
 
     Parameters
     ----------

@@ -294,9 +294,10 @@ def _shapes(measured: pd.DataFrame) -> Iterator[str]:
 
 def _named(rows: pd.DataFrame) -> str:
     """Name the first of some results."""
+    some = rows.head(_MOST_NAMED)
     named = [
-        f"{row.collective} on {row.group}" + ("" if _missing(row.size_bytes) else f" at {format_size(row.size_bytes)}")
-        for row in rows.head(_MOST_NAMED).itertuples()
+        f"{collective} on {group}" + ("" if _missing(size) else f" at {format_size(size)}")
+        for collective, group, size in zip(some["collective"], some["group"], some["size_bytes"], strict=True)
     ]
     more = len(rows) - len(named)
     return ", ".join(named) + (f" and {more:,} more" if more else "")

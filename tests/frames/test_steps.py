@@ -134,6 +134,6 @@ def test_the_blocks_of_a_step_have_about_as_many_batches_as_one_step(smallest: i
     sampling = Sampling(min_batches=smallest, max_batches=largest)
     n = n_blocks(sampling)
     block = block_sampling(sampling, n)
-    assert 1 <= n <= 6
+    assert 1 <= n <= 8
     assert largest - n < n * block.max_batches <= largest
     assert n * block.max_s == pytest.approx(sampling.max_s)
