@@ -66,6 +66,7 @@ class Engines:
     def __init__(self, rank_set: RankSet, *, deadline_s: float, timeout_s: float) -> None:
         self._rank_set = rank_set
         self._timeout_s = timeout_s
+        self._replacing = threading.Lock()
         self._turn = threading.Condition()  # guards the two fields below
         self._lease: Lease | None = None
         self._n_waiting = 0
@@ -387,9 +388,7 @@ class Engines:
             )
         self._acquire(Lease(self, "a restart"), hint="cancel it first")
         try:
-            if self._state == "ready":
-                self._break("they are being restarted")
-            self._start()
+            self._replace_ranks("they are being restarted")
         finally:
             self._release()
 
@@ -422,7 +421,8 @@ class Engines:
             return
         with self._turn:
             lease = None if self._lease is None or self._lease.is_query else self._lease
-            if lease is not None and not cancel and self._state == "ready":
+            # The engines are "broken" while a run replaces its ranks, but the run is still under way.
+            if lease is not None and not cancel and (self._state == "ready" or lease.cancel is not None):
                 first = "call run.wait() or run.cancel() first" if lease.cancel is not None else "wait for it"
                 raise EngineError(
                     f"cannot close the engines, which are busy with {lease.task}",
@@ -432,7 +432,8 @@ class Engines:
         is_over = None if lease is None or lease.cancel is None else lease.cancel()
         atexit.unregister(self._at_exit)
         try:
-            self._rank_set.close()
+            with self._replacing:  # ranks that are being started would outlive the engines
+                self._rank_set.close()
         finally:
             if self._round is not None:
                 self._round.cancel("the engines were closed")
@@ -487,13 +488,19 @@ class Engines:
         if self._state == "broken":
             raise EngineError(f"the engines are broken: {self._why_broken}", hint=self._recovery())
 
-    def _start(self) -> None:
-        """Start ranks in place of those that were killed."""
-        before = {(info.host, info.pid) for info in self.ranks}
-        self.ranks = self._rank_set.start(self._timeout_s)
-        if self.backend == "threads" or not before & {(info.host, info.pid) for info in self.ranks}:
-            self.process_set = secrets.token_hex(6)
-        self._state = "ready"
+    def _replace_ranks(self, reason: str, *, reuse: bool = True) -> None:
+        """Kill the ranks, if they are not dead already, and start new ones."""
+        with self._replacing:
+            if self._state == "closed":
+                raise _closed_error()
+            if self._state == "ready":
+                self._break(reason, reuse=reuse)
+            before = {(info.host, info.pid) for info in self.ranks}
+            self.ranks = self._rank_set.start(self._timeout_s)
+            if self.backend == "threads" or not before & {(info.host, info.pid) for info in self.ranks}:
+                self.process_set = secrets.token_hex(6)
+            if self._state == "broken":  # another thread may have begun to close the engines
+                self._state = "ready"
 
     def _break(self, reason: str, *, reuse: bool = True) -> None:
         self._state = "broken"
@@ -708,8 +715,7 @@ class Lease:
         if engines._rank_set.is_attached:
             engines._close_group_sets("to create new ones")
             return False
-        engines._break("they are being replaced", reuse=False)
-        engines._start()
+        engines._replace_ranks("they are being replaced", reuse=False)
         return True
 
 

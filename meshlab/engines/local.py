@@ -9,6 +9,7 @@ import secrets
 import signal
 import sys
 import tempfile
+import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -322,9 +323,11 @@ class LaunchedSet(ProcessSet):
         if not self._finalizer.alive:
             return
         if self._client is not None:
-            with contextlib.suppress(Exception):
-                self._client.shutdown(hub=True, block=False)
             deadline = time.monotonic() + 1.0
+            # In a thread: the client waits for replies even without block, and a rank that was just killed sends none.
+            shutdown = threading.Thread(target=self._request_shutdown, name="meshlab shutdown", daemon=True)
+            shutdown.start()
+            shutdown.join(1.0)
             while time.monotonic() < deadline and self._running_ranks():
                 time.sleep(0.02)
         self._finalizer()
@@ -332,6 +335,10 @@ class LaunchedSet(ProcessSet):
             with contextlib.suppress(Exception):
                 self._client.close(linger=0)
         self._positions = None
+
+    def _request_shutdown(self) -> None:
+        with contextlib.suppress(Exception):
+            self._client.shutdown(hub=True, block=False)
 
 
 def _engines(n: int) -> str:

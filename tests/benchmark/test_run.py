@@ -14,6 +14,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import meshlab as ml
+from meshlab.engines.reaper import marked_processes
 from meshlab.errors import BenchError, EngineError, MeshError, ParseError
 from meshlab.frames.plan import Sampling
 from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth
@@ -555,3 +556,18 @@ run.wait()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == -signal.SIGINT, done.stderr
     assert done.stderr.splitlines()[-1] == "KeyboardInterrupt"
+
+
+@pytest.mark.long
+def test_engines_that_are_closed_while_a_run_replaces_its_ranks_leave_nothing_behind() -> None:
+    with ml.launch(2, backend="mpi") as engines:
+        name = engines._rank_set._id  # type: ignore[attr-defined]
+        run = ml.bench(engines, sizes="1K", launches=3, sampling=QUICK)
+        while engines.state != "broken":
+            time.sleep(0.001)
+        with pytest.raises(EngineError, match=r"busy with launch 2 of 3: starting new ranks; call run.wait\(\) or"):
+            engines.close()
+        assert run.state == "running"
+    assert (run.state, engines.state) == ("cancelled", "closed")
+    assert (run.wait(0)["status"] == "ok").any()
+    assert not marked_processes("MESHLAB_RUN", name)
