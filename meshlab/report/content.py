@@ -59,7 +59,7 @@ def verdict(results: pd.DataFrame, samples: pd.DataFrame | None = None) -> list[
     rows = results[~is_pair(results)]
     # An axis is compared with other axes under the same load. `_findings` compares it with itself under different ones.
     lines = [line for line in lines_of(rows[is_plain(rows)], "busbw_gbs") if len(line)]
-    differences = _difference(lines)
+    differences = _difference(lines, is_one_launch=len(rows[["run_id", "launch"]].drop_duplicates()) < 2)
     if not lines:
         lines = [line for line in lines_of(rows, "busbw_gbs") if len(line)]
     return [_correctness(results), *_peaks(lines), *differences, *_findings(_frames(results, samples))]
@@ -119,8 +119,10 @@ def _peaks(lines: Sequence[Line]) -> Iterator[str]:
         yield f"On {axis}, {what} reaches {format_bandwidth(peak)} busbw."
 
 
-def _difference(lines: Sequence[Line]) -> list[str]:
+def _difference(lines: Sequence[Line], *, is_one_launch: bool) -> list[str]:
     """Compare the axes at the largest size that they share, with the same collective and otherwise equal keys."""
+    # The intervals of one launch do not contain the variation between launches, so they say nothing about the next one.
+    verb, where = ("was", " in this launch") if is_one_launch else ("is", "")
     comparable: dict[tuple[str, ...], list[Line]] = {}
     for line in lines:
         key = tuple(str(value) for name, value in line.keys.items() if name not in (*LABELLED, "n_ranks"))
@@ -141,7 +143,8 @@ def _difference(lines: Sequence[Line]) -> list[str]:
         low, high = fast_line.low[fast_line.size == size][0], slow_line.high[slow_line.size == size][0]
         if low > high:
             ratio = fast / slow
-            found.append((size, ratio, f"{what} is {ratio:.2f} × as fast on {fast_axis} as on {slow_axis}: {rates}."))
+            text = f"{what} {verb} {ratio:.2f} × as fast on {fast_axis} as on {slow_axis}{where}: {rates}."
+            found.append((size, ratio, text))
         elif low <= high:  # neither, if an interval is missing
             found.append((size, 0.0, f"{what} does not clearly differ between {fast_axis} and {slow_axis}: {rates}."))
     return [max(found)[2]] if found else []
