@@ -22,10 +22,11 @@ __all__ = ["find_spikes", "find_stragglers"]
 Floats = npt.NDArray[np.float64]
 
 _MOSTLY = 0.5  # share of the batches in which a straggler is the last rank
-_LEAST_SHARE = 0.05  # of the time of a step: a shorter delay does not matter
+_USUALLY = 2 / 3  # share of the batches in which a straggler is late by more than the floor
+_LEAST_SHARE = 0.1  # of the time of a step, which the other ranks lose at most
 _ORDINARY_SHARE = 0.75  # of the ranks of a group, which are assumed not to be stragglers
 _ERROR_RATE = 0.01
-_MOST_BLOCKS, _FEWEST_BLOCKS, _BATCHES_PER_BLOCK = 12, 3, 2
+_MOST_BLOCKS, _FEWEST_BLOCKS, _BATCHES_PER_BLOCK = 12, 6, 2
 
 _SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v")
 """The collectives that no rank can leave before all ranks have entered."""
@@ -52,16 +53,16 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
       its ranks is a straggler,
     - for functions, twice the alignment of the ranks before the function (``alignment_us``), and the spread of the
       starts of the other ranks, or in the other groups of the step if that is larger,
-    - five percent of the time of the step.
+    - ten percent of the time of the step.
 
     It is raised by the part of the lateness that the other ranks did not wait for, which is an error of a clock: in a
     collective, the time of a late rank is shorter than the time of the others by its lateness.
 
-    A rank is a straggler if it is the last one in more than half of the batches, its median lateness is above the
-    floor, and it is late throughout the step: the mean over up to 12 consecutive blocks of batches, of the median
-    lateness in each block, is significantly above zero in a one-sided t-test. The p-values are corrected for the number
-    of all ranks, groups and steps (S. Holm, 1979), so that ranks which are late by chance are named in at most 1 % of
-    the runs.
+    A rank is a straggler if it is the last one in more than half of the batches, its lateness is above the floor in
+    more than two thirds of them, and it is late throughout the step: the mean over up to 12 consecutive blocks of
+    batches, of the median lateness in each block, is significantly above zero in a one-sided t-test. The p-values are
+    corrected for the number of all ranks, groups and steps (S. Holm, 1979), so that the error rate of 1 % is that of
+    the run.
 
     A straggler does not wait for other ranks, so its time per call is usually the *smallest* of its group.
 
@@ -138,24 +139,25 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
             else:
                 noise = [2 * _spread(others) if len(others[0]) > 1 else _spread(offsets)]
                 unconfirmed = max(0.0, late - _waited(times, position, collective))
+            floor = float(np.fmax.reduce([least, *noise])) + unconfirmed  # fmax ignores NaN
             rows.append(
                 dict(zip(STEP, key, strict=True))
                 | {
                     "rank": int(rank),
                     "late_us": late,
-                    "floor_us": float(np.fmax.reduce([least, *noise])) + unconfirmed,  # fmax ignores NaN
+                    "floor_us": floor,
                     "last_share": float((offsets.argmax(axis=1) == position).mean()),
                     "p_value": _chance(lateness),
+                    "is_straggler": bool((lateness > floor).mean() > _USUALLY),
                     "time_us": float(np.median(times[:, position])),
                     "shortest_share": float((times.argmin(axis=1) == position).mean()),
                 }
             )
-    names = ["rank", "late_us", "floor_us", "last_share", "p_value", "time_us", "shortest_share"]
+    names = ["rank", "late_us", "floor_us", "last_share", "p_value", "time_us", "shortest_share", "is_straggler"]
     frame = pd.DataFrame(rows, columns=[*STEP, *names])
     frame["p_value"] = _holm(frame["p_value"].to_numpy(dtype=np.float64))
-    frame["is_straggler"] = (
-        (frame["last_share"] > _MOSTLY) & (frame["late_us"] > frame["floor_us"]) & (frame["p_value"] <= _ERROR_RATE)
-    )
+    is_last = frame["last_share"] > _MOSTLY
+    frame["is_straggler"] = frame["is_straggler"].astype(bool) & is_last & (frame["p_value"] <= _ERROR_RATE)
     frame = with_step_columns(frame, results)
     return frame.sort_values(["is_straggler", "late_us"], ascending=False, kind="stable", ignore_index=True)
 
@@ -179,9 +181,9 @@ def _waited(times: Floats, position: int, collective: str) -> float:
 def _chance(lateness: Floats) -> float:
     """Return the probability that a rank without a systematic delay is this late, or 1 if there are too few batches."""
     n = len(lateness)
-    n_blocks = min(_MOST_BLOCKS, n // _BATCHES_PER_BLOCK)
-    if n_blocks < _FEWEST_BLOCKS:
+    if n < _FEWEST_BLOCKS:
         return 1.0
+    n_blocks = min(_MOST_BLOCKS, max(_FEWEST_BLOCKS, n // _BATCHES_PER_BLOCK))
     # Successive batches are not independent: a rank that lost its core is late in all of them until it gets it back.
     blocks = [float(np.median(part)) for part in np.array_split(lateness, n_blocks)]
     error = float(np.std(blocks, ddof=1)) / math.sqrt(n_blocks)
