@@ -179,7 +179,7 @@ def _tuples(frame: pd.DataFrame, names: Sequence[str]) -> list[tuple[Any, ...]]:
 
 def load_side(source: Any, label: str) -> Side:
     """Return one side of a comparison from anything that `compare` accepts."""
-    results, _, name = as_frames(source, read_other=read_nccl_tests)
+    results, _, name = as_frames(source, read_other=read_nccl_tests, needs_end=True)
     if not len(results):
         raise BenchError(f"{name or label} has no results to compare")
     return Side(results.reset_index(drop=True), name or label)

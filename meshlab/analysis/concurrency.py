@@ -78,7 +78,7 @@ def contention(run: Any) -> pd.DataFrame:
     0   tp  tp_0        1024         8
     1   tp  tp_1        1024         8
     """
-    frames = as_frames(run)
+    frames = as_frames(run, needs_end=True)
     rows = contention_rows(frames)
     if rows.empty:
         results = frames.results
@@ -129,7 +129,7 @@ def interference(run: Any) -> pd.DataFrame:
     0   tp  tp_0              dp
     1   tp  tp_1              dp
     """
-    frames = as_frames(run)
+    frames = as_frames(run, needs_end=True)
     rows = interference_rows(frames)
     if rows.empty:
         results = frames.results

@@ -51,7 +51,7 @@ def pair_table(run: Any) -> pd.DataFrame:
     >>> ml.analysis.pair_table(run)["collective"].value_counts().to_dict()
     {'send': 6, 'send_recv': 3}
     """
-    results = as_results(run)
+    results = as_results(run, needs_end=True)
     rows = results[_is_pair(results)]
     keys = rows.groupby(_KEYS, dropna=False)
     share = rows["busbw_gbs"] / keys["busbw_gbs"].transform("median")
@@ -126,7 +126,7 @@ def pair_matrix(
     known = ("busbw_gbs", "algbw_gbs", "time_us")
     if value not in known:
         raise BenchError(f"unknown value {value!r}{did_you_mean(value, known)}; choose one of {', '.join(known)}")
-    results = as_results(run)
+    results = as_results(run, needs_end=True)
     rows = results[_is_pair(results) & results["collective"].eq(collective).fillna(value=False)]
     rows = rows[rows["axis"] == (rows["axis"].iloc[0] if axis is None and len(rows) else axis)]
     for name, wanted in (("mode", mode), ("dtype", dtype)):

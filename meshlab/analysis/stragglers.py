@@ -204,7 +204,7 @@ def _holm(p_values: Floats) -> Floats:
 
 def _frames(run: Any, results: pd.DataFrame | None) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return results and samples. Without samples, an empty answer would look like a run without findings."""
-    frames = as_frames(run, results)
+    frames = as_frames(run, results, needs_end=True)
     if frames.samples.empty and frames.results["time_us"].notna().any():
         raise BenchError(
             "run has no samples, but the times of each rank are needed",

@@ -324,35 +324,30 @@ class RunData:
         """Return the batches that took far longer than the others. See `meshlab.analysis.find_spikes`."""
         from meshlab.analysis.stragglers import find_spikes
 
-        self.check_ended()
         return find_spikes(self)
 
     def stragglers(self) -> pd.DataFrame:
         """Return the lateness of each rank in the collectives. See `meshlab.analysis.find_stragglers`."""
         from meshlab.analysis.stragglers import find_stragglers
 
-        self.check_ended()
         return find_stragglers(self)
 
     def contention(self) -> pd.DataFrame:
         """Compare groups that run together with one group at a time. See `meshlab.analysis.contention`."""
         from meshlab.analysis.concurrency import contention
 
-        self.check_ended()
         return contention(self)
 
     def interference(self) -> pd.DataFrame:
         """Compare an axis with and without concurrent traffic on another. See `meshlab.analysis.interference`."""
         from meshlab.analysis.concurrency import interference
 
-        self.check_ended()
         return interference(self)
 
     def pairs(self) -> pd.DataFrame:
         """Return every measured pair of ranks, the slowest first. See `meshlab.analysis.pair_table`."""
         from meshlab.analysis.pairs import pair_table
 
-        self.check_ended()
         return pair_table(self)
 
     def matrix(self, collective: str = "send_recv", **choice: Any) -> pd.DataFrame:
@@ -372,7 +367,6 @@ class RunData:
         """
         from meshlab.analysis.pairs import pair_matrix
 
-        self.check_ended()
         return pair_matrix(self, collective, **choice)
 
     def to_nccl_tests(self) -> str:

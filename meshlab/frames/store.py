@@ -67,7 +67,7 @@ class Frames(NamedTuple):
     name: str
 
 
-def as_results(source: Any) -> pd.DataFrame:
+def as_results(source: Any, *, needs_end: bool = False) -> pd.DataFrame:
     """Return the results frame of any supported source.
 
     Parameters
@@ -75,6 +75,8 @@ def as_results(source: Any) -> pd.DataFrame:
     source : RunData, DataFrame, path, object with ``.results``, or a list of these
         A run or its folder, a results frame or its file (Parquet, CSV, JSON), or a log that `meshlab.nccl_tests.read`
         returned. The items of a list are concatenated as separate runs.
+    needs_end : bool, default False
+        Whether to reject a run that is still running.
 
     Returns
     -------
@@ -85,6 +87,7 @@ def as_results(source: Any) -> pd.DataFrame:
     ------
     BenchError
         If the source has no results.
+        If a run is still running, with `needs_end`.
         If a required column is missing, or a value has the wrong type.
     ParseError
         If a file is corrupt.
@@ -95,10 +98,16 @@ def as_results(source: Any) -> pd.DataFrame:
     >>> len(as_results(ml.example())), len(as_results([ml.example(), ml.example()]))
     (168, 336)
     """
-    return as_frames(source).results
+    return as_frames(source, needs_end=needs_end).results
 
 
-def as_frames(source: Any, results: Any = None, *, read_other: Callable[[Path], Any] | None = None) -> Frames:
+def as_frames(
+    source: Any,
+    results: Any = None,
+    *,
+    read_other: Callable[[Path], Any] | None = None,
+    needs_end: bool = False,
+) -> Frames:
     """Return the frames of any supported source.
 
     Parameters
@@ -109,13 +118,15 @@ def as_frames(source: Any, results: Any = None, *, read_other: Callable[[Path], 
         The results that the samples in `source` belong to.
     read_other : callable, optional
         A function that reads files in other formats, such as logs.
+    needs_end : bool, default False
+        Whether to reject a run that is still running.
     """
     import pandas as pd
 
     if results is not None:
         require_columns(source, ["rank", "batch"], "samples")
         source = (results, source)
-    parts = list(frames_of(source, read_other))
+    parts = list(frames_of(source, read_other, needs_end=needs_end))
     if len(parts) == 1:
         return parts[0]
     joined = []
@@ -136,7 +147,9 @@ def as_frames(source: Any, results: Any = None, *, read_other: Callable[[Path], 
     return Frames(joined[0], joined[1], f"{len(parts)} runs")
 
 
-def frames_of(source: Any, read_other: Callable[[Path], Any] | None = None) -> Iterator[Frames]:
+def frames_of(
+    source: Any, read_other: Callable[[Path], Any] | None = None, *, needs_end: bool = False
+) -> Iterator[Frames]:
     """Yield the frames of each run in `source`. `read_other` reads files in other formats."""
     import pandas as pd
 
@@ -148,8 +161,10 @@ def frames_of(source: Any, read_other: Callable[[Path], Any] | None = None) -> I
         if not source:
             raise BenchError("an empty list has no results; pass at least one run")
         for item in source:
-            yield from frames_of(item, read_other)
+            yield from frames_of(item, read_other, needs_end=needs_end)
         return
+    if needs_end and isinstance(source, RunData):
+        source.check_ended()
     results: Any = source
     samples: Any = None
     if isinstance(source, tuple) and len(source) == 2:

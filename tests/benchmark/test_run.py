@@ -482,6 +482,9 @@ def test_an_unfinished_run_gives_no_answers(thread_engines: ml.Engines) -> None:
     for ask in (run.contention, run.interference, run.stragglers, run.spikes, run.pairs, run.matrix, run.to_nccl_tests):
         with pytest.raises(BenchError, match=r"^still running \(1 of 3 steps\); call \.wait\(\)$"):
             ask()
+    for analyse in (ml.analysis.contention, ml.analysis.find_spikes, lambda run: ml.compare([run], run)):
+        with pytest.raises(BenchError, match=r"^still running \(1 of 3 steps\); call \.wait\(\)$"):
+            analyse(run)
     assert len(run.results) == 2
     assert len(run.samples) > 0
     assert str(run.table()).startswith("running: 1 of 3 steps\n\ntp · 2 groups of 2")
