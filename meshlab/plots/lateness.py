@@ -317,9 +317,9 @@ def _verdict(late: pd.DataFrame, is_aligned: bool) -> str:
     worst = late.iloc[0]
     if worst["late_us"] <= worst["floor_us"]:
         return f"no rank is late by more than the floor of {format_time_us(worst['floor_us'])}"
-    is_rare = "" if worst["is_straggler"] else "not consistently "
-    text = f"rank {worst['rank']} is {is_rare}{format_time_us(worst['late_us'])} late"
-    return f"{text}, last in {100 * worst['last_share']:.0f} % of the batches"
+    but = "" if worst["is_straggler"] else " but not consistently,"
+    text = f"rank {worst['rank']} is {format_time_us(worst['late_us'])} late,{but}"
+    return f"{text} last in {100 * worst['last_share']:.0f} % of the batches"
 
 
 def _new_axes(part: _Part) -> Axes:

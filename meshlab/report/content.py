@@ -288,10 +288,12 @@ def _shapes(measured: pd.DataFrame) -> Iterator[str]:
     for is_slower, rows in ((True, changed[changed["trend"] > 0]), (False, changed[changed["trend"] < 0])):
         if len(rows):
             rows = rows.sort_values("trend", ascending=not is_slower, kind="stable")
-            cause = "as with heating or throttling" if is_slower else "as after a slow start"
+            most = float(rows["trend"].iloc[0])
+            change = f"{100 * abs(most):.0f} %" if most < 1 else f"a factor of {1 + most:.1f}"
+            cause = " Possible causes are heating, throttling and other programs." if is_slower else ""
             yield (
                 f"{_count(len(rows), 'result')} became {'slower' if is_slower else 'faster'} during the measurement, "
-                f"{cause}, by up to {100 * abs(rows['trend'].iloc[0]):.0f} %: {_named(rows)}."
+                f"by up to {change}: {_named(rows)}.{cause}"
             )
 
 

@@ -52,13 +52,13 @@ def test_the_offset_and_the_rate_of_a_clock_are_found(late_us: float) -> None:
 
 
 def test_a_fast_clock_of_a_rank_makes_no_straggler(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of one thread runs one percent fast while a run is measured."""
-    true, began = time.perf_counter_ns, time.perf_counter_ns()
+    """The clock of one thread is 100 ms ahead and runs ten percent fast while a run is measured."""
+    true, began = time.perf_counter_ns, time.perf_counter_ns() - 10**9
     fast: set[int] = set()
 
     def clock() -> int:
         now = true()
-        return now + (now - began) // 100 if threading.get_ident() in fast else now
+        return now + (now - began) // 10 if threading.get_ident() in fast else now
 
     def plain(comm: Any) -> Any:
         if comm.world_rank == 2:
@@ -75,5 +75,5 @@ def test_a_fast_clock_of_a_rank_makes_no_straggler(thread_engines: ml.Engines, m
     found = run.stragglers()
     assert len(found) == 8
     assert not found["is_straggler"].any()
-    elapsed_us = (true() - began) / 1e3
-    assert found["late_us"].max() < 0.005 * elapsed_us  # half of the error of the clock
+    assert found["late_us"].max() < 20_000  # and not at least 100 ms
+    assert run.results["alignment_us"].max() < 20_000

@@ -138,3 +138,13 @@ def test_unsuitable_sources_are_rejected_with_a_fix(plot: Any, late: Any) -> Non
         plot(3)
     with pytest.raises(BenchError, match="run contains 2 runs, but the figure shows one; pass one of them"):
         plot([(results, samples), (results, samples)])
+
+
+def test_a_rank_that_is_late_for_a_part_of_the_step_is_not_called_late(make_samples: Any, ax: Axes) -> None:
+    random = np.random.default_rng(1)
+    starts = random.normal(0, 0.5, (4, 60))
+    starts[1] += np.where(np.arange(60) < 33, 400, -30)
+    ml.plot.stragglers(*make_samples(starts=starts, times=starts.max(axis=0) - starts + 20), ax=ax)
+    title = ax.get_title(loc="left")
+    assert title.startswith("Rank 1 is 399\u2009µs late, but not consistently, last in 55 % of the batches")
+    assert not any(label.get_text().startswith("▸") for label in ax.get_yticklabels())

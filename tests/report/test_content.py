@@ -283,10 +283,11 @@ def test_modes_and_trends_are_caveats(make_results):
         "4 results have two distinct levels of time, so the median may jump from one to the other: all_reduce on tp_0 "
         "at 1 KiB, all_reduce on tp_1 at 1 KiB, all_reduce on tp_0 at 2 KiB and 1 more."
     )
-    assert found[1].startswith(
-        "1 result became slower during the measurement, as with heating or throttling, by up to 23 %: all_reduce on "
-    )
-    assert found[2].startswith("1 result became faster during the measurement, as after a slow start, by up to 40 %: ")
+    assert found[1].startswith("1 result became slower during the measurement, by up to 23 %: all_reduce on ")
+    assert found[1].endswith(". Possible causes are heating, throttling and other programs.")
+    assert found[2].startswith("1 result became faster during the measurement, by up to 40 %: all_reduce on ")
+    results.loc[results.index[5], "trend"] = 4.5
+    assert "by up to a factor of 5.5: " in caveats_of(results)[1]
     assert len(found) == 3
 
 
