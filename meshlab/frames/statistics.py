@@ -248,6 +248,8 @@ def find_modes(values: npt.NDArray[Any]) -> Modes | None:
     n_least = math.ceil(_LEAST_SHARE * n)
     between[: n_least - 1] = between[n - n_least :] = -1
     cut = int(n_fast[between.argmax()])
+    if cut == n - n_least:
+        return None  # a smaller slow part would be better, so it consists of spikes and of the end of the fast part
     fast, slow = float(np.median(ordered[:cut])), float(np.median(ordered[cut:]))
     if slow - fast < _LEAST_STEP:
         return None

@@ -79,3 +79,9 @@ def test_a_trend_is_found_with_its_size(change: float) -> None:
 def test_a_few_times_have_no_shape() -> None:
     assert find_modes(np.array([1.0, 9.0] * 9)) is None
     assert math.isnan(relative_trend(np.arange(1.0, 20.0)))
+
+
+def test_a_few_spikes_among_many_times_are_not_a_level() -> None:
+    random = np.random.default_rng(3)
+    times = random.lognormal(0, 0.05, (300, 200)) * np.where(random.random((300, 200)) < 0.03, 3, 1)
+    assert np.mean([find_modes(row) is not None for row in times]) <= 0.01
