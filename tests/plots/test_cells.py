@@ -55,7 +55,7 @@ def test_title_has_axis_groups_and_sizes():
     mesh = DeviceMesh("dp=8, tp=4")
     assert drawn(mesh, "tp").get_title(loc="left") == "tp: 8 groups of 4 ranks"
     assert drawn(mesh, ("dp", "tp")).get_title(loc="left") == "dp-tp: 1 group of 32 ranks"
-    assert drawn(mesh, "tp_3").get_title(loc="left") == "tp_3: 1 group of 4 ranks · 28 ranks in no group"
+    assert drawn(mesh, "tp_3").get_title(loc="left") == "tp_3: 1 group of 4 ranks\n28 ranks in no group"
 
 
 def test_cells_of_small_meshes_contain_group_and_rank():
