@@ -13,12 +13,12 @@ Every rounding is in the dtype of the buffer or a wider one. In half precision t
 each input by 1/n before it adds, `threads` and `mpi` divide the sum, and the last bits of the results differ.
 `meshlab.comm.correctness` turns the counts above into error bounds.
 
-The minimum and the maximum of NaN and a number differ between libraries. NCCL uses ``fminf``, ``fmaxf``, ``__hmin``
-and ``__hmax``, which return the number (src/device/reduce_kernel.h; measured with NCCL 2.32.3 on an H200, for float16,
-bfloat16, float32 and float64). The result of MPICH depends on the rank that has the NaN. numpy, and with it `threads` and half precision that MPI does not support,
-returns NaN. One rule for all would need a user-defined operation in MPI, which takes 9.4 instead of 3.9 µs for 8
-bytes and 390 to 630 instead of 330 µs for 1 MiB (two ranks, MPICH 5.0.2), and would no longer measure the library. So
-the result is not defined, and the inputs of benchmarks contain no NaN.
+The minimum and the maximum of NaN and a number differ between libraries. NCCL uses ``fminf``, ``fmaxf``, ``__hmin`` and
+``__hmax``, which return the number (src/device/reduce_kernel.h; measured with NCCL 2.32.3 on an H200, for float16,
+bfloat16, float32 and float64). The result of MPICH depends on the rank that has the NaN. numpy, and with it `threads`
+and half precision that MPI does not support, returns NaN. One rule for all would need a user-defined operation in MPI,
+which takes 9.4 instead of 3.9 µs for 8 bytes and 390 to 630 instead of 330 µs for 1 MiB (two ranks, MPICH 5.0.2), and
+would no longer measure the library. So the result is not defined, and the inputs of benchmarks contain no NaN.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def test_placement_of_131072_ranks_on_six_axes(benchmark: Any, machine: str) -> 
     """All levels, under 100 ms."""
     cluster = preset(machine, nodes=16384)
     placement = benchmark(place, MESH, cluster)
-    assert len(placement.answers) == 6
+    assert len(placement.cache) == 6
     assert placement.of("tp").domains[2].max() == 1
 
 

@@ -41,7 +41,7 @@ class Placement:
         int32 of shape (world_size,): the device of every rank.
     rank_map : RankMap
         The hardware position of every rank.
-    answers : dict of str to Crossings, default {}
+    cache : dict of str to Crossings, default {}
         Cache of the crossings, by axis or group name.
 
     Examples
@@ -51,18 +51,18 @@ class Placement:
     >>> print(placement.explain("tp"))
     tp stays inside NVLink: NV18, 371 GB/s
     >>> print(placement.explain("dp"))
-    dp leaves the host: 8 groups share 8 NICs, one each, 48.0 GB/s a group; it crosses 48 leaf switches and
+    dp leaves the host: 8 groups share 8 NICs, one each, 48.0 GB/s per group; it crosses 48 leaf switches and
     stays inside a pod
     >>> print(placement.explain("pp"))
-    pp leaves the host: 8 groups share 8 NICs, one each, 48.0 GB/s a group; it crosses 2 pods with an
-    oversubscription of 1:7, 27.4 GB/s a group
+    pp leaves the host: 8 groups share 8 NICs, one each, 48.0 GB/s per group; it crosses 2 pods with an
+    oversubscription of 1:7, 27.4 GB/s per group
     """
 
     mesh: DeviceMesh
     cluster: Cluster
     devices: Ints
     rank_map: RankMap
-    answers: dict[str, Crossings] = field(default_factory=dict)
+    cache: dict[str, Crossings] = field(default_factory=dict)
 
     def of(self, axis: str | Sequence[str]) -> Crossings:
         """Return the links that the groups of an axis cross and share, as arrays.
@@ -73,9 +73,9 @@ class Placement:
             An axis, several axes, or the name of a group.
         """
         groups = self.mesh[axis]
-        if groups.name not in self.answers:
-            self.answers[groups.name] = cross(self.rank_map, groups.array)
-        return self.answers[groups.name]
+        if groups.name not in self.cache:
+            self.cache[groups.name] = cross(self.rank_map, groups.array)
+        return self.cache[groups.name]
 
     def frame(self, *axes: str) -> pd.DataFrame:
         """Return a table with one row per group.
@@ -458,7 +458,7 @@ def _explain_nics(placement: Placement, answer: Crossings) -> str:
         each = f", {busiest:g} to a NIC"
     else:
         each = f", {1 / busiest:g} each"
-    return f"{share} {nics} NIC{'s' * (nics > 1)}{each}{f'{rate} a group' if rate else ''}"
+    return f"{share} {nics} NIC{'s' * (nics > 1)}{each}{f'{rate} per group' if rate else ''}"
 
 
 def _explain_network(placement: Placement, answer: Crossings) -> str:
@@ -479,7 +479,7 @@ def _explain_network(placement: Placement, answer: Crossings) -> str:
     if taper > 1:
         text += f" with an oversubscription of 1:{taper:g}"
         if gbs is not None and gbs < np.nanmin(answer.node_gbs):
-            text += f", {format_bandwidth(gbs)} a group"
+            text += f", {format_bandwidth(gbs)} per group"
     return text
 
 

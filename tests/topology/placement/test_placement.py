@@ -144,7 +144,7 @@ def test_arrays_agree_with_the_reference(name: str, shape: str, seed: int, order
             2,
             "dp=2, tp=8",
             "dp",
-            "dp leaves the host: 8 groups share 8 NICs, one each, 48.0 GB/s a group; it stays inside one leaf switch",
+            "dp leaves the host: 8 groups share 8 NICs, one each, 48.0 GB/s per group; it stays inside one leaf switch",
         ),
         (
             "dgx-h100",
@@ -158,7 +158,8 @@ def test_arrays_agree_with_the_reference(name: str, shape: str, seed: int, order
             2,
             "dp=2, tp=8",
             "dp",
-            "dp leaves the host: 8 groups share 2 NICs, 4 to a NIC, 6.00 GB/s a group; it stays inside one leaf switch",
+            "dp leaves the host: 8 groups share 2 NICs, 4 to a NIC, 6.00 GB/s per group; it stays inside "
+            "one leaf switch",
         ),
         ("pcie-l40s", 1, "tp=8", "tp", "tp stays inside the host: its worst link is SYS, 22.0 GB/s"),
         ("gb200-nvl72", 18, "tp=72", "tp", "tp stays inside NVLink across 18 hosts: NV18, 722 GB/s"),
@@ -167,21 +168,21 @@ def test_arrays_agree_with_the_reference(name: str, shape: str, seed: int, order
             2,
             "dp=2, tp=8",
             "dp",
-            "dp leaves the host: 8 groups share 32 NICs, 4 each, 48.0 GB/s a group; it stays inside the cluster",
+            "dp leaves the host: 8 groups share 32 NICs, 4 each, 48.0 GB/s per group; it stays inside the cluster",
         ),
         (
             "tapered-h100",
             2048,
             "pp=16, dp=128, tp=8",
             "pp",
-            "pp leaves the host: 8 groups share 8 NICs, one each, 48.0 GB/s a group; it crosses 6 pods with an",
+            "pp leaves the host: 8 groups share 8 NICs, one each, 48.0 GB/s per group; it crosses 6 pods with an",
         ),
         (
             "tapered-h100",
             2048,
             "pp=16, dp=128, tp=8",
             "dp",
-            "dp leaves the host: 8 groups share 8 NICs, one each, 48.0 GB/s a group; it crosses 64 leaf switches",
+            "dp leaves the host: 8 groups share 8 NICs, one each, 48.0 GB/s per group; it crosses 64 leaf switches",
         ),
     ],
 )
