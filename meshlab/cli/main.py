@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import re
 import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -66,9 +68,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if _is_first_process():
             print_error(error_text(error))
         return BAD_INPUT
-    except KeyboardInterrupt:
-        # If engines were starting, asyncio would log the pending tasks of ipyparallel at exit.
+    except KeyboardInterrupt as error:
+        # If engines were starting, asyncio would log the pending tasks of ipyparallel at exit, and Python would warn
+        # about the coroutines in the frames of the traceback when they are released.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            error.__traceback__ = None
+            gc.collect()
         print_error("interrupted")
         return INTERRUPTED
     except BrokenPipeError:

@@ -21,7 +21,7 @@ def environment_matters(comm: object) -> None:
 
 
 @pytest.mark.slow
-def test_settings_take_turns_on_new_engines_and_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_are_measured_on_new_engines_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     from meshlab.benchmark import environments
 
     started = []
@@ -34,14 +34,14 @@ def test_settings_take_turns_on_new_engines_and_are_compared(monkeypatch: pytest
     monkeypatch.setattr(environments, "launch", record)
     ring, tree = {"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Tree"}
     found = ml.compare_env(
-        MESH, {"ring": ring, "tree": tree}, environment_matters, rounds=2, backend="mpi", sampling=Sampling(max_s=0.1)
+        MESH, {"ring": ring, "tree": tree}, environment_matters, rounds=1, backend="mpi", sampling=Sampling(max_s=0.1)
     )
-    assert started == [ring, tree, tree, ring]
-    assert {name: len(runs) for name, runs in found.runs.items()} == {"ring": 2, "tree": 2}
+    assert started == [ring, tree]
+    assert {name: len(runs) for name, runs in found.runs.items()} == {"ring": 1, "tree": 1}
     results = found.results
     assert results.groupby("setting")["time_us"].median().loc["tree"] > 1800
-    assert results[["setting", "launch"]].to_numpy().tolist() == [["ring", 0], ["ring", 1], ["tree", 0], ["tree", 1]]
-    assert results.groupby("setting")["run_id"].nunique().tolist() == [2, 2]
+    assert results[["setting", "launch"]].to_numpy().tolist() == [["ring", 0], ["tree", 0]]
+    assert results["process_set"].nunique() == 2
     assert all(run.environment["Settings"]["NCCL_ALGO"] == "Tree" for run in found.runs["tree"])
 
 
@@ -52,11 +52,13 @@ class Threads:
         from meshlab.benchmark import environments
 
         self.turn, self.broken_turns = -1, broken_turns
+        self.settings: list[object] = []
         self.original = environments.launch
         monkeypatch.setattr(environments, "launch", self.launch)
 
     def launch(self, n: int, **arguments: object) -> ml.Engines:
         self.turn += 1
+        self.settings.append(arguments["env"])
         return self.original(n, backend="threads")
 
     def function(self, comm: ml.Communicator) -> None:
@@ -96,6 +98,16 @@ def test_variables_that_the_backend_does_not_read_are_rejected() -> None:
     for collective in ("all_reduce", ["all_reduce", "broadcast"], ml.Plan("all_reduce", "tp")):
         with pytest.raises(BenchError, match="nccl does not read MPICH_X"):
             ml.compare_env(MESH, {"a": {}, "b": {"MPICH_X": "1"}}, collective, backend="nccl")
+
+
+def test_settings_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = Threads(monkeypatch, broken_turns=set())
+    quick = Sampling(max_s=0.02, min_batches=6)
+    settings = {name: {"NAME": name} for name in "ab"}
+    found = ml.compare_env(MESH, settings, threads.function, rounds=3, sampling=quick)
+    assert threads.settings == [settings[name] for name in "abbaab"]
+    assert found.results[["setting", "launch"]].to_numpy().tolist() == [[name, k] for name in "ab" for k in range(3)]
+    assert found.comparisons["b"].frame()[["launches_before", "launches_after"]].to_numpy().tolist() == [[3, 3]]
 
 
 def test_progress_counts_the_steps_of_all_runs(

@@ -43,7 +43,7 @@ tables = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(tables, st.sampled_from(["graph", "pipelined", "isolated", None]), st.sampled_from([2, 8, 1000]))
 def test_a_written_log_can_be_read_back(cells, mode, n_ranks):
     frame = results(

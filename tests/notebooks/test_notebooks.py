@@ -25,8 +25,15 @@ def test_a_notebook_is_committed_without_outputs(path: Path) -> None:
     assert "widgets" not in notebook.metadata
 
 
+# The browser tests run the first notebook too, and look at more than its outputs.
+RUNS = [
+    pytest.param(path, id=path.stem, marks=pytest.mark.long if path.stem.startswith("01_") else [])
+    for path in NOTEBOOKS
+]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RUNS)
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from nbclient import NotebookClient
 
