@@ -102,6 +102,7 @@ class LaunchedSet(ProcessSet):
         self._env = dict(env or {})
         self._id = secrets.token_hex(8)
         self._n_starts = 0
+        self._old_exits: dict[Path, int] = {}  # with their sizes before the current start
         self._cluster: Any = None
         self._launcher: Any = None
         self._mpiexec = find_mpiexec() if backend == "mpi" else ""
@@ -134,6 +135,7 @@ class LaunchedSet(ProcessSet):
 
     def _start_engines(self, deadline: float) -> tuple[RankInfo, ...]:
         survivors = [] if self._client is None else self._surviving_engines()
+        self._old_exits = {path: path.stat().st_size for path in self._folder.glob("exits-*")}
         self._n_starts += 1
         # New file names for every start: a dying process of the previous set may still write to the old ones.
         positions = self._share_positions(self._folder / f"calls-{self._n_starts}")
@@ -223,16 +225,19 @@ class LaunchedSet(ProcessSet):
         return self._folder / f"exits-{self._n_starts}"
 
     def first_exit(self) -> RankExit | None:
-        """Return the exit of the first rank that ended, from the record of its wrapper shell."""
+        """Return the exit of the first rank that ended, from the records of the wrapper shells."""
         # ipyparallel's nanny may report the death before the shell has written its line: the shell only continues when
         # the kernel has torn the process down, which takes up to a second with a GPU.
         deadline = time.monotonic() + 1.5
+        ranks = {info.parent_pid: info.rank for info in self._infos}
         while time.monotonic() < deadline:
-            with contextlib.suppress(OSError, IndexError, ValueError):
-                shell, code = (int(word) for word in self._exits_file.read_text().splitlines()[0].split())
-                ranks = {info.parent_pid: info.rank for info in self._infos}
-                how = f"killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
-                return RankExit(ranks.get(shell), how)
+            # A rank that survived an earlier start still writes to the file of that start, which may not exist before.
+            for path in [self._folder / f"exits-{start}" for start in range(self._n_starts, 0, -1)]:
+                with contextlib.suppress(OSError, IndexError, ValueError):
+                    line = path.read_text()[self._old_exits.get(path, 0) :].splitlines()[0]
+                    shell, code = (int(word) for word in line.split())
+                    how = f"killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
+                    return RankExit(ranks.get(shell), how)
             time.sleep(0.01)
         return None
 
