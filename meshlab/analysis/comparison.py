@@ -68,6 +68,8 @@ _COLUMN_WORDS = {
     "dst_rank": "destination rank",
 }
 
+_OWN_SOURCES = ("nccl", "mpi", "threads")
+
 _CONCURRENT = ("concurrent_axis", "concurrent_collective")
 _NONE = "none"
 
@@ -131,13 +133,14 @@ class Side:
     @cached_property
     def launches(self) -> list[Any]:
         """An identity of the launch of each row: its set of processes, or else its run and launch."""
-        # New communicators on the same processes repeat only half of what varies between launches.
-        processes = (
-            self.results["process_set"].tolist() if "process_set" in self.results else [None] * len(self.results)
-        )
+        # New communicators on the same processes repeat only half of what varies between launches. Runs of older
+        # versions have no name of their processes, but used the same ones for all launches.
+        processes = self.results["process_set"] if "process_set" in self.results else [None] * len(self.results)
         return [
-            fallback if plain(one) is None else one
-            for one, fallback in zip(processes, _tuples(self.results, ("run_id", "launch")), strict=True)
+            name if plain(name) is not None else (run if source in _OWN_SOURCES else (run, launch))
+            for name, source, run, launch in zip(
+                processes, *(map(plain, self.results[name]) for name in ("source", "run_id", "launch")), strict=True
+            )
         ]
 
     @property
@@ -696,11 +699,13 @@ def _ratio_columns(first: LaunchTimes | None, second: LaunchTimes | None) -> dic
 
 def _judge(frame: pd.DataFrame, effect: float) -> pd.DataFrame:
     """Add the verdicts, with p-values that are adjusted for the number of rows."""
-    p = _adjusted(frame["p"].to_numpy(dtype=np.float64))
-    ratio, low, high = (frame[name].to_numpy(dtype=np.float64) for name in ("ratio", "ratio_lo", "ratio_hi"))
+    p, ratio, low, high = (frame[name].to_numpy(dtype=np.float64) for name in ("p", "ratio", "ratio_lo", "ratio_hi"))
     with np.errstate(invalid="ignore"):
-        sure = p <= _SIGNIFICANT
         slower, faster = ratio >= 1 + effect, ratio <= 1 / (1 + effect)
+        # Rows within the effect get no verdict, however significant they are. If they kept their small p-values, they
+        # would loosen the threshold of the others.
+        p = _adjusted(np.where(slower | faster | np.isnan(p), p, 1.0))
+        sure = p <= _SIGNIFICANT
         # A test of equivalence, because "not significantly different" is also true of rows with large noise. The margin
         # is twice the effect: an interval within the effect itself would need very many batches for a ratio near it.
         same = ~slower & ~faster & (low > 1 / (1 + 2 * effect)) & (high < 1 + 2 * effect)

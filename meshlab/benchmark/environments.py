@@ -25,18 +25,35 @@ if TYPE_CHECKING:
 
 __all__ = ["READS", "EnvComparison", "compare_env"]
 
-_BELOW = ("UCX_", "FI_", "OMP_", "LD_", "MALLOC_", "GLIBC_TUNABLES", "PYTHON")
+_BELOW = (
+    *("UCX_", "UCC_", "FI_", "OFI_", "IBV_", "RDMAV_", "MLX4_", "MLX5_", "PSM2_", "PSM3_", "HCOLL_", "SHARP_"),
+    *("CUDA_", "HWLOC_", "OMP_", "LD_", "MALLOC_", "GLIBC_TUNABLES", "PYTHON"),
+)
 
 READS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "nccl": ("NCCL_", "CUDA_", "SHARP_", "OFI_", "IBV_", "MLX5_", *_BELOW),
-        "mpi": ("MPIR_", "MPICH_", "HYDRA_", "PMI_", "OMPI_", "PMIX_", "PRTE_", "I_MPI_", "MV2_", *_BELOW),
+        "nccl": ("NCCL_", *_BELOW),
+        "mpi": (
+            "MPIR_",
+            "MPICH_",
+            "MPIEXEC_",
+            "HYDRA_",
+            "PMI_",
+            "OMPI_",
+            "OPAL_",
+            "PMIX_",
+            "PRTE_",
+            "I_MPI_",
+            "MV2_",
+            *_BELOW,
+        ),
     }
 )
 """Prefixes of the environment variables that a backend, or a library below it, reads.
 
 From the documentation of NCCL (Environment Variables), MPICH (its control variables and Hydra), Open MPI (MCA
-parameters), Intel MPI and MVAPICH, and of the libraries below them: UCX, libfabric, rdma-core and glibc.
+parameters), Intel MPI and MVAPICH, and of the libraries below them: UCX, UCC,
+libfabric, rdma-core, PSM, HCOLL, SHARP, CUDA, hwloc and glibc.
 """
 
 

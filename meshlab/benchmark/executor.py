@@ -183,6 +183,8 @@ class Executor:
             # A launch has new processes: what differs between launches is mostly where they and their memory are
             # placed. The first one uses those that are there, and a resumed launch may have nothing left to measure.
             if launch and any((launch, step.index) not in self._known for step in order):
+                if self._n_cancels():
+                    return False
                 self._relaunch(lease, launch)
             self._process_set = lease.engines.process_set
             for step in order:

@@ -20,7 +20,7 @@ from meshlab.benchmark.executor import Executor
 from meshlab.engines.engines import Engines, Lease
 from meshlab.engines.memory import local_buffer_bytes
 from meshlab.errors import BenchError
-from meshlab.frames.plan import Plan, Step, turns
+from meshlab.frames.plan import Plan, Step, n_blocks, turns
 from meshlab.frames.rundata import Progress, RunData, columns_of_samples, rows_of_results
 from meshlab.mesh.mesh import DeviceMesh
 
@@ -116,18 +116,29 @@ class Run(RunData):
         # The new plan may be larger or in a different order, so steps are matched by their fields. A step is taken over
         # only if all of its groups were measured, because its groups are measured together.
         indices = _new_indices(old.steps, self.steps)
+        # An older version expanded some plans into fewer steps, so its indices may mean other steps.
+        names = ["collective", "axis", "grouping"]
+        moved = {
+            int(step)
+            for step, *known in results[["step", *names]].drop_duplicates().itertuples(index=False, name=None)
+            if known not in [[getattr(part, name) for name in names] for part in old.steps[int(step)].parts]
+        }
         is_kept = results["status"].isin(_KEPT).groupby([results["launch"], results["step"]]).all()
         done = {
             (int(launch), int(step))
             for launch, step in is_kept.index[is_kept]
-            if step in indices and launch < self.plan.launches
+            if step in indices and launch < self.plan.launches and step not in moved
         }
+        # Steps that a cancel cut off have fewer blocks. A row of an older run without blocks has none, and is kept.
+        blocks = samples.groupby(["launch", "step"])["block"].nunique()
+        is_cut_off = (blocks > 0) & (blocks < n_blocks(old.plan.sampling))
+        cut_off = {(int(launch), int(step)) for launch, step in blocks.index[is_cut_off]}
         # Alternatives are compared block by block, so all of them are from the same measurement.
         new = {(launch, indices[step]): (launch, step) for launch, step in done}
         for launch in range(self.plan.launches):
             for group in turns(self.steps):
                 keys = [(launch, step.index) for step in group]
-                if not all(key in new for key in keys):
+                if not all(key in new and new[key] not in cut_off for key in keys):
                     done -= {new[key] for key in keys if key in new}
         for frame in (results, samples):
             frame.attrs = {}

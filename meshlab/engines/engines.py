@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import hashlib
 import secrets
 import threading
 import weakref
@@ -76,7 +77,9 @@ class Engines:
         self._round: Round | None = None
         self.deadline_s = deadline_s
         self.ranks: tuple[RankInfo, ...] = rank_set.start(timeout_s)
-        self.process_set = secrets.token_hex(6)
+        # Attaching twice to the same processes does not make two launches of them.
+        known = repr(sorted((info.host, info.pid) for info in self.ranks)).encode()
+        self.process_set = hashlib.blake2s(known, digest_size=6).hexdigest() if rank_set.is_attached else _new_name()
         """A unique name of the processes of the ranks. It changes when `restart` replaces all of them."""
         # Registered after the clean-up of the rank set, so that it runs before: a run is then cancelled, not failed.
         self._at_exit = partial(_call_if_alive, weakref.WeakMethod(self._cancel_at_exit))
@@ -496,9 +499,17 @@ class Engines:
             if self._state == "ready":
                 self._break(reason, reuse=reuse)
             before = {(info.host, info.pid) for info in self.ranks}
-            self.ranks = self._rank_set.start(self._timeout_s)
+            try:
+                self.ranks = self._rank_set.start(self._timeout_s)
+            except BaseException as error:
+                summary = error.summary if isinstance(error, EngineError) else str(error) or type(error).__name__
+                self._why_broken = f"new ranks could not be started: {summary}"
+                raise
+            if self.state == "closed":  # while they were started, by a caller that may not wait for them any more
+                self._rank_set.close()
+                raise _closed_error()
             if self.backend == "threads" or not before & {(info.host, info.pid) for info in self.ranks}:
-                self.process_set = secrets.token_hex(6)
+                self.process_set = _new_name()
             if self._state == "broken":  # another thread may have begun to close the engines
                 self._state = "ready"
 
@@ -717,6 +728,10 @@ class Lease:
             return False
         engines._replace_ranks("they are being replaced", reuse=False)
         return True
+
+
+def _new_name() -> str:
+    return secrets.token_hex(6)
 
 
 def verify_mesh(lease: Lease, mesh: DeviceMesh) -> pd.DataFrame:

@@ -103,6 +103,7 @@ class LaunchedSet(ProcessSet):
         self._id = secrets.token_hex(8)
         self._n_starts = 0
         self._old_exits: dict[Path, int] = {}  # with their sizes before the current start
+        self._killed: set[int] = set()  # engines that were killed since the last start
         self._cluster: Any = None
         self._launcher: Any = None
         self._mpiexec = find_mpiexec() if backend == "mpi" else ""
@@ -150,10 +151,16 @@ class LaunchedSet(ProcessSet):
 
     def _surviving_engines(self) -> list[int]:
         """Return the engines that can be reused."""
-        # MPI ranks stop together, so an MPI engine that is still listed is one whose death has not been noticed.
+
+        # An engine that is still listed although its rank was killed is one whose death has not been noticed. MPI ranks
+        # stop together, so that is true of all of them.
+        def listed() -> set[int]:
+            return set(self._client.ids) if self.backend == "mpi" else self._killed & set(self._client.ids)
+
         deadline = time.monotonic() + 3.0
-        while self.backend == "mpi" and self._client.ids and time.monotonic() < deadline:
+        while listed() and time.monotonic() < deadline:
             time.sleep(0.02)
+        self._killed.clear()  # new engines may have the same numbers
         return list(self._client.ids)
 
     def _engines_by_rank(self, survivors: Sequence[int], engines: Sequence[int]) -> list[int]:
@@ -232,12 +239,15 @@ class LaunchedSet(ProcessSet):
         ranks = {info.parent_pid: info.rank for info in self._infos}
         while time.monotonic() < deadline:
             # A rank that survived an earlier start still writes to the file of that start, which may not exist before.
-            for path in [self._folder / f"exits-{start}" for start in range(self._n_starts, 0, -1)]:
-                with contextlib.suppress(OSError, IndexError, ValueError):
-                    line = path.read_text()[self._old_exits.get(path, 0) :].splitlines()[0]
-                    shell, code = (int(word) for word in line.split())
-                    how = f"killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
-                    return RankExit(ranks.get(shell), how)
+            for start in range(self._n_starts, 0, -1):
+                path = self._folder / f"exits-{start}"
+                with contextlib.suppress(OSError, ValueError):
+                    for line in path.read_text()[self._old_exits.get(path, 0) :].splitlines():
+                        shell, code = (int(word) for word in line.split())
+                        # In an older file, the other lines are of ranks that were killed before.
+                        if shell in ranks or start == self._n_starts:
+                            how = f"killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
+                            return RankExit(ranks.get(shell), how)
             time.sleep(0.01)
         return None
 
@@ -260,6 +270,7 @@ class LaunchedSet(ProcessSet):
         # Each engine has a nanny process of ipyparallel, which reports the death of the engine to the controller and
         # then exits. If the nannies were killed too, the client would list dead engines until their heartbeats fail.
         gone = {self._engine_ids[info.rank] for info in doomed}
+        self._killed |= gone
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline and (
             gone & set(self._client.ids) or (not saved and marked_processes(_SET, self._set_mark))

@@ -387,6 +387,8 @@ class Round:
             {other for others in waits_for.values() if set(inside).isdisjoint(others) for other in others}
             & set(self._ranks)
         )
+        # A rank that waits in a message is in a call, although not in a counted one.
+        absent = [rank for rank in absent if not (rank in waiting and now[rank].is_inside)]
         if absent:
             returned = [rank for rank in absent if rank not in waiting]
             if returned:

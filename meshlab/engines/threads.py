@@ -55,10 +55,10 @@ class ThreadSet:
     def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
         """Queue a task for one thread."""
         future: Future[Reply] = Future()
-        if not self._threads:
-            future.set_exception(RankDiedError("the threads were stopped"))
-            return future
         with self._lock:
+            if not self._threads:
+                future.set_exception(RankDiedError("the threads were stopped"))
+                return future
             # An interrupt aborts the world, to release ranks that wait in a collective. It can be reset only when no
             # rank is inside, which is certain once every task of the interrupted round has a reply.
             if self._was_interrupted and not self._pending:
@@ -88,10 +88,12 @@ class ThreadSet:
     def kill(self, *, reuse: bool = True) -> None:
         """Release the waiting threads, request all threads to stop, and abandon those that do not."""
         self._world.abort()
-        for thread in self._threads:
+        with self._lock:
+            threads, self._threads = self._threads, []
+            pending = list(self._pending)
+        for thread in threads:
             thread.tasks.put(None)
-        self._threads = []
-        for future in list(self._pending):
+        for future in pending:
             with contextlib.suppress(InvalidStateError):  # it has just received its reply
                 future.set_exception(RankDiedError("the threads were stopped"))
 

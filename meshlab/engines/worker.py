@@ -85,8 +85,10 @@ class Worker:
         """
         code = self._monitor.code("split")
         self._monitor.enter(code)
-        backend = self._backend.split(color, key)
-        self._monitor.leave(code)
+        try:
+            backend = self._backend.split(color, key)
+        finally:
+            self._monitor.leave(code)
         if backend is not None:
             monitor = self._positions.monitor(group)
             self._communicators[name] = Communicator(backend, name=group, ranks=ranks, monitor=monitor)

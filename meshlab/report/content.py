@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -159,16 +160,20 @@ def _findings(frames: Frames) -> Iterator[str]:
     for rows in _pairs(frames.results):
         yield _pairs_sentence(rows)
     for axis, rows in contention_rows(frames).groupby("axis", sort=False):
-        worst, unknown = _worst(rows, "one group at a time"), _unknown(rows)
-        if worst:
+        (worst, may_be_chance), unknown = _worst(rows, "one group at a time"), _unknown(rows)
+        if worst and may_be_chance:
+            yield f"It is unclear whether the groups of {axis} slow each other down: {worst}."
+        elif worst:
             yield f"The groups of {axis} slow each other down: {worst}."
         elif unknown:
             yield f"It is unknown whether the groups of {axis} slow each other down: {unknown}."
         else:
             yield f"The groups of {axis} do not clearly slow each other down."
     for axis, load, rows in _interference(frames):
-        worst, unknown = _worst(rows, "in isolation"), _unknown(rows)
-        if worst:
+        (worst, may_be_chance), unknown = _worst(rows, "in isolation"), _unknown(rows)
+        if worst and may_be_chance:
+            yield f"It is unclear whether {load} slows {axis} down: {worst}."
+        elif worst:
             yield f"{load} slows {axis} down: {worst}."
         elif unknown:
             yield f"It is unknown whether {load} slows {axis} down: {unknown}."
@@ -213,17 +218,31 @@ def _pair(row: Any) -> str:
     return pair_label(row.collective, row.src_rank, row.dst_rank)
 
 
-def _worst(rows: pd.DataFrame, baseline: str) -> str:
-    """Describe the largest clear slowdown, or return an empty string if there is none."""
+def _worst(rows: pd.DataFrame, baseline: str) -> tuple[str, bool]:
+    """Describe the largest clear slowdown, and return whether so few slowdowns may be chance. Empty without any."""
     slower = rows[rows["is_clear"] & (rows["ratio"] > 1)]
     if slower.empty:
-        return ""
+        return "", False
     row = slower.iloc[int(slower["ratio"].to_numpy().argmax())]
-    what = f"{row['collective']} at {format_size(row['size_bytes'])} on {row['group']}"
+    size = "" if _missing(row["size_bytes"]) else f" at {format_size(row['size_bytes'])}"
+    what = f"{row['collective']}{size} on {row['group']}"
     ratio = f"{row['ratio']:.2f} × ({row['ratio_lo']:.2f} to {row['ratio_hi']:.2f})"
     verb = "is" if len(slower) == 1 else "are"
     counts = f"{len(slower):,} of {_count(len(rows), 'result')} {verb} clearly slower than {baseline}"
-    return f"{counts}. The largest slowdown is {ratio}: {what}"
+    may_be_chance = len(slower) <= _by_chance(int(rows["ratio_lo"].notna().sum()))
+    reason = ", which may be chance" if may_be_chance else ""
+    return f"{counts}{reason}. The largest slowdown is {ratio}: {what}", may_be_chance
+
+
+def _by_chance(n: int) -> int:
+    """Return the number of clear slowdowns among `n` results that chance alone exceeds in less than 1 % of runs."""
+    # Eight blocks agree by chance in one direction with a probability of 1 / 2^8, so this is a binomial distribution.
+    chance = 1 / 256
+    count, below = 0, (1 - chance) ** n
+    while below < 0.99:
+        count += 1
+        below += math.comb(n, count) * chance**count * (1 - chance) ** (n - count)
+    return count
 
 
 # -- caveats -----------------------------------------------------------------------------------------------------------
@@ -457,7 +476,7 @@ def _ratio_table(title: str, rows: pd.DataFrame, before: tuple[str, str], after:
     for _, row in rows.sort_values(["size_bytes", *varying], kind="stable").head(MOST_ROWS).iterrows():
         interval = "–" if _missing(row["ratio_lo"]) else f"{row['ratio_lo']:.2f} – {row['ratio_hi']:.2f}"
         texts = [
-            format_size(row["size_bytes"]),
+            "–" if _missing(row["size_bytes"]) else format_size(row["size_bytes"]),
             *(value_label(name, row[name]) for name in varying),
             format_time_us(row[before[0]]),
             format_time_us(row[after[0]]),

@@ -101,7 +101,9 @@ class Report:
         self.progress = f"This run is still {note}." if note else ""
         results, samples, _ = as_frames(run)
         self.results = results.reset_index(drop=True)
-        self._blocks = samples[samples["block"].notna()]  # the samples of alternatives, which are compared by block
+        is_in_block = samples["block"].notna()
+        # The samples of alternatives, which are compared by block. One of an older run shows that there are none.
+        self._blocks = samples[is_in_block] if is_in_block.any() else samples[:1]
         own_mesh = None if data is None else data.mesh
         self.mesh: DeviceMesh | None = own_mesh if mesh is None else as_mesh(mesh)
         self.cluster = None if cluster is None else as_cluster(cluster)

@@ -31,6 +31,7 @@ def table(times, **other):
                 {
                     "run_id": "r",
                     "launch": index,
+                    "process_set": f"processes {index}",
                     "source": "nccl",
                     "collective": "all_reduce",
                     "dtype": "float32",
@@ -454,3 +455,21 @@ def test_sides_have_the_names_of_their_files_or_their_paths_if_these_are_equal(m
     assert (alike.before, alike.after) == tuple(map(str, paths))
     write(tmp_path / "new.txt", make_log("2.13"))
     assert str(compare(paths[0], tmp_path / "new.txt")).splitlines()[0] == "log.txt (before) → new.txt (after)"
+
+
+def test_small_significant_differences_do_not_give_noisy_rows_a_verdict():
+    rng = np.random.default_rng(11)
+    spread = np.repeat([0.002, 0.06], [150, 40])[:, None]
+    change = np.repeat([1.03, 1.0], [150, 40])[:, None]
+    wrong = 0
+    for _ in range(6):
+        before, after = (100 * np.exp(spread * rng.normal(size=(190, 3))) for _ in range(2))
+        verdicts_of = compare(launches_of(before), launches_of(change * after)).frame()["verdict"]
+        wrong += int(verdicts_of.isin(["SLOWER", "FASTER"]).sum())
+    assert wrong <= 2  # without a threshold that ignores them, about ten
+
+
+def test_launches_of_an_older_run_count_as_one():
+    times = {1: [100.0, 101.0, 99.0]}
+    before, after = table(times, process_set=None), table({1: [200.0, 201.0, 199.0]}, process_set=None)
+    assert compare(before, after).frame()["note"].tolist() == ["one launch"]

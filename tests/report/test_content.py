@@ -5,7 +5,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.frames.schema import empty_results
-from meshlab.report.content import MOST_ROWS, MOST_TABLES, caveats, has_failed, method, tables, verdict
+from meshlab.report.content import MOST_ROWS, MOST_TABLES, _by_chance, caveats, has_failed, method, tables, verdict
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.presets import preset
@@ -379,3 +379,20 @@ def test_other_runs_have_no_findings_about_loads(make_results):
     results = make_results(axes=["tp"], grouping="together")
     assert len(verdict(results)) == 2
     assert len(tables(results)[0]) == 4
+
+
+def test_functions_under_contention_have_a_row_and_a_sentence(thread_engines, tmp_path):
+    def both(comm):
+        return comm.barrier
+
+    sampling = ml.Sampling(max_s=0.05)
+    run = ml.bench(thread_engines, "dp=2, tp=2", both, axis="tp", grouping="together, alone", sampling=sampling)
+    run.wait(60)
+    path = ml.Report(run).save(tmp_path / "report.html")
+    assert "The groups of tp" in path.read_text() or "the groups of tp" in path.read_text()
+    assert any(table.rows for table in tables(run.results, run.samples)[0])
+
+
+@pytest.mark.parametrize(("n", "count"), [(1, 0), (2, 0), (4, 1), (120, 3)])
+def test_few_slowdowns_of_many_results_may_be_chance(n, count):
+    assert _by_chance(n) == count
