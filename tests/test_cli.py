@@ -281,7 +281,8 @@ def test_the_exit_code_of_compare_is_1_for_a_regression(
     capsys.readouterr()
     assert main(["compare", "--before", both[0], both[0], "--after", both[1]]) == 1
     assert "2 runs (before) → after\n" in capsys.readouterr().out
-    assert main(["compare", both[0]]) == 2
+    for mixed in ([both[0]], [*both, "--after", both[1]], [*both, both[0]], ["--before", both[0]]):
+        assert main(["compare", *mixed]) == 2
     assert "compare needs two sides: meshlab compare BEFORE AFTER" in capsys.readouterr().err
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from meshlab.analysis.launches import LaunchTimes, Ratio, ratio_of, student_quantile
 from meshlab.errors import BenchError
 from meshlab.frames.labels import pair_label
-from meshlab.frames.schema import is_plain
+from meshlab.frames.schema import is_plain, plain_value
 from meshlab.frames.store import as_frames
 from meshlab.markup import card, escape, table
 from meshlab.nccl_tests.reader import read as read_nccl_tests
@@ -137,9 +137,11 @@ class Side:
         # versions have no name of their processes, but used the same ones for all launches.
         processes = self.results["process_set"] if "process_set" in self.results else [None] * len(self.results)
         return [
-            name if plain(name) is not None else (run if source in _OWN_SOURCES else (run, launch))
+            name if plain_value(name) is not None else (run if source in _OWN_SOURCES else (run, launch))
             for name, source, run, launch in zip(
-                processes, *(map(plain, self.results[name]) for name in ("source", "run_id", "launch")), strict=True
+                processes,
+                *(map(plain_value, self.results[name]) for name in ("source", "run_id", "launch")),
+                strict=True,
             )
         ]
 
@@ -168,16 +170,9 @@ class Side:
         return LaunchTimes(log_times, float(np.sqrt(np.mean(self.errors[used] ** 2))))
 
 
-def plain(value: Any) -> Any:
-    """Return a value, or None for any kind of missing value."""
-    import pandas as pd
-
-    return None if value is pd.NA or value is None or value != value else value
-
-
 def _tuples(frame: pd.DataFrame, names: Sequence[str]) -> list[tuple[Any, ...]]:
     """Return the rows as tuples of these columns, with None for missing values, so that they can be keys."""
-    return list(zip(*([plain(value) for value in frame[name].tolist()] for name in names), strict=True))
+    return list(zip(*([plain_value(value) for value in frame[name].tolist()] for name in names), strict=True))
 
 
 def load_side(source: Any, label: str) -> Side:
@@ -510,10 +505,10 @@ def row_name(row: Any, columns: Sequence[str], *, is_line: bool = False) -> str:
     """
     parts = []
     for name in _NAMING:
-        value = plain(row.get(name))
+        value = plain_value(row.get(name))
         if name == "collective" and not is_line:
             parts.append(str(value or "unknown"))
-            size = plain(row.get("size_bytes"))
+            size = plain_value(row.get("size_bytes"))
             parts += [] if size is None else [format_size(size)]  # a function has none
         elif name == "src_rank" and value is not None:
             parts.append(pair_label(str(row.get("collective")), int(value), int(row["dst_rank"])))

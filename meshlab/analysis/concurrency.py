@@ -184,10 +184,12 @@ def _ratios(matched: pd.DataFrame, samples: pd.DataFrame, keys: list[str], befor
         if samples.empty:
             note = "the samples are missing; pass the run instead of its results"
         elif not len(log_ratios):
-            note = "the two were not measured in turns, so a drift may be the reason of the difference"
+            note = "the alternatives were not measured in turns, so a drift may explain the difference"
         elif len(log_ratios) < FEWEST_FOR_INTERVAL:
             n = len(log_ratios)
-            note = f"only {n} block{'s' * (n != 1)} were measured, but an interval needs {FEWEST_FOR_INTERVAL}"
+            note = (
+                f"only {n} block{'s were' if n != 1 else ' was'} measured, but an interval needs {FEWEST_FOR_INTERVAL}"
+            )
         found.append((ratio, math.exp(low), math.exp(high), len(log_ratios), low > 0 or high < 0, note))
     for position, (name, dtype) in enumerate(_RATIO.items()):
         frame[name] = _series([row[position] for row in found], dtype)

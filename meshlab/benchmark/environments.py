@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from meshlab import markup
 from meshlab.analysis.comparison import Comparison, compare
 from meshlab.benchmark.api import bench
-from meshlab.benchmark.run import Run
+from meshlab.benchmark.run import Run, shows_progress
 from meshlab.engines.launcher import count_gpus, launch
 from meshlab.errors import BenchError, CommunicatorError, EngineError, MeshlabError
 from meshlab.frames.plan import Plan
@@ -221,15 +220,20 @@ def _check_read(settings: Mapping[str, Mapping[str, str]], backend: str) -> None
 @contextmanager
 def _bar(progress: bool | None) -> Iterator[Any]:
     """Return a progress bar over the steps of all runs."""
-    is_notebook = "ipykernel" in sys.modules and type(sys.modules["IPython"].get_ipython()).__name__.startswith("ZMQ")
-    if progress is None:
-        progress = (is_notebook or sys.stderr.isatty()) and os.environ.get("MESHLAB_PROGRESS") != "0"
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    is_notebook = getattr(shell, "kernel", None) is not None
     make: Any
     if is_notebook:
         from tqdm.notebook import tqdm as make
     else:
         from tqdm import tqdm as make
-    with make(total=None, unit="step", disable=not progress, leave=False, dynamic_ncols=True) as bar:
+    with make(
+        total=None,
+        unit="step",
+        disable=not shows_progress(progress, is_notebook=is_notebook),
+        leave=False,
+        dynamic_ncols=True,
+    ) as bar:
         yield bar
 
 

@@ -209,10 +209,8 @@ class Run(RunData):
            collective  n_ranks  n_wrong status
         0  all_reduce        2        0     ok
         """
-        if progress is None:
-            progress = sys.stderr.isatty() and os.environ.get("MESHLAB_PROGRESS") != "0"
         try:
-            if progress:
+            if shows_progress(progress):
                 self._draw_progress(timeout_s)
             # An event instead of Thread.join(): an interrupted join() marks a thread that still runs as finished.
             is_over = self._is_over.wait(timeout_s)
@@ -318,6 +316,13 @@ class WaitInterrupted(KeyboardInterrupt):
 def _is_in_ipython() -> bool:
     ipython = sys.modules.get("IPython")
     return ipython is not None and ipython.get_ipython() is not None
+
+
+def shows_progress(choice: bool | None, *, is_notebook: bool = False) -> bool:
+    """Return whether to draw a progress bar: the caller's choice, or else whether a person can see one."""
+    if choice is not None:
+        return choice
+    return (is_notebook or sys.stderr.isatty()) and os.environ.get("MESHLAB_PROGRESS") != "0"
 
 
 def check_resumable(run: RunData, engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:

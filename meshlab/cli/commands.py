@@ -393,17 +393,11 @@ def report(options: argparse.Namespace) -> int:
 
 def compare(options: argparse.Namespace) -> int:
     """Compare two runs or logs. Return 1 if a row clearly became slower, or if its results are wrong."""
-    before, after = (
-        [*filter(None, [one]), *more]
-        for one, more in (
-            (options.one_before, options.before),
-            (options.one_after, options.after),
-        )
-    )
-    if not before or not after:
+    several = [options.before, options.after]
+    sides = several if all(several) and not options.sides else options.sides
+    if len(sides) != 2 or (options.sides and any(several)):
         print_error("compare needs two sides: meshlab compare BEFORE AFTER, or --before FILE… --after FILE…")
         return BAD_INPUT
-    sides = (side[0] if len(side) == 1 else side for side in (before, after))
     with _plain_warnings():
         return print_comparison(*sides, threshold=options.threshold, anyway=options.anyway)
 

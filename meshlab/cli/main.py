@@ -254,8 +254,12 @@ def make_parser() -> argparse.ArgumentParser:
         "--after. Exits with 1 if a row clearly became slower than the threshold or its results are wrong, and with 2 "
         "if nothing can be compared. Slower rows do not count if ranks shared cores.",
     )
-    compare.add_argument("one_before", metavar="before", nargs="?", help="the baseline: a run, frame or log")
-    compare.add_argument("one_after", metavar="after", nargs="?", help="the run, frame or log to compare with it")
+    compare.add_argument(
+        "sides",
+        nargs="*",
+        metavar="run",
+        help="two of them: the baseline, and the run, frame or log to compare with it",
+    )
     compare.add_argument("--before", nargs="+", default=[], metavar="FILE", help="several launches of the baseline")
     compare.add_argument("--after", nargs="+", default=[], metavar="FILE", help="several launches to compare with it")
     compare.add_argument(

@@ -397,11 +397,16 @@ def is_pair(results: pd.DataFrame) -> pd.Series[bool]:
     return results["grouping"].eq("pairs").fillna(value=False).astype(bool)
 
 
-def plain_key(key: Iterable[Any]) -> tuple[Any, ...]:
-    """Replace missing values by None, because NA and NaN are not equal to themselves and cannot be part of a key."""
+def plain_value(value: Any) -> Any:
+    """Return a value, or None for any kind of missing value."""
     import pandas as pd
 
-    return tuple(None if value is pd.NA or value != value else value for value in key)
+    return None if value is pd.NA or value != value else value
+
+
+def plain_key(key: Iterable[Any]) -> tuple[Any, ...]:
+    """Replace missing values by None, because NA and NaN are not equal to themselves and cannot be part of a key."""
+    return tuple(map(plain_value, key))
 
 
 _DESCRIPTION = (

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.analysis.comparison import Comparison, distinguishing_columns, plain, row_name
+from meshlab.analysis.comparison import Comparison, distinguishing_columns, row_name
 from meshlab.errors import BenchError
 from meshlab.frames.labels import pair_label
+from meshlab.frames.schema import plain_value
 from meshlab.plots.style import (
     PALETTE,
     PREVIOUS,
@@ -275,7 +276,7 @@ def _member_names(rows: pd.DataFrame) -> list[str]:
     """Return the group of each row, or its pair of ranks."""
     names = []
     for _, row in rows.iterrows():
-        source, target, group = (plain(row.get(name)) for name in ("src_rank", "dst_rank", "group"))
+        source, target, group = (plain_value(row.get(name)) for name in ("src_rank", "dst_rank", "group"))
         is_pair = source is not None and target is not None
         names.append(pair_label(str(row["collective"]), int(source), int(target)) if is_pair else str(group or ""))
     return names

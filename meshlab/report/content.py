@@ -160,25 +160,21 @@ def _findings(frames: Frames) -> Iterator[str]:
     for rows in _pairs(frames.results):
         yield _pairs_sentence(rows)
     for axis, rows in contention_rows(frames).groupby("axis", sort=False):
-        (worst, may_be_chance), unknown = _worst(rows, "one group at a time"), _unknown(rows)
-        if worst and may_be_chance:
-            yield f"It is unclear whether the groups of {axis} slow each other down: {worst}."
-        elif worst:
-            yield f"The groups of {axis} slow each other down: {worst}."
-        elif unknown:
-            yield f"It is unknown whether the groups of {axis} slow each other down: {unknown}."
-        else:
-            yield f"The groups of {axis} do not clearly slow each other down."
+        claim = f"groups of {axis} slow each other down"
+        denial = f"The groups of {axis} do not clearly slow each other down"
+        yield _answer(rows, "one group at a time", f"The {claim}", f"the {claim}", denial)
     for axis, load, rows in _interference(frames):
-        (worst, may_be_chance), unknown = _worst(rows, "in isolation"), _unknown(rows)
-        if worst and may_be_chance:
-            yield f"It is unclear whether {load} slows {axis} down: {worst}."
-        elif worst:
-            yield f"{load} slows {axis} down: {worst}."
-        elif unknown:
-            yield f"It is unknown whether {load} slows {axis} down: {unknown}."
-        else:
-            yield f"{load} does not clearly slow {axis} down."
+        claim = f"{load} slows {axis} down"
+        yield _answer(rows, "in isolation", claim, claim, f"{load} does not clearly slow {axis} down")
+
+
+def _answer(rows: pd.DataFrame, baseline: str, claim: str, question: str, denial: str) -> str:
+    """Return a claim about the ratios of an axis, its denial, or that the question is open, with the evidence."""
+    worst, may_be_chance = _worst(rows, baseline)
+    unknown = _unknown(rows)
+    if worst:
+        return f"It is unclear whether {question}: {worst}." if may_be_chance else f"{claim}: {worst}."
+    return f"It is unknown whether {question}: {unknown}." if unknown else f"{denial}."
 
 
 def _unknown(rows: pd.DataFrame) -> str:

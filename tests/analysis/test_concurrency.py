@@ -117,7 +117,7 @@ def test_a_ratio_is_clear_only_if_it_was_measured_in_enough_blocks() -> None:
     _, samples = in_blocks(results)
     (row,) = contention((results, samples.assign(block=pd.array([pd.NA] * len(samples), "Int64")))).to_dict("records")
     assert (row["n_blocks"], row["is_clear"], np.isnan(row["ratio_lo"])) == (0, False, True)
-    assert row["note"] == "the two were not measured in turns, so a drift may be the reason of the difference"
+    assert row["note"] == "the alternatives were not measured in turns, so a drift may explain the difference"
 
 
 def test_a_run_without_both_alternatives_is_an_error_with_the_fix() -> None:

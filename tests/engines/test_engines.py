@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.engines import engines as module
+from meshlab.engines import verification
 from meshlab.engines.engines import Lease
 from meshlab.errors import CommunicatorError, EngineError, MeshError
 
@@ -129,13 +129,13 @@ def test_verify_checks_every_group(engines: ml.Engines) -> None:
 
 
 def test_verify_finds_a_group_with_the_wrong_ranks(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    correct = module._members_and_sum
+    correct = verification._members_and_sum
 
     def swapped(comm: Any) -> Any:
         members, total = correct(comm)
         return ([0, 2], total) if comm.name == "tp_0" else (members, total)
 
-    monkeypatch.setattr(module, "_members_and_sum", swapped)
+    monkeypatch.setattr(verification, "_members_and_sum", swapped)
     with pytest.raises(
         CommunicatorError,
         match=r"^group tp_0: expected ranks \[0, 1\], but rank 0 is grouped with \[0, 2\] \(rank-coded sum 3\); call",
