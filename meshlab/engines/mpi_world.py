@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshlab.engines.engines import Engines
 from meshlab.engines.positions import Position, Positions
+from meshlab.engines.reaper import remove_files, shared_memory_files
 from meshlab.engines.rounds import RankDiedError, RankExit, RankInfo, Reply
 from meshlab.engines.worker import Worker
 from meshlab.errors import EngineError
@@ -267,14 +268,21 @@ class MpiWorldSet:
     def client(self) -> None:
         """None: there is no ipyparallel client."""
 
+    def _abort(self) -> None:
+        """Stop all processes, including this one."""
+        # MPICH removes the file of its shared memory in MPI_Finalize, which no process reaches. All ranks of this host
+        # share one file, and those that have mapped it do not need its name.
+        remove_files(shared_memory_files(os.getpid()))
+        self._control.Abort(1)
+
     def close(self) -> None:
         """Release the other ranks. If they are stuck, abort all processes, including this one."""
         if self._is_broken:
-            self._control.Abort(1)
+            self._abort()
         self._tasks.put(None)
         self._thread.join(_CLOSE_S)
         if self._thread.is_alive():
             _log.warning("meshlab: the engines were closed while ranks were still busy; aborting all processes")
-            self._control.Abort(1)
+            self._abort()
         for rank in range(1, self.size):
             self._control.send(None, dest=rank)

@@ -84,6 +84,13 @@ if engines is not None:
     assert done.returncode == 3
 
 
+def assert_no_segment_is_left(printed: str) -> None:
+    (line,) = [line for line in printed.splitlines() if line.startswith("segments ")]
+    segments = line.split()[1:]
+    assert segments, "the ranks share no memory, so the test would not test anything"
+    assert [path for path in segments if Path(path).exists()] == []
+
+
 def test_stuck_ranks_are_aborted_and_the_rows_are_kept(tmp_path: Path) -> None:
     code = f"""
 import time
@@ -95,6 +102,7 @@ def stuck(comm):
 engines = ml.engines.join(backend="mpi", deadline_s=3.0)
 if engines is not None:
     with engines:
+        print("segments", *engines.ranks[0].segments)
         run = ml.bench(engines, ml.DeviceMesh("tp=2"), ["all_reduce", stuck], sizes="1K")
         try:
             run.wait(120)
@@ -106,6 +114,7 @@ if engines is not None:
     assert "did not respond within 3.0" in done.stdout
     assert done.returncode != 0
     assert ml.Run.load(tmp_path / "run").results["status"].tolist() == ["ok", "failed"]
+    assert_no_segment_is_left(done.stdout)
 
 
 def test_close_aborts_stuck_ranks(tmp_path: Path) -> None:
@@ -119,6 +128,7 @@ def stuck(comm):
         time.sleep(600)
 engines = ml.engines.join(backend="mpi")
 if engines is not None:
+    print("segments", *engines.ranks[0].segments, flush=True)
     threading.Thread(target=engines.run, args=(stuck,), daemon=True).start()
     while not mark.exists():
         time.sleep(0.01)
@@ -127,6 +137,7 @@ if engines is not None:
     done = mpiexec(2, "-c", code)
     assert done.returncode != 0
     assert "the engines were closed while ranks were still busy; aborting all processes" in done.stderr
+    assert_no_segment_is_left(done.stdout)
 
 
 def test_a_value_that_cannot_be_pickled_is_an_error_of_its_rank() -> None:
