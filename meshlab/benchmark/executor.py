@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from meshlab.benchmark.clocks import clock_errors
 from meshlab.benchmark.on_ranks import environment
+from meshlab.benchmark.on_ranks.buffers import release_buffers
 from meshlab.benchmark.on_ranks.environment import describe_rank, sample_rank
 from meshlab.benchmark.on_ranks.sampling import Floats
 from meshlab.benchmark.on_ranks.timing import (
@@ -423,7 +424,8 @@ class Executor:
         )
 
     def _describe_after(self, lease: Lease) -> None:
-        """Record the readings of the GPUs after the run, if there were any before."""
+        """Free the buffers, and record the readings of the GPUs after the run, if there were any before."""
+        lease.call(release_buffers)
         if any(row["when"] == "before" for row in self._data.device_rows):
             replies = self._query(lease, sample_rank)
             found: dict[str, Any] = {}

@@ -18,7 +18,12 @@ import numpy.typing as npt
 
 from meshlab.comm.elements import Array, ReduceOp, divide, float_info, is_integer, scalar_in
 
-__all__ = ["Case", "Expected", "Index", "Value", "count_wrong", "encode"]
+__all__ = ["PERIOD", "Case", "Expected", "Index", "Value", "count_wrong", "encode"]
+
+# A prime, so that a chunk at the wrong offset (usually a power of two) does not match by accident.
+PERIOD = 61
+"""Number of elements after which the values of `encode` repeat."""
+
 
 Index = npt.NDArray[np.int64]
 Value = Callable[[int, Index], Array]
@@ -112,21 +117,20 @@ def encode(member: int, index: Index, dtype: np.dtype[Any], op: ReduceOp | None 
     >>> encode(3, np.arange(4), np.dtype("float32"))
     array([51., 52., 53., 54.], dtype=float32)
     """
-    # The period 61 is prime, so a chunk at the wrong offset (usually a power of two) does not match by accident.
-    code = (index + 17 * member) % 61
+    code = (index + 17 * member) % PERIOD
     if op is not None and op.name == "prod":
         return (_EXPONENTS[code] + 2 if is_integer(dtype) else np.ldexp(1.0, _EXPONENTS[code])).astype(dtype)
     # Narrow dtypes get fewer values, chosen so that the sum over four ranks is still exact.
     exact = 256 if is_integer(dtype) else 1 << (float_info(dtype).nmant + 1)  # integers up to here are exact
-    n_values = next(prime for prime in (61, 13, 5, 3) if 4 * (prime - 1) <= exact)
-    return (code if n_values == 61 else _SHUFFLED[code] % n_values).astype(dtype)
+    n_values = next(prime for prime in (PERIOD, 13, 5, 3) if 4 * (prime - 1) <= exact)
+    return (code if n_values == PERIOD else _SHUFFLED[code] % n_values).astype(dtype)
 
 
 # The numbers 0 … 60 modulo a smaller number would have that number as their period. These sequences have no short
 # period, and do not match shifted copies of themselves: the powers of 2 modulo 61, and the Legendre symbol modulo 61
 # (-1, 0 or 1).
-_SHUFFLED = np.array([pow(2, number, 61) for number in range(61)])
-_EXPONENTS = np.array([{0: 0, 1: 1, 60: -1}[pow(number, 30, 61)] for number in range(61)])
+_SHUFFLED = np.array([pow(2, number, PERIOD) for number in range(PERIOD)])
+_EXPONENTS = np.array([{0: 0, 1: 1, PERIOD - 1: -1}[pow(number, PERIOD // 2, PERIOD)] for number in range(PERIOD)])
 
 
 # -- the collectives: each function returns the output of `case.member` at the positions `index` -----------------------

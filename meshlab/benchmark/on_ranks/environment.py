@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from meshlab.benchmark.on_ranks.buffers import release_buffers
 from meshlab.engines import memory
 from meshlab.topology.readers import nvml
 from meshlab.version import __version__
@@ -133,6 +134,7 @@ def describe_rank(comm: Any, firsts: Collection[int]) -> dict[str, Any]:
     firsts : collection of int
         The first rank of each host, which describes the hardware for all ranks of that host.
     """
+    release_buffers()  # of a run that ended with an error, before the free memory is read
     facts: dict[str, Any] = {"settings": read_settings(), "free": memory.free_bytes(comm)}
     if comm.world_rank in firsts:
         facts |= {"host": nvml.read_host(), "devices": nvml.sample()}

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.benchmark.on_ranks.buffers import Buffers, allocate
+from meshlab.benchmark.on_ranks.checking import count_wrong_elements
 from meshlab.benchmark.on_ranks.sampling import Batches, Floats, StopVote, calls_per_batch, group_vote, take_batches
 from meshlab.comm.backend import Mode, Timings
 from meshlab.comm.catalog import CATALOG
-from meshlab.comm.correctness import Case, count_wrong, encode
-from meshlab.comm.elements import carrier, find_dtype, find_op
 from meshlab.frames.plan import pairs_of_round
 
 if TYPE_CHECKING:
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Measured",
-    "buffers",
-    "count_wrong_elements",
     "join_blocks",
     "measure_concurrent",
     "measure_function",
@@ -40,8 +38,6 @@ __all__ = [
 
 
 Ints = npt.NDArray[np.int32]
-
-_CHUNK = 1 << 18  # number of elements that are checked in one step, which limits the memory of the expected result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,16 +116,19 @@ def measure_together(
     return Measured(take_batches(call.measure, StopVote(everyone, groups), step.mode, sampling, n_blocks), n_wrong)
 
 
-def set_up_step(comm: Communicator, step: Step, check: bool) -> tuple[PreparedCall, int | None]:
-    """Allocate the buffers of a step, prepare its call, and check its result. The buffers contain zeros afterwards."""
+def set_up_step(
+    comm: Communicator, step: Step, check: bool, buffers: Buffers | None = None
+) -> tuple[PreparedCall, int | None]:
+    """Prepare the call of a step, and check its result. The buffers contain zeros afterwards."""
     # The check comes before the timed part. It is also the first call, in which the library connects the peers.
-    send, out = buffers(comm, step)
-    call = prepare_step(comm, step, send, out)
-    n_wrong = count_wrong_elements(comm, step, call, send, out) if check else None
+    if buffers is None:
+        (buffers,) = allocate([(comm, step)])
+    call = prepare_step(comm, step, buffers)
+    n_wrong = count_wrong_elements(comm, step, call, buffers) if check else None
     # Time with zeros: an in-place reduction adds its own output again in every call, and other values would grow to
     # infinity or to NaN within a thousand calls. Zeros remain zeros, and libraries move them no faster.
-    send[...] = 0
-    out[...] = 0
+    buffers.send[...] = 0
+    buffers.out[...] = 0
     return call, n_wrong
 
 
@@ -145,14 +144,15 @@ def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool
     n_wrong = None
     if mine is not None:
         other = mine[mine[0] == comm.rank]
-        send, out = buffers(comm, step)
+        (buffers,) = allocate([(comm, step)])
+        send, out = buffers
         if step.collective == "send_recv":
             call = comm.prepare("send_recv", send, out, dest=other, source=other, dtype=step.dtype)
         elif comm.rank == mine[0]:
             call = comm.prepare("send", send, dest=other, dtype=step.dtype)
         else:
             call = comm.prepare("recv", out=out, source=other, dtype=step.dtype)
-        n_wrong = count_wrong_elements(comm, step, call, send, out, source=other) if check else None
+        n_wrong = count_wrong_elements(comm, step, call, buffers, source=other) if check else None
         work = call.enqueue
     barrier = comm.prepare("barrier").enqueue
 
@@ -167,24 +167,7 @@ def _nothing() -> None:
     return None
 
 
-def buffers(comm: Communicator, step: Step) -> tuple[Any, Any]:
-    """Allocate the input and the output of a step, uninitialised."""
-    if step.count is None or step.dtype is None:
-        raise TypeError("a function allocates its own buffers")
-    row, dtype = CATALOG[step.collective], carrier(find_dtype(step.dtype))
-    n_send = row.elements("sends", step.count, comm.size)
-    n_out = row.elements("receives", step.count, comm.size)
-    if step.collective == "send":
-        n_out = n_send  # for the receiver, which runs the same step
-    if not step.in_place:
-        return comm.empty(n_send, dtype), comm.empty(n_out, dtype)
-    # NCCL's in-place layout: the smaller buffer is this rank's block of the larger one, and equal buffers are the same.
-    larger = comm.empty(max(n_send, n_out), dtype)
-    block = larger[comm.rank * step.count :][: step.count]
-    return (block if n_send < n_out else larger), (block if n_out < n_send else larger)
-
-
-def prepare_step(comm: Communicator, step: Step, send: Any, out: Any) -> PreparedCall:
+def prepare_step(comm: Communicator, step: Step, buffers: Buffers) -> PreparedCall:
     """Prepare the call of a step on its buffers."""
     row, n = CATALOG[step.collective], comm.size
     arguments: dict[str, Any] = {"op": step.op, "root": step.root, "dtype": step.dtype}
@@ -195,69 +178,7 @@ def prepare_step(comm: Communicator, step: Step, send: Any, out: Any) -> Prepare
     if row.counted:
         # Equal chunks: the sizes of all_to_all_v are then comparable with those of all_to_all.
         arguments |= {"send_counts": [step.count] * n, "recv_counts": [step.count] * n}
-    return comm.prepare(step.collective, send, out, **arguments)
-
-
-def count_wrong_elements(
-    comm: Communicator,
-    step: Step,
-    call: Callable[[], object],
-    send: Any,
-    out: Any,
-    *,
-    source: int | None = None,
-) -> int:
-    """Run the call once on rank-coded data, and return the number of wrong elements in this rank's output.
-
-    Parameters
-    ----------
-    comm, step : Communicator, Step
-        The group and the step.
-    call, send, out
-        The prepared call and its buffers, whose contents are overwritten.
-    source : int, optional
-        The rank of the group that sends a message. By default the previous rank of the ring.
-    """
-    if step.dtype is None or step.count is None:
-        raise TypeError("a function has no expected result")
-    row, dtype, op = CATALOG[step.collective], find_dtype(step.dtype), find_op(step.op) if step.op else None
-    receives = row.has("receives", step.root in (None, comm.rank))
-    if step.collective == "send":  # only the receiver can check a message
-        row, receives = CATALOG["recv"], source is not None and _is_receiver(comm, step)
-
-    def value(member: int, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-        return encode(comm.ranks[member], index, dtype, op)
-
-    if not step.in_place:
-        # Neither a rank-coded value nor a sum of a few of them, so that elements that were not written count as wrong.
-        out[...] = 125
-    for first in range(0, send.size, _CHUNK):
-        index = np.arange(first, min(first + _CHUNK, send.size))
-        send[first : first + len(index)] = comm.xp.asarray(value(comm.rank, index).view(send.dtype))
-    call()
-    if row.expected is None or not receives:
-        return 0
-    case = Case(
-        value=value,
-        n=comm.size,
-        member=comm.rank,
-        count=step.count,
-        dtype=dtype,
-        op=op,
-        root=step.root or 0,
-        source=(comm.rank - 1) % comm.size if source is None else source,
-    )
-    wrong = 0
-    for first in range(0, out.size, _CHUNK):
-        index = np.arange(first, min(first + _CHUNK, out.size))
-        part = out[first : first + len(index)]
-        got = np.asarray(part.get() if hasattr(part, "get") else part).view(dtype)
-        wrong += count_wrong(got, row.expected(case, index))
-    return wrong
-
-
-def _is_receiver(comm: Communicator, step: Step) -> bool:
-    return any(comm.rank == receiver for _, receiver in pairs_of_round(comm.size, step.number))
+    return comm.prepare(step.collective, *buffers, **arguments)
 
 
 def measure_concurrent(
@@ -280,19 +201,20 @@ def measure_concurrent(
     """
     if step.concurrent is None:
         raise TypeError("the step has no concurrent step")
-    first = _Concurrent(comm, step, sampling, check)
-    second = _Concurrent(other, step.concurrent, sampling, check)
+    own, others = allocate([(comm, step), (other, step.concurrent)])
+    first = _Concurrent(comm, step, sampling, check, own)
+    second = _Concurrent(other, step.concurrent, sampling, check, others)
     return first.measure_under_load(second, sampling, n_blocks), second.measure_under_load(first, sampling, n_blocks)
 
 
 class _Concurrent:
     """One of two concurrent collectives. It is timed under load, or it is the load."""
 
-    def __init__(self, comm: Communicator, step: Step, sampling: Sampling, check: bool) -> None:
+    def __init__(self, comm: Communicator, step: Step, sampling: Sampling, check: bool, buffers: Buffers) -> None:
         self.comm = comm
         self.step = step
         self.call: PreparedCall
-        self.call, self.n_wrong = set_up_step(comm, step, check)
+        self.call, self.n_wrong = set_up_step(comm, step, check, buffers)
         self.vote = group_vote(comm)
         # As load, the collective votes after every block of calls. Blocks of one batch keep the votes rare, but still
         # stop the load soon. The median of three calls ignores the first one.

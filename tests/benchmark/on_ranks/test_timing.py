@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import meshlab as ml
+from meshlab.benchmark.on_ranks.buffers import allocate
+from meshlab.benchmark.on_ranks.checking import count_wrong_elements
 from meshlab.benchmark.on_ranks.sampling import group_vote, take_batches
-from meshlab.benchmark.on_ranks.timing import buffers, count_wrong_elements, measure_step, prepare_step
+from meshlab.benchmark.on_ranks.timing import measure_step, prepare_step
 from meshlab.comm.backend import Timings
 from meshlab.comm.backends.threads import ThreadBackend, ThreadWorld
 from meshlab.comm.catalog import CATALOG
@@ -31,7 +33,7 @@ def test_buffers_have_the_sizes_of_the_catalog(thread_engines: ml.Engines) -> No
         row = CATALOG[step.collective]
 
         def look(comm: Any, step: Any = step, row: Any = row) -> list[bool]:
-            send, out = buffers(comm, step)
+            ((send, out),) = allocate([(comm, step)])
             return [
                 send.size == row.elements("sends", step.count, comm.size),
                 out.size == row.elements("receives", step.count, comm.size),
@@ -71,8 +73,8 @@ def test_a_wrong_element_is_counted(
     (step,) = steps(collective=collective, root=2)
 
     def count(comm: Any) -> int:
-        send, out = buffers(comm, step)
-        return count_wrong_elements(comm, step, prepare_step(comm, step, send, out), send, out)
+        (buffers,) = allocate([(comm, step)])
+        return count_wrong_elements(comm, step, prepare_step(comm, step, buffers), buffers)
 
     assert thread_engines.run(count, MESH, axis="tp")["value"].tolist() == [0, 0, 3, 0]
 

@@ -1,0 +1,97 @@
+"""The buffers of a step, in memory that a rank keeps from step to step. Runs on the engines."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from meshlab.comm.catalog import CATALOG
+from meshlab.comm.elements import carrier, find_dtype
+
+if TYPE_CHECKING:
+    from meshlab.comm.communicator import Communicator
+    from meshlab.frames.plan import Step
+
+__all__ = ["Buffers", "allocate", "release_buffers"]
+
+_ALIGNMENT = 1 << 21  # bytes; the size of a page of GPU memory, at which separately allocated buffers would start
+
+
+class Buffers(NamedTuple):
+    """The input and the output of a call, as arrays of one dimension. They may share memory."""
+
+    send: Any
+    out: Any
+
+
+class _Kept(threading.local):
+    """The memory of one rank. With the threads backend, every rank is a thread."""
+
+    block: Any = None
+
+
+_kept = _Kept()
+
+
+def allocate(parts: Sequence[tuple[Communicator, Step]]) -> list[Buffers]:
+    """Return uninitialised buffers for the collectives of a step, each in its group.
+
+    The memory is that of the previous step if it is large enough: allocating 1 GiB and touching it for the first time
+    takes longer than measuring with it. So the buffers of the previous step must no longer be used.
+    """
+    layouts = [_layout(comm, step) for comm, step in parts]
+    n_bytes = sum(_aligned(size) for sizes in layouts for size in sizes)
+    if _kept.block is None or _kept.block.size < n_bytes:
+        # Free the old block first: both may not fit into the memory, and a step is allowed to use nearly all of it.
+        _kept.block = None
+        _kept.block = parts[0][0].empty(n_bytes, np.uint8)
+    found, start = [], 0
+    for (comm, step), sizes in zip(parts, layouts, strict=True):
+        arrays = []
+        for size in sizes:
+            arrays.append(_kept.block[start : start + size].view(_dtype(step)))
+            start += _aligned(size)
+        found.append(_in_place(comm, step, arrays[0]) if step.in_place else Buffers(*arrays))
+    return found
+
+
+def release_buffers(comm: object = None) -> None:
+    """Free the memory that this rank has kept. It takes a communicator only so that all ranks can be told to call it."""
+    _kept.block = None
+
+
+def _layout(comm: Communicator, step: Step) -> tuple[int, ...]:
+    """Return the sizes of the separate buffers of a step, in bytes: one if it works in place, else two."""
+    itemsize = _dtype(step).itemsize
+    n_send, n_out = _n_elements(comm, step)
+    return (max(n_send, n_out) * itemsize,) if step.in_place else (n_send * itemsize, n_out * itemsize)
+
+
+def _in_place(comm: Communicator, step: Step, larger: Any) -> Buffers:
+    # NCCL's in-place layout: the smaller buffer is this rank's block of the larger one, and equal buffers are the same.
+    n_send, n_out = _n_elements(comm, step)
+    block = larger[comm.rank * (step.count or 0) :][: step.count]
+    return Buffers(block if n_send < n_out else larger, block if n_out < n_send else larger)
+
+
+def _n_elements(comm: Communicator, step: Step) -> tuple[int, int]:
+    if step.count is None:
+        raise TypeError("a function allocates its own buffers")
+    row = CATALOG[step.collective]
+    n_send = row.elements("sends", step.count, comm.size)
+    # A message is received by a rank that runs the same step.
+    n_out = n_send if step.collective == "send" else row.elements("receives", step.count, comm.size)
+    return n_send, n_out
+
+
+def _dtype(step: Step) -> np.dtype[Any]:
+    if step.dtype is None:
+        raise TypeError("a function allocates its own buffers")
+    return carrier(find_dtype(step.dtype))
+
+
+def _aligned(n_bytes: int) -> int:
+    return -(-n_bytes // _ALIGNMENT) * _ALIGNMENT
