@@ -46,7 +46,7 @@ def bench(
     launches: int = 1,
     shuffle: bool = False,
     seed: int = 0,
-    sampling: Sampling | None = None,
+    sampling: Sampling | str | None = None,
     check: bool = True,
     deadline_s: float | None = None,
     resume: RunData | str | Path | None = None,
@@ -91,8 +91,8 @@ def bench(
         and ``"alone"``, the two take turns in blocks of batches, so that a drift affects both of them.
     concurrent : mapping of str to str, optional
         Collectives that other axes run at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size and
-        mode. Both collectives are also measured in isolation, in turns with the concurrent axes. Not supported with
-        nccl.
+        mode. Both collectives are also measured in isolation, in turns with the concurrent axes. On GPUs, batches
+        during which the other axis finished are excluded, and their samples have the status ``uncovered``.
     launches : int, default 1
         Number of repetitions of the plan, each on new ranks: the variation between launches is part of every
         comparison. Ranks that another process started only get new communicators.
@@ -100,8 +100,8 @@ def bench(
         Whether to measure the steps in random order, so that a drift of the clocks does not bend the curves.
     seed : int, default 0
         Seed of the random order.
-    sampling : Sampling, optional
-        Number of batches of each step. By default ``Sampling()``.
+    sampling : {"default", "quick", "thorough"} or Sampling, optional
+        Number of batches of each step, and when to stop. The names are described in `Sampling.named`.
     check : bool, default True
         Whether to compare the result of each step with the expected result, outside the timed part.
     deadline_s : float, optional
@@ -268,11 +268,11 @@ def _check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
         for name in plan.dtype:
             if name not in can_reduce:
                 raise BenchError(f"{can.backend} cannot reduce {name!r}; choose one of {', '.join(can_reduce)}")
-    if plan.concurrent and can.backend == "nccl":
+    if plan.concurrent and can.backend == "nccl" and "isolated" in plan.mode:
         raise BenchError(
-            "two axes cannot run at the same time with nccl: each rank has one communication stream, so their calls "
-            "would be serialised",
-            hint="omit concurrent=",
+            "two axes cannot run at the same time in isolated mode with nccl: the host waits before each call, and "
+            "then the other axis would wait too",
+            hint="choose mode='graph' or 'pipelined'",
         )
     for name, function in plan.functions.items():
         if function is None:

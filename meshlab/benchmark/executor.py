@@ -40,6 +40,7 @@ from meshlab.units import format_seconds, format_size
 
 if TYPE_CHECKING:
     from meshlab.frames.plan import MeasuredGroup
+    from meshlab.mesh.groups import Groups
 
 __all__ = [
     "Executor",
@@ -296,22 +297,36 @@ class Executor:
         if step.grouping == "pairs":
             return call(measure_pair, arguments=arguments)
         arguments += (n,)
-        if step.concurrent is not None:
-            return call(measure_concurrent, arguments=arguments, also=(step.concurrent.axis,))
         groups = mesh[step.axis]
+        if step.concurrent is not None:
+            everyone, arrays = self._everyone(groups, mesh[step.concurrent.axis])
+            return call(
+                measure_concurrent, arguments=(*arguments, arrays), also=(everyone,), concurrent=step.concurrent.axis
+            )
         own = plan.functions.get(step.collective)
         if step.grouping == "alone":
             one_group: Callable[..., Measured] = measure_step
             if own is not None:
                 one_group, arguments = partial(measure_function_alone, function=own), (step, plan.sampling, n)
             return [reply for group in groups for reply in call(one_group, arguments=arguments, ranks=group.ranks)]
-        # Several groups stop at the same batch, so they vote over the world, which is possible because every rank is in
-        # one of them. A single custom group may not contain all ranks: the others would be missing in such a vote.
-        everyone, array = (WORLD, groups.array) if len(groups) > 1 else (step.axis, np.arange(groups.size)[None])
+        everyone, (array,) = self._everyone(groups)
         if own is None:
             return call(measure_together, arguments=(*arguments, array), also=(everyone,))
         measure = partial(measure_function, function=own)
         return call(measure, arguments=(step, plan.sampling, n, array), also=(everyone,))
+
+    @staticmethod
+    def _everyone(*sets: Groups) -> tuple[str, tuple[npt.NDArray[np.int32], ...]]:
+        """Return a group set of all ranks of several sets, and the groups of each set as ranks of its only group."""
+        # Several groups stop at the same batch, so they vote over the world, which is possible because every rank is in
+        # one of them. A single custom group may not contain all ranks: the others would be missing in such a vote.
+        if any(len(groups) > 1 for groups in sets):
+            return WORLD, tuple(groups.array for groups in sets)
+        first = sets[0].array[0]
+        order = np.argsort(first, kind="stable")
+        return sets[0].name, tuple(
+            order[np.searchsorted(first, one.array, sorter=order)].astype(np.int32) for one in sets
+        )
 
     def _add(
         self, launch: int, step: Step, blocks: Sequence[Mapping[int, Any]], spent_s: float, *, is_in_blocks: bool
@@ -329,6 +344,12 @@ class Executor:
             groups = part.measured_groups(self._data.mesh[part.axis])
             rows += rows_of_step(part, groups, measured, self._hosts)
             samples += samples_of_step(part, groups, measured, self._hosts)
+            covered = next(iter(measured.values())).batches.is_covered  # the ranks have agreed on it
+            if not covered.all():
+                self._data.note(
+                    f"step {step.index + 1}, {part}: {np.sum(~covered)} of {len(covered)} batches are excluded, "
+                    f"because {part.concurrent_axis} finished before they did"
+                )
         self._data.add(rows, samples, launch=launch, process_set=self._process_set)
         self._spent_s += spent_s
         self._measured_s += float(self._seconds[step.index])
@@ -501,6 +522,10 @@ def rows_of_step(
         parts = [measured[rank] for rank in group.ranks]
         batches = [part.batches for part in parts]
         used = ~batches[0].is_warmup  # the same for all ranks, because they vote
+        if not used.any():
+            reason = f"{step.concurrent_collective} along {step.concurrent_axis} ended before every batch did"
+            rows += rows_without_times(step, [group], "failed", reason)
+            continue
         # A collective takes as long as its slowest rank. The maximum comes first, per batch: the maximum of the ranks'
         # medians would miss delays that hit a different rank in every batch.
         times = np.stack([one.time_us for one in batches])[:, used]
@@ -603,7 +628,9 @@ def samples_of_step(
                     "host_us": batches.host_us,
                     "start_offset_us": offset,
                     "is_warmup": batches.is_warmup,
-                    "status": np.full(n, "wrong" if part.n_wrong else "ok", dtype=object),
+                    "status": np.where(batches.is_covered, "wrong" if part.n_wrong else "ok", "uncovered").astype(
+                        object
+                    ),
                 }
             )
     return columns

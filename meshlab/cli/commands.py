@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -236,10 +237,13 @@ def _default_ranks(backend: str) -> int:
 def _plan(options: argparse.Namespace, mesh: DeviceMesh) -> Plan:
     from meshlab.frames.plan import Plan, Sampling
 
-    if options.seconds <= 0:
+    if options.seconds is not None and options.seconds <= 0:
         raise BenchError(
             f"--seconds {options.seconds:g} must be positive", hint="pass the maximum time of a step in seconds"
         )
+    sampling = Sampling.named(options.sampling)
+    if options.seconds is not None:
+        sampling = replace(sampling, max_s=options.seconds)
     concurrent = {}
     for text in options.concurrent:
         axis, equals, collective = (part.strip() for part in text.partition("="))
@@ -259,7 +263,7 @@ def _plan(options: argparse.Namespace, mesh: DeviceMesh) -> Plan:
         launches=options.launches,
         shuffle=options.shuffle,
         seed=options.seed,
-        sampling=Sampling(max_s=options.seconds),
+        sampling=sampling,
     )
 
 

@@ -227,7 +227,13 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument("--here", action="store_true", help="make this process a rank if the launcher is not recognised")
     bench.add_argument("--in-place", action="store_true", help="use the same buffer for input and output")
     bench.add_argument(
-        "--seconds", type=float, default=0.5, help="maximum time per step, in seconds (default: %(default)s)"
+        "--sampling",
+        default="default",
+        choices=("quick", "default", "thorough"),
+        help="how precise, and so how long (default: %(default)s)",
+    )
+    bench.add_argument(
+        "--seconds", type=float, metavar="S", help="maximum time per step, in seconds (default: that of the sampling)"
     )
     bench.add_argument("--out", metavar="DIR", help="output folder for the run and its report")
     _add_force(bench)

@@ -113,11 +113,15 @@ class Timings:
         Time per call until control returned to the host. Equal to `time_us` if calls block.
     start_us : numpy.ndarray or None
         Start of each batch, on a clock that all ranks of a host share. None unless starts were aligned.
+    is_covered : numpy.ndarray or None, default None
+        Whether other calls were running during the whole batch. None if there should be no others, or if they always
+        run until the end of the measurement.
     """
 
     time_us: npt.NDArray[np.float64]
     host_us: npt.NDArray[np.float64]
     start_us: npt.NDArray[np.float64] | None
+    is_covered: npt.NDArray[np.bool_] | None = None
 
 
 class Prepared(Protocol):
@@ -223,10 +227,11 @@ class Backend(Protocol):
     def local(self) -> AbstractContextManager[Any]:
         """Return a context in which array operations (of `xp`) are ordered with the calls before and after it."""
 
-    def split(self, color: int | None, key: int) -> Backend | None:
+    def split(self, color: int | None, key: int, *, separate: bool = False) -> Backend | None:
         """Create one communicator per color, with ranks ordered by key. Collective.
 
-        A rank without a color gets None.
+        A rank without a color gets None. Calls of a separate communicator may run at the same time as those of other
+        communicators of this process, from a different thread or on a different stream.
         """
 
     def capabilities(self) -> Capabilities:

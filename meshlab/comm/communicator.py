@@ -151,7 +151,7 @@ class PreparedCall:
         finally:
             self._leave(self._code)
 
-    def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
+    def measure(self, mode: Mode, calls: int, batches: int, load: Any = None) -> Timings:
         """Time batches of calls. All ranks must pass the same arguments.
 
         Parameters
@@ -160,6 +160,9 @@ class PreparedCall:
             The timing mode, described in `meshlab.comm.MODES`.
         calls, batches : int
             The number of calls per batch, and the number of batches.
+        load : object, optional
+            The result of `load` of a call on a separate communicator, which runs during each batch. Only on GPUs, and
+            not in isolated mode.
 
         Returns
         -------
@@ -168,9 +171,16 @@ class PreparedCall:
         """
         self._communicator._enter(self._code, self._is_collective)
         try:
-            return self._prepared.measure(mode, calls, batches)
+            if load is None:
+                return self._prepared.measure(mode, calls, batches)
+            timings: Timings = self._prepared.measure_under_load(mode, calls, batches, load)  # type: ignore[attr-defined]
+            return timings
         finally:
             self._leave(self._code)
+
+    def load(self, calls: int) -> Any:
+        """Return repetitions of the call as the load of a call on another communicator, for `measure`. Only on GPUs."""
+        return self._prepared.load(calls)  # type: ignore[attr-defined]
 
     def estimate_us(self) -> float:
         """Return the duration that NCCL's own model predicts for the call, in µs, without running it.

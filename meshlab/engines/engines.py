@@ -525,7 +525,9 @@ class Engines:
             return "restart the engines where they were started, and call attach() again"
         return "call engines.restart() to start new ranks"
 
-    def _open_group_set(self, mesh: DeviceMesh | None, axis: str | Sequence[str]) -> tuple[str, Groups]:
+    def _open_group_set(
+        self, mesh: DeviceMesh | None, axis: str | Sequence[str], *, separate: bool = False
+    ) -> tuple[str, Groups]:
         """Create the communicators of a set of groups unless they are open. Return the set and its name on the ranks.
 
         Only the client creates and closes communicators, as a round on all ranks. If each rank decided on its own,
@@ -538,6 +540,8 @@ class Engines:
         self.check_mesh(mesh)
         groups = mesh[axis]
         name = WORLD if groups.name == WORLD else f"{mesh.fingerprint} {groups.name}"
+        if separate:
+            name += " separate"
         if name in self._group_sets:
             self._group_sets.move_to_end(name)
             return name, groups
@@ -557,6 +561,7 @@ class Engines:
                     int(groups.key[rank]),
                     "" if group is None else group.name,
                     () if group is None else group.ranks,
+                    separate,
                 )
             )
         task = f"creating the communicators of {groups.name}"
@@ -661,6 +666,7 @@ class Lease:
         arguments: tuple[Any, ...] = (),
         *,
         also: Sequence[str] = (),
+        concurrent: str | None = None,
         ranks: Collection[int] | None = None,
         deadline_s: float | None = None,
     ) -> list[Reply]:
@@ -669,7 +675,8 @@ class Lease:
         Parameters
         ----------
         function : callable
-            The function to call. Its first arguments are the rank's communicators along `axis` and `also`.
+            The function to call. Its first arguments are the rank's communicators along `axis`, `also` and
+            `concurrent`.
         mesh : DeviceMesh, optional
             The mesh that defines the groups. Required unless `axis` is ``"world"``.
         axis : str or sequence of str, default "world"
@@ -679,6 +686,8 @@ class Lease:
         also : sequence of str, default ()
             Further axes, whose communicators follow that of `axis`. Only ranks that are in a group along all of them
             take part.
+        concurrent : str, optional
+            A further axis whose communicator may be used at the same time as the others.
         ranks : collection of int, optional
             The ranks that take part. By default all ranks.
         deadline_s : float, optional
@@ -692,8 +701,9 @@ class Lease:
         engines = self.engines
         names, colors = [], []
         communicators: dict[str, Sequence[int]] = {}
-        for one in (axis, *also):
-            name, groups = engines._open_group_set(mesh, one)
+        wanted = [(one, False) for one in (axis, *also)] + ([] if concurrent is None else [(concurrent, True)])
+        for one, separate in wanted:
+            name, groups = engines._open_group_set(mesh, one, separate=separate)
             names.append(name)
             colors.append(groups.color)
             communicators |= {group.name: group.ranks for group in groups}

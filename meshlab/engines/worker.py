@@ -67,7 +67,9 @@ class Worker:
             segments=tuple(shared_memory_files(os.getpid())),
         )
 
-    def split(self, name: str, color: int | None, key: int, group: str, ranks: Sequence[int]) -> None:
+    def split(
+        self, name: str, color: int | None, key: int, group: str, ranks: Sequence[int], separate: bool = False
+    ) -> None:
         """Create the communicators of a set of groups. Every rank of the world must call it.
 
         Parameters
@@ -82,11 +84,13 @@ class Worker:
             Name of the group.
         ranks : sequence of int
             Global ranks of the group, in order.
+        separate : bool, default False
+            Whether calls may run at the same time as those of other communicators.
         """
         code = self._monitor.code("split")
         self._monitor.enter(code)
         try:
-            backend = self._backend.split(color, key)
+            backend = self._backend.split(color, key, separate=separate)
         finally:
             self._monitor.leave(code)
         if backend is not None:

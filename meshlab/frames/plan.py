@@ -396,6 +396,8 @@ class Sampling:
     >>> import meshlab as ml
     >>> ml.Sampling(max_s=0.05).min_batches
     30
+    >>> ml.Sampling.named("thorough").precision
+    0.01
     >>> ml.Sampling(min_batches=100, max_batches=50)
     Traceback (most recent call last):
     meshlab.errors.BenchError: min_batches=100 and max_batches=50 must be at least 1, and in order
@@ -419,6 +421,40 @@ class Sampling:
                 raise BenchError(f"{name}={getattr(self, name)} must be positive")
         if self.warmup_batches < 0:
             raise BenchError(f"warmup_batches={self.warmup_batches} must not be negative")
+
+    @classmethod
+    def named(cls, name: str) -> Sampling:
+        """Return one of three predefined choices.
+
+        ============  =====================================  ==========  ==========  ==============================
+        name          half-width of the median's interval    batches     at most     what it is for
+        ============  =====================================  ==========  ==========  ==============================
+        ``quick``     10 % of the median                     10 to 40    0.1 s       a first look, without p95
+        ``default``   5 %                                    30 to 200   0.5 s       curves, with p95
+        ``thorough``  1 %                                    100 to 1000 5 s         comparisons, with p95 and p99
+        ============  =====================================  ==========  ==========  ==============================
+
+        A step stops when the interval is narrow enough, at the earliest after the smaller number of batches. If the
+        time or the batches run out first, the interval is wider, and ``stop_reason`` says so.
+
+        Raises
+        ------
+        BenchError
+            If the name is unknown.
+        """
+        if name not in _SAMPLINGS:
+            raise BenchError(
+                f"unknown sampling {name!r}{did_you_mean(name, _SAMPLINGS)}; choose {', '.join(_SAMPLINGS)}, or pass a "
+                "Sampling"
+            )
+        return cls(**_SAMPLINGS[name])
+
+
+_SAMPLINGS: dict[str, dict[str, Any]] = {
+    "quick": {"precision": 0.1, "min_batches": 10, "max_batches": 40, "batch_us": 500.0, "max_s": 0.1},
+    "default": {},
+    "thorough": {"precision": 0.01, "min_batches": 100, "max_batches": 1000, "max_s": 5.0},
+}
 
 
 # An even number, because half of the rounds have the reverse order. An interval needs six blocks, and would then be
@@ -470,8 +506,8 @@ class Plan:
         of place only.
     root : int, default 0
         The root, as a rank of the group, for collectives that have one.
-    sampling : Sampling, optional
-        Number of batches of each step. By default ``Sampling()``.
+    sampling : {"default", "quick", "thorough"} or Sampling, optional
+        Number of batches of each step, and when to stop. The names are described in `Sampling.named`.
     check : bool, default True
         Whether to compare the result of each step with the expected result, outside the timed part.
     grouping : str or sequence of str, default "together"
@@ -536,7 +572,7 @@ class Plan:
         mode: str | Sequence[str] = "pipelined",
         in_place: bool | Sequence[bool] = False,
         root: int = 0,
-        sampling: Sampling | None = None,
+        sampling: Sampling | str | None = None,
         check: bool = True,
         grouping: str | Sequence[str] = "together",
         concurrent: Mapping[str, str] | Sequence[tuple[str, str]] = (),
@@ -563,7 +599,8 @@ class Plan:
         pairs = concurrent.items() if isinstance(concurrent, Mapping) else concurrent
         put = object.__setattr__  # the dataclass is frozen
         put(self, "root", operator.index(root))
-        put(self, "sampling", Sampling() if sampling is None else sampling)
+        given = "default" if sampling is None else sampling
+        put(self, "sampling", given if isinstance(given, Sampling) else Sampling.named(given))
         put(self, "check", check)
         put(self, "concurrent", tuple((str(axis), str(name)) for axis, name in pairs))
         put(self, "launches", operator.index(launches))

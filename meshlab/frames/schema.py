@@ -93,7 +93,12 @@ SAMPLES = _columns(
         "collective. Missing unless starts were aligned.",
     ),
     ("is_warmup", "boolean", "True for batches that are excluded from all statistics."),
-    ("status", "string", "ok, or wrong if this rank had wrong elements in the check."),
+    (
+        "status",
+        "string",
+        "ok, wrong if this rank had wrong elements in the check, or uncovered if the concurrent axis finished before "
+        "the end of the batch.",
+    ),
 )
 """Columns of the samples: one row per step, rank and batch."""
 

@@ -114,10 +114,10 @@ def test_redaction_replaces_hosts_uuids_addresses_and_users_everywhere(
 
     host, uuid = platform.node(), "GPU-01234567-89ab-cdef-0123-456789abcdef"
 
-    def fail(comm: Any, step: Any) -> Any:
+    def fail(parts: Any) -> Any:
         raise OSError(f"{uuid} on {host} (10.1.2.3:4567), see /home/ada/log")
 
-    monkeypatch.setattr(timing, "buffers", fail)
+    monkeypatch.setattr(timing, "allocate", fail)
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
     with pytest.raises(BenchError, match=uuid):  # the error of the run contains names too
         run.wait(30)

@@ -196,14 +196,14 @@ def test_a_step_whose_ranks_all_raise_is_a_failed_row(
 ) -> None:
     from meshlab.benchmark.on_ranks import timing
 
-    honest = timing.buffers
+    honest = timing.allocate
 
-    def no_memory(comm: Any, step: Any) -> Any:
-        if step.size_bytes == 4096:
+    def no_memory(parts: Any) -> Any:
+        if any(step.size_bytes == 4096 for _, step in parts):
             raise MemoryError("too large")
-        return honest(comm, step)
+        return honest(parts)
 
-    monkeypatch.setattr(timing, "buffers", no_memory)
+    monkeypatch.setattr(timing, "allocate", no_memory)
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 4K, 16K", sampling=QUICK)
     results = run.wait(30)
     assert run.state == "done"

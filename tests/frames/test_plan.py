@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -195,3 +197,14 @@ def test_an_axis_cannot_run_next_to_itself() -> None:
     both = Plan("all_reduce", ["dp", "tp"], sizes="1K", concurrent={"dp": "broadcast"}).steps(mesh)
     loads = [(step.axis, step.concurrent_axis) for step in both]
     assert loads == [("dp", None), ("tp", None), ("dp", None), ("tp", "dp")]
+
+
+def test_named_samplings_are_increasingly_precise() -> None:
+    samplings = [Plan("all_reduce", "tp", sampling=name).sampling for name in ("quick", "default", "thorough")]
+    assert samplings[1] == Sampling() == Plan("all_reduce", "tp").sampling
+    for less, more in itertools.pairwise(samplings):
+        assert less.precision > more.precision
+        assert less.min_batches < more.min_batches
+        assert less.max_s < more.max_s
+    with pytest.raises(BenchError, match=r"unknown sampling 'fast'.*choose quick, default, thorough, or pass a Samp"):
+        Plan("all_reduce", "tp", sampling="fast")

@@ -90,6 +90,49 @@ def test_sizes_that_exceed_the_gpu_memory_are_skipped(gpu_engines: ml.Engines, m
     assert results.groupby("size_bytes")["status"].first().tolist() == ["ok", "skipped"]
 
 
-def test_concurrent_axes_are_rejected_with_a_reason(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
-    with pytest.raises(BenchError, match="two axes cannot run at the same time with nccl: each rank has one"):
-        ml.bench(gpu_engines, mesh, axis="tp", concurrent={"world": "all_reduce"})
+def test_two_axes_run_at_the_same_time(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    run = ml.bench(
+        gpu_engines, mesh, axis="tp", concurrent={"world": "all_reduce"}, sizes="16K, 1M, 16M", mode="graph, pipelined"
+    )
+    results = run.wait(300)
+    assert (results["status"] == "ok").all(), results["stop_reason"].tolist()
+    assert (results["n_wrong"] == 0).all()
+    busy = run.samples[run.samples["concurrent_axis"].notna() & ~run.samples["is_warmup"]]
+    assert set(busy["axis"]) == {"tp", "world"}
+    assert set(busy["status"]) == {"ok"}
+    # Two all_reduces of the same ranks share all of their links.
+    ratios = run.interference()
+    large = ratios[(ratios["size_bytes"] == 16 << 20) & (ratios["mode"] == "graph")]
+    assert large["ratio"].between(1.2, 2.5).all(), large
+
+
+def test_two_axes_in_isolated_mode_are_rejected(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    with pytest.raises(BenchError, match="two axes cannot run at the same time in isolated mode with nccl"):
+        ml.bench(gpu_engines, mesh, axis="tp", concurrent={"world": "all_reduce"}, mode="isolated")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int8", "float8_e4m3fn"])
+def test_results_are_checked_on_the_gpu(gpu_engines: ml.Engines, mesh: ml.DeviceMesh, dtype: str) -> None:
+    collectives = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast"]
+    run = ml.bench(
+        gpu_engines, mesh, collectives, axis="tp", sizes="1000, 3M", dtype=dtype, op="sum, avg, max", sampling=QUICK
+    )
+    results = run.wait(300)
+    assert (results["status"] == "ok").all(), results["stop_reason"].tolist()
+
+    def corrupt(comm: Any, step: Any) -> int:
+        from meshlab.benchmark.on_ranks.buffers import allocate
+        from meshlab.benchmark.on_ranks.checking import count_wrong_elements
+        from meshlab.benchmark.on_ranks.timing import prepare_step
+
+        (buffers,) = allocate([(comm, step)])
+        call = prepare_step(comm, step, buffers)
+
+        def spoiled() -> None:
+            call()
+            buffers.out.view("uint8")[:: buffers.out.nbytes // 3] ^= 64
+
+        return count_wrong_elements(comm, step, spoiled, buffers)
+
+    for step in run.steps:
+        assert set(gpu_engines.run(corrupt, mesh, axis="tp", arguments=(step,))["value"]) <= {3, 4}, step

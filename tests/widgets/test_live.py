@@ -235,7 +235,7 @@ def test_a_run_whose_rank_raises_shows_the_rank_and_the_fix(thread_engines: ml.E
             raise ValueError("a bad cable")
         return honest(comm, step)
 
-    monkeypatch.setattr(timing, "buffers", fail)
+    monkeypatch.setattr(timing, "allocate", fail)
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:16K", sampling=QUICK)
     view = LiveView(run)
     view.when_over(gate.set)

@@ -59,7 +59,7 @@ def allocate(parts: Sequence[tuple[Communicator, Step]]) -> list[Buffers]:
 
 
 def release_buffers(comm: object = None) -> None:
-    """Free the memory that this rank has kept. It takes a communicator only so that all ranks can be told to call it."""
+    """Free the memory that this rank has kept. The argument is that of every function that ranks are told to call."""
     _kept.block = None
 
 

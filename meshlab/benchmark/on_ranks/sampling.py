@@ -49,6 +49,8 @@ class Batches:
         Start of the batch on the clock of the host, in µs. None unless starts were aligned.
     is_warmup : numpy.ndarray
         True for batches that are excluded from the statistics.
+    is_covered : numpy.ndarray
+        False for batches during which the concurrent collective ended. They are excluded from the statistics too.
     stop_reason : str
         The reason why sampling stopped: precise, time or batches.
     """
@@ -58,6 +60,7 @@ class Batches:
     host_us: Floats
     start_us: Floats | None
     is_warmup: npt.NDArray[np.bool_]
+    is_covered: npt.NDArray[np.bool_]
     stop_reason: str
 
 
@@ -134,10 +137,10 @@ def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Samplin
     # have the same series, so they compute the same chunks and the same decision: a rank that decided differently would
     # deadlock the others.
     series: Floats | None = None
-    reason, lead, elapsed_s = "", 0, float(shared[:, 0].max()) / 1e6
+    reason, lead, elapsed_s, n_taken = "", 0, float(shared[:, 0].max()) / 1e6, 0
     while not reason:
         n = 0 if series is None else series.shape[1]
-        chunk = min(max(FEWEST_FOR_INTERVAL, sampling.min_batches // 2), sampling.max_batches - n)
+        chunk = min(max(FEWEST_FOR_INTERVAL, sampling.min_batches // 2), sampling.max_batches - n_taken)
         if is_slow or n_blocks > 1:
             # A chunk cannot be interrupted, so it is limited beforehand: to the calls that fit into max_s, but at least
             # to those that an interval needs, as far as the hard limit allows.
@@ -148,15 +151,19 @@ def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Samplin
         counts.append(calls)
         inside = slice(edges, edges + chunk)
         mark = np.ones(len(part.time_us), dtype=bool)
-        mark[inside] = False
+        mark[inside] = ~_covered(part)[inside]
         marks.append(mark)
         shared = vote.share([*part.time_us[inside], time.perf_counter() - began])
-        series = shared[:, :-1] if series is None else np.concatenate([series, shared[:, :-1]], axis=1)
+        used = shared[:, :-1][:, ~mark[inside]]
+        series = used if series is None else np.concatenate([series, used], axis=1)
+        n_taken += chunk
         # The fixed number of warm-up batches may be too small, for example while a GPU raises its clocks. All groups
         # exclude the same batches, so that their rows describe the same period.
         lead = max(leading_warmup(one) for one in series)
         elapsed_s = float(shared[:, -1].max())
         reason = _why_stop(series, lead, elapsed_s, sampling, fewest, hard_limit_s)
+        if not reason and n_taken >= sampling.max_batches:
+            reason = "batches"
     is_warmup = np.concatenate(marks)
     is_warmup[np.flatnonzero(~is_warmup)[:lead]] = True
     starts = [part.start_us for part in parts if part.start_us is not None]
@@ -166,8 +173,14 @@ def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Samplin
         host_us=np.concatenate([part.host_us for part in parts]),
         start_us=np.concatenate(starts) if starts else None,
         is_warmup=is_warmup,
+        is_covered=np.concatenate([_covered(part) for part in parts]),
         stop_reason=reason,
     )
+
+
+def _covered(part: Timings) -> npt.NDArray[np.bool_]:
+    """Return which batches had the load that they should have. All ranks have agreed on it."""
+    return np.ones(len(part.time_us), dtype=bool) if part.is_covered is None else part.is_covered
 
 
 def calls_per_batch(call_us: float, mode: Mode, sampling: Sampling) -> int:
@@ -183,6 +196,4 @@ def _why_stop(series: Floats, lead: int, elapsed_s: float, sampling: Sampling, f
     n = settled.shape[1]
     if n >= sampling.min_batches and all(is_precise(one, sampling.precision) for one in settled):
         return "precise"
-    if elapsed_s >= sampling.max_s and (n >= fewest or elapsed_s >= hard_limit_s):
-        return "time"
-    return "batches" if series.shape[1] >= sampling.max_batches else ""
+    return "time" if elapsed_s >= sampling.max_s and (n >= fewest or elapsed_s >= hard_limit_s) else ""

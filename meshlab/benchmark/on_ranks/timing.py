@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,6 +77,7 @@ def join_blocks(parts: Sequence[Measured]) -> Measured:
             host_us=np.concatenate([one.host_us for one in batches]),
             start_us=np.concatenate(starts) if starts else None,
             is_warmup=np.concatenate([one.is_warmup for one in batches]),
+            is_covered=np.concatenate([one.is_covered for one in batches]),
             stop_reason=max(reasons, key=reasons.count, default="precise"),
         ),
         parts[0].n_wrong,
@@ -182,17 +184,27 @@ def prepare_step(comm: Communicator, step: Step, buffers: Buffers) -> PreparedCa
 
 
 def measure_concurrent(
-    comm: Communicator, other: Communicator, step: Step, sampling: Sampling, check: bool, n_blocks: int
+    comm: Communicator,
+    everyone: Communicator,
+    other: Communicator,
+    step: Step,
+    sampling: Sampling,
+    check: bool,
+    n_blocks: int,
+    groups: tuple[Ints, Ints],
 ) -> tuple[Measured, Measured]:
     """Time both collectives of a step, each while the other one repeats. Collective over all groups of both axes.
 
     Parameters
     ----------
-    comm, other : Communicator
-        This rank's group of the step's axis, and its group of the concurrent axis.
+    comm, everyone, other : Communicator
+        This rank's group of the step's axis, a communicator of the ranks of all groups, and this rank's group of the
+        concurrent axis, which is a separate communicator.
     step, sampling, check, n_blocks
         A step with a concurrent step, the number of batches of each, whether to check the results, and the number of
         blocks of the step.
+    groups : tuple of numpy.ndarray
+        The ranks of each group of both axes, as ranks of `everyone`: int32 of shape (groups, size).
 
     Returns
     -------
@@ -201,56 +213,97 @@ def measure_concurrent(
     """
     if step.concurrent is None:
         raise TypeError("the step has no concurrent step")
-    own, others = allocate([(comm, step), (other, step.concurrent)])
-    first = _Concurrent(comm, step, sampling, check, own)
-    second = _Concurrent(other, step.concurrent, sampling, check, others)
-    return first.measure_under_load(second, sampling, n_blocks), second.measure_under_load(first, sampling, n_blocks)
+    buffers = allocate([(comm, step), (other, step.concurrent)])
+    first = _Concurrent(comm, step, check, buffers[0])
+    second = _Concurrent(other, step.concurrent, check, buffers[1])
+    # Calls on a GPU do not block, so one thread starts both collectives. Calls that block need a thread each.
+    is_gpu = comm.backend.device is not None
+    found = []
+    for measured, load, own in ((first, second, groups[0]), (second, first, groups[1])):
+        if is_gpu:
+            measure, vote = _UnderLoadOfStream(measured, load, everyone).measure, StopVote(everyone, own)
+            batches = take_batches(measure, vote, step.mode, sampling, n_blocks)
+        else:
+            batches = _take_under_load_of_thread(measured, load, sampling, n_blocks)
+        found.append(Measured(batches, measured.n_wrong))
+    return found[0], found[1]
 
 
 class _Concurrent:
     """One of two concurrent collectives. It is timed under load, or it is the load."""
 
-    def __init__(self, comm: Communicator, step: Step, sampling: Sampling, check: bool, buffers: Buffers) -> None:
-        self.comm = comm
+    def __init__(self, comm: Communicator, step: Step, check: bool, buffers: Buffers) -> None:
         self.step = step
         self.call: PreparedCall
         self.call, self.n_wrong = set_up_step(comm, step, check, buffers)
         self.vote = group_vote(comm)
-        # As load, the collective votes after every block of calls. Blocks of one batch keep the votes rare, but still
-        # stop the load soon. The median of three calls ignores the first one.
-        probe = self.call.measure(step.mode, 1, 3)
-        call_us = float(self.vote.share([sorted(probe.time_us)[1]]).max())
-        self.calls = calls_per_batch(call_us, "pipelined", sampling)
 
-    def measure_under_load(self, load: _Concurrent, sampling: Sampling, n_blocks: int) -> Measured:
-        """Take batches while the other collective repeats in a second thread."""
-        # The two threads use different communicators, so neither library nor backend mixes up their calls.
-        is_over = threading.Event()
-        errors: list[BaseException] = []
-        thread = threading.Thread(target=load.repeat, args=(is_over, errors), name="meshlab load", daemon=True)
-        thread.start()
-        try:
-            batches = take_batches(self.call.measure, self.vote, self.step.mode, sampling, n_blocks)
-        finally:
-            is_over.set()
-        thread.join()
-        if errors:
-            raise errors[0]
-        return Measured(batches, self.n_wrong)
+    def alone_us(self, mode: Mode, vote: StopVote) -> float:
+        """Return the time of a call without load, in µs: the maximum over the ranks of the vote."""
+        probe = self.call.measure(mode, 1, 3)
+        return float(vote.share([np.median(probe.time_us)]).max())  # the median of three calls ignores the first one
 
-    def repeat(self, is_over: threading.Event, errors: list[BaseException]) -> None:
-        """Repeat the collective until all ranks of this group have finished measuring the other one."""
+
+class _UnderLoadOfStream:
+    """Times a collective while another stream of the GPU runs a fixed number of calls during each batch."""
+
+    # The load has to outlast the batch. Both get slower by a similar factor, but small batches vary.
+    _SHARE, _MOST = 1.5, 24.0
+
+    def __init__(self, measured: _Concurrent, load: _Concurrent, everyone: Communicator) -> None:
+        self._measured = measured
+        self._load = load
+        self._vote = group_vote(everyone)
+        self._call_us = measured.alone_us(measured.step.mode, self._vote)
+        self._load_us = load.alone_us("graph", self._vote)
+        self._share = self._SHARE
+
+    def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
+        """Time batches, and mark those during which the load ended on any rank."""
+        # All ranks of both axes use the same numbers, because each rank enqueues every call of both of its groups.
+        calls = int(self._vote.share([calls]).max())
+        n_load = math.ceil(self._share * calls * self._call_us / self._load_us)
+        timings = self._measured.call.measure(mode, calls, batches, self._load.call.load(n_load))
+        if timings.is_covered is None:
+            raise TypeError("the backend does not report whether the load covered the batches")
+        is_covered = self._vote.share([not one for one in timings.is_covered]).max(axis=0) == 0
+        if not is_covered.all():
+            self._share = min(2 * self._share, self._MOST)
+        return replace(timings, is_covered=is_covered)
+
+
+def _take_under_load_of_thread(measured: _Concurrent, load: _Concurrent, sampling: Sampling, n_blocks: int) -> Batches:
+    """Take batches while the other collective repeats in a second thread."""
+    # As load, the collective votes after every block of calls. Blocks of one batch keep the votes rare, but still stop
+    # the load soon.
+    calls = calls_per_batch(load.alone_us(load.step.mode, load.vote), "pipelined", sampling)
+    is_over = threading.Event()
+    errors: list[BaseException] = []
+
+    def repeat() -> None:
         # A rank cannot stop on its own, because its group would wait for it in the next call. So the ranks vote, and
         # the load continues as long as one of them still measures. A few calls of the load may therefore be
         # unnecessary, but no batch is measured without load.
         try:
             is_needed = True
             while is_needed:
-                for _ in range(self.calls):
-                    self.call()
-                is_needed = bool(self.vote.share([not is_over.is_set()]).max())
+                for _ in range(calls):
+                    load.call()
+                is_needed = bool(load.vote.share([not is_over.is_set()]).max())
         except BaseException as error:
             errors.append(error)
+
+    # The two threads use different communicators, so neither library nor backend mixes up their calls.
+    thread = threading.Thread(target=repeat, name="meshlab load", daemon=True)
+    thread.start()
+    try:
+        batches = take_batches(measured.call.measure, measured.vote, measured.step.mode, sampling, n_blocks)
+    finally:
+        is_over.set()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return batches
 
 
 def measure_function(

@@ -130,7 +130,7 @@ class HierarchicalBackend:
         """Return the context of the inner communicator."""
         return self._inner.backend.local()
 
-    def split(self, color: int | None, key: int) -> NoReturn:
+    def split(self, color: int | None, key: int, *, separate: bool = False) -> NoReturn:
         """Raise, because no single library communicator could be split."""
         raise CommunicatorError(
             "cannot split a hierarchical communicator; split the communicator that it was created from"

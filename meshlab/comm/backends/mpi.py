@@ -343,8 +343,8 @@ class MpiBackend:
         """Return an empty context, because array operations in numpy are synchronous."""
         return nullcontext()
 
-    def split(self, color: int | None, key: int) -> Backend | None:
-        """Create one communicator per color."""
+    def split(self, color: int | None, key: int, *, separate: bool = False) -> Backend | None:
+        """Create one communicator per color. All communicators of MPI are separate."""
         if self.size > 1:
             self.call_check.check(())
         mpi = self.binder.mpi

@@ -6,164 +6,29 @@ handles that are resolved once: an eager call takes 11 µs instead of 35 µs wit
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from meshlab.comm.backend import Backend, Call, CallConfig, Capabilities, Mode, Timings
 from meshlab.comm.backends.nccl_binding import NcclBinder, Work, load_libraries
+from meshlab.comm.backends.stream_timer import Load, StreamTimer
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.elements import DTYPES, OPS
 from meshlab.errors import CommunicatorError
 
-__all__ = ["NcclBackend", "StreamTimer", "open_world", "unique_id"]
+__all__ = ["NcclBackend", "open_world", "unique_id"]
 
-
-_GRAPH_WARMUP, _EAGER_WARMUP = 2, 1  # batches; the first replay of a graph also uploads it
-
-_GRAPH_CALLS = 20  # maximum per graph, as for nccl-tests -G with its default of 20 iterations
 
 _SPIN_S = 0.0005  # time to poll an event without a pause; small collectives finish within it
 
 _PAUSE_S = 0.00005
 
 _CHECK_S = 0.1  # interval between queries of NCCL for errors of other ranks
-
-
-class StreamTimer:
-    """Times work on one stream.
-
-    Parameters
-    ----------
-    stream : cupy.cuda.Stream
-        The stream on which the work is enqueued.
-    wait : callable
-        A function that waits for an event.
-    """
-
-    def __init__(self, stream: Any, wait: Callable[[Any], None]) -> None:
-        self._stream = stream
-        self._wait = wait
-        self._graphs: list[Any] = []
-        self._cuda = load_libraries().cupy.cuda
-
-    def measure(self, work: Work, barrier: Work, mode: Mode, calls: int, batches: int) -> Timings:
-        """Time `batches` batches of `calls` calls.
-
-        Parameters
-        ----------
-        work, barrier : callable
-            Functions that enqueue a call and a barrier.
-        mode : {"isolated", "pipelined", "graph"}
-            The timing mode, described in `meshlab.comm.MODES`.
-        calls, batches : int
-            The number of calls per batch, and the number of batches.
-        """
-        if mode == "isolated":
-            return self._isolated(work, barrier, batches)
-        if mode == "graph":
-            self._capture(work, calls)
-            try:
-                return self._back_to_back(self._replay, barrier, calls, batches, _GRAPH_WARMUP)
-            finally:
-                self.drop_graphs()
-
-        def batch() -> None:
-            for _ in range(calls):
-                work()
-
-        return self._back_to_back(batch, barrier, calls, batches, _EAGER_WARMUP)
-
-    def drop_graphs(self) -> None:
-        """Delete the captured graphs. There are no other references to them."""
-        self._graphs.clear()
-
-    def _capture(self, work: Work, calls: int) -> None:
-        """Capture the calls of a batch into graphs of up to `_GRAPH_CALLS` calls, as nccl-tests does."""
-        # NCCL connects ranks at the first call of a kind. That allocates memory and synchronises, which is not allowed
-        # during a capture.
-        work()
-        self._wait_idle()
-        replays, rest = divmod(calls, _GRAPH_CALLS)
-        if replays:
-            self._graphs += [self._graph(work, _GRAPH_CALLS)] * replays
-        if rest:
-            self._graphs.append(self._graph(work, rest))
-
-    def _replay(self) -> None:
-        for graph in self._graphs:
-            graph.launch(self._stream)
-
-    def _graph(self, work: Work, calls: int) -> Any:
-        with self._stream:
-            self._stream.begin_capture()
-            try:
-                for _ in range(calls):
-                    work()
-            except BaseException as error:
-                # End the capture, or the stream would capture everything that is enqueued later. Ending a capture that
-                # a call has invalidated fails too, but still resets the stream.
-                with contextlib.suppress(Exception):
-                    self._stream.end_capture()
-                if not isinstance(error, Exception):
-                    raise
-                raise CommunicatorError(
-                    f"cannot capture the calls into a graph: {error}; remove everything that waits for the GPU, such "
-                    "as barriers, synchronisation and reading results, or use mode='pipelined'"
-                ) from error
-            return self._stream.end_capture()
-
-    def _back_to_back(self, batch: Callable[[], None], barrier: Work, calls: int, batches: int, warmup: int) -> Timings:
-        """Time consecutive batches without gaps, with one event between neighbouring batches."""
-        clock = time.perf_counter_ns
-        events = [self._cuda.Event() for _ in range(batches + 1)]
-        host = np.empty(batches + 1, dtype=np.int64)
-        for _ in range(warmup):
-            batch()
-        barrier()
-        self._wait_idle()
-        # The second barrier is still running when the first batch is enqueued, so that the GPU never waits for the
-        # host.
-        barrier()
-        events[0].record(self._stream)
-        host[0] = clock()
-        for index in range(batches):
-            batch()
-            events[index + 1].record(self._stream)
-            host[index + 1] = clock()
-        self._wait(events[-1])
-        times = [self._cuda.get_elapsed_time(first, second) for first, second in pairwise(events)]
-        return Timings(np.array(times) * 1e3 / calls, np.diff(host) / (1e3 * calls), None)
-
-    def _isolated(self, work: Work, barrier: Work, batches: int) -> Timings:
-        """Time one call at a time, each after a barrier. Also return when each rank started."""
-        clock = time.perf_counter_ns
-        before, after = self._cuda.Event(), self._cuda.Event()
-        times, host, starts = np.empty(batches), np.empty(batches), np.empty(batches)
-        for index in range(batches):
-            barrier()
-            before.record(self._stream)
-            self._wait(before)
-            begin = clock()
-            before.record(self._stream)  # again, because the wait took time that must not count
-            work()
-            end = clock()
-            after.record(self._stream)
-            self._wait(after)
-            times[index] = self._cuda.get_elapsed_time(before, after) * 1e3
-            host[index], starts[index] = (end - begin) / 1e3, begin / 1e3
-        return Timings(times, host, starts)
-
-    def _wait_idle(self) -> None:
-        event = self._cuda.Event(disable_timing=True)
-        event.record(self._stream)
-        self._wait(event)
 
 
 def unique_id() -> bytes:
@@ -216,15 +81,18 @@ def open_world(
 
 
 class _Gpu:
-    """Shared state of all communicators of a process: the device, the stream, and a scratch buffer for barriers."""
+    """Shared state of the communicators on one stream: the device, the stream, and a scratch buffer for barriers."""
 
-    def __init__(self, device: int, should_abort: Callable[[], bool]) -> None:
+    def __init__(self, device: int, should_abort: Callable[[], bool], others: list[_Gpu] | None = None) -> None:
         import cupy
 
         self.device = device
         self.should_abort = should_abort
         # Communicators with split_share also share NCCL's abort flag, so aborting one aborts all of them.
         self.is_aborted = False
+        # One object per stream. All of them are aborted together.
+        self.all_streams = [] if others is None else others
+        self.all_streams.append(self)
         # One stream for all communicators: NCCL deadlocks if ranks run two communicators in different orders, and on
         # one stream they run in the order of the program. Non-blocking, as graph capture requires.
         self.stream = cupy.cuda.Stream(non_blocking=True)
@@ -348,15 +216,46 @@ class NcclBackend:
         """Return the GPU memory of the communicator, in bytes, or None if the library does not report it."""
         return self.binder.memory_bytes()
 
-    def split(self, color: int | None, key: int) -> Backend | None:
-        """Create one communicator per color."""
+    def split(self, color: int | None, key: int, *, separate: bool = False) -> Backend | None:
+        """Create one communicator per color, on this stream and with shared resources unless they are separate."""
         self.check_alive()
         self.wait_idle()
+        if separate:
+            return self._split_separately(color, key)
         try:
             comm = self.comm.split(color, key)
         except Exception as error:
             raise CommunicatorError(f"cannot split the NCCL communicator: {error}") from error
         return NcclBackend(comm, self.gpu) if color is not None else None
+
+    def _split_separately(self, color: int | None, key: int) -> NcclBackend | None:
+        """Create one communicator per color, each on a new stream and with its own channels.
+
+        ncclCommSplit always shares the channels of this communicator, because it has the option split_share. Two
+        communicators that share channels cannot run at the same time, so these are created from unique ids.
+        """
+        nccl = load_libraries().nccl
+        groups = self._share(np.array([-1 if color is None else color, key], np.int64))
+        members = [int(rank) for rank in np.lexsort((groups[:, 1], groups[:, 0])) if groups[rank, 0] == color]
+        is_first = bool(members) and members[0] == self.rank
+        own_id = unique_id() if is_first else bytes(len(bytes(nccl.UniqueId())))
+        ids = self._share(np.frombuffer(own_id, np.uint8))
+        if color is None:
+            return None
+        try:
+            shared_id = nccl.UniqueId.from_bytes(ids[members[0]].tobytes())
+            comm = nccl.Communicator.init(len(members), members.index(self.rank), shared_id, nccl.NCCLConfig())
+        except Exception as error:
+            raise CommunicatorError(f"cannot open a separate NCCL communicator: {error}") from error
+        return NcclBackend(comm, _Gpu(self.gpu.device, self.gpu.should_abort, self.gpu.all_streams))
+
+    def _share(self, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Gather small arrays of equal size, and return them in rank order, shape (size, values)."""
+        xp, dtype = self.xp, values.dtype
+        with self.local():
+            send, out = xp.asarray(values), xp.empty((self.size, values.size), dtype)
+            self.prepare(Call(CATALOG["all_gather"], send, out, values.size, dtype, None, None, in_place=False))()
+            return np.asarray(out.get())
 
     def capabilities(self) -> Capabilities:
         """Return the capabilities. Properties that the loaded library does not report are "absent" or "unknown"."""
@@ -403,7 +302,8 @@ class NcclBackend:
         """Abort all communicators of this process without waiting for unresponsive peers."""
         # Order matters. The flag comes first, so that no thread enqueues another call. NCCL's abort then waits until no
         # graph contains calls of the communicator, so graphs are deleted before it.
-        self.gpu.is_aborted = True
+        for gpu in self.gpu.all_streams:
+            gpu.is_aborted = True
         self._timer.drop_graphs()
         if not self._is_view and self.comm.is_valid:
             self.comm.abort()
@@ -462,6 +362,20 @@ class NcclBackend:
         self.gpu.wait_for_user()
         return self._timer.measure(work, barrier, mode, calls, batches)
 
+    def measure_under_load(self, work: Work, mode: Mode, calls: int, batches: int, load: Load) -> Timings:
+        """Time batches of calls while the calls of a separate communicator run. See `StreamTimer.measure_under_load`.
+
+        All ranks of both groups must call it with the same numbers of calls.
+        """
+        self.check_alive()
+        self.wait_idle()
+        self.gpu.wait_for_user()
+        return self._timer.measure_under_load(work, self.binder.barrier, mode, calls, batches, load)
+
+    def load(self, work: Work, calls: int) -> Load:
+        """Return the calls of this communicator, as the load of another one."""
+        return Load(self._timer, work, self.binder.barrier, calls)
+
 
 class _NcclMemory:
     """A block of memory on the current device, allocated by NCCL and freed with the object."""
@@ -510,6 +424,15 @@ class _NcclCalls:
             return self._backend.measure(self.enqueue, self._backend.binder.barrier, mode, calls, batches)
         except load_libraries().errors as error:
             raise self._backend.binder.explain(error, self._calls) from error
+
+    def measure_under_load(self, mode: Mode, calls: int, batches: int, load: Load) -> Timings:
+        try:
+            return self._backend.measure_under_load(self.enqueue, mode, calls, batches, load)
+        except load_libraries().errors as error:
+            raise self._backend.binder.explain(error, self._calls) from error
+
+    def load(self, calls: int) -> Load:
+        return self._backend.load(self.enqueue, calls)
 
 
 def _cuda_version(number: int) -> str:

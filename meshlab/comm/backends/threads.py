@@ -441,8 +441,8 @@ class ThreadBackend:
         """Return an empty context, because array operations in numpy are synchronous."""
         return nullcontext()
 
-    def split(self, color: int | None, key: int) -> Backend | None:
-        """Create one communicator per color."""
+    def split(self, color: int | None, key: int, *, separate: bool = False) -> Backend | None:
+        """Create one communicator per color. All communicators of threads are separate."""
         return self.world.split(self.rank, color, key)
 
     def capabilities(self) -> Capabilities:
