@@ -21,15 +21,19 @@ from meshlab.units import format_seconds, format_size
 if TYPE_CHECKING:
     import pandas as pd
 
+    from meshlab.benchmark.on_ranks.probing import Probe
     from meshlab.frames.plan import Plan, Sampling, Step
 
-__all__ = ["RATES", "Estimate", "Rates", "estimate_plan", "seconds_per_step"]
+__all__ = ["RATES", "Estimate", "Pace", "Rates", "estimate_plan", "seconds_per_step", "steps_to_probe"]
 
 _ROUND_S = 0.015  # sending a step to all ranks and receiving their samples
-_CHECK_S_PER_ELEMENT = 25e-9  # computing the input of one rank on the host, for the expected result
 _FUNCTION_US = 1000.0  # a guess: the duration of a function is unknown before it runs
 _BATCHES_PER_BLOCK = 7  # that are warm-up: three probes, two batches, and one at each end of a chunk
-_MARGIN = 1.3  # batches that are marked as warm-up, and steps that need more than the minimum to be precise
+_MARGIN = 1.1  # batches that are marked as warm-up, and steps that need more than the minimum to be precise
+# Half-width of the median's 95 % interval, in standard deviations of the batches divided by the root of their number.
+_HALF_WIDTH = 1.96 * 1.25
+_PROBED_BYTES = {"nccl": 64 << 20, "mpi": 4 << 20, "threads": 4 << 20}
+"""Largest buffers of a step that is probed. The durations of larger ones are proportional to their size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +46,20 @@ class Rates:
         Time of the smallest call, in µs.
     bandwidth_gbs : float
         Bus bandwidth of large calls, in GB/s.
+    data_gbs : float
+        Rate at which the buffers of a rank are filled and checked, in GB/s.
     start_s : float, default 0
         Time to start new ranks for another launch, in seconds.
     """
 
     latency_us: float
     bandwidth_gbs: float
+    data_gbs: float
     start_s: float = 0.0
 
 
 RATES: Mapping[str, Rates] = MappingProxyType(
-    {"nccl": Rates(15.0, 200.0, 8.0), "mpi": Rates(10.0, 1.5, 4.0), "threads": Rates(100.0, 1.0)}
+    {"nccl": Rates(15.0, 200.0, 100.0, 8.0), "mpi": Rates(10.0, 1.5, 0.5, 4.0), "threads": Rates(100.0, 1.0, 0.5)}
 )
 """Conservative rates of each backend: GPUs of one host with NVLink, and a few processes or threads on one CPU."""
 
@@ -126,11 +133,13 @@ def seconds_per_step(
     *,
     backend: str,
     results: pd.DataFrame | None = None,
+    paces: Mapping[str, Pace] | None = None,
     room_bytes: int | None = None,
 ) -> npt.NDArray[np.float64]:
     """Return the expected and the maximum duration of each step, in seconds, as float64 of shape (steps, 2).
 
-    Both are 0 for steps whose buffers take more than `room_bytes`, because they are skipped.
+    Both are 0 for steps whose buffers take more than `room_bytes`, because they are skipped. `paces` has the durations
+    that were probed on an axis. Without it, they are computed from `RATES`.
     """
     rates = RATES.get(backend, RATES["mpi"])
     known = _Known(results)
@@ -140,18 +149,94 @@ def seconds_per_step(
         if not _fits(step, room_bytes):
             continue
         times = len(mesh[step.axis]) if step.grouping == "alone" else 1
+        blocks = n_blocks(plan.sampling) if step.index in in_blocks else 1
         for part in step.parts:
+            pace = (paces or {}).get(part.axis, _ASSUMED)
+            barrier_us = pace.barrier_us(rates)
             call_us = known.time_us(part)
-            call_us = _model_us(part, rates) if math.isnan(call_us) else call_us
-            sampling_s = _sampling_s(call_us, part.mode, plan.sampling, rates)
+            if math.isnan(call_us):
+                call_us = pace.call_us(part, rates)
+            sampling_s = _sampling_s(call_us, part.mode, plan.sampling, barrier_us, pace.spread(part))
             if part.size_bytes is None:  # a function may turn out to be slow
                 sampling_s[1] = max(sampling_s[1], SLOW_STEP_S)
-            blocks = n_blocks(plan.sampling) if step.index in in_blocks else 1
-            batch_s = _batch_s(call_us, part.mode, plan.sampling, rates)
-            row += times * (sampling_s + blocks * _ROUND_S + (blocks - 1) * _BATCHES_PER_BLOCK * batch_s)
-            if plan.check and part.count is not None:
-                row += times * _CHECK_S_PER_ELEMENT * _checked(part)
+            batch_s = _batch_s(call_us, part.mode, plan.sampling, barrier_us)
+            row += times * (sampling_s + blocks * pace.round_s + (blocks - 1) * _BATCHES_PER_BLOCK * batch_s)
+            row += times * pace.setup_s(part, rates, check=plan.check)
     return seconds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pace:
+    """Durations that were probed along an axis, as functions of the size of a step. Without probes, `RATES` apply.
+
+    Parameters
+    ----------
+    round_s : float
+        Time to send a step to all ranks and to receive their samples, in seconds.
+    probed : sequence of (Step, Probe)
+        Steps of different sizes and the durations of each, in the order of their sizes.
+    """
+
+    round_s: float
+    probed: Sequence[tuple[Step, Probe]] = ()
+
+    def call_us(self, step: Step, rates: Rates) -> float:
+        """Return the time of one call, in µs."""
+        if not self.probed or step.size_bytes is None:
+            return _model_us(step, rates)
+        # Another collective moves as many bytes as this one does at a different size.
+        moved = [_moved_bytes(one) for one, _ in self.probed]
+        return _interpolate(_moved_bytes(step), moved, [probe.call_us for _, probe in self.probed])
+
+    def barrier_us(self, rates: Rates) -> float:
+        """Return the time of the barrier before each batch, in µs: about two small calls."""
+        return 2 * min((probe.call_us for _, probe in self.probed), default=rates.latency_us)
+
+    def setup_s(self, step: Step, rates: Rates, *, check: bool) -> float:
+        """Return the time to prepare a step and to check its result, in seconds."""
+        if step.count is None:
+            return 0.0
+        if not self.probed:
+            return step.buffer_bytes / (rates.data_gbs * 1e9) if check else 0.0
+        buffers = [one.buffer_bytes for one, _ in self.probed]
+        return _interpolate(step.buffer_bytes, buffers, [probe.setup_s for _, probe in self.probed])
+
+    def spread(self, step: Step) -> float:
+        """Return the relative standard deviation of batches. 0 if it is unknown."""
+        if not self.probed or step.size_bytes is None:
+            return 0.0
+        sizes = [float(one.size_bytes or 0) for one, _ in self.probed]
+        return float(np.interp(step.size_bytes, sizes, [probe.spread for _, probe in self.probed]))
+
+
+_ASSUMED = Pace(_ROUND_S)
+
+
+def steps_to_probe(steps: Sequence[Step], backend: str) -> dict[str, list[Step]]:
+    """Return up to three steps of each axis, from small to large, whose durations suffice to estimate all steps."""
+    limit = _PROBED_BYTES.get(backend, _PROBED_BYTES["mpi"])
+    by_axis: dict[str, list[Step]] = {}
+    for step in steps:
+        if step.count is not None and step.grouping != "pairs" and step.concurrent is None:
+            by_axis.setdefault(step.axis, []).append(step)
+    chosen = {}
+    for axis, candidates in by_axis.items():
+        first = candidates[0]
+        same = [one for one in candidates if (one.collective, one.mode) == (first.collective, first.mode)]
+        same = sorted({one.size_bytes: one for one in reversed(same)}.values(), key=lambda one: one.size_bytes or 0)
+        fit = [one for one in same if one.buffer_bytes <= limit] or same[:1]
+        chosen[axis] = [fit[i] for i in sorted({0, len(fit) // 2, len(fit) - 1})]
+    return chosen
+
+
+def _interpolate(size: float, sizes: Sequence[float], values: Sequence[float]) -> float:
+    """Interpolate between sizes. Beyond the largest one, the value is proportional to the size."""
+    return float(np.interp(size, sizes, values) * max(1.0, size / sizes[-1]))
+
+
+def _moved_bytes(step: Step) -> float:
+    # A bus factor below 1 does not make a call faster than a copy of its buffer.
+    return (step.size_bytes or 0) * max(CATALOG[step.collective].bus_factor(max(step.n_ranks, 2)), 1.0)
 
 
 def _fits(step: Step, room_bytes: int | None) -> bool:
@@ -159,37 +244,32 @@ def _fits(step: Step, room_bytes: int | None) -> bool:
 
 
 def _model_us(step: Step, rates: Rates) -> float:
-    if step.size_bytes is None:
-        return _FUNCTION_US
-    # A bus factor below 1 does not make a call faster than a copy of its buffer.
-    factor = max(CATALOG[step.collective].bus_factor(max(step.n_ranks, 2)), 1.0)
-    return rates.latency_us + step.size_bytes * factor / (rates.bandwidth_gbs * 1e3)
+    return (
+        _FUNCTION_US if step.size_bytes is None else rates.latency_us + _moved_bytes(step) / (rates.bandwidth_gbs * 1e3)
+    )
 
 
-def _checked(step: Step) -> int:
-    """Return the number of input elements that the check computes on one rank."""
-    # The rank's own input, and for each element of its output the inputs that it depends on: all of them for a
-    # reduction, otherwise one.
-    row, n = CATALOG[step.collective], step.n_ranks
-    received = row.elements("receives", step.count or 0, n)
-    return received * (n + 1 if row.reduces else 2)
-
-
-def _sampling_s(call_us: float, mode: str, sampling: Sampling, rates: Rates) -> npt.NDArray[np.float64]:
+def _sampling_s(
+    call_us: float, mode: str, sampling: Sampling, barrier_us: float, spread: float
+) -> npt.NDArray[np.float64]:
     """Return the expected and the maximum duration of the sampling of one step, in seconds. See `take_batches`."""
-    batch_s = _batch_s(call_us, mode, sampling, rates)
+    batch_s = _batch_s(call_us, mode, sampling, barrier_us)
     fewest_s = FEWEST_FOR_INTERVAL * batch_s
-    expected = max(fewest_s, min(_MARGIN * sampling.min_batches * batch_s, sampling.max_s))
+    n_precise = (_HALF_WIDTH * spread / sampling.precision) ** 2
     # The ranks check the time after every chunk of half of min_batches, so a step may exceed max_s by one chunk.
-    chunk_s = batch_s * sampling.min_batches / 2
-    maximum = max(fewest_s, min(sampling.max_batches * batch_s, sampling.max_s + chunk_s))
+    chunk = sampling.min_batches / 2
+    n = min(max(n_precise, _MARGIN * sampling.min_batches), sampling.max_batches)
+    # Each chunk has a batch more at each end, and graphs are replayed twice before it.
+    n += math.ceil(n / chunk) * (4 if mode == "graph" else 2)
+    expected = max(fewest_s, min(n * batch_s, sampling.max_s + chunk * batch_s / 2))
+    maximum = max(fewest_s, min(sampling.max_batches * batch_s, sampling.max_s + chunk * batch_s))
     return sampling.warmup_batches * batch_s + np.array([expected, max(expected, maximum)])
 
 
-def _batch_s(call_us: float, mode: str, sampling: Sampling, rates: Rates) -> float:
+def _batch_s(call_us: float, mode: str, sampling: Sampling, barrier_us: float) -> float:
     """Return the duration of a batch, in seconds."""
     calls = 1.0 if mode == "isolated" else min(max(1.0, sampling.batch_us / call_us), sampling.max_calls)
-    return (calls * call_us + 2 * rates.latency_us) / 1e6  # two latencies for the barrier before a batch
+    return (calls * call_us + barrier_us) / 1e6
 
 
 class _Known:

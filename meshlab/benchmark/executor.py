@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.benchmark.clocks import clock_errors
+from meshlab.benchmark.estimate import Pace, steps_to_probe
 from meshlab.benchmark.on_ranks import environment
 from meshlab.benchmark.on_ranks.buffers import release_buffers
 from meshlab.benchmark.on_ranks.environment import describe_rank, sample_rank
+from meshlab.benchmark.on_ranks.probing import probe_steps
 from meshlab.benchmark.on_ranks.sampling import Floats
 from meshlab.benchmark.on_ranks.timing import (
     Measured,
@@ -66,6 +68,9 @@ _UNITS = (
 
 _MEASURED = ("ok", "wrong")
 
+_PROBED_S = 1.0
+"""Estimated duration from which a run is probed first. Probes take a few tenths of a second."""
+
 _STEP_COLUMNS = (
     "collective",
     "op",
@@ -103,6 +108,8 @@ class Executor:
         A function that returns the number of cancel requests. Called between steps.
     on_change : callable
         A function that is called after every step and state change.
+    on_paces : callable
+        A function that takes the probed `Pace` of each axis and returns the new durations of the steps.
     """
 
     def __init__(
@@ -114,12 +121,14 @@ class Executor:
         deadline_s: float | None,
         n_cancels: Callable[[], int],
         on_change: Callable[[], None],
+        on_paces: Callable[[Mapping[str, Pace]], npt.NDArray[np.float64]],
     ) -> None:
         self._data = data
         self._known = known
         self._deadline_s = deadline_s
         self._n_cancels = n_cancels
         self._on_change = on_change
+        self._on_paces = on_paces
         self._state: State = "failed"
         self._error: MeshlabError | None = None
         self._hosts: list[str] = []
@@ -158,6 +167,7 @@ class Executor:
         data = self._data
         try:
             self._describe(lease)
+            self._probe(lease)
             is_complete = self._run_steps(lease)
             # A user who interrupts the last step has cancelled the run too.
             is_complete &= not any(row["status"] == "cancelled" for row in data.rows())
@@ -427,6 +437,32 @@ class Executor:
             "Settings": settings[0],
             **{name: lines for name, lines in data.environment.items() if name.startswith("GPUs")},
         }
+
+    def _probe(self, lease: Lease) -> None:
+        """Estimate the duration of the run. If it is long, measure a few steps shortly for that."""
+        paces = self._paces(lease) if self._left_s >= _PROBED_S and not self._n_cancels() else {}
+        seconds = self._on_paces(paces)
+        self._left_s += self._data.plan.launches * float(seconds.sum() - self._seconds.sum())
+        self._seconds = seconds
+        self._on_change()
+
+    def _paces(self, lease: Lease) -> dict[str, Pace]:
+        """Return the durations of a few steps of each axis."""
+        data, plan, engines = self._data, self._data.plan, lease.engines
+        lease.task = "estimating the duration"
+        began = time.monotonic()
+        lease.call(release_buffers)
+        round_s = time.monotonic() - began
+        paces = {}
+        for axis, candidates in steps_to_probe(data.steps, engines.backend).items():
+            steps = [step for step in candidates if not self._too_large(step)]
+            everyone, (array,) = self._everyone(data.mesh[axis])
+            arguments = (steps, plan.sampling, plan.check, array)
+            replies = lease.call(probe_steps, data.mesh, axis, arguments, also=(everyone,), deadline_s=self._deadline_s)
+            # A step that fails here fails again when it is measured, and has a row then.
+            if steps and all(reply.error is None for reply in replies):
+                paces[axis] = Pace(round_s, list(zip(steps, replies[0].value, strict=True)))
+        return paces
 
     def _query(self, lease: Lease, function: Callable[..., Any]) -> list[Reply]:
         """Call a function on all ranks, with the first rank of each host as its argument."""

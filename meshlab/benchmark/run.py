@@ -8,14 +8,15 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from meshlab.benchmark.estimate import Estimate, seconds_per_step
+from meshlab.benchmark.estimate import Estimate, Pace, seconds_per_step
 from meshlab.benchmark.executor import Executor
 from meshlab.engines.engines import Engines, Lease
 from meshlab.engines.memory import local_buffer_bytes
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Run", "check_resumable"]
+
+_ESTIMATE_S = 2.0  # time to wait for the probes
 
 _KEPT = ("ok", "wrong")  # measured; failed, cancelled and skipped steps are tried again
 
@@ -78,17 +81,17 @@ class Run(RunData):
         self._thread: threading.Thread | None = None
         self.cancel_level = 0
         """0 if nobody has cancelled the run, 1 if it stops after the current step, 2 if its ranks are ended."""
-        room_bytes = local_buffer_bytes(engines)
-        seconds = seconds_per_step(plan, self.steps, mesh, backend=self.source, room_bytes=room_bytes)
-        self.estimate = Estimate.of(plan, self.steps, seconds, backend=self.source, room_bytes=room_bytes)
-        """The estimated cost of the plan, from before it started."""
+        self._room_bytes = local_buffer_bytes(engines)
+        self._is_estimated = threading.Event()
+        seconds = self._estimate_steps({})
         self._executor = Executor(
             self,
-            seconds[:, 0],
+            seconds,
             set() if resume is None else self._take_over(resume),
             deadline_s=deadline_s,
             n_cancels=lambda: self.cancel_level,
             on_change=self._notify,
+            on_paces=self._use_paces,
         )
         leased = ExitStack()
         lease = leased.enter_context(
@@ -102,6 +105,7 @@ class Run(RunData):
                 # Release the engines before notifying listeners: a callback may start another run right away.
                 self._executor.finish()
             finally:
+                self._is_estimated.set()
                 self._is_over.set()
 
         self._thread = threading.Thread(target=work, name=f"meshlab run {self.run_id}", daemon=True)
@@ -155,6 +159,25 @@ class Run(RunData):
         self.log += old.log
         self.note(f"resumed with {len(done)} of {self.plan.launches * len(self.steps)} steps")
         return {(launch, indices[step]) for launch, step in done}
+
+    def _estimate_steps(self, paces: Mapping[str, Pace]) -> npt.NDArray[np.float64]:
+        """Estimate the cost of the plan, and return the duration of each step in seconds."""
+        plan, backend, room_bytes = self.plan, self.source, self._room_bytes
+        seconds = seconds_per_step(plan, self.steps, self.mesh, backend=backend, paces=paces, room_bytes=room_bytes)
+        self._estimate = Estimate.of(plan, self.steps, seconds, backend=backend, room_bytes=room_bytes)
+        return seconds[:, 0]
+
+    def _use_paces(self, paces: Mapping[str, Pace]) -> npt.NDArray[np.float64]:
+        seconds = self._estimate_steps(paces)
+        self._is_estimated.set()
+        return seconds
+
+    @property
+    def estimate(self) -> Estimate:
+        """The estimated cost of the plan. A longer run first measures a few steps, and this waits for them shortly."""
+        if self._thread is not None and not self._is_estimated.wait(_ESTIMATE_S):
+            self._is_estimated.set()  # wait only once
+        return self._estimate
 
     def _notify(self) -> None:
         for listener in list(self._listeners):

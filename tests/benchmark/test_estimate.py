@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark.estimate import RATES
+from meshlab.benchmark import estimate
+from meshlab.benchmark.estimate import RATES, Rates
 from meshlab.engines.memory import host_free_bytes
 from meshlab.frames.plan import Plan, Sampling
 
@@ -17,11 +18,11 @@ MESH = ml.DeviceMesh("dp=2, tp=2")
 
 def test_an_estimate_counts_steps_memory_and_time() -> None:
     plan = Plan("all_reduce", ["tp", "dp"], sizes="1K:64K")
-    estimate = plan.estimate(MESH)
-    assert (estimate.n_steps, estimate.memory_bytes) == (14, 128 << 10)
-    assert 0.1 < estimate.seconds < estimate.max_seconds < 14 * 1.0
-    assert "14 steps, about" in str(estimate)
-    assert "128\u2009KiB per rank" in str(estimate)
+    expected = plan.estimate(MESH)
+    assert (expected.n_steps, expected.memory_bytes) == (14, 128 << 10)
+    assert 0.1 < expected.seconds < expected.max_seconds < 14 * 1.0
+    assert "14 steps, about" in str(expected)
+    assert "128\u2009KiB per rank" in str(expected)
 
 
 def test_more_of_everything_takes_longer() -> None:
@@ -37,9 +38,9 @@ def test_more_of_everything_takes_longer() -> None:
 
 
 def test_a_function_may_be_slow() -> None:
-    estimate = Plan(lambda comm: None, "tp").estimate(MESH)
-    assert estimate.seconds < 2
-    assert estimate.max_seconds >= 10
+    expected = Plan(lambda comm: None, "tp").estimate(MESH)
+    assert expected.seconds < 2
+    assert expected.max_seconds >= 10
 
 
 def test_measured_times_replace_the_assumption(make_results: Any) -> None:
@@ -47,6 +48,17 @@ def test_measured_times_replace_the_assumption(make_results: Any) -> None:
     results = make_results(collectives=["all_reduce"], axes=["tp"])
     slower = results.assign(time_us=results["time_us"] * 10)
     assert plan.estimate(MESH, results=slower).seconds > 5 * plan.estimate(MESH, results=results).seconds
+
+
+def test_a_long_run_is_estimated_from_a_few_steps_of_it(
+    thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "RATES", {"mpi": Rates(1e5, 1e-3, 1e-3), "threads": Rates(1e5, 1e-3, 1e-3)})
+    plan = Plan("all_reduce", ["tp", "dp"], sizes="1K:64K", sampling=Sampling(max_s=60, min_batches=6, max_batches=6))
+    assumed = plan.estimate(MESH, backend="threads").seconds
+    run = ml.bench(thread_engines, MESH, plan)
+    assert run.estimate.seconds < assumed / 5
+    run.wait(120)
 
 
 def test_the_time_left_starts_with_the_estimate_and_follows_the_pace(thread_engines: ml.Engines) -> None:

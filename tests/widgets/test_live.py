@@ -227,13 +227,13 @@ def test_only_the_last_few_runs_are_remembered(thread_engines: ml.Engines) -> No
 def test_a_run_whose_rank_raises_shows_the_rank_and_the_fix(thread_engines: ml.Engines, monkeypatch: Any) -> None:
     from meshlab.benchmark.on_ranks import timing
 
-    honest = timing.buffers
+    honest = timing.allocate
     gate = threading.Event()
 
-    def fail(comm: Any, step: Any) -> Any:
-        if step.size_bytes == 4096 and comm.world_rank == 1:
+    def fail(parts: Any) -> Any:
+        if any(step.size_bytes == 4096 and comm.world_rank == 1 for comm, step in parts):
             raise ValueError("a bad cable")
-        return honest(comm, step)
+        return honest(parts)
 
     monkeypatch.setattr(timing, "allocate", fail)
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:16K", sampling=QUICK)

@@ -1,0 +1,68 @@
+"""Short measurements of a few steps, from which the duration of a run is estimated. Runs on the engines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.benchmark.on_ranks.sampling import StopVote, calls_per_batch
+from meshlab.benchmark.on_ranks.timing import set_up_step
+
+if TYPE_CHECKING:
+    from meshlab.comm.communicator import Communicator
+    from meshlab.frames.plan import Sampling, Step
+
+__all__ = ["Probe", "probe_steps"]
+
+_BATCHES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Durations of one step on the slowest rank.
+
+    Parameters
+    ----------
+    setup_s : float
+        Time to prepare and check the step, in seconds.
+    call_us : float
+        Time of one call in a batch, in µs.
+    spread : float
+        Standard deviation of the times of batches, relative to their median, from the median deviation.
+    """
+
+    setup_s: float
+    call_us: float
+    spread: float
+
+
+def probe_steps(
+    comm: Communicator,
+    everyone: Communicator,
+    steps: Sequence[Step],
+    sampling: Sampling,
+    check: bool,
+    groups: npt.NDArray[np.int32],
+) -> list[Probe]:
+    """Measure a few batches of each step. All ranks return the same values. Collective over all groups."""
+    vote = StopVote(everyone, groups)
+    found = []
+    for step in steps:
+        # The first time, libraries connect the peers and kernels are compiled, which no later step has to wait for.
+        set_up_step(comm, step, check)
+        vote.share([0.0])
+        began = time.perf_counter()
+        call, _ = set_up_step(comm, step, check)
+        single_us = float(vote.share([np.median(call.measure(step.mode, 1, 3).time_us)]).max())
+        (setup_s,) = vote.share([time.perf_counter() - began - 3e-6 * single_us]).max(axis=0)
+        calls = calls_per_batch(single_us, step.mode, sampling)
+        times = vote.share(call.measure(step.mode, calls, _BATCHES).time_us[1:].tolist())
+        medians = np.median(times, axis=1)
+        deviations = np.median(np.abs(times - medians[:, None]), axis=1) / medians
+        found.append(Probe(max(float(setup_s), 0.0), float(medians.max()), 1.4826 * float(deviations.max())))
+    return found
