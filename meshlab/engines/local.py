@@ -28,6 +28,9 @@ __all__ = ["LaunchedSet", "find_mpiexec"]
 # of engines also contains _SET, so that `kill` can stop the set and keep the controller.
 _RUN, _SET = "MESHLAB_RUN", "MESHLAB_SET"
 
+# Time for ranks to abort their NCCL communicators. One whose graphs were running takes 0.9 to more than 2 s (two H200).
+_ABORT_S = 5.0
+
 _NOISE = re.compile(r"\[(?:IPEngine|KernelNanny|IPController)[^]]*\]|^\s*$|mpi_(?:rank|size) =|from mpi4py import MPI")
 
 # A wrapper shell appends "pid exit-code" to MESHLAB_EXITS before mpiexec sees the exit and kills the other ranks, so
@@ -289,9 +292,9 @@ class LaunchedSet(ProcessSet):
             return set()
         # Ranks blocked in NCCL poll this flag and abort, so their processes survive for the next start(). It is one
         # flag for all, because an abort in NCCL can hang until the other ranks of the host abort too. Ranks that do not
-        # return in 2 s are killed.
+        # return in time are killed.
         self._positions.abort()
-        deadline = time.monotonic() + 2.0
+        deadline = time.monotonic() + _ABORT_S
         while time.monotonic() < deadline and not all(future.done() for future in self._pending.values()):
             time.sleep(0.01)
         alive = set(self._client.ids)
