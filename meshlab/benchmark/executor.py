@@ -354,7 +354,8 @@ class Executor:
             groups = part.measured_groups(self._data.mesh[part.axis])
             rows += rows_of_step(part, groups, measured, self._hosts)
             samples += samples_of_step(part, groups, measured, self._hosts)
-            covered = next(iter(measured.values())).batches.is_covered  # the ranks have agreed on it
+            # The ranks have agreed on it. In a round of pairs, a rank without a partner has no batches.
+            covered = next(one for one in measured.values() if one is not None).batches.is_covered
             if not covered.all():
                 self._data.note(
                     f"step {step.index + 1}, {part}: {np.sum(~covered)} of {len(covered)} batches are excluded, "
