@@ -21,6 +21,8 @@ from cupy._core import _kernel, _reduction, core
 from cupy.cuda import compiler
 from cupy_backends.cuda.libs import nvrtc
 
+from meshlab.benchmark.on_ranks.checking import _counter
+
 ARCHITECTURE = "90"  # H100 and H200
 DTYPES = [np.dtype(name) for name in ("int64", "uint8", "float16", ml_dtypes.bfloat16, "float32", "float64")]
 BINARY = ("add", "subtract", "multiply", "floor_divide", "remainder", "maximum", "equal", "not_equal", "less_equal")
@@ -90,9 +92,23 @@ def total(dtype: np.dtype[Any]) -> str:
     )  # fmt: skip
 
 
+def counter(dtype: np.dtype[Any]) -> str:
+    """The source of meshlab's own kernel, which counts differences."""
+    kernel = _counter(cupy)
+    *_, types = _kernel._decide_params_type(kernel.in_params, kernel.out_params, (dtype, dtype), (np.dtype("uint64"),))
+    described = arguments(dtype, dtype, np.dtype("uint64")) + indexers(1)
+    return str(
+        _kernel._get_elementwise_kernel_code(
+            described, types, kernel.params, kernel.operation, kernel.name, kernel.preamble
+        )
+    )
+
+
 def kernels() -> dict[str, str]:
     """All kernels to compile, by name."""
-    found = {}
+    found = {
+        f"count {dtype}": counter(dtype) for dtype in map(np.dtype, ("bool", "uint8", "uint16", "uint32", "uint64"))
+    }
     for dtype in DTYPES:
         for name in BINARY + UNARY:
             if not (name == "rint" and dtype.kind in "iu"):
