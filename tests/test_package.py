@@ -82,6 +82,7 @@ FORWARDING = {
 ONLY_IN = {
     "mpi4py": {"meshlab/comm/backends/mpi.py"},
     "cupy": {"meshlab/comm/backends/nccl.py", "meshlab/comm/backends/nccl_binding.py"},
+    "cuda": {"meshlab/comm/backends/cuda_parts.py"},
     "nccl": {"meshlab/comm/backends/nccl.py", "meshlab/comm/backends/nccl_binding.py"},
     "torch": set(),
     "pynvml": {"meshlab/topology/readers/nvml.py"},

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.benchmark.run import Run, check_resumable
+from meshlab.comm.backends.cuda_parts import find_cublas
 from meshlab.comm.catalog import find_collective
 from meshlab.comm.elements import ReduceOp, find_op
 from meshlab.engines.engines import Engines
@@ -323,7 +324,7 @@ def overlap(
     BenchError
         If the engines have no GPUs.
     EngineError
-        If a rank fails.
+        If a rank fails, or has no cuBLAS, which the extras for GPUs do not install because of its size.
 
     Examples
     --------
@@ -359,6 +360,9 @@ def overlap(
 
 def _measure(comm: Communicator, size: int, matrix: int, dtype: str) -> tuple[float, float, float, float]:
     """Return this rank's times of the product, the collective, both, and the product during both, in µs."""
+    cublas = find_cublas()
+    if cublas.problem:
+        raise BenchError(f"overlap() needs cuBLAS for its matrix product: cuBLAS {cublas.problem}", hint=cublas.fix)
     cupy: Any = comm.xp
     backend: Any = comm.backend
     communication, compute = backend.stream, cupy.cuda.Stream(non_blocking=True)

@@ -22,10 +22,6 @@ Verdict = Literal["ok", "absent", "warning", "broken"]
 
 _LEAST_SHARED_MEMORY = 64 << 20
 _MPI_LIMIT_S = 30
-_CUDA = {
-    "cupy": ("cupy-cuda12x", "cupy-cuda13x"),
-    "libnccl": ("nvidia-nccl-cu12", "nvidia-nccl-cu13"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,20 +156,20 @@ def _gpus() -> list[Check]:
 
 
 def _gpu_packages() -> list[Check]:
+    from meshlab.comm.backends.cuda_parts import find_cublas, find_parts
+
+    parts = find_parts()
+    # All parts are optional, unless this machine has a driver and some of the packages.
+    is_used = not parts[0].problem and any(not part.problem for part in parts[1:])
     checks = []
-    for name, choices in _CUDA.items():
-        found = []
-        for choice in choices:
-            try:
-                found.append(f"{choice} {distribution(choice).version}")
-            except PackageNotFoundError:
-                continue
-        if len(found) > 1:
-            text = f"{' and '.join(found)} are both installed, and one hides the other"
-            checks.append(Check(name, "broken", text, f"pip uninstall one of {', '.join(choices)}"))
-        elif found:
-            checks.append(Check(name, "ok", found[0]))
+    for part in parts:
+        if not part.problem:
+            checks.append(Check(part.name, "ok", part.text))
         else:
-            fix = "pip install '.[cuda12]' or '.[cuda13]', depending on the driver"
-            checks.append(Check(name, "absent", "not installed; needed for GPUs", fix))
+            verdict: Verdict = "broken" if part.conflicts or is_used else "absent"
+            checks.append(Check(part.name, verdict, f"{part.problem}; needed for GPUs", part.fix))
+    if is_used:
+        part = find_cublas()
+        text = part.text or f"{part.problem}; needed for benchmark.overlap()"
+        checks.append(Check(part.name, "absent" if part.problem else "ok", text, part.fix if part.problem else ""))
     return checks

@@ -94,12 +94,14 @@ def _check_gpu_packages() -> None:
     """Raise an `EngineError` if a package for GPUs is missing, before any process starts."""
     from importlib.util import find_spec
 
+    from meshlab.comm.backends.cuda_parts import install_command
+
     missing = [name for module, name in (("cupy", "CuPy"), ("nccl", "nccl4py")) if find_spec(module) is None]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         raise EngineError(
             f"backend 'nccl' needs {' and '.join(missing)}, which {verb} not installed",
-            hint="run pip install '.[cuda12]' or '.[cuda13]' in meshlab's folder, or use backend='mpi'",
+            hint=f"run {install_command()}, or use backend='mpi'",
         )
 
 

@@ -12,6 +12,8 @@ import meshlab as ml
 
 HERE = Path(__file__).parent
 
+collect_ignore = ["compile_kernels.py"]  # a script that imports CuPy
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from meshlab.comm.backend import Backend, Call, CallConfig, Capabilities, Mode, Timings
+from meshlab.comm.backends.cuda_parts import explain_failure
 from meshlab.comm.backends.nccl_binding import NcclBinder, Work, load_libraries
 from meshlab.comm.backends.stream_timer import Load, StreamTimer
 from meshlab.comm.catalog import CATALOG
@@ -67,10 +68,16 @@ def open_world(
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except Exception as error:
-        raise CommunicatorError(f"cannot initialise CUDA: {error}; run meshlab doctor", rank=rank) from error
+        raise explain_failure("initialise CUDA", error, rank=rank) from error
     if device >= count:
         raise CommunicatorError(f"device must be a GPU from 0 to {count - 1}, not {device}", rank=rank)
     cupy.cuda.Device(device).use()
+    try:
+        # The first kernel needs NVRTC and the CUDA headers. Without this, a later step would fail with CuPy's error.
+        cupy.zeros(1, dtype=cupy.int32).fill(1)
+        cupy.cuda.runtime.runtimeGetVersion()
+    except Exception as error:
+        raise explain_failure("run kernels of CuPy", error, rank=rank) from error
     try:
         # Communicators split from this one share its resources. Setting the option only on the child saves no memory.
         config = nccl.NCCLConfig(split_share=True)

@@ -10,11 +10,11 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from meshlab.comm.backend import Call, CallConfig
+from meshlab.comm.backends.cuda_parts import explain_failure
 from meshlab.errors import CommunicatorError
 
 __all__ = ["Libraries", "NcclBinder", "Work", "load_libraries"]
 
-_INSTALL = "run pip install '.[cuda12]' or '.[cuda13]', depending on the driver"
 _DTYPES = {"float8_e4m3fn": "Float8e4m3", "float8_e5m2": "Float8e5m2"}  # all other names differ only in capitalisation
 _MISSING = ("FunctionNotFoundError", "not found")
 
@@ -45,16 +45,16 @@ def load_libraries() -> Libraries:
         import nccl.bindings.nccl as binding
         import nccl.core as nccl
     except ImportError as error:
-        raise CommunicatorError(f"cannot load nccl4py: {error}", hint=_INSTALL) from error
+        raise explain_failure("load nccl4py", error) from error
     errors = (RuntimeError, binding.NCCLError)  # raised for a missing function, and for an error code of NCCL
     try:
         binding.get_version()
     except errors as error:
-        raise CommunicatorError(f"cannot load libnccl: {error}", hint=_INSTALL) from error
+        raise explain_failure("load libnccl", error) from error
     try:
         import cupy
     except ImportError as error:
-        raise CommunicatorError(f"cannot load CuPy: {error}", hint=_INSTALL) from error
+        raise explain_failure("load CuPy", error) from error
     return Libraries(cupy, nccl, binding, errors)
 
 
