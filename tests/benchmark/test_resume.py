@@ -56,15 +56,15 @@ def test_a_cancelled_run_resumes_and_keeps_its_rows(
 def test_failed_steps_are_repeated_after_a_restart(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     from meshlab.benchmark.on_ranks import timing
 
-    honest = timing.buffers
+    honest = timing.allocate
 
-    def stuck(comm: Any, step: Any) -> Any:
-        if step.size_bytes == 4096 and comm.world_rank == 1:
+    def stuck(parts: Any) -> Any:
+        if any(step.size_bytes == 4096 and comm.world_rank == 1 for comm, step in parts):
             raise ValueError("a bad cable")
-        return honest(comm, step)
+        return honest(parts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(timing, "buffers", stuck)
+        patch.setattr(timing, "allocate", stuck)
         first = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 4K, 16K", sampling=QUICK)
         with pytest.raises(EngineError, match="rank 1 raised ValueError: a bad cable"):
             first.wait(30)
