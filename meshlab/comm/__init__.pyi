@@ -1,3 +1,4 @@
+from .agreement import CHECKS as CHECKS
 from .backend import MODES as MODES
 from .backend import Call as Call
 from .backend import Capabilities as Capabilities

@@ -24,6 +24,7 @@ __all__ = [
     "Call",
     "CallConfig",
     "Capabilities",
+    "Comparer",
     "Mode",
     "Prepared",
     "Timings",
@@ -189,11 +190,23 @@ class CallConfig:
     max_ctas: int | None = None
 
 
+class Comparer(Protocol):
+    """Compares the calls of the ranks of one group, through a channel that is separate from the data."""
+
+    def compare(self, calls: Sequence[Call], is_new: bool) -> None:
+        """Raise on all ranks unless all ranks issue the same calls. An empty sequence stands for a split.
+
+        `is_new` is True if the rank has not compared such calls before, so that all ranks must compare them now.
+        """
+
+
 class Backend(Protocol):
     """One rank's endpoint of a communicator in a library."""
 
     rank: int
     size: int
+    blocks: bool
+    """True if a call blocks until it is done, False if it is enqueued."""
 
     @property
     def xp(self) -> Any:
@@ -215,6 +228,15 @@ class Backend(Protocol):
         The caller has checked that no output overlaps another buffer, and that every message that the rank sends to
         itself has a receive.
         """
+
+    def runner(self, call: Call) -> Callable[[Any, Any], object]:
+        """Return a function that runs the call on any arrays of the same shapes and dtypes, and in the same layout.
+
+        It is called with the input and the output, and keeps no reference to an array.
+        """
+
+    def comparer(self) -> Comparer | None:
+        """Return the library's way to compare the calls of the ranks, or None if it has none or needs none."""
 
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int

@@ -11,6 +11,21 @@ from meshlab.comm.elements import ReduceOp
 
 __all__ = ["CollectiveMethods"]
 
+# Global variables, because every call looks up its row.
+_ALL_REDUCE = CATALOG["all_reduce"]
+_ALL_GATHER = CATALOG["all_gather"]
+_REDUCE_SCATTER = CATALOG["reduce_scatter"]
+_ALL_TO_ALL = CATALOG["all_to_all"]
+_ALL_TO_ALL_V = CATALOG["all_to_all_v"]
+_BROADCAST = CATALOG["broadcast"]
+_REDUCE = CATALOG["reduce"]
+_GATHER = CATALOG["gather"]
+_SCATTER = CATALOG["scatter"]
+_SEND = CATALOG["send"]
+_RECV = CATALOG["recv"]
+_SEND_RECV = CATALOG["send_recv"]
+_BARRIER = CATALOG["barrier"]
+
 
 class CollectiveMethods(ABC):
     """One method per collective.
@@ -22,7 +37,19 @@ class CollectiveMethods(ABC):
     """
 
     @abstractmethod
-    def _call(self, row: Collective, send: Any, out: Any, **arguments: Any) -> Any:
+    def _call(
+        self,
+        row: Collective,
+        send: Any,
+        out: Any,
+        dtype: Any = None,
+        op: str | ReduceOp | None = None,
+        root: int | None = None,
+        dest: int | None = None,
+        source: int | None = None,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+    ) -> Any:
         """Run or record the call and return this rank's output."""
 
     def all_reduce(self, send: Any, out: Any = None, *, op: str | ReduceOp = "sum", dtype: Any = None) -> Any:
@@ -45,7 +72,7 @@ class CollectiveMethods(ABC):
         array
             `out`, with the shape of `send`.
         """
-        return self._call(CATALOG["all_reduce"], send, out, op=op, dtype=dtype)
+        return self._call(_ALL_REDUCE, send, out, dtype, op)
 
     def all_gather(self, send: Any, out: Any = None, *, dtype: Any = None) -> Any:
         """Concatenate the inputs of all ranks, in rank order, on every rank.
@@ -64,7 +91,7 @@ class CollectiveMethods(ABC):
         array
             `out`, or a new array in which the inputs are concatenated along the first dimension.
         """
-        return self._call(CATALOG["all_gather"], send, out, dtype=dtype)
+        return self._call(_ALL_GATHER, send, out, dtype)
 
     def reduce_scatter(self, send: Any, out: Any = None, *, op: str | ReduceOp = "sum", dtype: Any = None) -> Any:
         """Reduce over all ranks. Rank i receives chunk i of the result.
@@ -87,7 +114,7 @@ class CollectiveMethods(ABC):
         array
             `out`, with 1 / `size` times as many elements as `send`.
         """
-        return self._call(CATALOG["reduce_scatter"], send, out, op=op, dtype=dtype)
+        return self._call(_REDUCE_SCATTER, send, out, dtype, op)
 
     def all_to_all(self, send: Any, out: Any = None, *, dtype: Any = None) -> Any:
         """Send chunk i of the input to rank i and receive one chunk from every rank.
@@ -106,7 +133,7 @@ class CollectiveMethods(ABC):
         array
             `out`, with the shape of `send`.
         """
-        return self._call(CATALOG["all_to_all"], send, out, dtype=dtype)
+        return self._call(_ALL_TO_ALL, send, out, dtype)
 
     def all_to_all_v(
         self,
@@ -138,9 +165,7 @@ class CollectiveMethods(ABC):
         array
             `out`. A new array has one dimension.
         """
-        return self._call(
-            CATALOG["all_to_all_v"], send, out, send_counts=send_counts, recv_counts=recv_counts, dtype=dtype
-        )
+        return self._call(_ALL_TO_ALL_V, send, out, send_counts=send_counts, recv_counts=recv_counts, dtype=dtype)
 
     def broadcast(self, send: Any, out: Any = None, *, root: int = 0, dtype: Any = None) -> Any:
         """Copy the root's input to every rank.
@@ -161,7 +186,7 @@ class CollectiveMethods(ABC):
         array
             `out`, with the shape of `send`.
         """
-        return self._call(CATALOG["broadcast"], send, out, root=root, dtype=dtype)
+        return self._call(_BROADCAST, send, out, dtype, None, root)
 
     def reduce(
         self, send: Any, out: Any = None, *, op: str | ReduceOp = "sum", root: int = 0, dtype: Any = None
@@ -187,7 +212,7 @@ class CollectiveMethods(ABC):
         array or None
             `out`, with the shape of `send`, on the root. None on other ranks.
         """
-        return self._call(CATALOG["reduce"], send, out, op=op, root=root, dtype=dtype)
+        return self._call(_REDUCE, send, out, dtype, op, root)
 
     def gather(self, send: Any, out: Any = None, *, root: int = 0, dtype: Any = None) -> Any:
         """Concatenate the inputs of all ranks, in rank order, on the root.
@@ -209,7 +234,7 @@ class CollectiveMethods(ABC):
             On the root `out`, or a new array in which the inputs are concatenated along the first dimension. None on
             other ranks.
         """
-        return self._call(CATALOG["gather"], send, out, root=root, dtype=dtype)
+        return self._call(_GATHER, send, out, dtype, None, root)
 
     def scatter(self, send: Any = None, out: Any = None, *, root: int = 0, dtype: Any = None) -> Any:
         """Send chunk i of the root's input to rank i.
@@ -231,7 +256,7 @@ class CollectiveMethods(ABC):
         array
             `out`, with 1 / `size` times as many elements as the root's `send`.
         """
-        return self._call(CATALOG["scatter"], send, out, root=root, dtype=dtype)
+        return self._call(_SCATTER, send, out, dtype, None, root)
 
     def send(self, send: Any, dest: int, *, dtype: Any = None) -> None:
         """Send the input to one rank, which must receive it.
@@ -248,7 +273,7 @@ class CollectiveMethods(ABC):
         dtype : str, optional
             The element type. By default that of `send`.
         """
-        self._call(CATALOG["send"], send, None, dest=dest, dtype=dtype)
+        self._call(_SEND, send, None, dest=dest, dtype=dtype)
 
     def recv(self, out: Any, source: int, *, dtype: Any = None) -> Any:
         """Receive the input of one rank, which must send it.
@@ -267,7 +292,7 @@ class CollectiveMethods(ABC):
         array
             `out`.
         """
-        return self._call(CATALOG["recv"], None, out, source=source, dtype=dtype)
+        return self._call(_RECV, None, out, source=source, dtype=dtype)
 
     def send_recv(self, send: Any, out: Any = None, *, dest: int, source: int, dtype: Any = None) -> Any:
         """Send the input to one rank and receive the input of another rank simultaneously.
@@ -288,8 +313,8 @@ class CollectiveMethods(ABC):
         array
             `out`, with the shape of `send`.
         """
-        return self._call(CATALOG["send_recv"], send, out, dest=dest, source=source, dtype=dtype)
+        return self._call(_SEND_RECV, send, out, dest=dest, source=source, dtype=dtype)
 
     def barrier(self) -> None:
         """Wait until all ranks of the group have entered."""
-        self._call(CATALOG["barrier"], None, None)
+        self._call(_BARRIER, None, None)

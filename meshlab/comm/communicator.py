@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property
+from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
 
-from meshlab.comm.backend import Backend, Call, CallConfig, Capabilities, Mode, Prepared, Timings
+from meshlab.comm.agreement import CHECKS, Agreement, Checks, checksum
+from meshlab.comm.backend import Backend, Call, CallConfig, Capabilities, Comparer, Mode, Prepared, Timings
+from meshlab.comm.call_cache import CallCache, known_call
 from meshlab.comm.catalog import CATALOG, Collective, find_collective
 from meshlab.comm.collectives import CollectiveMethods
 from meshlab.comm.elements import ReduceOp
@@ -29,8 +31,8 @@ class Monitor(Protocol):
     def code(self, call: str) -> int:
         """Return the number of a kind of call: a collective, ``"batch"``, ``"split"`` or `MESSAGES`."""
 
-    def enter(self, code: int) -> None:
-        """Record a call of the complete group that starts."""
+    def enter(self, code: int, checksum: int) -> None:
+        """Record a call of the complete group that starts, and the checksum of its signature."""
 
     def enter_message(self, code: int) -> None:
         """Record a message that starts."""
@@ -38,7 +40,7 @@ class Monitor(Protocol):
     def leave(self, code: int) -> None:
         """Record that a call has returned. If calls are asynchronous, it may still be running."""
 
-    def child(self, group: str) -> Monitor:
+    def child(self, group: str, color: int) -> Monitor:
         """Return the monitor of a communicator that is split from this one."""
 
 
@@ -71,10 +73,34 @@ class Batch(CollectiveMethods):
         self._calls: list[Call] = []
         self._is_done = False
 
-    def _call(self, row: Collective, send: Any, out: Any, **arguments: Any) -> Any:
+    def _call(
+        self,
+        row: Collective,
+        send: Any,
+        out: Any,
+        dtype: Any = None,
+        op: str | ReduceOp | None = None,
+        root: int | None = None,
+        dest: int | None = None,
+        source: int | None = None,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+    ) -> Any:
         if self._is_done:
             raise CommunicatorError("this batch has already run; start a new one with batch()", collective=row.name)
-        call = self._communicator._validator.check(row, send, out, makes_output=True, **arguments)
+        call = self._communicator._validator.check(
+            row,
+            send,
+            out,
+            op=op,
+            root=root,
+            dest=dest,
+            source=source,
+            send_counts=send_counts,
+            recv_counts=recv_counts,
+            dtype=dtype,
+            makes_output=True,
+        )
         self._calls.append(call)
         return call.recv
 
@@ -123,17 +149,32 @@ class PreparedCall:
     def __init__(self, communicator: Communicator, calls: Sequence[Call], prepared: Prepared) -> None:
         self._communicator = communicator
         self._prepared = prepared
+        self._enqueue: Callable[[], object] = getattr(prepared, "enqueue", prepared)
         self._is_collective = any(not call.collective.peers for call in calls)
+        # Preparing is not collective, so a call is compared with those of other ranks when it runs for the first time.
+        self._is_agreed = not self._is_collective or communicator._agreement is None
+        self._checksum = checksum(calls) if self._is_collective else 0
         name = calls[0].collective.name if len(calls) == 1 else "batch" if self._is_collective else MESSAGES
         monitor = communicator._monitor
         self._code = 0 if monitor is None else monitor.code(name)
+        self._monitor_enter = None if monitor is None else monitor.enter
         self._leave: Callable[[int], object] = int if monitor is None else monitor.leave
         self.calls = tuple(calls)
 
     def __call__(self) -> None:
         """Run the call."""
-        self._communicator._enter(self._code, self._is_collective)
+        communicator = self._communicator
+        if self._is_collective and communicator._owner is None and not communicator._is_closed:
+            # `_enter`, without the calls of its functions: this runs in loops of small calls.
+            if self._monitor_enter is not None:
+                self._monitor_enter(self._code, self._checksum)
+            if communicator._on_enter is not None:
+                communicator._on_enter()
+        else:
+            self._enter()
         try:
+            if not self._is_agreed:
+                self._agree()
             self._prepared()
         finally:
             self._leave(self._code)
@@ -145,9 +186,11 @@ class PreparedCall:
         for overlap or graphs. Before closing the communicator, delete all graphs that have captured the call, because
         NCCL waits for that. If calls block, this is the same as calling the object.
         """
-        self._communicator._enter(self._code, self._is_collective)
+        self._enter()
         try:
-            getattr(self._prepared, "enqueue", self._prepared)()
+            if not self._is_agreed:
+                self._agree()
+            self._enqueue()
         finally:
             self._leave(self._code)
 
@@ -169,8 +212,10 @@ class PreparedCall:
         Timings
             One value per batch.
         """
-        self._communicator._enter(self._code, self._is_collective)
+        self._enter()
         try:
+            if not self._is_agreed:
+                self._agree()
             if load is None:
                 return self._prepared.measure(mode, calls, batches)
             timings: Timings = self._prepared.measure_under_load(mode, calls, batches, load)  # type: ignore[attr-defined]
@@ -181,6 +226,21 @@ class PreparedCall:
     def load(self, calls: int) -> Any:
         """Return repetitions of the call as the load of a call on another communicator, for `measure`. Only on GPUs."""
         return self._prepared.load(calls)  # type: ignore[attr-defined]
+
+    def _enter(self) -> None:
+        communicator = self._communicator
+        if communicator._is_closed or communicator._owner is not None:
+            communicator._check_open()
+        # Messages involve only two ranks, so they are not counted: the deadline compares the call counts of a group.
+        if self._is_collective:
+            communicator._enter(self._code, self._checksum)
+        elif communicator._monitor is not None:
+            communicator._monitor.enter_message(self._code)
+
+    def _agree(self) -> None:
+        agreement = self._communicator._agreement
+        if agreement is not None:
+            self._is_agreed = agreement.check(self.calls, self._checksum)
 
     def estimate_us(self) -> float:
         """Return the duration that NCCL's own model predicts for the call, in µs, without running it.
@@ -216,6 +276,10 @@ class Communicator(CollectiveMethods):
         A function that is called before each operation of the complete group. Benchmarks use it to time functions.
     monitor : Monitor, optional
         An observer of the calls. The engines use it to report the call in which a rank is blocked.
+    checks : {"first", "all", "off"}, default "first"
+        The calls that are compared between ranks, described in `meshlab.comm.CHECKS`.
+    comparer : Comparer, optional
+        Compares the calls of the ranks. By default that of the backend. NCCL has none.
 
     Examples
     --------
@@ -234,7 +298,15 @@ class Communicator(CollectiveMethods):
         ranks: Sequence[int] | None = None,
         on_enter: Callable[[], None] | None = None,
         monitor: Monitor | None = None,
+        checks: Checks = "first",
+        comparer: Comparer | None = None,
     ) -> None:
+        if checks not in CHECKS:
+            raise CommunicatorError(f"unknown checks {checks!r}; choose one of {', '.join(CHECKS)}")
+        comparer = backend.comparer() if comparer is None else comparer
+        self._checks = checks
+        self._comparer = comparer
+        self._agreement = None if comparer is None or checks == "off" else Agreement(comparer, checks, backend.blocks)
         self._on_enter = on_enter
         self._monitor = monitor
         self._is_closed = False
@@ -244,6 +316,7 @@ class Communicator(CollectiveMethods):
         self.rank = backend.rank
         self.size = backend.size
         self.ranks: tuple[int, ...] = tuple(ranks) if ranks is not None else tuple(range(backend.size))
+        self._known = CallCache(backend)
         if len(self.ranks) != self.size:
             raise CommunicatorError(
                 f"group {name!r} was given {len(self.ranks)} ranks, but its communicator has {self.size}; pass one "
@@ -435,7 +508,10 @@ class Communicator(CollectiveMethods):
             ranks=self.ranks,
             on_enter=self._on_enter,
             monitor=self._monitor,
+            checks=self._checks,
+            comparer=self._comparer,
         )
+        chosen._agreement = self._agreement  # the calls of both run on one communicator of the library
         chosen._owner = self
         return chosen
 
@@ -468,16 +544,65 @@ class Communicator(CollectiveMethods):
             )
         return method
 
-    def _call(self, row: Collective, send: Any, out: Any, **arguments: Any) -> Any:
-        self._check_open()
-        if row.counted and arguments["recv_counts"] is None:
-            counts = self._validator.check_send_counts(row, send, arguments["send_counts"])
-            arguments["recv_counts"] = self._share("all_to_all", counts)
-        call = self._validator.check(row, send, out, makes_output=True, **arguments)
+    def _call(
+        self,
+        row: Collective,
+        send: Any,
+        out: Any,
+        dtype: Any = None,
+        op: str | ReduceOp | None = None,
+        root: int | None = None,
+        dest: int | None = None,
+        source: int | None = None,
+        send_counts: Sequence[int] | None = None,
+        recv_counts: Sequence[int] | None = None,
+    ) -> Any:
+        if self._is_closed or self._owner is not None:
+            self._check_open()
+        key = None
+        if send_counts is None and recv_counts is None:
+            key, known = self._known.find(row, send, out, dtype, op, root, dest, source)
+            if known is not None:
+                return known(send, out, self._on_enter)
+        if row.counted and recv_counts is None:
+            counts = self._validator.check_send_counts(row, send, send_counts)
+            recv_counts = self._share("all_to_all", counts)
+        call = self._validator.check(
+            row,
+            send,
+            out,
+            op=op,
+            root=root,
+            dest=dest,
+            source=source,
+            send_counts=send_counts,
+            recv_counts=recv_counts,
+            dtype=dtype,
+            makes_output=True,
+        )
         self._check_own_messages(call)
-        prepared = self.backend.prepare(call)
-        PreparedCall(self, (call,), prepared)()
+        prepared = PreparedCall(self, (call,), self.backend.prepare(call))
+        prepared()
+        if key is not None and call.scalar is None:
+            self._remember(key, call, prepared, out is None)
         return call.recv
+
+    def _remember(self, key: tuple[Any, ...], call: Call, prepared: PreparedCall, makes_output: bool) -> None:
+        monitor, agreement, recv = self._monitor, self._agreement, call.recv
+        enter = leave = compare = new_output = None
+        if monitor is not None:
+            is_collective, code = prepared._is_collective, prepared._code
+            enter = (
+                partial(monitor.enter, code, prepared._checksum)
+                if is_collective
+                else partial(monitor.enter_message, code)
+            )
+            leave = partial(monitor.leave, code)
+        if agreement is not None and agreement.compares_repeated and prepared._is_collective:
+            compare = partial(agreement.compare, (call._replace(send=None, recv=None),), False)
+        if makes_output and recv is not None:
+            new_output = partial(self.xp.empty, recv.shape, recv.dtype)
+        self._known.add(key, known_call(call, self.backend.runner(call), new_output, enter, leave, compare))
 
     def _share(self, collective: str, numbers: Sequence[int], **arguments: Any) -> list[int]:
         """Run a small collective on integers in host memory."""
@@ -510,17 +635,9 @@ class Communicator(CollectiveMethods):
         if self._owner is not None:
             self._owner._check_open()
 
-    def _enter(self, code: int, is_collective: bool = True) -> None:
-        if self._is_closed or self._owner is not None:
-            self._check_open()
-        # Messages involve only two ranks, so they are not counted: the deadline compares the call counts of a group.
-        monitor = self._monitor
-        if not is_collective:
-            if monitor is not None:
-                monitor.enter_message(code)
-            return
-        if monitor is not None:
-            monitor.enter(code)
+    def _enter(self, code: int, checksum: int) -> None:
+        if self._monitor is not None:
+            self._monitor.enter(code, checksum)
         if self._on_enter is not None:
             self._on_enter()
 
@@ -563,8 +680,11 @@ class Communicator(CollectiveMethods):
                 kind = "a non-negative integer or None" if what == "color" else "an integer"
                 raise CommunicatorError(f"split of {self.name}: {what} must be {kind}, not {number!r}")
         code = 0 if self._monitor is None else self._monitor.code("split")
-        self._enter(code)
+        self._check_open()
+        self._enter(code, checksum(()))
         try:
+            if self._agreement is not None:
+                self._agreement.check((), checksum(()))
             backend = self.backend.split(None if color is None else int(color), self.rank if key is None else int(key))
         finally:
             if self._monitor is not None:
@@ -572,8 +692,8 @@ class Communicator(CollectiveMethods):
         if backend is None:
             return None
         name = name or f"{self.name}/{color}"
-        monitor = None if self._monitor is None else self._monitor.child(name)
-        hooks: dict[str, Any] = {"on_enter": self._on_enter, "monitor": monitor}
+        monitor = None if self._monitor is None or color is None else self._monitor.child(name, int(color))
+        hooks: dict[str, Any] = {"on_enter": self._on_enter, "monitor": monitor, "checks": self._checks}
         ranks = Communicator(backend, name=name, **hooks)._share("all_gather", [self.world_rank])
         return Communicator(backend, name=name, ranks=ranks, **hooks)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import operator
-import zlib
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -16,7 +14,7 @@ from meshlab.comm.catalog import Collective, Direction
 from meshlab.comm.elements import OPS, ReduceOp, find_dtype, find_op, scalar_in
 from meshlab.errors import CommunicatorError
 
-__all__ = ["CallValidator", "checksum", "mismatch_error", "signature"]
+__all__ = ["CallValidator", "pointer"]
 
 
 class CallValidator:
@@ -264,7 +262,7 @@ class CallValidator:
         """Return True for a valid in-place layout and False for disjoint arrays; reject everything else."""
         if self._xp is np and not np.may_share_memory(send, recv):
             return False
-        send_start, recv_start = _pointer(send), _pointer(recv)
+        send_start, recv_start = pointer(send), pointer(recv)
         if recv_start + recv.nbytes <= send_start or send_start + send.nbytes <= recv_start:
             return False
         if not row.in_place:
@@ -386,62 +384,10 @@ class CallValidator:
 
 
 def _byte_range(array: Any) -> tuple[int, int]:
-    start = _pointer(array)
+    start = pointer(array)
     return start, start + int(array.nbytes)
 
 
-def _pointer(array: Any) -> int:
+def pointer(array: Any) -> int:
+    """Return the address of the first element of an array."""
     return int(array.__array_interface__["data"][0]) if isinstance(array, np.ndarray) else int(array.data.ptr)
-
-
-# -- comparison between ranks ------------------------------------------------------------------------------------------
-
-
-def signature(calls: Sequence[Call]) -> str:
-    """Return the properties that all ranks must agree on, as a string: collective, count, dtype, op and root.
-
-    Messages involve only two ranks and are not included. The scalar of ``pre_mul_sum`` may differ between ranks. An
-    empty sequence stands for a split.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from meshlab.comm.catalog import CATALOG
-    >>> signature([Call(CATALOG["all_reduce"], None, None, 8, np.dtype("float32"), "sum", None, False)])
-    'all_reduce count=8 dtype=float32 op=sum'
-    """
-    if not calls:
-        return "split"
-    return ", ".join([_text(*_agreed(call)) for call in calls if not call.collective.peers])
-
-
-def checksum(calls: Sequence[Call]) -> int:
-    """Return a 32-bit checksum of the signature, which is fast to compare between ranks."""
-    if len(calls) == 1:
-        return _cached_checksum(*_agreed(calls[0]))
-    return zlib.crc32(signature(calls).encode())
-
-
-def mismatch_error(rank: int, signature: str, other: int, other_signature: str) -> CommunicatorError:
-    """Return the error for two ranks of a group that issue different calls."""
-    if rank > other:
-        rank, signature, other, other_signature = other, other_signature, rank, signature
-    return CommunicatorError(
-        f"ranks disagree: rank {rank} of the group calls {signature}, but rank {other} calls {other_signature}; issue "
-        "the same calls on every rank"
-    )
-
-
-def _agreed(call: Call) -> tuple[Any, ...]:
-    row, dtype = call.collective, call.dtype
-    return row.name, None if dtype is None or row.counted else call.count, dtype, call.op, call.root
-
-
-def _text(name: str, count: int | None, dtype: Any, op: str | None, root: int | None) -> str:
-    arguments = {"count": count, "dtype": dtype, "op": op, "root": root}
-    return " ".join([name, *(f"{key}={value}" for key, value in arguments.items() if value is not None)])
-
-
-@lru_cache(maxsize=1024)  # a sweep repeats few different calls, and formatting costs more than the comparison
-def _cached_checksum(*agreed: Any) -> int:
-    return zlib.crc32(_text(*agreed).encode())

@@ -74,7 +74,7 @@ class Positions:
     --------
     >>> positions = Positions(2)
     >>> monitor = positions.writer(1).monitor("tp_0")
-    >>> monitor.enter(monitor.code("all_reduce"))
+    >>> monitor.enter(monitor.code("all_reduce"), 0)
     >>> print(positions.read()[1])
     all_reduce (call 1) of tp_0
     """
@@ -166,7 +166,7 @@ class _CommunicatorMonitor:
         """Return the argument of `enter` and `leave` for a kind of call."""
         return 256 * self._slot + _CODES[call]
 
-    def enter(self, code: int) -> None:
+    def enter(self, code: int, checksum: int) -> None:
         """Record a collective that starts."""
         words = self._words
         words[self._count] += 1
@@ -180,7 +180,7 @@ class _CommunicatorMonitor:
         """Record that a call has returned."""
         self._words[_CURRENT] = -code
 
-    def child(self, group: str) -> _CommunicatorMonitor:
+    def child(self, group: str, color: int) -> _CommunicatorMonitor:
         """Return the monitor of a communicator that was split from this one."""
         return self._writer.monitor(group)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from meshlab.comm.agreement import checksum
 from meshlab.comm.backend import Backend
 from meshlab.comm.communicator import Communicator
 from meshlab.engines.positions import Positions
@@ -88,7 +89,7 @@ class Worker:
             Whether calls may run at the same time as those of other communicators.
         """
         code = self._monitor.code("split")
-        self._monitor.enter(code)
+        self._monitor.enter(code, checksum(()))
         try:
             backend = self._backend.split(color, key, separate=separate)
         finally:

@@ -14,9 +14,9 @@ def test_the_client_reads_what_a_rank_writes_into_the_file(tmp_path: Path) -> No
     tp, dp = (writer.monitor(name) for name in ("tp_0", "dp_0"))
     assert [position.calls for position in client.read()] == [0, 0, 0]
     before = client.read()
-    tp.enter(tp.code("all_reduce"))
+    tp.enter(tp.code("all_reduce"), 0)
     tp.leave(tp.code("all_reduce"))
-    dp.enter(dp.code("batch"))
+    dp.enter(dp.code("batch"), 0)
     assert str(client.read()[1]) == "batch (call 1) of dp_0"
     assert client.read()[1].is_inside
     dp.leave(dp.code("batch"))
@@ -34,9 +34,9 @@ def test_numbers_count_from_an_earlier_position() -> None:
     positions = Positions(1)
     monitor = positions.writer(0).monitor("tp_0")
     for _ in range(3):
-        monitor.enter(monitor.code("barrier"))
+        monitor.enter(monitor.code("barrier"), 0)
     before = positions.read()[0]
-    monitor.enter(monitor.code("barrier"))
+    monitor.enter(monitor.code("barrier"), 0)
     assert str(positions.read()[0].since(before)) == "barrier (call 1) of tp_0"
     assert positions.read()[0].since(Position()) == Position()  # unknown
 
@@ -46,9 +46,9 @@ def test_communicators_that_are_gone_make_room_for_others() -> None:
     writer = positions.writer(0)
     for number in range(200):
         monitor = writer.monitor(f"group {number}")
-        monitor.enter(monitor.code("split"))
+        monitor.enter(monitor.code("split"), 0)
         assert str(positions.read()[0]).endswith(f"of group {number}")
     kept = [writer.monitor(f"kept {number}") for number in range(100)]
-    kept[-1].enter(kept[-1].code("barrier"))
+    kept[-1].enter(kept[-1].code("barrier"), 0)
     assert positions.read()[0].group == "another communicator"
     assert positions.read()[0].calls == writer.calls == 201

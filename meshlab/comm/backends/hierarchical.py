@@ -104,6 +104,7 @@ class HierarchicalBackend:
         self.xp = inner.xp
         self.empty = inner.empty
         self.device = inner.backend.device
+        self.blocks = inner.backend.blocks
 
     def prepare(self, call: Call) -> _Staged:
         """Prepare the stages of a checked call."""
@@ -115,6 +116,14 @@ class HierarchicalBackend:
             "barrier": self._barrier,
         }
         return _Staged(self, make[call.collective.name](call))
+
+    def runner(self, call: Call) -> Callable[[Any, Any], object]:
+        """Return a function that prepares the stages for different arrays, and runs them."""
+        kind = call._replace(send=None, recv=None)
+        return lambda send, recv: self.prepare(kind._replace(send=send, recv=recv))()
+
+    def comparer(self) -> None:
+        """None: the inner and the outer communicator compare the stages."""
 
     def prepare_batch(self, calls: Sequence[Call]) -> NoReturn:
         """Raise, because the stages of a call must run in order."""

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.comm.agreement import checksum, mismatch_error, signature
 from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Timings, measure_blocking
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.elements import DTYPES, OPS, Array, carrier, divide, flat_elements
-from meshlab.comm.validate import checksum, mismatch_error, signature
 from meshlab.errors import CommunicatorError
 
 __all__ = ["Binding", "MpiBackend", "MpiBinder", "world"]
@@ -57,6 +57,11 @@ class Binding(NamedTuple):
         Functions to run before and after it.
     status : mpi4py.MPI.Status, optional
         The status object of a receive.
+    buffers : tuple of list, optional
+        The buffer specifications of input and output in `arguments`, as ``[array, datatype]``. None if the call also
+        uses its arrays in another way, and so cannot run on different ones.
+    finish : callable, optional
+        If `buffers` is not None, `after` as a function of input and output.
     """
 
     method: str
@@ -64,6 +69,8 @@ class Binding(NamedTuple):
     before: Callable[[], object] | None = None
     after: Callable[[], object] | None = None
     status: Any = None
+    buffers: tuple[list[Any], list[Any]] | None = None
+    finish: Callable[[Any, Any], object] | None = None
 
     def blocking(self, comm: Any) -> Callable[[], object]:
         """Return a callable that runs the call, with as few Python frames as possible."""
@@ -162,7 +169,7 @@ class MpiBinder:
         """Translate a call to MPI."""
         mpi, name = self.mpi, call.collective.name
         if call.dtype is None:
-            return Binding("Barrier")
+            return Binding("Barrier", buffers=([None], [None]))
         datatype = self._datatypes[call.dtype]
         send, recv = [_buffer(call.send), datatype], [_buffer(call.recv), datatype]
         if call.collective.peers:
@@ -170,33 +177,33 @@ class MpiBinder:
         if call.collective.reduces:
             return self._bind_reduction(call, send, recv, backend)
         if name == "all_gather":
-            return Binding("Allgather", (mpi.IN_PLACE if call.in_place else send, recv))
+            return Binding("Allgather", (mpi.IN_PLACE if call.in_place else send, recv), buffers=(send, recv))
         if name == "all_to_all":
-            return Binding("Alltoall", (send, recv))
+            return Binding("Alltoall", (send, recv), buffers=(send, recv))
         if name == "all_to_all_v":
             return Binding("Alltoallv", (_by_counts(send, call.send_counts), _by_counts(recv, call.recv_counts)))
         if name == "gather":
             target = None if call.recv is None else recv
-            return Binding("Gather", (mpi.IN_PLACE if call.in_place else send, target, call.root))
+            arguments = mpi.IN_PLACE if call.in_place else send, target, call.root
+            return Binding("Gather", arguments, buffers=(send, recv))
         if name == "scatter":
             source = None if call.send is None else send
-            return Binding("Scatter", (source, mpi.IN_PLACE if call.in_place else recv, call.root))
+            arguments = source, mpi.IN_PLACE if call.in_place else recv, call.root
+            return Binding("Scatter", arguments, buffers=(send, recv))
         if name == "broadcast":
             # MPI_Bcast has one buffer, which is the output on other ranks. The root sends its input, and then copies it
             # to its output.
             if call.in_place or backend.rank != call.root:
-                return Binding("Bcast", (recv, call.root))
-            return Binding(
-                "Bcast",
-                (send, call.root),
-                after=partial(np.copyto, flat_elements(call.recv, call.dtype), flat_elements(call.send, call.dtype)),
-            )
+                return Binding("Bcast", (recv, call.root), buffers=(send, recv))
+            finish = partial(_copy, call.dtype)
+            after = partial(finish, call.send, call.recv)
+            return Binding("Bcast", (send, call.root), after=after, buffers=(send, recv), finish=finish)
         raise CommunicatorError(f"MPI does not support {name}", collective=name)
 
     def _bind_reduction(self, call: Call, send: Any, recv: Any, backend: MpiBackend) -> Binding:
         mpi, name = self.mpi, call.collective.name
         op = self._ops[call.op or "sum", call.dtype]  # type: ignore[index]
-        in_place, before, after = call.in_place, None, None
+        in_place, before, after, finish = call.in_place, None, None, None
         if call.scalar is not None:
             # MPI has no scaled sum. The scaled input goes to a separate buffer, because the caller's must not change.
             source = flat_elements(call.send, call.dtype)
@@ -204,14 +211,17 @@ class MpiBinder:
             before = partial(_multiply, source, call.scalar, scaled)
             send, in_place = [_buffer(scaled), send[1]], False
         if call.op == "avg" and call.recv is not None:
-            after = partial(divide, flat_elements(call.recv, call.dtype), backend.size)
+            finish = partial(_divide, call.dtype, backend.size)
+            after = partial(finish, call.send, call.recv)
+        buffers = (send, recv) if before is None else None
         if name == "all_reduce":
-            return Binding("Allreduce", (mpi.IN_PLACE if in_place else send, recv, op), before, after)
+            arguments: tuple[Any, ...] = mpi.IN_PLACE if in_place else send, recv, op
+            return Binding("Allreduce", arguments, before, after, buffers=buffers, finish=finish)
         if name == "reduce":
-            target = None if call.recv is None else recv
-            return Binding("Reduce", (mpi.IN_PLACE if in_place else send, target, op, call.root), before, after)
+            arguments = mpi.IN_PLACE if in_place else send, None if call.recv is None else recv, op, call.root
+            return Binding("Reduce", arguments, before, after, buffers=buffers, finish=finish)
         if not in_place:
-            return Binding("Reduce_scatter_block", (send, recv, op), before, after)
+            return Binding("Reduce_scatter_block", (send, recv, op), before, after, buffers=buffers, finish=finish)
 
         # In place, MPI leaves the result at the front of the buffer, but NCCL's convention puts it at this rank's
         # chunk.
@@ -263,6 +273,14 @@ def _check_message(status: Any, datatype: Any, call: Call, tag: int) -> None:
         )
 
 
+def _copy(dtype: Any, send: Any, recv: Any) -> None:
+    np.copyto(flat_elements(recv, dtype), flat_elements(send, dtype))
+
+
+def _divide(dtype: Any, n: int, send: Any, recv: Any) -> None:
+    divide(flat_elements(recv, dtype), n)
+
+
 def _multiply(source: Array, scalar: Any, target: Array) -> None:
     with np.errstate(all="ignore"):
         np.multiply(source, scalar, out=target)
@@ -311,6 +329,7 @@ class MpiBackend:
 
     xp = np
     device = None
+    blocks = True
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
@@ -318,7 +337,7 @@ class MpiBackend:
         self.size: int = comm.Get_size()
         self.binder = _binder()
         self.mpi_error: type[Exception] = self.binder.mpi.Exception
-        self.call_check = _CallCheck(comm, self.binder.mpi)
+        self._comparer = _MpiComparer(comm, self.binder.mpi)
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
         """Return an uninitialised numpy array."""
@@ -326,12 +345,48 @@ class MpiBackend:
 
     def prepare(self, call: Call) -> _MpiCalls:
         """Bind a checked call to MPI's buffers and operations."""
-        return _MpiCalls(self, (call,), self.binder.bind(call, self).blocking(self.comm), not call.collective.peers)
+        return _MpiCalls(self, (call,), self.binder.bind(call, self).blocking(self.comm))
 
     def prepare_batch(self, calls: Sequence[Call]) -> _MpiCalls:
         """Bind several checked calls, which are started together."""
-        is_collective = any(not call.collective.peers for call in calls)
-        return _MpiCalls(self, calls, self.binder.together(calls, self), is_collective)
+        return _MpiCalls(self, calls, self.binder.together(calls, self))
+
+    def runner(self, call: Call) -> Callable[[Any, Any], object]:
+        """Return a function that runs the call on different arrays."""
+        kind = call._replace(send=None, recv=None)  # the result must not keep the arrays alive
+        binding = self.binder.bind(call, self)
+        if binding.buffers is None:
+            return lambda send, recv: self.prepare(kind._replace(send=send, recv=recv))()
+        send_spec, recv_spec = binding.buffers
+        run, finish = binding._replace(after=None).blocking(self.comm), binding.finish
+        send_spec[0] = recv_spec[0] = None
+        is_half = call.dtype is not None and call.dtype.itemsize == 2
+
+        def run_on(send: Any, recv: Any) -> None:
+            # Filling in prepared specifications takes half the time of creating them.
+            send_spec[0], recv_spec[0] = (_buffer(send), _buffer(recv)) if is_half else (send, recv)
+            try:
+                run()
+            except self.mpi_error as error:
+                self.explain(error, (kind,))
+            finally:
+                send_spec[0] = recv_spec[0] = None
+            if finish is not None:
+                finish(send, recv)
+
+        return run_on
+
+    def comparer(self) -> _MpiComparer | None:
+        """Return the object that compares the calls of the ranks."""
+        return self._comparer if self.size > 1 else None
+
+    def explain(self, error: Exception, calls: Sequence[Call]) -> NoReturn:
+        """Raise the error of a call that MPI rejected."""
+        call, code = calls[0], error.Get_error_code()  # type: ignore[attr-defined]
+        if len(calls) == 1:
+            self.binder.explain(error, code, call)
+        name = call.collective.name if len(calls) == 1 else "a batch"
+        raise CommunicatorError(f"MPI rejected {name}: {error}", collective=name, code=code) from error
 
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
@@ -345,8 +400,6 @@ class MpiBackend:
 
     def split(self, color: int | None, key: int, *, separate: bool = False) -> Backend | None:
         """Create one communicator per color. All communicators of MPI are separate."""
-        if self.size > 1:
-            self.call_check.check(())
         mpi = self.binder.mpi
         comm = self.comm.Split(mpi.UNDEFINED if color is None else color, key)
         return None if comm == mpi.COMM_NULL else MpiBackend(comm)
@@ -357,12 +410,12 @@ class MpiBackend:
 
     def close(self) -> None:
         """Free the communicator."""
-        self.call_check.close()
+        self._comparer.close()
         self.comm.Free()
 
 
-class _CallCheck:
-    """Compares the calls of all ranks of a group before they start.
+class _MpiComparer:
+    """Compares the calls of all ranks of a group before they start. Implements `meshlab.comm.agreement.Comparer`.
 
     Mismatched calls are undefined behaviour in MPI: wrong data, a hang or a crash. The comparison uses a separate
     communicator, so a rank that compares is never matched with a rank that already moves data. It waits until the
@@ -375,7 +428,7 @@ class _CallCheck:
         self._numbers = array("q", (0, 0))
         self._arguments = mpi.IN_PLACE, [self._numbers, mpi.INT64_T], mpi.MIN
 
-    def check(self, calls: Sequence[Call]) -> None:
+    def compare(self, calls: Sequence[Call], is_new: bool) -> None:
         """Raise on all ranks unless all ranks issue the same calls. An empty sequence stands for a split."""
         if self._comm is None:
             self._comm = self._parent.Dup()
@@ -411,42 +464,23 @@ class _CallCheck:
 
 
 class _MpiCalls:
-    def __init__(
-        self, backend: MpiBackend, calls: Sequence[Call], work: Callable[[], object], is_collective: bool
-    ) -> None:
+    def __init__(self, backend: MpiBackend, calls: Sequence[Call], work: Callable[[], object]) -> None:
         self._backend = backend
         self._calls = calls
         self._work = work
-        # A prepared call is compared when it runs for the first time. Preparing is not collective, and comparing every
-        # run would double the time of a small call.
-        self._is_compared = not is_collective or backend.size == 1
+        self._error = backend.mpi_error
 
     def __call__(self) -> None:
-        if not self._is_compared:
-            self._compare()
         try:
             self._work()
-        except self._backend.mpi_error as error:
-            self._explain(error)
+        except self._error as error:
+            self._backend.explain(error, self._calls)
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
-        if not self._is_compared:
-            self._compare()
         try:
             return measure_blocking(self._work, self._backend.comm.Barrier, mode, calls, batches)
-        except self._backend.mpi_error as error:
-            self._explain(error)
-
-    def _compare(self) -> None:
-        self._backend.call_check.check(self._calls)
-        self._is_compared = True
-
-    def _explain(self, error: Exception) -> NoReturn:
-        call, code = self._calls[0], error.Get_error_code()  # type: ignore[attr-defined]
-        if len(self._calls) == 1:
-            self._backend.binder.explain(error, code, call)
-        name = call.collective.name if len(self._calls) == 1 else "a batch"
-        raise CommunicatorError(f"MPI rejected {name}: {error}", collective=name, code=code) from error
+        except self._error as error:
+            self._backend.explain(error, self._calls)
 
 
 @cache

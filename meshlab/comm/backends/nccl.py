@@ -10,13 +10,14 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from meshlab.comm.backend import Backend, Call, CallConfig, Capabilities, Mode, Timings
 from meshlab.comm.backends.cuda_parts import explain_failure
-from meshlab.comm.backends.nccl_binding import NcclBinder, Work, load_libraries
+from meshlab.comm.backends.nccl_binding import Launch, NcclBinder, Work, load_libraries
 from meshlab.comm.backends.stream_timer import Load, StreamTimer
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.elements import DTYPES, OPS
@@ -100,33 +101,69 @@ class _Gpu:
         # One object per stream. All of them are aborted together.
         self.all_streams = [] if others is None else others
         self.all_streams.append(self)
-        # One stream for all communicators: NCCL deadlocks if ranks run two communicators in different orders, and on
-        # one stream they run in the order of the program. Non-blocking, as graph capture requires.
+        # The communication stream orders the calls of all communicators, because NCCL deadlocks if ranks run two
+        # communicators in different orders. Non-blocking, as graph capture requires.
         self.stream = cupy.cuda.Stream(non_blocking=True)
-        self.current_stream = cupy.cuda.get_current_stream
+        self.last_user: Any = None  # the user's stream that waits for all calls, or None
         self.before = cupy.cuda.Event(disable_timing=True)
         self.after = cupy.cuda.Event(disable_timing=True)
         self.scratch = cupy.zeros(1, dtype=cupy.int32)
+        self._current_stream = cupy.cuda.get_current_stream
+        # The methods of CuPy's events and streams take twice as long as these functions.
+        runtime = cupy.cuda.runtime
+        self._record, self._wait, self._is_capturing = (
+            runtime.eventRecord,
+            runtime.streamWaitEvent,
+            runtime.streamIsCapturing,
+        )
+        self._handles = self.stream.ptr, self.before.ptr, self.after.ptr
         cupy.cuda.Device(device).synchronize()
+
+    def issue(self, launch: Launch) -> None:
+        """Enqueue a call after earlier work in the user's current stream, and before later work in that stream."""
+        # The call runs in the user's stream itself, which is ordered without events. Only the communication stream,
+        # and with it all later calls in other streams, has to wait for it.
+        own, _, after = self._handles
+        user = self._current_stream(self.device)
+        stream = user.ptr
+        if stream == own:
+            self.last_user = None
+            launch(own)
+        elif stream and self._is_capturing(stream):
+            # The communication stream takes part in the capture only if it starts and ends in the user's stream.
+            self.wait_for_user()
+            launch(own)
+            self.make_user_wait(user)
+        else:
+            if user is not self.last_user:
+                self.make_user_wait(user)
+            launch(stream)
+            self._record(after, stream)
+            self._wait(own, after)
+            self.last_user = user
 
     def wait_for_user(self) -> Any:
         """Make the communication stream wait for the work in the user's current stream, and return that stream."""
-        user = self.current_stream()
-        self.before.record(user)
-        self.stream.wait_event(self.before)
+        self.last_user = None
+        own, before, _ = self._handles
+        user = self._current_stream(self.device)
+        self._record(before, user.ptr)
+        self._wait(own, before)
         return user
 
     def make_user_wait(self, user: Any) -> None:
         """Make the user's stream wait for the work in the communication stream."""
-        self.after.record(self.stream)
-        user.wait_event(self.after)
+        own, _, after = self._handles
+        self._record(after, own)
+        self._wait(user.ptr, after)
 
 
 class NcclBackend:
     """One rank's endpoint of a NCCL communicator. Implements `meshlab.comm.backend.Backend`.
 
-    Calls run on a separate stream. A call waits for earlier work in the user's current stream, and later work in that
-    stream waits for the call, so plain CuPy code before and after a call needs no synchronisation.
+    A call waits for earlier work in the user's current stream, and later work in that stream waits for the call, so
+    plain CuPy code before and after a call needs no synchronisation. All calls of a process are ordered with each
+    other, also if they are issued in different streams.
 
     Parameters
     ----------
@@ -140,6 +177,8 @@ class NcclBackend:
         True if a different object owns the communicator.
     """
 
+    blocks = False
+
     def __init__(self, comm: Any, gpu: _Gpu, config: CallConfig | None = None, *, is_view: bool = False) -> None:
         self.comm = comm
         self._is_view = is_view
@@ -147,7 +186,8 @@ class NcclBackend:
         self._timer = StreamTimer(gpu.stream, self.wait)
         self.rank: int = comm.rank
         self.size: int = comm.nranks
-        self.binder = NcclBinder(comm, gpu.stream.ptr, gpu.scratch.data.ptr, self.size, config)
+        self.binder = NcclBinder(comm, gpu.scratch.data.ptr, self.size, config)
+        self.barrier: Work = partial(self.binder.barrier, gpu.stream.ptr)
 
     @property
     def xp(self) -> Any:
@@ -184,6 +224,26 @@ class NcclBackend:
         self.check_alive()
         return _NcclCalls(self, calls, self.binder.together([self.binder.bind(call) for call in calls]))
 
+    def runner(self, call: Call) -> Callable[[Any, Any], object]:
+        """Return a function that runs the call on different arrays."""
+        kind = call._replace(send=None, recv=None)  # the result must not keep the arrays alive
+        bind, gpu, errors = self.binder.bind_pointers(kind), self.gpu, load_libraries().errors
+        if bind is None:
+            return lambda send, recv: self.prepare(kind._replace(send=send, recv=recv))()
+
+        def run_on(send: Any, recv: Any) -> None:
+            if gpu.is_aborted:
+                self.check_alive()
+            try:
+                gpu.issue(bind(0 if send is None else send.data.ptr, 0 if recv is None else recv.data.ptr))
+            except errors as error:
+                raise self.binder.explain(error, (kind,)) from error
+
+        return run_on
+
+    def comparer(self) -> None:
+        """None: NCCL does not compare the calls of the ranks. The engines do it through shared memory."""
+
     def configured(self, config: CallConfig) -> NcclBackend:
         """Return a view of the communicator with a configuration for all calls.
 
@@ -217,7 +277,7 @@ class NcclBackend:
 
     def simulate_us(self, call: Call) -> float:
         """Return the duration that NCCL's model predicts for a call, in µs, without running it."""
-        return self.binder.simulate_us(self.binder.bind(call))
+        return self.binder.simulate_us(self.binder.bind(call), self.gpu.stream.ptr)
 
     def memory_bytes(self) -> int | None:
         """Return the GPU memory of the communicator, in bytes, or None if the library does not report it."""
@@ -377,11 +437,11 @@ class NcclBackend:
         self.check_alive()
         self.wait_idle()
         self.gpu.wait_for_user()
-        return self._timer.measure_under_load(work, self.binder.barrier, mode, calls, batches, load)
+        return self._timer.measure_under_load(work, self.barrier, mode, calls, batches, load)
 
     def load(self, work: Work, calls: int) -> Load:
         """Return the calls of this communicator, as the load of another one."""
-        return Load(self._timer, work, self.binder.barrier, calls)
+        return Load(self._timer, work, self.barrier, calls)
 
 
 class _NcclMemory:
@@ -407,39 +467,54 @@ class _NcclMemory:
 
 
 class _NcclCalls:
-    def __init__(self, backend: NcclBackend, calls: Sequence[Call], enqueue: Callable[[], object]) -> None:
+    def __init__(self, backend: NcclBackend, calls: Sequence[Call], launch: Launch) -> None:
         self._backend = backend
         self._gpu = backend.gpu
-        self._calls = calls  # keeps the arrays alive, because `enqueue` has only their pointers
-        self.enqueue = enqueue
+        self._calls = calls  # keeps the arrays alive, because `launch` has only their pointers
+        self._launch = launch
+        self._errors = load_libraries().errors
         self._is_barrier = all(call.collective.name == "barrier" for call in calls)
+        # The timed code: a partial() of a partial() is one object, so that C calls C without a Python frame.
+        self._work: Work = partial(launch, backend.gpu.stream.ptr)
 
     def __call__(self) -> None:
-        if self._gpu.is_aborted:
+        gpu = self._gpu
+        if gpu.is_aborted:
             self._backend.check_alive()
-        user = self._gpu.wait_for_user()
         try:
-            self.enqueue()
-        except load_libraries().errors as error:
+            if self._is_barrier:
+                self._enter_barrier()
+            else:
+                gpu.issue(self._launch)
+        except self._errors as error:
             raise self._backend.binder.explain(error, self._calls) from error
+
+    def _enter_barrier(self) -> None:
+        # The only call that blocks the host: its result is that all ranks have entered.
+        user = self._gpu.wait_for_user()
+        self._work()
         self._gpu.make_user_wait(user)
-        if self._is_barrier:  # the only call that blocks the host: its result is that all ranks have entered
-            self._backend.wait(self._gpu.after)
+        self._backend.wait(self._gpu.after)
+
+    def enqueue(self) -> None:
+        """Enqueue the call on the communication stream."""
+        self._gpu.last_user = None
+        self._work()
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
         try:
-            return self._backend.measure(self.enqueue, self._backend.binder.barrier, mode, calls, batches)
-        except load_libraries().errors as error:
+            return self._backend.measure(self._work, self._backend.barrier, mode, calls, batches)
+        except self._errors as error:
             raise self._backend.binder.explain(error, self._calls) from error
 
     def measure_under_load(self, mode: Mode, calls: int, batches: int, load: Load) -> Timings:
         try:
-            return self._backend.measure_under_load(self.enqueue, mode, calls, batches, load)
-        except load_libraries().errors as error:
+            return self._backend.measure_under_load(self._work, mode, calls, batches, load)
+        except self._errors as error:
             raise self._backend.binder.explain(error, self._calls) from error
 
     def load(self, calls: int) -> Load:
-        return self._backend.load(self.enqueue, calls)
+        return self._backend.load(self._work, calls)
 
 
 def _cuda_version(number: int) -> str:

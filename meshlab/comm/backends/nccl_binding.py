@@ -13,12 +13,15 @@ from meshlab.comm.backend import Call, CallConfig
 from meshlab.comm.backends.cuda_parts import explain_failure
 from meshlab.errors import CommunicatorError
 
-__all__ = ["Libraries", "NcclBinder", "Work", "load_libraries"]
+__all__ = ["Launch", "Libraries", "NcclBinder", "Work", "load_libraries"]
 
 _DTYPES = {"float8_e4m3fn": "Float8e4m3", "float8_e5m2": "Float8e5m2"}  # all other names differ only in capitalisation
 _MISSING = ("FunctionNotFoundError", "not found")
 
 Work = Callable[[], object]
+
+Launch = Callable[[int], object]
+"""Enqueues a call on the stream with the given handle."""
 
 
 class Libraries(NamedTuple):
@@ -65,8 +68,6 @@ class NcclBinder:
     ----------
     comm : nccl.core.Communicator
         The communicator.
-    stream : int
-        The handle of the communication stream.
     scratch : int
         A pointer to one int32, for barriers.
     size : int
@@ -80,21 +81,20 @@ class NcclBinder:
         If `config` is given and the loaded NCCL cannot configure calls.
     """
 
-    def __init__(self, comm: Any, stream: int, scratch: int, size: int, config: CallConfig | None) -> None:
+    def __init__(self, comm: Any, scratch: int, size: int, config: CallConfig | None) -> None:
         self._owner = comm
         self._comm = comm._comm
-        self._stream = stream
         self._size = size
         self._binding = load_libraries().binding
         self._config = None if config is None else self._native_config(config)
         types, ops = self._binding.DataType, self._binding.RedOp
         # NCCL has no barrier. An all_reduce of one number has the same effect.
-        self.barrier: Work = partial(
-            self._binding.all_reduce, scratch, scratch, 1, int(types.Int32), int(ops.Sum), self._comm, stream
+        self.barrier: Launch = partial(
+            self._binding.all_reduce, scratch, scratch, 1, int(types.Int32), int(ops.Sum), self._comm
         )
 
-    def bind(self, call: Call) -> Work:
-        """Return a callable that enqueues a call."""
+    def bind(self, call: Call) -> Launch:
+        """Return a callable that enqueues a call on a stream."""
         # A partial() and not a lambda, so that C calls C without a Python frame, because this is the timed code.
         name = call.collective.name
         if name == "barrier":
@@ -103,50 +103,57 @@ class NcclBinder:
             return self._bind_messages(call)
         if name == "all_to_all_v":
             return self._bind_by_counts(call)
-        function = getattr(self._binding, {"all_to_all": "allto_all"}.get(name, name))
-        arguments: list[Any] = [_pointer(call.send), _pointer(call.recv), call.count, self._dtype(call)]
-        if call.op is not None:
-            arguments.append(self._op(call))
-        if call.root is not None:
-            arguments.append(call.root)
-        if self._config is None:
-            return self._guarded(call, partial(function, *arguments, self._comm, self._stream))
-        chosen = getattr(self._binding, f"{function.__name__}_config")
-        return self._guarded(call, partial(chosen, *arguments, self._comm, self._stream, self._config))
+        op = None if call.op is None else self._op(call)
+        launch = self._bind_plain(call, op)(_pointer(call.send), _pointer(call.recv))
+        return launch if call.scalar is None or op is None else self._owning(launch, op)
 
-    def together(self, works: Sequence[Work]) -> Work:
+    def bind_pointers(self, call: Call) -> Callable[[int, int], Launch] | None:
+        """Return a function of two pointers that binds the call to them. None if it is not one function of NCCL."""
+        if call.dtype is None or call.collective.peers or call.collective.counted or call.scalar is not None:
+            return None
+        return self._bind_plain(call, None if call.op is None else self._op(call))
+
+    def _bind_plain(self, call: Call, op: int | None) -> Callable[[int, int], Launch]:
+        name = call.collective.name
+        function = getattr(self._binding, {"all_to_all": "allto_all"}.get(name, name))
+        last = [value for value in (op, call.root) if value is not None]
+        arguments = [call.count, self._dtype(call), *last, self._comm]
+        config = self._config
+        if config is None:
+            return lambda send, recv: partial(function, send, recv, *arguments)
+        # The configuration follows the stream, so that this needs a Python frame.
+        chosen = getattr(self._binding, f"{function.__name__}_config")
+        return lambda send, recv: lambda stream: chosen(send, recv, *arguments, stream, config)
+
+    def together(self, launches: Sequence[Launch]) -> Launch:
         """Return a callable that enqueues several calls as a group, so that none waits for another of this rank."""
         start, end = self._binding.group_start, self._binding.group_end
 
-        def grouped() -> None:
+        def grouped(stream: int) -> None:
             start()
             try:
-                for work in works:
-                    work()
+                for launch in launches:
+                    launch(stream)
             finally:  # a group that stays open would defer every later call
                 end()
 
         return grouped
 
-    def _bind_messages(self, call: Call) -> Work:
+    def _bind_messages(self, call: Call) -> Launch:
         dtype = self._dtype(call)
-        works: list[Work] = []
-        if call.dest is not None:
-            works.append(
-                partial(self._binding.send, _pointer(call.send), call.count, dtype, call.dest, self._comm, self._stream)
-            )
-        if call.source is not None:
-            works.append(
-                partial(
-                    self._binding.recv, _pointer(call.recv), call.count, dtype, call.source, self._comm, self._stream
-                )
-            )
-        return works[0] if len(works) == 1 else self.together(works)
+        launches: list[Launch] = []
+        for array, peer, function in (
+            (call.send, call.dest, self._binding.send),
+            (call.recv, call.source, self._binding.recv),
+        ):
+            if peer is not None:
+                launches.append(partial(function, _pointer(array), call.count, dtype, peer, self._comm))
+        return launches[0] if len(launches) == 1 else self.together(launches)
 
-    def _bind_by_counts(self, call: Call) -> Work:
+    def _bind_by_counts(self, call: Call) -> Launch:
         """Bind an all_to_all_v as one group of messages, as in nccl-tests, because NCCL has no such collective."""
         dtype, itemsize = self._dtype(call), 0 if call.dtype is None else call.dtype.itemsize
-        works: list[Work] = []
+        launches: list[Launch] = []
         for array, counts, function in (
             (call.send, call.send_counts or (), self._binding.send),
             (call.recv, call.recv_counts or (), self._binding.recv),
@@ -154,9 +161,9 @@ class NcclBinder:
             pointer = _pointer(array)
             for peer, count in enumerate(counts):
                 if count:
-                    works.append(partial(function, pointer, count, dtype, peer, self._comm, self._stream))
+                    launches.append(partial(function, pointer, count, dtype, peer, self._comm))
                 pointer += count * itemsize
-        return self.together(works)
+        return self.together(launches)
 
     def _dtype(self, call: Call) -> int:
         name = "" if call.dtype is None else call.dtype.name
@@ -179,18 +186,15 @@ class NcclBinder:
         residence = int(self._binding.ScalarResidence.HostImmediate)
         return int(self._binding.red_op_create_pre_mul_sum(pointer, self._dtype(call), residence, self._comm))
 
-    def _guarded(self, call: Call, work: partial[Any]) -> Work:
+    def _owning(self, launch: Launch, op: int) -> Launch:
         """Destroy the operation that was created for a call when the call can no longer run."""
-        if call.scalar is None:
-            return work
-        binding, owner, op = self._binding, self._owner, work.args[4]
 
-        def enqueue() -> None:
-            work()
+        def launch_and_own(stream: int) -> None:
+            launch(stream)
 
         # Not at interpreter exit, when NCCL may already be unloaded. The finalizer must not hold the call itself.
-        weakref.finalize(enqueue, _destroy_op, binding, owner, op).atexit = False
-        return enqueue
+        weakref.finalize(launch_and_own, _destroy_op, self._binding, self._owner, op).atexit = False
+        return launch_and_own
 
     def _native_config(self, config: CallConfig) -> Any:
         import nccl.core as nccl
@@ -203,10 +207,10 @@ class NcclBinder:
         chosen = nccl.NCCLCollConfig(alg_selection=config.algorithm, min_ctas=config.min_ctas, max_ctas=config.max_ctas)
         return chosen._to_lowpp()
 
-    def simulate_us(self, work: Work) -> float:
+    def simulate_us(self, launch: Launch, stream: int) -> float:
         """Return NCCL's own estimate of the duration of a call, in µs."""
         self._binding.group_start()
-        work()
+        launch(stream)
         return float(self._binding.group_simulate_end().estimated_time)
 
     def memory_bytes(self) -> int | None:

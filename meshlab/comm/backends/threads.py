@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.comm.agreement import mismatch_error, signature
 from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Timings, measure_blocking
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.elements import DTYPES, OPS, Array, carrier, divide, flat_elements
-from meshlab.comm.validate import mismatch_error, signature
 from meshlab.errors import CommunicatorError
 
 __all__ = ["ThreadBackend", "ThreadWorld", "execute"]
@@ -413,6 +413,7 @@ class ThreadBackend:
 
     xp = np
     device = None
+    blocks = True
 
     def __init__(self, world: ThreadWorld, rank: int) -> None:
         self.world = world
@@ -430,6 +431,14 @@ class ThreadBackend:
     def prepare_batch(self, calls: Sequence[Call]) -> _ThreadCalls:
         """Bind several checked calls to this rank."""
         return _ThreadCalls(self, calls)
+
+    def runner(self, call: Call) -> Callable[[Any, Any], object]:
+        """Return a function that runs the call on different arrays."""
+        kind = call._replace(send=None, recv=None)
+        return lambda send, recv: self.world.run(self.rank, (kind._replace(send=send, recv=recv),))
+
+    def comparer(self) -> None:
+        """None: the ranks share all calls, so every call is compared when it is matched."""
 
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import meshlab as ml
+from meshlab.comm.backends.mpi import MpiBackend
+from meshlab.comm.communicator import Communicator
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -110,23 +112,34 @@ def test_mismatched_messages_raise(
     assert errors.str.contains(message)[1], errors[1]
 
 
+class Counting:
+    """A comparer that only counts."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def compare(self, calls: Any, is_new: bool) -> None:
+        self.n += 1
+
+
 def test_a_prepared_call_is_compared_once(mpi_engines: ml.Engines) -> None:
-    def count_comparisons(comm: Any) -> list[int]:
-        compared = []
-        check = comm.backend.call_check.check
-        comm.backend.call_check.check = lambda *given: (compared.append(len(given)), check(*given))
-        call = comm.prepare("all_reduce", np.ones(1), np.empty(1))
-        seen = [len(compared)]
+    def count_comparisons(comm: Any, checks: str) -> list[int]:
+        counting = Counting()
+        own = Communicator(MpiBackend(comm.backend.comm.Dup()), checks=checks, comparer=counting)
+        call = own.prepare("all_reduce", np.ones(1), np.empty(1))
+        seen = [counting.n]
         for _ in range(3):
             call()
             call.measure("pipelined", 2, 2)
-        seen.append(len(compared))
-        comm.all_reduce(np.ones(1))
-        comm.all_reduce(np.ones(1))
-        comm.backend.call_check.check = check
-        return [*seen, len(compared)]
+        seen.append(counting.n)
+        for _ in range(3):
+            own.all_reduce(np.ones(1))
+            own.all_reduce(np.ones(2))
+        own.close()
+        return [*seen, counting.n]
 
-    assert mpi_engines.run(count_comparisons)["value"].tolist() == [[0, 1, 3]] * 4
+    for checks, expected in (("first", [0, 1, 7]), ("all", [0, 6, 12]), ("off", [0, 0, 0])):
+        assert mpi_engines.run(count_comparisons, arguments=(checks,))["value"].tolist() == [expected] * 4
 
 
 def test_capabilities_list_the_operations_that_mpi_lacks(mpi_engines: ml.Engines) -> None:

@@ -1,0 +1,110 @@
+"""Comparison of the calls of different ranks, which must agree on collective, count, dtype, op and root."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Literal
+
+from meshlab.comm.backend import Call, Comparer
+from meshlab.errors import CommunicatorError
+
+__all__ = ["CHECKS", "Agreement", "Checks", "checksum", "mismatch_error", "signature"]
+
+Checks = Literal["first", "all", "off"]
+
+CHECKS: Mapping[Checks, str] = MappingProxyType(
+    {
+        "first": "compare the ranks before the first run of each call, and all calls of a function afterwards",
+        "all": "compare the ranks before every run, except repetitions in measure() and in graphs",
+        "off": "do not compare the ranks",
+    }
+)
+"""The choices of ``launch(checks=…)``.
+
+With ``"first"``, a prepared call is compared when it runs for the first time. If calls block, as with MPI, all others
+are compared too. NCCL enqueues calls, and a comparison would delay them, so each kind of call is compared once: a
+collective with its count, dtype, op and root.
+"""
+
+
+def signature(calls: Sequence[Call]) -> str:
+    """Return the properties that all ranks must agree on, as a string: collective, count, dtype, op and root.
+
+    Messages involve only two ranks and are not included. The scalar of ``pre_mul_sum`` may differ between ranks. An
+    empty sequence stands for a split.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from meshlab.comm.catalog import CATALOG
+    >>> signature([Call(CATALOG["all_reduce"], None, None, 8, np.dtype("float32"), "sum", None, False)])
+    'all_reduce count=8 dtype=float32 op=sum'
+    """
+    if not calls:
+        return "split"
+    return ", ".join([_text(*_agreed(call)) for call in calls if not call.collective.peers])
+
+
+def checksum(calls: Sequence[Call]) -> int:
+    """Return a 32-bit checksum of the signature, which is fast to compare between ranks."""
+    if len(calls) == 1:
+        return _cached_checksum(*_agreed(calls[0]))
+    return zlib.crc32(signature(calls).encode())
+
+
+def mismatch_error(rank: int, signature: str, other: int, other_signature: str) -> CommunicatorError:
+    """Return the error for two ranks of a group that issue different calls."""
+    if rank > other:
+        rank, signature, other, other_signature = other, other_signature, rank, signature
+    return CommunicatorError(
+        f"ranks disagree: rank {rank} of the group calls {signature}, but rank {other} calls {other_signature}; issue "
+        "the same calls on every rank"
+    )
+
+
+def _agreed(call: Call) -> tuple[Any, ...]:
+    row, dtype = call.collective, call.dtype
+    return row.name, None if dtype is None or row.counted else call.count, dtype, call.op, call.root
+
+
+def _text(name: str, count: int | None, dtype: Any, op: str | None, root: int | None) -> str:
+    arguments = {"count": count, "dtype": dtype, "op": op, "root": root}
+    return " ".join([name, *(f"{key}={value}" for key, value in arguments.items() if value is not None)])
+
+
+@lru_cache(maxsize=1024)  # a sweep repeats few different calls, and formatting costs more than the comparison
+def _cached_checksum(*agreed: Any) -> int:
+    return zlib.crc32(_text(*agreed).encode())
+
+
+class Agreement:
+    """Decides which calls of a communicator are compared between its ranks.
+
+    Parameters
+    ----------
+    comparer : Comparer
+        Compares one call.
+    checks : {"first", "all"}
+        The choice of the user.
+    blocks : bool
+        True if calls block. The ranks then wait for each other anyway.
+    """
+
+    def __init__(self, comparer: Comparer, checks: Checks, blocks: bool) -> None:
+        self.compares_repeated = blocks or checks == "all"
+        self.compare = comparer.compare
+        self._checks = checks
+        self._kinds: set[int] = set()
+
+    def check(self, calls: Sequence[Call], checksum: int) -> bool:
+        """Compare a call, or several. Return whether the same calls need no comparison when they run again."""
+        # As long as the ranks agree, they have compared the same kinds. So if one of them compares a kind for the first
+        # time, all do. Counts per rank and splits are not part of a kind, and always compared.
+        is_new = checksum not in self._kinds
+        if is_new or self.compares_repeated or not calls or any(call.collective.counted for call in calls):
+            self.compare(calls, is_new)
+            self._kinds.add(checksum)
+        return self._checks != "all"
