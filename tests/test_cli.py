@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,6 +106,18 @@ def test_only_the_first_process_of_a_launcher_reports_bad_input(
         main(words("bench --mesh tp=4 --quick"))
     assert stop.value.code == 2
     assert ("unrecognized arguments: --quick" in capsys.readouterr().err) == (rank == 0)
+
+
+@pytest.mark.parametrize(
+    ("where", "library", "label"),
+    [
+        ("2 × H200 · NCCL 2.28.9", "NCCL 2.28.9", "2 × H200 · NCCL 2.28.9"),
+        ("2 ranks · MPI on this CPU", "MPICH 5.0.2", "2 ranks · MPI on this CPU, MPICH 5.0.2"),
+    ],
+)
+def test_the_library_is_named_once(where: str, library: str, label: str) -> None:
+    ranks = (SimpleNamespace(capabilities=SimpleNamespace(library=library)),)
+    assert commands._system(SimpleNamespace(where=where, ranks=ranks)) == label
 
 
 @pytest.mark.parametrize("command", ["demo", "bench all_reduce --mesh tp=2"])

@@ -22,6 +22,7 @@ from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError
 
 if TYPE_CHECKING:
     from meshlab.benchmark.run import Run
+    from meshlab.engines.engines import Engines
     from meshlab.frames.plan import Plan
     from meshlab.frames.rundata import RunData
     from meshlab.mesh.mesh import DeviceMesh
@@ -311,8 +312,7 @@ def _measure(
         stage = None if out is None else stack.enter_context(staged_folder(out, replaces=FILES))
         is_drawn = True
         engines = joined or stack.enter_context(launch(n, backend=backend))
-        library = engines.ranks[0].capabilities.library
-        _print(f"{engines.where}, {library}: ready in {format_seconds(time.monotonic() - began)}")
+        _print(f"{_system(engines)}: ready in {format_seconds(time.monotonic() - began)}")
         groups = engines.verify(mesh)
         _print(f"{len(groups)} group{'s' * (len(groups) != 1)} verified: each contains exactly the expected ranks")
         run = bench(engines, mesh, plan, resume=resume)
@@ -327,6 +327,12 @@ def _measure(
     if out is not None:
         _print(f"report: {out / 'report.html'}" if is_drawn else f"run: {out}")
     return code if is_drawn else code or FAILED
+
+
+def _system(engines: Engines) -> str:
+    """Return the label of the measured system, with the library unless the label already has it."""
+    library = engines.ranks[0].capabilities.library
+    return engines.where if library in engines.where else f"{engines.where}, {library}"
 
 
 def _wait(run: Run, out: Path | None) -> int:

@@ -11,7 +11,17 @@ from typing import Any, Literal
 from meshlab.comm.backend import Call, Comparer
 from meshlab.errors import CommunicatorError
 
-__all__ = ["CHECKS", "Agreement", "Checks", "checksum", "mismatch_error", "signature"]
+__all__ = [
+    "CHECKS",
+    "CHECKSUM_BITS",
+    "Agreement",
+    "Checks",
+    "checksum",
+    "find_signature",
+    "mismatch_error",
+    "signature",
+    "text_checksum",
+]
 
 Checks = Literal["first", "all", "off"]
 
@@ -28,6 +38,10 @@ With ``"first"``, a prepared call is compared when it runs for the first time. I
 are compared too. NCCL enqueues calls, and a comparison would delay them, so each kind of call is compared once: a
 collective with its count, dtype, op and root.
 """
+
+
+CHECKSUM_BITS = 24
+"""Few enough that a 64-bit word has room for a checksum and the number of a call."""
 
 
 def signature(calls: Sequence[Call]) -> str:
@@ -49,10 +63,20 @@ def signature(calls: Sequence[Call]) -> str:
 
 
 def checksum(calls: Sequence[Call]) -> int:
-    """Return a 32-bit checksum of the signature, which is fast to compare between ranks."""
+    """Return a checksum of the signature, with `CHECKSUM_BITS` bits, which is fast to compare between ranks."""
     if len(calls) == 1:
         return _cached_checksum(*_agreed(calls[0]))
-    return zlib.crc32(signature(calls).encode())
+    return _named_checksum(signature(calls))
+
+
+def text_checksum(text: str) -> int:
+    """Return the checksum of a signature."""
+    return zlib.crc32(text.encode()) & ((1 << CHECKSUM_BITS) - 1)
+
+
+def find_signature(checksum: int) -> str:
+    """Return the signature with a checksum, or an empty string if this process has not issued such a call."""
+    return _signatures.get(checksum, "")
 
 
 def mismatch_error(rank: int, signature: str, other: int, other_signature: str) -> CommunicatorError:
@@ -77,7 +101,19 @@ def _text(name: str, count: int | None, dtype: Any, op: str | None, root: int | 
 
 @lru_cache(maxsize=1024)  # a sweep repeats few different calls, and formatting costs more than the comparison
 def _cached_checksum(*agreed: Any) -> int:
-    return zlib.crc32(_text(*agreed).encode())
+    return _named_checksum(_text(*agreed))
+
+
+_MOST_SIGNATURES = 10_000
+_signatures: dict[int, str] = {}  # by checksum, for messages
+
+
+def _named_checksum(text: str) -> int:
+    if len(_signatures) >= _MOST_SIGNATURES:
+        del _signatures[next(iter(_signatures))]
+    number = text_checksum(text)
+    _signatures[number] = text
+    return number
 
 
 class Agreement:
@@ -94,9 +130,9 @@ class Agreement:
     """
 
     def __init__(self, comparer: Comparer, checks: Checks, blocks: bool) -> None:
-        self.compares_repeated = blocks or checks == "all"
+        self.compares_all = checks == "all"
+        self.compares_repeated = blocks or self.compares_all
         self.compare = comparer.compare
-        self._checks = checks
         self._kinds: set[int] = set()
 
     def check(self, calls: Sequence[Call], checksum: int) -> bool:
@@ -105,6 +141,6 @@ class Agreement:
         # time, all do. Counts per rank and splits are not part of a kind, and always compared.
         is_new = checksum not in self._kinds
         if is_new or self.compares_repeated or not calls or any(call.collective.counted for call in calls):
-            self.compare(calls, is_new)
+            self.compare(calls, is_new or self.compares_all or not calls)
             self._kinds.add(checksum)
-        return self._checks != "all"
+        return not self.compares_all

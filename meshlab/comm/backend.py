@@ -193,10 +193,10 @@ class CallConfig:
 class Comparer(Protocol):
     """Compares the calls of the ranks of one group, through a channel that is separate from the data."""
 
-    def compare(self, calls: Sequence[Call], is_new: bool) -> None:
+    def compare(self, calls: Sequence[Call], by_all: bool) -> None:
         """Raise on all ranks unless all ranks issue the same calls. An empty sequence stands for a split.
 
-        `is_new` is True if the rank has not compared such calls before, so that all ranks must compare them now.
+        `by_all` is True if every rank that issues these calls compares them too, and does not know them already.
         """
 
 

@@ -24,8 +24,9 @@ def known_call(
     call: Call,
     run: Callable[[Any, Any], object],
     new_output: Callable[[], Any] | None,
-    enter: Callable[[], object] | None,
-    leave: Callable[[], object] | None,
+    codes: tuple[int, int],
+    enter: Callable[[int, int], object] | None,
+    leave: Callable[[int], object],
     compare: Callable[[], object] | None,
 ) -> KnownCall:
     """Return a function that repeats a call on different arrays, without checks.
@@ -38,11 +39,14 @@ def known_call(
         The backend's function of input and output.
     new_output : callable or None
         Creates the output. None if the caller passes it, or this rank has none.
+    codes : tuple of int
+        The code and the checksum of the call, for the monitor.
     enter, leave : callable or None
-        Functions of the monitor, to run before and after the call.
+        Methods of the monitor, to run before and after the call.
     compare : callable or None
         Compares the call with those of other ranks.
     """
+    code, checksum = codes
     has_send, has_recv, is_collective = call.send is not None, call.recv is not None, not call.collective.peers
 
     # A closure, because it runs for every call, and its variables are read faster than attributes. It must not refer to
@@ -50,7 +54,7 @@ def known_call(
     def repeat(send: Any, out: Any, on_enter: Callable[[], object] | None) -> Any:
         recv = new_output() if new_output is not None else out if has_recv else None
         if enter is not None:
-            enter()
+            enter(code, checksum)
         if on_enter is not None and is_collective:
             on_enter()
         try:
@@ -58,8 +62,7 @@ def known_call(
                 compare()
             run(send if has_send else None, recv)
         finally:
-            if leave is not None:
-                leave()
+            leave(code)
         return recv
 
     return repeat

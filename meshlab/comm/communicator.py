@@ -34,14 +34,17 @@ class Monitor(Protocol):
     def enter(self, code: int, checksum: int) -> None:
         """Record a call of the complete group that starts, and the checksum of its signature."""
 
-    def enter_message(self, code: int) -> None:
-        """Record a message that starts."""
+    def enter_message(self, code: int, checksum: int) -> None:
+        """Record a message that starts. The checksum is not used, so that both methods have the same arguments."""
 
     def leave(self, code: int) -> None:
         """Record that a call has returned. If calls are asynchronous, it may still be running."""
 
     def child(self, group: str, color: int) -> Monitor:
         """Return the monitor of a communicator that is split from this one."""
+
+    def comparer(self, ranks: Sequence[int]) -> Comparer | None:
+        """Return the object that compares the calls of the communicator between its ranks, or None."""
 
 
 class Batch(CollectiveMethods):
@@ -235,7 +238,7 @@ class PreparedCall:
         if self._is_collective:
             communicator._enter(self._code, self._checksum)
         elif communicator._monitor is not None:
-            communicator._monitor.enter_message(self._code)
+            communicator._monitor.enter_message(self._code, 0)
 
     def _agree(self) -> None:
         agreement = self._communicator._agreement
@@ -589,20 +592,17 @@ class Communicator(CollectiveMethods):
 
     def _remember(self, key: tuple[Any, ...], call: Call, prepared: PreparedCall, makes_output: bool) -> None:
         monitor, agreement, recv = self._monitor, self._agreement, call.recv
-        enter = leave = compare = new_output = None
+        enter = compare = new_output = None
         if monitor is not None:
-            is_collective, code = prepared._is_collective, prepared._code
-            enter = (
-                partial(monitor.enter, code, prepared._checksum)
-                if is_collective
-                else partial(monitor.enter_message, code)
-            )
-            leave = partial(monitor.leave, code)
+            enter = monitor.enter if prepared._is_collective else monitor.enter_message
         if agreement is not None and agreement.compares_repeated and prepared._is_collective:
-            compare = partial(agreement.compare, (call._replace(send=None, recv=None),), False)
+            compare = partial(agreement.compare, (call._replace(send=None, recv=None),), agreement.compares_all)
         if makes_output and recv is not None:
             new_output = partial(self.xp.empty, recv.shape, recv.dtype)
-        self._known.add(key, known_call(call, self.backend.runner(call), new_output, enter, leave, compare))
+        codes = prepared._code, prepared._checksum
+        self._known.add(
+            key, known_call(call, self.backend.runner(call), new_output, codes, enter, prepared._leave, compare)
+        )
 
     def _share(self, collective: str, numbers: Sequence[int], **arguments: Any) -> list[int]:
         """Run a small collective on integers in host memory."""
@@ -693,9 +693,10 @@ class Communicator(CollectiveMethods):
             return None
         name = name or f"{self.name}/{color}"
         monitor = None if self._monitor is None or color is None else self._monitor.child(name, int(color))
-        hooks: dict[str, Any] = {"on_enter": self._on_enter, "monitor": monitor, "checks": self._checks}
-        ranks = Communicator(backend, name=name, **hooks)._share("all_gather", [self.world_rank])
-        return Communicator(backend, name=name, ranks=ranks, **hooks)
+        hooks: dict[str, Any] = {"on_enter": self._on_enter, "monitor": monitor}
+        ranks = Communicator(backend, name=name, checks="off", **hooks)._share("all_gather", [self.world_rank])
+        comparer = None if monitor is None or self._checks == "off" else monitor.comparer(ranks)
+        return Communicator(backend, name=name, ranks=ranks, checks=self._checks, comparer=comparer, **hooks)
 
     def close(self) -> None:
         """Free the communicator. All ranks must call it. A second call has no effect."""

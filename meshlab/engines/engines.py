@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from meshlab import markup
+from meshlab.engines.disagreement import describe_disagreement, find_disagreement
 from meshlab.engines.rounds import RankInfo, RankSet, Reply, Round, RoundFailedError
 from meshlab.engines.verification import verify_mesh
 from meshlab.errors import EngineError, MeshError
@@ -209,6 +210,7 @@ class Engines:
             If a rank dies, or does not finish before the deadline.
             If a rank raises while other ranks wait for it, or if `check` is True and a rank raises at all. The error
             has the rank and its traceback. The original exception is its cause, unless it cannot be pickled.
+            If all ranks have returned, but the ranks of a group called different collectives.
             If the engines are busy, broken or closed.
             If an axis of the mesh has a different backend than the engines.
         MeshError
@@ -609,6 +611,23 @@ class Engines:
             self._close_group_sets("after an error")
         return replies
 
+    def _raise_on_disagreement(self, replies: Sequence[Reply], task: str) -> None:
+        """Raise if the ranks of a communicator called different collectives, although all functions have returned."""
+        found = find_disagreement(replies)
+        if found is None:
+            return
+        key, ranks = found
+        group = next(reply.calls[key].group for reply in replies if key in reply.calls)
+        tails = self._run_round("recent_calls", [(key,)] * len(ranks), ranks=ranks, task="comparing the calls of ranks")
+        reason = f"{describe_disagreement(group, {reply.rank: reply.value for reply in tails})} while {task}"
+        hint = "issue the same calls on every rank, or pass checks='all' to launch() for an error before the call"
+        if self.backend == "nccl":  # calls may still be waiting for a rank on the GPU
+            self._break(reason)
+            hint += f", and {self._recovery()}"
+        else:
+            self._close_group_sets("after a disagreement")
+        raise EngineError(reason, hint=hint, rank=ranks[0], host=self.ranks[ranks[0]].host)
+
 
 class Lease:
     """Exclusive use of engines within a ``with`` block.
@@ -717,7 +736,7 @@ class Lease:
         sent = task if engines.backend == "threads" else _pickled(task)
         # With several communicators, only ranks that share all of their groups must enter the same number of calls.
         _, together = np.unique(np.stack(colors), axis=1, return_inverse=True)
-        return engines._run_round(
+        replies = engines._run_round(
             "run",
             [(tuple(names), sent)] * len(members),
             ranks=members,
@@ -726,6 +745,8 @@ class Lease:
             task=self.task,
             deadline_s=deadline_s,
         )
+        engines._raise_on_disagreement(replies, self.task)
+        return replies
 
     def on_every_rank(self, method: str, *arguments: Any) -> list[Reply]:
         """Call a method of the worker on every rank."""

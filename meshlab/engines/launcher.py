@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from meshlab.comm.agreement import CHECKS, Checks
 from meshlab.engines.engines import Engines
 from meshlab.engines.rounds import RankSet
 from meshlab.errors import EngineError, did_you_mean
@@ -20,6 +21,7 @@ def launch(
     backend: str = "auto",
     devices: Sequence[int] | None = None,
     env: Mapping[str, str] | None = None,
+    checks: Checks = "first",
     deadline_s: float = _DEADLINE_S,
     timeout_s: float = 60.0,
 ) -> Engines:
@@ -37,6 +39,13 @@ def launch(
         CUDA device index of each rank. By default rank r uses device r.
     env : mapping of str to str, optional
         Environment variables of the engines, such as ``{"NCCL_ALGO": "Ring"}``. Not supported by threads.
+    checks : {"first", "all", "off"}, default "first"
+        The calls that are compared between ranks, because libraries do not notice that ranks issue different calls:
+        NCCL returns wrong results, and MPI may hang. ``"first"`` compares a prepared call when it runs for the first
+        time, and each kind of call on GPUs (collective, count, dtype, op and root) when it is issued for the first
+        time. When a function returns, all its calls are compared, and `Engines.run` raises if they differ. ``"all"``
+        compares every call before it starts, except repetitions in `PreparedCall.measure` and in graphs. ``"off"``
+        compares nothing. Threads always compare every call.
     deadline_s : float, default 30
         Maximum duration of a call, in seconds, before its ranks are considered stuck.
     timeout_s : float, default 60
@@ -65,6 +74,9 @@ def launch(
     if backend not in ("auto", "nccl", "mpi", "threads"):
         similar = did_you_mean(backend, ("auto", "nccl", "mpi", "threads"), synonyms={"thread": "threads"})
         raise EngineError(f"unknown backend {backend!r}{similar}", hint="choose one of auto, nccl, mpi and threads")
+    if checks not in CHECKS:
+        similar = did_you_mean(checks, CHECKS, synonyms={"none": "off", "always": "all"})
+        raise EngineError(f"unknown checks {checks!r}{similar}", hint=f"choose one of {', '.join(CHECKS)}")
     if devices is not None and len(devices) != n:
         raise EngineError(f"devices has {len(devices)} entries, but there are {n} ranks", hint="pass one per rank")
     if backend == "auto":
@@ -78,7 +90,7 @@ def launch(
             )
         from meshlab.engines.threads import ThreadSet
 
-        rank_set = ThreadSet(n)
+        rank_set = ThreadSet(n, checks)
     else:
         from meshlab.engines.local import LaunchedSet
         from meshlab.engines.memory import check_host_memory
@@ -86,7 +98,7 @@ def launch(
         check_host_memory(n)
         if backend == "nccl":
             _check_gpu_packages()
-        rank_set = LaunchedSet(n, backend, devices=devices, env=env)
+        rank_set = LaunchedSet(n, backend, devices=devices, env=env, checks=checks)
     return Engines(rank_set, deadline_s=deadline_s, timeout_s=timeout_s)
 
 
@@ -116,13 +128,17 @@ def count_gpus() -> int:
     return probe().n_devices
 
 
-def attach(client: Any, *, deadline_s: float = _DEADLINE_S, timeout_s: float = 60.0) -> Engines:
+def attach(
+    client: Any, *, checks: Checks = "first", deadline_s: float = _DEADLINE_S, timeout_s: float = 60.0
+) -> Engines:
     """Use engines that another process started: with Slurm, over SSH, or with an MPI launcher on several hosts.
 
     Parameters
     ----------
     client : ipyparallel.Client
         A client that is connected to the engines. One MPI launcher must have started all of them.
+    checks : {"first", "all", "off"}, default "first"
+        The calls that are compared between ranks, as in `launch`.
     deadline_s : float, default 30
         Maximum duration of a call, in seconds, before its ranks are considered stuck.
     timeout_s : float, default 60
@@ -152,4 +168,4 @@ def attach(client: Any, *, deadline_s: float = _DEADLINE_S, timeout_s: float = 6
     """
     from meshlab.engines.processes import AttachedSet
 
-    return Engines(AttachedSet(client), deadline_s=deadline_s, timeout_s=timeout_s)
+    return Engines(AttachedSet(client, checks), deadline_s=deadline_s, timeout_s=timeout_s)

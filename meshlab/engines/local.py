@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from meshlab.comm.agreement import Checks
+from meshlab.engines.call_board import CallBoard
 from meshlab.engines.processes import ProcessSet, make_cluster
 from meshlab.engines.reaper import Reaper, kill_processes, marked_processes, remove_files, terminate_launchers
 from meshlab.engines.rounds import RankExit, RankInfo, WorkerConfig
@@ -30,6 +32,7 @@ _RUN, _SET = "MESHLAB_RUN", "MESHLAB_SET"
 
 # Time for ranks to abort their NCCL communicators. One whose graphs were running takes 0.9 to more than 2 s (two H200).
 _ABORT_S = 5.0
+_TEARDOWN_S = 15.0  # maximum time that the kernel takes to remove a process with a GPU
 
 _NOISE = re.compile(r"\[(?:IPEngine|KernelNanny|IPController)[^]]*\]|^\s*$|mpi_(?:rank|size) =|from mpi4py import MPI")
 
@@ -88,6 +91,8 @@ class LaunchedSet(ProcessSet):
         CUDA device index of each rank, for NCCL. By default rank r uses device r.
     env : mapping, optional
         Environment variables of the engines.
+    checks : {"first", "all", "off"}, default "first"
+        The calls that are compared between ranks.
     """
 
     is_attached = False
@@ -99,8 +104,10 @@ class LaunchedSet(ProcessSet):
         *,
         devices: Sequence[int] | None = None,
         env: Mapping[str, str] | None = None,
+        checks: Checks = "first",
     ) -> None:
         super().__init__(size, backend)
+        self._checks: Checks = checks
         self._devices = list(range(size)) if devices is None else list(devices)
         self._env = dict(env or {})
         self._id = secrets.token_hex(8)
@@ -143,6 +150,7 @@ class LaunchedSet(ProcessSet):
         self._n_starts += 1
         # New file names for every start: a dying process of the previous set may still write to the old ones.
         positions = self._share_positions(self._folder / f"calls-{self._n_starts}")
+        CallBoard.create_file(self._board_file, self.size)
         self._launch_engines(self.size - len(survivors))
         if self._client is None:
             self._client = self._cluster.connect_client_sync(ipython_dir=str(self._folder / "ipython"))
@@ -160,7 +168,7 @@ class LaunchedSet(ProcessSet):
         def listed() -> set[int]:
             return set(self._client.ids) if self.backend == "mpi" else self._killed & set(self._client.ids)
 
-        deadline = time.monotonic() + 3.0
+        deadline = time.monotonic() + (3.0 if self.backend == "mpi" else _TEARDOWN_S)
         while listed() and time.monotonic() < deadline:
             time.sleep(0.02)
         self._killed.clear()  # new engines may have the same numbers
@@ -203,14 +211,28 @@ class LaunchedSet(ProcessSet):
 
     def _worker_configs(self, engines: list[int], positions: str, deadline: float) -> dict[int, WorkerConfig]:
         if self.backend == "mpi":
-            return dict.fromkeys(engines, WorkerConfig("mpi", positions))
+            config = WorkerConfig("mpi", positions, checks=self._checks, board_file=str(self._board_file))
+            return dict.fromkeys(engines, config)
         # In a separate call: if the library cannot be loaded, this fails before any rank waits for the others.
         result = self._view(engines[0]).apply_async(make_unique_id)
         unique_id = self._result_of(engines[0], result, deadline, "create the NCCL unique id")
         return {
-            engine: WorkerConfig("nccl", positions, self.size, rank, self._devices[rank], unique_id)
+            engine: WorkerConfig(
+                "nccl",
+                positions,
+                self.size,
+                rank,
+                self._devices[rank],
+                unique_id,
+                self._checks,
+                str(self._board_file),
+            )
             for rank, engine in enumerate(engines)
         }
+
+    @property
+    def _board_file(self) -> Path:
+        return self._folder / f"board-{self._n_starts}"
 
     @property
     def _set_mark(self) -> str:
@@ -236,11 +258,12 @@ class LaunchedSet(ProcessSet):
 
     def first_exit(self) -> RankExit | None:
         """Return the exit of the first rank that ended, from the records of the wrapper shells."""
-        # ipyparallel's nanny may report the death before the shell has written its line: the shell only continues when
-        # the kernel has torn the process down, which takes up to a second with a GPU.
-        deadline = time.monotonic() + 1.5
+        # ipyparallel may report the death before the shell has written its line: the shell only continues when the
+        # kernel has torn the process down. With a GPU that takes up to a second, or more if much memory is mapped, and
+        # the process is a zombie for so long.
+        begin = time.monotonic()
         ranks = {info.parent_pid: info.rank for info in self._infos}
-        while time.monotonic() < deadline:
+        while (waited := time.monotonic() - begin) < 1.5 or (waited < _TEARDOWN_S and self._is_dying()):
             # A rank that survived an earlier start still writes to the file of that start, which may not exist before.
             for start in range(self._n_starts, 0, -1):
                 path = self._folder / f"exits-{start}"
@@ -253,6 +276,15 @@ class LaunchedSet(ProcessSet):
                             return RankExit(ranks.get(shell), how)
             time.sleep(0.01)
         return None
+
+    def _is_dying(self) -> bool:
+        import psutil
+
+        for info in self._infos:
+            with contextlib.suppress(psutil.Error):
+                if psutil.Process(info.pid).status() == psutil.STATUS_ZOMBIE:
+                    return True
+        return False
 
     def interrupt(self) -> None:
         """Send SIGINT to the process of every rank."""

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
+from meshlab.comm.agreement import Checks
 from meshlab.engines.engines import Engines
 from meshlab.engines.positions import Position, Positions
 from meshlab.engines.reaper import remove_files, shared_memory_files
@@ -71,7 +72,7 @@ def launched_as(environ: Mapping[str, str] | None = None) -> tuple[int, int] | N
     return None
 
 
-def join(*, backend: str = "auto", deadline_s: float = 30.0) -> Engines | None:
+def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float = 30.0) -> Engines | None:
     """Become a rank among the processes that mpiexec or srun started together. All of them must call it.
 
     Parameters
@@ -79,6 +80,9 @@ def join(*, backend: str = "auto", deadline_s: float = 30.0) -> Engines | None:
     backend : {"auto", "nccl", "mpi"}, default "auto"
         The backend that moves the data. ``"auto"`` selects ``"nccl"`` if every rank has its own GPU and the required
         packages are installed, else ``"mpi"``.
+    checks : {"first", "all", "off"}, default "first"
+        The calls that are compared between ranks, as in `meshlab.launch`. MPI compares calls itself. With NCCL, calls
+        are only compared when a function has returned, because the ranks share no memory across hosts.
     deadline_s : float, default 30
         Maximum duration of a call, in seconds, before its ranks are considered stuck.
 
@@ -111,7 +115,7 @@ def join(*, backend: str = "auto", deadline_s: float = 30.0) -> Engines | None:
         raise EngineError(f"backend must be 'auto', 'nccl' or 'mpi' for processes of an MPI launcher, not {backend!r}")
     world = mpi.world()
     control = world.comm.Dup()
-    worker = Worker(_open(world, control, backend), Positions(world.size))
+    worker = Worker(_open(world, control, backend), Positions(world.size), checks)
     infos: Sequence[RankInfo] | None = control.gather(worker.info())
     if infos is None:
         _serve(worker, control)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import mmap
+import struct
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from meshlab.comm.agreement import CHECKSUM_BITS, find_signature
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.communicator import MESSAGES
+from meshlab.engines.call_board import BoardComparer, CallBoard
 
-__all__ = ["Position", "PositionWriter", "Positions"]
+__all__ = ["CallHistory", "CallSummary", "CommunicatorMonitor", "Position", "PositionWriter", "Positions"]
 
 _NAMES = ("", *CATALOG, "batch", "split", MESSAGES)
 _CODES = {name: code for code, name in enumerate(_NAMES)}
@@ -21,6 +27,9 @@ _SLOTS = 64
 _NAME_BYTES = 48
 _CURRENT, _COUNTS, _NAME = 0, 1, 1 + _SLOTS
 _WORDS = _NAME + _SLOTS * _NAME_BYTES // 8
+
+_CHECKSUM = (1 << CHECKSUM_BITS) - 1
+_MOST_RECENT, _FOLDED = 8192, 4096  # calls that a history keeps at most, and that it folds together
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +104,10 @@ class Positions:
         """Write the file for a number of ranks."""
         path.write_bytes(bytes(_n_bytes(size)))
 
-    def writer(self, rank: int) -> PositionWriter:
-        """Return the object with which a rank records its calls."""
+    def writer(self, rank: int, board: CallBoard | None = None) -> PositionWriter:
+        """Return the object with which a rank records its calls, and posts them on a board."""
         first = rank * _WORDS
-        return PositionWriter(self._words[first : first + _WORDS], self._bytes[8 * first : 8 * (first + _WORDS)])
+        return PositionWriter(self._words[first : first + _WORDS], self._bytes[8 * first : 8 * (first + _WORDS)], board)
 
     def read(self) -> list[Position]:
         """Return the positions of all ranks."""
@@ -126,9 +135,11 @@ class Positions:
 class PositionWriter:
     """Records the calls of one rank."""
 
-    def __init__(self, words: memoryview, memory: memoryview) -> None:
+    def __init__(self, words: memoryview, memory: memoryview, board: CallBoard | None = None) -> None:
         self.words = words
+        self.board = board
         self._memory = memory
+        self._histories: dict[int, CallHistory] = {}  # of the current task
         # The last slot is shared by communicators for which there is no other one.
         self.free = list(range(_SLOTS - 1))[::-1]
         self._name(_SLOTS - 1, "another communicator")
@@ -138,29 +149,57 @@ class PositionWriter:
         """The number of collectives entered."""
         return sum(self.words[_COUNTS:_NAME].tolist())
 
-    def monitor(self, group: str) -> _CommunicatorMonitor:
-        """Return the monitor of a new communicator."""
+    def monitor(self, group: str, origin: str = "") -> CommunicatorMonitor:
+        """Return the monitor of a new communicator.
+
+        Parameters
+        ----------
+        group : str
+            The name of the group.
+        origin : str, optional
+            Text that identifies the communicator on all its ranks. By default the name.
+        """
         slot = self.free.pop() if self.free else _SLOTS - 1
         if slot != _SLOTS - 1:
             self._name(slot, group)
-        return _CommunicatorMonitor(self, slot)
+        digest = hashlib.blake2s((origin or group).encode(), digest_size=7).digest()
+        key = int.from_bytes(digest, "big") or 1
+        return CommunicatorMonitor(self, slot, group, key, self._histories)
+
+    def start_task(self) -> None:
+        """Forget the calls of earlier tasks."""
+        for history in list(self._histories.values()):
+            history.clear()
+        self._histories = {key: history for key, history in self._histories.items() if history.is_open}
+
+    def histories(self) -> dict[int, CallHistory]:
+        """Return the calls of the current task, by the key of their communicator."""
+        return self._histories
 
     def _name(self, slot: int, group: str) -> None:
         first = 8 * _NAME + slot * _NAME_BYTES
         self._memory[first : first + _NAME_BYTES] = group.encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
 
 
-class _CommunicatorMonitor:
+class CommunicatorMonitor:
     """Records the calls of one communicator. Implements `meshlab.comm.communicator.Monitor`.
 
-    It runs for every call that a function makes, so it writes only two words, and one more afterwards.
+    It runs for every call that a function makes, so it writes only a few words.
     """
 
-    def __init__(self, writer: PositionWriter, slot: int) -> None:
+    def __init__(
+        self, writer: PositionWriter, slot: int, group: str, key: int, histories: dict[int, CallHistory]
+    ) -> None:
         self._writer = writer
         self._words = writer.words
         self._slot = slot
         self._count = _COUNTS + slot
+        self._key = key
+        self._posted = 0
+        self._comparer: BoardComparer | None = None
+        self._area, self._index = _nowhere(), 0
+        self._history = histories[key] = CallHistory(group)
+        self._recent = self._history.recent
 
     def code(self, call: str) -> int:
         """Return the argument of `enter` and `leave` for a kind of call."""
@@ -171,8 +210,15 @@ class _CommunicatorMonitor:
         words = self._words
         words[self._count] += 1
         words[_CURRENT] = code
+        # The next number in the upper bits, the checksum in the lower bits: one store, which other ranks see as one.
+        self._posted = posted = (self._posted | _CHECKSUM) + 1 + checksum
+        self._area[self._index] = posted
+        recent = self._recent
+        recent.append(checksum)
+        if len(recent) > _MOST_RECENT:
+            self._history.fold()
 
-    def enter_message(self, code: int) -> None:
+    def enter_message(self, code: int, checksum: int) -> None:
         """Record a message that starts. It is not counted, because it involves only two ranks."""
         self._words[_CURRENT] = code
 
@@ -180,13 +226,75 @@ class _CommunicatorMonitor:
         """Record that a call has returned."""
         self._words[_CURRENT] = -code
 
-    def child(self, group: str, color: int) -> _CommunicatorMonitor:
+    def child(self, group: str, color: int) -> CommunicatorMonitor:
         """Return the monitor of a communicator that was split from this one."""
-        return self._writer.monitor(group)
+        return self._writer.monitor(group, f"{self._key} {self._posted >> CHECKSUM_BITS} {color}")
+
+    def comparer(self, ranks: Sequence[int]) -> BoardComparer | None:
+        """Return the comparer of the calls on the board, or None if the ranks have no board."""
+        if self._writer.board is None or len(ranks) < 2:
+            return None
+        self._comparer = comparer = self._writer.board.join(self._key, ranks)
+        self._area, self._index = comparer.area, comparer.index
+        return comparer
 
     def __del__(self) -> None:
+        self._history.is_open = False
+        if self._comparer is not None:
+            self._comparer.leave()
         if self._slot != _SLOTS - 1:
             self._writer.free.append(self._slot)
+
+
+class CallHistory:
+    """The collectives of one communicator in the current task.
+
+    Parameters
+    ----------
+    group : str
+        The name of the group.
+    """
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self.recent: list[int] = []
+        self.is_open = True
+        self._n_folded = 0
+        self._digest = 0
+
+    def fold(self) -> None:
+        """Reduce the oldest calls to a number and a digest."""
+        old = self.recent[:_FOLDED]
+        del self.recent[:_FOLDED]
+        self._digest = zlib.crc32(struct.pack(f"<{len(old)}I", *old), self._digest)
+        self._n_folded += len(old)
+
+    def clear(self) -> None:
+        """Forget all calls."""
+        self.recent.clear()
+        self._n_folded = self._digest = 0
+
+    def summary(self) -> CallSummary:
+        """Return the calls in a form that can be compared between ranks."""
+        digest = zlib.crc32(struct.pack(f"<{len(self.recent)}I", *self.recent), self._digest)
+        return CallSummary(self.group, self._n_folded + len(self.recent), digest)
+
+    def tail(self) -> tuple[int, list[str]]:
+        """Return the number of calls that are no longer known, and the signatures of the later ones."""
+        return self._n_folded, [find_signature(checksum) or "an unknown call" for checksum in self.recent]
+
+
+@dataclass(frozen=True, slots=True)
+class CallSummary:
+    """The name of a group, and the number and the digest of the collectives that a rank called on it in a task."""
+
+    group: str
+    n: int
+    digest: int
+
+
+def _nowhere() -> memoryview:
+    return memoryview(bytearray(8)).cast("q")
 
 
 def _n_bytes(size: int) -> int:

@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+from meshlab.comm.agreement import Checks
 from meshlab.engines.positions import Position, Positions
 from meshlab.engines.rounds import RankDiedError, RankExit, RankInfo, Reply, WorkerConfig
 from meshlab.engines.worker import open_worker, serve
@@ -180,13 +181,16 @@ class AttachedSet(ProcessSet):
     ----------
     client : ipyparallel.Client
         A client of engines that one MPI launcher started.
+    checks : {"first", "all", "off"}, default "first"
+        The calls that are compared between ranks.
     """
 
     is_attached = True
 
-    def __init__(self, client: Any) -> None:
+    def __init__(self, client: Any, checks: Checks = "first") -> None:
         super().__init__(len(client.ids), "mpi")
         self._client = client
+        self._checks: Checks = checks
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
         """Make the engines ranks."""
@@ -197,7 +201,7 @@ class AttachedSet(ProcessSet):
         with tempfile.TemporaryDirectory(prefix="meshlab-") as folder:
             # Ranks on this host map the file before the folder is removed. It does not exist on other hosts.
             positions = self._share_positions(Path(folder) / "calls")
-            infos = self._open_ranks(dict.fromkeys(ids, WorkerConfig("mpi", positions)), timeout_s)
+            infos = self._open_ranks(dict.fromkeys(ids, WorkerConfig("mpi", positions, checks=self._checks)), timeout_s)
         if {info.host for info in infos} != {socket.gethostname()}:
             self._positions = None
         return infos

@@ -11,8 +11,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from meshlab.comm.agreement import Checks
 from meshlab.comm.backend import Capabilities
-from meshlab.engines.positions import Position
+from meshlab.engines.positions import CallSummary, Position
 from meshlab.units import format_seconds
 
 __all__ = ["RankDiedError", "RankExit", "RankInfo", "RankSet", "Reply", "Round", "RoundFailedError", "WorkerConfig"]
@@ -65,6 +66,10 @@ class WorkerConfig:
         CUDA device index of the rank.
     unique_id : bytes, default b""
         The NCCL unique id that all ranks of the world share.
+    checks : {"first", "all", "off"}, default "first"
+        The calls that are compared between ranks.
+    board_file : str, optional
+        The file of `meshlab.engines.call_board.CallBoard`. Only if all ranks are on one host.
     """
 
     backend: str
@@ -73,6 +78,8 @@ class WorkerConfig:
     rank: int = -1
     device: int = -1
     unique_id: bytes = b""
+    checks: Checks = "first"
+    board_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,8 @@ class Reply:
         True if the rank was interrupted from outside.
     exception : BaseException or None
         The exception itself. None if the rank is a different process and the exception cannot be pickled.
+    calls : mapping of int to CallSummary
+        The collectives that a function called, by the key of the communicator. Empty if they are not compared.
     """
 
     rank: int
@@ -101,6 +110,7 @@ class Reply:
     trace: str = field(default="", repr=False)
     is_interrupt: bool = False
     exception: BaseException | None = field(default=None, repr=False, compare=False)
+    calls: Mapping[int, CallSummary] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of_error(cls, rank: int, error: BaseException, trace: str = "") -> Reply:
@@ -115,17 +125,24 @@ class Reply:
             exception = None if self.exception is None else pickle.dumps(self.exception)
         except Exception:
             exception = None
-        return _unpickled_reply, (self.rank, self.value, self.error, self.trace, self.is_interrupt, exception)
+        fields = self.rank, self.value, self.error, self.trace, self.is_interrupt, exception, self.calls
+        return _unpickled_reply, fields
 
 
 def _unpickled_reply(
-    rank: int, value: Any, error: str | None, trace: str, is_interrupt: bool, exception: bytes | None
+    rank: int,
+    value: Any,
+    error: str | None,
+    trace: str,
+    is_interrupt: bool,
+    exception: bytes | None,
+    calls: Mapping[int, CallSummary],
 ) -> Reply:
     try:
         found = None if exception is None else pickle.loads(exception)
     except Exception:
         found = None
-    return Reply(rank, value, error, trace, is_interrupt, found if isinstance(found, BaseException) else None)
+    return Reply(rank, value, error, trace, is_interrupt, found if isinstance(found, BaseException) else None, calls)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import threading
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
+from meshlab.comm.agreement import Checks
 from meshlab.comm.backends.threads import ThreadWorld
 from meshlab.engines.positions import Position, Positions
 from meshlab.engines.rounds import RankDiedError, RankExit, RankInfo, Reply
@@ -28,13 +29,16 @@ class ThreadSet:
     ----------
     size : int
         The number of ranks.
+    checks : {"first", "all", "off"}, default "first"
+        The calls that are compared between ranks after a task. Each call is compared when it is matched.
     """
 
     backend = "threads"
     is_attached = False
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, checks: Checks = "first") -> None:
         self.size = size
+        self._checks: Checks = checks
         self._positions = Positions(size)
         self._world = ThreadWorld(size)
         self._threads: list[_RankThread] = []
@@ -46,7 +50,8 @@ class ThreadSet:
         """Start the threads."""
         self._world = ThreadWorld(self.size)
         self._positions = Positions(self.size)
-        self._threads = [_RankThread(Worker(self._world.backend(rank), self._positions)) for rank in range(self.size)]
+        workers = [Worker(self._world.backend(rank), self._positions, self._checks) for rank in range(self.size)]
+        self._threads = [_RankThread(worker) for worker in workers]
         for thread in self._threads:
             thread.start()
         infos = [self.submit(rank, "info", ()) for rank in range(self.size)]

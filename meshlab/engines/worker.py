@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from meshlab.comm.agreement import checksum
+from meshlab.comm.agreement import Checks, checksum
 from meshlab.comm.backend import Backend
 from meshlab.comm.communicator import Communicator
-from meshlab.engines.positions import Positions
+from meshlab.engines.call_board import CallBoard
+from meshlab.engines.positions import CallSummary, Positions
 from meshlab.engines.reaper import shared_memory_files
 from meshlab.engines.rounds import RankInfo, Reply, WorkerConfig
 from meshlab.errors import EngineError
@@ -36,19 +37,28 @@ class Worker:
         This rank's endpoint of the world communicator.
     positions : Positions
         Memory in which the rank records its calls, and which the client reads while the rank is busy.
+    checks : {"first", "all", "off"}, default "first"
+        The calls that are compared between ranks.
+    board : CallBoard, optional
+        Memory in which the ranks of this host compare their calls. By default the library compares them, if it can.
     """
 
-    def __init__(self, backend: Backend, positions: Positions) -> None:
+    def __init__(
+        self, backend: Backend, positions: Positions, checks: Checks = "first", board: CallBoard | None = None
+    ) -> None:
         self._backend = backend
         self.rank = backend.rank
-        self._positions = positions.writer(self.rank)
-        self._monitor = self._positions.monitor("world")
+        self._checks: Checks = checks
+        self._positions = positions.writer(self.rank, board)
+        self._monitor = self._positions.monitor("world", "splits")
+        self._n_splits = 0
         self._communicators: dict[str, Communicator] = {}
 
     def serve(self, method: str, arguments: tuple[Any, ...]) -> Reply:
         """Call a method and return its value, or the exception that it raised."""
         try:
-            return Reply(self.rank, getattr(self, method)(*arguments))
+            value = getattr(self, method)(*arguments)
+            return Reply(self.rank, value, calls=self._summaries() if method == "run" else {})
         except KeyboardInterrupt:
             return Reply(self.rank, error="interrupted", is_interrupt=True)
         except BaseException as error:  # includes SystemExit: a function that calls sys.exit() must not end its rank
@@ -94,9 +104,14 @@ class Worker:
             backend = self._backend.split(color, key, separate=separate)
         finally:
             self._monitor.leave(code)
+        # All ranks take part in all splits, so the number identifies this one on every rank.
+        self._n_splits += 1
         if backend is not None:
-            monitor = self._positions.monitor(group)
-            self._communicators[name] = Communicator(backend, name=group, ranks=ranks, monitor=monitor)
+            monitor = self._positions.monitor(group, f"{self._n_splits} {color}")
+            comparer = None if self._checks == "off" else monitor.comparer(ranks)
+            self._communicators[name] = Communicator(
+                backend, name=group, ranks=ranks, monitor=monitor, checks=self._checks, comparer=comparer
+            )
 
     def drop(self, names: Sequence[str]) -> None:
         """Close communicators. Every rank of the world must call it."""
@@ -139,7 +154,17 @@ class Worker:
             if name not in self._communicators:
                 raise EngineError(f"rank {self.rank} has no communicator for {name!r}", rank=self.rank)
         function, arguments = pickle.loads(task) if isinstance(task, bytes) else task
+        self._positions.start_task()
         return function(*(self._communicators[name] for name in names), *arguments)
+
+    def _summaries(self) -> dict[int, CallSummary]:
+        if self._checks == "off":
+            return {}
+        return {key: history.summary() for key, history in self._positions.histories().items()}
+
+    def recent_calls(self, key: int) -> tuple[int, list[str]]:
+        """Return the signatures of the last collectives on a communicator, and the number of calls before them."""
+        return self._positions.histories()[key].tail()
 
     def status(self) -> dict[str, Any]:
         """Return the collectives entered, the number of communicators, and the memory of the process in bytes."""
@@ -201,7 +226,8 @@ def _create_worker(config: WorkerConfig) -> Worker:
         from meshlab.comm.backends import mpi
 
         backend: Backend = mpi.world()
-        return Worker(backend, _shared_positions(config.positions_file, backend.size))
+        positions = _shared_positions(config.positions_file, backend.size)
+        return Worker(backend, positions, config.checks, _open_board(config, backend, positions))
     if config.backend == "nccl":
         from meshlab.comm.backends import nccl
 
@@ -214,13 +240,19 @@ def _create_worker(config: WorkerConfig) -> Worker:
             config.unique_id,
             should_abort=positions.should_abort,
         )
-        return Worker(backend, positions)
+        return Worker(backend, positions, config.checks, _open_board(config, backend, positions))
     raise EngineError(f"backend must be 'mpi' or 'nccl' for engines in processes, not {config.backend!r}")
 
 
 def _shared_positions(path: str | None, size: int) -> Positions:
     # On hosts other than the client's, the file does not exist, and nobody reads the positions.
     return Positions(size, path if path is not None and Path(path).exists() else None)
+
+
+def _open_board(config: WorkerConfig, backend: Backend, positions: Positions) -> CallBoard | None:
+    if config.board_file is None:
+        return None
+    return CallBoard(backend.size, config.board_file, backend.rank, positions.should_abort)
 
 
 def serve(method: str, arguments: tuple[Any, ...]) -> Reply:

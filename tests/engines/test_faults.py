@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -17,6 +19,8 @@ import pytest
 
 import meshlab as ml
 from meshlab.engines.engines import Lease
+from meshlab.engines.local import LaunchedSet
+from meshlab.engines.rounds import RankExit
 from meshlab.errors import EngineError
 from meshlab.frames.plan import Sampling
 
@@ -230,6 +234,53 @@ def test_a_rank_that_died_while_idle_is_named_at_the_next_call(mpi_set: ml.Engin
         mpi_set.run(lambda comm: comm.barrier())
     mpi_set.restart()
     assert_works(mpi_set)
+
+
+def test_a_rank_whose_process_is_removed_slowly_is_named(thread_engines: ml.Engines) -> None:
+    # A process that is not waited for stays a zombie, as one does while the kernel releases its GPU memory.
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    rank_set = LaunchedSet(1, "mpi")
+    rank_set._n_starts = 1
+    rank_set._infos = (dataclasses.replace(thread_engines.ranks[0], pid=process.pid, parent_pid=4),)
+    process.kill()
+
+    def reap() -> None:
+        time.sleep(2.0)  # longer than the shell of a process without a GPU takes
+        rank_set._exits_file.write_text("4 137\n")
+        process.communicate()
+
+    thread = threading.Thread(target=reap)
+    thread.start()
+    try:
+        assert rank_set.first_exit() == RankExit(0, "killed by signal 9")
+        thread.join()
+        rank_set._exits_file.unlink()
+        assert rank_set.first_exit() is None  # the process is gone, and nothing was written
+    finally:
+        thread.join()
+        rank_set.close()
+
+
+def test_exits_are_found_in_the_files_of_all_starts(thread_engines: ml.Engines) -> None:
+    rank_set = LaunchedSet(2, "mpi")
+    try:
+        info = thread_engines.ranks[0]
+        old = rank_set._folder / "exits-1"
+        old.write_text("50 137\n")  # a rank that was lost and replaced
+        rank_set._old_exits = {old: old.stat().st_size}
+        rank_set._n_starts = 2
+        # Rank 0 survived the first start, and rank 1 is new.
+        rank_set._infos = tuple(
+            dataclasses.replace(info, rank=rank, pid=os.getpid(), parent_pid=parent)
+            for rank, parent in enumerate((51, 60))
+        )
+        with old.open("a") as file:
+            file.write("52 143\n51 137\n")  # the shell of a rank that was replaced writes late
+        assert rank_set.first_exit() == RankExit(0, "killed by signal 9")
+        (rank_set._folder / "exits-2").write_text("60 3\n")
+        assert rank_set.first_exit() == RankExit(1, "exited with code 3")
+    finally:
+        rank_set.close()
 
 
 def test_a_rank_killed_in_a_benchmark_keeps_the_measured_rows(mpi_set: ml.Engines) -> None:

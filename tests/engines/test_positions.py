@@ -20,7 +20,7 @@ def test_the_client_reads_what_a_rank_writes_into_the_file(tmp_path: Path) -> No
     assert str(client.read()[1]) == "batch (call 1) of dp_0"
     assert client.read()[1].is_inside
     dp.leave(dp.code("batch"))
-    tp.enter_message(tp.code("recv"))
+    tp.enter_message(tp.code("recv"), 0)
     assert (str(client.read()[1]), client.read()[1].calls) == ("recv of tp_0", 2)
     after = client.read()[1].since(before[1])
     assert (after.calls, after.number, after.is_inside) == (2, 0, True)

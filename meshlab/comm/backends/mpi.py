@@ -428,7 +428,7 @@ class _MpiComparer:
         self._numbers = array("q", (0, 0))
         self._arguments = mpi.IN_PLACE, [self._numbers, mpi.INT64_T], mpi.MIN
 
-    def compare(self, calls: Sequence[Call], is_new: bool) -> None:
+    def compare(self, calls: Sequence[Call], by_all: bool) -> None:
         """Raise on all ranks unless all ranks issue the same calls. An empty sequence stands for a split."""
         if self._comm is None:
             self._comm = self._parent.Dup()

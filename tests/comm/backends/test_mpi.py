@@ -53,8 +53,14 @@ def engines_keep_working_afterwards(mpi_engines: ml.Engines) -> Any:
         ),
     ],
 )
-def test_mismatched_calls_raise_on_every_rank(mpi_engines: ml.Engines, function: Any, message: str) -> None:
-    errors = mpi_engines.run(function, check=False)["error"]
+@pytest.mark.parametrize("compares_itself", [False, True], ids=["engines compare", "mpi compares"])
+def test_mismatched_calls_raise_on_every_rank(
+    mpi_engines: ml.Engines, function: Any, message: str, compares_itself: bool
+) -> None:
+    def run(comm: Any) -> None:  # on several hosts, the ranks share no memory, and MPI compares the calls
+        function(Communicator(MpiBackend(comm.backend.comm.Dup())) if compares_itself else comm)
+
+    errors = mpi_engines.run(run, check=False)["error"]
     assert errors.str.contains("ranks disagree: rank 0 of the group").all(), errors.tolist()
     assert errors.str.contains(message).all(), errors.tolist()
 
@@ -118,7 +124,7 @@ class Counting:
     def __init__(self) -> None:
         self.n = 0
 
-    def compare(self, calls: Any, is_new: bool) -> None:
+    def compare(self, calls: Any, by_all: bool) -> None:
         self.n += 1
 
 
