@@ -261,9 +261,10 @@ class LaunchedSet(ProcessSet):
         # ipyparallel may report the death before the shell has written its line: the shell only continues when the
         # kernel has torn the process down. With a GPU that takes up to a second, or more if much memory is mapped, and
         # the process is a zombie for so long.
-        begin = time.monotonic()
+        now = time.monotonic()
+        deadline, last = now + 1.5, now + _TEARDOWN_S
         ranks = {info.parent_pid: info.rank for info in self._infos}
-        while (waited := time.monotonic() - begin) < 1.5 or (waited < _TEARDOWN_S and self._is_dying()):
+        while now < deadline:
             # A rank that survived an earlier start still writes to the file of that start, which may not exist before.
             for start in range(self._n_starts, 0, -1):
                 path = self._folder / f"exits-{start}"
@@ -275,6 +276,9 @@ class LaunchedSet(ProcessSet):
                             how = f"killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
                             return RankExit(ranks.get(shell), how)
             time.sleep(0.01)
+            now = time.monotonic()
+            if now < last and self._is_dying():
+                deadline = now + 1.5
         return None
 
     def _is_dying(self) -> bool:
