@@ -133,6 +133,7 @@ class Agreement:
         self.compares_all = checks == "all"
         self.compares_repeated = blocks or self.compares_all
         self.compare = comparer.compare
+        self._comparer = comparer
         self._kinds: set[int] = set()
 
     def check(self, calls: Sequence[Call], checksum: int) -> bool:
@@ -140,7 +141,10 @@ class Agreement:
         # As long as the ranks agree, they have compared the same kinds. So if one of them compares a kind for the first
         # time, all do. Counts per rank and splits are not part of a kind, and always compared.
         is_new = checksum not in self._kinds
-        if is_new or self.compares_repeated or not calls or any(call.collective.counted for call in calls):
+        counted = [call for call in calls if call.collective.counted]
+        if is_new or self.compares_repeated or not calls or counted:
             self.compare(calls, is_new or self.compares_all or not calls)
+            if counted:
+                self._comparer.compare_counts(counted)
             self._kinds.add(checksum)
         return not self.compares_all

@@ -199,6 +199,9 @@ class Comparer(Protocol):
         `by_all` is True if every rank that issues these calls compares them too, and does not know them already.
         """
 
+    def compare_counts(self, calls: Sequence[Call]) -> None:
+        """Raise on all ranks unless each rank expects the counts that the others send. All calls have counts."""
+
 
 class Backend(Protocol):
     """One rank's endpoint of a communicator in a library."""

@@ -17,14 +17,16 @@ from meshlab.errors import CommunicatorError
 
 __all__ = ["BoardComparer", "CallBoard"]
 
-# The memory has the keys of the areas, the areas, and one text per rank. An area belongs to a communicator and has two
-# words per member: its current call, as a number in the upper and a checksum in the lower bits, and the number of the
-# last call that it compared.
+# The memory has the keys of the areas, the areas, and one text per rank. An area belongs to a communicator and has
+# three words per member: its current call, as a number in the upper and a checksum in the lower bits; the number of the
+# last call that all ranks had to compare, and that it has compared; and the number of the last call whose texts it has
+# read.
 _AREAS = 1024
 _TEXT_BYTES = 4096
 _MOST_WITH_COUNTS = 128  # ranks of a group whose counts fit into a text
 _LEFT = 1 << 62  # a member that has left has passed all calls
 
+_SPINS = 40  # polls without a pause, because ranks in a loop arrive within some µs
 _SPIN_S = 0.001  # time to poll without sleeping, for ranks that arrive together
 _PAUSE_S = 0.0002
 _GRACE_S = 0.05  # time to wait for the calls of further ranks after a mismatch, to report the first one
@@ -70,7 +72,7 @@ class CallBoard:
         self.should_abort = should_abort or (lambda: False)
         self._size = size
         self._file = os.open(path, os.O_RDWR)
-        weakref.finalize(self, os.close, self._file)
+        self._close = weakref.finalize(self, os.close, self._file)
         memory = memoryview(mmap.mmap(self._file, _n_bytes(size)))
         self._keys = memory[: 8 * _AREAS].cast("q")
         self._areas = memory[8 * _AREAS : -_TEXT_BYTES * size].cast("q")
@@ -110,18 +112,18 @@ class CallBoard:
                     "them, or start the engines with checks='off'"
                 ) from None
             self._keys[number] = key
-        first = 2 * self._size * number
-        n = len(ranks)
-        return BoardComparer(
-            self, number, ranks, self._areas[first : first + n], self._areas[first + n : first + 2 * n]
-        )
+        n, first = len(ranks), 3 * self._size * number
+        return BoardComparer(self, number, ranks, self._areas[first : first + 3 * n])
 
-    def leave(self, number: int, area: memoryview, done: memoryview, index: int) -> None:
+    def leave(self, number: int, words: memoryview, index: int) -> None:
         """Leave an area. The last member frees it."""
+        if not self._close.alive:  # the garbage collector finalises a board and its communicators in any order
+            words[index] = _LEFT
+            return
         with self._locked():
-            area[index] = _LEFT
-            if set(area.tolist()) == {_LEFT}:
-                area[:] = done[:] = memoryview(bytes(area.nbytes)).cast("q")
+            words[index] = _LEFT
+            if set(words[: len(words) // 3].tolist()) == {_LEFT}:
+                words[:] = memoryview(bytes(words.nbytes)).cast("q")
                 self._keys[number] = 0
 
     def write_text(self, text: str) -> None:
@@ -142,37 +144,40 @@ class BoardComparer:
     The monitor of the communicator posts each call in `area` before the call is compared.
     """
 
-    def __init__(self, board: CallBoard, number: int, ranks: Sequence[int], area: memoryview, done: memoryview) -> None:
-        self.area = area
+    def __init__(self, board: CallBoard, number: int, ranks: Sequence[int], words: memoryview) -> None:
+        n = len(ranks)
+        self.area = words[:n]
         self.index = list(ranks).index(board.rank)
         self._board = board
         self._number = number
         self._ranks = tuple(ranks)
-        self._done = done
-        self._size = len(ranks)
+        self._words, self._done, self._read = words, words[n : 2 * n], words[2 * n :]
+        self._size = n
 
     def compare(self, calls: Sequence[Call], by_all: bool) -> None:
         """Wait until all ranks have posted a call with the same number, and raise unless all are the same."""
-        word = self.area[self.index]
-        if self.area.tolist().count(word) != self._size:
-            self._wait(word, calls, by_all)
-        counted = [call for call in calls if call.collective.counted]
-        if counted and self._size <= _MOST_WITH_COUNTS:
-            self._compare_counts(counted, word >> CHECKSUM_BITS)
+        area, size = self.area, self._size
+        word = area[self.index]
+        first = word >> CHECKSUM_BITS << CHECKSUM_BITS
+        for _ in range(_SPINS):
+            others = area.tolist()
+            if others.count(word) == size or (min(others) >= first and not self._wrong(others, word, by_all)):
+                break
         else:
+            self._wait(word, first, calls, by_all)
+        if by_all:
             self._done[self.index] = word >> CHECKSUM_BITS
 
-    def _wait(self, word: int, calls: Sequence[Call], by_all: bool) -> None:
-        area, first = self.area, word >> CHECKSUM_BITS << CHECKSUM_BITS
+    def _wait(self, word: int, first: int, calls: Sequence[Call], by_all: bool) -> None:
         for _ in self._polls():
-            others = area.tolist()
-            # A rank with a higher number has passed this call.
-            if min(others) >= first and (others.count(word) == self._size or not self._wrong(others, word, by_all)):
+            others = self.area.tolist()
+            wrong = self._wrong(others, word, by_all)
+            if not wrong and min(others) >= first:  # a rank with a higher number has passed this call
                 return
-            if self._wrong(others, word, by_all):
+            if wrong:
                 # Stores of other ranks may arrive in any order, so look again before raising.
                 time.sleep(_PAUSE_S)
-                if self._wrong(area.tolist(), word, by_all):
+                if self._wrong(self.area.tolist(), word, by_all):
                     self._board.write_text(signature(calls))
                     raise self._mismatch(word)
 
@@ -217,8 +222,11 @@ class BoardComparer:
             text = posted if text_checksum(posted) == checksum else ""
         return text or "something else"
 
-    def _compare_counts(self, calls: Sequence[Call], number: int) -> None:
+    def compare_counts(self, calls: Sequence[Call]) -> None:
         """Compare the counts that the ranks send to and receive from each other."""
+        if self._size > _MOST_WITH_COUNTS:
+            return
+        number = self.area[self.index] >> CHECKSUM_BITS
         header = f"{self._number} {number}:"
         own = ";".join("|".join(_numbers(counts) for counts in (call.send_counts, call.recv_counts)) for call in calls)
         self._board.write_text(header + own)
@@ -230,9 +238,9 @@ class BoardComparer:
             if len(texts) == self._size:
                 break
         # No rank replaces its text before all have read it.
-        self._done[self.index] = number
+        self._read[self.index] = number
         for _ in self._polls():
-            if min(self._done.tolist()) >= number:
+            if min(self._read.tolist()) >= number:
                 break
         for position in range(len(calls)):
             counts = [
@@ -265,7 +273,7 @@ class BoardComparer:
 
     def leave(self) -> None:
         """Leave the group when the communicator is gone."""
-        self._board.leave(self._number, self.area, self._done, self.index)
+        self._board.leave(self._number, self._words, self.index)
 
 
 def _numbers(counts: Sequence[int] | None) -> str:
@@ -273,4 +281,4 @@ def _numbers(counts: Sequence[int] | None) -> str:
 
 
 def _n_bytes(size: int) -> int:
-    return 8 * _AREAS * (1 + 2 * size) + _TEXT_BYTES * size
+    return 8 * _AREAS * (1 + 3 * size) + _TEXT_BYTES * size

@@ -57,8 +57,8 @@ class Unchecked:
 
 class Rank:
     def __init__(self, folder: Path, rank: int, size: int, checks: Any, should_abort: Any = None) -> None:
-        positions = Positions(size)
-        self.writer: PositionWriter = positions.writer(rank, CallBoard(size, folder / "board", rank, should_abort))
+        board = CallBoard(size, folder / "board", rank, should_abort)
+        self.writer: PositionWriter = Positions(size).writer(rank, board)
         self.backend = Unchecked(rank, size)
         monitor = self.writer.monitor("tp_0", "1 0")
         comparer = monitor.comparer(range(size))
@@ -77,9 +77,11 @@ class Rank:
 def run_ranks(
     folder: Path, function: Callable[[Communicator], object], size: int = 2, checks: Any = "first"
 ) -> list[Rank]:
-    """Run a function on ranks in threads, each with its own backend."""
+    """Run a function on ranks in threads, each with its own backend. An error releases ranks that wait."""
+    (folder / "board").unlink(missing_ok=True)
     CallBoard.create_file(folder / "board", size)
-    ranks = [Rank(folder, rank, size, checks) for rank in range(size)]
+    ranks: list[Rank] = []
+    ranks += [Rank(folder, rank, size, checks, lambda: any(rank.error for rank in ranks)) for rank in range(size)]
     threads = [threading.Thread(target=rank.run, args=(function,), daemon=True) for rank in ranks]
     for thread in threads:
         thread.start()

@@ -442,11 +442,13 @@ class _MpiComparer:
             texts = self._comm.allgather(signature(calls))
             rank, other = next((rank, other) for rank, other in enumerate(texts) if other != texts[0])
             raise mismatch_error(0, texts[0], rank, other)
-        for call in calls:
-            if call.collective.counted:
-                self._check_counts(call.send_counts or (), call.recv_counts or ())
 
-    def _check_counts(self, send_counts: tuple[int, ...], recv_counts: tuple[int, ...]) -> None:
+    def compare_counts(self, calls: Sequence[Call]) -> None:
+        """Raise on all ranks unless each rank expects the counts that the others send."""
+        for call in calls:
+            self._compare_counts(call.send_counts or (), call.recv_counts or ())
+
+    def _compare_counts(self, send_counts: tuple[int, ...], recv_counts: tuple[int, ...]) -> None:
         pairs = zip(self._comm.alltoall(list(send_counts)), recv_counts, strict=True)
         wrong = [(rank, sent, expected) for rank, (sent, expected) in enumerate(pairs) if sent != expected]
         # A mismatch between any two ranks must raise on all ranks, or the others would start the call.
