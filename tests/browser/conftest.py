@@ -53,12 +53,11 @@ def expected_faults() -> list[str]:
     return []
 
 
-@pytest.fixture
-def page(chromium: Any, expected_faults: list[str]) -> Iterator[Any]:
-    """A page of 1,000 px that must not fail, and must not ask any other host for anything."""
-    context = chromium.new_context(viewport={"width": 1000, "height": 900})
+@pytest.fixture(scope="session")
+def tab(chromium: Any) -> Iterator[tuple[Any, list[str]]]:
+    """The one page of all tests, because a new one costs as much as a short test, and the faults that it reports."""
+    context = chromium.new_context()
     page = context.new_page()
-    page.set_default_timeout(60_000)
     faults: list[str] = []
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
@@ -76,8 +75,20 @@ def page(chromium: Any, expected_faults: list[str]) -> Iterator[Any]:
             route.abort()
 
     context.route(NOT_LOCAL, answer)
-    yield page
+    yield page, faults
     context.close()
+
+
+@pytest.fixture
+def page(tab: tuple[Any, list[str]], expected_faults: list[str]) -> Iterator[Any]:
+    """A page of 1,000 px that must not fail, and must not ask any other host for anything."""
+    page, faults = tab
+    page.set_viewport_size({"width": 1000, "height": 900})
+    page.set_default_timeout(60_000)
+    page.mouse.move(0, 0)
+    faults.clear()
+    yield page
+    page.goto("about:blank")
     unexpected = [fault for fault in faults if not any(part in fault for part in expected_faults)]
     assert not unexpected, unexpected
 

@@ -193,8 +193,10 @@ def test_the_canvas_follows_the_width_and_the_density_of_the_page(page, bare):
     assert narrow[1] < wide[1]
     assert narrow[2] < wide[2]
     denser = {"width": 500, "height": 790, "deviceScaleFactor": 2, "mobile": False}
-    page.context.new_cdp_session(page).send("Emulation.setDeviceMetricsOverride", denser)
+    session = page.context.new_cdp_session(page)
+    session.send("Emulation.setDeviceMetricsOverride", denser)
     page.wait_for_function("([before]) => document.querySelector('canvas').width === 2 * before", arg=narrow)
+    session.detach()  # the other tests have this page too, in its normal density
 
 
 def test_a_hidden_grid_paints_itself_when_it_is_shown(page, bare):
