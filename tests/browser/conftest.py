@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import meshlab.widgets
+from tests.browser.lab import Lab, lab_server
 from tests.browser.pages import ORIGIN, Bare
 
 HERE = Path(__file__).parent
@@ -91,6 +92,13 @@ def page(tab: tuple[Any, list[str]], expected_faults: list[str]) -> Iterator[Any
     page.goto("about:blank")
     unexpected = [fault for fault in faults if not any(part in fault for part in expected_faults)]
     assert not unexpected, unexpected
+
+
+@pytest.fixture(scope="session")
+def lab(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """A JupyterLab for the tests of all files. Each test has its own notebook and kernel."""
+    with lab_server(tmp_path_factory.mktemp("lab")) as server:
+        yield server
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -145,12 +145,15 @@ class Lab:
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         self._save(name, notebook)
 
-    def copy_notebook(self, path: Path) -> None:
-        """Copy a notebook without its outputs, which would speak of widgets that are gone."""
+    def copy_notebook(self, path: Path, changes: Mapping[str, str] | None = None) -> None:
+        """Copy a notebook without its outputs, which would speak of widgets that are gone, and with other code."""
         notebook = nbformat.read(path, as_version=4)
         for cell in notebook.cells:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
+        for old, new in (changes or {}).items():
+            (cell,) = [cell for cell in notebook.cells if old in cell.source]
+            cell.source = cell.source.replace(old, new)
         notebook.metadata.pop("widgets", None)
         self._save(path.name, notebook)
 

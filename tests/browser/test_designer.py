@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.browser.lab import Lab, Notebook, lab_server
+from tests.browser.lab import Lab, Notebook
 from tests.browser.pages import overlapping_texts, scrolls_sideways
 
 ROOT = ".meshlab-designer"
@@ -19,12 +17,6 @@ WATCH = """() => {
   new MutationObserver(() => requestAnimationFrame(() => times.push(performance.now() - start)))
     .observe(document.querySelector(".meshlab-grid .ml-caption"), { childList: true });
 }"""
-
-
-@pytest.fixture(scope="module")
-def lab(chromium, tmp_path_factory) -> Iterator[Lab]:
-    with lab_server(tmp_path_factory.mktemp("lab")) as server:
-        yield server
 
 
 def show(lab: Lab, page, name: str, arguments: str, *, theme: str = "Light") -> Notebook:
