@@ -18,7 +18,7 @@ MakeResults = Callable[..., pd.DataFrame]
 # The workers of pytest-xdist get whole files. All files that start MPI ranks go to one worker, and all that start a
 # browser to another, because each worker would start its own.
 SHARED_WORKER = {
-    "ranks": ("benchmark/", "comm/", "engines/", "test_cli", "test_readme"),
+    "ranks": ("analysis/test_concurrency", "benchmark/", "comm/", "engines/", "test_cli", "test_readme"),
     "browser": ("browser/", "notebooks/"),
 }
 
@@ -38,9 +38,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def mpi_engines() -> Iterator[ml.Engines]:
+def mpi_set() -> Iterator[ml.Engines]:
     with ml.launch(4, backend="mpi") as engines:
         yield engines
+
+
+@pytest.fixture
+def mpi_engines(mpi_set: ml.Engines) -> ml.Engines:
+    """The only set of MPI ranks, which starts again if a test has broken it."""
+    if mpi_set.state != "ready":
+        mpi_set.restart()
+    return mpi_set
 
 
 @pytest.fixture

@@ -501,10 +501,18 @@ def test_the_second_ctrl_c_ends_the_ranks_and_keeps_the_rows(tmp_path: Path, mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after_s", [0.3, 0.7, 1.6, 2.5])
+@pytest.mark.parametrize(
+    "after_s",
+    [
+        0.3,  # while the controller starts
+        pytest.param(0.7, marks=pytest.mark.long),
+        1.6,  # while the engines start
+        pytest.param(2.5, marks=pytest.mark.long),
+    ],
+)
 def test_ctrl_c_while_engines_start_prints_one_line_and_cleans_up(tmp_path: Path, after_s: float) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "meshlab", "bench", "--mesh", "dp=2, tp=2", "--sizes", "1K:64M", "--out", "run"],
+        [sys.executable, "-m", "meshlab", "bench", "--mesh", "tp=2", "--sizes", "1K:64M", "--out", "run"],
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,

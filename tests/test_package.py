@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import collections
 import contextlib
+import functools
 import importlib
 import inspect
 import json
@@ -103,7 +104,13 @@ def file_named(module: str) -> str | None:
     return file_of(path) if module.startswith("meshlab.") and path.is_file() else None
 
 
-def imports_of(path: Path) -> Iterator[tuple[str, str, str]]:
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def imports_of(path: Path) -> tuple[tuple[str, str, str], ...]:
     """All imports of a file but those for type checkers only: the enclosing function, the module and the name."""
 
     def walk(node: ast.AST, owner: str) -> Iterator[tuple[str, str, str]]:
@@ -122,7 +129,7 @@ def imports_of(path: Path) -> Iterator[tuple[str, str, str]]:
             else:
                 yield from walk(child, owner)
 
-    yield from walk(ast.parse(path.read_text()), "")
+    return tuple(walk(tree_of(path), ""))
 
 
 def edges() -> list[tuple[str, str, str]]:
@@ -217,7 +224,7 @@ def test_no_module_name_is_used_more_than_twice() -> None:
 def test_classes_of_one_name_are_one_thing() -> None:
     classes = collections.defaultdict(list)
     for path in FILES:
-        for node in ast.parse(path.read_text()).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 classes[node.name].append(file_of(path))
     assert {name: files for name, files in classes.items() if len(files) > 1} == {}
@@ -235,7 +242,7 @@ def test_what_runs_on_the_ranks_is_light(module: str) -> None:
 def test_only_the_command_line_prints(path: Path) -> None:
     if file_of(path).startswith("cli/"):
         return
-    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    calls = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)]
     assert not [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "print"]
 
 
@@ -277,7 +284,7 @@ def test_libraries_are_imported_only_where_they_belong(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=file_of)
 def test_pyplot_is_imported_only_where_no_axes_were_given(path: Path) -> None:
-    tree = ast.parse(path.read_text())
+    tree = tree_of(path)
     branches = [
         node
         for node in ast.walk(tree)

@@ -331,6 +331,7 @@ def test_attached_engines_work_and_keep_running(mpi_engines: ml.Engines) -> None
     assert mpi_engines.run(lambda comm: comm.rank)["value"].tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.long  # the comparison of environments tests it too
 def test_the_environment_reaches_the_engines(tmp_path: Any) -> None:
     def read(comm: Any) -> Any:
         import os

@@ -86,7 +86,26 @@ def run(engines: ml.Engines, *arguments: Any) -> None:
     assert [wrong for value in frame["value"] for wrong in value] == []
 
 
-@pytest.mark.parametrize("nodes", [[0, 0, 1, 1], [0, 1, 0, 1], [5, 5, 5, 2], ["a", "b", "c", "d"], [0] * 4])
+NODES = {
+    "two and two": [0, 0, 1, 1],
+    "alternating": [0, 1, 0, 1],
+    "three and one": [5, 5, 5, 2],
+    "one each": ["a", "b", "c", "d"],
+    "one node": [0] * 4,
+}
+QUICK_ON_MPI = ("two and two", "three and one")  # nodes of one size, and of different sizes
+
+
+@pytest.mark.parametrize(
+    ("engines", "nodes"),
+    [
+        pytest.param(backend, nodes, id=f"{name} on {backend}", marks=[pytest.mark.long] if is_long else [])
+        for backend in ("threads", "mpi")
+        for name, nodes in NODES.items()
+        for is_long in [backend == "mpi" and name not in QUICK_ON_MPI]
+    ],
+    indirect=["engines"],
+)
 def test_hierarchical_calls_agree_with_flat_ones(engines: ml.Engines, nodes: list[Any]) -> None:
     run(engines, nodes, [0, 1, 7, 64], ["float32", "int32"], OPS_TO_TRY)
 
