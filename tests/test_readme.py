@@ -136,4 +136,6 @@ def test_the_comparison_with_nccl_tests_has_the_measured_numbers() -> None:
 
 
 if __name__ == "__main__":
+    import tests.quick_sampling  # noqa: F401
+
     print(json.dumps(execute()))

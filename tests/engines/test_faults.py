@@ -25,7 +25,7 @@ from meshlab.frames.plan import Sampling
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 
-# MPI ranks cannot be reused after a fault, so each of these tests starts a new set. One of two similar faults is enough.
+# MPI ranks cannot be reused after a fault, so a test of a fault starts a new set. One of two similar faults is enough.
 LONG_ON_MPI = pytest.param("mpi", marks=pytest.mark.long)
 
 
