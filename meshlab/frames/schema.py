@@ -335,14 +335,17 @@ def conform(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
     unknown = [str(name) for name in frame.columns if name not in names]
     if unknown:
         raise BenchError(f"unknown columns {', '.join(unknown)}; choose from {', '.join(names)}")
+    dtypes = [column.dtype for column in columns]
+    if list(frame.columns) == names and [str(dtype) for dtype in frame.dtypes] == dtypes:
+        return frame.copy()
+    # Most frames lack many columns. One without values is the same for all of its dtype.
+    missing = {dtype: _cast(pd.Series(pd.NA, index=frame.index, dtype="object"), dtype) for dtype in set(dtypes)}
     data = {}
-    for column in columns:
-        absent = pd.Series([pd.NA] * len(frame), index=frame.index)
-        values: Any = frame.get(column.name, absent)
+    for name, dtype in zip(names, dtypes, strict=True):
         try:
-            data[column.name] = _cast(values, column.dtype)
+            data[name] = _cast(frame[name], dtype) if name in frame else missing[dtype]
         except (TypeError, ValueError) as error:
-            raise BenchError(f"column {column.name} must be {column.dtype}: {error}") from error
+            raise BenchError(f"column {name} must be {dtype}: {error}") from error
     new = pd.DataFrame(data, index=frame.index)
     new.attrs = dict(frame.attrs)
     return new

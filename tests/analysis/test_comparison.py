@@ -342,7 +342,8 @@ def test_rows_of_the_example_have_unique_names():
     from meshlab.analysis.comparison import distinguishing_columns, row_name
 
     frame = compare(ml.example(), ml.example()).frame()
-    assert len({row_name(row, distinguishing_columns(frame)) for _, row in frame.iterrows()}) == len(frame) == 168
+    columns = distinguishing_columns(frame)
+    assert len({row_name(row, columns) for _, row in frame.iterrows()}) == len(frame) == 168
 
 
 def test_regressions_respect_their_threshold():
