@@ -141,6 +141,7 @@ def _difference(lines: Sequence[Line], *, is_one_launch: bool) -> list[str]:
             continue
         what = f"{fast_line.keys['collective']} at {_size(size)}"
         rates = f"{format_bandwidth(fast)} and {format_bandwidth(slow)} busbw"
+        # The axes differ clearly if the lower bound of the faster one is above the upper bound of the slower one.
         low, high = fast_line.low[fast_line.size == size][0], slow_line.high[slow_line.size == size][0]
         if low > high:
             ratio = fast / slow
@@ -148,6 +149,7 @@ def _difference(lines: Sequence[Line], *, is_one_launch: bool) -> list[str]:
             found.append((size, ratio, text))
         elif low <= high:  # neither, if an interval is missing
             found.append((size, 0.0, f"{what} does not clearly differ between {fast_axis} and {slow_axis}: {rates}."))
+    # The largest size, where bandwidth matters most. There, a clear difference comes first: its ratio is above 0.
     return [max(found)[2]] if found else []
 
 
@@ -384,7 +386,7 @@ def tables(results: pd.DataFrame, samples: pd.DataFrame | None = None) -> tuple[
     rows = results[~is_pair(results)]
     lines = lines_of(rows, "busbw_gbs")
     axes = list(dict.fromkeys(_axis(line) for line in lines))
-    lines.sort(key=lambda line: axes.index(_axis(line)))
+    lines.sort(key=lambda line: axes.index(_axis(line)))  # stable: the lines of an axis keep their order
     found += [_line_table(line, rows.iloc[line.rows]) for line in lines[:MOST_TABLES]]
     return found, max(0, len(lines) - MOST_TABLES)
 
@@ -419,7 +421,7 @@ def _interval(low: float, high: float) -> str:
     if _missing(low) or _missing(high):
         return "–"
     first, last = format_time_us(low), format_time_us(high)
-    number, _, unit = first.rpartition(THIN)
+    number, _, unit = first.rpartition(THIN)  # the bounds may have different units, such as µs and ms
     return f"{number if last.endswith(unit) else first} – {last}"
 
 

@@ -201,6 +201,7 @@ class Report:
             return write_file(path, self.html())
         if not pictures:
             return write_file(path, self.markdown())
+        # The figures first, so that the document never links to files that do not exist.
         drawn = self._draw()
         drawn.save(path.parent, path.stem)
         return write_file(path, self._markdown(drawn, path.stem))
@@ -319,6 +320,7 @@ def page(content: dict[str, Any], results: pd.DataFrame, pictures: Pictures) -> 
 def _template() -> jinja2.Template:
     import jinja2
 
+    # StrictUndefined: a name that is misspelled in the template raises, instead of leaving a gap in the page.
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -86,7 +86,7 @@ class Curve(anywidget.AnyWidget):
     _palette = traitlets.List(traitlets.Unicode(), list(PALETTE)).tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # reentrant, because `append` holds it while it calls `update_series`
         self._series: dict[str, Line] = {}
         self._previous: dict[str, Line] = {}
         super().__init__(**traits)

@@ -144,10 +144,12 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
                 changed[key] = self._rows.setdefault(key, [])
                 changed[key].append(row)
             if changed:
+                # All rows of the changed lines, because a line shows the slowest group, which a new row may change.
                 results = results_frame([row for known in changed.values() for row in known], fixed={}, attrs={})
                 self.curve.update_series({line.name: line for line in _lines(results, self._names)})
 
     def _finish(self) -> None:
+        # A run that ends while the constructor runs is noticed twice: by the run's thread and by the constructor.
         with self._lock:
             if self._is_finishing:
                 return
@@ -157,6 +159,8 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
             self._draw()
             self._remember()
         finally:
+            # Also after an error in a chart, because the notebook needs its static figure. The functions run without
+            # the lock, which one that calls `when_over` would wait for.
             with self._lock:
                 self._is_over.set()
                 acts, self._when_over = self._when_over, []
@@ -170,6 +174,7 @@ class LiveView(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         results = self.run.results
         lines = {tuple(line.keys.values()): line for line in _lines(results, self._names)}
         with _last_lock:
+            # A dict keeps the position of a key that is set again. Removed first, it becomes the newest.
             _last.pop(_place(self.run), None)
             _last[_place(self.run)] = lines, results
             while len(_last) > _MOST_REMEMBERED:
@@ -211,6 +216,7 @@ def show(run: Run) -> None:
     view = LiveView(run)
     bundle = view._repr_mimebundle_()
     data = bundle[0] if isinstance(bundle, tuple) else bundle
+    # Front ends show the HTML if they cannot draw the widget, such as after the kernel has died during the run.
     handle = display({**data, **static_bundle(run)}, raw=True, display_id=True)
     view.when_over(lambda: _leave_figure(view, handle))
 
