@@ -136,6 +136,7 @@ def test_the_comparison_with_nccl_tests_has_the_measured_numbers() -> None:
 
 
 if __name__ == "__main__":
-    import tests.quick_sampling  # noqa: F401
+    from tests.quick_sampling import shorten_steps
 
+    shorten_steps()
     print(json.dumps(execute()))
