@@ -42,10 +42,11 @@ def launch(
     checks : {"first", "all", "off"}, default "first"
         The calls that are compared between ranks, because libraries do not notice that ranks issue different calls:
         NCCL returns wrong results, and MPI may hang. ``"first"`` compares a prepared call when it runs for the first
-        time, and each kind of call on GPUs (collective, count, dtype, op and root) when it is issued for the first
+        time, and on GPUs each kind of call (collective, count, dtype, op and root) when it is issued for the first
         time. When a function returns, all its calls are compared, and `Engines.run` raises if they differ. ``"all"``
         compares every call before it starts, except repetitions in `PreparedCall.measure` and in graphs. ``"off"``
-        compares nothing. Threads always compare every call.
+        compares nothing. Threads always compare every call. The counts of messages between two ranks are compared by
+        MPI and threads, but not on GPUs.
     deadline_s : float, default 30
         Maximum duration of a call, in seconds, before its ranks are considered stuck.
     timeout_s : float, default 60

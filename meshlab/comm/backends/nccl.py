@@ -2,6 +2,8 @@
 
 A process uses one GPU and one communication stream. Calls use nccl4py's low-level binding with pointers, counts and
 handles that are resolved once: an eager call takes 11 µs instead of 35 µs with the high-level binding (8 bytes, H200).
+An eager call runs in the user's current stream. Prepared calls that are enqueued or timed run in the communication
+stream, and so do captured ones.
 """
 
 from __future__ import annotations
