@@ -153,13 +153,13 @@ def seconds_per_step(
         for part in step.parts:
             pace = (paces or {}).get(part.axis, _ASSUMED)
             barrier_us = pace.barrier_us(rates)
-            call_us = known.time_us(part)
+            single_us = call_us = known.time_us(part)
             if math.isnan(call_us):
-                call_us = pace.call_us(part, rates)
-            sampling_s = _sampling_s(call_us, part.mode, plan.sampling, barrier_us, pace.spread(part))
+                single_us, call_us = pace.call_us(part, rates)
+            batch_s = _batch_s(single_us, call_us, part.mode, plan.sampling, barrier_us)
+            sampling_s = _sampling_s(batch_s, part.mode, plan.sampling, pace.spread(part))
             if part.size_bytes is None:  # a function may turn out to be slow
                 sampling_s[1] = max(sampling_s[1], SLOW_STEP_S)
-            batch_s = _batch_s(call_us, part.mode, plan.sampling, barrier_us)
             row += times * (sampling_s + blocks * pace.round_s + (blocks - 1) * _BATCHES_PER_BLOCK * batch_s)
             row += times * pace.setup_s(part, rates, check=plan.check)
     return seconds
@@ -180,13 +180,14 @@ class Pace:
     round_s: float
     probed: Sequence[tuple[Step, Probe]] = ()
 
-    def call_us(self, step: Step, rates: Rates) -> float:
-        """Return the time of one call, in µs."""
+    def call_us(self, step: Step, rates: Rates) -> tuple[float, float]:
+        """Return the time of a single call, and that of a call among others, in µs."""
         if not self.probed or step.size_bytes is None:
-            return _model_us(step, rates)
+            return _model_us(step, rates), _model_us(step, rates)
         # Another collective moves as many bytes as this one does at a different size.
-        moved = [_moved_bytes(one) for one, _ in self.probed]
-        return _interpolate(_moved_bytes(step), moved, [probe.call_us for _, probe in self.probed])
+        moved, size = [_moved_bytes(one) for one, _ in self.probed], _moved_bytes(step)
+        single = _interpolate(size, moved, [probe.single_us for _, probe in self.probed])
+        return single, _interpolate(size, moved, [probe.call_us for _, probe in self.probed])
 
     def barrier_us(self, rates: Rates) -> float:
         """Return the time of the barrier before each batch, in µs: about two small calls."""
@@ -249,11 +250,8 @@ def _model_us(step: Step, rates: Rates) -> float:
     )
 
 
-def _sampling_s(
-    call_us: float, mode: str, sampling: Sampling, barrier_us: float, spread: float
-) -> npt.NDArray[np.float64]:
+def _sampling_s(batch_s: float, mode: str, sampling: Sampling, spread: float) -> npt.NDArray[np.float64]:
     """Return the expected and the maximum duration of the sampling of one step, in seconds. See `take_batches`."""
-    batch_s = _batch_s(call_us, mode, sampling, barrier_us)
     fewest_s = FEWEST_FOR_INTERVAL * batch_s
     n_precise = (_HALF_WIDTH * spread / sampling.precision) ** 2
     # The ranks check the time after every chunk of half of min_batches, so a step may exceed max_s by one chunk.
@@ -266,9 +264,9 @@ def _sampling_s(
     return sampling.warmup_batches * batch_s + np.array([expected, max(expected, maximum)])
 
 
-def _batch_s(call_us: float, mode: str, sampling: Sampling, barrier_us: float) -> float:
+def _batch_s(single_us: float, call_us: float, mode: str, sampling: Sampling, barrier_us: float) -> float:
     """Return the duration of a batch, in seconds."""
-    calls = 1.0 if mode == "isolated" else min(max(1.0, sampling.batch_us / call_us), sampling.max_calls)
+    calls = 1.0 if mode == "isolated" else min(max(1.0, sampling.batch_us / single_us), sampling.max_calls)
     return (calls * call_us + barrier_us) / 1e6
 
 

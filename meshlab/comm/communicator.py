@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from meshlab.comm.agreement import CHECKS, Agreement, Checks, checksum
 from meshlab.comm.backend import Backend, Call, CallConfig, Capabilities, Comparer, Mode, Prepared, Timings
@@ -337,6 +338,41 @@ class Communicator(CollectiveMethods):
         """The global rank."""
         return self.ranks[self.rank]
 
+    def to_host(self, array: Any) -> npt.NDArray[Any]:
+        """Copy an array to host memory, after all earlier calls.
+
+        The same as ``array.get()`` of CuPy, but if another rank dies, the wait for its call ends with an error. In
+        ``get()`` a rank would wait until it is replaced.
+
+        Parameters
+        ----------
+        array : numpy.ndarray or cupy.ndarray
+            The array. An array in host memory is returned as it is.
+
+        Returns
+        -------
+        numpy.ndarray
+            The elements.
+
+        Raises
+        ------
+        CommunicatorError
+            If the communicator was aborted.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> def total(comm):
+        ...     return int(comm.to_host(comm.all_reduce(comm.xp.ones(3)))[0])
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     engines.run(total)["value"].tolist()
+        [2, 2]
+        """
+        wait_idle = getattr(self.backend, "wait_idle", None)
+        if wait_idle is not None:
+            wait_idle()
+        return np.asarray(array.get() if hasattr(array, "get") else array)
+
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
         """Return an uninitialised array in the memory that the library transfers fastest.
 
@@ -609,7 +645,7 @@ class Communicator(CollectiveMethods):
         with self.backend.local():
             send = self.xp.asarray(numbers, dtype=np.int64)
             got = self._call(CATALOG[collective], send, None, **arguments)
-            return [int(number) for number in (got.get() if hasattr(got, "get") else got)]
+            return [int(number) for number in self.to_host(got)]
 
     def _prepare_batch(self, calls: Sequence[Call]) -> PreparedCall:
         self._check_open()

@@ -30,6 +30,8 @@ class Probe:
     ----------
     setup_s : float
         Time to prepare and check the step, in seconds.
+    single_us : float
+        Time of a single call, in µs, from which the number of calls per batch is computed.
     call_us : float
         Time of one call in a batch, in µs.
     spread : float
@@ -37,6 +39,7 @@ class Probe:
     """
 
     setup_s: float
+    single_us: float
     call_us: float
     spread: float
 
@@ -64,5 +67,5 @@ def probe_steps(
         times = vote.share(call.measure(step.mode, calls, _BATCHES).time_us[1:].tolist())
         medians = np.median(times, axis=1)
         deviations = np.median(np.abs(times - medians[:, None]), axis=1) / medians
-        found.append(Probe(max(float(setup_s), 0.0), float(medians.max()), 1.4826 * float(deviations.max())))
+        found.append(Probe(max(float(setup_s), 0.0), single_us, float(medians.max()), 1.4826 * float(deviations.max())))
     return found

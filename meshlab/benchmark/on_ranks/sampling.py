@@ -87,7 +87,7 @@ class StopVote:
     def share(self, values: Sequence[Any]) -> Floats:
         """Return the maximum of each value over the ranks of each group: float64 of shape (groups, values)."""
         everyone = self._comm.all_gather(self._comm.xp.asarray(values, dtype="float64"))
-        by_rank = np.asarray(everyone.get() if hasattr(everyone, "get") else everyone, dtype=np.float64)
+        by_rank = np.asarray(self._comm.to_host(everyone), dtype=np.float64)
         return np.asarray(by_rank.reshape(self._comm.size, -1)[self._groups].max(axis=1))
 
     def own(self, values: Sequence[int]) -> int:

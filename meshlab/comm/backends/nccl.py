@@ -324,6 +324,7 @@ class NcclBackend:
         with self.local():
             send, out = xp.asarray(values), xp.empty((self.size, values.size), dtype)
             self.prepare(Call(CATALOG["all_gather"], send, out, values.size, dtype, None, None, in_place=False))()
+            self.wait_idle()  # polls, so that an abort ends it
             return np.asarray(out.get())
 
     def capabilities(self) -> Capabilities:
