@@ -97,9 +97,13 @@ class Estimate:
         *,
         backend: str,
         room_bytes: int | None = None,
+        before_s: float = 0.0,
     ) -> Estimate:
-        """Sum the results of `seconds_per_step` over the steps and launches of a plan, and add the starts of ranks."""
-        start_s = (plan.launches - 1) * RATES.get(backend, RATES["mpi"]).start_s
+        """Sum the results of `seconds_per_step` over the steps and launches of a plan, and add the starts of ranks.
+
+        `before_s` is the time that has passed before the first step, in seconds.
+        """
+        start_s = before_s + (plan.launches - 1) * RATES.get(backend, RATES["mpi"]).start_s
         fit = [step.buffer_bytes for step in steps if _fits(step, room_bytes)]
         return cls(
             n_steps=plan.launches * len(steps),
@@ -152,11 +156,11 @@ def seconds_per_step(
         blocks = n_blocks(plan.sampling) if step.index in in_blocks else 1
         for part in step.parts:
             pace = (paces or {}).get(part.axis, _ASSUMED)
-            barrier_us = pace.barrier_us(rates)
-            single_us = call_us = known.time_us(part)
-            if math.isnan(call_us):
-                single_us, call_us = pace.call_us(part, rates)
-            batch_s = _batch_s(single_us, call_us, part.mode, plan.sampling, barrier_us)
+            call_us = known.time_us(part)
+            batch_s = pace.batch_s(part) if math.isnan(call_us) else None
+            if batch_s is None:
+                call_us = _model_us(part, rates) if math.isnan(call_us) else call_us
+                batch_s = _batch_s(call_us, part.mode, plan.sampling, rates)
             sampling_s = _sampling_s(batch_s, part.mode, plan.sampling, pace.spread(part))
             if part.size_bytes is None:  # a function may turn out to be slow
                 sampling_s[1] = max(sampling_s[1], SLOW_STEP_S)
@@ -180,18 +184,15 @@ class Pace:
     round_s: float
     probed: Sequence[tuple[Step, Probe]] = ()
 
-    def call_us(self, step: Step, rates: Rates) -> tuple[float, float]:
-        """Return the time of a single call, and that of a call among others, in µs."""
+    def batch_s(self, step: Step) -> float | None:
+        """Return the duration of a batch with its barrier, in seconds, or None without probes of such a step."""
         if not self.probed or step.size_bytes is None:
-            return _model_us(step, rates), _model_us(step, rates)
+            return None
         # Another collective moves as many bytes as this one does at a different size.
         moved, size = [_moved_bytes(one) for one, _ in self.probed], _moved_bytes(step)
-        single = _interpolate(size, moved, [probe.single_us for _, probe in self.probed])
-        return single, _interpolate(size, moved, [probe.call_us for _, probe in self.probed])
-
-    def barrier_us(self, rates: Rates) -> float:
-        """Return the time of the barrier before each batch, in µs: about two small calls."""
-        return 2 * min((probe.call_us for _, probe in self.probed), default=rates.latency_us)
+        # A batch has fewer calls the longer they take, until it has only one.
+        batch_s = float(np.interp(size, moved, [probe.batch_s for _, probe in self.probed]))
+        return max(batch_s, _interpolate(size, moved, [probe.call_us / 1e6 for _, probe in self.probed]))
 
     def setup_s(self, step: Step, rates: Rates, *, check: bool) -> float:
         """Return the time to prepare a step and to check its result, in seconds."""
@@ -264,10 +265,10 @@ def _sampling_s(batch_s: float, mode: str, sampling: Sampling, spread: float) ->
     return sampling.warmup_batches * batch_s + np.array([expected, max(expected, maximum)])
 
 
-def _batch_s(single_us: float, call_us: float, mode: str, sampling: Sampling, barrier_us: float) -> float:
+def _batch_s(call_us: float, mode: str, sampling: Sampling, rates: Rates) -> float:
     """Return the duration of a batch, in seconds."""
-    calls = 1.0 if mode == "isolated" else min(max(1.0, sampling.batch_us / single_us), sampling.max_calls)
-    return (calls * call_us + barrier_us) / 1e6
+    calls = 1.0 if mode == "isolated" else min(max(1.0, sampling.batch_us / call_us), sampling.max_calls)
+    return (calls * call_us + 2 * rates.latency_us) / 1e6  # two latencies for the barrier before a batch
 
 
 class _Known:

@@ -160,15 +160,17 @@ class Run(RunData):
         self.note(f"resumed with {len(done)} of {self.plan.launches * len(self.steps)} steps")
         return {(launch, indices[step]) for launch, step in done}
 
-    def _estimate_steps(self, paces: Mapping[str, Pace]) -> npt.NDArray[np.float64]:
+    def _estimate_steps(self, paces: Mapping[str, Pace], before_s: float = 0.0) -> npt.NDArray[np.float64]:
         """Estimate the cost of the plan, and return the duration of each step in seconds."""
         plan, backend, room_bytes = self.plan, self.source, self._room_bytes
         seconds = seconds_per_step(plan, self.steps, self.mesh, backend=backend, paces=paces, room_bytes=room_bytes)
-        self._estimate = Estimate.of(plan, self.steps, seconds, backend=backend, room_bytes=room_bytes)
+        self._estimate = Estimate.of(
+            plan, self.steps, seconds, backend=backend, room_bytes=room_bytes, before_s=before_s
+        )
         return seconds[:, 0]
 
     def _use_paces(self, paces: Mapping[str, Pace]) -> npt.NDArray[np.float64]:
-        seconds = self._estimate_steps(paces)
+        seconds = self._estimate_steps(paces, self.progress.elapsed_s)
         self._is_estimated.set()
         return seconds
 

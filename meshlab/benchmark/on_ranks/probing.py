@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Probe", "probe_steps"]
 
-_BATCHES = 8
+_BATCHES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,17 @@ class Probe:
     ----------
     setup_s : float
         Time to prepare and check the step, in seconds.
-    single_us : float
-        Time of a single call, in µs, from which the number of calls per batch is computed.
     call_us : float
         Time of one call in a batch, in µs.
+    batch_s : float
+        Time of one batch with everything around it, in seconds: the barrier, and the warm-up of a graph.
     spread : float
         Standard deviation of the times of batches, relative to their median, from the median deviation.
     """
 
     setup_s: float
-    single_us: float
     call_us: float
+    batch_s: float
     spread: float
 
 
@@ -64,8 +64,13 @@ def probe_steps(
         single_us = float(vote.share([np.median(call.measure(step.mode, 1, 3).time_us)]).max())
         (setup_s,) = vote.share([time.perf_counter() - began - 3e-6 * single_us]).max(axis=0)
         calls = calls_per_batch(single_us, step.mode, sampling)
-        times = vote.share(call.measure(step.mode, calls, _BATCHES).time_us[1:].tolist())
+        began = time.perf_counter()
+        timings = call.measure(step.mode, calls, _BATCHES)
+        wall_s = (time.perf_counter() - began) / _BATCHES
+        shared = vote.share([*timings.time_us[1:].tolist(), wall_s])
+        times, batch_s = shared[:, :-1], float(shared[:, -1].max())
         medians = np.median(times, axis=1)
         deviations = np.median(np.abs(times - medians[:, None]), axis=1) / medians
-        found.append(Probe(max(float(setup_s), 0.0), single_us, float(medians.max()), 1.4826 * float(deviations.max())))
+        spread = 1.4826 * float(deviations.max())
+        found.append(Probe(max(float(setup_s), 0.0), float(medians.max()), batch_s, spread))
     return found

@@ -166,3 +166,37 @@ def test_isolated_calls_are_single_and_have_start_times(engines: ml.Engines) -> 
     values = engines.run(measure_step, MESH, axis="tp", arguments=(pipelined, Sampling(max_s=0.05), False))["value"]
     assert all(value.batches.start_us is None for value in values)
     assert replace(pipelined, mode="isolated") == step
+
+
+def test_batches_that_the_load_did_not_cover_are_kept_but_not_counted() -> None:
+    """Every third batch is measured without load, and is much faster."""
+    taken = []
+
+    def measure(mode: Any, calls: int, batches: int) -> Timings:
+        covered = (np.arange(batches) + len(taken)) % 3 > 0
+        taken.extend(covered)
+        times = np.where(covered, 100.0, 10.0)
+        return Timings(times, times, None, covered)
+
+    with ml.launch(1, backend="threads") as engines:
+        batches = engines.run(
+            lambda comm: take_batches(measure, group_vote(comm), "pipelined", Sampling(min_batches=12))
+        )["value"][0]
+    assert batches.is_covered.tolist() == taken
+    assert batches.is_warmup[~batches.is_covered].all()
+    assert (batches.time_us[~batches.is_warmup] == 100).all()
+    assert (~batches.is_warmup).sum() >= 12
+    assert batches.stop_reason == "precise"
+
+
+def test_a_load_that_never_covers_a_batch_ends_after_the_maximum_number_of_batches() -> None:
+    def measure(mode: Any, calls: int, batches: int) -> Timings:
+        times = np.full(batches, 10.0)
+        return Timings(times, times, None, np.zeros(batches, dtype=bool))
+
+    with ml.launch(1, backend="threads") as engines:
+        batches = engines.run(
+            lambda comm: take_batches(measure, group_vote(comm), "pipelined", Sampling(max_batches=60))
+        )["value"][0]
+    assert batches.stop_reason == "batches"
+    assert batches.is_warmup.all()
