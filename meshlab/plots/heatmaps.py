@@ -10,7 +10,17 @@ import numpy.typing as npt
 
 from meshlab.analysis.pairs import SLOW, pair_matrix
 from meshlab.errors import BenchError, TopologyError, did_you_mean
-from meshlab.plots.style import QUANTITY, WRONG, axes_size, room_right, set_title, text_colors, text_width
+from meshlab.plots.style import (
+    QUANTITY,
+    WRONG,
+    axes_size,
+    new_figure,
+    reserve,
+    room_right,
+    set_title,
+    text_colors,
+    text_width,
+)
 from meshlab.topology.model.cluster import Cluster, link_codes
 from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.links import LINK_MEANINGS, UNKNOWN
@@ -102,14 +112,13 @@ def links(cluster: ClusterLike | Node, node: int | str | None = None, *, ax: Axe
 
 
 def _new_axes(names: list[str], kinds: list[str], size: int) -> Axes:
-    from matplotlib import pyplot as plt
 
     side = max(_CELL * size, 150.0) if _CELL * size <= _LARGEST else _WITHOUT_WORDS
     left = text_width(max(names, key=len), _POINTS) + 16
     right = max([80.0, *(text_width(_meaning(kind), _POINTS) for kind in kinds)]) + 50
     top, bottom = left + 30, 12.0
     width, height = left + side + right, top + side + bottom
-    figure = plt.figure(figsize=(width / 72, height / 72))
+    figure = new_figure((width / 72, height / 72))
     return figure.add_axes((left / width, bottom / height, side / width, side / height))
 
 
@@ -244,10 +253,8 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
     attrs: dict[Any, Any] = {"value": "busbw_gbs", **cells.attrs}
     is_time = attrs["value"] == "time_us"
     if ax is None:
-        from matplotlib import pyplot as plt
-
         side = float(np.clip(_MATRIX_CELL * len(values), _LEAST, _MOST))
-        ax = plt.subplots(figsize=((side + 130) / 72, (side + 96) / 72), layout="constrained")[1]
+        ax = new_figure(((side + 130) / 72, (side + 96) / 72), layout="constrained").add_subplot()
     shown = -values if is_time else values  # the lightest colour is the best value
     low, high = _range(values, is_time)
     image = ax.imshow(shown, cmap=QUANTITY, interpolation="nearest", aspect="equal", vmin=low, vmax=high)
@@ -255,13 +262,18 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
     _frame(ax, slow)
     _write(ax, values, image.cmap(image.norm(shown)), is_time)
     _name_ends(ax, cells)
-    _bar(ax, image, is_time)
     parts = [
         f"{attrs.get('collective', '')} {format_size(attrs['size_bytes']) if 'size_bytes' in attrs else ''}".strip(),
         "both directions" if attrs.get("collective") == "send_recv" else "",
         *(str(attrs.get(name, "")) for name in ("axis", "where", "mode")),
     ]
-    set_title(ax, [part for part in parts if part], verdict=_verdict(cells, values, slow, is_time))
+    verdict = _verdict(cells, values, slow, is_time)
+    widest = text_width(format_time_us(1234) if is_time else format_bandwidth(12.3), _POINTS)
+    # The labels of the colour bar are at its right, and those of the columns are below the title, which
+    # matplotlib moves above them.
+    reserve(ax, right=widest + 16)
+    reserve(ax, above=set_title(ax, [part for part in parts if part], verdict=verdict) + 3.8 * _POINTS)
+    _bar(ax, image, is_time)
     return ax
 
 
@@ -370,8 +382,9 @@ def _bar(ax: Axes, image: Any, is_time: bool) -> None:
     figure = ax.get_figure(root=True)
     if figure is None:
         return
-    bar = figure.colorbar(image, ax=ax, pad=0.03, fraction=0.05)
-    bar.set_label("time" if is_time else "bandwidth", fontsize=_POINTS)
+    # With a gridspec, the bar would move the axes back to their place before reserve().
+    bar = figure.colorbar(image, ax=ax, pad=0.03, fraction=0.05, use_gridspec=False)
+    bar.outline.set_visible(False)
     write = (lambda value, _: format_time_us(-value)) if is_time else (lambda value, _: format_bandwidth(value))
     bar.ax.yaxis.set_major_formatter(FuncFormatter(write))
     bar.ax.tick_params(labelsize=_POINTS)

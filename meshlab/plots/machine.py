@@ -1,82 +1,37 @@
-"""The topology figure: one cell per device, in one block per host, coloured by group."""
+"""The picture of a machine: hosts, GPUs, NVLink, NICs, rails, switches, and the groups and loads of a mesh on them."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from meshlab.errors import TopologyError
 from meshlab.mesh.mesh import MeshLike
-from meshlab.plots.style import (
-    PALETTE,
-    axes_size,
-    rank_colors,
-    room_right,
-    set_title,
-    text_colors,
-    text_width,
-    wrap_parts,
-)
+from meshlab.plots.painter import POINTS, PX, Painter, Window, rounded, text_pixels
+from meshlab.plots.style import axes_size, new_figure, reserve, set_title, wrap_words
+from meshlab.plots.theme import N_GROUPS, Theme, current_theme
 from meshlab.topology.model.cluster import Ints
 from meshlab.topology.model.presets import ClusterLike
+from meshlab.topology.placement.layout import Fit, fit, layout, look_at
+from meshlab.topology.placement.loads import MARKS, Loads, loads
 from meshlab.topology.placement.placement import Placement
-from meshlab.topology.placement.scene import View, make_view
-from meshlab.units import SEPARATOR
+from meshlab.topology.placement.view import View, make_view
+from meshlab.units import SEPARATOR, format_size, format_time_us
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-__all__ = ["topology"]
+__all__ = ["topology", "topology_figure"]
 
-Pixels = npt.NDArray[np.uint8]
-
-_IDLE = (128, 128, 128, 60)  # a device without a rank: pale on white and on black
-_GAP = 0.36  # between blocks, in cells
-_WIDTH, _HEIGHT = 10.0, 6.4  # inches for the blocks of a new figure
-_TALL = 9.0  # height if every block lists its groups
-_LARGEST_CELL = 0.8  # inches
-_SEAM = 0.025  # inches
-_POINTS = 9.0  # font size
-_LINE = _POINTS * 1.35 / 72  # height of a line in inches
-_CHAR = _POINTS * 0.64 / 72  # width of a character in inches
-_MOST_TEXTS = 1300
-_COLUMNS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
-
-
-@dataclass(frozen=True, slots=True)
-class _Blocks:
-    """The layout of blocks and cells in pixels of the image."""
-
-    wide: int  # cells of a block
-    high: int
-    columns: int  # blocks
-    rows: int
-    side: int  # pixels of a cell; one of them is the seam
-    label: int  # pixels above a block for its name
-    inch: float  # inches per pixel
-    spans: bool  # True if the groups of a block are listed below its name
-
-    @property
-    def gap(self) -> int:
-        return max(1, round(_GAP * self.side))
-
-    @property
-    def block_size(self) -> tuple[int, int]:
-        return self.wide * self.side + self.gap, self.high * self.side + self.gap + self.label
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        across, down = self.block_size
-        return self.rows * down, self.columns * across
-
-    @property
-    def cell(self) -> float:
-        """Side of a cell in inches."""
-        return self.side * self.inch
+_WIDTH, _HEIGHT = 912.0, 560.0  # largest size of the machine in a new figure, in pixels
+_NARROW = 600.0  # smallest width
+_SIDE = 12.0  # free pixels of a new figure at both sides of the machine
+_LINE = 18.0  # height of a line of the legend
+_ZOOM_OF_LEVEL = ((0, 9, 46, 130), (0, 7, 26, 60))  # smallest width of a cell for a level of detail: column, rack
 
 
 def topology(
@@ -84,13 +39,22 @@ def topology(
     cluster: ClusterLike | None = None,
     *,
     axis: str | Sequence[str] | None = None,
+    group: int | str | None = None,
+    level: int | str = "auto",
+    focus: str = "all",
     devices: Sequence[int] | Ints | None = None,
+    collective: str | None = None,
+    size: int | str = "256M",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw hosts and their devices, coloured by the groups of an axis.
+    """Draw a machine and the groups of an axis on it, with the load of every link.
 
-    Adjacent cells of one group are joined, and a seam separates groups. Colours repeat after eight groups, so cells
-    also contain the number of the group. If they are too small, the groups of each host are listed next to its name.
+    GPUs go down and rails go across, so a group inside a host is vertical and a group on one rail is horizontal. Green
+    lines surround NVLink domains. Lines are darker and wider the longer a link needs for its bytes. Only a link that
+    limits the axis because groups share it, or because it is oversubscribed, is orange and hatched.
+
+    If the mesh does not fit the machine, or a part of the machine is unknown, the machine is drawn, and a sentence
+    below it reports what is missing.
 
     Parameters
     ----------
@@ -102,8 +66,20 @@ def topology(
     axis : str or sequence of str, optional
         An axis such as ``"tp"``, several such as ``"dp-cp"``, the name of a group, or a level of the cluster such as
         ``"leaf"``. By default the fastest axis or, without a mesh, the outermost level with several domains.
+    group : int or str, optional
+        A group of the axis, such as ``3`` or ``"dp_3"``. Its route is drawn, and everything else is faint.
+    level : int or str, default "auto"
+        Detail: 0 for one cell per GPU, 1 for hosts, 2 for NICs and rails, 3 for every link. By default as much as fits.
+        With more detail, only a part of the machine is drawn, see `focus`.
+    focus : str, default "all"
+        The part to draw: ``"pod:2"``, ``"leaf:35"``, ``"rack:0"``, ``"node:17"``, ``"nic:7"``, ``"device:9"``, or the
+        name of a host.
     devices : sequence of int, optional
         The device of every rank. By default rank r uses device r.
+    collective : str, optional
+        The collective that causes the loads. By default send_recv for pp, all_to_all for ep, else all_reduce.
+    size : int or str, default "256M"
+        Message size.
     ax : matplotlib.axes.Axes, optional
         The axes to draw on. By default a new figure is created.
 
@@ -115,298 +91,280 @@ def topology(
     ------
     TopologyError
         If neither a mesh nor a cluster is given.
-        If the mesh has more ranks than the cluster has devices.
-    MeshError
-        If the axis or group is unknown.
+        If the group, the level of detail or the place is unknown.
 
     Examples
     --------
     >>> import meshlab as ml
     >>> from matplotlib.figure import Figure
-    >>> ax = ml.plot.topology("dp=2, tp=8", ml.preset("dgx-h100", nodes=2), axis="dp", ax=Figure((12, 4)).add_subplot())
-    >>> ax.get_title(loc="left")
+    >>> ax = ml.plot.topology("dp=2, tp=8", ml.preset("dgx-h100", nodes=2), axis="dp", ax=Figure((12, 6)).add_subplot())
+    >>> ax.get_title(loc="left").splitlines()[-1]
     'dp (8 groups of 2) · 2 nodes · 16 × H100 80GB · NVLink domains of 8'
-    >>> ml.plot.topology("dgx-h100", ax=Figure((12, 4)).add_subplot()).get_title(loc="left")
-    'DGX H100 · 1 node · 8 × H100 80GB · NVLink domains of 8'
+    >>> "leaf 7" in [text.get_text() for text in ax.texts]
+    True
     """
-    view = make_view(mesh, cluster, axis, devices)
+    prepared = _prepare(make_view(mesh, cluster, axis, devices), group, level, collective, size)
     if ax is None:
-        ax, grid = _new_axes(view)
+        ax, place = _new_axes(prepared, new_figure, _WIDTH)
     else:
-        width, height = axes_size(ax)
-        grid = _fit(view, width / 72, height / 72)
-    _draw(view, grid, ax)
+        reserve(ax, above=_set_title(ax, prepared.view, prepared.loads))
+        figure = ax.get_figure(root=True)
+        engine = None if figure is None else figure.get_layout_engine()
+        if engine is not None and figure is not None:
+            engine.execute(figure)
+        width, height = (side / 72 * PX for side in axes_size(ax))
+        room = max(height - _legend_height(prepared, width), 120.0)
+        place = _Room(fit(prepared.view.scene, width, room), width, room, height)
+    _draw(ax, prepared, place, level, focus)
     return ax
 
 
-def _new_axes(view: View) -> tuple[Axes, _Blocks]:
-    from matplotlib import pyplot as plt
+def topology_figure(
+    mesh: MeshLike | Placement | None,
+    cluster: ClusterLike | None,
+    *,
+    axis: str | Sequence[str] | None = None,
+    group: int | str | None = None,
+    collective: str | None = None,
+    size: int | str = "256M",
+    width: float = _WIDTH,
+) -> Figure:
+    """Draw the picture of `topology` on a new figure without pyplot, as high as the machine needs.
 
-    grid = _fit(view, _WIDTH, _HEIGHT, _TALL)
-    high, wide = (side * grid.inch for side in grid.shape)
-    left = 0.3 if grid.label else 0.3 + _width_of(_row_names(view, grid, _needs_spans(view, grid))) / 72
-    top, bottom = 0.55, 0.5 + 0.25 * _has_legend(view, grid)
-    width, height = max(left + wide + 0.2, 5.5), top + high + bottom
-    figure = plt.figure(figsize=(width, height))
-    return figure.add_axes((left / width, bottom / height, wide / width, high / height)), grid
+    Parameters
+    ----------
+    mesh : DeviceMesh, str or Placement or None
+        A mesh, text such as ``"dp=2, tp=4"``, or a placement. None to draw only the machine.
+    cluster : Cluster or str or None
+        A cluster, or the name of a preset. None if `mesh` is a placement.
+    axis : str or sequence of str, optional
+        An axis, several axes, or the name of a group. By default the fastest axis.
+    group : int or str, optional
+        The group whose route is drawn.
+    collective : str, optional
+        The collective that causes the loads. By default the usual one of the axis.
+    size : int or str, default "256M"
+        Message size.
+    width : float, default 936
+        Width of the figure in CSS pixels.
 
-
-def _fit(view: View, width: float, height: float, tall: float | None = None) -> _Blocks:
-    """Choose the grid with the largest cells. Blocks have their names above them if all names fit.
-
-    If colours repeat and cells have no room for numbers, blocks also list their groups, on up to `tall` inches.
+    Returns
+    -------
+    matplotlib.figure.Figure
     """
-    grid = _largest(view, width, height, view.blocks)
-    if not _needs_spans(view, grid) or len(view.blocks) > _MOST_TEXTS:
-        return grid
-    return _largest(view, width, tall or height, [*view.blocks, *_spans(view)], spans=True)
+    from matplotlib.figure import Figure
+
+    prepared = _prepare(make_view(mesh, cluster, axis), group, "auto", collective, size)
+    ax, place = _new_axes(prepared, Figure, width - 2 * _SIDE, narrow=width - 2 * _SIDE)
+    _draw(ax, prepared, place, "auto", "all")
+    figure: Figure = ax.get_figure(root=True)  # type: ignore[assignment]
+    return figure
 
 
-def _largest(view: View, width: float, height: float, labels: Sequence[str], *, spans: bool = False) -> _Blocks:
-    cells = int(np.bincount(view.block_of, minlength=1).max())
-    blocks = len(view.blocks)
-    longest = max(len(label) for label in labels)
-    lines = 1 + spans
-    best = 0.0, _grid(cells, 1, 1, blocks, 0, width / cells)
-    for wide in _block_widths(cells):
-        high = -(-cells // wide)
-        for columns in [count for count in _COLUMNS if count <= blocks]:
-            rows = -(-blocks // columns)
-            for labelled in (lines, 0):
-                across = width / columns / (wide + _GAP)
-                down = (height / rows - labelled * _LINE) / (high + _GAP)
-                cell = min(across, down, _LARGEST_CELL)
-                if cell <= 0 or (labelled and cell * wide < longest * _CHAR):
-                    continue
-                # Heuristic weights: a line of text is worth a third of the cell size, complete rows are worth 10 %, and
-                # wide blocks win ties.
-                score = cell * (1 + 0.34 * labelled) * (1.1 if blocks % columns == 0 else 1) * (1 + 0.02 * wide / cells)
-                if score > best[0]:
-                    best = score, _grid(wide, high, columns, rows, labelled, cell)
-    return best[1]
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """All that is drawn, before its place is known."""
+
+    view: View
+    loads: Loads | None
+    picked: int | None
+    caption: list[str]
+    theme: Theme
 
 
-def _grid(wide: int, high: int, columns: int, rows: int, lines: int, cell: float) -> _Blocks:
-    side = min(32, max(5, round(cell / _SEAM)))
-    inch = cell / side
-    return _Blocks(wide, high, columns, rows, side, math.ceil(lines * _LINE / inch), inch, spans=lines > 1)
+class _Room(NamedTuple):
+    """An arrangement, and the pixels for the machine: width, height, and the height with the legend."""
+
+    chosen: Fit
+    width: float
+    room: float
+    height: float
 
 
-def _spans(view: View) -> list[str]:
-    """Return the groups of every block, such as ``dp 0–7``."""
-    order = np.argsort(view.block_of, kind="stable")
-    ends = np.searchsorted(view.block_of[order], np.arange(1, len(view.blocks)))
-    return [_span(view.word, groups) for groups in np.split(view.group_of[order], ends)]
+def _prepare(
+    view: View, group: int | str | None, level: int | str, collective: str | None, size: int | str
+) -> _Prepared:
+    if level != "auto" and level not in (0, 1, 2, 3):
+        raise TopologyError(f"unknown level {level!r}", hint="choose auto, or a number from 0 (far) to 3 (near)")
+    found = None
+    if view.placement is not None and view.groups is not None:
+        found = loads(view.placement, view.word, collective=collective, size=size, scene=view.scene)
+    picked = _members(view, group)
+    return _Prepared(view, found, picked, _caption(view, found, picked), current_theme())
 
 
-def _span(word: str, groups: Ints) -> str:
-    held = np.unique(groups[groups >= 0]).tolist()
-    if not held:
-        return "no rank"
-    if len(held) == 1:
-        return f"{word} {held[0]}"
-    if held[-1] - held[0] == len(held) - 1:
-        return f"{word} {held[0]}–{held[-1]}"
-    return f"{word} {held[0]}, {held[1]}{', …' * (len(held) > 2)}"
+def _draw(ax: Axes, prepared: _Prepared, place: _Room, level: int | str, focus: str) -> None:
+    window = _window(prepared.view, place.chosen, place.width, place.room, level, focus)
+    Painter(ax, prepared.view, prepared.theme, prepared.loads, window, prepared.picked).draw()
+    _draw_legend(ax, prepared, window, place.width, place.room)
+    ax.set(xlim=(window.x, window.x + place.width), ylim=(window.y + place.height, window.y))
 
 
-def _needs_spans(view: View, grid: _Blocks) -> bool:
-    """Return whether colours repeat and no numbers distinguish the groups."""
-    return view.n_groups > len(PALETTE) and not _numbers_cells(view, grid) and not _numbers_blocks(view, grid)
+def _window(view: View, chosen: Fit, width: float, height: float, level: int | str, focus: str) -> Window:
+    zoom, x, y = look_at(view.scene, chosen, focus, width, height)
+    if level != "auto":
+        cell = _ZOOM_OF_LEVEL[view.scene.is_rack][int(level)]
+        zoom = max(1.0, cell / chosen.cell_width) if level else 1.0
+        center = look_at(view.scene, chosen, "device:0" if focus == "all" else focus, width, height)
+        drawn = layout(view.scene, chosen, zoom)
+        before = layout(view.scene, chosen, center[0])
+        x = (center[1] + width / 2) * drawn.width / before.width - width / 2
+        y = (center[2] + height / 2) * drawn.height / before.height - height / 2
+    drawn = layout(view.scene, chosen, zoom)
+    if drawn.width <= width:
+        x = (drawn.width - width) / 2
+    else:
+        x = min(max(x, -8.0), drawn.width - width + 8)
+    if drawn.height <= height:
+        y = -min((height - drawn.height) / 2, 4.0)
+    else:
+        y = min(max(y, -4.0), drawn.height - height + 4)
+    return Window(drawn, x, y, width, height)
 
 
-def _row_names(view: View, grid: _Blocks, spans: bool) -> list[str]:
-    """Return the labels at the left if blocks have no room for their names: the first block of some rows."""
-    firsts = range(0, grid.rows * grid.columns, _lines_apart(grid) * grid.columns)
-    names = [view.blocks[first] for first in firsts]
-    if not spans:
-        return names
-    groups = (view.group_of[view.block_of == first] for first in firsts)
-    return [f"{name} · {_span(view.word, held)}" for name, held in zip(names, groups, strict=True)]
+def _members(view: View, group: int | str | None) -> int | None:
+    """Return the number of the picked group."""
+    if group is None:
+        return None
+    if view.groups is None:
+        raise TopologyError("group= needs a mesh and one of its axes", hint="pass the mesh before the cluster")
+    names = view.groups.names
+    number: object = names.index(group) if isinstance(group, str) and group in names else group
+    if not isinstance(number, int | np.integer) or not 0 <= number < len(names):
+        raise TopologyError(
+            f"unknown group {group!r} of {view.word}", hint=f"choose {names[0]!r} to {names[-1]!r}, or its number"
+        )
+    return int(number)
 
 
-def _lines_apart(grid: _Blocks) -> int:
-    return math.ceil(_LINE / (grid.block_size[1] * grid.inch))
+def _set_title(ax: Axes, view: View, found: Loads | None) -> float:
+    """Set the title, with the explanation of the axis first. Return its height in points."""
+    verdict = ""
+    if found is not None and view.placement is not None:
+        verdict = f"{MARKS[found.state][0]} {view.placement.explain(view.word)}"
+    return set_title(ax, view.title.replace(", ", SEPARATOR).split(SEPARATOR), verdict=verdict)
 
 
-def _width_of(texts: Sequence[str]) -> float:
-    return text_width(max(texts, key=len), _POINTS)
+def _caption(view: View, found: Loads | None, picked: int | None) -> list[str]:
+    """Return the sentences below the picture: the picked group, the busiest link, and what is not shown."""
+    lines = [] if view.cluster is not None else ["one cell per rank, without a machine"]
+    if picked is not None and view.groups is not None:
+        group = view.groups[picked]
+        shown = [f"{rank:,}" for rank in group.ranks]
+        ranks = ", ".join(shown if len(shown) <= 8 else [*shown[:3], "…", shown[-1]])
+        lines.append(f"route of {group.name}: ranks {ranks}" + (f" ({len(shown):,} ranks)" if len(shown) > 8 else ""))
+    link = found.of(found.limit) if found is not None else None
+    if found is not None and link is not None and link.busiest is not None:
+        k = link.busiest
+        count = int(link.groups[k])
+        lines.append(
+            f"busiest link for {found.collective} of {format_size(found.size_bytes)}: {link.label}, "
+            f"{count:,} group{'s' * (count != 1)}, {format_size(float(link.bytes[k]))}, "
+            f"{format_time_us(float(link.seconds[k]) * 1e6)}"
+        )
+    return lines + list(dict.fromkeys([*view.notes, *view.scene.notes]))
 
 
-def _block_widths(cells: int) -> list[int]:
-    widths = [wide for wide in range(1, min(cells, 64) + 1) if cells % wide == 0 and wide * wide >= cells]
-    return widths or [math.ceil(math.sqrt(cells))]
+def _new_axes(
+    prepared: _Prepared, make: Callable[[tuple[float, float]], Figure], most: float, narrow: float = _NARROW
+) -> tuple[Axes, _Room]:
+    """Create a figure that is as large as the picture needs."""
+    chosen = fit(prepared.view.scene, most, _HEIGHT)
+    drawn = layout(prepared.view.scene, chosen)
+    width = min(most, max(drawn.width + 20, narrow))
+    room = drawn.height + 12  # of a machine that does not fit, more than _HEIGHT
+    height = room + _legend_height(prepared, width)
+    full = width + 2 * _SIDE
+    figure = make((full / PX, 1.0))
+    ax = figure.add_axes((_SIDE / full, 0.0, width / full, 1.0))
+    above = _set_title(ax, prepared.view, prepared.loads) / 72 * PX
+    total = above + height + 8
+    figure.set_size_inches(full / PX, total / PX)
+    ax.set_position((_SIDE / full, 8 / total, width / full, height / total))
+    ax.set_in_layout(True)  # set_position() excludes the axes from bbox_inches="tight"
+    return ax, _Room(chosen, width, room, height)
 
 
-def _digits(view: View) -> int:
-    return len(str(max(view.n_groups - 1, 0)))
+# -- the legend --------------------------------------------------------------------------------------------------------
 
 
-def _numbers_cells(view: View, grid: _Blocks) -> bool:
-    return len(view.group_of) <= _MOST_TEXTS and grid.cell >= max((_digits(view) + 0.8) * _CHAR, _LINE)
+def _entries(view: View, found: Loads | None) -> list[tuple[str, str]]:
+    """Return the entries of the legend: a kind of swatch, and text."""
+    entries = []
+    if view.word:
+        size = f" of {view.groups.size:,}" if view.groups is not None else ""
+        noun = "group" if view.groups is not None else "domain"
+        repeats = ", colours repeat" if view.n_groups > N_GROUPS else ""
+        entries.append(("groups", f"{view.word}: {view.n_groups:,} {noun}{'s' * (view.n_groups != 1)}{size}{repeats}"))
+    if (view.group_of < 0).any():
+        entries.append(("idle", "no rank"))
+    if view.scene.is_joined.any():
+        entries.append(("nvlink", "NVLink domain"))
+    if found is not None and view.scene.n_nics and len(view.scene.host) > 1:
+        entries.append(("load", "link, idle to busiest"))
+        if found.is_conflict:
+            entries.append(("conflict", f"shared, and it limits {found.axis}"))
+        if any(link.groups.max(initial=0) > 1 for link in found.links):
+            entries.append(("", "×N groups on one link"))
+    return entries
 
 
-def _numbers_blocks(view: View, grid: _Blocks) -> bool:
-    if len(view.blocks) > _MOST_TEXTS or len(view.blocks) == len(view.group_of):
-        return False
-    roomy = grid.wide * grid.cell >= (_digits(view) + 0.8) * _CHAR and grid.high * grid.cell >= _LINE
-    lowest = np.full(len(view.blocks), view.n_groups)
-    highest = np.full(len(view.blocks), -1)
-    np.minimum.at(lowest, view.block_of, view.group_of)
-    np.maximum.at(highest, view.block_of, view.group_of)
-    return roomy and bool(np.all(lowest == highest))
+def _swatch_width(kind: str, view: View) -> float:
+    return {"": 0.0, "groups": min(view.n_groups, N_GROUPS) * 15.0 + 3, "load": 54.0}.get(kind, 24.0)
 
 
-def _meaning(view: View, grid: _Blocks) -> str:
-    """Return the note below the figure, which explains colours and numbers."""
-    numbered = " and number" if _numbers_cells(view, grid) or _numbers_blocks(view, grid) else ""
-    repeats = f", repeating after {len(PALETTE)}" if view.n_groups > len(PALETTE) else ""
-    left = " · at the left: first host of the row" if _needs_spans(view, grid) and not grid.label else ""
-    below = f" · below the name: {view.word} groups of the host" if grid.spans else ""
-    idle = " · pale: no rank" if (view.group_of < 0).any() else ""
-    return f"{view.subtitle} · colour{numbered}: {view.word}{repeats}{below}{left}{idle}"
+def _legend_rows(prepared: _Prepared, width: float) -> list[list[tuple[str, str, float]]]:
+    view = prepared.view
+    rows: list[list[tuple[str, str, float]]] = [[]]
+    x = 0.0
+    for kind, text in _entries(view, prepared.loads):
+        wide = _swatch_width(kind, view) + text_pixels(text)
+        if rows[-1] and x + wide > width:
+            rows.append([])
+            x = 0.0
+        rows[-1].append((kind, text, x))
+        x += wide + 20
+    return [row for row in rows if row]
 
 
-def _has_legend(view: View, grid: _Blocks) -> bool:
-    numbered = _numbers_cells(view, grid) or _numbers_blocks(view, grid)
-    return not numbered and view.n_groups <= len(view.group_names)
+def _caption_lines(caption: list[str], width: float) -> list[str]:
+    return [line for text in caption for line in wrap_words(text, width / PX * 72, POINTS).split("\n")]
 
 
-def _draw(view: View, grid: _Blocks, ax: Axes) -> None:
-    high, wide = grid.shape
-    column, row = _corners(view, grid)
-    colors = (rank_colors(view.group_of) * 255).round().astype(np.uint8)
-    colors[view.group_of < 0] = _IDLE
-    ax.imshow(_paint(view, grid, colors), interpolation="antialiased", extent=(0, wide, high, 0), aspect="equal")
-    ax.set(xlim=(0, wide), ylim=(high, 0), xticks=[], yticks=[], anchor="NW")
-    ax.spines[:].set_visible(False)
-    ax.patch.set_visible(False)
-    if _numbers_cells(view, grid):
-        _write_cells(view, grid, colors, column, row, ax)
-    elif _numbers_blocks(view, grid):
-        _write_block_numbers(view, grid, colors, ax)
-    _write_blocks(view, grid, ax)
-    set_title(ax, view.title.replace(", ", SEPARATOR).split(SEPARATOR))
-    pad = _write_legend(view, ax) if _has_legend(view, grid) else 0.0
-    note = wrap_parts(_meaning(view, grid).split(SEPARATOR), room_right(ax), _POINTS)
-    ax.set_xlabel(note, fontsize=_POINTS, loc="left", labelpad=4 + pad)
+def _legend_height(prepared: _Prepared, width: float) -> float:
+    lines = len(_legend_rows(prepared, width)) + len(_caption_lines(prepared.caption, width))
+    return 8 + _LINE * lines + 4
 
 
-def _corners(view: View, grid: _Blocks) -> tuple[Ints, Ints]:
-    """Return the upper left pixel of every cell: column and row."""
-    across, down = grid.block_size
-    column = view.block_of % grid.columns * across + view.slot_of % grid.wide * grid.side
-    row = view.block_of // grid.columns * down + view.slot_of // grid.wide * grid.side + grid.label
-    return column, row
-
-
-def _paint(view: View, grid: _Blocks, colors: Pixels) -> Pixels:
-    """Return the RGBA image. Each cell has a seam at the right and below: dark inside a group, clear between groups."""
-    high, wide = grid.shape
-    down_cells, across_cells = grid.rows * grid.high, grid.columns * grid.wide
-    # A dense grid with one entry per cell, without gaps and labels; -2 for positions without a device.
-    dense_row = view.block_of // grid.columns * grid.high + view.slot_of // grid.wide
-    dense_column = view.block_of % grid.columns * grid.wide + view.slot_of % grid.wide
-    group = np.full((down_cells, across_cells), -2, dtype=np.int64)
-    group[dense_row, dense_column] = view.group_of
-    color = np.zeros((down_cells, across_cells, 4), dtype=np.uint8)
-    color[dense_row, dense_column] = colors
-
-    same_right = np.zeros_like(group, dtype=bool)
-    same_right[:, :-1] = group[:, :-1] == group[:, 1:]
-    same_right[:, grid.wide - 1 :: grid.wide] = False
-    same_below = np.zeros_like(group, dtype=bool)
-    same_below[:-1] = group[:-1] == group[1:]
-    same_below[grid.high - 1 :: grid.high] = False
-
-    tiles = np.repeat(np.repeat(color, grid.side, axis=0), grid.side, axis=1).reshape(
-        down_cells, grid.side, across_cells, grid.side, 4
-    )
-    darker = color.copy()
-    if _numbers_cells(view, grid):  # in smaller cells, dark seams inside a group only cause moiré
-        darker[..., :3] = (color[..., :3] * 0.8).astype(np.uint8)
-    clear = np.zeros(4, dtype=np.uint8)
-    tiles[:, :, :, -1] = np.where(same_right[..., None], darker, clear)[:, None]
-    tiles[:, -1, :, :-1] = np.where(same_below[..., None], darker, clear)[:, :, None]
-    tiles[:, -1, :, -1][~(same_below & same_right)] = 0
-    image = np.zeros((high, wide, 4), dtype=np.uint8)
-    across, down = grid.block_size
-    blocks = image.reshape(grid.rows, down, grid.columns, across, 4)
-    blocks[:, grid.label : grid.label + grid.high * grid.side, :, : grid.wide * grid.side] = tiles.reshape(
-        grid.rows, grid.high * grid.side, grid.columns, grid.wide * grid.side, 4
-    )
-    return image
-
-
-def _inks(view: View, colors: Pixels) -> list[str]:
-    """Return the text colour of every cell. A pale cell uses the text colour of the figure."""
+def _draw_legend(ax: Axes, prepared: _Prepared, window: Window, width: float, room: float) -> None:
     from matplotlib import rcParams
+    from matplotlib.patches import PathPatch
 
-    inks = text_colors(colors / 255).astype(object)
-    inks[view.group_of < 0] = rcParams["text.color"]
-    return inks.tolist()  # type: ignore[no-any-return]
+    view, theme = prepared.view, prepared.theme
+    y = window.y + room + 8 + _LINE / 2
 
+    def box(x: float, w: float, fill: str | None, edge: str | None = None, hatch: str | None = None) -> None:
+        path = rounded(np.array([[window.x + x, y - 6, w, 12.0]]), 2)
+        ax.add_patch(PathPatch(path, facecolor=fill or "none", edgecolor=edge or "none", linewidth=1, hatch=hatch))
 
-def _write_cells(view: View, grid: _Blocks, colors: Pixels, column: Ints, row: Ints, ax: Axes) -> None:
-    """Write the number of the group into every cell, and the rank above it if there is room."""
-    longest = max(len(f"{view.word} {view.n_groups - 1}"), len(f"rank {view.rank_of.max()}")) + 0.5
-    worded = grid.cell >= max(longest * _CHAR, 2 * _LINE)
-    middle = (grid.side - 1) / 2
-    places = zip((column + middle).tolist(), (row + middle).tolist(), strict=True)
-    facts = zip(view.group_of.tolist(), view.rank_of.tolist(), _inks(view, colors), strict=True)
-    for (x, y), (group, rank, ink) in zip(places, facts, strict=True):
-        text = "–" if group < 0 else str(group)
-        if worded:
-            head = f"rank {rank}\n" if rank >= 0 else ""
-            text = f"{head}{view.word} {text}" if group >= 0 else f"{head}idle" if rank < 0 else f"{head}–"
-        ax.text(x, y, text, ha="center", va="center", fontsize=_POINTS, color=ink)
-
-
-def _write_block_numbers(view: View, grid: _Blocks, colors: Pixels, ax: Axes) -> None:
-    """Write one number per block, if all cells of every block belong to one group."""
-    across, down = grid.block_size
-    _, first = np.unique(view.block_of, return_index=True)
-    inks = np.array(_inks(view, colors), dtype=object)[first].tolist()
-    for block, group, ink in zip(view.block_of[first].tolist(), view.group_of[first].tolist(), inks, strict=True):
-        x = block % grid.columns * across + grid.wide * grid.side / 2
-        y = block // grid.columns * down + grid.label + grid.high * grid.side / 2
-        text = "–" if group < 0 else str(group)
-        ax.text(x, y, text, ha="center", va="center", fontsize=_POINTS, color=ink)
-
-
-def _write_blocks(view: View, grid: _Blocks, ax: Axes) -> None:
-    """Write the name of every block above it or, if there is no room, name the first block of some rows at the left."""
-    across, down = grid.block_size
-    if grid.label:
-        lower = 0.03 / grid.inch
-        for index, name in enumerate(view.blocks):
-            x, y = index % grid.columns * across, index // grid.columns * down + grid.label - lower
-            ax.text(x, y - grid.spans * grid.label / 2, name, fontsize=_POINTS, ha="left", va="bottom")
-        for index, span in enumerate(_spans(view) if grid.spans else ()):
-            x, y = index % grid.columns * across, index // grid.columns * down + grid.label - lower
-            ax.text(x, y, span, fontsize=_POINTS, ha="left", va="bottom")
-        return
-    every = _lines_apart(grid)
-    names = _row_names(view, grid, _needs_spans(view, grid))
-    figure = ax.get_figure(root=True)
-    room = 0.0 if figure is None else ax.get_position().x0 * figure.get_size_inches()[0] * 72
-    if _width_of(names) + 4 > room:  # axes of the caller may have room for the names only
-        names = _row_names(view, grid, False)
-    for number, name in enumerate(names):
-        y = number * every * down + grid.high * grid.side / 2
-        ax.text(-0.06 / grid.inch, y, name, fontsize=_POINTS, ha="right", va="center")
-
-
-def _write_legend(view: View, ax: Axes) -> float:
-    """Draw the legend below the figure, and return its height in points."""
-    from matplotlib.patches import Patch
-
-    handles = [
-        Patch(color=color, label=name)
-        for color, name in zip(rank_colors(np.arange(view.n_groups)), view.group_names, strict=True)
-    ]
-    each = max(text_width(name, _POINTS) for name in view.group_names) + 5 * _POINTS
-    columns = max(1, min(len(handles), int(room_right(ax) / each)))
-    corner: Any = {"loc": "upper left", "bbox_to_anchor": (0, 0), "borderpad": 0, "frameon": False}
-    ax.legend(handles=handles, ncols=columns, fontsize=_POINTS, **corner)
-    return 1.6 * _POINTS * math.ceil(len(handles) / columns)
+    for row in _legend_rows(prepared, width):
+        for kind, text, x in row:
+            if kind == "groups":
+                for k in range(min(view.n_groups, N_GROUPS)):
+                    box(x + 15 * k, 12, theme.resting(k))
+            elif kind == "idle":
+                box(x, 17, None, theme.line2)
+            elif kind == "nvlink":
+                box(x, 17, None, theme.nvlink)
+            elif kind == "load":
+                for k in range(8):
+                    box(x + 6 * k, 6, theme.heat((k + 1) / 8))
+            elif kind == "conflict":
+                box(x, 17, theme.conflict)
+                box(x, 17, None, theme.faint(theme.conflict, 0.6), "/////")
+            ax.text(window.x + x + _swatch_width(kind, view), y, text, fontsize=POINTS, va="center_baseline",
+                    color=rcParams["text.color"], parse_math=False)  # fmt: skip
+        y += _LINE
+    for line in _caption_lines(prepared.caption, width):
+        ax.text(window.x, y, line, fontsize=POINTS, va="center_baseline", color=theme.ink2, parse_math=False)
+        y += _LINE
