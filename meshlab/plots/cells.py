@@ -23,7 +23,7 @@ from meshlab.plots.style import (
     text_width,
     wrap_parts,
 )
-from meshlab.topology.placement.scene import fastest_axis
+from meshlab.topology.placement.view import fastest_axis
 from meshlab.units import SEPARATOR
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from meshlab.plots.style import (
 from meshlab.topology.model.cluster import Ints
 from meshlab.topology.model.presets import ClusterLike
 from meshlab.topology.placement.placement import Placement
-from meshlab.topology.placement.scene import View, make_view
+from meshlab.topology.placement.view import View, make_view
 from meshlab.units import SEPARATOR
 
 if TYPE_CHECKING:

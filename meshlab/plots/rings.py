@@ -16,7 +16,7 @@ from meshlab.topology.model.links import Distance
 from meshlab.topology.model.presets import ClusterLike
 from meshlab.topology.placement.crossings import ring_hops
 from meshlab.topology.placement.placement import Placement, as_placement
-from meshlab.topology.placement.scene import fastest_axis
+from meshlab.topology.placement.view import fastest_axis
 from meshlab.units import format_bandwidth
 
 if TYPE_CHECKING:

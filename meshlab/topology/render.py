@@ -12,7 +12,7 @@ from meshlab.topology.model.cluster import Ints
 from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.presets import ClusterLike, as_node
 from meshlab.topology.placement.placement import Placement
-from meshlab.topology.placement.scene import View, make_view
+from meshlab.topology.placement.view import View, make_view
 
 __all__ = ["links_text", "text"]
 

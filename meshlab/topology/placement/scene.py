@@ -1,216 +1,339 @@
-"""Layout of topology figures: cells in blocks, and the group of every cell, for the figure and for its text form."""
+"""Scene: the facts of a machine that its picture needs, as counts and flat arrays in the order of drawing.
+
+The scene is plain data, so the widget receives the same one as the figure. Hosts are drawn in boxes: a column per host
+or, if NVLink joins several hosts, a rack with a row per host. Boxes are in units (hosts below one set of leaf
+switches), and units are in pods. Positions follow from the scene alone, see `meshlab.topology.placement.layout`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
-from meshlab.errors import ParseError, TopologyError
-from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.model.cluster import Cluster, Ints
-from meshlab.topology.model.presets import PRESETS, ClusterLike, as_cluster
-from meshlab.topology.placement.placement import Placement, as_placement
-from meshlab.topology.placement.rank_map import devices_of_ranks
+from meshlab.topology.model.hardware import Node
+from meshlab.topology.model.links import Distance
+from meshlab.topology.placement.rank_map import Floats
 
-__all__ = ["View", "fastest_axis", "make_view"]
+__all__ = ["Kind", "Scene", "scene_of", "scene_of_ranks"]
 
-_MOST_NAMES = 9  # enough for a legend
+_MOST_ROWS = 16  # devices in one column of a host
+_MOST_LINKS = 18  # NVLinks of the largest GPU so far
+_ADDED = "cluster"  # the level that `Cluster` adds if no described level joins all hosts
 
 
 @dataclass(frozen=True, eq=False)
-class View:
-    """Cells in blocks.
+class Kind:
+    """The inside of a host, shared by all hosts with the same template.
 
     Parameters
     ----------
-    title, subtitle : str
-        Content of the figure, and the meaning of a cell.
-    blocks : tuple of str
-        Names of the blocks: hosts, or coordinates if there is no cluster.
-    block_of, slot_of : numpy.ndarray
-        int32 of shape (cells,): the block of every cell, and its position in the block.
-    rank_of : numpy.ndarray
-        int32 of shape (cells,): the rank of every cell, -1 for none.
-    group_of : numpy.ndarray
-        int32 of shape (cells,): the group that determines the colour, -1 for none.
-    word : str
-        Name of the axis or level that the groups belong to, such as ``tp`` or ``leaf``.
-    group_names : tuple of str
-        Names of the first nine groups.
-    n_groups : int
-        Number of groups.
+    devices, rows, columns : int
+        Number of devices, and the grid in which a column-shaped host shows them, column by column.
+    set_of : numpy.ndarray
+        int32 of shape (devices,): NVLink domain of each device inside the host, -1 for a device without NVLink.
+    sets : numpy.ndarray
+        int32 of shape (sets, 4): lane, first row, last row and domain of each NVLink bar. Sets that interleave have
+        different lanes.
+    nics : int
+        Number of NICs.
+    nic_row : numpy.ndarray
+        float64 of shape (nics,): centre of each NIC, in rows.
+    nic_space : float
+        Distance between NICs in rows, at most 1.
+    nic_rail : numpy.ndarray
+        int32 of shape (nics,): rail of each NIC, -1 if no device is near to it.
+    near : numpy.ndarray
+        int32 of shape (pairs, 2): all pairs of a device and one of its nearest NICs.
+    nvlink_gbs : float
+        GB/s of a device's NVLinks, NaN without NVLink.
+    has_switch : bool
+        True if NVLink goes through NVSwitches.
+    """
+
+    devices: int
+    rows: int
+    columns: int
+    set_of: Ints
+    sets: Ints
+    nics: int
+    nic_row: Floats
+    nic_space: float
+    nic_rail: Ints
+    near: Ints
+    nvlink_gbs: float
+    has_switch: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """A machine in the order of drawing.
+
+    Parameters
+    ----------
+    title : str
+        Name of the machine.
+    network : str
+        ``"none"`` for a single host or without a machine, ``"unknown"`` if the source does not describe the network, or
+        ``"known"``.
+    is_rack : bool
+        True if NVLink joins several hosts, so that a box is a rack.
+    kinds : tuple of Kind
+        The kinds of hosts.
+    kind_of, host, first_device, first_nic, box_of : numpy.ndarray
+        int32 of shape (hosts,): kind, index in the cluster, first device, first NIC, and box of each host.
+    unit_of, is_joined : numpy.ndarray
+        int32 of shape (boxes,): unit of each box, and 1 if one NVLink domain contains all devices of the box.
+    pod_of, unit_id : numpy.ndarray
+        int32 of shape (units,): pod of each unit, and its number in the cluster's level.
+    pod_id : numpy.ndarray
+        int32 of shape (pods,): number of each pod in the cluster's level.
+    rails : int
+        Leaf switches of a unit, 0 if they are unknown.
+    unit_word, pod_word, top_word : str
+        Names of a unit, of a pod, and of the level that joins all of them. Empty if the picture has no such level.
+    unit_level, pod_level : int
+        Index in `Cluster.levels` of the level that a unit and a pod stand for, -1 for none.
+    taper : float
+        Oversubscription of the outermost level.
+    names : tuple of str
+        Names of the hosts.
+    notes : tuple of str
+        What the picture does not show, and why.
     """
 
     title: str
-    subtitle: str
-    blocks: tuple[str, ...]
-    block_of: Ints
-    slot_of: Ints
-    rank_of: Ints
-    group_of: Ints
-    word: str
-    group_names: tuple[str, ...]
-    n_groups: int
+    network: str
+    is_rack: bool
+    kinds: tuple[Kind, ...]
+    kind_of: Ints
+    host: Ints
+    first_device: Ints
+    first_nic: Ints
+    box_of: Ints
+    unit_of: Ints
+    is_joined: Ints
+    pod_of: Ints
+    unit_id: Ints
+    pod_id: Ints
+    rails: int
+    unit_word: str
+    pod_word: str
+    top_word: str
+    unit_level: int
+    pod_level: int
+    taper: float
+    names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_devices(self) -> int:
+        """Number of devices."""
+        return int(sum(int(np.count_nonzero(self.kind_of == k)) * kind.devices for k, kind in enumerate(self.kinds)))
+
+    @property
+    def n_nics(self) -> int:
+        """Number of NICs."""
+        return int(sum(int(np.count_nonzero(self.kind_of == k)) * kind.nics for k, kind in enumerate(self.kinds)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields for the widget: numbers, strings and lists, and int32 arrays with one entry per host."""
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        values["kinds"] = [
+            {item.name: _plain(getattr(kind, item.name)) for item in fields(kind)} for kind in self.kinds
+        ]
+        return values | {"names": list(self.names), "notes": list(self.notes)}
 
 
-def make_view(
-    mesh: MeshLike | Placement | ClusterLike | None,
-    cluster: ClusterLike | None = None,
-    axis: str | Sequence[str] | None = None,
-    devices: Sequence[int] | Ints | None = None,
-) -> View:
-    """Lay out a mesh, a cluster, or a mesh on a cluster.
+def _plain(value: Any) -> Any:
+    """Return arrays as lists, and NaN, which JSON does not have, as None."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    return None if isinstance(value, float) and np.isnan(value) else value
 
-    Parameters
-    ----------
-    mesh : DeviceMesh, str, Placement or Cluster, optional
-        A mesh, text such as ``"dp=2, tp=4"``, or a placement. If `cluster` is omitted, also a cluster or the name of a
-        preset.
-    cluster : Cluster or str, optional
-        A cluster, or the name of a preset.
-    axis : str or sequence of str, optional
-        An axis, several axes, the name of a group, or a level of the cluster. By default the fastest axis or, without
-        a mesh, the outermost level with several domains.
-    devices : sequence of int, optional
-        The device of every rank. By default rank r uses device r.
 
-    Raises
-    ------
-    TopologyError
-        If neither a mesh nor a cluster is given.
-        If the mesh has more ranks than the cluster has devices.
-    MeshError
-        If the axis or group is unknown.
+def scene_of(cluster: Cluster) -> Scene:
+    """Return the scene of a cluster.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> scene = scene_of(ml.preset("dgx-h100", nodes=128))
+    >>> scene.network, len(scene.pod_of), scene.unit_word, scene.top_word, scene.rails
+    ('known', 4, 'pod', 'cluster', 8)
     """
-    shape, machine, devices = _sort_arguments(mesh, cluster, devices)
-    if machine is None:
-        if shape is None:
-            raise TopologyError("no mesh and no cluster given", hint="pass a mesh, a cluster, or both")
-        return _mesh_view(shape, axis)
-    if shape is None:
-        return _cluster_view(machine, axis)
-    return _placement_view(shape, machine, axis, devices)
-
-
-def _sort_arguments(
-    mesh: MeshLike | Placement | ClusterLike | None,
-    cluster: ClusterLike | None,
-    devices: Sequence[int] | Ints | None,
-) -> tuple[DeviceMesh | None, Cluster | None, Sequence[int] | Ints | None]:
-    """Return the mesh, the cluster and the devices from any combination of arguments that `make_view` accepts."""
-    if isinstance(mesh, Placement):
-        placement = as_placement(mesh, cluster, devices)
-        return placement.mesh, placement.cluster, placement.devices
-    if isinstance(mesh, Cluster) and cluster is not None:
-        raise TopologyError("the first argument is a Cluster, but a mesh is expected", hint="pass the mesh first")
-    if cluster is None and _is_cluster(mesh):
-        mesh, cluster = None, mesh
-    machine = None if cluster is None else as_cluster(cluster)
-    if devices is not None and (mesh is None or machine is None):
-        raise TopologyError("devices= needs a mesh and a cluster", hint="pass both, or omit devices=")
-    if mesh is None:
-        return None, machine, None
-    fill = len(devices) if devices is not None else machine.n_devices or None if machine is not None else None
-    try:
-        return as_mesh(mesh, fill=fill), machine, devices  # type: ignore[arg-type]
-    except ParseError:
-        if cluster is None and isinstance(mesh, str) and "=" not in mesh:
-            raise TopologyError(
-                f"{mesh[:60]!r} is neither a mesh nor the name of a preset",
-                hint=f"write a mesh such as 'dp=2, tp=4', or choose one of {', '.join(PRESETS)}",
-            ) from None
-        raise
-
-
-def _is_cluster(value: object) -> bool:
-    return (
-        isinstance(value, Cluster) or (isinstance(value, str) and value in PRESETS) or hasattr(value, "why_no_cluster")
+    nodes = cluster.n_nodes
+    racks = cluster.nvlink_of_node
+    zeros = np.zeros(nodes, dtype=np.int32)
+    rack = np.arange(nodes, dtype=np.int32) if racks is None else racks
+    is_rack = len(np.unique(rack)) < nodes
+    names = [level.name for level in cluster.levels]
+    notes = list(cluster.notes)
+    is_known = bool(names) and names != [_ADDED]
+    leaf = cluster.levels[0].of_node if is_known else zeros
+    unit_level = 0 if is_known else -1
+    pod, pod_level = zeros, -1
+    for index, level in enumerate(cluster.levels[1:-1], 1):
+        if _is_same(level.of_node, leaf):
+            unit_level = index
+        elif len(np.unique(level.of_node)) > 1:
+            if pod_level >= 0:
+                notes.append(f"the level {names[pod_level]} is not drawn")
+            pod, pod_level = level.of_node, index
+    if nodes > 1 and not is_known:
+        notes.append("the source does not describe the network between the hosts")
+    order = np.lexsort((np.arange(nodes), rack, leaf, pod)).astype(np.int32)
+    box = _runs(pod[order], leaf[order], rack[order])
+    unit = _runs(pod[order], leaf[order])
+    pods = _runs(pod[order])
+    first_of_box, first_of_unit, first_of_pod = (np.unique(one, return_index=True)[1] for one in (box, unit, pods))
+    has_units = len(first_of_unit) > 1
+    rails = cluster.levels[0].rails if is_known else 0
+    nic_counts = np.array([len(template.nics) for template in cluster.templates], dtype=np.int32)[cluster.kinds]
+    first_nic = np.cumsum(nic_counts) - nic_counts
+    kinds = tuple(_kind(template, rails, is_rack) for template in cluster.templates)
+    nvlink = cluster.domain("nvlink") if cluster.n_devices else np.zeros(0, dtype=np.int32)
+    return Scene(
+        title=cluster.title or cluster.names[0],
+        network="none" if nodes == 1 else "known" if is_known else "unknown",
+        is_rack=is_rack,
+        kinds=kinds,
+        kind_of=cluster.kinds[order].astype(np.int32),
+        host=order,
+        first_device=cluster.first_device[:-1][order],
+        first_nic=first_nic[order].astype(np.int32),
+        box_of=box,
+        unit_of=unit[first_of_box],
+        is_joined=_joined(cluster, nvlink, box, order),
+        pod_of=pods[first_of_unit],
+        unit_id=leaf[order][first_of_unit].astype(np.int32),
+        pod_id=pod[order][first_of_pod].astype(np.int32),
+        rails=rails,
+        unit_word=names[unit_level] if is_known else "",
+        pod_word=names[pod_level] if pod_level >= 0 else "",
+        top_word=names[-1] if has_units else "",
+        unit_level=unit_level,
+        pod_level=pod_level,
+        taper=cluster.levels[-1].taper if has_units else 1.0,
+        names=tuple(cluster.names[index] for index in order.tolist()),
+        notes=tuple(notes),
     )
 
 
-def _placement_view(
-    mesh: DeviceMesh, cluster: Cluster, axis: str | Sequence[str] | None, devices: Sequence[int] | Ints | None
-) -> View:
-    cluster, of_rank = devices_of_ranks(mesh, cluster, devices)
-    axis = axis or fastest_axis(mesh)
-    rank_of = np.full(cluster.n_devices, -1, dtype=np.int32)
-    # In reverse order: if ranks share a device, the assignment of the lowest rank comes last and wins.
-    rank_of[of_rank[::-1]] = np.arange(mesh.world_size, dtype=np.int32)[::-1]
-    if isinstance(axis, str) and axis in cluster.level_names and axis not in mesh.axis_names:
-        view = _cluster_view(cluster, axis)
-        group_of, word, names, count, size = view.group_of, axis, view.group_names, view.n_groups, ""
-    else:
-        groups = mesh[axis]
-        color = np.append(groups.color, -1)  # devices without a rank have the rank -1, which selects this last entry
-        group_of, word, names, count = color[rank_of], groups.name, tuple(groups.names[:_MOST_NAMES]), len(groups)
-        size = f" of {groups.size:,}"
-    return View(
-        title=f"{word} ({_count(count, 'group')}{size}) · {cluster.summary}",
-        subtitle="one cell per device",
-        blocks=cluster.names,
-        block_of=cluster.node_of,
-        slot_of=cluster.local_of,
-        rank_of=rank_of,
-        group_of=group_of,
-        word=word,
-        group_names=names,
-        n_groups=count,
-    )
+def scene_of_ranks(title: str, names: tuple[str, ...], width: int) -> Scene:
+    """Return a scene without a machine: blocks of `width` ranks."""
+    blocks = np.arange(len(names), dtype=np.int32)
+    zeros = np.zeros(1, dtype=np.int32)
+    none = np.zeros((0, 2), dtype=np.int32)
+    rows, columns = _grid(width)
+    kind = Kind(
+        width, rows, columns, np.full(width, -1, dtype=np.int32), np.zeros((0, 4), dtype=np.int32), 0, np.zeros(0),
+        1.0, zeros[:0], none, float("nan"), has_switch=False,
+    )  # fmt: skip
+    return Scene(
+        title=title, network="none", is_rack=False, kinds=(kind,), kind_of=blocks * 0, host=blocks,
+        first_device=blocks * width, first_nic=blocks * 0, box_of=blocks, unit_of=blocks * 0, is_joined=blocks * 0,
+        pod_of=zeros, unit_id=zeros, pod_id=zeros, rails=0, unit_word="", pod_word="", top_word="", unit_level=-1,
+        pod_level=-1, taper=1.0, names=names,
+    )  # fmt: skip
 
 
-def _mesh_view(mesh: DeviceMesh, axis: str | Sequence[str] | None) -> View:
-    groups = mesh[axis or fastest_axis(mesh)]
-    inner = next((index for index in reversed(range(len(mesh.shape))) if mesh.shape[index] > 1), 0)
-    width = mesh.shape[inner]
-    ranks = np.arange(mesh.world_size, dtype=np.int32)
-    outer = [name for index, name in enumerate(mesh.axis_names) if index < inner]
-    coordinates = mesh.coordinate_array[::width, :inner]
-    return View(
-        title=f"{groups.name} ({_count(len(groups), 'group')} of {groups.size:,}) · {mesh}",
-        subtitle="one cell per rank, without a cluster",
-        blocks=tuple(
-            " ".join(f"{name} {value}" for name, value in zip(outer, values, strict=True)) or "all ranks"
-            for values in coordinates.tolist()
-        ),
-        block_of=ranks // width,
-        slot_of=ranks % width,
-        rank_of=ranks,
-        group_of=groups.color,
-        word=groups.name,
-        group_names=tuple(groups.names[:_MOST_NAMES]),
-        n_groups=len(groups),
-    )
+def _is_same(one: Ints, other: Ints) -> bool:
+    """Return whether two levels divide the hosts in the same way."""
+    pairs = len(np.unique(np.stack([one, other]), axis=1).T)
+    return pairs == len(np.unique(one)) == len(np.unique(other))
 
 
-def _cluster_view(cluster: Cluster, level: str | Sequence[str] | None) -> View:
-    if not cluster.n_devices:
-        reason = "; ".join(cluster.notes) or "the cluster has no devices"
-        raise TopologyError(f"nothing to draw: {reason}", hint="choose a preset, or read a topology with GPUs")
-    counts = {name: int(domain.max()) + 1 for name, domain in zip(cluster.level_names, cluster.domains, strict=True)}
-    if level is None:
-        dividing = [name for name in cluster.level_names[1:] if counts[name] > 1]
-        level = dividing[-1] if dividing else "nvlink"
-    name = level if isinstance(level, str) else "-".join(level)
-    return View(
-        title=f"{cluster.title or cluster.names[0]} · {cluster.summary}",
-        subtitle=f"one cell per device · {_count(counts.get(name, 0), f'{name} domain')}",
-        blocks=cluster.names,
-        block_of=cluster.node_of,
-        slot_of=cluster.local_of,
-        rank_of=np.full(cluster.n_devices, -1, dtype=np.int32),
-        group_of=cluster.domain(name),
-        word=name,
-        group_names=tuple(f"{name} {number}" for number in range(min(counts[name], _MOST_NAMES))),
-        n_groups=counts[name],
-    )
+def _runs(*columns: Ints) -> Ints:
+    """Number the runs of equal values, from 0."""
+    change = np.zeros(len(columns[0]), dtype=np.int32)
+    for column in columns:
+        change[1:] |= column[1:] != column[:-1]
+    return np.cumsum(change, dtype=np.int32)
 
 
-def fastest_axis(mesh: DeviceMesh) -> str:
-    """Return the fastest axis with more than one rank, or the last axis if all have size 1."""
-    return next((axis.name for axis in reversed(mesh.axes) if axis.size > 1), mesh.axis_names[-1])
+def _joined(cluster: Cluster, nvlink: Ints, box: Ints, order: Ints) -> Ints:
+    """Return for every box whether one NVLink domain contains its devices."""
+    boxes = int(box[-1]) + 1
+    joined = np.zeros(boxes, dtype=np.int32)
+    if not len(nvlink):
+        return joined
+    of_node = np.empty(cluster.n_nodes, dtype=np.int32)
+    of_node[order] = box
+    of_device = of_node[cluster.node_of]
+    least, most = np.full(boxes, len(nvlink)), np.full(boxes, -1)
+    np.minimum.at(least, of_device, nvlink)
+    np.maximum.at(most, of_device, nvlink)
+    return ((least == most) & (np.bincount(of_device, minlength=boxes) > 1)).astype(np.int32)
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+def _grid(devices: int) -> tuple[int, int]:
+    columns = max(1, -(-devices // _MOST_ROWS))
+    return max(1, -(-devices // columns)), columns
+
+
+def _kind(node: Node, rails: int, is_rack: bool) -> Kind:
+    devices, nics = len(node.devices), len(node.nics)
+    rows, columns = _grid(devices)
+    linked = node.distance[:devices, :devices] == Distance.NVLINK
+    set_of = np.where(linked.any(axis=1) | is_rack, node.nvlink_groups, -1).astype(np.int32)
+    # With a single device, a rack's NVLink leaves the host, so no pair of the host shows it.
+    counts = node.nvlinks[:devices, :devices]
+    gbs = node.gbs[:devices, :devices][linked]
+    nic_row, nic_space, nic_rail = _nic_rows(node, rails)
+    near = np.argwhere(node.near_nics).astype(np.int32).reshape(-1, 2)
+    return Kind(
+        devices, rows, columns, set_of, _bars(set_of, rows), nics, nic_row, nic_space, nic_rail, near,
+        float(np.nanmax(gbs)) if np.isfinite(gbs).any() else float("nan"),
+        # More links than a GPU has: all pairs report the same links, which end at a switch.
+        has_switch=is_rack or bool(counts.size and counts.sum(axis=1).max() > _MOST_LINKS),
+    )  # fmt: skip
+
+
+def _bars(set_of: Ints, rows: int) -> Ints:
+    """Return lane, first row, last row and number of every NVLink set with several devices."""
+    bars: list[tuple[int, int, int, int]] = []
+    for number in np.unique(set_of[set_of >= 0]).tolist():
+        members = np.flatnonzero(set_of == number) % rows
+        if len(members) < 2:
+            continue
+        low, high = int(members.min()), int(members.max())
+        lane = 0
+        while any(lane == other and low <= last and high >= start for other, start, last, _ in bars):
+            lane += 1
+        bars.append((lane, low, high, number))
+    return np.array(bars, dtype=np.int32).reshape(-1, 4)
+
+
+def _nic_rows(node: Node, rails: int) -> tuple[Floats, float, Ints]:
+    """Return the centre of every NIC in rows, the distance between NICs, and the rail of every NIC.
+
+    A NIC is next to the devices that are closest to it. A device whose own NIC is missing is also near to other NICs,
+    but farther away, so it does not move them.
+    """
+    devices, nics = len(node.devices), len(node.nics)
+    rows, _ = _grid(devices)
+    rail = np.full(nics, -1, dtype=np.int32)
+    if not nics or not devices:
+        return (np.arange(nics) + 0.5) * rows / max(nics, 1), min(1.0, rows / max(nics, 1)), rail
+    away = np.where(node.near_nics, node.distance[:devices, devices:], Distance.UNKNOWN)
+    closest = (away == away.min(axis=0)) & (away < Distance.UNKNOWN)
+    center, space = np.full(nics, -1.0), 1.0
+    for key in {tuple(column.tolist()) for column in closest.T if column.any()}:
+        members = np.flatnonzero((closest.T == np.array(key)).all(axis=1))
+        held = np.flatnonzero(key)
+        apart = min(1.0, len(held) / len(members))
+        center[members] = held.mean() + 0.5 + (np.arange(len(members)) - (len(members) - 1) / 2) * apart
+        space = min(space, apart)
+        device = held[np.arange(len(members)) * len(held) // len(members)]
+        # As in `Cluster.domains`: neighbouring devices share a rail if there are more devices than rails.
+        rail[members] = device * rails // devices if devices >= rails else device % rails
+    if not rails:
+        rail[:] = -1
+    gaps = np.diff(np.sort(center))
+    is_clear = devices <= _MOST_ROWS and center.min() >= space / 2 - 1e-9
+    if is_clear and (not gaps.size or gaps.min() >= space - 1e-9):
+        return center, space, rail
+    return (np.arange(nics) + 0.5) * rows / nics, min(1.0, rows / nics), rail
