@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ from meshlab.topology.placement.rank_map import Floats
 from meshlab.topology.placement.scene import Scene
 
 __all__ = ["Fit", "Label", "Layout", "fit", "layout", "locate", "look_at"]
+
+_Numbers = npt.NDArray[np.floating[Any]]
 
 _MARGIN = 20  # free pixels of the figure, both sides together
 _STEPS = 14  # of a bisection
@@ -37,7 +39,8 @@ class Fit(NamedTuple):
     dpr: float
 
 
-class Label(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Label:
     """Free space for one line of text. `kind` is core, pod, unit, box, exit (of a pod) or up (of a unit)."""
 
     kind: str
@@ -473,8 +476,8 @@ def _place(scene: Scene, shape: _Shape, chosen: Fit, size: _Sizes, cw: float, ch
         high = np.maximum(middle.max(axis=1), y0) if has_spine else middle.max(axis=1)
         riser = np.stack([x0 - 1, low, x0 - 1, high], axis=1)
     return Layout(
-        size.width, size.height, cw, ch, size.detail, chosen.boxes, device, nic, host, box, unit, leaf, pod, spine, core, funnel,
-        core_riser, bar, bar_host, bar_set, tray, rail, drop, uplink, riser,
+        size.width, size.height, cw, ch, size.detail, chosen.boxes, device, nic, host, box, unit, leaf, pod, spine,
+        core, funnel, core_riser, bar, bar_host, bar_set, tray, rail, drop, uplink, riser,
         _labels(scene, shape, size, box, unit, pod, spine, core, funnel),
     )  # fmt: skip
 
@@ -574,7 +577,7 @@ def _hosts(
 
 def _middle(trays: npt.NDArray[np.integer]) -> Floats:
     """Return the number of trays above the switches of a rack, such as 10 of 18."""
-    return np.ceil(trays * 0.55)
+    return np.asarray(np.ceil(trays * 0.55), dtype=np.float64)
 
 
 def _nvlink(
@@ -604,7 +607,7 @@ def _nvlink(
     return np.concatenate(bars), np.concatenate(hosts), np.concatenate(sets), tray
 
 
-def _rail_levels(scene: Scene, shape: _Shape, size: _Sizes, ch: float) -> tuple[Floats, Floats]:
+def _rail_levels(scene: Scene, shape: _Shape, size: _Sizes, ch: float) -> tuple[_Numbers, _Numbers]:
     """Return the y of every rail and of its leaf switch, from the top of a row of boxes."""
     rails = np.arange(shape.rails)
     if scene.is_rack:
@@ -625,7 +628,7 @@ def _rail_levels(scene: Scene, shape: _Shape, size: _Sizes, ch: float) -> tuple[
     return size.head + level * ch, size.head + row * ch
 
 
-def _leaves(shape: _Shape, size: _Sizes, unit: Floats, levels: tuple[Floats, Floats], ch: float) -> Floats:
+def _leaves(shape: _Shape, size: _Sizes, unit: Floats, levels: tuple[_Numbers, _Numbers], ch: float) -> Floats:
     """Return the boxes of the leaf switches; of the dashed box if the network is unknown."""
     x = unit[:, 0] + size.unit_width - size.strip - size.unit_pad * 0.5
     top = unit[:, 1] + size.unit_head
@@ -648,7 +651,7 @@ def _leaves(shape: _Shape, size: _Sizes, unit: Floats, levels: tuple[Floats, Flo
     return _boxes(np.repeat(x, shape.rails), y, size.strip, tall)
 
 
-def _rails(shape: _Shape, size: _Sizes, unit: Floats, leaf: Floats, levels: tuple[Floats, Floats]) -> Floats:
+def _rails(shape: _Shape, size: _Sizes, unit: Floats, leaf: Floats, levels: tuple[_Numbers, _Numbers]) -> Floats:
     """Return the line of every rail: along its row of boxes, then up or down to its leaf switch."""
     if not shape.rails:
         return np.zeros((0, 6))
@@ -730,5 +733,5 @@ def _labels(
     return tuple(found)
 
 
-def _boxes(x: Floats, y: Floats, width: float | Floats, height: float | Floats) -> Floats:
-    return np.stack(np.broadcast_arrays(x, y, width, height), axis=-1).astype(float)
+def _boxes(x: _Numbers, y: _Numbers, width: float | _Numbers, height: float | _Numbers) -> Floats:
+    return np.stack(np.broadcast_arrays(x, y, width, height), axis=-1).astype(np.float64)

@@ -171,9 +171,9 @@ def _above(scene: Scene, drawn: Layout, units: Ints, pods: Ints, found: list[Str
     for pod in pods.tolist():
         rows.setdefault(float(drawn.funnel[pod, 1]) - 5, []).append(float(drawn.funnel[pod, 0]))
     if len(rows) > 1:
-        x = float(drawn.core_riser[0, 0] + drawn.core_riser[0, 2] / 2)
-        found.append(Stretch("core", np.array([[x, min(rows)], [x, max(rows)]])))
+        side = float(drawn.core_riser[0, 0] + drawn.core_riser[0, 2] / 2)
+        found.append(Stretch("core", np.array([[side, min(rows)], [side, max(rows)]])))
         for centers in rows.values():
-            centers.append(x)
+            centers.append(side)
     for level, centers in rows.items():
         found.append(Stretch("core", np.array([[min(centers), level], [max(centers), level]])))

@@ -251,7 +251,7 @@ def _runs(*columns: Ints) -> Ints:
     change = np.zeros(len(columns[0]), dtype=np.int32)
     for column in columns:
         change[1:] |= column[1:] != column[:-1]
-    return np.cumsum(change, dtype=np.int32)
+    return np.asarray(np.cumsum(change), dtype=np.int32)
 
 
 def _joined(cluster: Cluster, nvlink: Ints, box: Ints, order: Ints) -> Ints:
@@ -322,7 +322,7 @@ def _nic_rows(node: Node, rails: int) -> tuple[Floats, float, Ints]:
     closest = (away == away.min(axis=0)) & (away < Distance.UNKNOWN)
     center, space = np.full(nics, -1.0), 1.0
     for key in {tuple(column.tolist()) for column in closest.T if column.any()}:
-        members = np.flatnonzero((closest.T == np.array(key)).all(axis=1))
+        members = np.flatnonzero((np.array(key) == closest.T).all(axis=1))
         held = np.flatnonzero(key)
         apart = min(1.0, len(held) / len(members))
         center[members] = held.mean() + 0.5 + (np.arange(len(members)) - (len(members) - 1) / 2) * apart
