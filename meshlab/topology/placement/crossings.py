@@ -22,7 +22,7 @@ from meshlab.topology.model.cluster import INNER_LEVELS, Ints
 from meshlab.topology.model.links import Distance, clique_numbers
 from meshlab.topology.placement.rank_map import Floats, RankMap
 
-__all__ = ["Crossings", "cross", "ring_hops"]
+__all__ = ["Crossings", "all_hops", "cross", "ring_hops", "shares", "uplink_gbs"]
 
 _NVLINK, _HOST = INNER_LEVELS.index("nvlink"), INNER_LEVELS.index("host")
 
@@ -150,16 +150,26 @@ def ring_hops(rank_map: RankMap, ranks: Ints) -> tuple[Ints, npt.NDArray[np.int8
         Arrays of shape (size,): the ranks in the order of the ring, and for the hop from each rank to the next its
         level, its `Distance` (UNKNOWN over the network), and its GB/s (over the network those of the nearest NICs).
     """
-    members = np.ascontiguousarray(_by_host(rank_map, ranks[None]).T)
-    _, level = _levels(rank_map, members)
-    if len(ranks) > 1:
-        _align_rails(rank_map, members, level)
-    distance, gbs = _inside(rank_map, members, np.roll(members, -1, axis=0), level)
+    members, level, distance, gbs = all_hops(rank_map, ranks[None])
     order = members[:, 0]
     nic_gbs = rank_map.set_gbs[rank_map.nic_set[order]]
     outside = level[:, 0] > _HOST
     distance_of_hop = np.where(outside, Distance.UNKNOWN, distance[:, 0])
     return order, level[:, 0], distance_of_hop, np.where(outside, nic_gbs, gbs[:, 0])
+
+
+def all_hops(rank_map: RankMap, groups: Ints) -> tuple[Ints, npt.NDArray[np.int8], npt.NDArray[np.int8], Floats]:
+    """Return the hops of the rings of all groups, as arrays of shape (size, groups).
+
+    They contain the ranks in the order of the ring, and for the hop from each rank to the next its level, its
+    `Distance` and its GB/s (infinite over the network).
+    """
+    members = np.ascontiguousarray(_by_host(rank_map, groups).T)
+    _, level = _levels(rank_map, members)
+    if len(members) > 1:
+        _align_rails(rank_map, members, level)
+    distance, gbs = _inside(rank_map, members, np.roll(members, -1, axis=0), level)
+    return members, level, distance, gbs
 
 
 def _by_host(rank_map: RankMap, groups: Ints) -> Ints:
@@ -290,7 +300,7 @@ def _nics_of_single_ranks(rank_map: RankMap, members: Ints, leaves: npt.NDArray[
     if not leaves.any():
         return _no_nics(ranks_per_node)
     using = nic_set if leaves.all() else nic_set[:, leaves]
-    share, per_nic, sharing = _shares(rank_map, using.ravel())
+    share, per_nic, sharing = shares(rank_map, using.ravel())
     node_gbs = np.where(leaves, share[nic_set].min(axis=0), np.nan)
     node_gbs[node_gbs == 0] = np.nan  # a host without known NICs
     busiest = per_nic[nic_set].max(axis=0)
@@ -308,7 +318,7 @@ def _no_nics(ranks_per_node: Ints) -> _NicUse:
     return _NicUse(ranks_per_node, np.zeros(len(unknown), dtype=np.int32), unknown, unknown.copy(), 0)
 
 
-def _shares(rank_map: RankMap, used: Ints) -> tuple[Floats, Floats, npt.NDArray[np.intp]]:
+def shares(rank_map: RankMap, used: Ints) -> tuple[Floats, Floats, npt.NDArray[np.intp]]:
     """Return for every set of NICs the GB/s per group, the groups per NIC, and the number of groups.
 
     `used` contains each set once for every group that uses it.
@@ -358,7 +368,7 @@ def _nics(rank_map: RankMap, members: Ints, leaves: npt.NDArray[np.bool_]) -> _N
     new_set = new_node
     new_set[1:] |= nic_set[1:] != nic_set[:-1]
     uses = new_set & np.repeat(leaves, size)
-    share, per_nic, _ = _shares(rank_map, nic_set[uses])
+    share, per_nic, _ = shares(rank_map, nic_set[uses])
     out = np.add.reduceat(np.where(uses, share[nic_set], 0.0), starts)
     reach = np.add.reduceat(np.where(uses, rank_map.set_nics[nic_set], 0), starts)
     node_gbs = np.where(leaves, np.minimum.reduceat(out, first_run), np.nan)
@@ -395,12 +405,12 @@ def _taper(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) -> tup
         source = below[members]
         flows = np.bincount(source[crossing], minlength=int(below.max()) + 1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            each = _uplink(rank_map, index - 1) / network.taper / flows
+            each = uplink_gbs(rank_map, index - 1) / network.taper / flows
         gbs = np.minimum(gbs, np.where(crossing, each[source], np.inf).min(axis=0))
     return taper, gbs
 
 
-def _uplink(rank_map: RankMap, level: int) -> Floats:
+def uplink_gbs(rank_map: RankMap, level: int) -> Floats:
     """Return the total GB/s of the NICs in every domain of a level."""
     cluster = rank_map.cluster
     per_kind = [sum(t.nics[k].gbs for k in np.flatnonzero(t.near_nics.any(axis=0))) for t in cluster.templates]

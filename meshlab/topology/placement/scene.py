@@ -266,7 +266,8 @@ def _joined(cluster: Cluster, nvlink: Ints, box: Ints, order: Ints) -> Ints:
     least, most = np.full(boxes, len(nvlink)), np.full(boxes, -1)
     np.minimum.at(least, of_device, nvlink)
     np.maximum.at(most, of_device, nvlink)
-    return ((least == most) & (np.bincount(of_device, minlength=boxes) > 1)).astype(np.int32)
+    joined[:] = (least == most) & (np.bincount(of_device, minlength=boxes) > 1)
+    return joined
 
 
 def _grid(devices: int) -> tuple[int, int]:

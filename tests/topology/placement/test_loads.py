@@ -1,0 +1,292 @@
+"""The loads of links: against a walk over every hop, and against the bandwidth that the placement reports."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import meshlab as ml
+from meshlab.errors import TopologyError
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.topology.placement.crossings import ring_hops
+from meshlab.topology.placement.layout import locate
+from meshlab.topology.placement.loads import MARKS, LinkLoad, Loads, find_places, loads
+from meshlab.topology.placement.placement import Placement, place
+from meshlab.topology.placement.scene import scene_of
+
+SIZE = 1 << 20
+MACHINES = {name: 18 if name == "gb200-nvl72" else 4 for name in ml.topology.PRESETS}
+MESHES = [
+    "dp=-1, tp=8", "dp=-1, tp=4", "dp=-1, tp=2", "pp=4, dp=-1, tp=2", "pp=2, dp=-1, tp=4", "dp=2, cp=2, tp=-1",
+    "tp=8, dp=-1", "tp=4, dp=-1", "tp=-1", "pp=4, tp=-1", "dp=-1, ep=4", "ep=2, dp=-1",
+]  # fmt: skip
+Sums = dict[tuple[str, int], float]
+Uses = dict[tuple[str, int], set[int]]
+
+
+class Walk:
+    """The bytes and the groups of every link, hop by hop."""
+
+    def __init__(self, placement: Placement) -> None:
+        self.placement = placement
+        self.sent: list[Sums] = [collections.defaultdict(float), collections.defaultdict(float)]
+        self.uses: Uses = collections.defaultdict(set)
+
+    def add(self, side: int, link: tuple[str, int], amount: float, group: int) -> None:
+        self.sent[side][link] += amount
+        self.uses[link].add(group)
+
+    def hop(self, group: int, level: int, source: dict[int, float], target: dict[int, float], amount: float) -> None:
+        """One hop: the ranks at both sides, with the share of each."""
+        rank_map, devices = self.placement.rank_map, self.placement.devices
+        names = self.placement.cluster.level_names
+        for side, ranks in enumerate((source, target)):
+            for rank, share in ranks.items():
+                if level <= 2:
+                    self.add(side, (names[level], int(devices[rank])), amount, group)
+                    continue
+                node, local = self.placement.cluster.locate(int(devices[rank]))
+                host = self.placement.cluster.node(node)
+                near = np.flatnonzero(host.near_nics[local])
+                speeds = np.array([host.nics[k].gbs for k in near])
+                before = sum(len(self.placement.cluster.node(n).nics) for n in range(node))
+                for nic, part in zip(near, speeds / speeds.sum(), strict=True):
+                    self.add(side, ("nic", before + int(nic)), amount * share * part, group)
+                for index in range(3, level):
+                    self.add(side, (names[index], int(rank_map.domains[index][rank])), amount * share, group)
+
+    def check(self, found: Loads) -> None:
+        seen = 0
+        for link in found.links:
+            order = self.order(link)
+            for k, number in enumerate(order):
+                key = (link.name, number)
+                expected = max(side.get(key, 0.0) for side in self.sent)
+                assert link.bytes[k] == pytest.approx(expected, rel=1e-9), (link.name, k)
+                assert link.groups[k] == len(self.uses.get(key, ())), (link.name, k)
+                seen += key in self.uses
+        assert seen == len(self.uses)
+
+    def order(self, link: LinkLoad) -> list[int]:
+        """The numbers of the links in the cluster; a leaf switch has a number per rail."""
+        if link.drawn_as == "leaf":
+            rails = self.placement.cluster.levels[0].rails
+            return [int(unit) * rails + k % rails for k, unit in enumerate(link.places)]
+        return link.places.tolist()  # type: ignore[no-any-return]
+
+
+def walk_ring(placement: Placement, axis: str, volume: float) -> Walk:
+    walk = Walk(placement)
+    rank_map = placement.rank_map
+    rings = [ring_hops(rank_map, group) for group in placement.mesh[axis].array]
+    # First which sets of NICs every group uses, because their bandwidth is divided among the groups.
+    users: dict[int, set[int]] = collections.defaultdict(set)
+    runs: list[dict[int, list[int]]] = []
+    for number, (order, level, _, _) in enumerate(rings):
+        of_node: dict[int, list[int]] = collections.defaultdict(list)
+        for rank in order.tolist():
+            of_node[int(rank_map.node[rank])].append(rank)
+        runs.append(of_node)
+        for k in np.flatnonzero(level > 2).tolist():
+            for rank in (order[k], order[(k + 1) % len(order)]):
+                for other in of_node[int(rank_map.node[rank])]:
+                    users[int(rank_map.nic_set[other])].add(number)
+
+    # A group divides its bytes evenly among the NICs of a set, and a NIC its bandwidth in proportion to the bytes.
+    gbs: dict[tuple[int, int], float] = {}
+    nics: dict[int, list[tuple[int, int]]] = {}
+    for rank in range(placement.mesh.world_size):
+        node, local = placement.cluster.locate(int(placement.devices[rank]))
+        host = placement.cluster.node(node)
+        near = np.flatnonzero(host.near_nics[local]).tolist()
+        nics[int(rank_map.nic_set[rank])] = [(node, nic) for nic in near]
+        gbs |= {(node, nic): host.nics[nic].gbs for nic in near}
+    load: dict[tuple[int, int], float] = collections.defaultdict(float)
+    for key, of_set in nics.items():
+        for nic in of_set:
+            load[nic] += len(users[key]) / len(of_set)
+
+    def side(number: int, rank: int) -> dict[int, float]:
+        ranks = runs[number][int(rank_map.node[rank])]
+        sets = collections.Counter(int(rank_map.nic_set[other]) for other in ranks)
+        left = {key: sum(gbs[nic] / len(nics[key]) / load[nic] for nic in nics[key]) for key in sets}
+        total = sum(left.values())
+        return {r: left[s] / total / sets[s] for r in ranks for s in [int(rank_map.nic_set[r])]}
+
+    for number, (order, level, _, _) in enumerate(rings):
+        for k, at in enumerate(level.tolist()):
+            a, b = int(order[k]), int(order[(k + 1) % len(order)])
+            if at > 2:
+                walk.hop(number, at, side(number, a), side(number, b), volume)
+            elif at > 0:
+                walk.hop(number, at, {a: 1.0}, {b: 1.0}, volume)
+    return walk
+
+
+def joining(placement: Placement, a: int, b: int) -> int:
+    domains = placement.rank_map.domains
+    return next(index for index in range(len(domains)) if domains[index][a] == domains[index][b])
+
+
+def walk_pairs(placement: Placement, axis: str, volume: float, *, chain: bool) -> Walk:
+    walk = Walk(placement)
+    for number, group in enumerate(placement.mesh[axis].array.tolist()):
+        pairs = itertools.pairwise(group) if chain else ((a, b) for a in group for b in group if a != b)
+        for a, b in pairs:
+            walk.hop(number, joining(placement, a, b), {a: 1.0}, {b: 1.0}, volume)
+    return walk
+
+
+def check_axis(placement: Placement, axis: str) -> None:
+    n = placement.mesh[axis].size
+    if n == 1:
+        return
+    ring = loads(placement, axis, collective="all_reduce", size=SIZE)
+    walk_ring(placement, axis, 2 * (n - 1) / n * SIZE).check(ring)
+    chain = loads(placement, axis, collective="send_recv", size=SIZE)
+    walk_pairs(placement, axis, SIZE, chain=True).check(chain)
+    every = loads(placement, axis, collective="all_to_all", size=SIZE)
+    walk_pairs(placement, axis, SIZE / n, chain=False).check(every)
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "gcp-a3-high", "gb200-nvl72", "tapered-h100", "pcie-l40s", "aws-p5"])
+@pytest.mark.parametrize("text", ["dp=-1, tp=4", "pp=2, dp=-1, tp=2"])
+def test_bytes_and_groups_are_those_of_a_walk_over_every_hop(name: str, text: str) -> None:
+    cluster = ml.preset(name, nodes=4, nodes_per_leaf=2, rails=2, nodes_per_rack=2 if name == "gb200-nvl72" else None)
+    placement = place(text, cluster)
+    for axis in placement.mesh.axis_names:
+        check_axis(placement, axis)
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_bytes_and_groups_are_those_of_a_walk_on_any_machine(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(["dgx-h100", "gcp-a3-high", "gb200-nvl72", "pcie-l40s"]))
+    nodes = data.draw(st.integers(1, 5))
+    leaf, rails = data.draw(st.sampled_from([(1, 1), (2, 4), (3, 8)]))
+    pod = data.draw(st.sampled_from([0, 2 * leaf]))
+    cluster = ml.preset(name, nodes=nodes, nodes_per_leaf=leaf, rails=rails, nodes_per_pod=pod)
+    if data.draw(st.booleans()):
+        cluster = cluster.without_nic(0, 1)
+    n = cluster.n_devices
+    sizes = data.draw(st.sampled_from([(a, b) for a in range(1, n + 1) for b in range(1, n + 1) if a * b <= n]))
+    devices = None
+    if data.draw(st.booleans()):
+        devices = data.draw(st.permutations(range(n)))[: sizes[0] * sizes[1]]
+    placement = place(DeviceMesh(sizes, ("dp", "tp")), cluster, devices)
+    for axis in ("dp", "tp"):
+        check_axis(placement, axis)
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_the_slowest_link_is_that_of_the_placement(name: str) -> None:
+    """All presets × 12 meshes × 3 sizes of machine: ring_gbs is the volume divided by the time of the slowest link."""
+    compared = 0
+    for nodes in (MACHINES[name], MACHINES[name] * 2, MACHINES[name] * 16):
+        cluster = ml.preset(name, nodes=nodes)
+        scene = scene_of(cluster)
+        for text in MESHES:
+            placement = place(text, cluster)
+            for axis in placement.mesh.axis_names:
+                found = loads(placement, axis, collective="all_reduce", scene=scene)
+                if placement.mesh[axis].size == 1:
+                    continue
+                compared += 1
+                slowest = float(np.nanmin(placement.of(axis).ring_gbs))
+                assert found.volume_bytes / found.seconds / 1e9 == pytest.approx(slowest), (nodes, text, axis)
+    assert compared > 40
+
+
+def findings_of(text: str, cluster: ml.Cluster) -> list[tuple[str, str, str]]:
+    placement = place(text, cluster)
+    found = find_places(placement, [loads(placement, axis) for axis in placement.mesh.axis_names])
+    scene = scene_of(cluster)
+    for finding in found:
+        assert finding.place == "all" or locate(scene, finding.place)
+    return [(finding.mark, finding.text, finding.place) for finding in found]
+
+
+def test_findings_name_the_cause_once_and_lead_to_the_place() -> None:
+    tapered = ml.preset("tapered-h100", nodes=2048, nodes_per_leaf=32, nodes_per_pod=512, rails=8)
+    assert findings_of("pp=16, dp=128, tp=8", tapered) == [
+        ("■", "pp: 1,024 groups share the 1:7 exit of a pod", "pod:0")
+    ]
+    a3 = ml.preset("gcp-a3-high", nodes=4, nodes_per_leaf=4, rails=4)
+    assert findings_of("dp=4, tp=8", a3) == [("▲", "dp: 2 groups on one NIC", "nic:0")]
+    assert findings_of("pp=2, dp=2, tp=8", a3) == [("▲", "pp and dp: 2 groups on one NIC", "nic:0")]
+    fine = ("●", "no group shares a NIC, changes rails or pays an oversubscription", "all")
+    assert findings_of("dp=4, tp=8", ml.preset("dgx-h100", nodes=4)) == [fine]
+    broken = ml.preset("dgx-h100", nodes=4).without_nic(2, 5)
+    marks = findings_of("dp=4, tp=8", broken)
+    assert {mark for mark, _, _ in marks} == {"▲"}
+    assert locate(scene_of(broken), marks[0][2])[0] == "nic"
+
+
+def test_a_group_that_changes_rails_climbs_above_the_leaf_switches() -> None:
+    cluster = ml.preset("dgx-h100", nodes=4)
+    placement = place("dp=2, tp=2", cluster, [0, 9, 2, 11])  # each tp group is on two rails of two hosts
+    found = loads(placement, "tp")
+    assert found.climbs.all()
+    assert found.state == "shared"
+    leaf = found.of("leaf")
+    assert leaf is not None
+    assert leaf.bytes.any()
+    assert ("▲", "changes rails, so it climbs above the leaf switches") in [
+        (finding.mark, finding.text.removeprefix("tp: ")) for finding in find_places(placement, [found])
+    ]
+    assert not loads(placement, "dp").climbs.any()
+
+
+@pytest.mark.parametrize(
+    ("text", "axis", "state", "limit", "is_conflict"),
+    [
+        ("dp=4, tp=8", "tp", "nvlink", "nvlink", False),
+        ("dp=4, tp=8", "dp", "shared", "nic", True),
+        ("dp=32, tp=1", "tp", "none", "", False),
+        ("dp=2, tp=16", "tp", "rail", "nvlink", False),
+    ],
+)
+def test_states(text: str, axis: str, state: str, limit: str, is_conflict: bool) -> None:
+    machine = "gcp-a3-high" if state == "shared" else "dgx-h100"
+    found = loads(place(text, ml.preset(machine, nodes=4)), axis)
+    assert (found.state, found.limit, found.is_conflict) == (state, limit, is_conflict)
+    assert found.state in MARKS
+
+
+def test_a_network_without_bandwidth_has_bytes_and_no_time() -> None:
+    smi = "\tGPU0\tGPU1\tNIC0\nGPU0\t X \tNV4\tPIX\nGPU1\tNV4\t X \tPIX\nNIC0\tPIX\tPIX\t X \n"
+    node = ml.topology.read_nvidia_smi(smi).node(0)
+    cluster = ml.Cluster.from_nodes([node, node], names=["a", "b"])
+    found = loads(place("dp=2, tp=2", cluster), "dp")
+    nic = found.of("nic")
+    assert nic is not None
+    assert nic.bytes.tolist() == [2 * (1 << 28)] * 2
+    assert np.isnan(nic.seconds).all()
+    assert nic.busiest == 0
+    assert np.isnan(found.seconds)
+    assert found.limit == ""
+    assert found.state == "shared"
+
+
+def test_an_unknown_collective_is_an_error_that_names_the_known_ones() -> None:
+    with pytest.raises(TopologyError, match=r"did you mean 'all_reduce'.*choose one of all_reduce"):
+        loads(place("tp=8", "dgx-h100"), "tp", collective="allreduce")
+
+
+def test_the_loads_of_16384_devices_take_a_fraction_of_a_redraw() -> None:
+    cluster = ml.preset("tapered-h100", nodes=2048, nodes_per_leaf=32, nodes_per_pod=512, rails=8)
+    scene = scene_of(cluster)
+    placement = place("pp=16, dp=128, tp=8", cluster)
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        for axis in placement.mesh.axis_names:
+            loads(placement, axis, scene=scene)
+        times.append(time.process_time() - start)
+    assert min(times) < 0.4  # 0.1 s on an idle machine; a kernel may use 0.15 s for a new size
