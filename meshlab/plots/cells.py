@@ -16,6 +16,7 @@ from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plots.style import (
     PALETTE,
     axes_size,
+    new_figure,
     rank_colors,
     room_right,
     set_title,
@@ -211,10 +212,8 @@ def membership(
     groups = mesh[axis or fastest_axis(mesh)]
     grid = CellGrid.of(mesh, columns)
     if ax is None:
-        from matplotlib import pyplot as plt
-
         figsize, rect = grid.figure_box()
-        ax = plt.figure(figsize=figsize).add_axes(rect)
+        ax = new_figure(figsize).add_axes(rect)
     color = groups.color.reshape(grid.rows, grid.columns)  # row-major ranks fill the rows in order
     width, height = axes_size(ax)
     cell = min(width / grid.columns, height / grid.rows)

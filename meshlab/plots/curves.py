@@ -22,6 +22,7 @@ from meshlab.plots.style import (
     figure_svg,
     font_size,
     free_right,
+    new_figure,
     reserve,
     set_title,
     text_width,
@@ -255,10 +256,8 @@ def curve_box(figsize: tuple[float, float]) -> tuple[float, float, float, float]
 
 def _axes(ax: Axes | None) -> Axes:
     if ax is None:
-        from matplotlib import pyplot as plt
-
         figsize = (_WIDTH, 4.2)
-        ax = plt.figure(figsize=figsize).add_axes(curve_box(figsize))
+        ax = new_figure(figsize).add_axes(curve_box(figsize))
     reserve(ax, left=_LEFT, below=_BELOW)
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, linewidth=0.6)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from meshlab.analysis.pairs import SLOW, pair_matrix
 from meshlab.errors import BenchError, TopologyError, did_you_mean
-from meshlab.plots.style import QUANTITY, WRONG, axes_size, room_right, set_title, text_colors, text_width
+from meshlab.plots.style import QUANTITY, WRONG, axes_size, new_figure, room_right, set_title, text_colors, text_width
 from meshlab.topology.model.cluster import Cluster, link_codes
 from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.links import LINK_MEANINGS, UNKNOWN
@@ -102,14 +102,13 @@ def links(cluster: ClusterLike | Node, node: int | str | None = None, *, ax: Axe
 
 
 def _new_axes(names: list[str], kinds: list[str], size: int) -> Axes:
-    from matplotlib import pyplot as plt
 
     side = max(_CELL * size, 150.0) if _CELL * size <= _LARGEST else _WITHOUT_WORDS
     left = text_width(max(names, key=len), _POINTS) + 16
     right = max([80.0, *(text_width(_meaning(kind), _POINTS) for kind in kinds)]) + 50
     top, bottom = left + 30, 12.0
     width, height = left + side + right, top + side + bottom
-    figure = plt.figure(figsize=(width / 72, height / 72))
+    figure = new_figure((width / 72, height / 72))
     return figure.add_axes((left / width, bottom / height, side / width, side / height))
 
 
@@ -244,10 +243,8 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
     attrs: dict[Any, Any] = {"value": "busbw_gbs", **cells.attrs}
     is_time = attrs["value"] == "time_us"
     if ax is None:
-        from matplotlib import pyplot as plt
-
         side = float(np.clip(_MATRIX_CELL * len(values), _LEAST, _MOST))
-        ax = plt.subplots(figsize=((side + 130) / 72, (side + 96) / 72), layout="constrained")[1]
+        ax = new_figure(((side + 130) / 72, (side + 96) / 72), layout="constrained").add_subplot()
     shown = -values if is_time else values  # the lightest colour is the best value
     low, high = _range(values, is_time)
     image = ax.imshow(shown, cmap=QUANTITY, interpolation="nearest", aspect="equal", vmin=low, vmax=high)

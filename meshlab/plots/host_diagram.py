@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.errors import TopologyError
-from meshlab.plots.style import PALETTE, WRONG, axes_size, set_title, text_colors, text_width
+from meshlab.plots.style import PALETTE, WRONG, axes_size, new_figure, set_title, text_colors, text_width
 from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.links import Distance
 from meshlab.topology.model.presets import ClusterLike, as_node
@@ -125,10 +125,8 @@ def host(cluster: ClusterLike | Node, node: int | str = 0, *, ax: Axes | None = 
     boxes = sum(len(branch.gpus) + bool(branch.nics) for branch in branches)
     wide = boxes * (_BOX + _GAP) + (len(branches) - 1) * _BRANCH_GAP + _GAP
     if ax is None:
-        from matplotlib import pyplot as plt
-
         points = max(wide + 2 * _GAP, 480.0)
-        figure = plt.figure(figsize=(points / 72, 4.6))
+        figure = new_figure((points / 72, 4.6))
         ax = figure.add_axes((_GAP / points, 0.03, 1 - 2 * _GAP / points, 0.86))
     sheet = _Sheet(ax, min(1.0, axes_size(ax)[0] / wide))
     _draw(sheet, host, branches)

@@ -15,7 +15,7 @@ from meshlab.frames.labels import axis_label, pair_label, where_text
 from meshlab.frames.schema import STEP
 from meshlab.frames.statistics import spike_limit
 from meshlab.frames.store import as_frames
-from meshlab.plots.style import PALETTE, PREVIOUS, QUANTITY, axes_size, set_title
+from meshlab.plots.style import PALETTE, PREVIOUS, QUANTITY, axes_size, new_figure, set_title
 from meshlab.units import format_size, format_time_us
 
 if TYPE_CHECKING:
@@ -323,10 +323,9 @@ def _verdict(late: pd.DataFrame, is_aligned: bool) -> str:
 
 
 def _new_axes(part: _Part) -> Axes:
-    from matplotlib import pyplot as plt
 
     height = min(110 + _ROW * max(len(part.ranks), 4), _HIGHEST)
-    return plt.subplots(figsize=(7.2, height / 72), layout="constrained")[1]
+    return new_figure((7.2, height / 72), layout="constrained").add_subplot()
 
 
 def _set_title(ax: Axes, part: _Part) -> None:

@@ -20,6 +20,7 @@ from meshlab.plots.style import (
     WRONG,
     axes_size,
     font_size,
+    new_figure,
     reserve,
     room_right,
     set_title,
@@ -160,11 +161,9 @@ def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     row = max(_ROW, 4 + _NARROW_ROW * max(panel.n_members for panel in panels)) * (len(sizes) + 1)
     is_new = ax is None
     if ax is None:
-        from matplotlib import pyplot as plt
-
         width = _WIDTH if len(panels) > 1 else _WIDTH_OF_ONE
         box = left / width / 72, 0.1, 1 - (left + 12) / width / 72, 0.8
-        ax = plt.figure(figsize=(width, width)).add_axes(box)
+        ax = new_figure((width, width)).add_axes(box)
     reserve(ax, left=left, right=8.0, below=_BELOW)
     n_columns = _n_columns(ax, len(panels), math.inf if is_new else row)
     n_lines = -(-len(panels) // n_columns)

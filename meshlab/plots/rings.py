@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from meshlab.errors import TopologyError
 from meshlab.mesh.mesh import MeshLike
-from meshlab.plots.style import PALETTE, axes_size, set_title, text_colors, text_width
+from meshlab.plots.style import PALETTE, axes_size, new_figure, set_title, text_colors, text_width
 from meshlab.topology.model.cluster import INNER_LEVELS, Cluster, Ints
 from meshlab.topology.model.links import Distance
 from meshlab.topology.model.presets import ClusterLike
@@ -103,9 +103,7 @@ def ring(
     if size > _MOST:
         raise TopologyError(f"group {ranks.name} has {size:,} ranks, but a ring can show at most {_MOST:,}")
     if ax is None:
-        from matplotlib import pyplot as plt
-
-        ax = plt.figure(figsize=(11, 6.2)).add_axes((0.02, 0.02, 0.96, 0.88))
+        ax = new_figure((11, 6.2)).add_axes((0.02, 0.02, 0.96, 0.88))
     order, level, distance, gbs = ring_hops(placement.rank_map, ranks.array)
     angle = np.pi / 2 - 2 * np.pi * np.arange(size) / size
     where = np.stack([np.cos(angle), np.sin(angle)], axis=1) * _RADIUS

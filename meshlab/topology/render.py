@@ -30,6 +30,8 @@ def text(
 ) -> str:
     """Return the group of every device, host by host, as plain text.
 
+    If the mesh does not fit the cluster, or does not have the axis, the machine is listed, and a last line reports it.
+
     Parameters
     ----------
     mesh : DeviceMesh, str, Placement or Cluster, optional
@@ -55,9 +57,7 @@ def text(
     ------
     TopologyError
         If neither a mesh nor a cluster is given.
-        If the mesh has more ranks than the cluster has devices.
-    MeshError
-        If the axis or group is unknown.
+        If `devices` does not contain one existing device per rank.
 
     Examples
     --------
@@ -85,7 +85,7 @@ def text(
             text.append(f"… {hidden:,} more, from {view.blocks[shown[index - 1] + 1]}")
         head = f"{label}  {ranks.ljust(rank_width)}  " if rank_width else f"{label}  "
         text += _wrap(f"{head}{view.word}  ", groups, digits, width)
-    return "\n".join(text)
+    return "\n".join([*text, *dict.fromkeys([*view.notes, *view.scene.notes])])
 
 
 def _shown(blocks: int, rows: int) -> tuple[list[int], int]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import meshlab as ml
-from meshlab.errors import MeshError, TopologyError
+from meshlab.errors import TopologyError
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Node
@@ -53,13 +55,18 @@ def test_host_without_gpus_shows_its_ranks() -> None:
 def test_invalid_arguments_are_explained() -> None:
     with pytest.raises(TopologyError, match="no mesh and no cluster given; pass a mesh, a cluster, or both"):
         ml.topology.text()
-    with pytest.raises(TopologyError, match="16 ranks, but the cluster has only 8 devices; use a smaller mesh"):
-        ml.topology.text(DeviceMesh("dp=2, tp=8"), preset("dgx-h100"))
     with pytest.raises(TopologyError, match="unknown device 9 in devices=; choose numbers from 0 to 7"):
         ml.topology.text(DeviceMesh("dp=2"), preset("dgx-h100"), devices=[0, 9])
     with pytest.raises(TopologyError, match="devices must be 2 integers, one per rank"):
         ml.topology.text(DeviceMesh("dp=2"), preset("dgx-h100"), devices=[0])
-    with pytest.raises(MeshError, match="unknown axis or group 'xp'"):
-        ml.topology.text(DeviceMesh("dp=2"), axis="xp")
-    with pytest.raises(TopologyError, match="nothing to draw: the cluster has no devices"):
-        ml.topology.text(cluster=Cluster.from_nodes([Node("laptop")]))
+
+
+def test_the_last_line_reports_what_is_not_shown() -> None:
+    def last(*arguments: Any, **options: Any) -> str:
+        return ml.topology.text(*arguments, **options).splitlines()[-1]
+
+    too_large = last(DeviceMesh("dp=2, tp=8"), preset("dgx-h100"))
+    assert too_large == "dp=2, tp=8 has 16 ranks, but the cluster has 8 devices: it is not placed"
+    assert last("dp=2", "dgx-h100", axis="xp") == "dp=2 has no axis or group 'xp': the groups of dp are shown"
+    assert last(cluster=Cluster.from_nodes([Node("laptop")])) == "the source lists no devices"
+    assert last("tp=8", preset("aws-p5", nodes=2)) == "the source does not describe the network between the hosts"

@@ -193,15 +193,16 @@ def fit(scene: Scene, width: float, height: float, dpr: float = 1.0) -> Fit:
                 boxes = -(-shape.boxes // wraps)
                 if wraps > 1 and (shape.boxes <= 4 or boxes == -(-shape.boxes // (wraps - 1))):
                     continue
-                # A rail is a straight line only if the boxes of a unit are in one row.
-                bonus = -(wraps - 1) * (1.5 if shape.rails else 0.02) - (shape.pods - pods) * 0.2
+                # A rail is a straight line only if the boxes of a unit are in one row, and pods are compared best
+                # side by side.
+                worth = 1 / (1 + (wraps - 1) * (0.3 if shape.rails else 0.005)) * (1 if pods == shape.pods else 0.85)
                 cw = _widest(shape, width, pods, units, boxes, dpr)
                 tallest = cw * 3.4 + 2
-                if min(cw * 1.8, tallest) * 3 + math.sqrt(cw * tallest) + bonus <= best:
+                if (min(cw * 1.8, tallest) * 3 + math.sqrt(cw * tallest)) * worth <= best:
                     continue
                 cw, ch = _tallest(shape, height, cw, pods, units, boxes, dpr)
                 size = _measure(shape, cw, ch, pods, units, boxes)
-                score = min(cw * 1.8, ch) * 3 + math.sqrt(cw * ch) + bonus
+                score = (min(cw * 1.8, ch) * 3 + math.sqrt(cw * ch)) * worth
                 score -= 1000 * (max(size.width / (width - 8), 1) - 1 + max(size.height / height, 1) - 1)
                 if score > best + 1e-9:
                     best, chosen = score, Fit(cw, ch, pods, units, boxes, dpr)
@@ -533,6 +534,10 @@ def _hosts(
         host[:, 2], host[:, 3] = size.box_width - size.nvlink, ch
     else:
         host[:] = box[of_box]
+    wide = _clamp(cw * 0.19, 26, 52) if size.detail >= 3 else _clamp(cw * 0.2, 8, 26)  # of a NIC
+    margin = _clamp(cw * 0.05 + 2, 4, 9)  # at the right of NICs
+    aside = size.nvlink + _clamp(cw * 0.07, 4, 16)
+    slim = max(min(max(cw * 0.5, 22), cw - aside - wide - margin - 4), 12)  # width of a device
     device, nic = np.zeros((scene.n_devices, 4)), np.zeros((scene.n_nics if size.detail >= 2 else 0, 4))
     for index, kind in enumerate(scene.kinds):
         where = np.flatnonzero(scene.kind_of == index)
@@ -545,10 +550,9 @@ def _hosts(
             cells[..., 1] = host[where, 1][:, None]
             cells[..., 2] = cw
         elif size.detail >= 2:
-            aside = size.nvlink + _clamp(cw * 0.07, 4, 16)
             cells[..., 0] = host[where, 0][:, None] + aside
             cells[..., 1] = host[where, 1][:, None] + size.head + local * ch
-            cells[..., 2] = max(min(max(cw * 0.5, 22), cw - aside - 24), 12)
+            cells[..., 2] = slim
         else:
             cells[..., 0] = host[where, 0][:, None] + local // kind.rows * cw
             cells[..., 1] = host[where, 1][:, None] + size.head + local % kind.rows * ch
@@ -567,8 +571,7 @@ def _hosts(
             port[..., 2] = port[..., 3] = side
         else:
             tall = _clamp(ch * 0.42, 3, min(26, kind.nic_space * ch * (0.8 if kind.nic_space < 1 else 1)))
-            wide = _clamp(cw * 0.19, 26, 52) if size.detail >= 3 else _clamp(ch * 0.42, 8, 26)
-            port[..., 0] = host[where, 0][:, None] + cw - wide - 9
+            port[..., 0] = host[where, 0][:, None] + cw - wide - margin
             port[..., 1] = host[where, 1][:, None] + size.head + kind.nic_row * ch - tall / 2
             port[..., 2], port[..., 3] = wide, tall
         nic[scene.first_nic[where][:, None] + np.arange(kind.nics)] = port
@@ -695,7 +698,7 @@ def _drops(
             if scene.is_rack:
                 points = [x, bottom, x, y, x, y]
             elif of_rail.max() > 1:  # several NICs on one rail: a common line at their right
-                points = [right, middle, right + 4, middle, right + 4, y]
+                points = [right, middle, right + 3, middle, right + 3, y]
             else:
                 start = np.where(y > bottom, bottom, middle)
                 points = [x, start, x, np.where(y > bottom, y, middle), x, np.where(y > bottom, y, middle)]
@@ -720,7 +723,9 @@ def _labels(
         found.append(Label("exit", index, x + base / 2 + 6, y - 17, right - x - base / 2 - 6, 15, "left"))
     if len(spine):
         for index, (x, y, width, _) in enumerate(pod.tolist()):
-            found.append(Label("pod", index, x + 6, y + 1, width - 12, float(spine[index, 1]) - y - 2, "left"))
+            # The route through the exit of a pod crosses the right half.
+            room = width / 2 - 10 if len(funnel) else width - 12
+            found.append(Label("pod", index, x + 6, y + 1, room, float(spine[index, 1]) - y - 2, "left"))
     if size.unit_head >= 17:
         up = 56.0 if shape.all_units > 1 and size.unit_width >= 200 else 0.0
         for index, (x, y, width, _) in enumerate(unit.tolist()):

@@ -27,7 +27,7 @@ from meshlab.units import parse_size
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MARKS", "Finding", "LinkLoad", "Loads", "default_collective", "find_places", "loads"]
+__all__ = ["MARKS", "LinkFinding", "LinkLoad", "Loads", "default_collective", "find_places", "loads"]
 
 _NVLINK, _HOST = INNER_LEVELS.index("nvlink"), INNER_LEVELS.index("host")
 
@@ -188,7 +188,7 @@ class Loads:
         return pd.DataFrame(rows, columns=["link", "groups", "bytes", "gbs", "time_us", "is_limit", "place"])
 
 
-class Finding(NamedTuple):
+class LinkFinding(NamedTuple):
     """A fact about axes that deserves attention: a mark, a sentence, the axes, and its place in the picture."""
 
     mark: str
@@ -275,7 +275,7 @@ def loads(
     return Loads(groups.name, collective, bytes_, volume, climbs, links, state, limit)
 
 
-def find_places(placement: Placement, axes: Sequence[Loads], scene: Scene | None = None) -> tuple[Finding, ...]:
+def find_places(placement: Placement, axes: Sequence[Loads], scene: Scene | None = None) -> tuple[LinkFinding, ...]:
     """Return what deserves attention in the loads of several axes, with its place in the picture.
 
     Axes with the same cause share a finding.
@@ -286,12 +286,12 @@ def find_places(placement: Placement, axes: Sequence[Loads], scene: Scene | None
         for mark, text, place in _causes(one, scene):
             causes.setdefault((mark, text, place), []).append(one.axis)
     found = [
-        Finding(mark, f"{' and '.join(names)}: {text}", tuple(names), place)
+        LinkFinding(mark, f"{' and '.join(names)}: {text}", tuple(names), place)
         for (mark, text, place), names in causes.items()
     ]
     found.sort(key=lambda finding: "■▲".find(finding.mark) % 3)
     if not found:
-        found = [Finding("●", "no group shares a NIC, changes rails or pays an oversubscription", (), "all")]
+        found = [LinkFinding("●", "no group shares a NIC, changes rails or pays an oversubscription", (), "all")]
     return tuple(found)
 
 
@@ -539,7 +539,7 @@ def _inside_load(placement: Placement, flows: _Flows, name: str, label: str, lev
         device = devices[rank[mine]]
         sums.append(np.bincount(device, weights=bytes_[mine], minlength=size))
         keys.append(device.astype(np.int64) * count + group[mine])
-        np.minimum.at(gbs, device, rates[mine])
+        np.fmin.at(gbs, device, rates[mine])
     templates = placement.cluster.templates
     # Hosts with NVLink show a row even if it is idle. PCIe has no row of its own where it is not used.
     is_shown = level == _NVLINK and any(template.nvlinks.any() for template in templates)

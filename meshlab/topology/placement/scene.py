@@ -184,6 +184,8 @@ def scene_of(cluster: Cluster) -> Scene:
             pod, pod_level = level.of_node, index
     if nodes > 1 and not is_known:
         notes.append("the source does not describe the network between the hosts")
+    if cluster.n_devices and not any(_has_links(template) for template in cluster.templates):
+        notes.append("the source lists no links inside the hosts")
     order = np.lexsort((np.arange(nodes), rack, leaf, pod)).astype(np.int32)
     box = _runs(pod[order], leaf[order], rack[order])
     unit = _runs(pod[order], leaf[order])
@@ -238,6 +240,10 @@ def scene_of_ranks(title: str, names: tuple[str, ...], width: int) -> Scene:
         pod_of=zeros, unit_id=zeros, pod_id=zeros, rails=0, unit_word="", pod_word="", top_word="", unit_level=-1,
         pod_level=-1, taper=1.0, names=names,
     )  # fmt: skip
+
+
+def _has_links(node: Node) -> bool:
+    return bool((np.triu(node.distance, 1) % Distance.UNKNOWN).any())
 
 
 def _is_same(one: Ints, other: Ints) -> bool:

@@ -1,58 +1,68 @@
-"""Layout of topology figures: cells in blocks, and the group of every cell, for the figure and for its text form."""
+"""View: the scene of a machine with a mesh on it, and the group of every device, for the figure and its text form."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshlab.errors import ParseError, TopologyError
+from meshlab.errors import MeshError, ParseError, TopologyError
+from meshlab.mesh.groups import Groups
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.model.cluster import Cluster, Ints
 from meshlab.topology.model.presets import PRESETS, ClusterLike, as_cluster
-from meshlab.topology.placement.placement import Placement, as_placement
-from meshlab.topology.placement.rank_map import devices_of_ranks
+from meshlab.topology.placement.placement import Placement, as_placement, place
+from meshlab.topology.placement.scene import Scene, scene_of, scene_of_ranks
 
 __all__ = ["View", "fastest_axis", "make_view"]
-
-_MOST_NAMES = 9  # enough for a legend
 
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Cells in blocks.
+    """Devices in blocks.
 
     Parameters
     ----------
-    title, subtitle : str
-        Content of the figure, and the meaning of a cell.
+    title : str
+        Content of the figure.
+    scene : Scene
+        The machine, or blocks of ranks.
     blocks : tuple of str
         Names of the blocks: hosts, or coordinates if there is no cluster.
     block_of, slot_of : numpy.ndarray
-        int32 of shape (cells,): the block of every cell, and its position in the block.
+        int32 of shape (devices,): the block of every device, and its position in the block.
     rank_of : numpy.ndarray
-        int32 of shape (cells,): the rank of every cell, -1 for none.
+        int32 of shape (devices,): the rank of every device, -1 for none.
     group_of : numpy.ndarray
-        int32 of shape (cells,): the group that determines the colour, -1 for none.
+        int32 of shape (devices,): the group that determines the colour, -1 for none.
     word : str
-        Name of the axis or level that the groups belong to, such as ``tp`` or ``leaf``.
-    group_names : tuple of str
-        Names of the first nine groups.
+        Name of the axis or level that the groups belong to, such as ``tp`` or ``leaf``. Empty if there are no groups.
     n_groups : int
         Number of groups.
+    groups : Groups, optional
+        The groups, if they are those of a mesh.
+    placement : Placement, optional
+        The mesh on the cluster, if there are both.
+    cluster : Cluster, optional
+        The cluster.
+    notes : tuple of str, default ()
+        Parts of the arguments that are not shown, and why.
     """
 
     title: str
-    subtitle: str
+    scene: Scene
     blocks: tuple[str, ...]
     block_of: Ints
     slot_of: Ints
     rank_of: Ints
     group_of: Ints
     word: str
-    group_names: tuple[str, ...]
     n_groups: int
+    groups: Groups | None = None
+    placement: Placement | None = None
+    cluster: Cluster | None = None
+    notes: tuple[str, ...] = ()
 
 
 def make_view(
@@ -61,7 +71,10 @@ def make_view(
     axis: str | Sequence[str] | None = None,
     devices: Sequence[int] | Ints | None = None,
 ) -> View:
-    """Lay out a mesh, a cluster, or a mesh on a cluster.
+    """Return the view of a mesh, a cluster, or a mesh on a cluster.
+
+    A mesh that does not fit the cluster, or an axis that the mesh does not have, does not hide the machine: a note
+    reports it.
 
     Parameters
     ----------
@@ -80,9 +93,7 @@ def make_view(
     ------
     TopologyError
         If neither a mesh nor a cluster is given.
-        If the mesh has more ranks than the cluster has devices.
-    MeshError
-        If the axis or group is unknown.
+        If `devices` does not contain one existing device per rank.
     """
     shape, machine, devices = _sort_arguments(mesh, cluster, devices)
     if machine is None:
@@ -133,77 +144,99 @@ def _is_cluster(value: object) -> bool:
 def _placement_view(
     mesh: DeviceMesh, cluster: Cluster, axis: str | Sequence[str] | None, devices: Sequence[int] | Ints | None
 ) -> View:
-    cluster, of_rank = devices_of_ranks(mesh, cluster, devices)
-    axis = axis or fastest_axis(mesh)
+    if devices is None and 0 < cluster.n_devices < mesh.world_size:
+        view = _cluster_view(cluster, None)
+        note = (
+            f"{mesh} has {mesh.world_size:,} ranks, but the cluster has {cluster.n_devices:,} devices: it is not placed"
+        )
+        return replace(view, notes=(note,))
+    placement = place(mesh, cluster, devices)
+    cluster, of_rank = placement.cluster, placement.devices
     rank_of = np.full(cluster.n_devices, -1, dtype=np.int32)
     # In reverse order: if ranks share a device, the assignment of the lowest rank comes last and wins.
     rank_of[of_rank[::-1]] = np.arange(mesh.world_size, dtype=np.int32)[::-1]
     if isinstance(axis, str) and axis in cluster.level_names and axis not in mesh.axis_names:
         view = _cluster_view(cluster, axis)
-        group_of, word, names, count, size = view.group_of, axis, view.group_names, view.n_groups, ""
-    else:
-        groups = mesh[axis]
-        color = np.append(groups.color, -1)  # devices without a rank have the rank -1, which selects this last entry
-        group_of, word, names, count = color[rank_of], groups.name, tuple(groups.names[:_MOST_NAMES]), len(groups)
-        size = f" of {groups.size:,}"
+        title = f"{axis} ({_count(view.n_groups, 'group')}) · {cluster.summary}"
+        return replace(view, title=title, rank_of=rank_of, placement=placement)
+    groups, notes = _groups(mesh, axis)
+    color = np.append(groups.color, -1)  # devices without a rank have the rank -1, which selects this last entry
     return View(
-        title=f"{word} ({_count(count, 'group')}{size}) · {cluster.summary}",
-        subtitle="one cell per device",
+        title=f"{groups.name} ({_count(len(groups), 'group')} of {groups.size:,}) · {cluster.summary}",
+        scene=scene_of(cluster),
         blocks=cluster.names,
         block_of=cluster.node_of,
         slot_of=cluster.local_of,
         rank_of=rank_of,
-        group_of=group_of,
-        word=word,
-        group_names=names,
-        n_groups=count,
+        group_of=color[rank_of],
+        word=groups.name,
+        n_groups=len(groups),
+        groups=groups,
+        placement=placement,
+        cluster=cluster,
+        notes=notes,
     )
 
 
+def _groups(mesh: DeviceMesh, axis: str | Sequence[str] | None) -> tuple[Groups, tuple[str, ...]]:
+    """Return the groups of an axis. If the mesh does not have it, return those of the fastest axis, and a note."""
+    fastest = fastest_axis(mesh)
+    try:
+        return mesh[axis or fastest], ()
+    except MeshError:
+        name = axis if isinstance(axis, str) else "-".join(axis or ())
+        return mesh[fastest], (f"{mesh} has no axis or group {name!r}: the groups of {fastest} are shown",)
+
+
 def _mesh_view(mesh: DeviceMesh, axis: str | Sequence[str] | None) -> View:
-    groups = mesh[axis or fastest_axis(mesh)]
+    groups, notes = _groups(mesh, axis)
     inner = next((index for index in reversed(range(len(mesh.shape))) if mesh.shape[index] > 1), 0)
     width = mesh.shape[inner]
     ranks = np.arange(mesh.world_size, dtype=np.int32)
     outer = [name for index, name in enumerate(mesh.axis_names) if index < inner]
     coordinates = mesh.coordinate_array[::width, :inner]
+    names = tuple(
+        " ".join(f"{name} {value}" for name, value in zip(outer, values, strict=True)) or "all ranks"
+        for values in coordinates.tolist()
+    )
     return View(
         title=f"{groups.name} ({_count(len(groups), 'group')} of {groups.size:,}) · {mesh}",
-        subtitle="one cell per rank, without a cluster",
-        blocks=tuple(
-            " ".join(f"{name} {value}" for name, value in zip(outer, values, strict=True)) or "all ranks"
-            for values in coordinates.tolist()
-        ),
+        scene=scene_of_ranks(str(mesh), names, width),
+        blocks=names,
         block_of=ranks // width,
         slot_of=ranks % width,
         rank_of=ranks,
         group_of=groups.color,
         word=groups.name,
-        group_names=tuple(groups.names[:_MOST_NAMES]),
         n_groups=len(groups),
+        groups=groups,
+        notes=notes,
     )
 
 
 def _cluster_view(cluster: Cluster, level: str | Sequence[str] | None) -> View:
-    if not cluster.n_devices:
-        reason = "; ".join(cluster.notes) or "the cluster has no devices"
-        raise TopologyError(f"nothing to draw: {reason}", hint="choose a preset, or read a topology with GPUs")
-    counts = {name: int(domain.max()) + 1 for name, domain in zip(cluster.level_names, cluster.domains, strict=True)}
-    if level is None:
-        dividing = [name for name in cluster.level_names[1:] if counts[name] > 1]
-        level = dividing[-1] if dividing else "nvlink"
-    name = level if isinstance(level, str) else "-".join(level)
+    counts = {
+        name: int(domain.max(initial=-1)) + 1 for name, domain in zip(cluster.level_names, cluster.domains, strict=True)
+    }
+    dividing = [name for name in cluster.level_names[1:] if counts[name] > 1]
+    usual = dividing[-1] if dividing else "nvlink"
+    name = usual if level is None else level if isinstance(level, str) else "-".join(level)
+    notes = [] if cluster.n_devices else ["the source lists no devices"]
+    if name not in counts:
+        notes.append(f"the cluster has no level {name!r}: the domains of {usual} are shown")
+        name = usual
     return View(
         title=f"{cluster.title or cluster.names[0]} · {cluster.summary}",
-        subtitle=f"one cell per device · {_count(counts.get(name, 0), f'{name} domain')}",
+        scene=scene_of(cluster),
         blocks=cluster.names,
         block_of=cluster.node_of,
         slot_of=cluster.local_of,
         rank_of=np.full(cluster.n_devices, -1, dtype=np.int32),
         group_of=cluster.domain(name),
         word=name,
-        group_names=tuple(f"{name} {number}" for number in range(min(counts[name], _MOST_NAMES))),
         n_groups=counts[name],
+        cluster=cluster,
+        notes=tuple(notes),
     )
 
 

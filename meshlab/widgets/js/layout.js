@@ -119,13 +119,13 @@ function fit(scene, width, height, dpr = 1) {
   for (const pods of podCounts) for (const units of unitCounts) for (const wraps of [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]) {
     const boxes = ceilDiv(shape.boxes, wraps);
     if (wraps > 1 && (shape.boxes <= 4 || boxes === ceilDiv(shape.boxes, wraps - 1))) continue;
-    // A rail is a straight line only if the boxes of a unit are in one row.
-    const bonus = -(wraps - 1) * (shape.rails ? 1.5 : 0.02) - (shape.pods - pods) * 0.2;
+    // A rail is a straight line only if the boxes of a unit are in one row, and pods are compared best side by side.
+    const worth = (1 / (1 + (wraps - 1) * (shape.rails ? 0.3 : 0.005))) * (pods === shape.pods ? 1 : 0.85);
     const across = widest(shape, width, pods, units, boxes, dpr), most = across * 3.4 + 2;
-    if (Math.min(across * 1.8, most) * 3 + Math.sqrt(across * most) + bonus <= best) continue;
+    if ((Math.min(across * 1.8, most) * 3 + Math.sqrt(across * most)) * worth <= best) continue;
     const [cw, ch] = tallest(shape, height, across, pods, units, boxes, dpr);
     const size = measure(shape, cw, ch, pods, units, boxes);
-    let score = Math.min(cw * 1.8, ch) * 3 + Math.sqrt(cw * ch) + bonus;
+    let score = (Math.min(cw * 1.8, ch) * 3 + Math.sqrt(cw * ch)) * worth;
     score -= 1000 * (Math.max(size.width / (width - 8), 1) - 1 + Math.max(size.height / height, 1) - 1);
     if (score > best + 1e-9) [best, chosen] = [score, { cellWidth: cw, cellHeight: ch, pods, units, boxes, dpr }];
   }
@@ -231,7 +231,9 @@ function placeHosts(scene, drawn) {
   const nic = (drawn.nic = new Float64Array(size.detail >= 2 ? nics * 4 : 0));
   drawn.nics = nics;
   drawn.hostOf = new Int32Array(devices);
-  const aside = size.nvlink + clamp(cw * 0.07, 4, 16), slim = Math.max(Math.min(Math.max(cw * 0.5, 22), cw - aside - 24), 12);
+  const wide = size.detail >= 3 ? clamp(cw * 0.19, 26, 52) : clamp(cw * 0.2, 8, 26); // of a NIC
+  const margin = clamp(cw * 0.05 + 2, 4, 9), aside = size.nvlink + clamp(cw * 0.07, 4, 16);
+  const slim = Math.max(Math.min(Math.max(cw * 0.5, 22), cw - aside - wide - margin - 4), 12); // width of a device
   for (let h = 0, tray = 0; h < hosts; h++) {
     const b = scene.box_of[h], kind = scene.kinds[scene.kind_of[h]];
     tray = h && b === scene.box_of[h - 1] ? tray + 1 : 0;
@@ -251,11 +253,10 @@ function placeHosts(scene, drawn) {
     if (size.detail < 2 || !kind.nics) continue;
     const each = (size.nicWidth - 4) / shape.nics, side = Math.min(clamp(ch * 0.5, 5, 15), each - 2);
     const tall = clamp(ch * 0.42, 3, Math.min(26, kind.nic_space * ch * (kind.nic_space < 1 ? 0.8 : 1)));
-    const wide = size.detail >= 3 ? clamp(cw * 0.19, 26, 52) : clamp(ch * 0.42, 8, 26);
     for (let j = 0; j < kind.nics; j++) {
       const n = scene.first_nic[h] + j;
       if (rack) put(nic, n, x + shape.across * cw + 4 + j * each, y + (ch - side) / 2, side, side);
-      else put(nic, n, x + cw - wide - 9, y + size.head + kind.nic_row[j] * ch - tall / 2, wide, tall);
+      else put(nic, n, x + cw - wide - margin, y + size.head + kind.nic_row[j] * ch - tall / 2, wide, tall);
     }
   }
   if (!rack) drawn.box = host.slice();
@@ -359,7 +360,7 @@ function placeDrops(scene, drawn) {
         const [left, top, width, height] = nic.subarray(n * 4, n * 4 + 4);
         const x = left + width / 2, bottom = top + height, middle = top + height / 2, right = left + width;
         if (shape.rack) points = [x, bottom, x, y, x, y];
-        else if (isShared) points = [right, middle, right + 4, middle, right + 4, y]; // a common line at the right
+        else if (isShared) points = [right, middle, right + 3, middle, right + 3, y]; // a common line at the right
         else if (y > bottom) points = [x, bottom, x, y, x, y];
         else points = [x, middle, x, middle, x, middle];
       } else {
@@ -401,7 +402,9 @@ function labelsOf(drawn) {
     add("exit", p, x, funnel[p * 5 + 2] - 17, right - x, 15);
   }
   for (let p = 0; p < spine.length / 4; p++) {
-    add("pod", p, pod[p * 4] + 6, pod[p * 4 + 1] + 1, pod[p * 4 + 2] - 12, spine[p * 4 + 1] - pod[p * 4 + 1] - 2);
+    // The route through the exit of a pod crosses the right half.
+    const room = funnel.length ? pod[p * 4 + 2] / 2 - 10 : pod[p * 4 + 2] - 12;
+    add("pod", p, pod[p * 4] + 6, pod[p * 4 + 1] + 1, room, spine[p * 4 + 1] - pod[p * 4 + 1] - 2);
   }
   if (size.unitHead >= 17) {
     const up = shape.allUnits > 1 && size.unitWidth >= 200 ? 56 : 0;
