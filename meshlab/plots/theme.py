@@ -70,15 +70,14 @@ class Theme:
     def text_on(self, color: str) -> str:
         """Return the colour of text on a colour of this theme: near black or near white, whichever has more contrast.
 
-        The last digit of each channel is the number of the colour, because the other theme may need the opposite.
+        Its last digits are the number of the colour, because the other theme may need the opposite.
         """
         names = _named(self)
         number = next((k for k, one in enumerate(names) if one == color), len(names))
-        low, high = 0x10 + number % 16, 0xF8 - number % 8
-        third = number // 16
+        low, high, third = number % 16, 0xFF - number % 8, number // 16
         if float(luminance([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])) > 0.179:
-            return f"#{low:02x}{0x10 + third:02x}12"
-        return f"#{high:02x}{0xF8 - third:02x}{0xFF - number // 8:02x}"
+            return f"#{low:02x}{third:02x}02"
+        return f"#{high:02x}{0xFE - third:02x}{0xFF - number // 8:02x}"
 
 
 LIGHT = Theme(

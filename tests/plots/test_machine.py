@@ -96,6 +96,35 @@ def test_axes_of_any_size_are_filled_without_overlap(size: tuple[float, float]) 
     assert cells == []
 
 
+@pytest.mark.parametrize("width", [600, 900, 1400])
+@pytest.mark.parametrize(
+    ("mesh", "cluster", "axis"),
+    [
+        ("dp=2, tp=4", preset("dgx-h100"), "tp"),
+        ("dp=4, tp=8", preset("gcp-a3-high", nodes=4, nodes_per_leaf=4, rails=4), "dp"),
+        ("dp=9, tp=8", preset("gb200-nvl72"), "tp"),
+        ("dp=8, ep=9, tp=8", preset("gb200-nvl72", nodes=144), "dp"),
+        ("pp=4, dp=32, tp=8", preset("dgx-h100", nodes=128), "pp"),
+        (
+            "pp=16, dp=128, tp=8",
+            preset("tapered-h100", nodes=2048, nodes_per_leaf=32, nodes_per_pod=512, rails=8),
+            "pp",
+        ),
+        ("dp=8, tp=8", preset("aws-p5", nodes=8), "dp"),
+    ],
+    ids=["host", "four", "rack", "racks", "128", "2048", "unknown"],
+)
+@pytest.mark.parametrize("group", [None, 1])
+def test_text_does_not_overlap_at_three_widths(
+    width: int, mesh: str, cluster: Cluster, axis: str, group: int | None
+) -> None:
+    figure = Figure((width / 96, 600 / 96), dpi=96)
+    ax = figure.add_axes((10 / width, 10 / 600, 1 - 20 / width, 0.85))
+    ml.plot.topology(mesh, cluster, axis=axis, group=group, ax=ax)
+    assert overlaps(ax) == []
+    assert min(text.get_fontsize() for text in ax.texts) >= 9
+
+
 def test_no_figure_is_created_if_axes_are_passed() -> None:
     before = plt.get_fignums()
     ml.plot.topology(DeviceMesh("tp=8"), ax=Figure().add_subplot())

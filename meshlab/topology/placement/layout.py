@@ -377,7 +377,7 @@ def _measure(shape: _Shape, cw: float, ch: float, pods: int, units: int, boxes: 
     if not has_spine:
         gutter = 0
     unit_gap = _clamp(room * 0.5, 2 if is_fine else 3, 28)
-    pod_head = (24 if room < 3 else _clamp(room * 1.2, 28, 54)) if has_spine else 0
+    pod_head = (27 if room < 3 else _clamp(room * 1.2, 28, 54)) if has_spine else 0
     pod_pad = 6 if shape.pods > 1 else 2
     pod_width = pod_pad * 2 + units * (unit_width + gutter)
     pod_height = pod_head + pod_pad + rows * (unit_height + unit_gap)

@@ -74,7 +74,7 @@ function measure(shape, cw, ch, pods, units, boxes) {
   s.gutter = isFine ? Math.max(room, 4) : Math.max(8, 3 + rows * clamp(room * 0.3, 1.5, 9));
   if (!hasSpine) s.gutter = 0;
   s.unitGap = clamp(room * 0.5, isFine ? 2 : 3, 28);
-  s.podHead = hasSpine ? (room < 3 ? 24 : clamp(room * 1.2, 28, 54)) : 0;
+  s.podHead = hasSpine ? (room < 3 ? 27 : clamp(room * 1.2, 28, 54)) : 0;
   s.podPad = shape.pods > 1 ? 6 : 2;
   s.podWidth = s.podPad * 2 + units * (s.unitWidth + s.gutter);
   s.podHeight = s.podHead + s.podPad + rows * (s.unitHeight + s.unitGap);

@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 
 import meshlab as ml
+from meshlab.errors import TopologyError
 from meshlab.topology.model.cluster import Cluster, Level
-from meshlab.topology.placement.layout import fit, layout, look_at
+from meshlab.topology.placement.layout import fit, layout, locate, look_at
+from meshlab.topology.placement.rank_map import Floats
 from meshlab.topology.placement.route import route
 from meshlab.topology.placement.scene import Scene, scene_of, scene_of_ranks
 
@@ -165,3 +167,123 @@ def test_python_and_javascript_place_everything_in_the_same_way(
 
 def canonical(stretches: list[tuple[str, list[list[float]]]]) -> list[tuple[str, list[list[int]]]]:
     return sorted((kind, [[math.floor(v * 8 + 0.5) for v in point] for point in points]) for kind, points in stretches)
+
+
+def corners(boxes: Floats) -> tuple[Floats, Floats]:
+    return boxes[:, :2], boxes[:, :2] + boxes[:, 2:4]
+
+
+def overlapping(boxes: Floats) -> int:
+    """Number of pairs of boxes that overlap by more than a hundredth of a pixel."""
+    low, high = corners(boxes)
+    both = np.ones((len(boxes), len(boxes)), dtype=bool)
+    for k in range(2):
+        both &= (low[:, None, k] + 0.01 < high[None, :, k]) & (low[None, :, k] + 0.01 < high[:, None, k])
+    return int(np.triu(both, 1).sum())
+
+
+def is_inside(inner: Floats, outer: Floats) -> bool:
+    low, high = corners(inner)
+    least, most = corners(outer)
+    return bool((low >= least - 0.01).all() and (high <= most + 0.01).all())
+
+
+@pytest.mark.parametrize("size", [(600, 560), (912, 560), (1400, 700)])
+@pytest.mark.parametrize("name", list(CASES))
+def test_nothing_overlaps_and_everything_is_inside(scenes: dict[str, Scene], name: str, size: tuple[int, int]) -> None:
+    scene = scenes[name]
+    width, height = size
+    chosen = fit(scene, width, height)
+    for zoom in (1.0, 3.0, 12.0):
+        drawn = layout(scene, chosen, zoom)
+        if zoom == 1.0:
+            assert drawn.width <= width
+            assert drawn.height <= height
+        for boxes in (drawn.host, drawn.box, drawn.unit, drawn.pod, drawn.leaf):
+            assert overlapping(boxes) == 0
+        order = np.argsort(scene.first_device, kind="stable")
+        host = order[np.searchsorted(scene.first_device[order], np.arange(scene.n_devices), side="right") - 1]
+        assert is_inside(drawn.device, drawn.host[host])
+        for number in {0, len(scene.host) // 2, len(scene.host) - 1}:
+            assert overlapping(drawn.device[host == number]) == 0
+        assert is_inside(drawn.host, drawn.box[scene.box_of])
+        assert is_inside(drawn.box, drawn.unit[scene.unit_of])
+        assert is_inside(drawn.unit, drawn.pod[scene.pod_of])
+        whole = np.array([[0.0, 0.0, drawn.width, drawn.height]])
+        assert is_inside(drawn.pod, whole)
+        if len(drawn.nic):
+            counts = np.array([scene.kinds[k].nics for k in scene.kind_of])
+            in_cluster = np.argsort(scene.host)
+            of_nic = np.repeat(in_cluster, counts[in_cluster])
+            assert is_inside(drawn.nic, drawn.host[of_nic])
+            for number in {0, len(scene.host) - 1}:
+                mine = np.concatenate([drawn.nic[of_nic == number], drawn.device[host == number]])
+                assert overlapping(mine) == 0
+        labels = np.array([[label.x, label.y, label.width, label.height] for label in drawn.labels]).reshape(-1, 4)
+        if len(labels) < 3000:
+            assert overlapping(labels) == 0
+        assert all(label.height >= 12 for label in drawn.labels)
+
+
+def test_scale_up_goes_down_and_scale_out_goes_across() -> None:
+    drawn = layout(*(lambda scene: (scene, fit(scene, 912, 560)))(scene_of(ml.preset("dgx-h100", nodes=4))))
+    devices = drawn.device.reshape(4, 8, 4)
+    assert (np.diff(devices[:, :, 0], axis=1) == 0).all()  # the GPUs of a host are in one column
+    assert (np.diff(devices[:, :, 1], axis=0) == 0).all()  # the same GPU of every host is in one row
+    assert (np.diff(devices[:, :, 1], axis=1) > 0).all()
+    assert (np.diff(devices[:, :, 0], axis=0) > 0).all()
+
+
+def test_a_place_is_in_the_middle_after_looking_at_it(scenes: dict[str, Scene]) -> None:
+    scene = scenes["2048"]
+    chosen = fit(scene, 912, 560)
+    for place in ("pod:2", "leaf:35", "node:1125", "node1125", "nic:9000", "device:9000"):
+        zoom, x, y = look_at(scene, chosen, place, 912, 560)
+        name, index = locate(scene, place)
+        drawn = layout(scene, chosen, zoom)
+        box = drawn.host[1125] if name in ("nic", "device") else getattr(drawn, name)[index]
+        assert box[0] + box[2] / 2 - x == pytest.approx(456, abs=1)
+        assert 0 <= box[1] - y <= 560
+        assert zoom > 1
+
+
+def test_unknown_places_are_explained(scenes: dict[str, Scene]) -> None:
+    for place in ("pod:9", "leaf:64", "node:x", "somewhere", "nic:16384", ""):
+        with pytest.raises(TopologyError, match=r"unknown place .*choose all, 'node0', or a number such as pod:0"):
+            locate(scenes["2048"], place)
+
+
+def test_the_funnel_of_a_pod_is_as_narrow_as_its_oversubscription(scenes: dict[str, Scene]) -> None:
+    scene = scenes["2048"]
+    drawn = layout(scene, fit(scene, 912, 560))
+    assert drawn.funnel.shape == (4, 5)
+    np.testing.assert_allclose(drawn.funnel[:, 4] / drawn.funnel[:, 3], 7)
+
+
+def test_the_scene_names_what_is_unknown() -> None:
+    unknown = scene_of(ml.preset("aws-p5", nodes=4))
+    assert (unknown.network, unknown.rails, unknown.unit_word) == ("unknown", 0, "")
+    assert unknown.notes == ("the source does not describe the network between the hosts",)
+    assert len(layout(unknown, fit(unknown, 912, 560)).leaf) == 1  # the dashed box
+    known = scene_of(ml.preset("azure-ndv5", nodes=64))
+    assert (known.network, known.unit_word, known.top_word) == ("known", "leaf", "cluster")
+
+
+def test_four_levels_of_switches_are_reduced_to_three_and_reported() -> None:
+    number = np.arange(16, dtype=np.int32)
+    levels = tuple(Level(name, number // size) for name, size in (("leaf", 2), ("row", 4), ("hall", 8), ("site", 16)))
+    node = ml.preset("dgx-h100").node(0)
+    scene = scene_of(Cluster.from_nodes([node] * 16, names=[f"n{k}" for k in range(16)], levels=levels))
+    assert (scene.unit_word, scene.pod_word, scene.top_word) == ("leaf", "hall", "site")
+    assert scene.notes == ("the level row is not drawn",)
+
+
+def test_an_nvlink_domain_inside_a_host_has_its_own_bar() -> None:
+    scene = scene_of(ml.preset("dgx-h100").with_nvlink_domain(4))
+    drawn = layout(scene, fit(scene, 912, 560))
+    assert len(drawn.bar) == 2
+    assert not scene.is_joined.any()
+    inside = route(scene, drawn, np.arange(4, dtype=np.int32))
+    assert {one.kind for one in inside.stretches} == {"nvlink"}
+    across = route(scene, drawn, np.array([0, 4], dtype=np.int32))
+    assert {one.kind for one in across.stretches} == {"host"}
