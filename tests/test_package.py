@@ -61,6 +61,8 @@ FORWARDING = {
     ("topology/model/cluster", "Cluster.with_taper"): "topology/whatif",
     ("topology/model/cluster", "Cluster.plot"): "plots/machine",
     ("topology/model/hardware", "Node.plot"): "plots/host_diagram",
+    ("topology/placement/placement", "Placement.describe"): "topology/placement/loads",
+    ("topology/placement/placement", "Placement.loads"): "topology/placement/loads",
     ("topology/placement/placement", "Placement.plot"): "plots/machine",
     ("frames/plan", "Plan.estimate"): "benchmark/estimate",
     ("frames/rundata", "RunData.spikes"): "analysis/stragglers",

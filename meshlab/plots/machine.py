@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,8 +27,9 @@ from meshlab.units import SEPARATOR, format_bandwidth, format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-__all__ = ["topology"]
+__all__ = ["topology", "topology_figure"]
 
 _PX = 96.0  # CSS pixels per inch
 _POINTS = 9.0  # font size, 12 pixels
@@ -111,32 +112,95 @@ def topology(
     >>> "leaf 7" in [text.get_text() for text in ax.texts]
     True
     """
-    view = make_view(mesh, cluster, axis, devices)
-    found = None
-    if view.placement is not None and view.groups is not None:
-        found = loads(view.placement, view.word, collective=collective, size=size, scene=view.scene)
-    picked = _members(view, group)
-    if level != "auto" and level not in (0, 1, 2, 3):
-        raise TopologyError(f"unknown level {level!r}", hint="choose auto, or a number from 0 (far) to 3 (near)")
-    caption = _caption(view, found, picked)
-    theme = current_theme()
+    prepared = _prepare(make_view(mesh, cluster, axis, devices), group, level, collective, size)
     if ax is None:
-        ax, chosen, width, room = _new_axes(view, theme, found, caption)
-        height = room + _legend_height(view, theme, found, caption, width)
+        ax, place = _new_axes(prepared, new_figure, _WIDTH)
     else:
-        reserve(ax, above=_set_title(ax, view, found))
+        reserve(ax, above=_set_title(ax, prepared.view, prepared.loads))
         figure = ax.get_figure(root=True)
         engine = None if figure is None else figure.get_layout_engine()
         if engine is not None and figure is not None:
             engine.execute(figure)
         width, height = (side / 72 * _PX for side in axes_size(ax))
-        room = max(height - _legend_height(view, theme, found, caption, width), 120.0)
-        chosen = fit(view.scene, width, room)
-    window = _window(view, chosen, width, room, level, focus)
-    _Painter(ax, view, theme, found, window, picked).draw()
-    _draw_legend(ax, view, theme, found, caption, window, width, room)
-    ax.set(xlim=(window.x, window.x + width), ylim=(window.y + height, window.y))
+        room = max(height - _legend_height(prepared, width), 120.0)
+        place = _Room(fit(prepared.view.scene, width, room), width, room, height)
+    _draw(ax, prepared, place, level, focus)
     return ax
+
+
+def topology_figure(
+    mesh: MeshLike | Placement,
+    cluster: ClusterLike | None,
+    *,
+    axis: str | Sequence[str] | None = None,
+    group: int | str | None = None,
+    width: float = _WIDTH,
+) -> Figure:
+    """Draw the picture of `topology` on a new figure without pyplot, as high as the machine needs.
+
+    Parameters
+    ----------
+    mesh : DeviceMesh, str or Placement
+        A mesh, text such as ``"dp=2, tp=4"``, or a placement.
+    cluster : Cluster or str or None
+        A cluster, or the name of a preset. None if `mesh` is a placement.
+    axis : str or sequence of str, optional
+        An axis, several axes, or the name of a group. By default the fastest axis.
+    group : int or str, optional
+        The group whose route is drawn.
+    width : float, default 936
+        Width of the figure in CSS pixels.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    from matplotlib.figure import Figure
+
+    prepared = _prepare(make_view(mesh, cluster, axis), group, "auto", None, "256M")
+    ax, place = _new_axes(prepared, Figure, width - 2 * _SIDE, narrow=width - 2 * _SIDE)
+    _draw(ax, prepared, place, "auto", "all")
+    figure: Figure = ax.get_figure(root=True)  # type: ignore[assignment]
+    return figure
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """All that is drawn, before its place is known."""
+
+    view: View
+    loads: Loads | None
+    picked: int | None
+    caption: list[str]
+    theme: Theme
+
+
+class _Room(NamedTuple):
+    """An arrangement, and the pixels for the machine: width, height, and the height with the legend."""
+
+    chosen: Fit
+    width: float
+    room: float
+    height: float
+
+
+def _prepare(
+    view: View, group: int | str | None, level: int | str, collective: str | None, size: int | str
+) -> _Prepared:
+    if level != "auto" and level not in (0, 1, 2, 3):
+        raise TopologyError(f"unknown level {level!r}", hint="choose auto, or a number from 0 (far) to 3 (near)")
+    found = None
+    if view.placement is not None and view.groups is not None:
+        found = loads(view.placement, view.word, collective=collective, size=size, scene=view.scene)
+    picked = _members(view, group)
+    return _Prepared(view, found, picked, _caption(view, found, picked), current_theme())
+
+
+def _draw(ax: Axes, prepared: _Prepared, place: _Room, level: int | str, focus: str) -> None:
+    window = _window(prepared.view, place.chosen, place.width, place.room, level, focus)
+    _Painter(ax, prepared.view, prepared.theme, prepared.loads, window, prepared.picked).draw()
+    _draw_legend(ax, prepared, window, place.width, place.room)
+    ax.set(xlim=(window.x, window.x + place.width), ylim=(window.y + place.height, window.y))
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,21 +294,24 @@ def _time(seconds: float) -> str:
     return format_time_us(seconds * 1e6)
 
 
-def _new_axes(view: View, theme: Theme, found: Loads | None, caption: list[str]) -> tuple[Axes, Fit, float, float]:
-    """Create axes that are as large as the picture needs. Return the arrangement, its width and its height too."""
-    chosen = fit(view.scene, _WIDTH, _HEIGHT)
-    drawn = layout(view.scene, chosen)
-    width = min(_WIDTH, max(drawn.width + 20, _NARROW))
-    room = min(_HEIGHT, drawn.height + 12)
-    below = _legend_height(view, theme, found, caption, width)
-    figure = new_figure(((width + 2 * _SIDE) / _PX, 1.0))
-    ax = figure.add_axes((_SIDE / (width + 2 * _SIDE), 0.0, width / (width + 2 * _SIDE), 1.0))
-    above = _set_title(ax, view, found) / 72 * _PX
-    total = above + room + below + 8
-    figure.set_size_inches((width + 2 * _SIDE) / _PX, total / _PX)
-    ax.set_position((_SIDE / (width + 2 * _SIDE), 8 / total, width / (width + 2 * _SIDE), (room + below) / total))
+def _new_axes(
+    prepared: _Prepared, make: Callable[[tuple[float, float]], Figure], most: float, narrow: float = _NARROW
+) -> tuple[Axes, _Room]:
+    """Create a figure that is as large as the picture needs."""
+    chosen = fit(prepared.view.scene, most, _HEIGHT)
+    drawn = layout(prepared.view.scene, chosen)
+    width = min(most, max(drawn.width + 20, narrow))
+    room = drawn.height + 12  # of a machine that does not fit, more than _HEIGHT
+    height = room + _legend_height(prepared, width)
+    full = width + 2 * _SIDE
+    figure = make((full / _PX, 1.0))
+    ax = figure.add_axes((_SIDE / full, 0.0, width / full, 1.0))
+    above = _set_title(ax, prepared.view, prepared.loads) / 72 * _PX
+    total = above + height + 8
+    figure.set_size_inches(full / _PX, total / _PX)
+    ax.set_position((_SIDE / full, 8 / total, width / full, height / total))
     ax.set_in_layout(True)  # set_position() excludes the axes from bbox_inches="tight"
-    return ax, chosen, width, room
+    return ax, _Room(chosen, width, room, height)
 
 
 # -- the painter -------------------------------------------------------------------------------------------------------
@@ -708,7 +775,7 @@ class _Painter:
     def _name_device(self, device: int, box: list[float], color: str, order: float = _TEXT) -> None:
         """Write the rank in bold, and the group below it if there is room."""
         x, y, width, height = box
-        if width < 22 or height < 13:
+        if width < 22 or height < 13 or not self._has_names:
             return
         rank, group = int(self.view.rank_of[device]), int(self.view.group_of[device])
         first = self._names_of(device, rank)[self._form(width) :]
@@ -726,6 +793,13 @@ class _Painter:
         if rank < 0:
             return [name, name, name[4:]]
         return [f"{name} · rank {rank:,}" if self.view.cluster else f"rank {rank:,}", f"rank {rank:,}", f"{rank:,}"]
+
+    @cached_property
+    def _has_names(self) -> bool:
+        """Whether the shortest names of all devices fit, so that not only some have one."""
+        last = self._names_of(self.scene.n_devices - 1, int(self.view.rank_of.max(initial=-1)))[-1]
+        room = float(self._cell_boxes()[0, 2]) if self.scene.n_devices else 0.0
+        return _measure(last, "bold") <= room - 2
 
     @lru_cache(maxsize=8)  # noqa: B019  (a painter lives as long as its figure is drawn)
     def _form(self, width: float) -> int:
@@ -941,7 +1015,7 @@ def _tray_slots(tray: Floats, count: int = 9) -> Iterable[Floats]:
 # -- the legend --------------------------------------------------------------------------------------------------------
 
 
-def _entries(view: View, theme: Theme, found: Loads | None) -> list[tuple[str, str]]:
+def _entries(view: View, found: Loads | None) -> list[tuple[str, str]]:
     """Return the entries of the legend: a kind of swatch, and text."""
     entries = []
     if view.word:
@@ -966,10 +1040,11 @@ def _swatch_width(kind: str, view: View) -> float:
     return {"": 0.0, "groups": min(view.n_groups, N_GROUPS) * 15.0 + 3, "load": 54.0}.get(kind, 24.0)
 
 
-def _legend_rows(view: View, theme: Theme, found: Loads | None, width: float) -> list[list[tuple[str, str, float]]]:
+def _legend_rows(prepared: _Prepared, width: float) -> list[list[tuple[str, str, float]]]:
+    view = prepared.view
     rows: list[list[tuple[str, str, float]]] = [[]]
     x = 0.0
-    for kind, text in _entries(view, theme, found):
+    for kind, text in _entries(view, prepared.loads):
         wide = _swatch_width(kind, view) + _measure(text)
         if rows[-1] and x + wide > width:
             rows.append([])
@@ -983,25 +1058,23 @@ def _caption_lines(caption: list[str], width: float) -> list[str]:
     return [line for text in caption for line in wrap_words(text, width / _PX * 72, _POINTS).split("\n")]
 
 
-def _legend_height(view: View, theme: Theme, found: Loads | None, caption: list[str], width: float) -> float:
-    lines = len(_legend_rows(view, theme, found, width)) + len(_caption_lines(caption, width))
+def _legend_height(prepared: _Prepared, width: float) -> float:
+    lines = len(_legend_rows(prepared, width)) + len(_caption_lines(prepared.caption, width))
     return 8 + _LINE * lines + 4
 
 
-def _draw_legend(
-    ax: Axes, view: View, theme: Theme, found: Loads | None, caption: list[str], window: _Window, width: float,
-    room: float,
-) -> None:  # fmt: skip
+def _draw_legend(ax: Axes, prepared: _Prepared, window: _Window, width: float, room: float) -> None:
     from matplotlib import rcParams
     from matplotlib.patches import PathPatch
 
+    view, theme = prepared.view, prepared.theme
     y = window.y + room + 8 + _LINE / 2
 
     def box(x: float, w: float, fill: str | None, edge: str | None = None, hatch: str | None = None) -> None:
         path = _rounded(np.array([[window.x + x, y - 6, w, 12.0]]), 2)
         ax.add_patch(PathPatch(path, facecolor=fill or "none", edgecolor=edge or "none", linewidth=1, hatch=hatch))
 
-    for row in _legend_rows(view, theme, found, width):
+    for row in _legend_rows(prepared, width):
         for kind, text, x in row:
             if kind == "groups":
                 for k in range(min(view.n_groups, N_GROUPS)):
@@ -1019,6 +1092,6 @@ def _draw_legend(
             ax.text(window.x + x + _swatch_width(kind, view), y, text, fontsize=_POINTS, va="center_baseline",
                     color=rcParams["text.color"], parse_math=False)  # fmt: skip
         y += _LINE
-    for line in _caption_lines(caption, width):
+    for line in _caption_lines(prepared.caption, width):
         ax.text(window.x, y, line, fontsize=_POINTS, va="center_baseline", color=theme.ink2, parse_math=False)
         y += _LINE

@@ -18,7 +18,9 @@ from meshlab.plots.curves import bandwidth as plot_bandwidth
 from meshlab.plots.curves import curve_box
 from meshlab.plots.curves import latency as plot_latency
 from meshlab.plots.lines import Quantity, lines_of
+from meshlab.plots.machine import topology_figure
 from meshlab.plots.style import figure_png, figure_svg
+from meshlab.topology.placement.placement import place
 from meshlab.units import SEPARATOR, format_bandwidth, format_size, format_time_us
 
 if TYPE_CHECKING:
@@ -143,20 +145,20 @@ def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[Picture]:
 
 
 def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> list[Picture]:
-    """Draw the groups of each axis on the machine, unless the mesh has more ranks than the machine has devices."""
-    from matplotlib.figure import Figure
+    """Draw the groups of each axis on the machine, with the route of the first group and the load of every link.
 
-    from meshlab.plots.machine import topology as plot_topology
-    from meshlab.topology.placement.placement import place
-
-    if cluster.n_devices < mesh.world_size:
+    If the mesh has more ranks than the machine has devices, one figure shows the machine and says so.
+    """
+    if not cluster.n_devices:
         return []
+    if cluster.n_devices < mesh.world_size:
+        figure = topology_figure(mesh, cluster, width=WIDTH * 96)
+        return [Picture("topology", figure, f"{cluster.summary}. {mesh} is not placed on it.")]
     placement = place(mesh, cluster)
     pictures = []
     for axis in axes:
-        figure = Figure((WIDTH, 2.5), layout="constrained")
-        plot_topology(mesh, cluster, axis=axis, ax=figure.add_subplot())
-        text = placement.explain(axis) if axis in mesh.axis_names else f"{axis} on {cluster.summary}"
+        figure = topology_figure(placement, None, axis=axis, group=0, width=WIDTH * 96)
+        text = f"{placement.explain(axis)}. The picture shows the links of {mesh[axis].names[0]}."
         pictures.append(Picture(f"topology-{axis}", figure, text))
     return pictures
 

@@ -22,12 +22,12 @@ from meshlab.topology.placement.crossings import all_hops, shares, uplink_gbs
 from meshlab.topology.placement.placement import Placement
 from meshlab.topology.placement.rank_map import Floats, RankMap
 from meshlab.topology.placement.scene import Scene, scene_of
-from meshlab.units import parse_size
+from meshlab.units import format_size, format_time_us, parse_size
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MARKS", "LinkFinding", "LinkLoad", "Loads", "default_collective", "find_places", "loads"]
+__all__ = ["MARKS", "LinkFinding", "LinkLoad", "Loads", "default_collective", "describe", "find_places", "loads"]
 
 _NVLINK, _HOST = INNER_LEVELS.index("nvlink"), INNER_LEVELS.index("host")
 
@@ -293,6 +293,35 @@ def find_places(placement: Placement, axes: Sequence[Loads], scene: Scene | None
     if not found:
         found = [LinkFinding("●", "no group shares a NIC, changes rails or pays an oversubscription", (), "all")]
     return tuple(found)
+
+
+def describe(placement: Placement, *, size: int | str = "256M") -> str:
+    """Return the placement as text, see `Placement.describe`."""
+    cluster, mesh = placement.cluster, placement.mesh
+    scene = scene_of(cluster)
+    axes = [loads(placement, axis, size=size, scene=scene) for axis in mesh.axis_names]
+    network = [level.name if level.taper == 1 else f"{level.name} (1:{level.taper:g})" for level in cluster.levels]
+    lines = [
+        f"machine: {cluster.title or cluster.names[0]}, {cluster.summary}"
+        + (f", network {' < '.join(network)}" if scene.network == "known" else ""),
+        f"mesh: {mesh}",
+        *(f"{MARKS[one.state][0]} {placement.explain(one.axis)}" for one in axes),
+        *(f"{found.mark} {found.text}" for found in find_places(placement, axes, scene)),
+    ]
+    for one in axes:
+        used = [link for link in one.links if link.busiest is not None]
+        if used:
+            lines.append(f"busiest links for {one.axis}, {one.collective} of {format_size(one.size_bytes)}:")
+        width = max((len(link.label) for link in used), default=0)
+        for link in used:
+            k = link.busiest or 0
+            count = int(link.groups[k])
+            lines.append(
+                f"{'▸' if link.name == one.limit else ' '} {link.label.ljust(width)}  "
+                f"{count:,} group{'s' * (count != 1)}, {format_size(float(link.bytes[k]))}, "
+                + (format_time_us(float(link.seconds[k]) * 1e6) if np.isfinite(link.seconds[k]) else "time unknown")
+            )
+    return "\n".join([*lines, *scene.notes])
 
 
 def _causes(one: Loads, scene: Scene) -> list[tuple[str, str, str]]:

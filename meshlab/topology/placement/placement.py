@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from meshlab.topology.placement.loads import Loads
+
 __all__ = ["Placement", "as_placement", "place"]
 
 _NVLINK, _HOST = INNER_LEVELS.index("nvlink"), INNER_LEVELS.index("host")
@@ -119,6 +121,72 @@ class Placement:
         str
         """
         return "\n".join(_explain_axis(self, name) for name in ([axis] if axis is not None else self._axes))
+
+    def loads(self, axis: str | Sequence[str], *, collective: str | None = None, size: int | str = "256M") -> Loads:
+        """Compute groups, bytes and time of every link while all groups of an axis run one collective.
+
+        Parameters
+        ----------
+        axis : str or sequence of str
+            An axis, several axes, or the name of a group.
+        collective : str, optional
+            all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all or send_recv. By default send_recv
+            for pp, all_to_all for ep, and all_reduce for all other axes.
+        size : int or str, default "256M"
+            Message size in bytes, as in nccl-tests.
+
+        Returns
+        -------
+        Loads
+            ``.table()`` has the busiest link of each kind, and ``.links`` has arrays of all links.
+
+        Raises
+        ------
+        TopologyError
+            If the collective is unknown.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> placement = ml.place("pp=8, dp=96, tp=8", ml.preset("tapered-h100", nodes=768))
+        >>> placement.loads("pp").table()[["link", "groups", "is_limit"]].values.tolist()[-1]
+        ['pod to cluster', 768, True]
+        """
+        from meshlab.topology.placement.loads import loads
+
+        return loads(self, axis, collective=collective, size=size)
+
+    def describe(self, *, size: int | str = "256M") -> str:
+        """Return the machine, the links of every axis, what deserves attention, and the busiest links, as text.
+
+        It is the text form of `plot`, with the usual collective of every axis.
+
+        Parameters
+        ----------
+        size : int or str, default "256M"
+            Message size in bytes.
+
+        Returns
+        -------
+        str
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> print(ml.place("dp=2, tp=8", ml.preset("dgx-h100", nodes=2)).describe())  # doctest: +ELLIPSIS
+        machine: DGX H100, 2 nodes, 16 × H100 80GB, NVLink domains of 8, network leaf < pod
+        mesh: dp=2, tp=8
+        ◆ dp leaves the host: 8 groups share 8 NICs, one each, ...
+        ● tp stays inside NVLink: NV18, ...
+        ● no group shares a NIC, changes rails or pays an oversubscription
+        busiest links for dp, all_reduce of 256...MiB:
+        ▸ NIC  1 group, 256...MiB, 5.59...ms
+        busiest links for tp, all_reduce of 256...MiB:
+        ▸ NVLink, per device  1 group, 448...MiB, 1.27...ms
+        """
+        from meshlab.topology.placement.loads import describe
+
+        return describe(self, size=size)
 
     def plot(self, axis: str | Sequence[str] | None = None, *, ax: Axes | None = None) -> Axes:
         """Draw the devices, coloured by the groups of an axis, see `meshlab.plots.machine.topology`.
