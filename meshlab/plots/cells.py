@@ -108,6 +108,13 @@ class CellGrid:
         """True if columns are labelled by offset, not by coordinate: a row has part of an axis, or too many ticks."""
         return self.columns > _MOST_TICKS or (bool(self.outer) and self.outer[-1][2] > 1)
 
+    @property
+    def column_parts(self) -> tuple[str, int, bool]:
+        """The slowest axis along a row, its steps in the row, and whether other rows have other steps of it."""
+        if self.outer and self.outer[-1][2] > 1:
+            return self.outer[-1][0], self.outer[-1][2], True
+        return (*self.inner[0], False)
+
     def row_names(self, rows: Sequence[int]) -> list[str]:
         """Return the names of rows: the coordinates of their ranks, and the first rank if `counts_columns`.
 
@@ -176,7 +183,7 @@ def membership(
     """Draw one cell per rank, coloured by its group.
 
     Ranks are in rank order, row by row, with the fastest axis along x. A gap separates cells of different groups,
-    because colours repeat after eight groups. If there is room, cells contain the number of the group and the rank.
+    because colours repeat after eight groups. If there is room, cells contain the rank and the number of the group.
     Ranks without a group are hatched.
 
     Parameters
@@ -296,24 +303,25 @@ def _draw_numbers(ax: Axes, groups: Groups, color: npt.NDArray[np.int32], cell: 
             ink = str(inks[row, int(column)])
             ax.text(column, row, str(color[row, int(column)]), color=ink, va="center_baseline", **style)
         return "number: group" if len(y) else ""
-    rank_width = text_width(str(color.size - 1), _TEXT) + 4
-    prefix = "rank " if cell >= rank_width + text_width("rank ", _TEXT) else ""
+    rank_width = text_width(str(color.size - 1), _TEXT, weight="bold") + 4
+    prefix = "rank " if cell >= rank_width + text_width("rank ", _TEXT, weight="bold") else ""
+    word = f"{groups.name} " if cell >= width + 2 + text_width(f"{groups.name} ", _TEXT) else ""
     with_rank = cell >= max(rank_width, 2.6 * _TEXT)
     if not with_rank and cell < width:
         return ""
     for rank, number in enumerate(color.ravel().tolist()):
         row, column = divmod(rank, color.shape[1])
-        line = 0.55 * _TEXT / cell if with_rank and number >= 0 else 0.0
+        line = 0.65 * _TEXT / cell if with_rank and number >= 0 else 0.0
         if number >= 0:
             style["color"] = str(inks[row, column])
-            ax.text(
-                column, row - 1.1 * line, str(number), weight="bold", va="center", **style | {"fontsize": _TEXT + 2}
-            )
+            ax.text(column, row + line, f"{word}{number}" if with_rank else str(number), va="center", **style)
         else:
             style.pop("color", None)
         if with_rank:
-            ax.text(column, row + 1.3 * line, f"{prefix}{rank}", va="center", **style)
-    return f"bold: group{'' if prefix or not with_rank else ', below: rank'}"
+            ax.text(column, row - line, f"{prefix}{rank}", weight="bold", va="center", **style)
+    if not with_rank:
+        return "number: group"
+    return "" if prefix and word else "bold: rank, below: group"
 
 
 def _run_centres(color: npt.NDArray[np.int32], *, within_cells: bool) -> tuple[Any, Any, Any]:
@@ -341,10 +349,14 @@ def _name_cells(ax: Axes, grid: CellGrid, row_height: float, note: str) -> None:
     rows = list(range(0, grid.rows, row_step))
     ax.set_yticks(rows, grid.row_names(rows))
     if grid.counts_columns:
-        column_step = max(1, grid.columns // 8)
-        offsets = list(range(0, grid.columns, column_step))
-        ax.set_xticks(offsets, [f"+{offset}" for offset in offsets])
-        label = "rank = first rank of the row + column"
+        name, parts, is_partial = grid.column_parts
+        width = grid.columns // parts  # ranks of a part
+        plus = "+" if is_partial else ""
+        apart = _tick_step(parts, row_height * width, text_width(f"{name} {plus}{parts - 1}", _TEXT) + 6)
+        shown = list(range(0, parts, apart))
+        ax.set_xticks([part * width + (width - 1) / 2 for part in shown], [f"{name} {plus}{part}" for part in shown])
+        inside = SEPARATOR.join(f"{other} 0–{size - 1}" for other, size in grid.inner if other != name)
+        label = f"each with {inside}" if inside else f"{name}: first of the row + column"
     else:
         fastest, size = grid.inner[-1]
         ax.set_xticks(range(grid.columns), [str(column % size) for column in range(grid.columns)])

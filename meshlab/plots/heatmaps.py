@@ -10,7 +10,17 @@ import numpy.typing as npt
 
 from meshlab.analysis.pairs import SLOW, pair_matrix
 from meshlab.errors import BenchError, TopologyError, did_you_mean
-from meshlab.plots.style import QUANTITY, WRONG, axes_size, new_figure, room_right, set_title, text_colors, text_width
+from meshlab.plots.style import (
+    QUANTITY,
+    WRONG,
+    axes_size,
+    new_figure,
+    reserve,
+    room_right,
+    set_title,
+    text_colors,
+    text_width,
+)
 from meshlab.topology.model.cluster import Cluster, link_codes
 from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.links import LINK_MEANINGS, UNKNOWN
@@ -252,13 +262,18 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
     _frame(ax, slow)
     _write(ax, values, image.cmap(image.norm(shown)), is_time)
     _name_ends(ax, cells)
-    _bar(ax, image, is_time)
     parts = [
         f"{attrs.get('collective', '')} {format_size(attrs['size_bytes']) if 'size_bytes' in attrs else ''}".strip(),
         "both directions" if attrs.get("collective") == "send_recv" else "",
         *(str(attrs.get(name, "")) for name in ("axis", "where", "mode")),
     ]
-    set_title(ax, [part for part in parts if part], verdict=_verdict(cells, values, slow, is_time))
+    verdict = _verdict(cells, values, slow, is_time)
+    widest = text_width(format_time_us(1234) if is_time else format_bandwidth(12.3), _POINTS)
+    # The labels of the colour bar are at its right, and those of the columns are below the title, which
+    # matplotlib moves above them.
+    reserve(ax, right=widest + 16)
+    reserve(ax, above=set_title(ax, [part for part in parts if part], verdict=verdict) + 3.8 * _POINTS)
+    _bar(ax, image, is_time)
     return ax
 
 
@@ -367,8 +382,9 @@ def _bar(ax: Axes, image: Any, is_time: bool) -> None:
     figure = ax.get_figure(root=True)
     if figure is None:
         return
-    bar = figure.colorbar(image, ax=ax, pad=0.03, fraction=0.05)
-    bar.set_label("time" if is_time else "bandwidth", fontsize=_POINTS)
+    # With a gridspec, the bar would move the axes back to their place before reserve().
+    bar = figure.colorbar(image, ax=ax, pad=0.03, fraction=0.05, use_gridspec=False)
+    bar.outline.set_visible(False)
     write = (lambda value, _: format_time_us(-value)) if is_time else (lambda value, _: format_bandwidth(value))
     bar.ax.yaxis.set_major_formatter(FuncFormatter(write))
     bar.ax.tick_params(labelsize=_POINTS)

@@ -28,6 +28,7 @@ _BRANCH_GAP = 10.0  # between two switches
 _NVLINK_Y, _END_Y, _SWITCH_Y, _CPU_Y = 0.0, 1.15, 2.3, 3.3  # rows from the bottom to the top
 _HIGH = 0.42  # half the height of a box
 _GPU, _NIC, _SWITCH, _CPU = PALETTE[2], PALETTE[1], PALETTE[7], PALETTE[4]
+_WIDEST = 700.0  # points
 _MOST = 64
 
 
@@ -125,7 +126,7 @@ def host(cluster: ClusterLike | Node, node: int | str = 0, *, ax: Axes | None = 
     boxes = sum(len(branch.gpus) + bool(branch.nics) for branch in branches)
     wide = boxes * (_BOX + _GAP) + (len(branches) - 1) * _BRANCH_GAP + _GAP
     if ax is None:
-        points = max(wide + 2 * _GAP, 480.0)
+        points = min(max(wide + 2 * _GAP, 480.0), _WIDEST)
         figure = new_figure((points / 72, 4.6))
         ax = figure.add_axes((_GAP / points, 0.03, 1 - 2 * _GAP / points, 0.86))
     sheet = _Sheet(ax, min(1.0, axes_size(ax)[0] / wide))
@@ -292,10 +293,15 @@ def _draw_arcs(sheet: _Sheet, host: Node, on: Sequence[int], gpu_x: dict[int, fl
 def _nic_label(host: Node, nics: Sequence[int], scale: float) -> str:
     """Return the label of a box of NICs: their names and their line rate."""
     first, last = host.nics[nics[0]].name, host.nics[nics[-1]].name
-    tail = re.search(r"\d+$", last)
+    room = _BOX * scale - 2
+    start, tail = re.search(r"\d+$", first), re.search(r"\d+$", last)
     name = first if len(nics) == 1 else f"{first}–{tail[0]}" if tail else f"{first} +{len(nics) - 1}"
-    if text_width(name, _POINTS) > _BOX * scale - 4:
-        name = f"{len(nics)} NICs" if len(nics) > 1 else "NIC"
+    if text_width(name, _POINTS) > room - 2:
+        numbers = f"\n{start[0]}–{tail[0]}" if start and tail and len(nics) > 1 else ""
+        name = f"NICs{numbers}" if numbers else f"{len(nics)} NICs" if len(nics) > 1 else "NIC"
     gbits = host.nics[nics[0]].gbits
-    speed = "" if gbits is None else f"{len(nics)} × {gbits:g}G" if len(nics) > 1 else f"{gbits:g}G"
-    return f"{name}\n{speed}" if speed and text_width(speed, _POINTS) < _BOX * scale - 2 else name
+    speeds = (
+        [] if gbits is None else [f"{gbits:g}G"] if len(nics) == 1 else [f"{len(nics)} × {gbits:g}G", f"{gbits:g}G"]
+    )
+    speed = next((one for one in speeds if text_width(one, _POINTS) < room), "")
+    return f"{name}\n{speed}" if speed else name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from meshlab.errors import TopologyError
 from meshlab.mesh.mesh import MeshLike
-from meshlab.plots.style import PALETTE, axes_size, new_figure, set_title, text_colors, text_width
+from meshlab.plots.style import PALETTE, axes_size, new_figure, reserve, set_title, text_colors, text_width
 from meshlab.topology.model.cluster import INNER_LEVELS, Cluster, Ints
 from meshlab.topology.model.links import Distance
 from meshlab.topology.model.presets import ClusterLike
@@ -26,7 +27,10 @@ __all__ = ["ring"]
 
 _POINTS = 9.0
 _RADIUS, _HOSTS, _NAMES = 1.0, 1.14, 1.22  # of ranks, host arcs, and host names
-_EDGE = 1.5  # half the height of the figure
+_EDGE = 1.34  # half the height of the circle with its names
+_WIDTH, _SCALE = 475.0, 150.0  # width of a new figure, and its largest radius, in points
+_ARROW = 8.0  # length of an arrow in points
+_FEW_ARROWS = 16  # in a ring without room for one arrow per hop
 _MOST = 4096
 # Line style of a hop by level, from the device outwards, and the depth of its curve towards the centre of the circle.
 _STYLES: tuple[Any, ...] = ((0, (1, 1)), "-", (0, (4, 1)), (0, (6, 1.5, 1, 1.5)), (0, (2, 1)), "-")
@@ -102,23 +106,47 @@ def ring(
         raise TopologyError(f"group {ranks.name} has only one rank", hint="choose an axis with several ranks")
     if size > _MOST:
         raise TopologyError(f"group {ranks.name} has {size:,} ranks, but a ring can show at most {_MOST:,}")
-    if ax is None:
-        ax = new_figure((11, 6.2)).add_axes((0.02, 0.02, 0.96, 0.88))
     order, level, distance, gbs = ring_hops(placement.rank_map, ranks.array)
-    angle = np.pi / 2 - 2 * np.pi * np.arange(size) / size
-    where = np.stack([np.cos(angle), np.sin(angle)], axis=1) * _RADIUS
-    _draw_hops(ax, placement, order, where, level, distance, gbs)
-    _draw_ranks(ax, order, where)
-    _draw_hosts(ax, placement, order, angle)
-    width, height = axes_size(ax)
-    # The circle is on the left, and the legend is to its right.
-    ax.set(xlim=(-_EDGE, -_EDGE + 2 * _EDGE * width / height), ylim=(-_EDGE, _EDGE), aspect="equal")
-    ax.set_axis_off()
-    title = [f"{ranks.name}: ring of {size:,} ranks", placement.cluster.title or placement.cluster.summary]
+    kind = level.astype(np.int16) * 16 + distance  # a sort key: level, then distance
+    names = _names_width(placement, order)
+    legend = 1.8 * (_POINTS + 1) * len(np.unique(kind)) + 12
+    title = [f"{ranks.name}: ring of {size:,} ranks, clockwise", placement.cluster.title or placement.cluster.summary]
     if len(groups) > 1:
         title.insert(1, f"one of {len(groups):,} {groups.name} groups")
-    set_title(ax, title)
+    if ax is None:
+        scale = min((_WIDTH / 2 - names) / _NAMES, _SCALE)
+        high = 2 * _EDGE * scale + legend + 40
+        figure = new_figure((_WIDTH / 72, high / 72))
+        ax = figure.add_axes((0.01, 0.01, 0.98, (high - 40) / high))
+    reserve(ax, above=set_title(ax, title))
+    scale = _fit(ax, names, legend)
+    angle = np.pi / 2 - 2 * np.pi * np.arange(size) / size
+    where = np.stack([np.cos(angle), np.sin(angle)], axis=1) * _RADIUS
+    _draw_hops(ax, placement, order, where, kind, gbs, scale)
+    _draw_ranks(ax, order, where, scale)
+    _draw_hosts(ax, placement, order, angle, scale)
+    ax.set_axis_off()
     return ax
+
+
+def _names_width(placement: Placement, order: npt.NDArray[np.int32]) -> float:
+    hosts = np.unique(placement.rank_map.node[order])[:200]
+    return text_width(max((placement.cluster.names[host] for host in hosts), key=len), _POINTS) + 8
+
+
+def _fit(ax: Axes, names: float, legend: float) -> float:
+    """Set the limits of the axes, and return the radius in points. The legend is below or, in wide axes, beside."""
+    width, height = axes_size(ax)
+    if width > 1.5 * height:
+        scale = min(height / (2 * _EDGE), (width / 2 - names) / _NAMES)
+        left = _NAMES + names / scale
+        ax.set(xlim=(-left, -left + width / scale), ylim=(-height / 2 / scale, height / 2 / scale), aspect="equal")
+    else:
+        scale = max(min((width / 2 - names) / _NAMES, (height - legend) / (2 * _EDGE)), 10.0)
+        ax.set(
+            xlim=(-width / 2 / scale, width / 2 / scale), ylim=(_EDGE - height / scale, _EDGE), aspect="equal",
+        )  # fmt: skip
+    return scale
 
 
 def _draw_hops(
@@ -126,23 +154,28 @@ def _draw_hops(
     placement: Placement,
     order: npt.NDArray[np.int32],
     where: npt.NDArray[np.float64],
-    level: npt.NDArray[np.int8],
-    distance: npt.NDArray[np.int8],
+    kinds: npt.NDArray[np.int16],
     gbs: npt.NDArray[np.float64],
+    scale: float,
 ) -> None:
-    from matplotlib.collections import LineCollection
+    """Draw the hops with arrows, and the legend. `kinds` has the level of a hop × 16 + its `Distance`."""
+    from matplotlib.collections import LineCollection, PolyCollection
     from matplotlib.lines import Line2D
 
     names = placement.cluster.level_names
     tapers = [1.0] * len(INNER_LEVELS) + [one.taper for one in placement.cluster.levels]
     handles = []
-    # One legend entry per kind of hop, with the key of `meshlab.topology.placement.crossings`: level, then distance.
-    for kind in np.unique(level.astype(np.int16) * 16 + distance).tolist():
-        mine = level.astype(np.int16) * 16 + distance == kind
+    with_arrow = np.zeros(len(order), dtype=bool)
+    is_roomy = 2 * np.pi * _RADIUS * scale / len(order) > 2 * _ARROW
+    with_arrow[:: 1 if is_roomy else math.ceil(len(order) / _FEW_ARROWS)] = True
+    for kind in np.unique(kinds).tolist():  # one legend entry per kind of hop
+        mine = kinds == kind
         step = min(kind // 16, len(_COLORS) - 1)
         look: Any = {"color": _COLORS[step], "linewidth": _WIDTHS[step], "linestyle": _STYLES[step]}
         curves = _bowed(where[mine], np.roll(where, -1, axis=0)[mine], _DEPTHS[step])
         ax.add_collection(LineCollection(list(curves), zorder=1, **_of_collection(look)))
+        arrows = _arrows(curves[with_arrow[mine]], _ARROW / scale)
+        ax.add_collection(PolyCollection(list(arrows), facecolors=look["color"], linewidths=0, zorder=1.5))
         first = int(np.flatnonzero(mine)[0])
         word = names[kind // 16]
         if kind % 16 != Distance.UNKNOWN:
@@ -153,10 +186,22 @@ def _draw_hops(
         rate += f", 1:{taper:g} oversubscribed" if taper > 1 else ""
         hops = int(mine.sum())
         handles.append(Line2D([], [], label=f"{hops:,} hop{'s' * (hops > 1)} over {word}{rate}", **look))
-    hosts = np.unique(placement.rank_map.node[order])[:200]
-    names_width = text_width(max((placement.cluster.names[host] for host in hosts), key=len), _POINTS)
-    place: Any = {"loc": "center left", "bbox_to_anchor": (_legend_at(ax, names_width), 0.5), "frameon": False}
-    ax.legend(handles=handles, fontsize=_POINTS + 1, handlelength=3.4, labelspacing=0.8, **place)
+    width, height = axes_size(ax)
+    place: Any = {"loc": "lower center", "bbox_to_anchor": (0.5, 0.0)}
+    if width > 1.5 * height:
+        right = (2 * (_NAMES * scale + _names_width(placement, order)) + 8) / width
+        place = {"loc": "center left", "bbox_to_anchor": (right, 0.5)}
+    ax.legend(handles=handles, fontsize=_POINTS + 1, handlelength=3.4, labelspacing=0.8, frameon=False, **place)
+
+
+def _arrows(curves: npt.NDArray[np.float64], length: float) -> npt.NDArray[np.float64]:
+    """Return a triangle in the middle of every curve, in its direction: float64 of shape (hops, 3, 2)."""
+    middle = curves.shape[1] // 2
+    center = curves[:, middle]
+    along = curves[:, middle + 1] - curves[:, middle - 1]
+    along = along / np.maximum(np.linalg.norm(along, axis=1, keepdims=True), 1e-9) * length
+    across = np.stack([-along[:, 1], along[:, 0]], axis=1) * 0.55
+    return np.stack([center + along * 0.6, center - along * 0.4 + across, center - along * 0.4 - across], axis=1)
 
 
 def _bowed(start: npt.NDArray[np.float64], end: npt.NDArray[np.float64], depth: float) -> npt.NDArray[np.float64]:
@@ -174,17 +219,11 @@ def _of_collection(look: dict[str, Any]) -> dict[str, Any]:
     return {"colors": look["color"], "linewidths": look["linewidth"], "linestyles": [look["linestyle"]]}
 
 
-def _legend_at(ax: Axes, names: float) -> float:
-    """Return the left edge of the legend, next to the host names, as a fraction of the width."""
-    width, height = axes_size(ax)
-    return float(((_NAMES + _EDGE) / (2 * _EDGE) * height + names + 12) / width)
-
-
-def _draw_ranks(ax: Axes, order: npt.NDArray[np.int32], where: npt.NDArray[np.float64]) -> None:
+def _draw_ranks(ax: Axes, order: npt.NDArray[np.int32], where: npt.NDArray[np.float64], scale: float) -> None:
     """Draw a dot per rank, with its number if there is room."""
     from matplotlib import rcParams
 
-    spacing = 2 * np.pi * _RADIUS / len(order) * axes_size(ax)[1] / (2 * _EDGE)  # points between two ranks
+    spacing = 2 * np.pi * _RADIUS / len(order) * scale  # points between two ranks
     room = text_width(str(int(order.max())), _POINTS) + 8
     labelled = spacing >= max(room, 1.7 * _POINTS)
     side = max(room, 1.9 * _POINTS) if labelled else min(max(spacing * 0.7, 1.5), 8)
@@ -199,7 +238,9 @@ def _draw_ranks(ax: Axes, order: npt.NDArray[np.int32], where: npt.NDArray[np.fl
         ax.text(x, y, str(rank), ha="center", va="center", fontsize=_POINTS, color=ink, zorder=3)
 
 
-def _draw_hosts(ax: Axes, placement: Placement, order: npt.NDArray[np.int32], angle: npt.NDArray[np.float64]) -> None:
+def _draw_hosts(
+    ax: Axes, placement: Placement, order: npt.NDArray[np.int32], angle: npt.NDArray[np.float64], scale: float
+) -> None:
     """Draw an arc per host outside the ranks, and the names of the hosts for which there is room."""
     from matplotlib import rcParams
     from matplotlib.collections import LineCollection
@@ -215,7 +256,6 @@ def _draw_hosts(ax: Axes, placement: Placement, order: npt.NDArray[np.int32], an
         arcs.append(np.stack([np.cos(turn), np.sin(turn)], axis=1) * _HOSTS)
     ax.add_collection(LineCollection(arcs, colors=rcParams["text.color"], linewidths=2, alpha=0.6))
     shown: list[tuple[float, float, float, float]] = []
-    scale = axes_size(ax)[1] / (2 * _EDGE)
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         middle = (angle[start] + angle[stop - 1]) / 2
         x, y = float(np.cos(middle)) * _NAMES, float(np.sin(middle)) * _NAMES

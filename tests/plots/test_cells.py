@@ -60,7 +60,15 @@ def test_title_has_axis_groups_and_sizes():
 
 def test_cells_of_small_meshes_contain_group_and_rank():
     ax = drawn(DeviceMesh("dp=2, tp=4"), "tp")
-    assert texts(ax) == [text for rank in range(8) for text in (str(rank // 4), f"rank {rank}")]
+    assert texts(ax) == [text for rank in range(8) for text in (f"tp {rank // 4}", f"rank {rank}")]
+    assert {text.get_text()[:4] for text in ax.texts if text.get_fontweight() == "bold"} == {"rank"}
+
+
+def test_columns_have_the_coordinates_of_their_ranks():
+    ax = drawn(DeviceMesh("pp=8, dp=16, tp=8"), "dp")
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["dp +0", "dp +1", "dp +2", "dp +3"]
+    assert ax.get_xlabel().startswith("each with tp 0–7")
+    assert ax.get_yticklabels()[1].get_text() == "pp 0 · dp 4–7 · rank 32"
 
 
 def test_every_group_of_1024_ranks_is_numbered():
@@ -83,7 +91,7 @@ def test_lines_separate_neighbours_of_different_groups():
 def test_ranks_in_no_group_are_hatched_and_numbered():
     ax = drawn(DeviceMesh("dp=2, tp=2").with_group("pair", [3, 0]), "pair")
     assert [patch.get_hatch() for patch in ax.patches] == ["////"]
-    assert texts(ax) == ["0", "rank 0", "rank 1", "rank 2", "0", "rank 3"]
+    assert texts(ax) == ["pair 0", "rank 0", "rank 1", "rank 2", "pair 0", "rank 3"]
     assert "hatched: in no group" in ax.get_xlabel()
 
 

@@ -59,6 +59,22 @@ def test_many_slow_pairs_do_not_make_the_title_leave_the_figure() -> None:
     assert ax._left_title.get_window_extent().x1 <= figure.bbox.x1
 
 
+@pytest.mark.parametrize("n", [2, 4, 8, 16])
+@pytest.mark.parametrize("size", [(6, 4), (5, 5), (9, 7)])
+def test_no_label_leaves_the_figure(n: int, size: tuple[float, float]) -> None:
+    figure = Figure(size)
+    ax = figure.add_subplot()
+    ml.plot.matrix(matrix(n), ax=ax)
+    figure.draw_without_rendering()
+    (bar,) = (other for other in figure.axes if other is not ax)
+    low, high = bar.get_ylim()
+    ticks = [label for label, at in zip(bar.get_yticklabels(), bar.get_yticks(), strict=True) if low <= at <= high]
+    for text in [ax._left_title, ax.xaxis.label, ax.yaxis.label, *ticks]:  # type: ignore[attr-defined]
+        x0, y0, x1, y1 = text.get_window_extent().extents
+        assert 0 <= x0 < x1 <= figure.bbox.width, text
+        assert 0 <= y0 < y1 <= figure.bbox.height, text
+
+
 def test_an_even_matrix_has_no_frames(ax: Axes) -> None:
     ml.plot.matrix(matrix(), ax=ax)
     assert frames(ax) == []

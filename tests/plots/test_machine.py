@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 import meshlab as ml
@@ -425,7 +426,12 @@ def test_host_shows_its_parts_and_marks_a_gpu_without_nvlink() -> None:
 
 
 def test_nics_of_a_switch_share_a_box() -> None:
-    assert "NIC28–31\n4 × 100G" in texts(ml.plot.host(preset("aws-p5")))
+    assert "NICs\n28–31\n100G" in texts(ml.plot.host(preset("aws-p5")))
+    wide = Figure((15, 5)).add_axes((0, 0, 1, 0.9))
+    assert "NIC28–31\n4 × 100G" in texts(ml.plot.host(preset("aws-p5"), ax=wide))
+    figure = ml.plot.host(preset("aws-p5")).get_figure(root=True)
+    assert figure is not None
+    assert figure.get_figwidth() < 10
 
 
 def test_unknown_nvlink_is_not_drawn_as_missing() -> None:
@@ -496,6 +502,26 @@ def test_legend_of_a_ring_has_hops_per_link_and_oversubscription() -> None:
     ]
 
 
+def test_arrows_of_a_ring_point_clockwise() -> None:
+    ax = ml.plot.ring(place(DeviceMesh("tp=16"), preset("dgx-h100", nodes=2)), "tp_0")
+    arrows = [
+        path.vertices[:3] for one in ax.collections if isinstance(one, PolyCollection) for path in one.get_paths()
+    ]
+    assert len(arrows) == 16
+    for tip, left, right in arrows:
+        base = (left + right) / 2
+        assert base[0] * (tip - base)[1] - base[1] * (tip - base)[0] < 0
+
+
+def test_a_ring_fills_its_figure() -> None:
+    figure = ml.plot.ring("tp=16", preset("dgx-h100", nodes=2)).get_figure(root=True)
+    assert figure is not None
+    figure.canvas.draw()
+    pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3]  # type: ignore[attr-defined]
+    columns = np.flatnonzero((pixels < 250).any(axis=(0, 2)))
+    assert (columns[-1] - columns[0]) / pixels.shape[1] > 0.8
+
+
 def test_ring_visits_every_host_once_for_any_order_of_ranks() -> None:
     devices = [device for pair in zip(range(8), range(8, 16), strict=True) for device in pair]
     ax = ml.plot.ring(place(DeviceMesh("tp=16"), preset("dgx-h100", nodes=2), devices), "tp_0")
@@ -514,12 +540,12 @@ def test_ring_accepts_a_mesh_and_a_cluster_or_a_placement() -> None:
         title(ml.plot.ring(placement, "tp")),
         title(ml.plot.ring(placement, axis="tp")),
     }
-    assert rings == {"tp_0: ring of 4 ranks · one of 2 tp groups · DGX H100"}
+    assert rings == {"tp_0: ring of 4 ranks, clockwise · one of 2 tp groups · DGX H100"}
     groups = {title(ml.plot.ring(mesh, cluster, axis="dp_3")), title(ml.plot.ring(placement, "dp_3"))}
-    assert groups == {"dp_3: ring of 2 ranks · DGX H100"}
+    assert groups == {"dp_3: ring of 2 ranks, clockwise · DGX H100"}
     assert title(ml.plot.ring(mesh, cluster, axis=("dp", "tp"))).startswith("dp-tp_0: ring of 8 ranks")
     moved = ml.plot.ring(mesh, cluster, axis="tp", devices=[4, 5, 6, 7, 0, 1, 2, 3])
-    assert title(moved) == "tp_0: ring of 4 ranks · one of 2 tp groups · DGX H100"
+    assert title(moved) == "tp_0: ring of 4 ranks, clockwise · one of 2 tp groups · DGX H100"
 
 
 def test_rings_that_cannot_be_drawn_are_explained() -> None:
