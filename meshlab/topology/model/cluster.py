@@ -625,7 +625,7 @@ class Cluster:
         return health(self)
 
     def plot(self, axis: str | None = None, *, ax: Axes | None = None) -> Axes:
-        """Draw the devices of all hosts, see `meshlab.plots.machine.topology`.
+        """Draw the machine, see `meshlab.plots.machine.topology`.
 
         Parameters
         ----------

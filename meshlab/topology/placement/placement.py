@@ -188,13 +188,17 @@ class Placement:
 
         return describe(self, size=size)
 
-    def plot(self, axis: str | Sequence[str] | None = None, *, ax: Axes | None = None) -> Axes:
-        """Draw the devices, coloured by the groups of an axis, see `meshlab.plots.machine.topology`.
+    def plot(
+        self, axis: str | Sequence[str] | None = None, *, group: int | str | None = None, ax: Axes | None = None
+    ) -> Axes:
+        """Draw the machine and the groups of an axis on it, see `meshlab.plots.machine.topology`.
 
         Parameters
         ----------
         axis : str or sequence of str, optional
             An axis, several axes, the name of a group, or a level of the cluster. By default the fastest axis.
+        group : int or str, optional
+            A group of the axis, whose route is drawn.
         ax : matplotlib.axes.Axes, optional
             The axes to draw on. By default a new figure is created.
 
@@ -204,7 +208,7 @@ class Placement:
         """
         from meshlab.plots.machine import topology
 
-        return topology(self, axis=axis, ax=ax)
+        return topology(self, axis=axis, group=group, ax=ax)
 
     def join(self, results: pd.DataFrame) -> pd.DataFrame:
         """Add the links of each group to measured results.
