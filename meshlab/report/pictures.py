@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "WIDTH",
-    "Picture",
+    "ReportPicture",
     "Pictures",
     "curve_pictures",
     "draw",
@@ -51,7 +51,7 @@ _CURVE = (WIDTH, 3.75)
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class ReportPicture:
     """A figure with its name and description.
 
     Parameters
@@ -80,20 +80,20 @@ class Pictures:
 
     Parameters
     ----------
-    memberships : list of Picture
+    memberships : list of ReportPicture
         The members of the groups of each axis.
-    machines : list of Picture
+    machines : list of ReportPicture
         The groups of each axis on the machine.
-    curves : list of (str, list of Picture)
+    curves : list of (str, list of ReportPicture)
         Bandwidth and latency of each axis and mode, with a heading.
-    matrices : list of Picture
+    matrices : list of ReportPicture
         Pairs of ranks.
     """
 
-    memberships: list[Picture]
-    machines: list[Picture]
-    curves: list[tuple[str, list[Picture]]]
-    matrices: list[Picture]
+    memberships: list[ReportPicture]
+    machines: list[ReportPicture]
+    curves: list[tuple[str, list[ReportPicture]]]
+    matrices: list[ReportPicture]
 
     def save(self, folder: Path, prefix: str) -> None:
         """Write all figures to a folder as PNG files, see `picture_file`."""
@@ -102,7 +102,7 @@ class Pictures:
             write_file(folder / picture_file(prefix, picture), figure_png(picture.figure))
 
 
-def picture_file(prefix: str, picture: Picture) -> str:
+def picture_file(prefix: str, picture: ReportPicture) -> str:
     """Return the file name of a figure of the report with the name `prefix`."""
     return f"{prefix}-{picture.name}.png"
 
@@ -129,7 +129,7 @@ def draw(results: pd.DataFrame, mesh: DeviceMesh | None, cluster: Cluster | None
     )
 
 
-def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[Picture]:
+def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[ReportPicture]:
     """Draw the members of the groups, one figure per axis."""
     from matplotlib.figure import Figure
 
@@ -140,11 +140,11 @@ def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[Picture]:
         plot_membership(mesh, axis, ax=figure.add_axes(rect))
         groups = mesh[axis]
         text = f"{', '.join(membership_title(groups))}. The first is {groups[0]!r}."
-        pictures.append(Picture(f"membership-{axis}", figure, text))
+        pictures.append(ReportPicture(f"membership-{axis}", figure, text))
     return pictures
 
 
-def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> list[Picture]:
+def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> list[ReportPicture]:
     """Draw the groups of each axis on the machine, with the route of the first group and the load of every link.
 
     If the mesh has more ranks than the machine has devices, one figure shows the machine and says so.
@@ -153,17 +153,17 @@ def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> li
         return []
     if cluster.n_devices < mesh.world_size:
         figure = topology_figure(mesh, cluster, width=WIDTH * 96)
-        return [Picture("topology", figure, f"{cluster.summary}. {mesh} is not placed on it.")]
+        return [ReportPicture("topology", figure, f"{cluster.summary}. {mesh} is not placed on it.")]
     placement = place(mesh, cluster)
     pictures = []
     for axis in axes:
         figure = topology_figure(placement, None, axis=axis, group=0, width=WIDTH * 96)
         text = f"{placement.explain(axis)}. The picture shows the links of {mesh[axis].names[0]}."
-        pictures.append(Picture(f"topology-{axis}", figure, text))
+        pictures.append(ReportPicture(f"topology-{axis}", figure, text))
     return pictures
 
 
-def curve_pictures(results: pd.DataFrame, name: str) -> list[Picture]:
+def curve_pictures(results: pd.DataFrame, name: str) -> list[ReportPicture]:
     """Draw bandwidth and latency, one figure each, if there are lines.
 
     Parameters
@@ -190,11 +190,13 @@ def curve_pictures(results: pd.DataFrame, name: str) -> list[Picture]:
             plot(results, ax=figure.add_axes(curve_box(_CURVE)))
             kind, extreme = ("Bus bandwidth", "Highest") if quantity == "busbw_gbs" else ("Time per call", "Lowest")
             text = f"{kind} against message size. {extreme}: {', '.join(extremes)}."
-            pictures.append(Picture(f"{'bandwidth' if quantity == 'busbw_gbs' else 'latency'}-{name}", figure, text))
+            pictures.append(
+                ReportPicture(f"{'bandwidth' if quantity == 'busbw_gbs' else 'latency'}-{name}", figure, text)
+            )
     return pictures
 
 
-def pictures_by_axis(results: pd.DataFrame) -> list[tuple[str, list[Picture]]]:
+def pictures_by_axis(results: pd.DataFrame) -> list[tuple[str, list[ReportPicture]]]:
     """Draw bandwidth and latency of each axis label and mode, with headings. Pairs have a matrix instead."""
     found = []
     attrs = dict(results.attrs)
@@ -212,7 +214,7 @@ def pictures_by_axis(results: pd.DataFrame) -> list[tuple[str, list[Picture]]]:
     return found
 
 
-def matrix_pictures(results: pd.DataFrame) -> list[Picture]:
+def matrix_pictures(results: pd.DataFrame) -> list[ReportPicture]:
     """Draw pairs of ranks as matrices at their largest size: one per collective, axis, mode and dtype."""
     from matplotlib.figure import Figure
 
@@ -231,7 +233,7 @@ def matrix_pictures(results: pd.DataFrame) -> list[Picture]:
         title = plot_matrix(results, **choice, ax=figure.add_subplot()).get_title(loc="left")
         name = "-".join(["matrix", *(_slug(choice[key]) for key in varying or ["collective"])])
         text = f"{axis_label(choice['axis'], 'pairs')}. {'. '.join(title.splitlines())}."
-        pictures.append(Picture(name, figure, text))
+        pictures.append(ReportPicture(name, figure, text))
     return pictures
 
 

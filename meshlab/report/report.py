@@ -20,7 +20,7 @@ from meshlab.frames.store import as_frames, frame_from_json, frame_to_json, load
 from meshlab.mesh.groups import Groups
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.report import content
-from meshlab.report.pictures import Picture, Pictures, draw, matrix_pictures, picture_file, pictures_by_axis
+from meshlab.report.pictures import ReportPicture, Pictures, draw, matrix_pictures, picture_file, pictures_by_axis
 from meshlab.topology.health import health
 from meshlab.topology.model.presets import ClusterLike, as_cluster
 from meshlab.topology.placement.placement import place
@@ -331,7 +331,7 @@ def document(
     content: dict[str, Any],
     groups: Sequence[Groups],
     pictures: Pictures | None = None,
-    file_of: Callable[[Picture], str] | None = None,
+    file_of: Callable[[ReportPicture], str] | None = None,
 ) -> str:
     """Render the Markdown document, in the order of the HTML page.
 
@@ -347,7 +347,7 @@ def document(
         Maps a figure to the name of its file.
     """
 
-    def gallery(shown: Iterable[Picture]) -> Iterable[str]:
+    def gallery(shown: Iterable[ReportPicture]) -> Iterable[str]:
         for picture in shown:
             name = picture.name if file_of is None else file_of(picture)
             yield from (f"![{_escape(picture.text)}](<{name}>)", "")

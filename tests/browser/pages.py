@@ -13,11 +13,16 @@ ORIGIN = "http://widgets.test"
 def state_of(widget: Any, *names: str) -> dict[str, Any]:
     """What the kernel sends, with bytes as base64."""
     state = widget.get_state(list(names) or None)
-    return {
-        name: {"base64": base64.b64encode(value).decode()} if isinstance(value, (bytes, memoryview)) else value
-        for name, value in state.items()
-        if name not in ("_esm", "_css", "layout", "tabbable", "tooltip")
-    }
+    unused = ("_esm", "_css", "layout", "tabbable", "tooltip")
+    return {name: _encoded(value) for name, value in state.items() if name not in unused}
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, (bytes, memoryview)):
+        return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, dict):
+        return {name: _encoded(one) for name, one in value.items()}
+    return [_encoded(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
 class Bare:

@@ -1,0 +1,96 @@
+// The elements around the canvas: breadcrumb, legend, findings and the table of the busiest links.
+
+const DETAILS = ["one cell per GPU", "hosts", "GPUs, NICs, rails", "every link"];
+
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "text") made.textContent = value;
+    else if (value !== false && value !== null) made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children);
+  return made;
+}
+
+// Replaces the children, unless they are the same, so that the focus stays where it is and screen readers are quiet.
+function refill(parent, ...children) {
+  const key = children.map((child) => child.outerHTML ?? child).join("");
+  if (parent.dataset.key === key) return;
+  const held = parent.getRootNode().activeElement, at = held && parent.contains(held) ? [...parent.querySelectorAll("button")].indexOf(held) : -1;
+  parent.dataset.key = key;
+  parent.replaceChildren(...children);
+  if (at >= 0) parent.querySelectorAll("button")[at]?.focus();
+}
+
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function fillCrumbs(parent, p, hit) {
+  const { scene, drawn } = p, places = [["all", scene.devices || !p.view.is_mesh ? `${count(scene.devices)} ${p.view.is_placed || !p.view.is_mesh ? "GPUs" : "ranks"}` : "all"]];
+  if (p.zoom > 1.05 && hit) {
+    if (scene.pod_id.length > 1 && drawn.width > 1.3 * p.width) places.push([placeOf(scene, hit, "pod"), podName(scene, hit.pod)]);
+    if (hit.unit !== undefined && scene.unit_id.length > 1 && drawn.detail >= 1) places.push([placeOf(scene, hit, "leaf"), unitName(scene, hit.unit)]);
+    if (hit.box !== undefined && drawn.detail >= 2) places.push([placeOf(scene, hit, "node"), boxName(scene, hit.box)]);
+  }
+  const items = places.flatMap(([place, text], k) => {
+    const crumb = element("button", { type: "button", class: "ml-quiet", "data-place": place, text });
+    return k ? [element("span", { "aria-hidden": "true", text: "▸" }), crumb] : [crumb];
+  });
+  refill(parent, ...items, element("span", { class: "ml-soft", text: `· ${p.view.is_mesh && !p.view.is_placed ? "one cell per rank" : DETAILS[drawn.detail]}` }));
+}
+
+const swatch = (kind, style) => element("i", { class: `ml-swatch ml-${kind}`, style: style ?? null, "aria-hidden": "true" });
+
+function fillLegend(parent, p) {
+  const { scene, view, loads } = p, entries = [];
+  const toggle = (name, text, ...swatches) => entries.push(element("button", { type: "button", class: "ml-quiet", "data-toggle": name, "aria-pressed": String(p.shows[name]) }, ...swatches, text));
+  const values = p.values[p.color];
+  if (values) {
+    const known = values.filter(Number.isFinite), low = known.reduce((a, b) => Math.min(a, b), Infinity), high = known.reduce((a, b) => Math.max(a, b), -Infinity);
+    const range = known.length ? `${threeDigits(low)} to ${threeDigits(high)}` : "no values";
+    entries.push(element("span", {}, swatch("ramp", `background:linear-gradient(90deg,${VIRIDIS.join(",")})`), `${p.color}: ${range}`));
+  } else if (view.axis && view.n_groups) {
+    const repeats = view.n_groups > GROUPS ? ", colours repeat" : "", size = view.is_mesh ? ` of ${count(view.group_size)}` : "";
+    const text = `${view.axis}: ${plural(view.n_groups, view.is_mesh ? "group" : "domain")}${size}${repeats}`;
+    toggle("groups", text, ...Array.from({ length: Math.min(view.n_groups, GROUPS) }, (_, k) => swatch("group", `background:var(--ml-g${k})`)));
+  }
+  if (view.group.some((g) => g < 0)) entries.push(element("span", {}, swatch("idle"), view.is_mesh ? "no rank" : "no domain"));
+  if (scene.is_joined.some((one) => one)) toggle("nvlink", "NVLink domain", swatch("nvlink"));
+  if (loads?.by.nic) {
+    toggle("loads", "link, idle to busiest", swatch("load"));
+    if (loads.is_conflict) toggle("conflict", `${loads.conflict_word}, and it limits ${loads.axis}`, swatch("conflict"));
+    if (loads.links.some((link) => link.groups.some((n) => n > 1))) toggle("counts", "groups on one link", element("b", { text: "×N " }));
+  }
+  refill(parent, ...entries);
+}
+
+function fillFindings(parent, findings) {
+  refill(parent, ...findings.map(({ mark, text, axis, place }) =>
+    element("button", { type: "button", "data-place": place, "data-axis": axis, title: "Go to the place." },
+      element("span", { class: `ml-mark ml-mark${"■▲".includes(mark) ? "-bad" : "-good"}`, text: mark }), text)));
+}
+
+function fillLinks(table, loads) {
+  table.hidden = !loads;
+  if (!loads) return;
+  const head = ["Link", "Groups", "Bytes", "Time on the link", ""];
+  const rows = loads.rows.map(({ link, groups, bytes, time, share, limits, place }) => element("tr", {},
+    element("th", { scope: "row" }, limits ? "▸ " : "", place ? element("button", { type: "button", class: "ml-quiet", "data-place": place, title: "Go to the busiest link.", text: link }) : link),
+    element("td", { text: groups }), element("td", { text: bytes }),
+    element("td", {}, element("div", { class: "ml-track" }, element("i", { class: limits && loads.is_conflict ? "ml-hot" : "", style: `width:${100 * share}%` }))),
+    element("td", { text: time })));
+  refill(table,
+    element("caption", { text: `Busiest link for ${loads.axis}: ${loads.collective} of ${loads.size}` }),
+    element("thead", {}, element("tr", {}, ...head.map((text) => element(text ? "th" : "td", { scope: text ? "col" : null, text })))),
+    element("tbody", {}, ...rows));
+}
+
+function fillSelect(select, options, value) {
+  const key = JSON.stringify(options);
+  if (select.dataset.key !== key) {
+    select.dataset.key = key;
+    select.replaceChildren(...options.map(([name, text]) => element("option", { value: name, text })));
+  }
+  select.value = value;
+}

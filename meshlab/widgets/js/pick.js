@@ -1,0 +1,144 @@
+// What is under the pointer, and its description.
+
+const contains = (array, k, x, y, margin = 0) =>
+  x >= array[k * 4] - margin && y >= array[k * 4 + 1] - margin && x <= array[k * 4] + array[k * 4 + 2] + margin && y <= array[k * 4 + 1] + array[k * 4 + 3] + margin;
+
+function find(array, from, to, x, y, margin = 0) {
+  for (let k = from; k < to; k++) if (contains(array, k, x, y, margin)) return k;
+  return -1;
+}
+
+// The innermost thing at a point of the layout: its kind and index, and the pod, unit and box around it. Null outside.
+function hitAt(scene, drawn, x, y) {
+  for (let pod = 0; pod < drawn.funnel.length / 5; pod++) {
+    const [center, top, bottom, , base] = drawn.funnel.subarray(pod * 5, pod * 5 + 5);
+    if (Math.abs(x - center) < base / 2 + 4 && y > top - 4 && y < bottom) return { kind: "exit", index: pod, pod };
+  }
+  const pod = find(drawn.pod, 0, scene.pod_id.length, x, y);
+  if (pod < 0) return null;
+  const { units, boxes, hosts } = scene.of, unit = find(drawn.unit, units[pod], units[pod + 1], x, y);
+  if (unit < 0) {
+    if (drawn.spine.length && contains(drawn.spine, pod, x, y, 3)) return { kind: "spine", index: pod, pod };
+    const at = uplinkAt(drawn, units[pod], units[pod + 1], x, y);
+    return at < 0 ? { kind: "pod", index: pod, pod } : { kind: "up", index: at, pod, unit: at };
+  }
+  const inUnit = { pod, unit }, rails = scene.rails;
+  const leaf = scene.network === "known" ? find(drawn.leaf, unit * rails, (unit + 1) * rails, x, y, 1) : -1;
+  if (leaf >= 0) return { kind: "leaf", index: leaf, ...inUnit };
+  const box = find(drawn.box, boxes[unit], boxes[unit + 1], x, y);
+  if (box < 0) return { kind: "unit", index: unit, ...inUnit };
+  const inBox = { ...inUnit, box };
+  for (let h = hosts[box]; h < hosts[box + 1]; h++) {
+    if (!contains(drawn.host, h, x, y)) continue;
+    const kind = scene.kindOf(h);
+    if (drawn.nic.length) {
+      const nic = find(drawn.nic, scene.first_nic[h], scene.first_nic[h] + kind.nics, x, y, 2);
+      if (nic >= 0) return { kind: "nic", index: nic, ...inBox, host: h };
+    }
+    const device = find(drawn.device, scene.first_device[h], scene.first_device[h] + kind.devices, x, y);
+    if (device >= 0) return { kind: "device", index: device, ...inBox, host: h };
+    return { kind: "host", index: h, ...inBox, host: h };
+  }
+  return { kind: "box", index: box, ...inBox };
+}
+
+function uplinkAt(drawn, from, to, x, y) {
+  for (let u = from; u < to && drawn.uplink.length; u++) {
+    const [, y0, x1, , , top] = drawn.uplink.subarray(u * 6, u * 6 + 6);
+    if (Math.abs(x - x1) < 4 && y > top && y < y0 + 4) return u;
+  }
+  return -1;
+}
+
+// The box of a hit in the layout, which stays under the pointer during a zoom.
+function boxOfHit(drawn, hit) {
+  const [array, k] = !hit ? [null, 0] : hit.box !== undefined ? [drawn.box, hit.box] : hit.unit !== undefined ? [drawn.unit, hit.unit] : [drawn.pod, hit.pod];
+  return array ? array.subarray(k * 4, k * 4 + 4) : [0, 0, drawn.width, drawn.height];
+}
+
+// The place of a hit for lookAt. `depth` is the innermost level: pod, leaf or node.
+function placeOf(scene, hit, depth) {
+  if (depth === "node" && hit.box !== undefined) return scene.is_rack ? `rack:${hit.box}` : `node:${scene.host[scene.of.hosts[hit.box]]}`;
+  if (depth !== "pod" && hit.unit !== undefined && scene.network !== "none") return `leaf:${scene.unit_id[hit.unit]}`;
+  return `pod:${scene.pod_id[hit.pod]}`;
+}
+
+// -- descriptions --------------------------------------------------------------------------------------------------------
+
+function loadText(p, name, k) {
+  const link = p.loads?.by[name];
+  if (!link) return "";
+  if (!link.bytes[k]) return `no ${p.view.axis} traffic`;
+  const rate = link.gbs[k], parts = [plural(link.groups[k], `${p.view.axis} group`), sizeText(link.bytes[k])];
+  if (Number.isFinite(rate)) parts.push(timeText(link.bytes[k] / rate / 1e9), `at ${rateText(rate)}`);
+  const limits = link.share[k] >= 0.999 && p.loads.limit === link.name ? `\n${p.loads.mark} limits ${p.view.axis}` : "";
+  return parts.join(" · ") + limits;
+}
+
+// The heading and the text of a hit, null if there is nothing to tell.
+function describeHit(p, hit) {
+  const { scene, view } = p, lines = (title, ...rest) => [title, rest.filter(Boolean).join("\n")];
+  if (hit.kind === "device") return describeDevice(p, hit);
+  if (hit.kind === "nic") {
+    const kind = scene.kindOf(hit.host), j = hit.index - scene.first_nic[hit.host], rail = kind.nic_rail[j];
+    return lines(`${kind.nic_names[j]} of ${scene.names[hit.host]}`, rail < 0 ? "" : `rail ${rail}`, loadText(p, "nic", hit.index));
+  }
+  if (hit.kind === "leaf") {
+    const rail = hit.index % scene.rails, where = unitName(scene, hit.unit);
+    const name = scene.rails > 1 ? `leaf switch of rail ${rail}` : "leaf switch";
+    return lines(name, scene.unit_id.length > 1 ? where : "", plural(hostsOfUnit(scene, hit.unit), "host"), scene.unit_id.length > 1 ? loadText(p, "leaf", hit.index) : "");
+  }
+  if (hit.kind === "up") {
+    const up = unitLoad(scene, p.loads, hit.index), each = up.link?.drawn_as === "leaf" && scene.rails > 1 ? ", per rail" : "";
+    const more = !up.link ? "" : up.bytes ? `${plural(up.groups, `${view.axis} group`)} · ${sizeText(up.bytes)}${each}` : `no ${view.axis} traffic`;
+    return lines(`uplinks of ${unitName(scene, hit.index)}`, more);
+  }
+  if (hit.kind === "exit") return lines(`exit of ${podName(scene, hit.index)}`, loadText(p, "pod", hit.index), taperText(scene).slice(3));
+  if (hit.kind === "spine" || hit.kind === "pod") {
+    return scene.unit_id.length > 1 ? lines(podName(scene, hit.pod), `${count(scene.perPod[hit.pod])} GPUs`) : null;
+  }
+  if (hit.kind === "host" || hit.kind === "box") {
+    const domain = scene.is_joined[hit.box] ? `NVLink domain of ${scene.perBox[hit.box]}` : "";
+    const rate = scene.kindOf(scene.of.hosts[hit.box]).nvlink_gbs;
+    return lines(boxName(scene, hit.box), domain, domain && rate !== null ? `${rateText(rate)} per GPU` : "");
+  }
+  return null;
+}
+
+function describeDevice(p, hit) {
+  const { scene, view } = p, d = hit.index, rank = view.rank[d], g = view.group[d];
+  const name = nameOfDevice(scene, d), where = [scene.names[hit.host], name];
+  if (scene.unit_id.length > 1) where.push(unitName(scene, hit.unit));
+  if (scene.pod_id.length > 1) where.push(podName(scene, hit.pod));
+  const lines = [];
+  if (rank >= 0) lines.push(coordinates(view, rank));
+  if (view.is_placed || !view.is_mesh) lines.push(where.join(" · "));
+  if (view.is_mesh && rank >= 0) {
+    const peers = view.members(g).map((one) => view.rank[one]).filter((one) => one !== rank);
+    lines.push(groupName(view, g) + (peers.length ? ` with ${plural(peers.length, "peer")}: ${runsText(peers, 6)}` : ""));
+  } else if (g >= 0) lines.push(groupName(view, g));
+  const value = p.values[p.color]?.[rank];
+  if (value !== undefined) lines.push(`${p.color}: ${Number.isFinite(value) ? threeDigits(value) : "–"}`);
+  if (p.loads && rank >= 0) {
+    const kind = scene.kindOf(hit.host), near = kind.near.filter(([own]) => own === d - scene.first_device[hit.host]);
+    const nic = near.map(([, j]) => scene.first_nic[hit.host] + j).find((n) => p.loads.by.nic?.bytes[n] > 0);
+    if (nic !== undefined) lines.push(`${kind.nic_names[nic - scene.first_nic[hit.host]]}: ${loadText(p, "nic", nic)}`);
+    else if (p.loads.by.device?.bytes[d] > 0) lines.push(`NVLink: ${loadText(p, "device", d)}`);
+  }
+  return [rank >= 0 ? `rank ${count(rank)}` : `${name}, no rank`, lines.filter(Boolean).join("\n")];
+}
+
+// The nearest device in a direction, -1 at the edge. A step across costs less than one aside.
+function neighbour(drawn, from, key) {
+  const center = (d) => [drawn.device[d * 4] + drawn.device[d * 4 + 2] / 2, drawn.device[d * 4 + 1] + drawn.device[d * 4 + 3] / 2];
+  const [x, y] = center(from), n = drawn.device.length / 4;
+  const isAcross = key === "ArrowLeft" || key === "ArrowRight", sign = key === "ArrowRight" || key === "ArrowDown" ? 1 : -1;
+  let best = -1, least = Infinity;
+  for (let d = 0; d < n; d++) {
+    const [dx, dy] = [center(d)[0] - x, center(d)[1] - y], along = sign * (isAcross ? dx : dy), aside = Math.abs(isAcross ? dy : dx);
+    if (along <= 0.5 || aside > along) continue;
+    const cost = along + 8 * aside;
+    if (cost < least) [best, least] = [d, cost];
+  }
+  return best;
+}
