@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "WIDTH",
-    "ReportPicture",
     "Pictures",
+    "ReportPicture",
     "curve_pictures",
     "draw",
     "matrix_pictures",

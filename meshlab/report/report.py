@@ -20,7 +20,7 @@ from meshlab.frames.store import as_frames, frame_from_json, frame_to_json, load
 from meshlab.mesh.groups import Groups
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.report import content
-from meshlab.report.pictures import ReportPicture, Pictures, draw, matrix_pictures, picture_file, pictures_by_axis
+from meshlab.report.pictures import Pictures, ReportPicture, draw, matrix_pictures, picture_file, pictures_by_axis
 from meshlab.topology.health import health
 from meshlab.topology.model.presets import ClusterLike, as_cluster
 from meshlab.topology.placement.placement import place

@@ -1,5 +1,4 @@
 from .curve import Curve as Curve
 from .designer import Designer as Designer
-from .grid import Grid as Grid
 from .live import LiveView as LiveView
 from .picture import Picture as Picture

@@ -6,20 +6,19 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import ipywidgets
 import numpy as np
-import numpy.typing as npt
 import traitlets
 
 from meshlab.errors import MeshError, MeshlabError, TopologyError
 from meshlab.markup import escape
 from meshlab.mesh.axes import WELL_KNOWN_AXES, nearest_axes
 from meshlab.mesh.mesh import DeviceMesh, as_mesh
-from meshlab.topology.model.presets import as_cluster
+from meshlab.topology.model.presets import ClusterLike, as_cluster
 from meshlab.units import SEPARATOR
-from meshlab.widgets.grid import Grid, check_ranks
+from meshlab.widgets.picture import Picture, check_ranks
 
 __all__ = ["AxisRows", "Designer", "Pairs", "button"]
 
@@ -44,6 +43,7 @@ class AxisRows:
         self._lock = lock
         self._is_writing = False
         self._rows: list[_Row] = []
+        self._spare: list[_Row] = []  # of removed axes: the kernel keeps every widget, so they are used again
         self._list = ipywidgets.VBox(layout={"overflow": "visible"})
         add = button("Add axis", "Add an axis of size 1 as the fastest axis.", self._add)
         self.box = ipywidgets.VBox([self._list, add], layout={"overflow": "visible", "align_items": "flex-start"})
@@ -58,9 +58,11 @@ class AxisRows:
         with self._lock:
             self._is_writing = True
             if len(self._rows) != len(pairs):
+                while len(self._rows) > len(pairs):
+                    self._spare.append(self._rows.pop())
                 while len(self._rows) < len(pairs):
-                    self._rows.append(_Row(len(self._rows), self._changed, self._move, self._remove))
-                self._rows = self._rows[: len(pairs)]
+                    new = self._spare or [_Row(len(self._rows), self._changed, self._move, self._remove)]
+                    self._rows.append(new.pop())
                 self._list.children = [row.box for row in self._rows]
             for index, (row, (name, size)) in enumerate(zip(self._rows, pairs, strict=True)):
                 row.write(name, size, is_first=index == 0, is_last=index == len(pairs) - 1)
@@ -149,19 +151,8 @@ _MOST_UNDOS = 100
 _MOST_SUGGESTIONS = 3
 
 
-class _Machine(Protocol):
-    """The part of a Cluster that the designer uses."""
-
-    @property
-    def n_devices(self) -> int: ...
-    @property
-    def node_of(self) -> npt.NDArray[np.int32]: ...
-    @property
-    def local_of(self) -> npt.NDArray[np.int32]: ...
-
-
 class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
-    """An editor for the names, sizes and order of the axes of a mesh, next to the grid of its ranks.
+    """An editor for the names, sizes and order of the axes of a mesh, above the picture of its groups.
 
     Invalid sizes are explained, and the nearest valid sizes are offered. `mesh` keeps the last valid value. All
     controls work with the keyboard, and all attributes can be set from any thread.
@@ -169,7 +160,7 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
     Parameters
     ----------
     cluster : Cluster or str, optional
-        The machine, or the name of a preset. It defines the number of ranks, and which ranks share a node.
+        The machine, or the name of a preset. It defines the number of ranks, and is drawn with the links they use.
     mesh : DeviceMesh or str, optional
         The initial mesh. By default it has two axes.
     world_size : int, optional
@@ -196,23 +187,17 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
     """The mesh. Set it to a `DeviceMesh` or a string, and use ``observe`` to be notified of changes."""
 
     selected = traitlets.Any(())
-    """The ranks that are selected in the grid, ascending. Settable."""
+    """The ranks that are selected in the picture, ascending. Settable."""
 
     def __init__(
         self,
-        cluster: _Machine | str | None = None,
+        cluster: ClusterLike | None = None,
         mesh: DeviceMesh | str | None = None,
         world_size: int | None = None,
     ) -> None:
         if isinstance(cluster, DeviceMesh):
             raise TopologyError("cluster must be a Cluster, not a DeviceMesh", hint="pass the mesh as mesh=")
-        machine: _Machine | None
-        if cluster is None:
-            machine = None
-        elif isinstance(cluster, str) or not hasattr(cluster, "n_devices"):
-            machine = as_cluster(cluster)
-        else:
-            machine = cluster
+        machine = None if cluster is None else as_cluster(cluster)
         self._cluster = machine if machine is not None and machine.n_devices else None
         if self._cluster is not None:
             n_devices = self._cluster.n_devices
@@ -228,28 +213,29 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         self._problem: MeshlabError | None = None
         self._is_writing = False
         first = self._as_mesh(self._first_mesh() if mesh is None else mesh)
-        self.grid = Grid(first, **self._places(first))
-        self._lock = self.grid._lock  # one lock for both, because with two a lasso and an edit could deadlock
+        self.picture = Picture(first, self._cluster)
+        self._lock = self.picture._lock  # one lock for both, because with two a lasso and an edit could deadlock
         super().__init__()
         with self._writing():
             self._build()
             self.mesh = first
         self._show()
-        self.grid.observe(self._grid_selected, "selected")
+        self.picture.observe(self._picture_selected, "selected")
 
     # -- the value -----------------------------------------------------------------------------------------------------
 
     @property
     def axis(self) -> str:
-        """The axis or custom group that colours the grid. Settable."""
-        return self.grid.axis
+        """The axis or custom group whose groups the picture shows. Settable."""
+        return self.picture.axis
 
     @axis.setter
     def axis(self, axis: str) -> None:
         with self._lock:
-            if axis not in self._colour_by.options:
-                raise MeshError(f"unknown axis {axis!r}; choose one of {', '.join(self._colour_by.options)}")
-            self._colour_by.value = axis
+            options = (*self.mesh.axis_names, *(group.name for group in self.mesh.custom_groups))
+            if axis not in options:
+                raise MeshError(f"unknown axis {axis!r}; choose one of {', '.join(options)}")
+            self.picture.axis = axis
 
     @property
     def code(self) -> str:
@@ -314,11 +300,11 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
     @traitlets.observe("selected")
     def _selected_changed(self, _: Any) -> None:
         with self._lock:
-            self.grid.selected = self.selected
+            self.picture.selected = self.selected
 
-    def _grid_selected(self, _: Any) -> None:
+    def _picture_selected(self, _: Any) -> None:
         with self._lock:  # another thread may have set a smaller mesh since the selection
-            self.selected = tuple(rank for rank in self.grid.selected if rank < self.mesh.world_size)
+            self.selected = tuple(rank for rank in self.picture.selected if rank < self.mesh.world_size)
 
     # -- the controls --------------------------------------------------------------------------------------------------
 
@@ -326,11 +312,11 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         self._undo = button("Undo", "Undo the last change.", self.undo)
         self._redo = button("Redo", "Redo the last undone change.", self.redo)
         self._code_button = button("Show code", "Show the mesh as Python code to copy.", self._toggle_code)
-        self._colour_by = ipywidgets.Dropdown(description="Colour by", options=[], layout={"width": "200px"})
-        self._colour_by.observe(lambda _: self._recolour(), "value")
         self._rows = AxisRows(self._edit, self._lock)
         self._sentence = ipywidgets.HTML()
         self._suggestions = ipywidgets.VBox(layout={"overflow": "visible", "align_items": "flex-start"})
+        self._options: list[Pairs] = []
+        self._option_buttons = [self._suggestion(index) for index in range(_MOST_SUGGESTIONS)]
         self._code = ipywidgets.Textarea(
             description="Code",
             rows=2,
@@ -340,19 +326,17 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         )
         # Revert each edit instead of disabling the box, because a disabled box cannot be reached with the keyboard.
         self._code.observe(lambda _: self._show_code(), "value")
-        for box in (self._undo, self._redo, self._colour_by, self._code_button):
+        for box in (self._undo, self._redo, self._code_button):
             box.layout.margin = "2px 8px 8px 2px"
         wrap = {"flex_flow": "row wrap", "overflow": "visible"}
-        tools = ipywidgets.HBox([self._undo, self._redo, self._colour_by, self._code_button], layout=wrap)
+        tools = ipywidgets.HBox([self._undo, self._redo, self._code_button], layout=wrap)
         controls = ipywidgets.VBox(
             [self._rows.box, self._sentence, self._suggestions],
-            layout={"flex": "0 1 480px", "margin": "0 16px 8px 0", "overflow": "visible"},
+            layout={"margin": "0 0 8px", "overflow": "visible"},
         )
-        self.grid.layout.flex = "1 1 360px"
-        self.grid.layout.min_width = "0"
-        self.grid.layout.margin = "0 2px"
-        body = ipywidgets.HBox([controls, self.grid], layout=wrap)
-        self.children = [tools, self._code, body]
+        self.picture.layout.margin = "0 2px"
+        self.picture.layout.min_width = "0"
+        self.children = [tools, self._code, controls, self.picture]
         self.layout.overflow = "visible"
         self.add_class("meshlab-designer")
 
@@ -384,11 +368,6 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
             else:
                 self.mesh = mesh
 
-    def _recolour(self) -> None:
-        with self._lock:
-            if not self._is_writing:
-                self._show_grid()
-
     def _toggle_code(self) -> None:
         with self._lock:
             is_hidden = self._code.layout.display == "none"
@@ -402,19 +381,9 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         with self._lock:
             self._problem = None
             self._rows.write(tuple((axis.name, axis.size) for axis in self.mesh.axes))
-            self._show_grid()
+            self.picture.show(self.mesh)
             self._show_sentence()
             self._show_code()
-
-    def _show_grid(self) -> None:
-        with self._writing():
-            mesh = self.mesh
-            options = (*mesh.axis_names, *(group.name for group in mesh.custom_groups))
-            axis = self._colour_by.value if self._colour_by.value in options else mesh.axis_names[-1]
-            if self._colour_by.options != options:
-                self._colour_by.options = options
-            self._colour_by.value = axis
-            self.grid.show(mesh, axis, **self._places(mesh))
 
     def _show_sentence(self) -> None:
         options: list[Pairs] = []
@@ -431,7 +400,7 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
             html = (
                 '<div role="alert" style="line-height:1.45">'
                 '<b style="color:var(--jp-error-color1,#c62828)">Invalid mesh:</b> '
-                f"{escape(self._problem)}.<br>The grid still shows {escape(self.mesh)}.</div>"
+                f"{escape(self._problem)}.<br>The picture still shows {escape(self.mesh)}.</div>"
             )
             pairs = self._rows.pairs
             if self._world_size is not None and all(size > 0 for _, size in pairs) and len(dict(pairs)) == len(pairs):
@@ -441,11 +410,13 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
             self._undo.disabled = not self._past and self._problem is None
             self._redo.disabled = not self._future
             self._sentence.value = html
-            self._suggestions.children = [self._suggestion(option) for option in options]
+            self._options = options
+            for control, pairs in zip(self._option_buttons, options, strict=False):
+                control.description = f"Use {', '.join(f'{name}={size}' for name, size in pairs)}"
+            self._suggestions.children = self._option_buttons[: len(options)]
 
-    def _suggestion(self, pairs: Pairs) -> ipywidgets.Button:
-        text = ", ".join(f"{name}={size}" for name, size in pairs)
-        return button(f"Use {text}", "Set these sizes.", lambda: self._edit(pairs))
+    def _suggestion(self, index: int) -> ipywidgets.Button:
+        return button("Use", "Set these sizes.", lambda: self._edit(self._options[index]))
 
     def _show_code(self) -> None:
         with self._lock:
@@ -458,16 +429,9 @@ class Designer(ipywidgets.VBox):  # type: ignore[misc]  # ipywidgets is untyped
         counts = np.bincount(self._cluster.node_of)
         return int(counts[0]) if np.all(counts == counts[0]) else 0
 
-    def _places(self, mesh: DeviceMesh) -> dict[str, Any]:
-        if self._cluster is None:
-            return {}
-        ranks = slice(mesh.world_size)
-        places = {"node": self._cluster.node_of[ranks], "device": self._cluster.local_of[ranks]}
-        return {"places": places, "block": self._devices_per_node()}
-
     def __repr__(self) -> str:
         return f"Designer({self.mesh!r})"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         data = super()._repr_mimebundle_(**kwargs)
-        return {**data, **self.grid.fallback()}
+        return {**data, "text/html": self.picture.fallback()}

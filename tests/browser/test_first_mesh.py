@@ -103,27 +103,29 @@ def test_a_person_goes_through_the_first_notebook(
     say(f"ipykernel {lab_version}: all cells of the first notebook ran in {time.monotonic() - began:.1f} s")
     assert notebook.ask("engines.state") == "'closed'"
 
-    # A size is changed by keyboard: the grid and Python follow.
+    # A size is changed by keyboard: the picture and Python follow.
     cell_with(page, "ml.widgets.Designer").wait_for()
     page.locator(f"{DESIGNER} input[type=number]").first.focus()
     page.keyboard.press("Control+a")
     page.keyboard.type("4")
     page.keyboard.press("Enter")
     notebook.wait_for("designer.mesh", "DeviceMesh('dp=4, tp=4')")
-    page.wait_for_function("() => document.querySelector('.ml-caption').textContent.startsWith('16 ranks')")
+    page.wait_for_function("() => document.querySelector('.ml-verdict').textContent.includes('dp=4, tp=4')")
 
-    # Hover tells who a rank is; a lasso selects, and the kernel reads it.
+    # Hover tells who a rank is; Shift and drag selects, and the kernel reads it.
     stage = page.locator(f"{DESIGNER} .ml-stage")
     stage.scroll_into_view_if_needed()
     page.wait_for_timeout(300)  # until JupyterLab has stopped moving cells
     box = stage.bounding_box()
-    page.mouse.move(box["x"] + 48, box["y"] + 20)
+    stage.focus()
+    page.keyboard.press("ArrowDown")
     page.wait_for_function("() => document.querySelector('.meshlab-designer .ml-tip')?.textContent.includes('rank 0')")
+    page.keyboard.down("Shift")
     page.mouse.move(box["x"] + 2, box["y"] + 2)
     page.mouse.down()
-    for x, y in ((box["width"] - 2, 2), (box["width"] - 2, box["height"] - 2), (2, box["height"] - 2), (3, 3)):
-        page.mouse.move(box["x"] + x, box["y"] + y, steps=5)
+    page.mouse.move(box["x"] + box["width"] - 2, box["y"] + box["height"] - 2, steps=5)
     page.mouse.up()
+    page.keyboard.up("Shift")
     notebook.wait_for("len(designer.selected)", "16")
 
     # A run is started and cancelled while it measures; its rows stay.

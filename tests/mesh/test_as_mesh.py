@@ -22,7 +22,7 @@ TAKERS: dict[str, Callable[[Any], Any]] = {
     "Report": lambda mesh: ml.Report(empty_results(), mesh=mesh).mesh,
     "Plan.steps": lambda mesh: ml.Plan("all_reduce", "tp", sizes="1K").steps(mesh),
     "Plan.estimate": lambda mesh: str(ml.Plan("all_reduce", "tp", sizes="1K").estimate(mesh)),
-    "Grid": lambda mesh: ml.widgets.Grid(mesh).mesh,
+    "Picture": lambda mesh: ml.widgets.Picture(mesh).mesh,
     "Designer": lambda mesh: ml.widgets.Designer(mesh=mesh).mesh,
 }
 

@@ -3,34 +3,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import pytest
+from ipywidgets.widgets.widget import _instances
 
+import meshlab as ml
 from meshlab.errors import MeshError, TopologyError
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.widgets.designer import Designer
 
 
-@dataclass(frozen=True)
-class Machine:
-    """The part of a cluster that a designer uses."""
-
-    devices_of_node: tuple[int, ...]
-
-    @property
-    def n_devices(self) -> int:
-        return sum(self.devices_of_node)
-
-    @cached_property
-    def node_of(self) -> np.ndarray:
-        return np.repeat(np.arange(len(self.devices_of_node), dtype=np.int32), self.devices_of_node)
-
-    @cached_property
-    def local_of(self) -> np.ndarray:
-        return np.concatenate([np.arange(count, dtype=np.int32) for count in self.devices_of_node])
+def two_hosts() -> ml.Cluster:
+    return ml.preset("dgx-h100", nodes=2)
 
 
 def rows(designer: Designer) -> list[tuple[str, int]]:
@@ -67,7 +52,7 @@ def sentence(designer: Designer) -> str:
 def test_it_works_without_a_cluster():
     designer = Designer()
     assert designer.mesh == DeviceMesh("dp=2, tp=4")
-    assert designer.grid.mesh == designer.mesh
+    assert designer.picture.mesh == designer.mesh
     assert "2 × 4 = 8 ranks · tp is the fastest axis" in sentence(designer)
 
 
@@ -76,17 +61,17 @@ def test_a_typed_size_changes_the_mesh_and_notifies_observers():
     notified = []
     designer.observe(lambda change: notified.append(change.new), "mesh")
     type_size(designer, 0, 4)
-    assert designer.mesh == designer.grid.mesh == DeviceMesh("dp=4, tp=4")
+    assert designer.mesh == designer.picture.mesh == DeviceMesh("dp=4, tp=4")
     assert notified == [DeviceMesh("dp=4, tp=4")]
 
 
 def test_invalid_sizes_keep_the_last_mesh_and_offer_valid_ones():
     designer = Designer(mesh="dp=2, tp=4", world_size=8)
     type_size(designer, 1, 3)
-    assert designer.mesh == designer.grid.mesh == DeviceMesh("dp=2, tp=4")
+    assert designer.mesh == designer.picture.mesh == DeviceMesh("dp=2, tp=4")
     assert rows(designer) == [("dp", 2), ("tp", 3)]
     assert "dp=2 × tp=3 is 6 ranks, but 8 were given; tp=3 does not divide 8; nearest: dp=2, tp=4" in sentence(designer)
-    assert "The grid still shows dp=2, tp=4" in sentence(designer)
+    assert "The picture still shows dp=2, tp=4" in sentence(designer)
     press(designer, "Use dp=4, tp=2")
     assert designer.mesh == DeviceMesh("dp=4, tp=2")
     assert "Invalid mesh" not in sentence(designer)
@@ -194,7 +179,7 @@ def test_the_mesh_can_be_set_from_code_and_invalid_ones_raise():
 def test_the_colour_axis_is_kept_while_the_mesh_has_it():
     designer = Designer(mesh="pp=2, dp=3, tp=4")
     designer.axis = "dp"
-    assert designer.grid.axis == "dp"
+    assert designer.picture.axis == "dp"
     press(designer, "Down", 0)
     assert designer.axis == "dp"
     designer.mesh = "pp=2, tp=4"
@@ -203,9 +188,9 @@ def test_the_colour_axis_is_kept_while_the_mesh_has_it():
         designer.axis = "dp"
 
 
-def test_custom_groups_are_kept_while_their_ranks_exist_and_can_colour_the_grid():
+def test_custom_groups_are_kept_while_their_ranks_exist_and_can_be_shown():
     designer = Designer(mesh=DeviceMesh("dp=2, tp=4").with_group("pair", [6, 1]))
-    assert designer._colour_by.options == ("dp", "tp", "pair")
+    assert designer.picture._view["options"] == ["dp", "tp", "pair"]
     designer.axis = "pair"
     press(designer, "Down", 0)
     assert designer.mesh.group("pair").ranks == (6, 1)
@@ -215,14 +200,14 @@ def test_custom_groups_are_kept_while_their_ranks_exist_and_can_colour_the_grid(
     assert designer.mesh == DeviceMesh("tp=1, dp=2")
 
 
-def test_the_selection_is_the_same_as_that_of_the_grid():
+def test_the_selection_is_the_same_as_that_of_the_picture():
     designer = Designer(mesh="dp=2, tp=4")
     designer.selected = [6, 1]
-    assert designer.grid.selected == (1, 6)
-    designer.grid.set_state({"selected": np.array([2, 7], dtype="<i4").tobytes()})
+    assert designer.picture.selected == (1, 6)
+    designer.picture.set_state({"selected": np.array([2, 7], dtype="<i4").tobytes()})
     assert designer.selected == (2, 7)
     type_size(designer, 0, 1)
-    assert designer.selected == designer.grid.selected == (2,)
+    assert designer.selected == designer.picture.selected == (2,)
     with pytest.raises(MeshError, match="rank 4 does not exist; select ranks from 0 to 3"):
         designer.selected = [4]
 
@@ -241,33 +226,31 @@ def test_the_code_is_shown_on_demand_and_cannot_be_changed():
     assert designer._code.layout.display == "none"
 
 
-def test_a_cluster_defines_the_number_of_ranks_and_their_nodes():
-    designer = Designer(Machine((8, 8)))
+def test_a_cluster_defines_the_number_of_ranks_and_is_drawn():
+    designer = Designer(two_hosts())
     assert designer.mesh == DeviceMesh("dp=2, tp=8")
     assert "2 × 8 = 16 of 16 devices" in sentence(designer)
-    shape = designer.grid._shape
-    assert shape["fields"] == ["dp", "tp", "node", "device"]
-    assert (shape["columns"], shape["block"]) == (8, 8)
-    sent = np.frombuffer(designer.grid._coordinates, dtype=np.uint8).reshape(4, 16)
-    assert sent[2].tolist() == [0] * 8 + [1] * 8
-    assert sent[3].tolist() == [*range(8), *range(8)]
+    assert designer.picture.placement is not None
+    assert designer.picture._loads["axis"] == "tp"
     type_size(designer, 0, 4)
     assert "but 16 were given" in sentence(designer)
 
 
 def test_a_cluster_may_have_idle_devices_unequal_nodes_or_none_at_all():
-    partly = Designer(Machine((8, 8)), world_size=12)
+    partly = Designer(two_hosts(), world_size=12)
     assert "12 of 16 devices" in sentence(partly)
-    assert Designer(Machine((4, 8))).grid._shape["block"] == 0
-    assert Designer(Machine((0,))).mesh == DeviceMesh("dp=2, tp=4")
+    assert (np.frombuffer(partly.picture._view["group_of"], "<i4")[12:] == -1).all()
+    assert Designer(two_hosts().without_device(3)).mesh == DeviceMesh("dp=15, tp=1")
+    assert Designer(ml.Cluster.from_nodes([ml.topology.Node("cpu")])).mesh == DeviceMesh("dp=2, tp=4")
     with pytest.raises(MeshError, match="world_size=17 exceeds the 16 devices of the cluster; choose at most 16"):
-        Designer(Machine((8, 8)), world_size=17)
+        Designer(two_hosts(), world_size=17)
 
 
-def test_an_exported_notebook_has_the_grid_as_an_image():
+def test_an_exported_notebook_has_the_picture():
     data = Designer(mesh="dp=2, tp=4")._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
-    assert "coloured by tp: 2 groups of 4" in data["text/html"]
+    assert "<svg" in data["text/html"]
+    assert "mesh: dp=2, tp=4" in data["text/html"]
     assert data["text/plain"] == "Designer(DeviceMesh('dp=2, tp=4'))"
 
 
@@ -303,7 +286,7 @@ def test_edits_from_several_threads_leave_a_consistent_state():
     acts = [
         lambda turn: setattr(designer, "mesh", f"dp={turn % 3 + 4}, tp=4"),
         lambda turn: type_size(designer, 0, turn % 5 + 3),
-        lambda turn: designer.grid.set_state({"selected": lasso}),
+        lambda turn: designer.picture.set_state({"selected": lasso}),
         lambda turn: (designer.undo(), designer.redo()),
         lambda turn: setattr(designer, "axis", ("dp", "tp")[turn % 2]),
     ]
@@ -315,9 +298,9 @@ def test_edits_from_several_threads_leave_a_consistent_state():
         assert not thread.is_alive()
     assert not faults
     designer.undo()
-    assert designer.grid.mesh == designer.mesh
+    assert designer.picture.mesh == designer.mesh
     assert rows(designer) == [(axis.name, axis.size) for axis in designer.mesh.axes]
-    assert designer.selected == designer.grid.selected
+    assert designer.selected == designer.picture.selected
 
 
 def test_importing_the_widgets_does_not_import_pyplot_or_pandas():
@@ -330,3 +313,15 @@ def test_importing_the_widgets_does_not_import_pyplot_or_pandas():
 def test_a_mesh_in_the_place_of_the_cluster_is_rejected() -> None:
     with pytest.raises(TopologyError, match="cluster must be a Cluster, not a DeviceMesh; pass the mesh as mesh="):
         Designer(DeviceMesh("dp=2, tp=2"))  # type: ignore[arg-type]
+
+
+def test_a_thousand_changes_create_no_widgets():
+    designer = Designer(mesh="pp=2, dp=2, tp=4", world_size=16)
+    type_size(designer, 0, 3)  # an invalid mesh shows suggestions
+    models = len(_instances)
+    for turn in range(250):
+        designer.mesh = "dp=4, tp=4"
+        type_size(designer, turn % 2, 3)
+        press(designer, "Use dp=4, tp=4")
+        designer.mesh = "pp=2, dp=2, tp=4"
+    assert len(_instances) == models
