@@ -74,10 +74,11 @@ function render({ model, el }) {
       paintBase(p);
       lit = null;
     }
-    const isNew = stale.view || stale.loads || stale.scene || stale.base;
+    const { view, loads, scene, colors, panels } = stale, hasGone = stale.goal;
     stale = {};
     paintOver();
-    if (isNew) fillPanels();
+    if (view || loads || scene || colors || panels) fillPanels();
+    else if (hasGone) showCrumbs();
   }
 
   function takeView() {
@@ -237,7 +238,7 @@ function render({ model, el }) {
     [p.zoom, p.x, p.y] = [zoom, -x, -y];
     p.drawn = layout(p.scene, chosen, zoom);
     contain();
-    stale.base = true;
+    stale.base = stale.goal = true;
     hideTip();
   }
 
@@ -523,7 +524,7 @@ function render({ model, el }) {
     if (next) p.view = { ...next, verdict: "" };
     p.cells = p.sharing = null;
     save({ axis, _edit: edit });
-    schedule({ base: true });
+    schedule({ base: true, panels: true });
   }
 
   function click(event) {
@@ -537,7 +538,7 @@ function render({ model, el }) {
     if (toggle) {
       p.shows[toggle] = !p.shows[toggle];
       p.cells = null;
-      schedule({ base: true });
+      schedule({ base: true, panels: true });
     }
   }
 

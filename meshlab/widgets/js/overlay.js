@@ -74,8 +74,8 @@ function paintMembers(p, g, devices, active, found) {
   }
   if (active < 0) return;
   const [x, y, w, h] = grown(active);
-  roundBox(pen, x, y, w, h, null, colors.bg, radius, 5);
-  roundBox(pen, x, y, w, h, null, colors.ink, radius, 2.5);
+  roundBox(pen, x - 3.5, y - 3.5, w + 7, h + 7, null, colors.bg, radius, 2); // outside, so that the colour stays visible
+  roundBox(pen, x - 1.5, y - 1.5, w + 3, h + 3, null, colors.ink, radius, 2.5);
   // Far away there are no NICs to mark, so the shared NIC is marked next to the device.
   const shared = found.nics.map((n) => loads?.by.nic?.groups[n] ?? 0).reduce((a, b) => Math.max(a, b), 0);
   if (detail >= 2 || conflictKind(p) !== "nic" || shared < 2 || scene.is_rack) return;

@@ -393,9 +393,10 @@ function seenDevices(p, boxes) {
 }
 
 function paintCells(p, boxes) {
-  const { pen, drawn, colors, view } = p, { shade, palette } = (p.cells ??= cellColors(p)), list = seenDevices(p, boxes);
+  const { pen, drawn, colors, view } = p, { shade, palette } = (p.cells ??= cellColors(p));
   const { detail, cellWidth, cellHeight } = drawn, radius = Math.min(3, cellWidth / 4);
-  if (!detail) return paintPixels(p, list, shade, palette);
+  if (!detail) return paintSheet(p, boxes);
+  const list = seenDevices(p, boxes);
   // One colour after the other, because each change of the colour costs as much as many cells.
   const byShade = Array.from({ length: palette.length + 1 }, () => []);
   for (const d of list) byShade[shade[d] < 0 ? palette.length : shade[d]].push(d);
@@ -417,30 +418,47 @@ function paintCells(p, boxes) {
   for (const d of list) nameDevice(p, d, cellBox(p, d), shade[d] < 0 ? colors.ink2 : inkOn(palette[shade[d]]));
 }
 
-// Cells of a few pixels. Writing them into an image is ten times as fast as filling rectangles.
-function paintPixels(p, list, shade, palette) {
-  const { pen, drawn, dpr, colors } = p, wide = Math.round(p.width * dpr), high = Math.round(p.height * dpr);
-  if (p.image?.width !== wide || p.image?.height !== high) {
-    p.image = new ImageData(wide, high);
-    p.sheet = Object.assign(document.createElement("canvas"), { width: wide, height: high });
+// One pixel per device, host by host. Scaled up, it paints a row of hosts at once, which is ten times as fast as filling
+// a rectangle per device.
+function makeSheet(p) {
+  const { scene, colors } = p, { shade, palette } = p.cells, { rack, across: columns } = p.drawn.shape;
+  const rows = rack ? 1 : p.drawn.shape.rows, wrap = Math.floor(8192 / columns), hosts = scene.box_of.length; // canvases have a largest width
+  const wide = Math.min(hosts, wrap) * columns, image = new ImageData(wide, Math.ceil(hosts / wrap) * rows);
+  const pixels = new Uint32Array(image.data.buffer); // ABGR, because all machines with a browser are little-endian
+  const abgr = (hex) => rgbOf(hex).reduceRight((all, part) => (all << 8) | part, 0xff) >>> 0;
+  const inks = palette.map(abgr), idle = abgr(mixed(colors.line, colors.bg, 0.5));
+  const at = (h) => [(h % wrap) * columns, Math.floor(h / wrap) * rows];
+  for (let h = 0; h < hosts; h++) {
+    const kind = scene.kindOf(h), [x, y] = at(h);
+    for (let l = 0; l < kind.devices; l++) {
+      const column = rack ? l : Math.floor(l / kind.rows), row = rack ? 0 : l % kind.rows, d = scene.first_device[h] + l;
+      pixels[(y + row) * wide + x + column] = shade[d] < 0 ? idle : inks[shade[d]];
+    }
   }
-  const pixels = new Uint32Array(p.image.data.buffer).fill(0); // ABGR, because all machines with a browser are little-endian
-  const abgr = (hex) => (rgbOf(hex).reduceRight((all, part) => (all << 8) | part, 0xff) >>> 0);
-  const inks = palette.map(abgr), idle = abgr(colors.line);
-  const seam = drawn.cellHeight > 4 ? 0.5 : 0, { device } = drawn;
-  const place = (v, shift, most) => Math.min(Math.max(Math.round((v + shift) * dpr), 0), most);
-  for (const d of list) {
-    const k = d * 4, left = place(device[k], p.x, wide), right = Math.max(place(device[k] + device[k + 2], p.x, wide), Math.min(left + 1, wide));
-    let top = place(device[k + 1], p.y, high), bottom = Math.max(place(device[k + 1] + device[k + 3] - seam, p.y, high), Math.min(top + 1, high));
-    if (shade[d] < 0) [top, bottom] = [(top + bottom) >> 1, Math.min(((top + bottom) >> 1) + 1, bottom)]; // a thin line for no rank
-    const color = shade[d] < 0 ? idle : inks[shade[d]];
-    for (let y = top; y < bottom; y++) pixels.fill(color, y * wide + left, y * wide + right);
+  const canvas = Object.assign(document.createElement("canvas"), { width: image.width, height: image.height });
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return { canvas, at, columns, rows };
+}
+
+// Cells of a few pixels: runs of neighbouring hosts.
+function paintSheet(p, boxes) {
+  const { pen, scene, drawn, colors } = p, { canvas, at, columns, rows } = (p.cells.sheet ??= makeSheet(p)), { rack } = drawn.shape;
+  const hosts = boxes.flatMap((b) => Array.from({ length: scene.of.hosts[b + 1] - scene.of.hosts[b] }, (_, k) => scene.of.hosts[b] + k));
+  const { cellWidth, cellHeight } = drawn, gap = rack ? 0 : drawn.size.gap, step = columns * cellWidth + gap;
+  const snapped = (v) => Math.round(v * p.dpr) / p.dpr;
+  pen.imageSmoothingEnabled = false;
+  pen.fillStyle = colors.bg;
+  for (let k = 0; k < hosts.length; ) {
+    const h = hosts[k], [sx, sy] = at(h), x = drawn.host[h * 4], y = drawn.host[h * 4 + 1];
+    let n = 1;
+    const isNext = (g) => drawn.host[g * 4 + 1] === y && Math.abs(drawn.host[g * 4] - x - n * step) < 0.5 / p.dpr && at(g)[1] === sy;
+    while (!rack && hosts[k + n] === h + n && isNext(h + n)) n++;
+    const left = snapped(x), top = snapped(y);
+    pen.drawImage(canvas, sx, sy, n * columns, rows, left, top, n * step, rows * cellHeight);
+    if (gap) for (let j = 1; j <= n; j++) pen.fillRect(left + j * step - gap, top, gap, rows * cellHeight);
+    if (cellHeight > 4) for (let row = 1; row < rows; row++) pen.fillRect(left, top + row * cellHeight - 0.5, n * step, 0.5);
+    k += n;
   }
-  p.sheet.getContext("2d").putImageData(p.image, 0, 0);
-  pen.save();
-  pen.setTransform(1, 0, 0, 1, 0, 0);
-  pen.drawImage(p.sheet, 0, 0);
-  pen.restore();
 }
 
 // The rank in bold, and the group below it if there is room.
