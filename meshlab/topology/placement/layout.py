@@ -536,8 +536,11 @@ def _hosts(
         host[:] = box[of_box]
     wide = _clamp(cw * 0.19, 26, 52) if size.detail >= 3 else _clamp(cw * 0.2, 8, 26)  # of a NIC
     margin = _clamp(cw * 0.05 + 2, 4, 9)  # at the right of NICs
-    aside = size.nvlink + _clamp(cw * 0.07, 4, 16)
+    pad = _clamp(cw * 0.07, 4, 16)
+    aside = size.nvlink + pad
     slim = max(min(max(cw * 0.5, 22), cw - aside - wide - margin - 4), 12)  # width of a device
+    if not shape.nics:
+        slim = max(cw - aside - pad, 12)
     device, nic = np.zeros((scene.n_devices, 4)), np.zeros((scene.n_nics if size.detail >= 2 else 0, 4))
     for index, kind in enumerate(scene.kinds):
         where = np.flatnonzero(scene.kind_of == index)

@@ -232,8 +232,9 @@ function placeHosts(scene, drawn) {
   drawn.nics = nics;
   drawn.hostOf = new Int32Array(devices);
   const wide = size.detail >= 3 ? clamp(cw * 0.19, 26, 52) : clamp(cw * 0.2, 8, 26); // of a NIC
-  const margin = clamp(cw * 0.05 + 2, 4, 9), aside = size.nvlink + clamp(cw * 0.07, 4, 16);
-  const slim = Math.max(Math.min(Math.max(cw * 0.5, 22), cw - aside - wide - margin - 4), 12); // width of a device
+  const margin = clamp(cw * 0.05 + 2, 4, 9), pad = clamp(cw * 0.07, 4, 16), aside = size.nvlink + pad;
+  const withNics = Math.min(Math.max(cw * 0.5, 22), cw - aside - wide - margin - 4);
+  const slim = Math.max(shape.nics ? withNics : cw - aside - pad, 12); // width of a device
   for (let h = 0, tray = 0; h < hosts; h++) {
     const b = scene.box_of[h], kind = scene.kinds[scene.kind_of[h]];
     tray = h && b === scene.box_of[h - 1] ? tray + 1 : 0;
