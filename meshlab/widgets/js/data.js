@@ -34,6 +34,13 @@ function timeText(seconds) {
 
 const rateText = (gbs) => (Number.isFinite(gbs) ? `${threeDigits(gbs)}${THIN}GB/s` : "–");
 
+// The least and the largest of the known values. The first is larger without any.
+function rangeOf(values) {
+  let low = Infinity, high = -Infinity;
+  for (const value of values) if (Number.isFinite(value)) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  return [low, high];
+}
+
 // "0–7, 16, 24–31, …"
 function runsText(ranks, most) {
   const parts = [];
@@ -104,7 +111,8 @@ function withGroups(view, group) {
     for (const g of group) if (g >= 0) start[g + 1]++;
     for (let g = 0; g < n; g++) start[g + 1] += start[g];
     list = new Int32Array(start[n]);
-    const next = start.slice(), { rank } = view, order = view.rank_of === null ? null : Int32Array.from(rank.keys()).sort((a, b) => rank[a] - rank[b]);
+    const next = start.slice(), { rank } = view;
+    const order = view.rank_of === null ? null : Int32Array.from(rank.keys()).sort((a, b) => rank[a] - rank[b]);
     for (let k = 0; k < group.length; k++) {
       const d = order ? order[k] : k;
       if (group[d] >= 0) list[next[group[d]]++] = d;

@@ -4,6 +4,7 @@ const CLICK_PX = 5; // a shorter drag is a click
 const TIP_DELAY_MS = 250; // during which the pointer may cross other things on its way into the tooltip
 const REST_MS = 200; // after the last movement, Python learns the place in view
 const STALE_ALL = { scene: true, view: true, loads: true, fit: true, base: true, colors: true };
+const THEME_ATTRIBUTES = ["class", "style", "data-theme", "data-jp-theme-light", "data-vscode-theme-kind"];
 const MARKUP = `
   <div class="ml-verdict"></div>
   <div class="ml-bar"><nav class="ml-crumbs" aria-label="Place in view"></nav>
@@ -87,7 +88,8 @@ function render({ model, el }) {
     edit = Math.max(edit, raw.edit); // edits of other views of the same model count too
     isWaiting = false;
     p.view = readView(raw, p.scene);
-    p.values = Object.fromEntries(Object.entries(model.get("_values")).map(([name, bytes]) => [name, unpack(bytes, Float32Array)]));
+    p.values = {};
+    for (const [name, bytes] of Object.entries(model.get("_values"))) p.values[name] = unpack(bytes, Float32Array);
     hovered = null;
     if (cursor >= p.scene.devices) cursor = -1;
     takePick();
@@ -118,7 +120,10 @@ function render({ model, el }) {
     p.widths.clear();
   }
 
-  const faded = () => ({ ...fullColors, heat: fullColors.heat.map((color) => mixed(color, fullColors.bg, 0.5)), conflict: mixed(fullColors.conflict, fullColors.bg, 0.5) });
+  function faded() {
+    const half = (color) => mixed(color, fullColors.bg, 0.5);
+    return { ...fullColors, heat: fullColors.heat.map(half), conflict: half(fullColors.conflict) };
+  }
 
   function fitWindow(width) {
     p.dpr = window.devicePixelRatio || 1;
@@ -191,7 +196,8 @@ function render({ model, el }) {
     fillSelect(axisBox, view.options.map((name) => [name, name]), view.axis);
     setText(word, view.is_mesh ? "Axis" : "Level");
     axisBox.parentElement.hidden = view.options.length < 2;
-    const modes = [["group", view.is_mesh ? "groups" : "domains"], ...(loads?.by.nic ? [["sharing", "groups sharing links"]] : []), ["load", "load only"]];
+    const modes = [["group", view.is_mesh ? "groups" : "domains"], ["load", "load only"]];
+    if (loads?.by.nic) modes.splice(1, 0, ["sharing", "groups sharing links"]);
     fillSelect(colorBox, [...modes, ...Object.keys(p.values).map((name) => [name, name])], p.color);
     fillLegend(legend, p);
     fillFindings(findings, view.findings);
@@ -286,7 +292,8 @@ function render({ model, el }) {
     tipOf = null;
   }
 
-  function showTip(hit, px, py) {
+  // Describes a hit next to a point or a box of the window: at its lower right or, without room there, on the other side.
+  function showTip(hit, x, y, w = 0, h = 0) {
     const text = hit && describeHit(p, hit);
     if (!text) return hideTip();
     clearTimeout(tipTimer);
@@ -294,15 +301,19 @@ function render({ model, el }) {
     tip.hidden = false;
     setText(tip.firstChild, text[0]);
     setText(tip.lastChild, text[1]);
-    const { offsetWidth: w, offsetHeight: h } = tip;
-    tip.style.left = `${clamp(px + 14 + w > p.width ? px - w - 14 : px + 14, 4, Math.max(4, p.width - w - 4))}px`;
-    tip.style.top = `${clamp(py + 14 + h > p.height ? py - h - 10 : py + 14, 4, Math.max(4, p.height - h - 4))}px`;
+    const put = (low, extent, own, room) => {
+      const after = low + extent + 14;
+      return clamp(after + own > room ? low - own - 14 : after, 4, Math.max(4, room - own - 4));
+    };
+    tip.style.left = `${put(x, w, tip.offsetWidth, p.width)}px`;
+    tip.style.top = `${put(y, h, tip.offsetHeight, p.height)}px`;
   }
 
   // True if the pointer is on its way into the tooltip, so that what it crosses must not replace it.
   function isTowardsTip([x, y], [x0, y0]) {
     if (tip.hidden) return false;
-    const tx = clamp(x, tip.offsetLeft, tip.offsetLeft + tip.offsetWidth) - x, ty = clamp(y, tip.offsetTop, tip.offsetTop + tip.offsetHeight) - y;
+    const tx = clamp(x, tip.offsetLeft, tip.offsetLeft + tip.offsetWidth) - x;
+    const ty = clamp(y, tip.offsetTop, tip.offsetTop + tip.offsetHeight) - y;
     const far = Math.hypot(tx, ty), step = Math.hypot(x - x0, y - y0);
     return far < 60 && step > 0 && tx * (x - x0) + ty * (y - y0) > 0.7 * far * step;
   }
@@ -433,7 +444,8 @@ function render({ model, el }) {
   }
 
   function lasso([x0, y0], [x1, y1]) {
-    const [left, right] = [Math.min(x0, x1) - p.x, Math.max(x0, x1) - p.x], [top, bottom] = [Math.min(y0, y1) - p.y, Math.max(y0, y1) - p.y];
+    const [left, right] = [Math.min(x0, x1) - p.x, Math.max(x0, x1) - p.x];
+    const [top, bottom] = [Math.min(y0, y1) - p.y, Math.max(y0, y1) - p.y];
     const { device } = p.drawn, found = [];
     for (let d = 0; d < p.scene.devices; d++) {
       const x = device[d * 4] + device[d * 4 + 2] / 2, y = device[d * 4 + 1] + device[d * 4 + 3] / 2;
@@ -463,12 +475,15 @@ function render({ model, el }) {
   function key(event) {
     if (event.target !== stage || event.ctrlKey || event.metaKey || event.altKey) return;
     const device = cursor >= 0 ? cursor : picked, { drawn } = p;
-    const middle = device >= 0 ? [drawn.device[device * 4] + drawn.device[device * 4 + 2] / 2 + p.x, drawn.device[device * 4 + 1] + drawn.device[device * 4 + 3] / 2 + p.y] : [p.width / 2, p.height / 2];
+    const zoomThere = (factor) => {
+      const [x, y, w, h] = device < 0 ? [-p.x, -p.y, p.width, p.height] : drawn.device.subarray(device * 4, device * 4 + 4);
+      zoomBy(clamp(x + w / 2 + p.x, 0, p.width), clamp(y + h / 2 + p.y, 0, p.height), factor);
+    };
     if (event.key.startsWith("Arrow")) step(event.key, event.shiftKey);
     else if (event.key === "Enter" || event.key === " ") {
       if (device >= 0) event.shiftKey ? toggleSelected(device) : togglePick(device);
-    } else if (event.key === "+" || event.key === "=") zoomBy(clamp(middle[0], 0, p.width), clamp(middle[1], 0, p.height), 1.6);
-    else if (event.key === "-") zoomBy(clamp(middle[0], 0, p.width), clamp(middle[1], 0, p.height), 1 / 1.6);
+    } else if (event.key === "+" || event.key === "=") zoomThere(1.6);
+    else if (event.key === "-") zoomThere(1 / 1.6);
     else if (event.key === "0") go("all");
     else if (event.key === "[" || event.key === "]") {
       const { options, axis } = p.view, at = options.indexOf(axis) + (event.key === "]" ? 1 : options.length - 1);
@@ -491,19 +506,7 @@ function render({ model, el }) {
     const into = (at, extent, room) => (at < 10 ? 40 - at : at + extent > room - 10 ? room - 40 - at - extent : 0);
     const [dx, dy] = [into(x + p.x, w, p.width), into(y + p.y, h, p.height)];
     if (dx || dy) panTo(p.x + dx, p.y + dy);
-    const [title, text] = describeDevice(p, hitAt(p.scene, p.drawn, x + w / 2, y + h / 2));
-    showTipFor(to, title, text);
-  }
-
-  function showTipFor(device, title, text) {
-    const [x, y, w, h] = p.drawn.device.subarray(device * 4, device * 4 + 4);
-    tip.hidden = false;
-    tipOf = `device ${device}`;
-    setText(tip.firstChild, title);
-    setText(tip.lastChild, text);
-    const left = x + w + p.x + 12, top = y + p.y + h + 8;
-    tip.style.left = `${clamp(left + tip.offsetWidth > p.width ? x + p.x - tip.offsetWidth - 12 : left, 4, Math.max(4, p.width - tip.offsetWidth - 4))}px`;
-    tip.style.top = `${clamp(top + tip.offsetHeight > p.height ? y + p.y - tip.offsetHeight - 8 : top, 4, Math.max(4, p.height - tip.offsetHeight - 4))}px`;
+    showTip(hitAt(p.scene, p.drawn, x + w / 2, y + h / 2), x + p.x, y + p.y, w, h);
   }
 
   // One thing after the other: the lasso, the tooltip, the pick, the selection, the cursor.
@@ -567,9 +570,11 @@ function render({ model, el }) {
     },
   };
   for (const [event, handler] of Object.entries(handlers)) model.on(event, handler);
-  for (const [event, handler] of Object.entries({ pointerdown: press, pointermove: move, pointerup: release, pointercancel: cancel, pointerleave: () => gesture || unhover(), dblclick: dive, keydown: key })) {
-    listen(stage, event, handler);
-  }
+  const gestures = {
+    pointerdown: press, pointermove: move, pointerup: release, pointercancel: cancel,
+    pointerleave: () => gesture || unhover(), dblclick: dive, keydown: key,
+  };
+  for (const [event, handler] of Object.entries(gestures)) listen(stage, event, handler);
   listen(stage, "wheel", wheel, { passive: false });
   // Two fingers zoom the picture. One finger scrolls the page.
   for (const event of ["touchstart", "touchmove"]) listen(stage, event, (e) => e.touches.length > 1 && e.preventDefault(), { passive: false });
@@ -587,14 +592,20 @@ function render({ model, el }) {
   const recolor = changed({ colors: true, base: true });
   listen(root, "transitionend", (event) => event.target === root && recolor());
   for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) listen(matchMedia(query), "change", recolor);
-  const watchDensity = () =>
-    listen(matchMedia(`(resolution: ${window.devicePixelRatio}dppx)`), "change", () => (watchDensity(), schedule({ fit: true, base: true })), { once: true });
+  const refit = changed({ fit: true, base: true });
+  const watchDensity = () => {
+    const query = matchMedia(`(resolution: ${window.devicePixelRatio}dppx)`);
+    listen(query, "change", () => (watchDensity(), refit()), { once: true });
+  };
   watchDensity();
   const themes = new MutationObserver(recolor), page = root.ownerDocument;
   for (const node of [page.documentElement, page.body]) {
-    themes.observe(node, { attributes: true, attributeFilter: ["class", "style", "data-theme", "data-jp-theme-light", "data-vscode-theme-kind"] });
+    themes.observe(node, { attributes: true, attributeFilter: THEME_ATTRIBUTES });
   }
-  const size = new ResizeObserver(() => (isHidden || stage.clientWidth !== p.width) && schedule(isHidden ? {} : { fit: true, base: true }));
+  const size = new ResizeObserver(() => {
+    if (isHidden) schedule();
+    else if (stage.clientWidth !== p.width) refit();
+  });
   size.observe(stage);
   paint();
 

@@ -360,8 +360,7 @@ function cellColors(p) {
   const { view, scene, colors, color } = p, n = scene.devices, shade = new Int16Array(n);
   const values = p.values[color];
   if (values && view.world) {
-    const known = values.filter(Number.isFinite), low = known.reduce((a, b) => Math.min(a, b), Infinity), high = known.reduce((a, b) => Math.max(a, b), -Infinity);
-    const last = VIRIDIS.length - 1;
+    const [low, high] = rangeOf(values), last = VIRIDIS.length - 1;
     for (let d = 0; d < n; d++) {
       const value = view.rank[d] < 0 ? NaN : values[view.rank[d]];
       shade[d] = Number.isFinite(value) ? Math.round(high > low ? ((value - low) / (high - low)) * last : last) : -1;

@@ -27,7 +27,8 @@ function setText(node, text) {
 }
 
 function fillCrumbs(parent, p, hit) {
-  const { scene, drawn } = p, places = [["all", scene.devices || !p.view.is_mesh ? `${count(scene.devices)} ${p.view.is_placed || !p.view.is_mesh ? "GPUs" : "ranks"}` : "all"]];
+  const { scene, drawn, view } = p, isBare = view.is_mesh && !view.is_placed; // ranks without a machine
+  const places = [["all", `${count(scene.devices)} ${isBare ? "ranks" : "GPUs"}`]];
   if (p.zoom > 1.05 && hit) {
     if (scene.pod_id.length > 1 && drawn.width > 1.3 * p.width) places.push([placeOf(scene, hit, "pod"), podName(scene, hit.pod)]);
     if (hit.unit !== undefined && scene.unit_id.length > 1 && drawn.detail >= 1) places.push([placeOf(scene, hit, "leaf"), unitName(scene, hit.unit)]);
@@ -37,23 +38,26 @@ function fillCrumbs(parent, p, hit) {
     const crumb = element("button", { type: "button", class: "ml-quiet", "data-place": place, text });
     return k ? [element("span", { "aria-hidden": "true", text: "▸" }), crumb] : [crumb];
   });
-  refill(parent, ...items, element("span", { class: "ml-soft", text: `· ${p.view.is_mesh && !p.view.is_placed ? "one cell per rank" : DETAILS[drawn.detail]}` }));
+  refill(parent, ...items, element("span", { class: "ml-soft", text: `· ${isBare ? "one cell per rank" : DETAILS[drawn.detail]}` }));
 }
 
 const swatch = (kind, style) => element("i", { class: `ml-swatch ml-${kind}`, style: style ?? null, "aria-hidden": "true" });
 
 function fillLegend(parent, p) {
   const { scene, view, loads } = p, entries = [];
-  const toggle = (name, text, ...swatches) => entries.push(element("button", { type: "button", class: "ml-quiet", "data-toggle": name, "aria-pressed": String(p.shows[name]) }, ...swatches, text));
+  const toggle = (name, text, ...swatches) => {
+    const attributes = { type: "button", class: "ml-quiet", "data-toggle": name, "aria-pressed": String(p.shows[name]) };
+    entries.push(element("button", attributes, ...swatches, text));
+  };
   const values = p.values[p.color];
   if (values) {
-    const known = values.filter(Number.isFinite), low = known.reduce((a, b) => Math.min(a, b), Infinity), high = known.reduce((a, b) => Math.max(a, b), -Infinity);
-    const range = known.length ? `${threeDigits(low)} to ${threeDigits(high)}` : "no values";
+    const [low, high] = rangeOf(values), range = low <= high ? `${threeDigits(low)} to ${threeDigits(high)}` : "no values";
     entries.push(element("span", {}, swatch("ramp", `background:linear-gradient(90deg,${VIRIDIS.join(",")})`), `${p.color}: ${range}`));
   } else if (view.axis && view.n_groups) {
     const repeats = view.n_groups > GROUPS ? ", colours repeat" : "", size = view.is_mesh ? ` of ${count(view.group_size)}` : "";
     const text = `${view.axis}: ${plural(view.n_groups, view.is_mesh ? "group" : "domain")}${size}${repeats}`;
-    toggle("groups", text, ...Array.from({ length: Math.min(view.n_groups, GROUPS) }, (_, k) => swatch("group", `background:var(--ml-g${k})`)));
+    const colors = Array.from({ length: Math.min(view.n_groups, GROUPS) }, (_, k) => `background:var(--ml-g${k})`);
+    toggle("groups", text, ...colors.map((style) => swatch("group", style)));
   }
   if (view.group.some((g) => g < 0)) entries.push(element("span", {}, swatch("idle"), view.is_mesh ? "no rank" : "no domain"));
   if (scene.is_joined.some((one) => one)) toggle("nvlink", "NVLink domain", swatch("nvlink"));
@@ -71,14 +75,17 @@ function fillFindings(parent, findings) {
       element("span", { class: `ml-mark ml-mark${"■▲".includes(mark) ? "-bad" : "-good"}`, text: mark }), text)));
 }
 
+const bar = (share, isHot) => element("i", { class: isHot ? "ml-hot" : "", style: `width:${100 * share}%` });
+const goButton = (place, title, text) => element("button", { type: "button", class: "ml-quiet", "data-place": place, title, text });
+
 function fillLinks(table, loads) {
   table.hidden = !loads;
   if (!loads) return;
   const head = ["Link", "Groups", "Bytes", "Time on the link", ""];
   const rows = loads.rows.map(({ link, groups, bytes, time, share, limits, place }) => element("tr", {},
-    element("th", { scope: "row" }, limits ? "▸ " : "", place ? element("button", { type: "button", class: "ml-quiet", "data-place": place, title: "Go to the busiest link.", text: link }) : link),
+    element("th", { scope: "row" }, limits ? "▸ " : "", place ? goButton(place, "Go to the busiest link.", link) : link),
     element("td", { text: groups }), element("td", { text: bytes }),
-    element("td", {}, element("div", { class: "ml-track" }, element("i", { class: limits && loads.is_conflict ? "ml-hot" : "", style: `width:${100 * share}%` }))),
+    element("td", {}, element("div", { class: "ml-track" }, bar(share, limits && loads.is_conflict))),
     element("td", { text: time })));
   refill(table,
     element("caption", { text: `Busiest link for ${loads.axis}: ${loads.collective} of ${loads.size}` }),

@@ -1,7 +1,9 @@
 // What is under the pointer, and its description.
 
-const contains = (array, k, x, y, margin = 0) =>
-  x >= array[k * 4] - margin && y >= array[k * 4 + 1] - margin && x <= array[k * 4] + array[k * 4 + 2] + margin && y <= array[k * 4 + 1] + array[k * 4 + 3] + margin;
+function contains(array, k, x, y, margin = 0) {
+  const left = array[k * 4], top = array[k * 4 + 1];
+  return x >= left - margin && y >= top - margin && x <= left + array[k * 4 + 2] + margin && y <= top + array[k * 4 + 3] + margin;
+}
 
 function find(array, from, to, x, y, margin = 0) {
   for (let k = from; k < to; k++) if (contains(array, k, x, y, margin)) return k;
@@ -52,8 +54,9 @@ function uplinkAt(drawn, from, to, x, y) {
 
 // The box of a hit in the layout, which stays under the pointer during a zoom.
 function boxOfHit(drawn, hit) {
-  const [array, k] = !hit ? [null, 0] : hit.box !== undefined ? [drawn.box, hit.box] : hit.unit !== undefined ? [drawn.unit, hit.unit] : [drawn.pod, hit.pod];
-  return array ? array.subarray(k * 4, k * 4 + 4) : [0, 0, drawn.width, drawn.height];
+  if (!hit) return [0, 0, drawn.width, drawn.height];
+  const name = ["box", "unit", "pod"].find((one) => hit[one] !== undefined);
+  return drawn[name].subarray(hit[name] * 4, hit[name] * 4 + 4);
 }
 
 // The place of a hit for lookAt. `depth` is the innermost level: pod, leaf or node.
@@ -86,7 +89,8 @@ function describeHit(p, hit) {
   if (hit.kind === "leaf") {
     const rail = hit.index % scene.rails, where = unitName(scene, hit.unit);
     const name = scene.rails > 1 ? `leaf switch of rail ${rail}` : "leaf switch";
-    return lines(name, scene.unit_id.length > 1 ? where : "", plural(hostsOfUnit(scene, hit.unit), "host"), scene.unit_id.length > 1 ? loadText(p, "leaf", hit.index) : "");
+    const hosts = plural(hostsOfUnit(scene, hit.unit), "host");
+    return scene.unit_id.length > 1 ? lines(name, where, hosts, loadText(p, "leaf", hit.index)) : lines(name, hosts);
   }
   if (hit.kind === "up") {
     const up = unitLoad(scene, p.loads, hit.index), each = up.link?.drawn_as === "leaf" && scene.rails > 1 ? ", per rail" : "";
