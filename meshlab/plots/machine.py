@@ -120,25 +120,31 @@ def topology(
 
 
 def topology_figure(
-    mesh: MeshLike | Placement,
+    mesh: MeshLike | Placement | None,
     cluster: ClusterLike | None,
     *,
     axis: str | Sequence[str] | None = None,
     group: int | str | None = None,
+    collective: str | None = None,
+    size: int | str = "256M",
     width: float = _WIDTH,
 ) -> Figure:
     """Draw the picture of `topology` on a new figure without pyplot, as high as the machine needs.
 
     Parameters
     ----------
-    mesh : DeviceMesh, str or Placement
-        A mesh, text such as ``"dp=2, tp=4"``, or a placement.
+    mesh : DeviceMesh, str or Placement or None
+        A mesh, text such as ``"dp=2, tp=4"``, or a placement. None to draw only the machine.
     cluster : Cluster or str or None
         A cluster, or the name of a preset. None if `mesh` is a placement.
     axis : str or sequence of str, optional
         An axis, several axes, or the name of a group. By default the fastest axis.
     group : int or str, optional
         The group whose route is drawn.
+    collective : str, optional
+        The collective that causes the loads. By default the usual one of the axis.
+    size : int or str, default "256M"
+        Message size.
     width : float, default 936
         Width of the figure in CSS pixels.
 
@@ -148,7 +154,7 @@ def topology_figure(
     """
     from matplotlib.figure import Figure
 
-    prepared = _prepare(make_view(mesh, cluster, axis), group, "auto", None, "256M")
+    prepared = _prepare(make_view(mesh, cluster, axis), group, "auto", collective, size)
     ax, place = _new_axes(prepared, Figure, width - 2 * _SIDE, narrow=width - 2 * _SIDE)
     _draw(ax, prepared, place, "auto", "all")
     figure: Figure = ax.get_figure(root=True)  # type: ignore[assignment]

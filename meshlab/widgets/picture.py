@@ -455,18 +455,18 @@ class Picture(anywidget.AnyWidget):
 
     def fallback(self) -> str:
         """Return the picture as HTML without JavaScript: a figure, and its description as text."""
-        from meshlab.plots.machine import topology
+        from meshlab.plots.machine import topology_figure
         from meshlab.plots.style import figure_svg
 
         with self._lock:
             groups, pick = self._view_of.groups, self.pick
             group = None if groups is None or pick is None or groups.color[pick] < 0 else int(groups.color[pick])
-            ax = topology(
-                self.mesh, self.cluster, axis=self.axis, group=group, collective=self.collective, size=self.size
+            # Without pyplot, because the notebook would show its figure next to the widget.
+            figure = topology_figure(
+                self.mesh, self.cluster, axis=self.axis or None, group=group, collective=self.collective, size=self.size
             )
             text = self.describe()
-        figure = ax.get_figure(root=True)
-        svg = "" if figure is None else figure_svg(figure, label=self._view_of.title)
+        svg = figure_svg(figure, label=self._view_of.title)
         return f'<figure style="margin:0">{svg}<figcaption><pre>{escape(text)}</pre></figcaption></figure>'
 
     def __repr__(self) -> str:

@@ -172,7 +172,8 @@ def test_a_person_goes_through_the_first_notebook(
     card = page.locator(".jp-OutputArea .ml-card", has_text="cancelled").last
     card.scroll_into_view_if_needed()
     card.locator("svg").wait_for()
-    cell_with(page, "mesh.plot").locator("xpath=following::img").first.wait_for(state="attached")
+    for code in ("mesh.plot", "ml.widgets.Designer"):
+        cell_with(page, code).locator("svg[role=img]").first.wait_for(state="attached")
 
 
 @pytest.mark.parametrize("theme", [pytest.param("Light", marks=pytest.mark.long), "Dark"])

@@ -85,7 +85,9 @@ class Hand:
         height = self.page.evaluate("() => document.querySelector('.ml-stage').clientHeight")
         self.drawn = layout(self.scene, fit(self.scene, width, min(540, max(round(width * 0.75), 320))))
         self.x = (width - self.drawn.width) / 2
-        self.y = min((height - self.drawn.height) / 2, 24)
+        unit = self.drawn.unit
+        tall = self.drawn.height if len(self.drawn.pod) > 1 else (unit[:, 1] + unit[:, 3]).max()
+        self.y = min((height - tall) / 2, 24) if tall + 20 <= height else min(max(0, height - tall - 10), 10)
 
     def inside(self, x: float, y: float) -> tuple[float, float]:
         """A point of the layout, from the upper left of the canvas."""

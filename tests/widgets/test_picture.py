@@ -7,6 +7,7 @@ import subprocess
 import threading
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from ipywidgets.widgets.widget import _instances
@@ -179,6 +180,7 @@ def test_an_exported_notebook_shows_a_figure_and_the_text():
     assert "application/vnd.jupyter.widget-view+json" in data
     assert "<svg" in data["text/html"]
     assert "tp stays inside NVLink" in data["text/html"]
+    assert plt.get_fignums() == []  # else the notebook would show the figure too
 
 
 def test_a_thousand_changes_leave_one_model_and_no_listeners(picture):

@@ -132,7 +132,7 @@ function render({ model, el }) {
     chosen = fit(p.scene, width, room, p.dpr);
     p.drawn = layout(p.scene, chosen, p.zoom);
     const full = p.zoom === 1 ? p.drawn : layout(p.scene, chosen);
-    p.height = Math.round(clamp(full.height + 16, 120, room));
+    p.height = Math.round(clamp(tallOf(full) + 24, 120, room));
     stage.style.height = `${p.height}px`;
     for (const canvas of [base, over]) {
       canvas.width = Math.round(width * p.dpr);
@@ -209,15 +209,15 @@ function render({ model, el }) {
     showCrumbs();
   }
 
-  const centerHit = () => hitAt(p.scene, p.drawn, p.width / 2 - p.x, p.drawn.height <= p.height ? p.drawn.height / 2 : p.height / 2 - p.y);
+  const centerHit = () => hitAt(p.scene, p.drawn, p.width / 2 - p.x, tallOf(p.drawn) <= p.height ? tallOf(p.drawn) / 2 : p.height / 2 - p.y);
   const showCrumbs = () => fillCrumbs(crumbs, p, centerHit());
 
   // -- moving --
 
   function contain() {
-    const { drawn, width, height } = p, margin = p.zoom > 1.02 ? 70 : 10;
+    const { drawn, width, height } = p, margin = p.zoom > 1.02 ? 70 : 10, tall = tallOf(drawn);
     p.x = drawn.width + 20 <= width ? (width - drawn.width) / 2 : clamp(p.x, width - drawn.width - margin, margin);
-    p.y = drawn.height + 20 <= height ? Math.min((height - drawn.height) / 2, 24) : clamp(p.y, height - drawn.height - margin, margin);
+    p.y = tall + 20 <= height ? Math.min((height - tall) / 2, 24) : clamp(p.y, height - tall - margin, margin);
   }
 
   const mostZoom = () => Math.max(1, (p.scene.is_rack ? 150 : 250) / chosen.cellWidth);

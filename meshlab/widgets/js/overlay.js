@@ -95,10 +95,18 @@ function paintLasso(p, corners) {
   pen.setLineDash([]);
 }
 
+// The height of what is drawn. Without the outline of a pod, a layout ends with free space.
+function tallOf({ height, pod, unit }) {
+  if (pod.length > 4) return height;
+  let bottom = 0;
+  for (let k = 0; k < unit.length; k += 4) bottom = Math.max(bottom, unit[k + 1] + unit[k + 3]);
+  return bottom;
+}
+
 // The place of the minimap in the window, null if all of the machine is in view.
 function minimapOf(p) {
   const { drawn } = p;
-  if (drawn.width <= p.width + 2 && drawn.height <= p.height + 2) return null;
+  if (drawn.width <= p.width + 2 && tallOf(drawn) <= p.height + 2) return null;
   const scale = Math.min(Math.min(MINIMAP_PX, p.width * 0.22) / drawn.width, 90 / drawn.height);
   const width = drawn.width * scale, height = Math.max(drawn.height * scale, 14);
   return { x: p.width - width - 10, y: p.height - height - 10, width, height, scaleX: scale, scaleY: height / drawn.height };
