@@ -395,8 +395,10 @@ def test_size_density_and_a_hidden_page_are_followed(shown, page, picture):
     page.wait_for_function("wide => document.querySelector('canvas').width < wide[0]", arg=wide)
     before = page.locator("canvas").first.evaluate("c => c.width")
     denser = {"width": 600, "height": 890, "deviceScaleFactor": 2, "mobile": False}
-    page.context.new_cdp_session(page).send("Emulation.setDeviceMetricsOverride", denser)
+    session = page.context.new_cdp_session(page)
+    session.send("Emulation.setDeviceMetricsOverride", denser)
     page.wait_for_function("before => document.querySelector('canvas').width === 2 * before", arg=before)
+    session.detach()  # the other tests have this page too, in its normal density
     picture.axis = "tp"
     page.evaluate(HIDDEN_FOR_AN_INSTANT, state_of(picture, "axis", "_view", "_loads"))
     page.wait_for_function("() => document.querySelector('.ml-verdict').innerText.startsWith('● tp')")
@@ -449,6 +451,7 @@ def test_forced_colours_are_those_of_the_system(shown, page):
         "return getComputedStyle(probe).color.match(/[0-9]+/g).slice(0, 3).map(Number); }"
     )
     assert page.evaluate(PIXEL, [0, 2, 2])[:3] == canvas
+    page.emulate_media(forced_colors="none")
 
 
 def test_a_thousand_changes_leave_nothing_behind(shown, page, picture):
@@ -514,6 +517,7 @@ def test_a_finger_scrolls_the_page_and_two_fingers_zoom(chromium, picture, shown
         touch("touchMove", (x - spread, y), (x + spread, y))
     touch("touchEnd")
     page.wait_for_function("() => model.get('focus') !== 'all'")
+    tools.detach()
     assert page.locator(".ml-stage").evaluate("stage => getComputedStyle(stage).touchAction") == "pan-y"
 
 
