@@ -172,7 +172,7 @@ def test_a_person_goes_through_the_first_notebook(
     card = page.locator(".jp-OutputArea .ml-card", has_text="cancelled").last
     card.scroll_into_view_if_needed()
     card.locator("svg").wait_for()
-    for code in ("mesh.plot", "ml.widgets.Designer"):
+    for code in ("mesh.plot", "ml.plot.topology"):
         cell_with(page, code).locator("svg[role=img]").first.wait_for(state="attached")
 
 
