@@ -46,6 +46,8 @@ class CallBoard:
         This rank.
     should_abort : callable, optional
         Polled while the rank waits. If it returns True, the wait raises.
+    progress : callable, optional
+        Called while the rank waits. Needed if the library moves data only while the process calls it.
 
     Examples
     --------
@@ -67,8 +69,16 @@ class CallBoard:
     but rank 1 calls all_reduce count=8 dtype=int8 op=sum; issue the same calls on every rank
     """
 
-    def __init__(self, size: int, path: str | Path, rank: int, should_abort: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self,
+        size: int,
+        path: str | Path,
+        rank: int,
+        should_abort: Callable[[], bool] | None = None,
+        progress: Callable[[], object] | None = None,
+    ) -> None:
         self.rank = rank
+        self.progress = progress or (lambda: None)
         self.should_abort = should_abort or (lambda: False)
         self._size = size
         self._file = os.open(path, os.O_RDWR)
@@ -261,6 +271,8 @@ class BoardComparer:
         begin = time.monotonic()
         while True:
             yield
+            # Another rank may be unable to arrive before this one has moved the rest of its last messages.
+            self._board.progress()
             if time.monotonic() - begin < _SPIN_S:
                 os.sched_yield()
                 continue

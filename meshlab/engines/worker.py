@@ -252,7 +252,8 @@ def _shared_positions(path: str | None, size: int) -> Positions:
 def _open_board(config: WorkerConfig, backend: Backend, positions: Positions) -> CallBoard | None:
     if config.board_file is None:
         return None
-    return CallBoard(backend.size, config.board_file, backend.rank, positions.should_abort)
+    progress = getattr(backend, "progress", None)
+    return CallBoard(backend.size, config.board_file, backend.rank, positions.should_abort, progress)
 
 
 def serve(method: str, arguments: tuple[Any, ...]) -> Reply:

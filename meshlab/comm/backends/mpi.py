@@ -376,6 +376,11 @@ class MpiBackend:
 
         return run_on
 
+    def progress(self) -> None:
+        """Let MPI move the data of calls that have returned. MPICH does that only while the process is in MPI."""
+        # The end of a send means only that its buffer may be used again. A part of the message may still be queued.
+        self.comm.Iprobe()
+
     def comparer(self) -> _MpiComparer | None:
         """Return the object that compares the calls of the ranks."""
         return self._comparer if self.size > 1 else None
