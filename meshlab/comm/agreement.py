@@ -48,7 +48,7 @@ def signature(calls: Sequence[Call]) -> str:
     """Return the properties that all ranks must agree on, as a string: collective, count, dtype, op and root.
 
     Messages involve only two ranks and are not included. The scalar of ``pre_mul_sum`` may differ between ranks. An
-    empty sequence stands for a split.
+    empty sequence means a split.
 
     Examples
     --------

@@ -194,7 +194,7 @@ class Comparer(Protocol):
     """Compares the calls of the ranks of one group, through a channel that is separate from the data."""
 
     def compare(self, calls: Sequence[Call], by_all: bool) -> None:
-        """Raise on all ranks unless all ranks issue the same calls. An empty sequence stands for a split.
+        """Raise on all ranks unless all ranks issue the same calls. An empty sequence means a split.
 
         `by_all` is True if every rank that issues these calls compares them too, and does not know them already.
         """

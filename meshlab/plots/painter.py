@@ -596,7 +596,7 @@ class Painter:
         return {(label.kind, label.index): label for label in self.drawn.labels}
 
     def _label(self, slot: Label, words: Sequence[str], color: str, *, bold: bool = False) -> bool:
-        """Write into a slot, as far as it is inside the window."""
+        """Write into the part of a slot that is inside the window."""
         left = max(slot.x, self.window.x + 6)
         right = min(slot.x + slot.width, self.window.x + self.window.width - 4)
         x = left if slot.align == "left" else right

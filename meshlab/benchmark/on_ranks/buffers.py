@@ -59,7 +59,7 @@ def allocate(parts: Sequence[tuple[Communicator, Step]]) -> list[Buffers]:
 
 
 def release_buffers(comm: object = None) -> None:
-    """Free the memory that this rank has kept. The argument is that of every function that ranks are told to call."""
+    """Free the memory that this rank has kept. `comm` is unused: the engines pass it to every function."""
     _kept.block = None
 
 

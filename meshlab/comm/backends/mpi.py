@@ -434,7 +434,7 @@ class _MpiComparer:
         self._arguments = mpi.IN_PLACE, [self._numbers, mpi.INT64_T], mpi.MIN
 
     def compare(self, calls: Sequence[Call], by_all: bool) -> None:
-        """Raise on all ranks unless all ranks issue the same calls. An empty sequence stands for a split."""
+        """Raise on all ranks unless all ranks issue the same calls. An empty sequence means a split."""
         if self._comm is None:
             self._comm = self._parent.Dup()
         # One Allreduce of 16 bytes, in place and with prepared arguments. The minimum of a number and of its negative

@@ -80,7 +80,7 @@ function write(p, texts, x, y, color, { room = Infinity, align = "left", bold = 
   return true;
 }
 
-// Writes into a space of the layout, as far as it is inside the window.
+// Writes into the part of a space of the layout that is inside the window.
 function writeLabel(p, label, texts, color, bold = false) {
   const left = Math.max(label.x, 6 - p.x), right = Math.min(label.x + label.width, p.width - 4 - p.x);
   return write(p, texts, label.align === "left" ? left : right, label.y + label.height / 2, color, { room: right - left, align: label.align, bold });
