@@ -26,17 +26,17 @@ from meshlab.topology.placement.placement import Placement
 from meshlab.topology.placement.view import View, make_view
 from meshlab.units import format_size, format_time_us, parse_size
 
-__all__ = ["Picture", "check_ranks"]
+__all__ = ["PICTURE_SCRIPTS", "Picture", "check_ranks", "joined_scripts"]
 
 _COLORS = ("group", "sharing", "load")
 _NO_VALUES: Mapping[str, npt.ArrayLike] = MappingProxyType({})
-_SCRIPTS = ("layout", "data", "colors", "paint", "overlay", "pick", "panels", "main")
+PICTURE_SCRIPTS = ("layout", "data", "colors", "paint", "overlay", "pick", "panels", "picture")
 
 
-def _script() -> str:
-    """Join the JavaScript. The browser receives it as one text, so its files cannot import each other."""
+def joined_scripts(*names: str) -> str:
+    """Join files of JavaScript. The browser receives them as one text, so they cannot import each other."""
     folder = Path(__file__).parent / "js"
-    return "\n".join((folder / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS)
+    return "\n".join((folder / f"{name}.js").read_text(encoding="utf-8") for name in names)
 
 
 class Picture(anywidget.AnyWidget):
@@ -92,7 +92,7 @@ class Picture(anywidget.AnyWidget):
     ◆ dp leaves the host: 8 groups share 8 NICs, one each, 48.0\u2009GB/s per group; it stays inside one leaf switch
     """
 
-    _esm = _script()
+    _esm = joined_scripts(*PICTURE_SCRIPTS, "main")
     _css = Path(__file__).parent / "picture.css"
 
     mesh = traitlets.Any(None, allow_none=True)
