@@ -788,7 +788,7 @@ class Cluster:
         for node in self.templates:
             parts = [(d.name, d.backend, d.bus_id, d.memory_bytes, d.mig) for d in node.devices]
             digest.update(repr((parts, [(n.name, n.gbits) for n in node.nics], node.words)).encode())
-        levels = [(level.name, level.rails, level.taper) for level in self.levels]
+        levels = [(level.name, level.rails, float(level.taper)) for level in self.levels]
         digest.update(repr((levels, self.names)).encode())
         arrays = [self.kinds, *(level.of_node for level in self.levels)]
         for array in [*arrays, *([] if self.nvlink_of_node is None else [self.nvlink_of_node])]:

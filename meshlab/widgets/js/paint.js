@@ -430,7 +430,8 @@ function makeSheet(p) {
   for (let h = 0; h < hosts; h++) {
     const kind = scene.kindOf(h), [x, y] = at(h);
     for (let l = 0; l < kind.devices; l++) {
-      const column = rack ? l : Math.floor(l / kind.rows), row = rack ? 0 : l % kind.rows, d = scene.first_device[h] + l;
+      const slot = kind.slot_of[l], d = scene.first_device[h] + l;
+      const column = rack ? slot : Math.floor(slot / kind.rows), row = rack ? 0 : slot % kind.rows;
       pixels[(y + row) * wide + x + column] = shade[d] < 0 ? idle : inks[shade[d]];
     }
   }
