@@ -14,7 +14,6 @@ from meshlab.topology.model.links import UNKNOWN, Distance, distances
 
 __all__ = [
     "with_devices",
-    "with_empty_node",
     "with_network",
     "with_nodes",
     "with_nvlink_domain",
@@ -78,12 +77,19 @@ def without_nic(cluster: Cluster, node: int | str, nic: int | str) -> Cluster:
     return _with_node(cluster, index, replace(old, nics=nics, words=words))
 
 
-def without_node(cluster: Cluster, *nodes: int | str) -> Cluster:
+def without_node(cluster: Cluster, *nodes: int | str, keep_place: bool = False) -> Cluster:
     """Return the cluster without some hosts, see `Cluster.without_node`."""
     gone = np.zeros(cluster.n_nodes, dtype=bool)
     for node in nodes:
         gone[cluster.node_index(node)] = True
     kept = np.flatnonzero(~gone)
+    if keep_place:
+        if cluster.n_devices and not np.diff(cluster.first_device)[kept].any():
+            raise TopologyError("cannot remove the devices of all hosts", hint="keep at least one device")
+        for index in np.flatnonzero(gone).tolist():
+            old = cluster.templates[cluster.kinds[index]]
+            cluster = _with_node(cluster, index, replace(old, devices=(), nics=(), words=(), p2p=()))
+        return cluster
     if not kept.size:
         raise TopologyError("cannot remove all hosts", hint="keep at least one host")
     used, kinds = np.unique(cluster.kinds[kept], return_inverse=True)
@@ -96,15 +102,6 @@ def without_node(cluster: Cluster, *nodes: int | str) -> Cluster:
         levels=tuple(replace(level, of_node=level.of_node[kept]) for level in cluster.levels) if kept.size > 1 else (),
         nvlink_of_node=None if racks is None else racks[kept],
     )
-
-
-def with_empty_node(cluster: Cluster, node: int | str) -> Cluster:
-    """Return the cluster with a host that has no devices and NICs any more, but keeps its place in the network."""
-    index = cluster.node_index(node)
-    old = cluster.templates[cluster.kinds[index]]
-    if len(old.devices) == cluster.n_devices:
-        raise TopologyError(f"cannot remove the devices of {cluster.names[index]}: no other host has any")
-    return _with_node(cluster, index, replace(old, devices=(), nics=(), words=(), p2p=()))
 
 
 def with_devices(cluster: Cluster, devices: int | None = None, nics: int | None = None) -> Cluster:

@@ -172,23 +172,26 @@ def type_size(pairs: Pairs, axis: str, size: int, total: int | None, rest: str =
     if size == -1:
         if total % others == 0:
             return _with_sizes(pairs, **{axis: total // others})
-        raise Misfit(f"the other axes have {others:,} ranks, which does not divide {total:,}", _nearest(typed, total))
+        options = _nearest(typed, total, present=pairs)
+        raise Misfit(f"the other axes have {others:,} ranks, which does not divide {total:,}", options)
     if size < 1:
-        raise Misfit(f"the size of {axis} must be at least 1, not {size:,}", _nearest(_with_sizes(typed, **{axis: 1}), total))
+        options = _nearest(_with_sizes(typed, **{axis: 1}), total, present=pairs)
+        raise Misfit(f"the size of {axis} must be at least 1, not {size:,}", options)
     other = rest_axis(pairs, axis, rest)
     if other is None:
         if size == total:
             return typed
-        raise Misfit(f"{axis} is the only axis, so its size must be {total:,}", _nearest(typed, total))
+        options = _nearest(typed, total, present=pairs)
+        raise Misfit(f"{axis} is the only axis, so its size must be {total:,}", options)
     fixed = others // dict(pairs)[other] * size
     if total % fixed == 0:
         return _with_sizes(typed, **{other: total // fixed})
     what = f"{axis}={size:,}" if fixed == size else f"{axis}={size:,} makes {fixed:,} ranks without {other}, which"
-    raise Misfit(f"{what} does not divide {total:,}", _nearest(typed, total, kept=axis))
+    raise Misfit(f"{what} does not divide {total:,}", _nearest(typed, total, kept=axis, present=pairs))
 
 
-def _nearest(pairs: Pairs, total: int, kept: str = "") -> list[Pairs]:
-    """Return up to three axes with a product. Those with the size of `kept` come first."""
+def _nearest(pairs: Pairs, total: int, kept: str = "", present: Pairs = ()) -> list[Pairs]:
+    """Return up to three axes with a product. Those with the size of `kept` come first, and `present` is not offered."""
     names, sizes = zip(*pairs, strict=True)
     found: list[Pairs] = []
     size = dict(pairs).get(kept, 0)
@@ -197,8 +200,8 @@ def _nearest(pairs: Pairs, total: int, kept: str = "") -> list[Pairs]:
         for option in nearest_axes([n for n, _ in others], [n for _, n in others], total // size, most=MOST_OPTIONS):
             sized = dict(option)
             found.append(tuple((name, sized.get(name, size)) for name in names))
-    found += nearest_axes(names, sizes, total, most=MOST_OPTIONS)
-    return list(dict.fromkeys(found))[:MOST_OPTIONS]
+    found += nearest_axes(names, sizes, total, most=MOST_OPTIONS + 1)
+    return [option for option in dict.fromkeys(found) if option != present][:MOST_OPTIONS]
 
 
 def move_axis(pairs: Pairs, axis: str, to: int) -> Pairs:
@@ -295,8 +298,8 @@ def rebuilt(mesh: DeviceMesh, pairs: Pairs, renamed: Mapping[str, str] = Mapping
 def fit_mesh(mesh: DeviceMesh, before: int | None, after: int, rest: str = "") -> DeviceMesh:
     """Return the mesh for a machine of a different size.
 
-    A mesh that used all devices uses all again, if the axis that takes the rest can be filled. A mesh that used fewer is
-    kept while it fits.
+    The axis that takes the rest is filled, if it was as large as the machine permitted. A smaller mesh is kept while it
+    fits.
 
     Parameters
     ----------
@@ -313,15 +316,16 @@ def fit_mesh(mesh: DeviceMesh, before: int | None, after: int, rest: str = "") -
     DeviceMesh('dp=8, tp=8')
     >>> fit_mesh(DeviceMesh("dp=4, tp=8"), 32, 31)
     DeviceMesh('dp=3, tp=8')
+    >>> fit_mesh(DeviceMesh("dp=3, tp=8"), 31, 32)
+    DeviceMesh('dp=4, tp=8')
     """
     pairs = pairs_of(mesh)
-    if mesh.world_size <= after and mesh.world_size != before:
-        return mesh
-    if mesh.world_size == after:
-        return mesh
     other = rest_axis(pairs, "", rest)
     assert other is not None  # a mesh has an axis
     fixed = _product(pairs) // dict(pairs)[other]
+    is_full = before is not None and dict(pairs)[other] == before // fixed
+    if mesh.world_size == after or (mesh.world_size < after and not is_full):
+        return mesh
     if after >= fixed:
         return rebuilt(mesh, _with_sizes(pairs, **{other: after // fixed}))
     return rebuilt(mesh, nearest_axes([name for name, _ in pairs], [size for _, size in pairs], after, most=1)[0])

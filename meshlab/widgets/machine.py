@@ -14,7 +14,6 @@ import numpy as np
 from meshlab.errors import TopologyError, did_you_mean
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.presets import PRESETS, Preset, preset
-from meshlab.topology.whatif import with_empty_node
 from meshlab.widgets.source import cluster_code, python
 
 __all__ = ["DIALS", "MOST_DEVICES", "Dial", "Machine", "Part", "find_part"]
@@ -41,7 +40,7 @@ DIALS: Mapping[str, Dial] = MappingProxyType(
         "nodes_per_leaf": Dial("Hosts per leaf", 1, "host"),
         "rails": Dial("Rails", 1, "rail"),
         "nodes_per_pod": Dial("Hosts per pod", 0, "host"),
-        "taper": Dial("Oversubscription 1:", 1, ""),
+        "taper": Dial("Oversubscription", 1, ""),
         "nvlink_domain": Dial("NVLink domain", 1, "GPU"),
     }
 )
@@ -318,7 +317,15 @@ class Machine:
 
     @property
     def code(self) -> str:
-        """The cluster with the failed parts as a Python expression."""
+        """The cluster as a Python expression, without the removed parts, but with the failed ones."""
+        return self._code(())
+
+    @property
+    def code_without_failed(self) -> str:
+        """The cluster as a Python expression, without the removed and the failed parts."""
+        return self._code(self.failed)
+
+    def _code(self, failed: Iterable[str]) -> str:
         dials = self.dials
         if isinstance(self.base, str):
             given = "".join(f", {name}={python(dials[name])}" for name in _PRESET if name in dials)
@@ -338,10 +345,11 @@ class Machine:
         if "nvlink_domain" in dials:
             code += f".with_nvlink_domain({dials['nvlink_domain']})"
         cluster = self._complete
-        for name in self.removed:
-            part = find_part(cluster, name)
-            code += part.removal
-            cluster = part.removed_from(cluster)
+        for names, is_failure in ((self.removed, False), (failed, True)):
+            for name in names:
+                part = find_part(cluster, name)
+                code += part.code(is_failure=is_failure)
+                cluster = part.failed_in(cluster) if is_failure else part.removed_from(cluster)
         return code
 
 
@@ -381,13 +389,14 @@ class Part(NamedTuple):
 
     def failed_in(self, cluster: Cluster) -> Cluster:
         """Return the cluster in which the part does not work. A failed host keeps its place."""
-        return with_empty_node(cluster, self.node) if self.kind == "node" else self.removed_from(cluster)
-
-    @property
-    def removal(self) -> str:
-        """`removed_from` as code."""
         if self.kind == "node":
-            return f".without_node({python(self.host)})"
+            return cluster.without_node(self.node, keep_place=True)
+        return self.removed_from(cluster)
+
+    def code(self, *, is_failure: bool) -> str:
+        """Return `failed_in` or `removed_from` as code."""
+        if self.kind == "node":
+            return f".without_node({python(self.host)}{', keep_place=True' * is_failure})"
         if self.kind == "nic":
             return f".without_nic({python(self.host)}, {python(self.word)})"
         if self.kind == "device":

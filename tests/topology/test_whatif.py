@@ -14,7 +14,6 @@ from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Node
 from meshlab.topology.model.presets import preset
 from meshlab.topology.placement.placement import place
-from meshlab.topology.whatif import with_empty_node
 from meshlab.units import THIN
 
 CLUSTER = preset("dgx-h100", nodes=4)
@@ -161,12 +160,12 @@ def test_removed_hosts_leave_the_names_and_the_network_of_the_others() -> None:
 
 
 def test_an_empty_host_keeps_its_place_in_the_network() -> None:
-    broken = with_empty_node(CLUSTER, "node1")
+    broken = CLUSTER.without_node("node1", keep_place=True)
     assert (broken.n_nodes, broken.n_devices) == (4, 24)
     assert broken.node_of[8] == 2
     assert place(DeviceMesh("dp=3, tp=8"), broken).frame("tp")["worst_link"].tolist() == ["NV18"] * 3
-    with pytest.raises(TopologyError, match="no other host has any"):
-        with_empty_node(preset("dgx-h100"), 0)
+    with pytest.raises(TopologyError, match="cannot remove the devices of all hosts"):
+        preset("dgx-h100").without_node(0, keep_place=True)
 
 
 @pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100", "gb200-nvl72", "pcie-l40s", "gcp-a3-high", "aws-p5"])

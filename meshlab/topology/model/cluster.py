@@ -508,13 +508,15 @@ class Cluster:
 
         return without_nic(self, node, nic)
 
-    def without_node(self, *nodes: int | str) -> Cluster:
+    def without_node(self, *nodes: int | str, keep_place: bool = False) -> Cluster:
         """Return the cluster without some hosts.
 
         Parameters
         ----------
         *nodes : int or str
             The hosts, by index or name. The indices of the hosts after them decrease. Names do not change.
+        keep_place : bool, default False
+            If True, the hosts stay in the network, but without devices and NICs, so that no index of a host changes.
 
         Returns
         -------
@@ -524,17 +526,19 @@ class Cluster:
         ------
         TopologyError
             If a host is unknown.
-            If no host is left.
+            If no host or no device is left.
 
         Examples
         --------
         >>> import meshlab as ml
         >>> ml.preset("dgx-h100", nodes=4).without_node("node1", 2).names
         ('node0', 'node3')
+        >>> ml.preset("dgx-h100", nodes=4).without_node("node1", keep_place=True).summary
+        '4 nodes, 24 × H100 80GB, NVLink domains of 8'
         """
         from meshlab.topology.whatif import without_node
 
-        return without_node(self, *nodes)
+        return without_node(self, *nodes, keep_place=keep_place)
 
     def with_devices(self, devices: int | None = None, nics: int | None = None) -> Cluster:
         """Return the cluster with other numbers of devices and NICs in every host.

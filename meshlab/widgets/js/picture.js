@@ -20,7 +20,7 @@ const MARKUP = `
     Shift and drag selects ranks.</div><span class="ml-probe" aria-hidden="true"></span>`;
 
 // Draws the picture of a model into an element. Like every panel, it removes all that it has added when it is destroyed.
-// `clicked` is called after a click on a part of the machine with what was hit, or with null.
+// `clicked` is called after a click with the picture, what was hit, and the mark of a failed part, or nulls.
 function picturePanel({ model, root: parent, clicked = () => {} }) {
   const root = element("div", { class: "meshlab-picture" });
   root.innerHTML = MARKUP;
@@ -405,7 +405,9 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
       if (done.kind === "lasso") lasso(done.start, here);
       return;
     }
-    const hit = hitAt(p.scene, p.drawn, here[0] - p.x, here[1] - p.y);
+    const hit = hitAt(p.scene, p.drawn, here[0] - p.x, here[1] - p.y), failed = failedAt(p, here[0] - p.x, here[1] - p.y);
+    clicked(p, done.kind === "lasso" && hit?.kind !== "device" ? null : hit, failed);
+    if (failed) return schedule();
     if (done.kind === "lasso") hit?.kind === "device" && toggleSelected(hit.index);
     else {
       if (event.pointerType === "touch") showTip(hit, ...here);
@@ -483,7 +485,10 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
     };
     if (event.key.startsWith("Arrow")) step(event.key, event.shiftKey);
     else if (event.key === "Enter" || event.key === " ") {
-      if (device >= 0) event.shiftKey ? toggleSelected(device) : togglePick(device);
+      if (device >= 0) {
+        event.shiftKey ? toggleSelected(device) : togglePick(device);
+        clicked(p, hitOfDevice(p, device), null);
+      }
     } else if (event.key === "+" || event.key === "=") zoomThere(1.6);
     else if (event.key === "-") zoomThere(1 / 1.6);
     else if (event.key === "0") go("all");
@@ -530,6 +535,27 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
     p.cells = p.sharing = null;
     save({ axis, _edit: edit });
     schedule({ base: true, panels: true });
+  }
+
+  // Paints the axes that an edit leads to before Python answers. Null if they are not known. Returns the edit's number.
+  function expect(axes) {
+    edit++;
+    isWaiting = true;
+    const names = axes?.map(([name]) => name), axis = names?.includes(p.view.axis) ? p.view.axis : names?.at(-1);
+    const next = axes && p.view.is_mesh ? regroup({ ...p.view, axes }, axis) : null;
+    if (next) {
+      p.view = { ...next, verdict: "", findings: [] };
+      p.cells = p.sharing = null;
+      schedule({ base: true });
+    }
+    return edit;
+  }
+
+  // The picture as it is seen, as a PNG.
+  function toBlob() {
+    const both = element("canvas", { width: base.width, height: base.height }), pen = both.getContext("2d");
+    for (const canvas of [base, over]) pen.drawImage(canvas, 0, 0);
+    return new Promise((done) => both.toBlob(done, "image/png"));
   }
 
   function click(event) {
@@ -613,6 +639,10 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
 
   return {
     root,
+    expect,
+    chooseAxis,
+    toBlob,
+    edit: () => edit,
     destroy() {
       cancelAnimationFrame(frame);
       clearTimeout(rest);
