@@ -172,35 +172,39 @@ def type_size(pairs: Pairs, axis: str, size: int, total: int | None, rest: str =
     if size == -1:
         if total % others == 0:
             return _with_sizes(pairs, **{axis: total // others})
-        options = _nearest(typed, total, present=pairs)
+        options = _nearest(typed, total, axis, present=pairs)
         raise Misfit(f"the other axes have {others:,} ranks, which does not divide {total:,}", options)
     if size < 1:
-        options = _nearest(_with_sizes(typed, **{axis: 1}), total, present=pairs)
+        options = _nearest(_with_sizes(typed, **{axis: 1}), total, axis, present=pairs)
         raise Misfit(f"the size of {axis} must be at least 1, not {size:,}", options)
     other = rest_axis(pairs, axis, rest)
     if other is None:
         if size == total:
             return typed
-        options = _nearest(typed, total, present=pairs)
+        options = _nearest(typed, total, axis, present=pairs)
         raise Misfit(f"{axis} is the only axis, so its size must be {total:,}", options)
     fixed = others // dict(pairs)[other] * size
     if total % fixed == 0:
         return _with_sizes(typed, **{other: total // fixed})
     what = f"{axis}={size:,}" if fixed == size else f"{axis}={size:,} makes {fixed:,} ranks without {other}, which"
-    raise Misfit(f"{what} does not divide {total:,}", _nearest(typed, total, kept=axis, present=pairs))
+    raise Misfit(f"{what} does not divide {total:,}", _nearest(typed, total, axis, present=pairs))
 
 
-def _nearest(pairs: Pairs, total: int, kept: str = "", present: Pairs = ()) -> list[Pairs]:
-    """Return up to three axes with a product. Those with the size of `kept` come first, and `present` is not offered."""
+def _nearest(pairs: Pairs, total: int, axis: str = "", present: Pairs = ()) -> list[Pairs]:
+    """Return up to three axes with a product, the nearest first. Nearest to the size of `axis`, if it is given.
+
+    `present` is not offered, because it is no answer to an edit.
+    """
     names, sizes = zip(*pairs, strict=True)
+    typed = dict(pairs).get(axis, 0)
     found: list[Pairs] = []
-    size = dict(pairs).get(kept, 0)
-    if size and total % size == 0 and len(pairs) > 1:
-        others = [pair for pair in pairs if pair[0] != kept]
-        for option in nearest_axes([n for n, _ in others], [n for _, n in others], total // size, most=MOST_OPTIONS):
-            sized = dict(option)
-            found.append(tuple((name, sized.get(name, size)) for name in names))
-    found += nearest_axes(names, sizes, total, most=MOST_OPTIONS + 1)
+    if typed > 0 and total % typed == 0 and len(pairs) > 1:
+        others = [pair for pair in pairs if pair[0] != axis]
+        for option in nearest_axes([n for n, _ in others], [n for _, n in others], total // typed, most=MOST_OPTIONS):
+            found.append(_with_sizes(pairs, **dict(option)))
+    found += nearest_axes(names, sizes, total, most=MOST_OPTIONS * 3)
+    if typed > 0:
+        found.sort(key=lambda option: round(abs(math.log(dict(option)[axis] / typed)), 9))
     return [option for option in dict.fromkeys(found) if option != present][:MOST_OPTIONS]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from meshlab.errors import TopologyError, did_you_mean
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.presets import PRESETS, Preset, preset
+from meshlab.topology.placement.scene import Scene, scene_of
 from meshlab.widgets.source import cluster_code, python
 
 __all__ = ["DIALS", "MOST_DEVICES", "Dial", "Machine", "Part", "find_part"]
@@ -152,6 +153,11 @@ class Machine:
         for name in self.failed:
             cluster = find_part(cluster, name).failed_in(cluster)
         return cluster
+
+    @cached_property
+    def scene(self) -> Scene:
+        """The picture of the cluster with the failed parts."""
+        return scene_of(self.whole)
 
     # -- numbers -------------------------------------------------------------------------------------------------------
 

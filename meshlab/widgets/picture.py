@@ -371,9 +371,9 @@ class Picture(anywidget.AnyWidget):
         """Place the mesh. `keep_axis` reports an unknown axis in a note, instead of choosing a different one."""
         before = self._made
         mesh, cluster = self._subject
-        view = make_view(mesh, cluster, self.axis or None)
+        view = make_view(mesh, cluster, self.axis or None, before=before)
         if view.notes and not keep_axis and not self._has_axis(self.axis):
-            view = make_view(mesh, cluster)
+            view = make_view(mesh, cluster, before=before)
         if before is None or before.placement is None or view.placement is None or not _is_same(before, view):
             self._found = {}
         self._made = view
@@ -490,7 +490,7 @@ class Picture(anywidget.AnyWidget):
     def __repr__(self) -> str:
         given = [] if self.mesh is None else [repr(str(self.mesh))]
         given += [] if self.cluster is None else [f"cluster=<{self.cluster.summary}>"]
-        return f"Picture({', '.join([*given, f'axis={self.axis!r}'])})"
+        return f"{type(self).__name__}({', '.join([*given, f'axis={self.axis!r}'])})"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         bundle = super()._repr_mimebundle_(**kwargs)

@@ -495,7 +495,7 @@ class Workbench(Picture):
         machine = self._design.machine
         if machine is None or not machine.failed or self._is_flicked:
             return []
-        scene = scene_of(machine.whole)
+        scene = machine.scene
         position = {int(node): number for number, node in enumerate(scene.host)}
         marks = []
         for name in machine.failed:

@@ -46,4 +46,5 @@ function exportPanel({ model, root, listen, shell }) {
   });
   return { update() {}, destroy() {} };
 }
+
 exportPanel.traits = [];

@@ -88,4 +88,5 @@ function machinePanel({ root, listen, shell }) {
     destroy() {},
   };
 }
+
 machinePanel.traits = ["_panel"];

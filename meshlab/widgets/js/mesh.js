@@ -218,4 +218,5 @@ function meshPanel({ root, listen, shell }) {
     destroy() {},
   };
 }
+
 meshPanel.traits = ["_panel", "axis"];

@@ -3,7 +3,8 @@
 function tablePanel({ model, root, listen, shell }) {
   const compared = element("div", { class: "wb-compared", hidden: true }), table = element("table", { class: "wb-table" });
   const problem = problemBox({ listen, edit: shell.edit });
-  root.append(compared, table, problem.root);
+  root.before(compared);
+  root.append(table, problem.root);
 
   listen(table, "click", (event) => {
     const row = event.target.closest("tr[data-axis]");
@@ -39,7 +40,7 @@ function tablePanel({ model, root, listen, shell }) {
   function callLine(row, collectives) {
     const choice = element("select", { "aria-label": `Collective of ${row.axis}` }, ...optionsOf(collectives.map((name) => [name, name])));
     choice.querySelector(`[value="${row.collective}"]`)?.setAttribute("selected", "");
-    return element("span", { class: "wb-call" }, choice, " of ", element("input", { type: "text", value: row.bytes, "aria-label": `Message size of ${row.axis}`, size: "7", spellcheck: "false", autocomplete: "off" }));
+    return element("span", { class: "wb-call" }, choice, element("span", {}, "of ", element("input", { type: "text", value: row.bytes, "aria-label": `Message size of ${row.axis}`, size: "7", spellcheck: "false", autocomplete: "off" })));
   }
 
   return {
@@ -72,4 +73,5 @@ function tablePanel({ model, root, listen, shell }) {
     destroy() {},
   };
 }
+
 tablePanel.traits = ["_table", "_panel", "axis"];
