@@ -224,19 +224,17 @@ def _with_ends(node: Node, devices: int | None, nics: int | None) -> Node:
         return links[int(np.argmin(distances([links])[0]))]
 
     ends = range(len(blocks))
-    return replace(
-        node,
-        devices=tuple(
-            replace(node.devices[block[0]], id=j, bus_id=None, uuid=None) if wanted[0] != counts[0] else node.devices[j]
-            for j, block in enumerate(blocks[: wanted[0]])
-        ),
-        nics=tuple(
-            replace(node.nics[block[0] - counts[0]], name=f"NIC{j}", bus_id=None) if wanted[1] != counts[1] else node.nics[j]
-            for j, block in enumerate(blocks[wanted[0] :])
-        ),
-        words=tuple(tuple(word(i, j) for j in ends) for i in ends),
-        p2p=(),
-    )
+    new_devices, new_nics = node.devices, node.nics
+    if wanted[0] != counts[0]:
+        of = blocks[: wanted[0]]
+        new_devices = tuple(replace(new_devices[old], id=j, bus_id=None, uuid=None) for j, (old, *_) in enumerate(of))
+    if wanted[1] != counts[1]:
+        of = blocks[wanted[0] :]
+        new_nics = tuple(
+            replace(new_nics[old - counts[0]], name=f"NIC{j}", bus_id=None) for j, (old, *_) in enumerate(of)
+        )
+    words = tuple(tuple(word(i, j) for j in ends) for i in ends)
+    return replace(node, devices=new_devices, nics=new_nics, words=words, p2p=())
 
 
 def _without_index(words: Words, index: int) -> Words:

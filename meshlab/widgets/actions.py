@@ -17,9 +17,9 @@ from meshlab.topology.readers.detect import read
 from meshlab.topology.readers.hosts import probe
 from meshlab.units import format_size, parse_size
 from meshlab.widgets import edits
-from meshlab.widgets.edits import Design, Misfit, Pairs
-from meshlab.widgets.machine import DIALS, MOST_DEVICES, Machine
-from meshlab.widgets.rows import number_text, pairs_text
+from meshlab.widgets.edits import Design, MisfitError, Pairs
+from meshlab.widgets.machines import DIALS, MOST_DEVICES, Machine
+from meshlab.widgets.panels import number_text, pairs_text
 from meshlab.widgets.source import cluster_code, python
 
 __all__ = ["ACTIONS", "act", "problem_of"]
@@ -62,9 +62,9 @@ def act(design: Design, action: str, content: Content, total: int | None) -> tup
 
 
 def problem_of(design: Design, error: MeshlabError, content: Content) -> dict[str, Any]:
-    """Return what the front end shows at a field whose edit is not possible: the reason, and valid values near to it."""
+    """Return what a field shows if its edit is not possible: the reason, and valid values near to it."""
     options: list[tuple[str, dict[str, Any]]] = []
-    if isinstance(error, Misfit):
+    if isinstance(error, MisfitError):
         options = [(pairs_text(option), {"action": "axes", "axes": option}) for option in error.options]
     elif content.get("action") == "dial" and design.machine is not None and content.get("dial") in DIALS:
         dial = str(content["dial"])
@@ -106,7 +106,7 @@ def _size(design: Design, content: Content, total: int | None) -> Design:
     kept = design.mesh.world_size if total is not None else None
     try:
         return _with_pairs(design, edits.type_size(pairs, axis, size, kept, design.rest))
-    except Misfit:
+    except MisfitError:
         if total is None or total == kept:
             raise
         return _with_pairs(design, edits.type_size(pairs, axis, size, total, design.rest))
@@ -168,7 +168,7 @@ def _use_all(design: Design, content: Content, total: int | None) -> Design:
     assert other is not None  # a mesh has an axis
     try:
         return _with_pairs(design, edits.type_size(pairs, other, -1, total))
-    except Misfit:
+    except MisfitError:
         names, sizes = zip(*pairs, strict=True)
         return _with_pairs(design, nearest_axes(names, sizes, total, most=1)[0])
 
@@ -226,7 +226,9 @@ def _paste_machine(design: Design, content: Content, total: int | None) -> tuple
             "nothing pasted",
             hint="paste the output of nvidia-smi topo -m, a topology XML of NCCL, or a topology.conf of Slurm",
         )
-    cluster = as_cluster(PRESETS[text.strip()].title and text.strip()) if text.strip() in PRESETS else as_cluster(read(text))
+    cluster = (
+        as_cluster(PRESETS[text.strip()].title and text.strip()) if text.strip() in PRESETS else as_cluster(read(text))
+    )
     note, source = "", f"ml.topology.read({python(text)})"
     if not cluster.n_devices:
         before = design.machine
@@ -234,7 +236,10 @@ def _paste_machine(design: Design, content: Content, total: int | None) -> tuple
             raise TopologyError("the description lists hosts, but no GPUs", hint="choose a preset for the hosts first")
         host = max(before.whole.templates, key=lambda one: len(one.devices))
         cluster = replace(cluster, templates=(host,), kinds=cluster.kinds * 0, title=before.whole.title)
-        note, source = f"The description lists no GPUs, so the hosts are those of {before.whole.title or host.name}.", ""
+        note, source = (
+            f"The description lists no GPUs, so the hosts are those of {before.whole.title or host.name}.",
+            "",
+        )
     if cluster.n_devices > MOST_DEVICES:
         raise TopologyError(f"{cluster.n_devices:,} GPUs exceed the limit of {MOST_DEVICES:,}")
     machine = Machine.of(cluster)

@@ -9,18 +9,16 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from meshlab.errors import MeshError, MeshlabError
 from meshlab.mesh.axes import WELL_KNOWN_AXES, nearest_axes
 from meshlab.mesh.interop.frameworks import FRAMEWORKS
 from meshlab.mesh.mesh import DeviceMesh
-from meshlab.widgets.machine import Machine
+from meshlab.widgets.machines import Machine
 
 __all__ = [
     "Design",
     "History",
-    "Misfit",
+    "MisfitError",
     "Pairs",
     "Template",
     "add_axis",
@@ -46,7 +44,7 @@ _OUTER_FIRST = ("pp", "dp_replicate", "dp", "dp_shard", "edp", "cp", "ep", "etp"
 """The usual order of axes: what sends most is the fastest."""
 
 
-class Misfit(MeshError):
+class MisfitError(MeshError):
     """An edit that is not possible, with valid axes near to it.
 
     Parameters
@@ -154,7 +152,7 @@ def type_size(pairs: Pairs, axis: str, size: int, total: int | None, rest: str =
 
     Raises
     ------
-    Misfit
+    MisfitError
         If no size of the other axis leads to the product.
 
     Examples
@@ -166,28 +164,28 @@ def type_size(pairs: Pairs, axis: str, size: int, total: int | None, rest: str =
     typed = _with_sizes(pairs, **{axis: size})
     if total is None:
         if size < 1:
-            raise Misfit(f"the size of {axis} must be at least 1, not {size:,}")
+            raise MisfitError(f"the size of {axis} must be at least 1, not {size:,}")
         return typed
     others = math.prod(n for name, n in pairs if name != axis)
     if size == -1:
         if total % others == 0:
             return _with_sizes(pairs, **{axis: total // others})
         options = _nearest(typed, total, axis, present=pairs)
-        raise Misfit(f"the other axes have {others:,} ranks, which does not divide {total:,}", options)
+        raise MisfitError(f"the other axes have {others:,} ranks, which does not divide {total:,}", options)
     if size < 1:
         options = _nearest(_with_sizes(typed, **{axis: 1}), total, axis, present=pairs)
-        raise Misfit(f"the size of {axis} must be at least 1, not {size:,}", options)
+        raise MisfitError(f"the size of {axis} must be at least 1, not {size:,}", options)
     other = rest_axis(pairs, axis, rest)
     if other is None:
         if size == total:
             return typed
         options = _nearest(typed, total, axis, present=pairs)
-        raise Misfit(f"{axis} is the only axis, so its size must be {total:,}", options)
+        raise MisfitError(f"{axis} is the only axis, so its size must be {total:,}", options)
     fixed = others // dict(pairs)[other] * size
     if total % fixed == 0:
         return _with_sizes(typed, **{other: total // fixed})
     what = f"{axis}={size:,}" if fixed == size else f"{axis}={size:,} makes {fixed:,} ranks without {other}, which"
-    raise Misfit(f"{what} does not divide {total:,}", _nearest(typed, total, axis, present=pairs))
+    raise MisfitError(f"{what} does not divide {total:,}", _nearest(typed, total, axis, present=pairs))
 
 
 def _nearest(pairs: Pairs, total: int, axis: str = "", present: Pairs = ()) -> list[Pairs]:
@@ -200,8 +198,8 @@ def _nearest(pairs: Pairs, total: int, axis: str = "", present: Pairs = ()) -> l
     found: list[Pairs] = []
     if typed > 0 and total % typed == 0 and len(pairs) > 1:
         others = [pair for pair in pairs if pair[0] != axis]
-        for option in nearest_axes([n for n, _ in others], [n for _, n in others], total // typed, most=MOST_OPTIONS):
-            found.append(_with_sizes(pairs, **dict(option)))
+        rest = nearest_axes([n for n, _ in others], [n for _, n in others], total // typed, most=MOST_OPTIONS)
+        found += [_with_sizes(pairs, **dict(option)) for option in rest]
     found += nearest_axes(names, sizes, total, most=MOST_OPTIONS * 3)
     if typed > 0:
         found.sort(key=lambda option: round(abs(math.log(dict(option)[axis] / typed)), 9))
@@ -335,13 +333,13 @@ def fit_mesh(mesh: DeviceMesh, before: int | None, after: int, rest: str = "") -
     return rebuilt(mesh, nearest_axes([name for name, _ in pairs], [size for _, size in pairs], after, most=1)[0])
 
 
-def misfit_of(mesh: DeviceMesh, total: int) -> Misfit | None:
+def misfit_of(mesh: DeviceMesh, total: int) -> MisfitError | None:
     """Return why a mesh does not have `total` ranks, None if it has."""
     if mesh.world_size == total:
         return None
     product = " × ".join(f"{size:,}" for size in mesh.shape)
     ranks = f"{product} = {mesh.world_size:,}" if len(mesh.shape) > 1 else product
-    return Misfit(f"{ranks} ranks, but the machine has {total:,} GPUs", _nearest(pairs_of(mesh), total))
+    return MisfitError(f"{ranks} ranks, but the machine has {total:,} GPUs", _nearest(pairs_of(mesh), total))
 
 
 def paste_mesh(text: str, total: int | None) -> tuple[DeviceMesh, str]:
@@ -362,7 +360,7 @@ def paste_mesh(text: str, total: int | None) -> tuple[DeviceMesh, str]:
 
     Raises
     ------
-    Misfit
+    MisfitError
         If the mesh does not have `total` ranks.
     MeshError
         If the text is not a mesh.
@@ -379,7 +377,7 @@ def paste_mesh(text: str, total: int | None) -> tuple[DeviceMesh, str]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             mesh = _read(text, total)
-    except Misfit:
+    except MisfitError:
         raise
     except MeshlabError as error:
         if "=" in text or "--" in text or "(" in text:

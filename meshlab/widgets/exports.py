@@ -76,23 +76,23 @@ svg { max-width: 100%; height: auto; }
 
 def _report(workbench: Workbench) -> tuple[str, str, str]:
     """Return the design as one HTML page: what limits it, the picture, the axes, the findings, and the code."""
-    rows = workbench.table()
-    worst = rows.sort_values("time_us").iloc[-1] if rows["time_us"].notna().any() else None
+    rows: list[Any] = workbench.table().to_dict("records")
+    worst = max((row for row in rows if row["time_us"] > 0), key=lambda row: float(row["time_us"]), default=None)
     verdict = ""
-    if worst is not None and worst["time_us"] > 0:
+    if worst is not None:
         verdict = f"<p><b>The slowest axis is {escape(worst['axis'])}: it {escape(worst['placement'])}.</b></p>"
     columns = ["axis", "ranks", "what its groups do", "collective", "GB/s per rank", "time", "basis"]
     body = [
         [
-            row.axis,
-            row.size,
-            row.placement,
-            f"{row.collective} of {format_size(row.size_bytes)}",
-            "–" if row.gbs != row.gbs else f"{row.gbs:,.1f}",
-            "–" if row.time_us != row.time_us else format_time_us(row.time_us),
-            row.basis,
+            row["axis"],
+            row["size"],
+            row["placement"],
+            f"{row['collective']} of {format_size(row['size_bytes'])}",
+            f"{row['gbs']:,.1f}" if row["gbs"] > 0 else "–",
+            format_time_us(row["time_us"]) if row["time_us"] > 0 else "–",
+            row["basis"],
         ]
-        for row in rows.itertuples()
+        for row in rows
     ]
     findings = "".join(f"<li>{escape(one.mark)} {escape(one.text)}</li>" for one in workbench.findings)
     failed = "".join(f"<li>failed: {escape(part)}</li>" for part in workbench.failed)

@@ -93,7 +93,7 @@ class Picture(anywidget.AnyWidget):
     """
 
     _esm = joined_scripts(*PICTURE_SCRIPTS, "main")
-    _css = Path(__file__).parent / "picture.css"
+    _css: str | Path = Path(__file__).parent / "picture.css"
 
     mesh = traitlets.Any(None, allow_none=True)
     """The mesh, or None. Set it to a `DeviceMesh` or a string."""

@@ -14,17 +14,17 @@ import traitlets
 from meshlab.errors import MeshError, MeshlabError, TopologyError
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.model.presets import PRESETS, ClusterLike, as_cluster, preset
+from meshlab.topology.model.presets import ClusterLike, as_cluster
 from meshlab.topology.placement.loads import COLLECTIVES, Loads, default_collective, loads
 from meshlab.topology.placement.placement import place
 from meshlab.topology.placement.scene import scene_of
 from meshlab.topology.placement.view import View
-from meshlab.topology.readers.detect import read
 from meshlab.topology.readers.hosts import probe
 from meshlab.units import SEPARATOR, format_size, parse_size
-from meshlab.widgets import actions, edits, exports, rows
-from meshlab.widgets.edits import Design, History, Misfit, Pairs
-from meshlab.widgets.machine import DIALS, Machine, find_part
+from meshlab.widgets import actions, edits, exports, panels
+from meshlab.widgets.edits import Design, History, MisfitError
+from meshlab.widgets.machines import Machine, find_part
+from meshlab.widgets.panels import AxisRow
 from meshlab.widgets.picture import PICTURE_SCRIPTS, Picture, joined_scripts
 from meshlab.widgets.source import python
 
@@ -163,12 +163,11 @@ class Workbench(Picture):
         machine, shape = self._first(cluster, mesh)
         if machine is not None:
             machine = machine.with_failed(failed)
-        self._world_size: int | None = None
         self._design = Design(machine, shape, size=size)
         self._history = History()
         self._problem: dict[str, Any] | None = None
         self._pinned_times: tuple[object, Mapping[str, float]] = (None, _NO_CALLS)
-        self._rows: list[rows.AxisRow] = []
+        self._rows: list[AxisRow] = []
         self._is_flicked = False
         problem = None if machine is None else self._too_large(shape, machine)
         if problem is not None:
@@ -177,9 +176,7 @@ class Workbench(Picture):
             shape,
             pinned=None if pinned is None else self._as_pinned(pinned),
         )
-        self._design = replace(
-            self._design, per_axis=self._as_calls(per_axis, shape), rest=self._as_rest(rest, shape)
-        )
+        self._design = replace(self._design, per_axis=self._as_calls(per_axis, shape), rest=self._as_rest(rest, shape))
         super().__init__(
             shape, None if machine is None else machine.cluster, axis=axis, pick=pick, color=color, focus=focus,
             size=size, collective=collective, values=values, height=height,
@@ -244,7 +241,7 @@ class Workbench(Picture):
             ``basis`` (of the time), and ``pinned_time_us`` (of candidate A). Unknown values are missing.
         """
         with self._lock:
-            return rows.table_frame(self._rows)  # type: ignore[no-any-return]
+            return panels.table_frame(self._rows)  # type: ignore[no-any-return]
 
     def describe(self) -> str:
         """Return the workbench as text: machine, mesh, axes, findings, busiest links, and the difference to A."""
@@ -283,9 +280,7 @@ class Workbench(Picture):
 
     def remove(self, part: str) -> None:
         """Remove a part of the machine."""
-        self._commit(
-            lambda design: design.with_machine(self._machine_of(design).without(part, is_removed=True))
-        )
+        self._commit(lambda design: design.with_machine(self._machine_of(design).without(part, is_removed=True)))
 
     def pin(self) -> None:
         """Keep the present machine and mesh as candidate A."""
@@ -314,7 +309,7 @@ class Workbench(Picture):
 
     # -- validation ----------------------------------------------------------------------------------------------------
 
-    def _too_large(self, mesh: DeviceMesh, machine: Machine) -> Misfit | None:
+    def _too_large(self, mesh: DeviceMesh, machine: Machine) -> MisfitError | None:
         devices = machine.cluster.n_devices
         return edits.misfit_of(mesh, devices) if 0 < devices < mesh.world_size else None
 
@@ -326,14 +321,14 @@ class Workbench(Picture):
         machine = self._design.machine
         problem = None if machine is None else self._too_large(mesh, machine)
         if problem is not None:
-            options = " · ".join(rows.pairs_text(option) for option in problem.options)
+            options = " · ".join(panels.pairs_text(option) for option in problem.options)
             raise MeshError(str(problem), hint=f"nearest: {options}")
         return mesh
 
     @property
     def _total(self) -> int | None:
         """The number of ranks that an edited mesh must have, None for any."""
-        return self._design.devices or self._world_size
+        return self._design.devices or None
 
     @traitlets.validate("rest")
     def _check_rest(self, proposal: Any) -> str:
@@ -417,7 +412,9 @@ class Workbench(Picture):
         elif name == "failed":
             self._commit(lambda _: design.with_machine(self._machine_of(design).with_failed(self.failed)))
         elif name == "pinned":
-            self._commit(lambda _: replace(design, pinned=None if self.pinned is None else self._as_pinned(self.pinned)))
+            self._commit(
+                lambda _: replace(design, pinned=None if self.pinned is None else self._as_pinned(self.pinned))
+            )
         elif name in ("size", "rest", "per_axis"):
             self._commit(lambda _: replace(design, **{name: getattr(self, name)}))
         else:
@@ -502,15 +499,13 @@ class Workbench(Picture):
             part = find_part(machine.whole, name)
             host = position[part.node]
             kind = scene.kinds[int(scene.kind_of[host])]
-            row, local = 0.0, part.index
+            row, local = 0.0, part.number
             if part.kind == "nic":
-                row = float(kind.nic_row[part.index])
+                row = float(kind.nic_row[part.number])
             elif part.kind in ("device", "link"):
-                local = part.index - int(machine.whole.first_device[part.node])
+                local = part.number - int(machine.whole.first_device[part.node])
                 row = float(kind.slot_of[local])
-            marks.append(
-                {"name": name, "text": part.text, "kind": part.kind, "host": host, "row": row, "index": local}
-            )
+            marks.append({"name": name, "text": part.text, "kind": part.kind, "host": host, "row": row, "index": local})
         return marks
 
     def _send_panels(self) -> None:
@@ -519,57 +514,55 @@ class Workbench(Picture):
         found: dict[str, Loads] = {}
         if view.placement is not None and view.groups is not None and not self._is_flicked:
             found = {axis: self._loads_of(axis) for axis in view.placement.mesh.axis_names}
-            self._rows = rows.axis_rows(view.placement, self._loads_of, self._predicted, self._times_of_pinned())
+            self._rows = panels.axis_rows(view.placement, self._loads_of, self._predicted, self._times_of_pinned())
         elif not self._is_flicked:
             self._rows = []
         machine = design.machine
-        text = [] if machine is None else [rows.machine_text(machine)]
+        text = [] if machine is None else [panels.machine_text(machine)]
         with self.hold_sync():
             self._panel = {
                 "edit": self._edit,
-                "summary": SEPARATOR.join([*text, rows.mesh_text(design.mesh)]),
+                "title": type(self).__name__,
+                "summary": SEPARATOR.join([*text, str(design.mesh)]),
                 "undo": bool(self._history.past) or self._problem is not None,
                 "redo": bool(self._history.future),
-                "machine": None if machine is None else rows.machine_panel(machine),
-                "mesh": rows.mesh_panel(design, found),
+                "machine": None if machine is None else panels.machine_panel(machine),
+                "mesh": panels.mesh_panel(design, found),
                 "message": format_size(parse_size(design.size)),
                 "collectives": list(COLLECTIVES),
                 "problem": self._problem,
                 "note": self._note,
                 "pinned": None if design.pinned is None else self._pack_pinned(),
             }
-            self._table = rows.pack_rows(self._rows, design.per_axis)
+            self._table = panels.pack_rows(self._rows, design.per_axis)
             self._code = self._make_code()
 
     def _pack_pinned(self) -> dict[str, Any]:
         assert self._design.pinned is not None
         machine, mesh = self._design.pinned
-        text = [] if machine is None else [rows.machine_text(machine)]
-        return {"title": SEPARATOR.join([*text, rows.mesh_text(mesh)]), "lines": self._differences()}
+        text = [] if machine is None else [panels.machine_text(machine)]
+        return {"title": SEPARATOR.join([*text, str(mesh)]), "lines": self._differences()}
 
     def _differences(self) -> list[str]:
         design = self._design
         assert design.pinned is not None
         before, mesh = design.pinned
         machines = [None if one is None else one.cluster for one in (before, design.machine)]
-        return rows.difference_lines(mesh.diff(design.mesh), *machines)
+        return panels.difference_lines(mesh.diff(design.mesh), *machines)
 
     def _times_of_pinned(self) -> Mapping[str, float]:
         """Return the time of every axis of candidate A."""
         design = self._design
-        if design.pinned is None or design.pinned[0] is None:
+        machine, mesh = (None, None) if design.pinned is None else design.pinned
+        if machine is None or mesh is None or not 0 < mesh.world_size <= machine.cluster.n_devices:
             return _NO_CALLS
         key = (id(design.pinned), design.size, tuple(design.per_axis.items()), self.collective)
         if self._pinned_times[0] != key:
-            machine, mesh = design.pinned
-            times: Mapping[str, float] = _NO_CALLS
-            if 0 < mesh.world_size <= machine.cluster.n_devices:
-                placement = place(mesh, machine.cluster)
-                scene = scene_of(machine.cluster)
-                times = {}
-                for axis in mesh.axis_names:
-                    collective, size = self._call_of(axis)
-                    times[axis] = loads(placement, axis, collective=collective, size=size, scene=scene).seconds
+            placement, scene = place(mesh, machine.cluster), scene_of(machine.cluster)
+            times = {}
+            for axis in mesh.axis_names:
+                collective, size = self._call_of(axis)
+                times[axis] = loads(placement, axis, collective=collective, size=size, scene=scene).seconds
             self._pinned_times = (key, times)
         return self._pinned_times[1]
 
@@ -608,7 +601,6 @@ class Workbench(Picture):
         if any("np." in line for line in lines):
             head += "import numpy as np\n"
         return "\n".join([head, *lines, f"wb = ml.Workbench({', '.join(arguments)})", "wb"])
-
 
     # -- messages ------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from ipywidgets.widgets.widget import _instances
 import meshlab as ml
 from meshlab.errors import MeshError, MeshlabError, TopologyError
 from meshlab.mesh.mesh import DeviceMesh
-from meshlab.widgets.machine import DIALS
+from meshlab.widgets.machines import DIALS
 from meshlab.widgets.workbench import Workbench
 
 SLURM = "SwitchName=s0 Nodes=a[0-3]\nSwitchName=s1 Nodes=a[4-7]\nSwitchName=top Switches=s[0-1]"
@@ -270,7 +270,9 @@ def random_edit(wb: Workbench, pick: random.Random) -> None:
     axis = pick.choice(wb.mesh.axis_names)
     dial = pick.choice([*DIALS])
     host = pick.choice(wb.cluster.names)
-    part = pick.choice([f"{host}/NIC{pick.randrange(4)}", f"{host}/GPU{pick.randrange(8)}", host, f"{host}/GPU1/NVLink"])
+    part = pick.choice(
+        [f"{host}/NIC{pick.randrange(4)}", f"{host}/GPU{pick.randrange(8)}", host, f"{host}/GPU1/NVLink"]
+    )
     action, content = pick.choice(
         [
             ("step", {"axis": axis, "by": pick.choice([-1, 1])}),

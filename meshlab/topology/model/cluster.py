@@ -22,7 +22,18 @@ if TYPE_CHECKING:
 
     from meshlab.topology.health import Findings
 
-__all__ = ["INNER_LEVELS", "MOST_NODES", "Cluster", "Ints", "Lazy", "Level", "check_taper", "link_codes", "regular_levels"]
+__all__ = [
+    "HOP_US",
+    "INNER_LEVELS",
+    "MOST_NODES",
+    "Cluster",
+    "Ints",
+    "Lazy",
+    "Level",
+    "check_taper",
+    "link_codes",
+    "regular_levels",
+]
 
 Ints = npt.NDArray[np.int32]
 

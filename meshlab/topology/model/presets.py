@@ -18,6 +18,7 @@ __all__ = ["PRESETS", "ClusterLike", "Fabric", "Preset", "as_cluster", "as_node"
 ClusterLike = Cluster | str
 """A cluster, or the name of a preset such as ``"dgx-h100"``."""
 
+
 @dataclass(frozen=True, slots=True)
 class Fabric:
     """The network between hosts.

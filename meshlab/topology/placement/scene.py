@@ -239,7 +239,8 @@ def scene_of_ranks(title: str, names: tuple[str, ...], width: int) -> Scene:
     none = np.zeros((0, 2), dtype=np.int32)
     rows, columns = _grid(width)
     kind = Kind(
-        width, width, rows, columns, np.arange(width, dtype=np.int32), np.full(width, -1, dtype=np.int32), np.zeros((0, 4), dtype=np.int32), 0, np.zeros(0),
+        width, width, rows, columns, np.arange(width, dtype=np.int32), np.full(width, -1, dtype=np.int32),
+        np.zeros((0, 4), dtype=np.int32), 0, np.zeros(0),
         1.0, zeros[:0], none, float("nan"), has_switch=False,
     )  # fmt: skip
     return Scene(
@@ -309,7 +310,8 @@ def _kind(node: Node, rails: int, is_rack: bool, slot_of: Ints, most_slots: int)
     nic_row, nic_space, nic_rail = _nic_rows(node, rails, slot_of, rows)
     near = np.argwhere(node.near_nics).astype(np.int32).reshape(-1, 2)
     return Kind(
-        devices, slots, rows, columns, slot_of, set_of, _bars(set_of, slot_of % rows), nics, nic_row, nic_space, nic_rail, near,
+        devices, slots, rows, columns, slot_of, set_of, _bars(set_of, slot_of % rows), nics, nic_row, nic_space,
+        nic_rail, near,
         float(np.nanmax(gbs)) if np.isfinite(gbs).any() else float("nan"),
         # More links than a GPU has: all pairs report the same links, which end at a switch.
         has_switch=is_rack or bool(counts.size and counts.sum(axis=1).max() > _MOST_LINKS),

@@ -2,7 +2,7 @@
 
 function exportPanel({ model, root, listen, shell }) {
   const actions = {
-    report: () => ask("report"), svg: () => ask("svg"), png: () => png(), csv: () => ask("csv"), groups: () => ask("groups"),
+    report: () => ask("report"), svg: () => ask("svg"), png: () => saveUrl("topology.png", shell.picture.toDataUrl()), csv: () => ask("csv"), groups: () => ask("groups"),
     text: () => ask("text"), cell: () => copy(model.get("_code"), "the cell"),
   };
   const choose = (value, item) => {
@@ -30,11 +30,6 @@ function exportPanel({ model, root, listen, shell }) {
 
   async function copy(text, name) {
     shell.announce((await copyText(text, shell.root)) ? `Copied ${name}` : `The front end does not permit copying: use Show code, and copy ${name} from there`);
-  }
-
-  async function png() {
-    const blob = await shell.picture.toBlob();
-    saveFile("topology.png", "image/png", [blob]);
   }
 
   shell.onMessage("export", (content) => {

@@ -133,8 +133,12 @@ async function copyText(text, root) {
   return isDone;
 }
 
+function saveUrl(name, url) {
+  element("a", { href: url, download: name }).click();
+}
+
 function saveFile(name, kind, parts) {
-  const url = URL.createObjectURL(new Blob(parts, { type: kind })), link = element("a", { href: url, download: name });
-  link.click();
+  const url = URL.createObjectURL(new Blob(parts, { type: kind }));
+  saveUrl(name, url);
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }

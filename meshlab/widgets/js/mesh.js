@@ -196,7 +196,7 @@ function meshPanel({ root, listen, shell }) {
       if (own) {
         toolbar.setAttribute("aria-label", `Axis ${own.name}`);
         for (const [node, what] of [[renaming, "Rename"], [remove, "Remove"]]) node.setAttribute("aria-label", `${what} ${own.name}`);
-        takes.setAttribute("aria-label", `${own.name} takes the rest`);
+        takes.setAttribute("aria-label", `Takes rest: ${own.name}`);
         takes.setAttribute("aria-pressed", String(own.is_rest));
         takes.hidden = rows.length < 2;
         remove.setAttribute("aria-disabled", String(rows.length < 2));

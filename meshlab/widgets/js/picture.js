@@ -551,11 +551,11 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
     return edit;
   }
 
-  // The picture as it is seen, as a PNG.
-  function toBlob() {
+  // The picture as it is seen, as the URL of a PNG. `toBlob` would wait until the browser is idle.
+  function toDataUrl() {
     const both = element("canvas", { width: base.width, height: base.height }), pen = both.getContext("2d");
     for (const canvas of [base, over]) pen.drawImage(canvas, 0, 0);
-    return new Promise((done) => both.toBlob(done, "image/png"));
+    return both.toDataURL("image/png");
   }
 
   function click(event) {
@@ -641,7 +641,7 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
     root,
     expect,
     chooseAxis,
-    toBlob,
+    toDataUrl,
     edit: () => edit,
     destroy() {
       cancelAnimationFrame(frame);

@@ -20,11 +20,11 @@ function workbenchPanel({ model, root: parent }) {
   const isLive = typeof model.send === "function"; // a saved page has no kernel
   root.classList.toggle("wb-view-only", !isLive);
 
-  const summary = element("span", { class: "wb-summary" }), tools = element("span", { class: "wb-tools" });
+  const title = element("b", { class: "wb-title" }), summary = element("span", { class: "wb-summary" }), tools = element("span", { class: "wb-tools" });
   const undo = button("Undo", { title: "Undo the last change (Ctrl+Z)." }), redo = button("Redo", { title: "Redo (Ctrl+Shift+Z)." });
   const pin = button("Pin as A", { "aria-pressed": "false", title: "Keep this design as A, and compare what follows with it." });
   const showCode = button("Show code", { "aria-expanded": "false", title: "Show the program that creates this workbench." });
-  const head = element("div", { class: "wb-head" }, element("b", { class: "wb-title", text: "Workbench" }), summary, tools);
+  const head = element("div", { class: "wb-head" }, title, summary, tools);
   const code = element("pre", { class: "wb-code", tabindex: "0", "aria-label": "Code" }), copy = button("Copy", { class: "wb-copy-button" });
   const codeBox = element("div", { class: "wb-code-box", hidden: true }, code, copy);
   const tabs = element("div", { class: "wb-tabs", role: "tablist", "aria-label": "Workbench" });
@@ -128,6 +128,7 @@ function workbenchPanel({ model, root: parent }) {
 
   function fillHead() {
     const panel = shell.panel();
+    setText(title, panel.title);
     setText(summary, panel.summary);
     undo.setAttribute("aria-disabled", String(!panel.undo));
     redo.setAttribute("aria-disabled", String(!panel.redo));

@@ -272,6 +272,8 @@ class Machine:
             most = min(most, 64) if dial in ("devices", "nics") else most
             rounded = int(min(max(value, least), most))
             around = [rounded, self.values[dial] or least, max(rounded // 2, least), min(rounded * 2, most)]
+        if dial == "nodes":
+            return sorted(dict.fromkeys(around), key=lambda one: abs(one - value))[:3]
         found: list[Number] = []
         for one in sorted(dict.fromkeys(around), key=lambda one: abs(one - value)):
             try:
@@ -369,7 +371,7 @@ class Part(NamedTuple):
     kind: str
     node: int
     host: str
-    index: int = -1
+    number: int = -1
     other: int | None = None
     word: str = ""
 
@@ -381,17 +383,19 @@ class Part(NamedTuple):
         if self.kind != "link":
             return f"{self.word} of {self.host}"
         between = self.word.replace("-", " and ")
-        return f"NVLink {'between' if self.other is not None else 'of'} {between.removesuffix('/NVLink')} of {self.host}"
+        return (
+            f"NVLink {'between' if self.other is not None else 'of'} {between.removesuffix('/NVLink')} of {self.host}"
+        )
 
     def removed_from(self, cluster: Cluster) -> Cluster:
         """Return the cluster without the part."""
         if self.kind == "node":
             return cluster.without_node(self.node)
         if self.kind == "nic":
-            return cluster.without_nic(self.node, self.index)
+            return cluster.without_nic(self.node, self.number)
         if self.kind == "device":
-            return cluster.without_device(self.index)
-        return cluster.without_link(self.index, self.other)
+            return cluster.without_device(self.number)
+        return cluster.without_link(self.number, self.other)
 
     def failed_in(self, cluster: Cluster) -> Cluster:
         """Return the cluster in which the part does not work. A failed host keeps its place."""
@@ -406,8 +410,8 @@ class Part(NamedTuple):
         if self.kind == "nic":
             return f".without_nic({python(self.host)}, {python(self.word)})"
         if self.kind == "device":
-            return f".without_device({self.index})"
-        return f".without_link({self.index}{'' if self.other is None else f', {self.other}'})"
+            return f".without_device({self.number})"
+        return f".without_link({self.number}{'' if self.other is None else f', {self.other}'})"
 
 
 _NVLINK = re.compile(r"(\w+\d+)(?:-(\w+\d+)|/NVLink)", re.ASCII)
@@ -423,7 +427,7 @@ def find_part(cluster: Cluster, name: str) -> Part:
 
     Examples
     --------
-    >>> find_part(preset("dgx-h100", nodes=2), "node1/GPU3").index
+    >>> find_part(preset("dgx-h100", nodes=2), "node1/GPU3").number
     11
     """
     if not isinstance(name, str):
@@ -503,9 +507,7 @@ def _values(cluster: Cluster, usual: Mapping[str, Number | None] | None = None) 
     pod: Number | None = usual.get("nodes_per_pod", 0)
     if inner:
         pod = size(inner[0].of_node, "nodes_per_pod")
-    elif len(levels) == 1 and nodes > 1 and pod and nodes <= pod:
-        pod = 0
-    elif len(levels) == 1 and pod and nodes > pod:
+    elif len(levels) == 1:
         pod = 0
     values: dict[str, Number | None] = {
         "nodes": nodes,
@@ -518,10 +520,9 @@ def _values(cluster: Cluster, usual: Mapping[str, Number | None] | None = None) 
         "nvlink_domain": None,
     }
     if cluster.n_devices and values["devices"] and any(one.nvlinks.any() for one in cluster.templates):
-        values["nvlink_domain"] = int(np.bincount(cluster.domain("nvlink")).max())
-        expected = usual.get("nvlink_domain")
-        if expected and expected > values["nvlink_domain"] == values["devices"] * nodes:
-            values["nvlink_domain"] = expected
+        domain, expected = int(np.bincount(cluster.domain("nvlink")).max()), usual.get("nvlink_domain")
+        is_rest = domain == values["devices"] * nodes and expected is not None and expected > domain
+        values["nvlink_domain"] = expected if is_rest else domain
     if cluster.levels and cluster.levels[-1].name != "cluster" and usual:  # one pod: the oversubscription has no effect
         values["taper"] = usual["taper"]
     return values

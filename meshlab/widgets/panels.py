@@ -1,4 +1,4 @@
-"""What the panels of a workbench show: the dials of the machine, the axes with their times, and the differences to A."""
+"""The content of the panels of a workbench: the machine, the mesh, and the axes with their times."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 
 from meshlab.mesh.diff import MeshDiff
-from meshlab.mesh.mesh import DeviceMesh
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.presets import PRESETS
 from meshlab.topology.placement.loads import MARKS, Loads
 from meshlab.topology.placement.placement import Placement
 from meshlab.units import SEPARATOR, format_bandwidth, format_size, format_time_us
 from meshlab.widgets.edits import Design, Pairs, free_names, pairs_of, rest_axis, step_axis, templates
-from meshlab.widgets.machine import DIALS, Machine, find_part
+from meshlab.widgets.machines import DIALS, Machine, find_part
 
 __all__ = ["AxisRow", "axis_rows", "difference_lines", "machine_panel", "machine_text", "mesh_panel", "pack_rows"]
 
@@ -124,9 +123,10 @@ def mesh_panel(design: Design, states: Mapping[str, Loads]) -> dict[str, Any]:
     if design.machine is not None and design.machine.cluster.n_devices:
         domain = int(np.bincount(design.machine.cluster.domain("nvlink")).max())
     idle = devices is not None and mesh.world_size < devices
+    ranks = "rank" if mesh.world_size == 1 else "ranks"
     return {
         "rows": rows,
-        "sum": f"{total} of {devices:,} GPUs" if devices else f"{total} ranks",
+        "sum": f"{total} of {devices:,} GPUs" if devices else f"{total} {ranks}",
         "idle": idle,
         "free": free_names(pairs),
         "templates": [[one.name, pairs_text(one.pairs)] for one in templates(devices or mesh.world_size, domain)],
@@ -280,9 +280,3 @@ def table_frame(rows: Sequence[AxisRow]) -> Any:
         "pinned_time_us": [row.pinned * 1e6 for row in rows],
     }
     return pd.DataFrame(columns)
-
-
-def mesh_text(mesh: DeviceMesh) -> str:
-    """Return a mesh in one line."""
-    groups = "".join(f" + {group.name}" for group in mesh.custom_groups)
-    return f"{mesh}{groups}"
