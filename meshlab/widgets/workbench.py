@@ -22,7 +22,7 @@ from meshlab.topology.placement.view import View
 from meshlab.topology.readers.hosts import probe
 from meshlab.units import SEPARATOR, format_size, parse_size
 from meshlab.widgets import actions, edits, exports, panels
-from meshlab.widgets.edits import Design, History, MisfitError
+from meshlab.widgets.edits import Design, History
 from meshlab.widgets.machines import Machine, find_part
 from meshlab.widgets.panels import AxisRow
 from meshlab.widgets.picture import PICTURE_SCRIPTS, Picture, joined_scripts
@@ -169,9 +169,7 @@ class Workbench(Picture):
         self._pinned_times: tuple[object, Mapping[str, float]] = (None, _NO_CALLS)
         self._rows: list[AxisRow] = []
         self._is_flicked = False
-        problem = None if machine is None else self._too_large(shape, machine)
-        if problem is not None:
-            raise problem
+        self._fitting(shape, machine)
         self._design = self._design.with_mesh(
             shape,
             pinned=None if pinned is None else self._as_pinned(pinned),
@@ -197,7 +195,7 @@ class Workbench(Picture):
             if here.n_devices and (shape is None or shape.world_size <= here.n_devices):
                 machine = Machine(here, "ml.probe()")
             else:
-                world = 32 if mesh is None else (shape or DeviceMesh(str(mesh), world_size=None)).world_size
+                world = 32 if mesh is None else as_mesh(mesh, fill=32).world_size
                 machine = Machine("dgx-h100").turned("nodes", max(-(-world // 8), 1))
                 self._note = _NOT_HERE
         else:
@@ -270,6 +268,46 @@ class Workbench(Picture):
                 design, self._history = self._history.redone(self._design)
                 self._show_design(design)
 
+    def show(self, mesh: MeshLike | None = None, cluster: ClusterLike | None = None, axis: str | None = None) -> None:
+        """Change the mesh, the machine and the axis together, as one step that can be undone.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh or str, optional
+            The new mesh. By default it is kept, and follows the size of the machine.
+        cluster : Cluster or str, optional
+            The new machine. By default it is kept.
+        axis : str, optional
+            The new axis. By default it is kept if the mesh has it.
+
+        Raises
+        ------
+        MeshError
+            If the mesh has more ranks than the machine has devices.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> wb = ml.Workbench("dgx-h100", "dp=1, tp=8")
+        >>> wb.show("pp=2, dp=1, tp=8", ml.preset("dgx-h100", nodes=2), axis="pp")
+        >>> wb.undo()
+        >>> wb.mesh
+        DeviceMesh('dp=1, tp=8')
+        """
+
+        def changed(design: Design) -> Design:
+            if cluster is not None:
+                design = design.with_machine(Machine.of(cluster))
+            if mesh is not None:
+                shape = self._fitting(as_mesh(mesh, fill=design.devices or None), design.machine)
+                design = design.with_mesh(shape)
+            return design
+
+        with self._lock, self.hold_sync():
+            self._commit(changed)
+            if axis is not None:
+                self.axis = axis
+
     def fail(self, part: str) -> None:
         """Mark a part of the machine as failed, such as ``"node1/NIC3"``. `failed` lists them."""
         self._commit(lambda design: design.with_machine(self._machine_of(design).without(part)))
@@ -309,21 +347,21 @@ class Workbench(Picture):
 
     # -- validation ----------------------------------------------------------------------------------------------------
 
-    def _too_large(self, mesh: DeviceMesh, machine: Machine) -> MisfitError | None:
-        devices = machine.cluster.n_devices
-        return edits.misfit_of(mesh, devices) if 0 < devices < mesh.world_size else None
+    @staticmethod
+    def _fitting(mesh: DeviceMesh, machine: Machine | None) -> DeviceMesh:
+        """Return the mesh, or raise with the nearest sizes if it has more ranks than the machine has devices."""
+        devices = 0 if machine is None else machine.cluster.n_devices
+        problem = edits.misfit_of(mesh, devices) if 0 < devices < mesh.world_size else None
+        if problem is not None:
+            options = " · ".join(panels.pairs_text(option) for option in problem.options)
+            raise MeshError(str(problem), hint=f"nearest: {options}")
+        return mesh
 
     @traitlets.validate("mesh")
     def _check_mesh(self, proposal: Any) -> DeviceMesh | None:
         if self._is_writing:
             return proposal["value"]  # type: ignore[no-any-return]
-        mesh = as_mesh(proposal["value"], fill=self._total)
-        machine = self._design.machine
-        problem = None if machine is None else self._too_large(mesh, machine)
-        if problem is not None:
-            options = " · ".join(panels.pairs_text(option) for option in problem.options)
-            raise MeshError(str(problem), hint=f"nearest: {options}")
-        return mesh
+        return self._fitting(as_mesh(proposal["value"], fill=self._total), self._design.machine)
 
     @property
     def _total(self) -> int | None:

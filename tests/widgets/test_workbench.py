@@ -367,6 +367,18 @@ def test_all_state_is_settable_from_code_and_observable(wb):
     assert (wb.cluster, wb.mesh, wb.size) == (ml.preset("dgx-h100", nodes=4), DeviceMesh("dp=4, tp=8"), "256M")
 
 
+def test_a_machine_and_a_mesh_are_shown_together(wb):
+    wb.show("pp=2, dp=4, tp=8", ml.preset("dgx-h100", nodes=8), axis="pp")
+    assert (wb.cluster.n_nodes, wb.mesh, wb.axis) == (8, DeviceMesh("pp=2, dp=4, tp=8"), "pp")
+    wb.show(cluster="dgx-h100")
+    assert wb.mesh.world_size == 8
+    with pytest.raises(MeshError, match="8 × 8 = 64 ranks, but the machine has 8 GPUs; nearest"):
+        wb.show("dp=8, tp=8")
+    wb.undo()
+    wb.undo()
+    assert (wb.cluster.n_nodes, wb.mesh) == (4, DeviceMesh("dp=4, tp=8"))
+
+
 @pytest.mark.parametrize(
     ("name", "value", "error", "message"),
     [

@@ -8,6 +8,7 @@
 
 const TABS = [["design", "Design"], ["measure", "Measure"], ["runs", "Runs"]];
 const SLOW_MS = 150; // a longer wait is shown
+const SILENT_MS = 5000; // after which the kernel probably runs a cell
 let workbenches = 0;
 
 function workbenchPanel({ model, root: parent }) {
@@ -37,7 +38,7 @@ function workbenchPanel({ model, root: parent }) {
 
   // -- edits --
 
-  let slow = 0, toastTimer = 0;
+  let slow = 0, silent = 0, toastTimer = 0;
   const messages = new Map(), sentNow = new Set(), done = new Set();
 
   function edit(content, axes = null) {
@@ -45,7 +46,9 @@ function workbenchPanel({ model, root: parent }) {
     const at = picture.expect(axes);
     if (content.where) sentNow.add(content.where);
     clearTimeout(slow);
+    clearTimeout(silent);
     slow = setTimeout(() => root.classList.add("wb-busy"), SLOW_MS);
+    silent = setTimeout(() => announce("The kernel does not answer yet: it runs a cell, or it has stopped"), SILENT_MS);
     model.send({ type: "edit", edit: at, ...content });
   }
 
@@ -118,6 +121,7 @@ function workbenchPanel({ model, root: parent }) {
       if (at >= picture.edit()) {
         sentNow.clear();
         clearTimeout(slow);
+        clearTimeout(silent);
         root.classList.remove("wb-busy");
       }
     }
@@ -233,8 +237,7 @@ function workbenchPanel({ model, root: parent }) {
   return {
     destroy() {
       ended.abort();
-      clearTimeout(slow);
-      clearTimeout(toastTimer);
+      for (const timer of [slow, silent, toastTimer]) clearTimeout(timer);
       for (const [event, handler] of handlers) model.off(event, handler);
       for (const [panel] of panels) panel.destroy();
       picture.destroy();
