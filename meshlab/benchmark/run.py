@@ -28,6 +28,8 @@ from meshlab.mesh.mesh import DeviceMesh
 if TYPE_CHECKING:
     import pandas as pd
 
+    from meshlab.widgets.live import LiveView
+
 __all__ = ["Run", "check_resumable"]
 
 _ESTIMATE_S = 2.0  # time to wait for the probes
@@ -85,6 +87,8 @@ class Run(RunData):
         self._may_go.set()
         self._room_bytes = local_buffer_bytes(engines)
         self._is_estimated = threading.Event()
+        self._view: LiveView | None = None
+        self._view_lock = threading.Lock()
         seconds = self._estimate_steps({})
         self._executor = Executor(
             self,
@@ -368,10 +372,28 @@ class Run(RunData):
 
         return unsubscribe
 
+    @property
+    def view(self) -> LiveView:
+        """The live view of the run, a widget. It is the same one at every display."""
+        from meshlab.widgets.live import LiveView
+
+        with self._view_lock:
+            if self._view is None:
+                self._view = LiveView(self)
+        return self._view
+
     def _ipython_display_(self) -> None:
         from meshlab.widgets.live import show
 
         show(self)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        # For front ends that format a value instead of displaying it. IPython itself calls the method above.
+        return self.view._repr_mimebundle_(**kwargs)
+
+    def _display_(self) -> LiveView:
+        # marimo calls this method. It ignores the other two.
+        return self.view
 
 
 class WaitInterrupted(KeyboardInterrupt):

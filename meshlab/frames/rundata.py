@@ -208,6 +208,11 @@ class RunData:
         with self._lock:
             return self._rows[start:]
 
+    def sample_parts(self, start: int = 0) -> list[Columns]:
+        """Return the samples measured so far, as columns per step and rank, from a position on. This is cheap."""
+        with self._lock:
+            return self._samples[start:]
+
     # -- frames --------------------------------------------------------------------------------------------------------
 
     @property

@@ -26,6 +26,11 @@ CHROMIUM_FLAGS = [
     "--no-first-run",
 ]
 NOT_LOCAL = re.compile(r"https?://(?!127\.0\.0\.1[:/])")
+JOINED = {
+    "/picture.js": meshlab.widgets.Picture,
+    "/curve.js": meshlab.widgets.Curve,
+    "/live.js": meshlab.widgets.LiveView,
+}
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 
 
@@ -67,8 +72,8 @@ def tab(chromium: Any) -> Iterator[tuple[Any, list[str]]]:
         url = urlsplit(route.request.url)
         if route.request.url.startswith(ORIGIN):
             file = (HERE if url.path.endswith(".html") else WIDGETS) / url.path.lstrip("/")
-            if url.path == "/picture.js":  # joined from several files
-                route.fulfill(body=meshlab.widgets.Picture._esm, content_type=KINDS[".js"])
+            if url.path in JOINED:  # from several files
+                route.fulfill(body=JOINED[url.path]._esm, content_type=KINDS[".js"])
             elif file.is_file():
                 route.fulfill(body=file.read_bytes(), content_type=KINDS[file.suffix])
             else:
