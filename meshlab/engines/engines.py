@@ -77,6 +77,8 @@ class Engines:
         self._why_broken = ""
         self._group_sets: OrderedDict[str, None] = OrderedDict()  # those with open communicators, least recent first
         self._round: Round | None = None
+        self.between_tasks: Callable[[Lease], None] | None = None
+        """A function that is called before every task of a run, which may use the idle ranks for a few milliseconds."""
         self.deadline_s = deadline_s
         self.ranks: tuple[RankInfo, ...] = rank_set.start(timeout_s)
         # Attaching twice to the same processes does not make two launches of them.
@@ -718,6 +720,8 @@ class Lease:
             The responses, in rank order.
         """
         engines = self.engines
+        if engines.between_tasks is not None:
+            engines.between_tasks(self)
         names, colors = [], []
         communicators: dict[str, Sequence[int]] = {}
         wanted = [(one, False) for one in (axis, *also)] + ([] if concurrent is None else [(concurrent, True)])
@@ -751,6 +755,10 @@ class Lease:
     def on_every_rank(self, method: str, *arguments: Any) -> list[Reply]:
         """Call a method of the worker on every rank."""
         return self.engines._run_round(method, [arguments] * self.engines.world_size, task=self.task)
+
+    def on_ranks(self, method: str, ranks: Sequence[int], *arguments: Any) -> list[Reply]:
+        """Call a method of the worker on some ranks."""
+        return self.engines._run_round(method, [arguments] * len(ranks), ranks=ranks, task=self.task)
 
     def relaunch(self) -> bool:
         """Replace all ranks by new processes. Return False if that is impossible, and only communicators are new."""
