@@ -182,6 +182,16 @@ class Run(RunData):
         return seconds
 
     @property
+    def engines(self) -> Engines:
+        """The engines that measure."""
+        return self._engines
+
+    @property
+    def is_estimated(self) -> bool:
+        """True if `estimate` does not have to wait."""
+        return self._is_estimated.is_set()
+
+    @property
     def estimate(self) -> Estimate:
         """The estimated cost of the plan. A longer run first measures a few steps, and this waits for them shortly."""
         if self._thread is not None and not self._is_estimated.wait(_ESTIMATE_S):

@@ -118,6 +118,21 @@ class Engines:
         times = "×" if self.backend == "nccl" else f"rank{'s' * (self.world_size != 1)} ·"
         return f"{self.world_size} {times} {self.ranks[0].capabilities.where}"
 
+    @property
+    def task(self) -> str:
+        """The task that the ranks are busy with. Empty if they are idle."""
+        lease = self._lease
+        return "" if lease is None or lease.is_query else lease.task
+
+    @property
+    def problem(self) -> str:
+        """The reason why the engines are broken. Empty if they are not."""
+        return self._why_broken if self._state == "broken" else ""
+
+    def calls(self) -> list[int]:
+        """Return how many collectives each rank has entered, or -1 if that is unknown. Also while it is busy."""
+        return [position.calls for position in self._rank_set.positions()]
+
     def status(self) -> pd.DataFrame:
         """Return the state of every rank.
 
@@ -133,7 +148,7 @@ class Engines:
         answers: list[dict[str, Any]] = [{} for _ in self.ranks]
         with suppress(EngineError), Lease(self, "status", is_query=True) as lease:  # the state shows why it is missing
             answers = [reply.value or {} for reply in lease.on_every_rank("status")]
-        counts = [position.calls for position in self._rank_set.positions()]
+        counts = self.calls()
         state, current = self.state, self._lease
         if state == "busy" and current is not None:
             state = f"busy with {current.task}"

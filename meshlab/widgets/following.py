@@ -34,6 +34,7 @@ _SHARE = 0.1
 """Maximum share of the time that is spent on drawing, because the client needs the processor for its ranks."""
 
 _MOST_REMEMBERED = 8
+_MOST_WITH_PREVIOUS = 4  # lines of a run beyond which those of the previous run would hide them
 _MOST_BARS = 512
 _NO_LINES: Mapping[str, Line] = MappingProxyType({})
 _DOING = ("running", "stopping after this step", "ending the ranks")
@@ -182,7 +183,7 @@ class RunFollower:
         self._view._curve = curve_state(
             self._title,
             {line.name: line for line in self._lines.values() if len(line)},
-            previous=self._previous_lines,
+            previous=self._previous_lines if len(self._names) <= _MOST_WITH_PREVIOUS else {},
             predicted=self._predicted,
             references=self._references,
             x_range=self._range,
@@ -221,6 +222,10 @@ class RunFollower:
             _last[_place(run)] = lines, run.results
             while len(_last) > _MOST_REMEMBERED:
                 del _last[next(iter(_last))]
+
+    def show(self, run: Run) -> None:
+        """Show the state of the run, also after it has ended."""
+        self._show_state(run)
 
     def _show_state(self, run: Run) -> None:
         if not self._is_left:
@@ -272,9 +277,12 @@ def run_state(run: RunData) -> dict[str, Any]:
         headline = f"{run.state} · {now.done} of {now.total} steps"
     times = [f"{format_seconds(now.elapsed_s)} elapsed"]
     if not run.has_ended:
-        estimate = getattr(run, "estimate", None)
-        is_known = now.done or estimate is None
-        times.append(f"about {format_seconds(now.left_s)} left" if is_known else str(estimate))
+        if now.done:
+            times.append(f"about {format_seconds(now.left_s)} left")
+        elif getattr(run, "is_estimated", False):
+            times.append(str(run.estimate))  # type: ignore[attr-defined]
+        else:
+            times.append("estimating")
     error = run.error
     return {
         "id": run.run_id,
@@ -286,7 +294,7 @@ def run_state(run: RunData) -> dict[str, Any]:
         "is_pausing": is_pausing,
         "has_ended": run.has_ended,
         "error": "" if error is None else str(error).splitlines()[0],
-        "is_broken": isinstance(error, EngineError),
+        "can_restart": isinstance(error, EngineError) and run.engines.state == "broken",  # type: ignore[attr-defined]
         "alert": run.alert,
         "note": run.environment.get("Run", {}).get("note", ""),
     }

@@ -6,12 +6,14 @@ import base64
 import threading
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anywidget
 
 from meshlab import markup
+from meshlab.errors import EngineError
 from meshlab.frames.table import run_html
 from meshlab.plots.curves import run_figure
 from meshlab.plots.style import figure_png, figure_svg
@@ -79,7 +81,7 @@ class LiveView(anywidget.AnyWidget, RunTraits):
         """Act on a button of the front end."""
         run = self.run
         if run is not None:
-            control_run(run, str(message.get("type")))
+            control_run(run, str(message.get("type")), then=lambda: self.follower.show(run))
 
     def __repr__(self) -> str:
         return f"LiveView({self._run['id']}, {self._run['state']})"
@@ -96,9 +98,20 @@ class LiveView(anywidget.AnyWidget, RunTraits):
         return {**data, **static_bundle(run, previous=self.follower.previous)}, metadata
 
 
-def control_run(run: Run, action: str) -> None:
-    """Pause, resume, stop or end a run, as a button asks. Returns immediately."""
-    if action == "run.end":
+def control_run(run: Run, action: str, then: Callable[[], None] = lambda: None) -> None:
+    """Pause, resume, stop or end a run, or restart its engines, as a button asks.
+
+    Returns immediately. `then` is called after a restart.
+    """
+
+    def restart() -> None:
+        with suppress(EngineError):  # the state of the engines shows it
+            run.engines.restart()
+        then()
+
+    if action == "run.restart":
+        threading.Thread(target=restart, name="meshlab restart", daemon=True).start()
+    elif action == "run.end":
         # Killing the ranks may take seconds, so it must not run on the kernel's main thread.
         threading.Thread(target=run.cancel, kwargs={"now": True}, daemon=True).start()
     elif action == "run.stop":

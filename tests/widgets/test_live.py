@@ -254,7 +254,7 @@ def test_a_run_whose_rank_raises_shows_the_rank_and_the_fix(thread_engines: ml.E
     assert run.state == "failed"
     assert "rank 1 raised ValueError: a bad cable" in view._run["error"]
     assert "call engines.restart() to start new ranks" in view._run["error"]
-    assert view._run["is_broken"]
+    assert view._run["can_restart"]
     page = static_bundle(run)["text/html"]
     assert "rank 1 raised ValueError: a bad cable" in page
     assert "<svg" in page  # of the two steps that were measured

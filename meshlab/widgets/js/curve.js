@@ -208,6 +208,7 @@ function chart({ el, get }) {
     const levels = Object.entries(get("references")).filter(([, value]) => !isLog || value > 0);
     const drawn = lines.filter((line) => line.value.some(Number.isFinite));
     const isDirect = drawn.length <= DIRECT_LABELS;
+    root.classList.toggle("ml-crowded", !isDirect);
 
     const top = 28;
     const bottom = height - 44;

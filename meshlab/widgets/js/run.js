@@ -22,12 +22,13 @@ function panel({ model, root: parent, listen, shell }) {
     make("b", { text: "End the ranks? The current step is lost, and the engines must be restarted." }), really, keep);
   const fillBar = make("i"), bar = make("div", { class: "mr-progress", role: "progressbar", "aria-valuemin": 0, "aria-valuemax": 100 }, fillBar);
   const step = make("div", { class: "mr-step" }), alert = make("div", { class: "mr-alert", role: "alert" }), note = make("div", { class: "mr-soft" });
+  const restart = make("button", { type: "button", class: "mr-main", text: "Restart", title: "Start new ranks in place of these.", onclick: () => shell.send({ type: "run.restart" }) });
   const tabs = make("div", { class: "mr-tabs", role: "tablist", "aria-label": "Views of the run" });
   const chartBox = make("div", { role: "tabpanel" }), detail = make("div", { class: "mr-detail", role: "tabpanel" }), strip = make("div", { class: "mr-strip" });
   const controls = make("div", { class: "mr-controls" }, pause, resume, stop, end);
   const root = make("div", { class: "mr-run" },
     make("div", { class: "mr-head" }, make("div", { class: "mr-state" }, sign, headline), controls),
-    question, bar, step, alert, note, tabs, chartBox, detail, strip);
+    question, bar, step, make("div", { class: "mr-failed" }, alert, restart), note, tabs, chartBox, detail, strip);
   parent.append(root);
   const chart = curveChart({ el: chartBox, get: (name) => model.get("_curve")[name] ?? NO_CURVE[name] });
   let chosen = "curve", shownRun = null;
@@ -67,6 +68,7 @@ function panel({ model, root: parent, listen, shell }) {
     attribute(bar, "aria-label", run.headline);
     const errors = [run.error && `Failed: ${run.error}`, run.alert].filter(Boolean);
     fill(alert, errors, () => errors.map((one) => make("div", { text: one })));
+    show(restart, run.can_restart && !shell.hasRestart);
     text(note, run.note ?? "");
     show(controls, !run.has_ended);
     const isPausing = run.is_pausing || run.state === "paused";
