@@ -83,6 +83,7 @@ FORWARDING = {
     ("frames/rundata", "RunData._repr_png_"): "plots/curves",
     ("analysis/comparison", "Comparison.plot"): "plots/ratios",
     ("benchmark/run", "Run._ipython_display_"): "widgets/live",
+    ("benchmark/run", "Run.view"): "widgets/live",
 }
 
 ONLY_IN = {

@@ -389,7 +389,9 @@ class Comparison:
         slower = (self.rows["verdict"] == "SLOWER") & (self.rows["ratio"] >= 1 + threshold)
         return self.rows[slower | (self.rows["verdict"] == "WRONG")]
 
-    def _notes(self) -> list[str]:
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about the rows: those without a counterpart, the number of launches, and shared cores."""
         notes = []
         for n, side, other in ((self.only_before, "before", "after"), (self.only_after, "after", "before")):
             if n:
@@ -423,7 +425,7 @@ class Comparison:
     def _lines(self) -> list[str]:
         lines = [self.headline]
         lines += [f"  {'!' if difference.blocks else '·'} {difference}" for difference in self.differences]
-        lines += [f"  · {note}" for note in self._notes()]
+        lines += [f"  · {note}" for note in self.notes]
         rows, columns = _by_interest(self.rows), distinguishing_columns(self.rows)
         for _, row in rows.head(20).iterrows():
             time = f"{format_time_us(row['before_us'])} → {format_time_us(row['after_us'])}"
@@ -433,6 +435,33 @@ class Comparison:
             lines.append(f"  … {len(rows) - 20} more rows in .frame()")
         return lines
 
+    def table(self) -> tuple[list[str], list[tuple[str, ...]]]:
+        """Return the header and the rows of a table for people, the most interesting rows first.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> header, rows = ml.compare(ml.example(), ml.example()).table()
+        >>> header[:6], len(rows)
+        (['', 'verdict', 'row', 'before', 'after', 'after / before'], 168)
+        """
+        columns = distinguishing_columns(self.rows)
+        header = ["", "verdict", "row", "before", "after", "after / before", "95 % interval", ""]
+        rows: list[tuple[str, ...]] = [
+            (
+                _SIGNS[row["verdict"]],
+                row["verdict"],
+                row_name(row, columns),
+                format_time_us(row["before_us"]),
+                format_time_us(row["after_us"]),
+                "–" if math.isnan(row["ratio"]) else f"{row['ratio']:.3g}×",
+                _interval(row) or "–",
+                row["note"] or f"{row['launches_before']} and {row['launches_after']} launches",
+            )
+            for _, row in _by_interest(self.rows).iterrows()
+        ]
+        return header, rows
+
     def _repr_html_(self) -> str:
         parts = []
         if self.differences:
@@ -441,27 +470,8 @@ class Comparison:
                 for difference in self.differences
             ]
             parts.append(table(["difference", "before", "after", ""], rows))
-        columns = distinguishing_columns(self.rows)
-        header = ["", "verdict", "row", "before", "after", "after / before", "95 % interval", ""]
-        parts.append(
-            table(
-                header,
-                [
-                    (
-                        _SIGNS[row["verdict"]],
-                        row["verdict"],
-                        row_name(row, columns),
-                        format_time_us(row["before_us"]),
-                        format_time_us(row["after_us"]),
-                        "–" if math.isnan(row["ratio"]) else f"{row['ratio']:.3g}×",
-                        _interval(row) or "–",
-                        row["note"] or f"{row['launches_before']} and {row['launches_after']} launches",
-                    )
-                    for _, row in _by_interest(self.rows).iterrows()
-                ],
-            )
-        )
-        parts += [f'<div class="ml-sub">{escape(note)}</div>' for note in self._notes()]
+        parts.append(table(*self.table()))
+        parts += [f'<div class="ml-sub">{escape(note)}</div>' for note in self.notes]
         subtitle = f"{self.before} → {self.after} · smallest relevant difference {self.effect:.0%}"
         return card(self.headline, subtitle, *parts)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from meshlab.comm.communicator import Communicator
 
-__all__ = ["bench", "bench_pairs", "overlap"]
+__all__ = ["bench", "bench_pairs", "check_fit", "overlap"]
 
 
 def bench(
@@ -178,7 +178,7 @@ def bench(
             sampling=sampling,
             check=check,
         )
-    _check_fit(engines, mesh, plan)
+    check_fit(engines, mesh, plan)
     if earlier is not None:
         check_resumable(earlier, engines, mesh, plan)
     return Run(engines, mesh, plan, deadline_s=deadline_s, resume=earlier)
@@ -249,7 +249,8 @@ def _resumed_plan(run: RunData, given: Any) -> Plan:
     return plan
 
 
-def _check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
+def check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
+    """Raise unless the engines can measure the plan on the mesh."""
     engines.check_mesh(mesh)
     can = engines.ranks[0].capabilities
     collectives = [name for name in plan.collective if name not in plan.functions] + [

@@ -241,7 +241,7 @@ def _follow(run: Run, bar: Any, what: str) -> None:
     """Move the bar until the run is over."""
     before = bar.n
     while True:
-        is_over, now = run.state != "running", run.progress
+        is_over, now = run.has_ended, run.progress
         bar.set_description(f"{what}{f', {now.step}' if now.step else ''}")
         bar.update(before + now.done - bar.n)
         if is_over:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -106,6 +107,8 @@ class Executor:
         Time limit of a step, in seconds, after which its ranks are considered stuck.
     n_cancels : callable
         A function that returns the number of cancel requests. Called between steps.
+    may_go : threading.Event
+        Set unless the run is to pause before its next step.
     on_change : callable
         A function that is called after every step and state change.
     on_paces : callable
@@ -120,6 +123,7 @@ class Executor:
         *,
         deadline_s: float | None,
         n_cancels: Callable[[], int],
+        may_go: threading.Event,
         on_change: Callable[[], None],
         on_paces: Callable[[Mapping[str, Pace]], npt.NDArray[np.float64]],
     ) -> None:
@@ -127,6 +131,7 @@ class Executor:
         self._known = known
         self._deadline_s = deadline_s
         self._n_cancels = n_cancels
+        self._may_go = may_go
         self._on_change = on_change
         self._on_paces = on_paces
         self._state: State = "failed"
@@ -139,7 +144,8 @@ class Executor:
         self._total = data.plan.launches * len(data.steps)
         self._left_s = data.plan.launches * float(seconds.sum())
         self._measured_s = self._spent_s = 0.0
-        self._began = time.monotonic() - data.elapsed_s
+        self._began = time.monotonic() - data.elapsed_s  # moved by pauses
+        self._paused_at: float | None = None
         self._turns = {step.index: group for group in turns(data.steps) for step in group}
         self._measured: set[tuple[int, int]] = set()
         for _, index in known:
@@ -149,7 +155,7 @@ class Executor:
     def progress(self) -> Progress:
         """The progress of the run. The time left is the plan's estimate, scaled by the pace of the steps so far."""
         data = self._data
-        if data.state != "running":
+        if data.has_ended:
             return Progress(data.n_done, self._total, "", data.elapsed_s, 0.0)
         # Ratio of the measured and the estimated durations: a machine that is twice as slow as assumed remains so.
         pace = self._spent_s / self._measured_s if self._measured_s else 1.0
@@ -158,7 +164,7 @@ class Executor:
             data.n_done,
             self._total,
             "" if step is None else str(step),
-            time.monotonic() - self._began,
+            (self._paused_at or time.monotonic()) - self._began,
             max(self._left_s, 0.0) * pace,
         )
 
@@ -202,10 +208,29 @@ class Executor:
             for step in order:
                 if (launch, step.index) in self._known:
                     continue
+                self._pause(lease)
                 if self._n_cancels():
                     return False
                 self._run_step(lease, launch, step)
         return True
+
+    def _pause(self, lease: Lease) -> None:
+        """Wait while the run is to pause. Only between steps: alternatives that take turns are measured together."""
+        if self._may_go.is_set():
+            return
+        data = self._data
+        self._paused_at = time.monotonic()
+        data.state = "paused"
+        data.note(f"paused after {data.n_done} of {self._total} steps")
+        lease.task = f"a paused run ({data.n_done} of {self._total} steps)"
+        self._on_change()
+        self._may_go.wait()
+        # The pause does not count as time of the run.
+        paused_s, self._paused_at = time.monotonic() - self._paused_at, None
+        self._began += paused_s
+        data.state = "running"
+        data.note(f"continued after a pause of {format_seconds(paused_s)}")
+        self._on_change()
 
     def _relaunch(self, lease: Lease, launch: int) -> None:
         """Start new processes, or at least open new communicators."""

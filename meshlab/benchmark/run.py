@@ -28,6 +28,8 @@ from meshlab.mesh.mesh import DeviceMesh
 if TYPE_CHECKING:
     import pandas as pd
 
+    from meshlab.widgets.live import LiveView
+
 __all__ = ["Run", "check_resumable"]
 
 _ESTIMATE_S = 2.0  # time to wait for the probes
@@ -81,8 +83,12 @@ class Run(RunData):
         self._thread: threading.Thread | None = None
         self.cancel_level = 0
         """0 if nobody has cancelled the run, 1 if it stops after the current step, 2 if its ranks are ended."""
+        self._may_go = threading.Event()
+        self._may_go.set()
         self._room_bytes = local_buffer_bytes(engines)
         self._is_estimated = threading.Event()
+        self._view: LiveView | None = None
+        self._view_lock = threading.Lock()
         seconds = self._estimate_steps({})
         self._executor = Executor(
             self,
@@ -90,6 +96,7 @@ class Run(RunData):
             set() if resume is None else self._take_over(resume),
             deadline_s=deadline_s,
             n_cancels=lambda: self.cancel_level,
+            may_go=self._may_go,
             on_change=self._notify,
             on_paces=self._use_paces,
         )
@@ -175,6 +182,16 @@ class Run(RunData):
         return seconds
 
     @property
+    def engines(self) -> Engines:
+        """The engines that measure."""
+        return self._engines
+
+    @property
+    def is_estimated(self) -> bool:
+        """True if `estimate` does not have to wait."""
+        return self._is_estimated.is_set()
+
+    @property
     def estimate(self) -> Estimate:
         """The estimated cost of the plan. A longer run first measures a few steps, and this waits for them shortly."""
         if self._thread is not None and not self._is_estimated.wait(_ESTIMATE_S):
@@ -195,9 +212,12 @@ class Run(RunData):
 
     def check_ended(self) -> None:
         """Raise a `BenchError` if the run is still running, because its results are not final."""
-        if self.state == "running":
+        if not self.has_ended:
             now = self.progress
-            raise BenchError(f"still running ({now.done} of {now.total} steps)", hint="call .wait()")
+            raise BenchError(
+                f"still {self.state} ({now.done} of {now.total} steps)",
+                hint="call .wait()" if self.state == "running" else "call .resume() and .wait()",
+            )
 
     def wait(self, timeout_s: float | None = None, *, progress: bool | None = None) -> pd.DataFrame:
         """Wait until the run ends.
@@ -241,12 +261,13 @@ class Run(RunData):
             is_over = self._is_over.wait(timeout_s)
         except KeyboardInterrupt:
             # Only in IPython: Python ends a script with the exit code of SIGINT if the exception has exactly this type.
-            if self.state == "running" and _is_in_ipython():
+            if not self.has_ended and _is_in_ipython():
                 raise WaitInterrupted from None
             raise
         if not is_over:
             raise BenchError(
-                f"the run did not finish within {timeout_s} s and is still running; call wait() again, or cancel()"
+                f"the run did not finish within {timeout_s} s and is still {self.state}; call "
+                f"{'wait() again' if self._may_go.is_set() else 'resume()'}, or cancel()"
             )
         if self.error is not None:
             raise self.error
@@ -263,6 +284,44 @@ class Run(RunData):
                 bar.set_postfix_str(now.step, refresh=False)
                 bar.update(now.done - bar.n)
                 bar.refresh()
+
+    @property
+    def is_pausing(self) -> bool:
+        """True if the run pauses after the current step."""
+        return self.state == "running" and not self._may_go.is_set()
+
+    def pause(self) -> None:
+        """Pause the run after the current step, until `resume` or `cancel` is called.
+
+        The ranks stay reserved for the run, but are idle. The pause does not count as time of the run. A call without
+        effect is not an error: if the run is paused, cancelled or has ended.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     run = ml.bench(engines, sizes="1K:64M")
+        ...     run.pause()
+        ...     run.resume()
+        ...     results = run.wait()
+        >>> run.state, run.is_pausing
+        ('done', False)
+        """
+        if self.has_ended or not self._may_go.is_set():
+            return
+        self._may_go.clear()
+        if self.cancel_level:  # checked last: if another thread cancels the run now, it must not wait for a resume
+            self._may_go.set()
+        else:
+            self._notify()
+
+    def resume(self) -> None:
+        """Continue a paused run, or keep a run from pausing after the current step."""
+        if not self._may_go.is_set():
+            was_pausing = self.is_pausing
+            self._may_go.set()
+            if was_pausing:  # otherwise the worker thread reports that it continues
+                self._notify()
 
     def cancel(self, *, now: bool = False) -> None:
         """Cancel the run and keep the rows measured so far.
@@ -286,9 +345,10 @@ class Run(RunData):
         ('cancelled', True)
         """
         level = 2 if now else 1
-        if self.state != "running" or self.cancel_level >= level:
+        if self.has_ended or self.cancel_level >= level:
             return
         self.cancel_level = level
+        self._may_go.set()
         self.note(f"cancel: {'ending the ranks' if now else 'stopping after this step'}")
         self._notify()  # before the ranks end, because that may take seconds
         if now:
@@ -297,6 +357,7 @@ class Run(RunData):
     def _cancel_for_close(self) -> threading.Event:
         """Cancel the run because its engines are being closed. Return an event that is set when the run has ended."""
         self.cancel_level = 2
+        self._may_go.set()
         self.note("cancel: the engines are being closed")
         if threading.current_thread() is not self._thread:
             return self._is_over
@@ -321,10 +382,28 @@ class Run(RunData):
 
         return unsubscribe
 
+    @property
+    def view(self) -> LiveView:
+        """The live view of the run, a widget. It is the same one at every display."""
+        from meshlab.widgets.live import LiveView
+
+        with self._view_lock:
+            if self._view is None:
+                self._view = LiveView(self)
+        return self._view
+
     def _ipython_display_(self) -> None:
         from meshlab.widgets.live import show
 
         show(self)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        # For front ends that format a value instead of displaying it. IPython itself calls the method above.
+        return self.view._repr_mimebundle_(**kwargs)
+
+    def _display_(self) -> LiveView:
+        # marimo calls this method. It ignores the other two.
+        return self.view
 
 
 class WaitInterrupted(KeyboardInterrupt):
@@ -359,8 +438,8 @@ def check_resumable(run: RunData, engines: Engines, mesh: DeviceMesh, plan: Plan
         If the run has not ended, or the mesh, the machine or the sampling is different.
     """
     # A folder that was saved while its run was measuring has this state forever, so it can be resumed.
-    if isinstance(run, Run) and run.state == "running":
-        raise BenchError("the run to resume is still running; wait() for it or cancel() it first")
+    if isinstance(run, Run) and not run.has_ended:
+        raise BenchError(f"the run to resume is still {run.state}; wait() for it or cancel() it first")
     for what, before, now in (
         ("mesh", run.mesh, mesh),
         ("machine", run.where, engines.where),

@@ -77,6 +77,8 @@ class Engines:
         self._why_broken = ""
         self._group_sets: OrderedDict[str, None] = OrderedDict()  # those with open communicators, least recent first
         self._round: Round | None = None
+        self.between_tasks: Callable[[Lease], None] | None = None
+        """A function that is called before every task of a run, which may use the idle ranks for a few milliseconds."""
         self.deadline_s = deadline_s
         self.ranks: tuple[RankInfo, ...] = rank_set.start(timeout_s)
         # Attaching twice to the same processes does not make two launches of them.
@@ -116,6 +118,21 @@ class Engines:
         times = "×" if self.backend == "nccl" else f"rank{'s' * (self.world_size != 1)} ·"
         return f"{self.world_size} {times} {self.ranks[0].capabilities.where}"
 
+    @property
+    def task(self) -> str:
+        """The task that the ranks are busy with. Empty if they are idle."""
+        lease = self._lease
+        return "" if lease is None or lease.is_query else lease.task
+
+    @property
+    def problem(self) -> str:
+        """The reason why the engines are broken. Empty if they are not."""
+        return self._why_broken if self._state == "broken" else ""
+
+    def calls(self) -> list[int]:
+        """Return how many collectives each rank has entered, or -1 if that is unknown. Also while it is busy."""
+        return [position.calls for position in self._rank_set.positions()]
+
     def status(self) -> pd.DataFrame:
         """Return the state of every rank.
 
@@ -131,7 +148,7 @@ class Engines:
         answers: list[dict[str, Any]] = [{} for _ in self.ranks]
         with suppress(EngineError), Lease(self, "status", is_query=True) as lease:  # the state shows why it is missing
             answers = [reply.value or {} for reply in lease.on_every_rank("status")]
-        counts = [position.calls for position in self._rank_set.positions()]
+        counts = self.calls()
         state, current = self.state, self._lease
         if state == "busy" and current is not None:
             state = f"busy with {current.task}"
@@ -718,6 +735,8 @@ class Lease:
             The responses, in rank order.
         """
         engines = self.engines
+        if engines.between_tasks is not None:
+            engines.between_tasks(self)
         names, colors = [], []
         communicators: dict[str, Sequence[int]] = {}
         wanted = [(one, False) for one in (axis, *also)] + ([] if concurrent is None else [(concurrent, True)])
@@ -751,6 +770,10 @@ class Lease:
     def on_every_rank(self, method: str, *arguments: Any) -> list[Reply]:
         """Call a method of the worker on every rank."""
         return self.engines._run_round(method, [arguments] * self.engines.world_size, task=self.task)
+
+    def on_ranks(self, method: str, ranks: Sequence[int], *arguments: Any) -> list[Reply]:
+        """Call a method of the worker on some ranks."""
+        return self.engines._run_round(method, [arguments] * len(ranks), ranks=ranks, task=self.task)
 
     def relaunch(self) -> bool:
         """Replace all ranks by new processes. Return False if that is impossible, and only communicators are new."""

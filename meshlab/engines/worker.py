@@ -12,7 +12,7 @@ import socket
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from meshlab.comm.agreement import Checks, checksum
 from meshlab.comm.backend import Backend
@@ -24,6 +24,9 @@ from meshlab.engines.rounds import RankInfo, Reply, WorkerConfig
 from meshlab.errors import EngineError
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.version import __version__
+
+if TYPE_CHECKING:
+    from meshlab.engines.sampler import Sampler
 
 __all__ = ["Worker", "make_unique_id", "open_worker", "serve"]
 
@@ -53,6 +56,7 @@ class Worker:
         self._monitor = self._positions.monitor("world", "splits")
         self._n_splits = 0
         self._communicators: dict[str, Communicator] = {}
+        self._sampler: Sampler | None = None
 
     def serve(self, method: str, arguments: tuple[Any, ...]) -> Reply:
         """Call a method and return its value, or the exception that it raised."""
@@ -165,6 +169,20 @@ class Worker:
     def recent_calls(self, key: int) -> tuple[int, list[str]]:
         """Return the signatures of the last collectives on a communicator, and the number of calls before them."""
         return self._positions.histories()[key].tail()
+
+    def read_load(self, is_wanted: bool) -> dict[str, Any] | None:
+        """Return the latest load of this host, and start to sample it. Stop if it is not wanted any more."""
+        if self._sampler is None and is_wanted:
+            from meshlab.engines.sampler import Sampler
+
+            self._sampler = Sampler()
+        if self._sampler is None:
+            return None
+        if is_wanted:
+            return self._sampler.latest()
+        self._sampler.close()
+        self._sampler = None
+        return None
 
     def status(self) -> dict[str, Any]:
         """Return the collectives entered, the number of communicators, and the memory of the process in bytes."""

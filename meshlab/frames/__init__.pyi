@@ -1,4 +1,5 @@
 from .example_data import example as example
+from .listing import list_runs as list_runs
 from .plan import Plan as Plan
 from .plan import Sampling as Sampling
 from .plan import Step as Step

@@ -42,7 +42,7 @@ __all__ = [
     "samples_frame",
 ]
 
-State = Literal["running", "done", "cancelled", "failed"]
+State = Literal["running", "paused", "done", "cancelled", "failed"]
 
 Row = dict[str, Any]
 """One row of the results, without the columns that all rows of a run share, and without bandwidth."""
@@ -92,7 +92,7 @@ class RunData:
         The backend that measured: nccl, mpi or threads.
     where : str
         Label of the measured system, for example "4 ranks · MPI on this CPU".
-    state : {"running", "done", "cancelled", "failed"}, default "running"
+    state : {"running", "paused", "done", "cancelled", "failed"}, default "running"
         The state of the run.
     error : MeshlabError, optional
         The reason why the run failed.
@@ -208,6 +208,11 @@ class RunData:
         with self._lock:
             return self._rows[start:]
 
+    def sample_parts(self, start: int = 0) -> list[Columns]:
+        """Return the samples measured so far, as columns per step and rank, from a position on. This is cheap."""
+        with self._lock:
+            return self._samples[start:]
+
     # -- frames --------------------------------------------------------------------------------------------------------
 
     @property
@@ -269,10 +274,15 @@ class RunData:
         return Progress(self.n_done, self.plan.launches * len(self.steps), "", self.elapsed_s, 0.0)
 
     @property
+    def has_ended(self) -> bool:
+        """True if the run is neither running nor paused."""
+        return self.state not in ("running", "paused")
+
+    @property
     def running_note(self) -> str:
         """The progress of a run that has not ended, such as "running: 3 of 12 steps". Empty if it has."""
         now = self.progress
-        return f"running: {now.done} of {now.total} steps" if self.state == "running" else ""
+        return "" if self.has_ended else f"{self.state}: {now.done} of {now.total} steps"
 
     @property
     def alert(self) -> str:

@@ -211,7 +211,7 @@ def run_html(run: RunData, figure: str = "") -> str:
     """Write a run as HTML that needs no JavaScript: state, progress, error, a figure and the results."""
     now = run.progress
     times = f"{format_seconds(now.elapsed_s)} elapsed"
-    if run.state == "running":
+    if not run.has_ended:
         times += f", about {format_seconds(now.left_s)} left"
     status = f"{run.state} · {now.done} of {now.total} steps · {times}"
     parts = [markup.bar(now.done / max(now.total, 1), status)]

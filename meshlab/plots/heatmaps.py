@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["links", "matrix"]
+__all__ = ["color_range", "links", "matrix", "matrix_verdict", "slow_cells"]
 
 
 _POINTS = 9.0
@@ -256,9 +256,9 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
         side = float(np.clip(_MATRIX_CELL * len(values), _LEAST, _MOST))
         ax = new_figure(((side + 130) / 72, (side + 96) / 72), layout="constrained").add_subplot()
     shown = -values if is_time else values  # the lightest colour is the best value
-    low, high = _range(values, is_time)
+    low, high = color_range(values, is_time)
     image = ax.imshow(shown, cmap=QUANTITY, interpolation="nearest", aspect="equal", vmin=low, vmax=high)
-    slow = _slow(values, is_time)
+    slow = slow_cells(values, is_time)
     _frame(ax, slow)
     _write(ax, values, image.cmap(image.norm(shown)), is_time)
     _name_ends(ax, cells)
@@ -267,7 +267,7 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
         "both directions" if attrs.get("collective") == "send_recv" else "",
         *(str(attrs.get(name, "")) for name in ("axis", "where", "mode")),
     ]
-    verdict = _verdict(cells, values, slow, is_time)
+    verdict = matrix_verdict(cells, values, slow, is_time)
     widest = text_width(format_time_us(1234) if is_time else format_bandwidth(12.3), _POINTS)
     # The labels of the colour bar are at its right, and those of the columns are below the title, which
     # matplotlib moves above them.
@@ -303,7 +303,7 @@ def _cells(run: Any, choice: dict[str, Any]) -> pd.DataFrame:
     return run
 
 
-def _range(values: Floats, is_time: bool) -> tuple[float, float]:
+def color_range(values: Floats, is_time: bool) -> tuple[float, float]:
     """Return the range of the colours, wide enough that small differences look small."""
     median, least, most = float(np.nanmedian(values)), float(np.nanmin(values)), float(np.nanmax(values))
     if is_time:
@@ -311,13 +311,15 @@ def _range(values: Floats, is_time: bool) -> tuple[float, float]:
     return min(least, _WIDE * median), max(most, median)
 
 
-def _slow(values: Floats, is_time: bool) -> npt.NDArray[np.bool_]:
+def slow_cells(values: Floats, is_time: bool) -> npt.NDArray[np.bool_]:
+    """Select the pairs that are slow, see `matrix`."""
     median = np.nanmedian(values)
     with np.errstate(invalid="ignore"):
         return np.asarray(values > median / SLOW if is_time else values < SLOW * median)
 
 
-def _verdict(cells: pd.DataFrame, values: Floats, slow: npt.NDArray[np.bool_], is_time: bool) -> str:
+def matrix_verdict(cells: pd.DataFrame, values: Floats, slow: npt.NDArray[np.bool_], is_time: bool) -> str:
+    """Name the slowest pairs, or report that none is slow."""
     write = format_time_us if is_time else format_bandwidth
     median = float(np.nanmedian(values))
     if not slow.any():

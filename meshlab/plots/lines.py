@@ -18,7 +18,19 @@ from meshlab.units import SEPARATOR
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["KEYS", "Key", "Line", "Quantity", "line_key", "line_names", "lines_of", "stroke_note", "with_groups"]
+__all__ = [
+    "KEYS",
+    "MEMBER",
+    "Key",
+    "Line",
+    "Quantity",
+    "line_from_columns",
+    "line_key",
+    "line_names",
+    "lines_of",
+    "stroke_note",
+    "with_groups",
+]
 
 
 Values = npt.NDArray[np.float64]
@@ -38,7 +50,7 @@ _NUMBERS = ("size_bytes", "launch", "time_us", "time_us_lo", "time_us_hi")
 
 _NEEDED = (*KEYS, *_NUMBERS, *get_args(Quantity), "group", "src_rank", "dst_rank", "n_wrong", "status")
 
-_MEMBER = ("group", "src_rank", "dst_rank")
+MEMBER = ("group", "src_rank", "dst_rank")
 """The columns that identify a group of a line. The pairs of an axis have the same group, but other ranks."""
 
 
@@ -240,16 +252,23 @@ def lines_of(results: pd.DataFrame, quantity: Quantity, *, names: Mapping[Key, s
     wrong = is_wrong(results)
     ok = ~wrong & results["status"].eq("ok").fillna(value=False).to_numpy(bool)
     return [
-        _line(names.get(key, ""), key, rows, {name: values[rows] for name, values in columns.items()}, quantity,
-              ok[rows], wrong[rows])
+        line_from_columns(
+            names.get(key, ""),
+            key,
+            rows,
+            {name: values[rows] for name, values in columns.items()},
+            quantity,
+            ok[rows],
+            wrong[rows],
+        )
         for key, rows in rows_by_key.items()
-    ]  # fmt: skip
+    ]
 
 
 def _members(results: pd.DataFrame) -> npt.NDArray[np.intp]:
     """Return a number for each row, which is the same for the rows of the same group or pair of ranks."""
     number = np.zeros(len(results), dtype=np.intp)
-    for name in _MEMBER:
+    for name in MEMBER:
         codes = results[name].factorize()[0].astype(np.intp) + 1  # 0 for a missing value
         number = number * (codes.max(initial=0) + 1) + codes
     return number
@@ -270,7 +289,7 @@ def _objects(values: pd.Series[Any]) -> Sequence[Any]:
     return objects
 
 
-def _line(
+def line_from_columns(
     name: str,
     key: Key,
     rows: npt.NDArray[np.intp],
@@ -279,6 +298,7 @@ def _line(
     ok: npt.NDArray[np.bool_],
     wrong: npt.NDArray[np.bool_],
 ) -> Line:
+    """Build a line from its rows: size, launch, time and its bounds, the quantity, and a number of each group."""
     size, launch, time, low, high = (columns[column] for column in _NUMBERS)
     drawn = columns[quantity]
     drawable = (size > 0) & (time > 0) & np.isfinite(drawn)

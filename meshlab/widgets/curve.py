@@ -24,10 +24,51 @@ from meshlab.units import SEPARATOR
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Curve"]
+__all__ = ["Curve", "join_scripts", "pack_lines"]
 
 _MOST_GROUPS = 64
 """A line with more groups than this has no thin lines, because each update sends the values of all groups."""
+
+
+_NO_LINES: Mapping[str, Line] = MappingProxyType({})
+
+
+def join_scripts(*names: str) -> str:
+    """Join JavaScript files. A browser receives the text as one module, so the files cannot import each other."""
+    folder = Path(__file__).parent / "js"
+    return "\n".join((folder / f"{name}.js").read_text(encoding="utf-8") for name in names)
+
+
+def pack_lines(
+    series: Mapping[str, Line],
+    *,
+    previous: Mapping[str, Line] = _NO_LINES,
+    predicted: Mapping[str, Line] = _NO_LINES,
+) -> dict[str, Any]:
+    """Return lines in the format of js/curve.js: a list of their shapes, the points of all of them, and a note.
+
+    Parameters
+    ----------
+    series : mapping of str to Line
+        The measured lines by name.
+    previous, predicted : mapping of str to Line, optional
+        Lines of an earlier run, and of a prediction, by the name of their measured line.
+    """
+    shown = [
+        (name, line if len(line.groups) <= _MOST_GROUPS else line.without_groups(), "")
+        for name, line in zip(series, with_groups(list(series.values())), strict=True)
+    ]
+    note = SEPARATOR.join(stroke_note(line for _, line, _ in shown))
+    for kind, lines in (("previous", previous), ("predicted", predicted)):
+        shown += [(name, line.without_groups(), kind) for name, line in lines.items()]
+    return {
+        "lines": [
+            {"name": name, "kind": kind, "points": len(line), "band": line.has_band, "groups": len(line.groups)}
+            for name, line, kind in shown
+        ],
+        "points": b"".join(line.tobytes() for _, line, _ in shown),
+        "note": note,
+    }
 
 
 class Curve(anywidget.AnyWidget):
@@ -62,7 +103,7 @@ class Curve(anywidget.AnyWidget):
     [3.1, 6.0, 11.2]
     """
 
-    _esm = Path(__file__).parent / "curve.js"
+    _esm = join_scripts("curve", "curve_widget")
     _css = Path(__file__).parent / "curve.css"
 
     title = traitlets.Unicode("").tag(sync=True)
@@ -75,7 +116,7 @@ class Curve(anywidget.AnyWidget):
     height = traitlets.Int(320, min=160).tag(sync=True)
 
     _lines = traitlets.List(traitlets.Dict()).tag(sync=True)
-    """Name, number of points and of groups of each line, whether it has a band, and whether it is of an earlier run."""
+    """Name, kind, number of points and of groups of each line, and whether it has a band. See `pack_lines`."""
 
     _points = traitlets.Bytes(b"").tag(sync=True)
     """The points of all lines, concatenated, in the format of `Line.tobytes`."""
@@ -186,26 +227,10 @@ class Curve(anywidget.AnyWidget):
             self._send_lines()
 
     def _send_lines(self) -> None:
-        series = {
-            name: line if len(line.groups) <= _MOST_GROUPS else line.without_groups()
-            for name, line in zip(self._series, with_groups(list(self._series.values())), strict=True)
-        }
-        both = [(name, line, False) for name, line in series.items()]
-        both += [(name, line.without_groups(), True) for name, line in self._previous.items()]
+        packed = pack_lines(self._series, previous=self._previous)
         # One message for all traits: the front end would misread new bytes with the old list of lines.
         with self.hold_sync():
-            self._lines = [
-                {
-                    "name": name,
-                    "points": len(line),
-                    "band": line.has_band,
-                    "groups": len(line.groups),
-                    "previous": previous,
-                }
-                for name, line, previous in both
-            ]
-            self._points = b"".join(line.tobytes() for _, line, _ in both)
-            self._note = SEPARATOR.join(stroke_note(series.values()))
+            self._lines, self._points, self._note = packed["lines"], packed["points"], packed["note"]
 
     def __repr__(self) -> str:
         lines = ", ".join(f"{name} ({len(line)} points)" for name, line in self.series.items())

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import traitlets
 
-from meshlab.errors import MeshError, MeshlabError, TopologyError
+from meshlab.errors import EngineError, MeshError, MeshlabError, TopologyError
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.presets import ClusterLike, as_cluster
@@ -23,7 +22,9 @@ from meshlab.topology.readers.hosts import probe
 from meshlab.units import SEPARATOR, format_size, parse_size
 from meshlab.widgets import actions, edits, exports, panels
 from meshlab.widgets.edits import Design, History
+from meshlab.widgets.live import join_styles
 from meshlab.widgets.machines import Machine, find_part
+from meshlab.widgets.measuring import Measuring, MeasuringTraits
 from meshlab.widgets.panels import AxisRow
 from meshlab.widgets.picture import PICTURE_SCRIPTS, Picture, joined_scripts
 from meshlab.widgets.source import python
@@ -31,23 +32,27 @@ from meshlab.widgets.source import python
 if TYPE_CHECKING:
     import pandas as pd
 
+    from meshlab.benchmark.run import Run
+    from meshlab.engines.engines import Engines
+    from meshlab.frames.rundata import RunData
+
 __all__ = ["PANELS", "Workbench"]
 
 PANELS = ("machine", "mesh", "table", "export", "measure", "runs")
 """The panels around the picture."""
 
-_SCRIPTS = (*PICTURE_SCRIPTS, "fields", "machine", "mesh", "table", "export", "parts", "shell", "workbench_main")
-_STYLES = ("picture.css", "workbench.css")
+_SCRIPTS = (
+    *PICTURE_SCRIPTS,
+    *("fields", "machine", "mesh", "table", "export", "parts"),
+    *("dom", "curve", "run", "monitor", "measure", "runs"),
+    *("shell", "workbench_main"),
+)
 
 _NO_CALLS: Mapping[str, Any] = MappingProxyType({})
 _NOT_HERE = "not this machine: choose a preset, or read a description of yours"
 
 
-def _styles() -> str:
-    return "\n".join((Path(__file__).parent / name).read_text(encoding="utf-8") for name in _STYLES)
-
-
-class Workbench(Picture):
+class Workbench(MeasuringTraits, Picture):
     """Design a machine and a mesh by hand, see where its groups run, and compare two candidates.
 
     The picture has a panel for the machine, one for the mesh, and a table of the axes. All attributes can be set from
@@ -109,7 +114,7 @@ class Workbench(Picture):
     """
 
     _esm = joined_scripts(*_SCRIPTS)
-    _css = _styles()
+    _css = join_styles("picture", "workbench", "run", "curve")
 
     rest = traitlets.Unicode("")
     """The axis that takes the rest. Empty for the usual one."""
@@ -169,6 +174,7 @@ class Workbench(Picture):
         self._pinned_times: tuple[object, Mapping[str, float]] = (None, _NO_CALLS)
         self._rows: list[AxisRow] = []
         self._is_flicked = False
+        self._measuring: Measuring | None = None
         self._fitting(shape, machine)
         self._design = self._design.with_mesh(
             shape,
@@ -183,6 +189,10 @@ class Workbench(Picture):
             self._mirror()
             if panels is not None:
                 self.panels = panels
+            if "measure" in self.panels or "runs" in self.panels:
+                self._measuring = Measuring(self)
+                self._measuring.opened = self._open
+                self.engines, self.run = engines, run
         self.on_msg(self._receive)
 
     def _first(self, cluster: ClusterLike | None, mesh: MeshLike | None) -> tuple[Machine | None, DeviceMesh]:
@@ -345,6 +355,74 @@ class Workbench(Picture):
             raise TopologyError("there is no machine", hint="set cluster")
         return design.machine
 
+    # -- measuring -----------------------------------------------------------------------------------------------------
+
+    @property
+    def engines(self) -> Engines | None:
+        """The engines that measure, or None. Settable."""
+        return None if self._measuring is None else self._measuring.engines
+
+    @engines.setter
+    def engines(self, engines: Engines | None) -> None:
+        self._panels_of_runs.engines = engines
+
+    @property
+    def run(self) -> RunData | None:
+        """The run that is shown, live or saved. Settable."""
+        return None if self._measuring is None else self._measuring.run
+
+    @run.setter
+    def run(self, run: RunData | None) -> None:
+        self._panels_of_runs.run = run
+
+    @property
+    def runs(self) -> list[RunData]:
+        """The runs of this workbench, the latest last."""
+        return [] if self._measuring is None else self._measuring.runs
+
+    def start(self, **choice: Any) -> Run:
+        """Start a run on the engines, and show it.
+
+        Parameters
+        ----------
+        **choice
+            Arguments of `meshlab.bench`, such as ``collective``, ``axis`` and ``sizes``. By default those of the panel.
+
+        Returns
+        -------
+        Run
+
+        Raises
+        ------
+        EngineError
+            If there are no engines.
+        """
+        return self._panels_of_runs.start(**choice)
+
+    def pause(self) -> None:
+        """Pause the run after the current step."""
+        self._panels_of_runs.pause()
+
+    def resume(self) -> None:
+        """Continue a paused run."""
+        self._panels_of_runs.resume()
+
+    def cancel(self, *, now: bool = False) -> None:
+        """Stop the run after the current step, or end its ranks with `now`. The rows are kept."""
+        self._panels_of_runs.cancel(now=now)
+
+    @property
+    def _panels_of_runs(self) -> Measuring:
+        if self._measuring is None:
+            raise EngineError("this workbench has no panel for runs", hint='pass panels=("measure", …)')
+        return self._measuring
+
+    def _open(self, run: RunData) -> None:
+        """Take over the mesh of a run that was opened, if the machine has enough devices."""
+        devices = self._design.devices
+        if devices is None or run.mesh.world_size <= devices:
+            self.show(run.mesh)
+
     # -- validation ----------------------------------------------------------------------------------------------------
 
     @staticmethod
@@ -479,6 +557,8 @@ class Workbench(Picture):
                 self._mirror()
             self._update(keep_axis=False)
             self._send_picture()
+            if self._measuring is not None and (before.mesh, before.machine) != (design.mesh, design.machine):
+                self._measuring.show_all()
 
     def _mirror(self) -> None:
         """Set the attributes from the design."""
@@ -657,6 +737,8 @@ class Workbench(Picture):
             self.send({"type": "export", **exports.export(self, str(content.get("what", "")))})
         elif kind == "flick":
             self._flick(bool(content.get("on")))
+        elif self._measuring is not None and kind.partition(".")[0] in ("measure", "run", "monitor"):
+            self._measuring.receive(content, buffers)
 
     def _edited(self, content: dict[str, Any]) -> None:
         """Apply an edit of the front end, or explain why it is not possible."""

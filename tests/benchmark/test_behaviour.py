@@ -301,7 +301,6 @@ def test_a_wrong_row_raises_an_alert(thread_engines: ml.Engines, monkeypatch: py
     assert 'class="ml-bad">1 of 2 results is WRONG' in run._repr_html_()
     assert "with WRONG results" in repr(run)
     deadline = time.monotonic() + 5
-    while "WRONG" not in view._status.value and time.monotonic() < deadline:
+    while "WRONG" not in view._run["alert"] and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert 'role="alert"' in view._status.value
-    assert "1 of 2 results is WRONG" in view._status.value
+    assert "1 of 2 results is WRONG" in view._run["alert"]

@@ -586,3 +586,69 @@ def test_engines_that_are_closed_while_a_run_replaces_its_ranks_leave_nothing_be
     assert (run.state, engines.state) == ("cancelled", "closed")
     assert (run.wait(0)["status"] == "ok").any()
     assert not marked_processes("MESHLAB_RUN", name)
+
+
+def test_a_run_pauses_between_steps_and_continues(thread_engines: ml.Engines) -> None:
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:64K", sampling=Sampling(max_s=0.05, precision=1e-9))
+    states: list[str] = []
+    paused = threading.Event()
+
+    def listen(run: ml.Run) -> None:
+        states.append(run.state)
+        if run.state == "paused":
+            paused.set()
+
+    run.subscribe(listen)
+    run.pause()
+    assert run.is_pausing or run.state == "paused"
+    assert paused.wait(20)
+    at_pause = run.progress
+    assert (run.state, run.has_ended, run.is_pausing, thread_engines.state) == ("paused", False, False, "busy")
+    assert run.running_note == f"paused: {at_pause.done} of 7 steps"
+    with pytest.raises(EngineError, match=rf"busy with a paused run \({at_pause.done} of 7 steps\)"):
+        thread_engines.run(lambda comm: comm.rank)
+    with pytest.raises(BenchError, match=r"still paused \(\d of 7 steps\); call \.resume\(\) and \.wait\(\)$"):
+        run.spikes()
+    with pytest.raises(BenchError, match=r"is still paused; call resume\(\), or cancel\(\)$"):
+        run.wait(0.01)
+    time.sleep(0.3)  # the time of a pause, during which nothing may be measured
+    assert run.progress == at_pause
+    run.resume()
+    results = run.wait(30)
+    assert (run.state, len(results)) == ("done", 7 * 2)
+    assert states.count("paused") == 1
+    assert run.elapsed_s < at_pause.elapsed_s + 7 * 0.3
+    assert [line.split(" ", 1)[1] for line in run.log if "pause" in line] == [
+        f"paused after {at_pause.done} of 7 steps",
+        next(line.split(" ", 1)[1] for line in run.log if "continued after a pause of" in line),
+    ]
+
+
+@pytest.mark.parametrize("how", ["cancel", "now", "close"])
+def test_a_paused_run_can_be_cancelled(thread_engines: ml.Engines, how: str) -> None:
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:64K", sampling=QUICK)
+    run.pause()
+    while run.state == "running":
+        time.sleep(0.001)
+    assert run.state == "paused"
+    if how == "close":
+        thread_engines.close(cancel=True)
+    else:
+        run.cancel(now=how == "now")
+    run.wait(20)
+    assert run.state == "cancelled"
+    run.pause()
+    run.resume()
+    assert (run.state, run.is_pausing) == ("cancelled", False)
+
+
+def test_a_pause_that_is_taken_back_has_no_effect(thread_engines: ml.Engines) -> None:
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=Sampling(max_s=0.2, precision=1e-9))
+    while not run.progress.step:
+        time.sleep(0.001)
+    run.pause()
+    assert run.is_pausing
+    run.resume()
+    run.wait(20)
+    assert run.state == "done"
+    assert not any("paused" in line for line in run.log)

@@ -106,15 +106,15 @@ def test_the_overhead_of_a_step_on_two_ranks(benchmark: Any, two_ranks: ml.Engin
 
 
 def test_one_update_of_the_live_view(benchmark: Any, thread_engines: ml.Engines) -> None:
-    """Time in the kernel to draw all lines of 44 rows. The view draws at most every 0.5 s."""
+    """Time in the kernel to draw the last rows of a run. The view draws at most every 0.5 s."""
     mesh = ml.DeviceMesh("dp=2, tp=2")
     run = ml.bench(thread_engines, mesh, sizes="1K:1M", sampling=Sampling(max_s=0.01, min_batches=6))
-    view = LiveView(run)
+    follower = LiveView(run).follower
     run.wait(60)
 
     def update() -> None:
-        view._n_drawn, view._rows = 0, {}
-        view._draw()
+        follower._n_rows -= 2
+        follower._draw(run)
 
     benchmark(update)
 

@@ -15,6 +15,7 @@ import pytest
 import meshlab.widgets
 from tests.browser.lab import Lab, lab_server
 from tests.browser.pages import ORIGIN, Bare, Wired
+from tests.widgets.measure_widget import MeasureWidget
 
 HERE = Path(__file__).parent
 WIDGETS = Path(meshlab.widgets.__file__).parent
@@ -27,9 +28,11 @@ CHROMIUM_FLAGS = [
 ]
 NOT_LOCAL = re.compile(r"https?://(?!127\.0\.0\.1[:/])")
 JOINED = {
-    "/picture.js": meshlab.widgets.Picture._esm,
-    "/workbench.js": meshlab.widgets.Workbench._esm,
-    "/workbench.css": meshlab.widgets.Workbench._css,
+    "/picture": meshlab.widgets.Picture,
+    "/curve": meshlab.widgets.Curve,
+    "/live": meshlab.widgets.LiveView,
+    "/measure": MeasureWidget,
+    "/workbench": meshlab.widgets.Workbench,
 }
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 
@@ -72,8 +75,10 @@ def tab(chromium: Any) -> Iterator[tuple[Any, list[str]]]:
         url = urlsplit(route.request.url)
         if route.request.url.startswith(ORIGIN):
             file = (HERE if url.path.endswith(".html") else WIDGETS) / url.path.lstrip("/")
-            if url.path in JOINED:  # from several files
-                route.fulfill(body=JOINED[url.path], content_type=KINDS[Path(url.path).suffix])
+            widget = JOINED.get(url.path.rpartition(".")[0])
+            if widget is not None:  # joined from several files
+                text = str(widget._esm if file.suffix == ".js" else widget._css)
+                route.fulfill(body=text, content_type=KINDS[file.suffix])
             elif file.is_file():
                 route.fulfill(body=file.read_bytes(), content_type=KINDS[file.suffix])
             else:

@@ -25,7 +25,7 @@ def sent(curve: Curve) -> dict[str, list[list[float]]]:
         columns = 4 if line["band"] else 2
         columns += line["groups"]
         block = values[at : at + columns * line["points"]].reshape(columns, line["points"])
-        found[("previous " if line["previous"] else "") + line["name"]] = block.tolist()
+        found[f"{line['kind']} {line['name']}".strip()] = block.tolist()
         at += block.size
     assert at == values.size
     return found

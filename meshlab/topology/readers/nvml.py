@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,7 @@ from meshlab.topology.model.hardware import format_cpus
 from meshlab.topology.model.links import UNKNOWN
 from meshlab.topology.readers.sysfs import normal_bus_id, pci_path, pci_word, read_nics, read_processors
 
-__all__ = ["read_host", "sample"]
+__all__ = ["LiveReader", "read_host", "sample"]
 
 _ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 _P2P_WORDS = {0: "OK", 1: "CNS", 2: "GNS", 3: "TNS", 4: "DR", 5: "NS"}
@@ -155,6 +156,77 @@ def sample() -> list[dict[str, Any]]:
         return readings
     finally:
         nvml.nvmlShutdown()
+
+
+class LiveReader:
+    """Reads all GPUs again and again, with their traffic since the last reading.
+
+    NVML stays open, because opening it takes longer than all readings. Without GPUs there are no readings.
+    """
+
+    def __init__(self) -> None:
+        self._nvml, _ = _start()
+        self._counted: dict[int, tuple[float, int, int]] = {}
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return one dict per GPU.
+
+        Returns
+        -------
+        list of dict
+            The readings of `sample` without error counters, and ``name``, ``power_limit_w``, ``clock_sm_max_mhz``,
+            ``nvlink_tx_gbs``, ``nvlink_rx_gbs``, ``pcie_tx_gbs`` and ``pcie_rx_gbs``. A reading that the driver rejects
+            is missing.
+        """
+        if self._nvml is None:
+            return []
+        nvml = self._nvml
+        found = []
+        for index in range(_Queries(nvml).query("count", "nvmlDeviceGetCount") or 0):
+            queries = _Queries(nvml)
+            handle = queries.query("handle", "nvmlDeviceGetHandleByIndex", index)
+            if handle is not None:
+                queries.set("name", "nvmlDeviceGetName", handle, then=_decode)
+                queries.set("power_limit_w", "nvmlDeviceGetEnforcedPowerLimit", handle, then=lambda value: value / 1000)
+                queries.set("clock_sm_max_mhz", "nvmlDeviceGetMaxClockInfo", handle, getattr(nvml, "NVML_CLOCK_SM", 1))
+                _read_live(queries, handle)
+                queries.set("throttle", "nvmlDeviceGetCurrentClocksThrottleReasons", handle, then=_throttle_text)
+                for direction, counter in (("tx", 0), ("rx", 1)):
+                    name = f"pcie_{direction}_gbs"
+                    queries.set(name, "nvmlDeviceGetPcieThroughput", handle, counter, then=lambda kb_s: kb_s / 1e6)
+                self._read_nvlink(queries, handle, index)
+            found.append({"id": index, **queries.fields})
+        return found
+
+    def _read_nvlink(self, queries: _Queries, handle: Any, index: int) -> None:
+        """Compute the rates from counters, which never decrease."""
+        now = time.monotonic()
+        counts = queries.query("nvlink", "nvmlDeviceGetFieldValues", handle, _NVLINK_FIELDS, then=_nvlink_counts)
+        if counts is None:
+            return
+        before = self._counted.get(index)
+        self._counted[index] = (now, *counts)
+        if before is not None and now > before[0]:
+            for name, count, earlier in zip(("tx", "rx"), counts, before[1:], strict=True):
+                queries.fields[f"nvlink_{name}_gbs"] = max(count - earlier, 0) * 1024 / (now - before[0]) / 1e9
+
+
+_ALL_LINKS = 0xFFFFFFFF
+_MOST_LINKS = 18
+_NVLINK_TX, _NVLINK_RX = 138, 139  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX, in KiB
+_NVLINK_FIELDS = [(field, link) for link in (_ALL_LINKS, *range(_MOST_LINKS)) for field in (_NVLINK_TX, _NVLINK_RX)]
+
+
+def _nvlink_counts(values: Any) -> tuple[int, int] | None:
+    """Return the sent and the received data of all links in KiB, or None if the GPU does not count them."""
+    counted = [int(value.value.ullVal) if value.nvmlReturn == 0 else None for value in values]
+    # Not every driver has the sum over all links.
+    both = [counted[side] for side in (0, 1)]
+    if None in both:
+        both = [
+            sum(found) if (found := [c for c in counted[2 + side :: 2] if c is not None]) else None for side in (0, 1)
+        ]
+    return None if both[0] is None or both[1] is None else (both[0], both[1])
 
 
 def _start() -> tuple[ModuleType | None, str]:

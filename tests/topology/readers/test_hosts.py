@@ -13,8 +13,9 @@ import pynvml
 import pytest
 
 from meshlab.errors import TopologyError
+from meshlab.topology.readers import nvml
 from meshlab.topology.readers.hosts import cluster_from_hosts, probe
-from meshlab.topology.readers.nvml import read_devices, read_host, sample
+from meshlab.topology.readers.nvml import LiveReader, read_devices, read_host, sample
 from meshlab.topology.readers.sysfs import normal_bus_id, pci_path, pci_word, read_nics, read_processors
 
 
@@ -307,3 +308,54 @@ def test_invalid_descriptions_are_rejected() -> None:
         cluster_from_hosts([])
     with pytest.raises(TopologyError, match=r"host 'a' is invalid \('devices'\); pass a result of read_host"):
         cluster_from_hosts([{"name": "a"}])
+
+
+def counters(per_link: dict[int, int], *, has_sum: bool) -> Callable[..., Any]:
+    """Answer queries of NVLink counters, in KiB. The received data is twice the sent data."""
+
+    def answer(handle: int, fields: Any) -> Any:
+        values = []
+        for field, link in fields:
+            known = sum(per_link.values()) if link > 100 and has_sum else per_link.get(link)
+            factor = 2 if field == pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX else 1
+            values.append(
+                SimpleNamespace(nvmlReturn=known is None, value=SimpleNamespace(ullVal=factor * (known or 0)))
+            )
+        return values
+
+    return answer
+
+
+@pytest.mark.parametrize("has_sum", [True, False])
+def test_traffic_is_the_difference_of_two_readings(monkeypatch: pytest.MonkeyPatch, has_sum: bool) -> None:
+    links = {0: 1000, 1: 500}
+    clock = [100.0]
+    driver = Driver(
+        nvmlDeviceGetFieldValues=counters(links, has_sum=has_sum),
+        nvmlDeviceGetPcieThroughput=lambda handle, counter: 3_000_000 * (1 + counter),
+        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x44,
+    )
+    monkeypatch.setattr(nvml, "_start", lambda: (driver, ""))
+    monkeypatch.setattr(nvml.time, "monotonic", lambda: clock[0])
+    reader = LiveReader()
+    assert "nvlink_tx_gbs" not in reader.read()[0]
+    links[1] += 10**7
+    clock[0] += 2
+    first, second = reader.read()
+    assert first["nvlink_tx_gbs"] == second["nvlink_tx_gbs"] == pytest.approx(10**7 * 1024 / 2 / 1e9)
+    assert first["nvlink_rx_gbs"] == pytest.approx(2 * first["nvlink_tx_gbs"])
+    assert (first["pcie_tx_gbs"], first["pcie_rx_gbs"]) == (3.0, 6.0)
+    assert (first["throttle"], first["power_w"], first["power_limit_w"]) == (
+        "power cap, hardware thermal slowdown",
+        71.5,
+        700,
+    )
+
+
+def test_a_gpu_without_counters_has_the_other_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver(lambda name: name in ("nvmlDeviceGetFieldValues", "nvmlDeviceGetPcieThroughput"))
+    monkeypatch.setattr(nvml, "_start", lambda: (driver, ""))
+    reader = LiveReader()
+    reader.read()
+    assert {key for key in reader.read()[0] if "gbs" in key} == set()
+    assert reader.read()[0]["utilisation_percent"] == 7.0

@@ -1,4 +1,6 @@
-// The chart of meshlab.widgets.Curve: lines against message size. Plain JavaScript without a build step or network access.
+// The chart of lines against message size. Its names are local, because the scripts of a widget are joined into one text.
+
+const curveChart = (() => {
 
 const FONT_PX = 12; // the smallest text, 9 pt
 const LINE_PX = 16; // line height of text
@@ -54,16 +56,16 @@ function bytes(size) {
 }
 
 // Decode the lines that Python sent, see Line.tobytes.
-function read(model) {
-  const view = model.get("_points");
+function read(get) {
+  const view = get("points");
   const values = new Float64Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
-  const palette = model.get("_palette");
+  const palette = get("palette"), listed = get("lines");
   let at = 0;
   const take = (count) => values.subarray(at, (at += count));
-  return model.get("_lines").map(({ name, points, band, groups, previous }, index) => ({
-    name: previous ? `${name}, previous` : name,
-    previous,
-    colour: previous ? GREY : palette[index % palette.length],
+  return listed.map(({ name, points, band, groups, kind }, index) => ({
+    name: kind ? `${name}, ${kind}` : name,
+    kind, // empty for a measured line, or "previous" or "predicted"
+    colour: kind === "previous" ? GREY : palette[(kind ? listed.findIndex((one) => one.name === name) : index) % palette.length],
     shape: SHAPES[index % SHAPES.length],
     size: take(points),
     value: take(points),
@@ -161,7 +163,8 @@ function runs(items, condition) {
   return found.filter((run) => run.length);
 }
 
-function render({ model, el }) {
+// Draws the chart into an element. `get` returns a value by name, see `Curve` in curve.py.
+function chart({ el, get }) {
   const root = document.createElement("div");
   root.className = "meshlab-curve";
   root.innerHTML = MARKUP;
@@ -198,13 +201,14 @@ function render({ model, el }) {
       size.observe(root); // hidden, maybe only briefly: a new observation fires as soon as it is visible
       return;
     }
-    lines = read(model);
+    lines = read(get);
     pen.font = `${FONT_PX}px ${getComputedStyle(root).fontFamily}`;
-    const height = model.get("height");
-    const isLog = model.get("y_scale") === "log";
-    const levels = Object.entries(model.get("references")).filter(([, value]) => !isLog || value > 0);
+    const height = get("height");
+    const isLog = get("y_scale") === "log";
+    const levels = Object.entries(get("references")).filter(([, value]) => !isLog || value > 0);
     const drawn = lines.filter((line) => line.value.some(Number.isFinite));
     const isDirect = drawn.length <= DIRECT_LABELS;
+    root.classList.toggle("ml-crowded", !isDirect);
 
     const top = 28;
     const bottom = height - 44;
@@ -212,7 +216,7 @@ function render({ model, el }) {
     const left = Math.ceil(Math.max(...y.ticks.map((tick) => textWidth(tickText(tick))))) + 12;
     const names = drawn.map((line) => shorten(line.name));
     const right = width - (isDirect && names.length ? Math.ceil(Math.max(...names.map(textWidth))) + 32 : 28);
-    const x = scaleX(lines, model.get("x_range"), right - left);
+    const x = scaleX(lines, get("x_range"), right - left);
     const px = (value) => left + x.at(value) * (right - left);
     const py = (value) => bottom - y.at(value) * (bottom - top);
     const usable = (value) => Number.isFinite(value) && (!isLog || value > 0);
@@ -220,7 +224,7 @@ function render({ model, el }) {
     const parts = [paintScale(x, y, px, py, left, right, top, bottom)];
     parts.push(paintLevels(levels, py, left, right, top, bottom));
     spots = [];
-    for (const line of [...lines.filter((l) => l.previous), ...lines.filter((l) => !l.previous)]) {
+    for (const line of [...lines.filter((l) => l.kind), ...lines.filter((l) => !l.kind)]) {
       const places = Array.from(line.size, (size, index) => [
         px(size),
         usable(line.value[index]) ? py(line.value[index]) : NaN,
@@ -235,10 +239,10 @@ function render({ model, el }) {
     picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
     picture.replaceChildren(...parts, ring);
 
-    title.textContent = model.get("title");
-    note.textContent = model.get("_note");
+    title.textContent = get("title");
+    note.textContent = get("note");
     legend.replaceChildren(...(isDirect ? [] : drawn.map(legendEntry)));
-    const what = title.textContent || `${model.get("y_label")} against ${model.get("x_label")}`;
+    const what = title.textContent || `${get("y_label")} against ${get("x_label")}`;
     stage.setAttribute("aria-label", `${what}. Left and right arrow keys move along a line. Up and down arrow keys switch lines.`);
     point();
   }
@@ -261,8 +265,8 @@ function render({ model, el }) {
       free = at + half + 8;
     }
     group.append(element("line", { class: "ml-floor", x1: left, x2: right, y1: bottom, y2: bottom }));
-    group.append(element("text", { x: 0, y: FONT_PX }, `${model.get("y_label")} (${model.get("y_unit")})`));
-    group.append(element("text", { x: right, y: bottom + 38, "text-anchor": "end" }, model.get("x_label")));
+    group.append(element("text", { x: 0, y: FONT_PX }, `${get("y_label")} (${get("y_unit")})`));
+    group.append(element("text", { x: right, y: bottom + 38, "text-anchor": "end" }, get("x_label")));
     return group;
   }
 
@@ -277,7 +281,7 @@ function render({ model, el }) {
   }
 
   function paintLine(line, places, px, py, usable) {
-    const group = element("g", line.previous ? { class: "ml-previous" } : {});
+    const group = element("g", line.kind ? { class: `ml-${line.kind}` } : {});
     if (line.low) {
       const bounds = Array.from(line.size, (size, index) => [px(size), line.low[index], line.high[index]]);
       const areas = runs(bounds, ([, low, high]) => usable(low) && usable(high)).map((run) => {
@@ -300,7 +304,7 @@ function render({ model, el }) {
       group.append(element("path", { class: `ml-groups${many}`, d: thin.join(""), stroke: line.colour }));
     }
     group.append(element("path", { class: "ml-line", d: trace(places), stroke: line.colour }));
-    if (!line.previous && places.length <= MANY_POINTS) {
+    if (!line.kind && places.length <= MANY_POINTS) {
       for (const [at, level] of places) {
         if (!Number.isFinite(level)) continue;
         group.append(element("path", { class: "ml-point", d: line.shape(4), fill: line.colour, transform: `translate(${at},${level})` }));
@@ -323,8 +327,8 @@ function render({ model, el }) {
     return group;
   }
 
-  const sign = ({ previous, shape, colour }) =>
-    previous ? { d: "M-5,0H5", stroke: colour, "stroke-width": 2 } : { d: shape(4), fill: colour };
+  const sign = ({ kind, shape, colour }) =>
+    kind ? { d: kind === "predicted" ? "M-6,0H-2M2,0H6" : "M-5,0H5", stroke: colour, "stroke-width": 2 } : { d: shape(4), fill: colour };
 
   function legendEntry(line) {
     const entry = document.createElement("span");
@@ -342,7 +346,7 @@ function render({ model, el }) {
     if (!spot) return announce("");
     const [x, y, index] = spot;
     const line = lines[active[0]];
-    const unit = model.get("y_unit");
+    const unit = get("y_unit");
     const hasInterval = line.low && Number.isFinite(line.low[index]);
     const interval = hasInterval ? `, interval ${number(line.low[index])} to ${number(line.high[index])}` : "";
     const value = `${number(line.value[index])}${THIN}${unit}${interval}`;
@@ -396,8 +400,6 @@ function render({ model, el }) {
     point();
   }
 
-  const names = ["title", "x_label", "y_label", "y_unit", "y_scale", "x_range", "references", "height", "_lines", "_points", "_note"];
-  for (const name of names) model.on(`change:${name}`, schedule);
   listen(stage, "pointermove", hover);
   listen(stage, "pointerleave", leave);
   listen(stage, "keydown", key);
@@ -406,13 +408,14 @@ function render({ model, el }) {
   size.observe(root);
   paint();
 
-  return () => {
+  const destroy = () => {
     cancelAnimationFrame(frame);
     size.disconnect();
     ended.abort();
-    for (const name of names) model.off(`change:${name}`, schedule);
     root.remove();
   };
+  return { update: schedule, destroy };
 }
 
-export default { render };
+return chart;
+})();

@@ -1,0 +1,3 @@
+// The widget LiveView: one run.
+
+export default { render: dom.widgetOf(runPanel, "mr-live") };

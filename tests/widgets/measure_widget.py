@@ -1,0 +1,39 @@
+"""A widget that consists of the panels around a run, as the workbench contains them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anywidget
+
+import meshlab as ml
+from meshlab.widgets.curve import join_scripts
+from meshlab.widgets.live import join_styles
+from meshlab.widgets.measuring import Measuring, MeasuringTraits
+
+__all__ = ["MeasureWidget"]
+
+BOTH = """
+const both = (parts) => {
+  const panels = [measurePanel(parts), runsPanel(parts)];
+  const each = (name) => (changed) => panels.forEach((one) => one[name](changed));
+  return { update: each("update"), destroy: each("destroy") };
+};
+both.traits = [...measurePanel.traits, ...runsPanel.traits];
+export default { render: dom.widgetOf(both, "mr-test") };
+"""
+
+
+class MeasureWidget(anywidget.AnyWidget, MeasuringTraits):
+    _esm = join_scripts("dom", "curve", "run", "monitor", "measure", "runs") + BOTH
+    _css = join_styles("run", "curve")
+
+    def __init__(self, mesh: ml.DeviceMesh | str | None = "dp=2, tp=2", cluster: ml.Cluster | None = None) -> None:
+        super().__init__()
+        self.mesh = ml.DeviceMesh(mesh) if isinstance(mesh, str) else mesh
+        self.cluster = cluster
+        self.measuring = Measuring(self)
+
+    def press(self, kind: str, **more: Any) -> None:
+        """Send what a button of the front end sends."""
+        self.measuring.receive({"type": kind, **more})
