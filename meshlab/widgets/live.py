@@ -77,6 +77,23 @@ class LiveView(anywidget.AnyWidget, RunTraits):
         """Call a function on the run's thread when the run ends, or immediately if it has ended already."""
         self.follower.when_over(act)
 
+    def save(self, path: str | Path) -> Path:
+        """Write the view as one page for someone without Python: interactive, without a kernel or a network.
+
+        Parameters
+        ----------
+        path : path
+            The file, such as ``"run.html"``.
+
+        Returns
+        -------
+        pathlib.Path
+            The file.
+        """
+        from meshlab.widgets.page import save_page
+
+        return save_page(self, path, title=f"Run {self._run['id']}", note="A saved view of a run of meshlab.")
+
     def _receive(self, _: Any, message: dict[str, Any], buffers: Any) -> None:
         """Act on a button of the front end."""
         run = self.run

@@ -107,6 +107,8 @@ class Measuring:
         """The folder whose runs are listed."""
         self.predict: Callable[[DeviceMesh, Plan], Mapping[str, Line]] = lambda mesh, plan: {}
         """Returns the predicted lines of a plan, by the names of their measured lines."""
+        self.opened: Callable[[RunData], None] = lambda run: None
+        """Called with a run that the user opens from the list."""
         self._saved: list[dict[str, Any]] = []
         self._loaded: dict[str, RunData] = {}
         self._compared: dict[str, Any] = {}
@@ -515,6 +517,7 @@ class Measuring:
             self._show_runs()
             return
         self.run = run
+        self.opened(run)
 
     # -- the monitor ---------------------------------------------------------------------------------------------------
 

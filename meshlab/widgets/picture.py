@@ -28,6 +28,7 @@ from meshlab.units import format_size, format_time_us, parse_size
 
 __all__ = ["PICTURE_SCRIPTS", "Picture", "check_ranks", "joined_scripts"]
 
+_PAGE_NOTE = "A saved view. Zoom, hover, colours and the axis can be changed here. Edits need meshlab."
 _COLORS = ("group", "sharing", "load")
 _NO_VALUES: Mapping[str, npt.ArrayLike] = MappingProxyType({})
 PICTURE_SCRIPTS = ("layout", "data", "colors", "paint", "overlay", "pick", "panels", "picture")
@@ -246,6 +247,37 @@ class Picture(anywidget.AnyWidget):
                 lines += [f"mesh: {self.mesh}"] if self.mesh is not None else []
                 lines += view.scene.notes
             return "\n".join([*lines, *view.notes, *self._unmatched])
+
+    def save(self, path: str | Path) -> Path:
+        """Write the picture as one page for someone without Python: interactive, without a kernel or a network.
+
+        Zoom, hover, colours and the choice of the axis work. What only Python can compute is missing.
+
+        Parameters
+        ----------
+        path : path
+            The file, such as ``"page.html"``.
+
+        Returns
+        -------
+        pathlib.Path
+            The file.
+
+        Raises
+        ------
+        BenchError
+            If the file cannot be written.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Picture("dp=2, tp=4").save(f"{folder}/page.html").name
+        'page.html'
+        """
+        from meshlab.widgets.page import save_page
+
+        return save_page(self, path, title=self._view_of.title or "meshlab", note=_PAGE_NOTE)
 
     # -- validation ----------------------------------------------------------------------------------------------------
 
