@@ -238,6 +238,12 @@ class Workbench(MeasuringTraits, Picture):
         machine = self._design.machine
         return "" if machine is None else machine.code
 
+    @property
+    def summary(self) -> str:
+        """The machine and the mesh in one line."""
+        machine = self._design.machine
+        return SEPARATOR.join([*([] if machine is None else [panels.machine_text(machine)]), str(self._design.mesh)])
+
     def table(self) -> pd.DataFrame:
         """Return the table of the axes.
 
@@ -636,12 +642,11 @@ class Workbench(MeasuringTraits, Picture):
         elif not self._is_flicked:
             self._rows = []
         machine = design.machine
-        text = [] if machine is None else [panels.machine_text(machine)]
         with self.hold_sync():
             self._panel = {
                 "edit": self._edit,
                 "title": type(self).__name__,
-                "summary": SEPARATOR.join([*text, str(design.mesh)]),
+                "summary": self.summary,
                 "undo": bool(self._history.past) or self._problem is not None,
                 "redo": bool(self._history.future),
                 "machine": None if machine is None else panels.machine_panel(machine),

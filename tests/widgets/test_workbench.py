@@ -491,6 +491,7 @@ def test_the_call_of_an_axis_is_editable(wb):
         ("groups", "text/csv", "axis,group"),
         ("text", "text/plain", "mesh: dp=4, tp=8"),
         ("report", "text/html", "The slowest axis is dp: it leaves the host"),
+        ("page", "text/html", "4 hosts × 8 GPUs · NVLink domains of 8 · dp=4, tp=8"),
     ],
 )
 def test_exports(wb, what, kind, part):
