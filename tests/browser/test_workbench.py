@@ -196,7 +196,7 @@ def test_everything_works_with_the_keyboard(shown, wb, page):
     assert wb.mesh == DeviceMesh("model=4, dp=8")
     assert focused(shown) == "Size of model"
 
-    stage = page.locator(".ml-stage")
+    stage = page.locator(".meshlab-picture .ml-stage")
     stage.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
@@ -231,7 +231,7 @@ def test_cells_change_before_python_answers_and_late_answers_are_dropped(bare, w
         ["step", -1, before + 2],
     ]
     shown.settle()
-    legend = page.locator(".ml-legend")
+    legend = page.locator(".meshlab-picture .ml-legend")
     wb._handle_custom_msg({"type": "edit", "edit": before + 1, "action": "step", "axis": "tp", "by": -1}, [])
     shown.receive(wb, "_view", "_loads", "_scene", "_panel", "_table")
     wb._handle_custom_msg({"type": "edit", "edit": before + 2, "action": "step", "axis": "tp", "by": -1}, [])
