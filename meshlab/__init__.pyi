@@ -31,5 +31,6 @@ from .topology.model.presets import preset as preset
 from .topology.placement.placement import place as place
 from .topology.readers.hosts import probe as probe
 from .version import __version__ as __version__
+from .widgets.workbench import Workbench as Workbench
 
 plot = plots

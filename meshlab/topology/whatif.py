@@ -8,11 +8,24 @@ from dataclasses import replace
 import numpy as np
 
 from meshlab.errors import TopologyError
-from meshlab.topology.model.cluster import MOST_NODES, Cluster, Ints, check_taper
+from meshlab.topology.model.cluster import MOST_NODES, Cluster, Ints, check_taper, regular_levels
 from meshlab.topology.model.hardware import Node, Words
-from meshlab.topology.model.links import UNKNOWN, Distance
+from meshlab.topology.model.links import UNKNOWN, Distance, distances
 
-__all__ = ["with_nodes", "with_nvlink_domain", "with_taper", "without_device", "without_link", "without_nic"]
+__all__ = [
+    "with_devices",
+    "with_network",
+    "with_nodes",
+    "with_nvlink_domain",
+    "with_taper",
+    "without_device",
+    "without_link",
+    "without_nic",
+    "without_node",
+]
+
+_MOST_ENDS = 64
+"""Limit for the devices and the NICs of one host, because its links are a square matrix."""
 
 
 def without_device(cluster: Cluster, device: int) -> Cluster:
@@ -62,6 +75,55 @@ def without_nic(cluster: Cluster, node: int | str, nic: int | str) -> Cluster:
     nics = old.nics[:number] + old.nics[number + 1 :]
     words = _without_index(old.words, len(old.devices) + number)
     return _with_node(cluster, index, replace(old, nics=nics, words=words))
+
+
+def without_node(cluster: Cluster, *nodes: int | str, keep_place: bool = False) -> Cluster:
+    """Return the cluster without some hosts, see `Cluster.without_node`."""
+    gone = np.zeros(cluster.n_nodes, dtype=bool)
+    for node in nodes:
+        gone[cluster.node_index(node)] = True
+    kept = np.flatnonzero(~gone)
+    if keep_place:
+        if cluster.n_devices and not np.diff(cluster.first_device)[kept].any():
+            raise TopologyError("cannot remove the devices of all hosts", hint="keep at least one device")
+        for index in np.flatnonzero(gone).tolist():
+            old = cluster.templates[cluster.kinds[index]]
+            cluster = _with_node(cluster, index, replace(old, devices=(), nics=(), words=(), p2p=()))
+        return cluster
+    if not kept.size:
+        raise TopologyError("cannot remove all hosts", hint="keep at least one host")
+    used, kinds = np.unique(cluster.kinds[kept], return_inverse=True)
+    racks = cluster.nvlink_of_node
+    return replace(
+        cluster,
+        templates=tuple(cluster.templates[k] for k in used),
+        kinds=kinds.astype(np.int32),
+        names=tuple(cluster.names[index] for index in kept.tolist()),
+        levels=tuple(replace(level, of_node=level.of_node[kept]) for level in cluster.levels) if kept.size > 1 else (),
+        nvlink_of_node=None if racks is None else racks[kept],
+    )
+
+
+def with_devices(cluster: Cluster, devices: int | None = None, nics: int | None = None) -> Cluster:
+    """Return the cluster with other numbers of devices and NICs per host, see `Cluster.with_devices`."""
+    for name, value, least in (("devices", devices, 1), ("nics", nics, 0)):
+        if value is not None and (not isinstance(value, int | np.integer) or not least <= value <= _MOST_ENDS):
+            raise TopologyError(f"{name} must be an integer from {least} to {_MOST_ENDS}, not {value!r}")
+    templates = tuple(_with_ends(template, devices, nics) for template in cluster.templates)
+    return replace(cluster, templates=templates)
+
+
+def with_network(
+    cluster: Cluster, nodes_per_leaf: int, *, rails: int = 1, nodes_per_pod: int = 0, taper: float = 1.0
+) -> Cluster:
+    """Return the cluster with a regular network, see `Cluster.with_network`."""
+    numbers = {"nodes_per_leaf": (nodes_per_leaf, 1), "rails": (rails, 1), "nodes_per_pod": (nodes_per_pod, 0)}
+    for name, (value, least) in numbers.items():
+        if not isinstance(value, int | np.integer) or not least <= value <= MOST_NODES:
+            raise TopologyError(f"{name} must be an integer from {least} to {MOST_NODES:,}, not {value!r}")
+    check_taper(taper)
+    levels = regular_levels(cluster.n_nodes, nodes_per_leaf, rails, nodes_per_pod, taper)
+    return replace(cluster, levels=levels)
 
 
 def with_nodes(cluster: Cluster, count: int, like: int | str = 0) -> Cluster:
@@ -129,6 +191,50 @@ def with_taper(
             raise TopologyError(f"unknown network level {name!r}", hint=f"choose one of {', '.join(names)}")
         check_taper(value)
     return replace(cluster, levels=tuple(replace(one, taper=wanted.get(one.name, one.taper)) for one in cluster.levels))
+
+
+def _with_ends(node: Node, devices: int | None, nics: int | None) -> Node:
+    """Return the host with other numbers of devices and NICs, spread evenly over the positions of the old ones.
+
+    An endpoint that replaces several keeps the closest of their links. Copies of one endpoint are below the same switch
+    or, if the host has NVLink, connected by it.
+    """
+    counts = len(node.devices), len(node.nics)
+    wanted = counts[0] if devices is None else devices, counts[1] if nics is None else nics
+    if wanted == counts:
+        return node
+    if not counts[0] or (wanted[1] and not counts[1]):
+        missing = "devices" if not counts[0] else "NICs"
+        raise TopologyError(f"{node.name} has no {missing} to copy", hint="use a host that has some")
+    # The old endpoints that each new one stands for.
+    blocks = [
+        [before + old for old in range(j * had // n, max((j + 1) * had // n, j * had // n + 1))]
+        for before, had, n in ((0, counts[0], wanted[0]), (counts[0], counts[1], wanted[1]))
+        for j in range(n)
+    ]
+    linked = [word for row in node.words[: counts[0]] for word in row[: counts[0]] if word.startswith("NV")]
+    among_copies = max(linked, key=linked.count) if linked else "PIX"
+
+    def word(i: int, j: int) -> str:
+        if i == j:
+            return "X"
+        links = [node.words[a][b] for a in blocks[i] for b in blocks[j] if a != b]
+        if not links:
+            return among_copies if max(i, j) < wanted[0] else "PIX"
+        return links[int(np.argmin(distances([links])[0]))]
+
+    ends = range(len(blocks))
+    new_devices, new_nics = node.devices, node.nics
+    if wanted[0] != counts[0]:
+        of = blocks[: wanted[0]]
+        new_devices = tuple(replace(new_devices[old], id=j, bus_id=None, uuid=None) for j, (old, *_) in enumerate(of))
+    if wanted[1] != counts[1]:
+        of = blocks[wanted[0] :]
+        new_nics = tuple(
+            replace(new_nics[old - counts[0]], name=f"NIC{j}", bus_id=None) for j, (old, *_) in enumerate(of)
+        )
+    words = tuple(tuple(word(i, j) for j in ends) for i in ends)
+    return replace(node, devices=new_devices, nics=new_nics, words=words, p2p=())
 
 
 def _without_index(words: Words, index: int) -> Words:

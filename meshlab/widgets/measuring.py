@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import socket
@@ -680,7 +681,7 @@ def _field_of(message: str) -> str:
 
 def _choices(mesh: DeviceMesh | None) -> list[dict[str, Any]]:
     """Return the engines that can be started on this host, the best first."""
-    gpus = count_gpus()
+    gpus = _n_gpus()
     wanted = 0 if mesh is None else mesh.world_size
     found = []
     if gpus:
@@ -691,6 +692,12 @@ def _choices(mesh: DeviceMesh | None) -> list[dict[str, Any]]:
     found.append({"label": f"{n} MPI ranks on this CPU", "n": n, "backend": "mpi"})
     found.append({"label": f"{n} threads, for experiments", "n": n, "backend": "threads"})
     return found
+
+
+@functools.cache
+def _n_gpus() -> int:
+    """Return the number of GPUs of this host, which is asked only once because the driver takes its time."""
+    return count_gpus()
 
 
 def _dead_ranks(engines: Engines) -> set[int]:

@@ -25,19 +25,14 @@ from meshlab.topology.placement.loads import MARKS, LinkFinding, LinkLoad, Loads
 from meshlab.topology.placement.placement import Placement
 from meshlab.topology.placement.view import View, make_view
 from meshlab.units import format_size, format_time_us, parse_size
+from meshlab.widgets.assets import joined_scripts, joined_styles
 
-__all__ = ["Picture", "check_ranks"]
+__all__ = ["PICTURE_SCRIPTS", "Picture", "check_ranks"]
 
 _PAGE_NOTE = "A saved view. Zoom, hover, colours and the axis can be changed here. Edits need meshlab."
 _COLORS = ("group", "sharing", "load")
 _NO_VALUES: Mapping[str, npt.ArrayLike] = MappingProxyType({})
-_SCRIPTS = ("layout", "data", "colors", "paint", "overlay", "pick", "panels", "main")
-
-
-def _script() -> str:
-    """Join the JavaScript. The browser receives it as one text, so its files cannot import each other."""
-    folder = Path(__file__).parent / "js"
-    return "\n".join((folder / f"{name}.js").read_text(encoding="utf-8") for name in _SCRIPTS)
+PICTURE_SCRIPTS = ("layout", "data", "colors", "paint", "overlay", "pick", "panels", "picture")
 
 
 class Picture(anywidget.AnyWidget):
@@ -93,8 +88,8 @@ class Picture(anywidget.AnyWidget):
     ◆ dp leaves the host: 8 groups share 8 NICs, one each, 48.0\u2009GB/s per group; it stays inside one leaf switch
     """
 
-    _esm = _script()
-    _css = Path(__file__).parent / "picture.css"
+    _esm = joined_scripts(*PICTURE_SCRIPTS, "main")
+    _css = joined_styles("picture")
 
     mesh = traitlets.Any(None, allow_none=True)
     """The mesh, or None. Set it to a `DeviceMesh` or a string."""
@@ -387,21 +382,25 @@ class Picture(anywidget.AnyWidget):
     @traitlets.observe("mesh", "cluster", "axis", "size", "collective", "values")
     def _changed(self, change: Any) -> None:
         with self._lock:
-            if self._is_writing:
-                return
-            with self.hold_sync():
-                if change["name"] in ("size", "collective"):
-                    self._found = {}
-                elif change["name"] in ("mesh", "cluster", "axis"):
-                    self._update(keep_axis=change["name"] == "axis")
-                self._send_picture()
+            if not self._is_writing:
+                self._take(change["name"])
+
+    def _take(self, name: str) -> None:
+        """Update the picture after a change of one attribute."""
+        with self.hold_sync():
+            if name in ("size", "collective"):
+                self._found = {}
+            elif name in ("mesh", "cluster", "axis"):
+                self._update(keep_axis=name == "axis")
+            self._send_picture()
 
     def _update(self, *, keep_axis: bool) -> None:
         """Place the mesh. `keep_axis` reports an unknown axis in a note, instead of choosing a different one."""
         before = self._made
-        view = make_view(self.mesh, self.cluster, self.axis or None)
+        mesh, cluster = self._subject
+        view = make_view(mesh, cluster, self.axis or None, before=before)
         if view.notes and not keep_axis and not self._has_axis(self.axis):
-            view = make_view(self.mesh, self.cluster)
+            view = make_view(mesh, cluster, before=before)
         if before is None or before.placement is None or view.placement is None or not _is_same(before, view):
             self._found = {}
         self._made = view
@@ -414,11 +413,17 @@ class Picture(anywidget.AnyWidget):
             if self.focus != "all":
                 self.focus = self._known_place(self.focus)
 
+    @property
+    def _subject(self) -> tuple[DeviceMesh | None, Cluster | None]:
+        """The mesh and the machine in the picture."""
+        return self.mesh, self.cluster
+
     def _has_axis(self, axis: str) -> bool:
-        if self.mesh is None:
-            return self.cluster is not None and axis in self.cluster.level_names
+        mesh, cluster = self._subject
+        if mesh is None:
+            return cluster is not None and axis in cluster.level_names
         try:
-            self.mesh[axis]
+            mesh[axis]
         except MeshError:
             return False
         return True
@@ -431,9 +436,13 @@ class Picture(anywidget.AnyWidget):
         if axis not in self._found:
             view = self._view_of
             assert view.placement is not None
-            collective = self.collective or default_collective(axis)
-            self._found[axis] = loads(view.placement, axis, collective=collective, size=self.size, scene=view.scene)
+            collective, size = self._call_of(axis)
+            self._found[axis] = loads(view.placement, axis, collective=collective, size=size, scene=view.scene)
         return self._found[axis]
+
+    def _call_of(self, axis: str) -> tuple[str, int | str]:
+        """Return the collective and the size that cause the loads of an axis."""
+        return self.collective or default_collective(axis), self.size
 
     @property
     def _unmatched(self) -> list[str]:
@@ -451,22 +460,22 @@ class Picture(anywidget.AnyWidget):
             self._loads = {} if found is None else {**_pack_loads(found), "edit": self._edit}
 
     def _pack_view(self, view: View) -> dict[str, Any]:
-        mesh, placement = self.mesh, view.placement
-        is_plain = (
-            np.array_equal(view.rank_of[: self._world], np.arange(self._world))
-            and not (view.rank_of[self._world :] >= 0).any()
-        )
+        (mesh, cluster), placement = self._subject, view.placement
+        world = 0 if mesh is None else mesh.world_size
+        is_plain = np.array_equal(view.rank_of[:world], np.arange(world)) and not (view.rank_of[world:] >= 0).any()
         options = (
             [*mesh.axis_names, *(group.name for group in mesh.custom_groups)]
             if mesh is not None and view.groups is not None
-            else [name for name in self.cluster.level_names if name != "device"]
+            else [name for name in cluster.level_names if name != "device"]
+            if cluster is not None
+            else []
         )
         return {
             "edit": self._edit,
             "title": view.title,
             "is_mesh": view.groups is not None,
             "is_placed": placement is not None,
-            "world": self._world if view.groups is not None else 0,
+            "world": world if view.groups is not None else 0,
             "axes": [[axis.name, axis.size] for axis in mesh.axes] if mesh is not None else [],
             "axis": view.word,
             "options": options if view.word in options or not view.word else [*options, view.word],
@@ -485,26 +494,30 @@ class Picture(anywidget.AnyWidget):
 
     # -- display -------------------------------------------------------------------------------------------------------
 
-    def fallback(self) -> str:
-        """Return the picture as HTML without JavaScript: a figure, and its description as text."""
+    def figure_svg(self) -> str:
+        """Return the picture as SVG: the machine as in the first view, the groups of the axis, and the picked group."""
         from meshlab.plots.machine import topology_figure
         from meshlab.plots.style import figure_svg
 
         with self._lock:
             groups, pick = self._view_of.groups, self.pick
             group = None if groups is None or pick is None or groups.color[pick] < 0 else int(groups.color[pick])
+            collective, size = self._call_of(self.axis) if groups is not None else (self.collective, self.size)
             # Without pyplot, because the notebook would show its figure next to the widget.
             figure = topology_figure(
-                self.mesh, self.cluster, axis=self.axis or None, group=group, collective=self.collective, size=self.size
+                self.mesh, self.cluster, axis=self.axis or None, group=group, collective=collective, size=size
             )
-            text = self.describe()
-        svg = figure_svg(figure, label=self._view_of.title)
-        return f'<figure style="margin:0">{svg}<figcaption><pre>{escape(text)}</pre></figcaption></figure>'
+            return figure_svg(figure, label=self._view_of.title)
+
+    def fallback(self) -> str:
+        """Return the picture as HTML without JavaScript: a figure, and its description as text."""
+        text = escape(self.describe())
+        return f'<figure style="margin:0">{self.figure_svg()}<figcaption><pre>{text}</pre></figcaption></figure>'
 
     def __repr__(self) -> str:
         given = [] if self.mesh is None else [repr(str(self.mesh))]
         given += [] if self.cluster is None else [f"cluster=<{self.cluster.summary}>"]
-        return f"Picture({', '.join([*given, f'axis={self.axis!r}'])})"
+        return f"{type(self).__name__}({', '.join([*given, f'axis={self.axis!r}'])})"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         bundle = super()._repr_mimebundle_(**kwargs)

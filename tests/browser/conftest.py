@@ -14,7 +14,7 @@ import pytest
 
 import meshlab.widgets
 from tests.browser.lab import Lab, lab_server
-from tests.browser.pages import ORIGIN, Bare
+from tests.browser.pages import ORIGIN, Bare, Wired
 from tests.widgets.measure_widget import MeasureWidget
 
 HERE = Path(__file__).parent
@@ -29,6 +29,7 @@ CHROMIUM_FLAGS = [
 NOT_LOCAL = re.compile(r"https?://(?!127\.0\.0\.1[:/])")
 JOINED = {
     "/picture": meshlab.widgets.Picture,
+    "/workbench": meshlab.widgets.Workbench,
     "/curve": meshlab.widgets.Curve,
     "/live": meshlab.widgets.LiveView,
     "/measure": MeasureWidget,
@@ -87,6 +88,8 @@ def tab(chromium: Any) -> Iterator[tuple[Any, list[str]]]:
             route.abort()
 
     context.route(NOT_LOCAL, answer)
+    page.wires = []  # the widget that answers the page
+    context.expose_function("askPython", lambda question: page.wires[-1].answer(question))
     yield page, faults
     context.close()
 
@@ -99,6 +102,7 @@ def page(tab: tuple[Any, list[str]], expected_faults: list[str]) -> Iterator[Any
     page.set_default_timeout(60_000)
     page.mouse.move(0, 0)
     faults.clear()
+    page.wires.clear()
     yield page
     page.goto("about:blank")
     unexpected = [fault for fault in faults if not any(part in fault for part in expected_faults)]
@@ -116,6 +120,14 @@ def lab(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab
 def bare(page: Any) -> Callable[..., Bare]:
     def mount(name: str, widget: Any, **options: Any) -> Bare:
         return Bare(page, name, widget, **options)
+
+    return mount
+
+
+@pytest.fixture
+def wired(page: Any) -> Callable[..., Wired]:
+    def mount(name: str, widget: Any, **options: Any) -> Wired:
+        return Wired(page, name, widget, **options)
 
     return mount
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from typing import Any
 
-__all__ = ["HIDDEN_FOR_AN_INSTANT", "ORIGIN", "Bare", "overlapping_texts", "scrolls_sideways", "state_of"]
+__all__ = ["HIDDEN_FOR_AN_INSTANT", "ORIGIN", "Bare", "Wired", "overlapping_texts", "scrolls_sideways", "state_of"]
 
 ORIGIN = "http://widgets.test"
 
@@ -32,6 +33,7 @@ class Bare:
         self.page = page
         page.goto(f"{ORIGIN}/stub.html")
         self.theme(theme)
+        page.evaluate("isWired => setWired(isWired)", isinstance(self, Wired))
         self.first_paint_ms = page.evaluate("([name, state]) => mount(name, state)", [name, state_of(widget)])
 
     def theme(self, theme: str) -> None:
@@ -44,6 +46,46 @@ class Bare:
 
     def settle(self) -> None:
         self.page.evaluate("() => painted()")
+
+
+class Wired(Bare):
+    """A widget on the bare page that answers: what the page sends reaches Python, and the changes come back."""
+
+    def __init__(self, page: Any, name: str, widget: Any, **options: Any) -> None:
+        self.widget = widget
+        self.changed: set[str] = set()
+        self.messages: list[Any] = []
+        widget.observe(lambda change: self.changed.add(change["name"]), names=widget.keys)
+        widget.send = lambda content, buffers=None: self.messages.append(content)
+        page.wires.append(self)
+        super().__init__(page, name, widget, **options)
+
+    def answer(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Hand a question of the page to the widget. Return what has changed, and the messages."""
+        self.changed.clear()
+        self.messages.clear()
+        if "state" in question:
+            self.widget.set_state({name: _decoded(value) for name, value in question["state"].items()})
+            self.changed -= set(question["state"])
+        else:
+            self.widget._handle_custom_msg(question["message"], [])
+        return {"state": state_of(self.widget, *self.changed) if self.changed else {}, "messages": list(self.messages)}
+
+    def push(self, change: Callable[[], Any]) -> None:
+        """Change the widget in Python, and send the changes to the page."""
+        self.changed.clear()
+        change()
+        if self.changed:
+            self.receive(self.widget, *self.changed)
+
+    def wait(self) -> None:
+        """Wait until every question has its answer, and the answers are painted."""
+        self.page.wait_for_function("() => waiting === 0")
+        self.settle()
+
+
+def _decoded(value: Any) -> Any:
+    return base64.b64decode(value["base64"]) if isinstance(value, dict) and "base64" in value else value
 
 
 # Hide the widget before it paints and show it before the page is laid out, as JupyterLab does when a theme changes.

@@ -18,7 +18,7 @@ from tests.browser.pages import overlapping_texts, scrolls_sideways
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "01_first_mesh.ipynb"
 LIVE = ".meshlab-live"
-DESIGNER = ".meshlab-designer"
+DESIGNER = ".meshlab-workbench"
 
 # A run that lasts, so that there is something to cancel.
 LONG_RUN = (
@@ -105,9 +105,7 @@ def test_a_person_goes_through_the_first_notebook(
 
     # A size is changed by keyboard: the picture and Python follow.
     cell_with(page, "ml.widgets.Designer").wait_for()
-    page.locator(f"{DESIGNER} input[type=number]").first.focus()
-    page.keyboard.press("Control+a")
-    page.keyboard.type("4")
+    page.get_by_label("Size of dp", exact=True).fill("4")
     page.keyboard.press("Enter")
     notebook.wait_for("designer.mesh", "DeviceMesh('dp=4, tp=4')")
     page.wait_for_function("() => document.querySelector('.ml-verdict').textContent.includes('dp=4, tp=4')")
@@ -119,7 +117,7 @@ def test_a_person_goes_through_the_first_notebook(
     box = stage.bounding_box()
     stage.focus()
     page.keyboard.press("ArrowDown")
-    page.wait_for_function("() => document.querySelector('.meshlab-designer .ml-tip')?.textContent.includes('rank 0')")
+    page.wait_for_function("() => document.querySelector('.meshlab-workbench .ml-tip')?.textContent.includes('rank 0')")
     page.keyboard.down("Shift")
     page.mouse.move(box["x"] + 2, box["y"] + 2)
     page.mouse.down()

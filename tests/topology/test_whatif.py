@@ -143,3 +143,65 @@ def test_invalid_edits_are_explained(change: Callable[[], Cluster], message: str
 def test_edits_are_methods_only(name: str) -> None:
     assert name not in ml.__all__
     assert name not in ml.topology.__all__
+
+
+def test_removed_hosts_leave_the_names_and_the_network_of_the_others() -> None:
+    large = preset("gb200-nvl72", nodes=36)
+    smaller = large.without_node(*range(18), "node20")
+    assert smaller.n_nodes == 17
+    assert smaller.names[:3] == ("node18", "node19", "node21")
+    assert smaller.levels[0].of_node.tolist() == [0] * 17
+    assert np.bincount(smaller.domain("nvlink")).tolist() == [68]
+    assert CLUSTER.without_node(1, 2, 3) == preset("dgx-h100")
+    with pytest.raises(TopologyError, match="cannot remove all hosts; keep at least one host"):
+        CLUSTER.without_node(0, 1, 2, 3)
+    with pytest.raises(TopologyError, match="unknown node 'x'"):
+        CLUSTER.without_node("x")
+
+
+def test_an_empty_host_keeps_its_place_in_the_network() -> None:
+    broken = CLUSTER.without_node("node1", keep_place=True)
+    assert (broken.n_nodes, broken.n_devices) == (4, 24)
+    assert broken.node_of[8] == 2
+    assert place(DeviceMesh("dp=3, tp=8"), broken).frame("tp")["worst_link"].tolist() == ["NV18"] * 3
+    with pytest.raises(TopologyError, match="cannot remove the devices of all hosts"):
+        preset("dgx-h100").without_node(0, keep_place=True)
+
+
+@pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100", "gb200-nvl72", "pcie-l40s", "gcp-a3-high", "aws-p5"])
+@pytest.mark.parametrize(("devices", "nics"), [(2, None), (16, None), (None, 1), (None, 2), (None, 16), (3, 5), (4, 0)])
+def test_hosts_with_other_numbers_of_devices_and_nics(name: str, devices: int | None, nics: int | None) -> None:
+    old = preset(name, nodes=2)
+    new = old.with_devices(devices, nics)
+    had, node = old.templates[0], new.templates[0]
+    n, k = devices or len(had.devices), len(had.nics) if nics is None else nics
+    assert (len(node.devices), len(node.nics)) == (n, k)
+    assert node.distance.tolist() == node.distance.T.tolist()
+    assert (np.bincount(node.nvlink_groups).tolist() == [n]) == (had.nvlinks.max() > 0)
+    assert len({nic.name for nic in node.nics}) == k
+    if k:
+        assert node.near_nics.any(axis=1).all()  # every device has a NIC
+    if k and name == "dgx-h100" and (n, k) != (3, 5):  # each device has its own NIC, so each NIC gets the same share
+        assert node.near_nics.sum(axis=0).tolist() == [max(n // k, 1)] * k
+    assert old.with_devices(len(had.devices), len(had.nics)) == old
+
+
+def test_numbers_of_devices_and_networks_out_of_range_are_rejected() -> None:
+    for act, message in (
+        (lambda: CLUSTER.with_devices(0), "devices must be an integer from 1 to 64, not 0"),
+        (lambda: CLUSTER.with_devices(nics=65), "nics must be an integer from 0 to 64, not 65"),
+        (lambda: Cluster.from_nodes([Node("a")]).with_devices(2), "a has no devices to copy"),
+        (lambda: CLUSTER.with_network(0), "nodes_per_leaf must be an integer from 1"),
+        (lambda: CLUSTER.with_network(2, rails=0), "rails must be"),
+        (lambda: CLUSTER.with_network(2, taper=0.5), "taper"),
+    ):
+        with pytest.raises(TopologyError, match=message):
+            act()
+
+
+def test_a_regular_network_is_that_of_the_presets() -> None:
+    bare = preset("dgx-h100", nodes=80)
+    assert bare.with_network(4, rails=2, nodes_per_pod=16, taper=3) == preset(
+        "dgx-h100", nodes=80, nodes_per_leaf=4, rails=2, nodes_per_pod=16, taper=3
+    )
+    assert preset("dgx-h100").with_network(4).levels == ()

@@ -22,7 +22,18 @@ if TYPE_CHECKING:
 
     from meshlab.topology.health import Findings
 
-__all__ = ["INNER_LEVELS", "MOST_NODES", "Cluster", "Ints", "Lazy", "Level", "check_taper", "link_codes"]
+__all__ = [
+    "HOP_US",
+    "INNER_LEVELS",
+    "MOST_NODES",
+    "Cluster",
+    "Ints",
+    "Lazy",
+    "Level",
+    "check_taper",
+    "link_codes",
+    "regular_levels",
+]
 
 Ints = npt.NDArray[np.int32]
 
@@ -30,6 +41,9 @@ Item = TypeVar("Item")
 
 INNER_LEVELS = ("device", "nvlink", "host")
 """The levels of every cluster, from the inside out. The levels of the network follow."""
+
+HOP_US = 2.7
+"""Latency of one network hop in a ring in µs (NVIDIA/nccl src/graph/tuning.cc, LL protocol)."""
 
 MOST_NODES = 1 << 20
 """Limit for the number of hosts, so that a typing error cannot fill the memory."""
@@ -505,6 +519,110 @@ class Cluster:
 
         return without_nic(self, node, nic)
 
+    def without_node(self, *nodes: int | str, keep_place: bool = False) -> Cluster:
+        """Return the cluster without some hosts.
+
+        Parameters
+        ----------
+        *nodes : int or str
+            The hosts, by index or name. The indices of the hosts after them decrease. Names do not change.
+        keep_place : bool, default False
+            If True, the hosts stay in the network, but without devices and NICs, so that no index of a host changes.
+
+        Returns
+        -------
+        Cluster
+
+        Raises
+        ------
+        TopologyError
+            If a host is unknown.
+            If no host or no device is left.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.preset("dgx-h100", nodes=4).without_node("node1", 2).names
+        ('node0', 'node3')
+        >>> ml.preset("dgx-h100", nodes=4).without_node("node1", keep_place=True).summary
+        '4 nodes, 24 × H100 80GB, NVLink domains of 8'
+        """
+        from meshlab.topology.whatif import without_node
+
+        return without_node(self, *nodes, keep_place=keep_place)
+
+    def with_devices(self, devices: int | None = None, nics: int | None = None) -> Cluster:
+        """Return the cluster with other numbers of devices and NICs in every host.
+
+        The new ones are spread evenly over the positions of the old ones: with half of the NICs, two neighbouring
+        devices share one.
+
+        Parameters
+        ----------
+        devices : int, optional
+            Devices per host. By default unchanged.
+        nics : int, optional
+            NICs per host. By default unchanged.
+
+        Returns
+        -------
+        Cluster
+
+        Raises
+        ------
+        TopologyError
+            If a number is out of range.
+            If a host has no device or no NIC to copy.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> node = ml.preset("dgx-h100").with_devices(nics=4).node(0)
+        >>> node.near_nics.argmax(axis=1).tolist()
+        [0, 0, 1, 1, 2, 2, 3, 3]
+        >>> ml.preset("dgx-h100").with_devices(4).summary
+        '1 node, 4 × H100 80GB, NVLink domains of 4'
+        """
+        from meshlab.topology.whatif import with_devices
+
+        return with_devices(self, devices, nics)
+
+    def with_network(
+        self, nodes_per_leaf: int, *, rails: int = 1, nodes_per_pod: int = 0, taper: float = 1.0
+    ) -> Cluster:
+        """Return the cluster with a regular network between its hosts, in the order of the hosts.
+
+        Parameters
+        ----------
+        nodes_per_leaf : int
+            Hosts per leaf switch, or per set of rail switches.
+        rails : int, default 1
+            Leaf switches per host.
+        nodes_per_pod : int, default 0
+            Hosts per pod, 0 for no pods.
+        taper : float, default 1
+            Oversubscription between pods: 7 means 1:7.
+
+        Returns
+        -------
+        Cluster
+
+        Raises
+        ------
+        TopologyError
+            If a number is out of range.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> cluster = ml.preset("aws-p5", nodes=64).with_network(8, rails=8, nodes_per_pod=32, taper=2)
+        >>> cluster.level_names[3:], int(cluster.domain("leaf").max())
+        (('leaf', 'pod', 'cluster'), 63)
+        """
+        from meshlab.topology.whatif import with_network
+
+        return with_network(self, nodes_per_leaf, rails=rails, nodes_per_pod=nodes_per_pod, taper=taper)
+
     def with_nodes(self, count: int, like: int | str = 0) -> Cluster:
         """Return the cluster with more hosts after the existing ones.
 
@@ -685,7 +803,7 @@ class Cluster:
         for node in self.templates:
             parts = [(d.name, d.backend, d.bus_id, d.memory_bytes, d.mig) for d in node.devices]
             digest.update(repr((parts, [(n.name, n.gbits) for n in node.nics], node.words)).encode())
-        levels = [(level.name, level.rails, level.taper) for level in self.levels]
+        levels = [(level.name, level.rails, float(level.taper)) for level in self.levels]
         digest.update(repr((levels, self.names)).encode())
         arrays = [self.kinds, *(level.of_node for level in self.levels)]
         for array in [*arrays, *([] if self.nvlink_of_node is None else [self.nvlink_of_node])]:
@@ -762,6 +880,23 @@ class Lazy(Sequence[Item], Generic[Item]):
     def __repr__(self) -> str:
         shown = ", ".join(repr(item) for item in self[:3])
         return f"[{shown}{', …' if self._length > 3 else ''}] ({self._length:,})"
+
+
+def regular_levels(nodes: int, leaf: int, rails: int = 1, pod: int = 0, taper: float = 1.0) -> tuple[Level, ...]:
+    """Return the levels of a network with the same number of hosts below each leaf switch, and in each pod.
+
+    A `leaf` of 0 is unknown, and a `pod` of 0 means no pods.
+    """
+    if nodes == 1:
+        return ()
+    number = np.arange(nodes, dtype=np.int32)
+    levels = [Level("leaf", number // leaf, rails, latency_us=HOP_US)] if leaf else []
+    if pod:
+        levels.append(Level("pod", number // pod, latency_us=HOP_US))
+    # A single pod joins all hosts already, and an outer level would count hops that no route takes.
+    if not pod or nodes > pod:
+        levels.append(Level("cluster", number * 0, latency_us=HOP_US, taper=taper))
+    return tuple(levels)
 
 
 def check_taper(taper: object) -> None:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from meshlab.errors import TopologyError, did_you_mean
-from meshlab.topology.model.cluster import MOST_NODES, Cluster, Level, check_taper
+from meshlab.topology.model.cluster import MOST_NODES, Cluster, Level, check_taper, regular_levels
 from meshlab.topology.model.hardware import Nic, Node, Numa, count_cpus
 from meshlab.topology.model.products import find_product
 
@@ -17,8 +17,6 @@ __all__ = ["PRESETS", "ClusterLike", "Fabric", "Preset", "as_cluster", "as_node"
 
 ClusterLike = Cluster | str
 """A cluster, or the name of a preset such as ``"dgx-h100"``."""
-
-_HOP_US = 2.7  # latency of one network hop in a ring (NVIDIA/nccl src/graph/tuning.cc, LL protocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +45,7 @@ class Fabric:
 
     def levels(self, nodes: int) -> tuple[Level, ...]:
         """Return the network levels for a number of hosts."""
-        if nodes == 1:
-            return ()
-        number = np.arange(nodes, dtype=np.int32)
-        levels = [Level("leaf", number // self.leaf, self.rails, latency_us=_HOP_US)] if self.leaf else []
-        if self.pod:
-            levels.append(Level("pod", number // self.pod, latency_us=_HOP_US))
-        # A single pod joins all hosts already, and an outer level would count hops that no route takes.
-        if not self.pod or nodes > self.pod:
-            levels.append(Level("cluster", number * 0, latency_us=_HOP_US, taper=self.taper))
-        return tuple(levels)
+        return regular_levels(nodes, self.leaf, self.rails, self.pod, self.taper)
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,7 +304,7 @@ def _shape(scene: Scene) -> _Shape:
     return _Shape(
         is_rack=scene.is_rack,
         rows=trays if scene.is_rack else max(kind.rows for kind in kinds),
-        across=max(max(kind.devices for kind in kinds), 1) if scene.is_rack else max(kind.columns for kind in kinds),
+        across=max(max(kind.slots for kind in kinds), 1) if scene.is_rack else max(kind.columns for kind in kinds),
         boxes=int(np.bincount(scene.unit_of).max()),
         units=int(np.bincount(scene.pod_of).max()),
         pods=len(scene.pod_id),
@@ -549,16 +549,16 @@ def _hosts(
         local = np.arange(kind.devices)
         cells = device[scene.first_device[where][:, None] + local] if kind.devices else np.zeros((len(where), 0, 4))
         if scene.is_rack:
-            cells[..., 0] = host[where, 0][:, None] + local * cw
+            cells[..., 0] = host[where, 0][:, None] + kind.slot_of * cw
             cells[..., 1] = host[where, 1][:, None]
             cells[..., 2] = cw
         elif size.detail >= 2:
             cells[..., 0] = host[where, 0][:, None] + aside
-            cells[..., 1] = host[where, 1][:, None] + size.head + local * ch
+            cells[..., 1] = host[where, 1][:, None] + size.head + kind.slot_of * ch
             cells[..., 2] = slim
         else:
-            cells[..., 0] = host[where, 0][:, None] + local // kind.rows * cw
-            cells[..., 1] = host[where, 1][:, None] + size.head + local % kind.rows * ch
+            cells[..., 0] = host[where, 0][:, None] + kind.slot_of // kind.rows * cw
+            cells[..., 1] = host[where, 1][:, None] + size.head + kind.slot_of % kind.rows * ch
             cells[..., 2] = cw
         cells[..., 3] = ch
         if kind.devices:

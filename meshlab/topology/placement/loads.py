@@ -27,7 +27,17 @@ from meshlab.units import format_size, format_time_us, parse_size
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["MARKS", "LinkFinding", "LinkLoad", "Loads", "default_collective", "describe", "find_places", "loads"]
+__all__ = [
+    "COLLECTIVES",
+    "MARKS",
+    "LinkFinding",
+    "LinkLoad",
+    "Loads",
+    "default_collective",
+    "describe",
+    "find_places",
+    "loads",
+]
 
 _NVLINK, _HOST = INNER_LEVELS.index("nvlink"), INNER_LEVELS.index("host")
 
@@ -41,6 +51,9 @@ _VOLUME: dict[str, Callable[[int], float]] = {
     "all_to_all": lambda n: (n - 1) / n,
     "send_recv": lambda n: 1.0,
 }
+
+COLLECTIVES = tuple(_VOLUME)
+"""The collectives whose loads are known."""
 
 MARKS = {
     "none": ("–", "one rank per group"),

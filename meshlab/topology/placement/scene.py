@@ -30,8 +30,11 @@ class Kind:
 
     Parameters
     ----------
-    devices, rows, columns : int
-        Number of devices, and the grid in which a column-shaped host shows them, column by column.
+    devices, slots, rows, columns : int
+        Number of devices, number of their positions, and the grid of positions in a column-shaped host, column by
+        column. A host that has lost devices has more positions than devices.
+    slot_of : numpy.ndarray
+        int32 of shape (devices,): position of each device.
     set_of : numpy.ndarray
         int32 of shape (devices,): NVLink domain of each device inside the host, -1 for a device without NVLink.
     sets : numpy.ndarray
@@ -54,8 +57,10 @@ class Kind:
     """
 
     devices: int
+    slots: int
     rows: int
     columns: int
+    slot_of: Ints
     set_of: Ints
     sets: Ints
     nics: int
@@ -195,7 +200,10 @@ def scene_of(cluster: Cluster) -> Scene:
     rails = cluster.levels[0].rails if is_known else 0
     nic_counts = np.array([len(template.nics) for template in cluster.templates], dtype=np.int32)[cluster.kinds]
     first_nic = np.cumsum(nic_counts) - nic_counts
-    kinds = tuple(_kind(template, rails, is_rack) for template in cluster.templates)
+    slots = [_slots(template) for template in cluster.templates]
+    # A host that has lost all of its devices keeps its size.
+    most = max(int(slot.max(initial=-1)) + 1 for slot in slots)
+    kinds = tuple(_kind(one, rails, is_rack, slot, most) for one, slot in zip(cluster.templates, slots, strict=True))
     nvlink = cluster.domain("nvlink") if cluster.n_devices else np.zeros(0, dtype=np.int32)
     return Scene(
         title=cluster.title or cluster.names[0],
@@ -231,7 +239,8 @@ def scene_of_ranks(title: str, names: tuple[str, ...], width: int) -> Scene:
     none = np.zeros((0, 2), dtype=np.int32)
     rows, columns = _grid(width)
     kind = Kind(
-        width, rows, columns, np.full(width, -1, dtype=np.int32), np.zeros((0, 4), dtype=np.int32), 0, np.zeros(0),
+        width, width, rows, columns, np.arange(width, dtype=np.int32), np.full(width, -1, dtype=np.int32),
+        np.zeros((0, 4), dtype=np.int32), 0, np.zeros(0),
         1.0, zeros[:0], none, float("nan"), has_switch=False,
     )  # fmt: skip
     return Scene(
@@ -281,29 +290,39 @@ def _grid(devices: int) -> tuple[int, int]:
     return max(1, -(-devices // columns)), columns
 
 
-def _kind(node: Node, rails: int, is_rack: bool) -> Kind:
+def _slots(node: Node) -> Ints:
+    """Return the position of every device: its number in the host, so that devices do not move if one is lost."""
+    numbers = np.array([device.id for device in node.devices], dtype=np.int32)
+    count = len(numbers)
+    is_usable = count > 0 and numbers[0] >= 0 and numbers[-1] < 2 * count and bool((np.diff(numbers) > 0).all())
+    return numbers if is_usable else np.arange(count, dtype=np.int32)
+
+
+def _kind(node: Node, rails: int, is_rack: bool, slot_of: Ints, most_slots: int) -> Kind:
     devices, nics = len(node.devices), len(node.nics)
-    rows, columns = _grid(devices)
+    slots = int(slot_of.max()) + 1 if devices else most_slots
+    rows, columns = _grid(slots)
     linked = node.distance[:devices, :devices] == Distance.NVLINK
     set_of = np.where(linked.any(axis=1) | is_rack, node.nvlink_groups, -1).astype(np.int32)
     # With a single device, a rack's NVLink leaves the host, so no pair of the host shows it.
     counts = node.nvlinks[:devices, :devices]
     gbs = node.gbs[:devices, :devices][linked]
-    nic_row, nic_space, nic_rail = _nic_rows(node, rails)
+    nic_row, nic_space, nic_rail = _nic_rows(node, rails, slot_of, rows)
     near = np.argwhere(node.near_nics).astype(np.int32).reshape(-1, 2)
     return Kind(
-        devices, rows, columns, set_of, _bars(set_of, rows), nics, nic_row, nic_space, nic_rail, near,
+        devices, slots, rows, columns, slot_of, set_of, _bars(set_of, slot_of % rows), nics, nic_row, nic_space,
+        nic_rail, near,
         float(np.nanmax(gbs)) if np.isfinite(gbs).any() else float("nan"),
         # More links than a GPU has: all pairs report the same links, which end at a switch.
         has_switch=is_rack or bool(counts.size and counts.sum(axis=1).max() > _MOST_LINKS),
     )  # fmt: skip
 
 
-def _bars(set_of: Ints, rows: int) -> Ints:
+def _bars(set_of: Ints, row_of: Ints) -> Ints:
     """Return lane, first row, last row and number of every NVLink set with several devices."""
     bars: list[tuple[int, int, int, int]] = []
     for number in np.unique(set_of[set_of >= 0]).tolist():
-        members = np.flatnonzero(set_of == number) % rows
+        members = row_of[set_of == number]
         if len(members) < 2:
             continue
         low, high = int(members.min()), int(members.max())
@@ -314,14 +333,13 @@ def _bars(set_of: Ints, rows: int) -> Ints:
     return np.array(bars, dtype=np.int32).reshape(-1, 4)
 
 
-def _nic_rows(node: Node, rails: int) -> tuple[Floats, float, Ints]:
+def _nic_rows(node: Node, rails: int, slot_of: Ints, rows: int) -> tuple[Floats, float, Ints]:
     """Return the centre of every NIC in rows, the distance between NICs, and the rail of every NIC.
 
     A NIC is next to the devices that are closest to it. A device whose own NIC is missing is also near to other NICs,
     but farther away, so it does not move them.
     """
     devices, nics = len(node.devices), len(node.nics)
-    rows, _ = _grid(devices)
     rail = np.full(nics, -1, dtype=np.int32)
     if not nics or not devices:
         return (np.arange(nics) + 0.5) * rows / max(nics, 1), min(1.0, rows / max(nics, 1)), rail
@@ -332,7 +350,7 @@ def _nic_rows(node: Node, rails: int) -> tuple[Floats, float, Ints]:
         members = np.flatnonzero((np.array(key) == closest.T).all(axis=1))
         held = np.flatnonzero(key)
         apart = min(1.0, len(held) / len(members))
-        center[members] = held.mean() + 0.5 + (np.arange(len(members)) - (len(members) - 1) / 2) * apart
+        center[members] = slot_of[held].mean() + 0.5 + (np.arange(len(members)) - (len(members) - 1) / 2) * apart
         space = min(space, apart)
         device = held[np.arange(len(members)) * len(held) // len(members)]
         # As in `Cluster.domains`: neighbouring devices share a rail if there are more devices than rails.
@@ -340,7 +358,7 @@ def _nic_rows(node: Node, rails: int) -> tuple[Floats, float, Ints]:
     if not rails:
         rail[:] = -1
     gaps = np.diff(np.sort(center))
-    is_clear = devices <= _MOST_ROWS and center.min() >= space / 2 - 1e-9
+    is_clear = int(slot_of.max()) < _MOST_ROWS and center.min() >= space / 2 - 1e-9
     if is_clear and (not gaps.size or gaps.min() >= space - 1e-9):
         return center, space, rail
     return (np.arange(nics) + 0.5) * rows / nics, min(1.0, rows / nics), rail

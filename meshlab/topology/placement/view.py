@@ -70,6 +70,7 @@ def make_view(
     cluster: ClusterLike | None = None,
     axis: str | Sequence[str] | None = None,
     devices: Sequence[int] | Ints | None = None,
+    before: View | None = None,
 ) -> View:
     """Return the view of a mesh, a cluster, or a mesh on a cluster.
 
@@ -88,6 +89,8 @@ def make_view(
         a mesh, the outermost level with several domains.
     devices : sequence of int, optional
         The device of every rank. By default rank r uses device r.
+    before : View, optional
+        The view before a change. What it has in common with the new one is not computed again.
 
     Raises
     ------
@@ -102,7 +105,7 @@ def make_view(
         return _mesh_view(shape, axis)
     if shape is None:
         return _cluster_view(machine, axis)
-    return _placement_view(shape, machine, axis, devices)
+    return _placement_view(shape, machine, axis, devices, before)
 
 
 def _sort_arguments(
@@ -142,7 +145,11 @@ def _is_cluster(value: object) -> bool:
 
 
 def _placement_view(
-    mesh: DeviceMesh, cluster: Cluster, axis: str | Sequence[str] | None, devices: Sequence[int] | Ints | None
+    mesh: DeviceMesh,
+    cluster: Cluster,
+    axis: str | Sequence[str] | None,
+    devices: Sequence[int] | Ints | None,
+    before: View | None,
 ) -> View:
     if devices is None and 0 < cluster.n_devices < mesh.world_size:
         view = _cluster_view(cluster, None)
@@ -150,7 +157,11 @@ def _placement_view(
             f"{mesh} has {mesh.world_size:,} ranks, but the cluster has {cluster.n_devices:,} devices: it is not placed"
         )
         return replace(view, notes=(note,))
-    placement = place(mesh, cluster, devices)
+    known = before.placement if before is not None and before.cluster is cluster and devices is None else None
+    if known is not None and known.mesh.world_size == mesh.world_size:
+        placement = replace(known, mesh=mesh, cache=known.cache if mesh == known.mesh else {})
+    else:
+        placement = place(mesh, cluster, devices)
     cluster, of_rank = placement.cluster, placement.devices
     rank_of = np.full(cluster.n_devices, -1, dtype=np.int32)
     # In reverse order: if ranks share a device, the assignment of the lowest rank comes last and wins.
@@ -163,7 +174,7 @@ def _placement_view(
     color = np.append(groups.color, -1)  # devices without a rank have the rank -1, which selects this last entry
     return View(
         title=f"{groups.name} ({_count(len(groups), 'group')} of {groups.size:,}) · {cluster.summary}",
-        scene=scene_of(cluster),
+        scene=before.scene if known is not None and before is not None else scene_of(cluster),
         blocks=cluster.names,
         block_of=cluster.node_of,
         slot_of=cluster.local_of,

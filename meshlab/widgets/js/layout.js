@@ -23,7 +23,7 @@ function shapeOf(scene) {
   return {
     rack,
     rows: rack ? largest(counts(scene.box_of)) : largest(kinds.map((k) => k.rows)),
-    across: rack ? Math.max(largest(kinds.map((k) => k.devices)), 1) : largest(kinds.map((k) => k.columns)),
+    across: rack ? Math.max(largest(kinds.map((k) => k.slots)), 1) : largest(kinds.map((k) => k.columns)),
     boxes: largest(counts(scene.unit_of)),
     units: largest(counts(scene.pod_of)),
     pods: scene.pod_id.length,
@@ -245,11 +245,11 @@ function placeHosts(scene, drawn) {
       put(host, h, x, y, size.boxWidth - size.nvlink, ch);
     } else put(host, h, x, y, size.boxWidth, size.head + kind.rows * ch);
     for (let l = 0; l < kind.devices; l++) {
-      const d = scene.first_device[h] + l;
+      const d = scene.first_device[h] + l, slot = kind.slot_of[l];
       drawn.hostOf[d] = h;
-      if (rack) put(device, d, x + l * cw, y, cw, ch);
-      else if (size.detail >= 2) put(device, d, x + aside, y + size.head + l * ch, slim, ch);
-      else put(device, d, x + Math.floor(l / kind.rows) * cw, y + size.head + (l % kind.rows) * ch, cw, ch);
+      if (rack) put(device, d, x + slot * cw, y, cw, ch);
+      else if (size.detail >= 2) put(device, d, x + aside, y + size.head + slot * ch, slim, ch);
+      else put(device, d, x + Math.floor(slot / kind.rows) * cw, y + size.head + (slot % kind.rows) * ch, cw, ch);
     }
     if (size.detail < 2 || !kind.nics) continue;
     const each = (size.nicWidth - 4) / shape.nics, side = Math.min(clamp(ch * 0.5, 5, 15), each - 2);

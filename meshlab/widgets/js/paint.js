@@ -118,6 +118,34 @@ function paintBase(p) {
   paintNics(p, boxes);
   paintCells(p, boxes);
   paintLabels(p);
+  paintFailed(p);
+}
+
+// A cross at each failed part, over an empty box if there is room.
+function paintFailed(p) {
+  const { pen, drawn, colors, view } = p;
+  for (const mark of view.failed ?? []) {
+    const [x, y, w, h] = failedBox(p, mark);
+    if (!isSeen(p, x, y, w, h)) continue;
+    const isRoomy = drawn.detail >= 2 && mark.kind !== "link", inset = mark.kind === "device" ? Math.min(4, h * 0.1) : 0;
+    if (isRoomy) {
+      pen.setLineDash([4, 3]);
+      roundBox(pen, x + 0.5, y + inset, w - 1, h - 2 * inset, colors.bg, colors.conflict, 3, 1.5);
+      pen.setLineDash([]);
+    }
+    const text = mark.kind === "link" ? "" : "failed", wide = widthOf(p, text, true);
+    if (isRoomy && text && w >= wide + 8 && h >= 15) {
+      write(p, [text], x + w / 2, y + h / 2, colors.conflict, { align: "center", bold: true });
+      continue;
+    }
+    const r = clamp(Math.min(w, h) / 2 - 2, 4, mark.kind === "node" ? 9 : 6), cx = x + w / 2, cy = y + h / 2;
+    pen.lineCap = "round";
+    for (const [color, line] of [[colors.bg, 5], [colors.conflict, 2.5]]) {
+      polyline(pen, [cx - r, cy - r, cx + r, cy + r], color, line);
+      polyline(pen, [cx + r, cy - r, cx - r, cy + r], color, line);
+    }
+    pen.lineCap = "butt";
+  }
 }
 
 function seenBoxes(p, u) {
@@ -430,7 +458,8 @@ function makeSheet(p) {
   for (let h = 0; h < hosts; h++) {
     const kind = scene.kindOf(h), [x, y] = at(h);
     for (let l = 0; l < kind.devices; l++) {
-      const column = rack ? l : Math.floor(l / kind.rows), row = rack ? 0 : l % kind.rows, d = scene.first_device[h] + l;
+      const slot = kind.slot_of[l], d = scene.first_device[h] + l;
+      const column = rack ? slot : Math.floor(slot / kind.rows), row = rack ? 0 : slot % kind.rows;
       pixels[(y + row) * wide + x + column] = shade[d] < 0 ? idle : inks[shade[d]];
     }
   }

@@ -66,6 +66,38 @@ function placeOf(scene, hit, depth) {
   return `pod:${scene.pod_id[hit.pod]}`;
 }
 
+// What a click on a device hits.
+function hitOfDevice({ scene, drawn }, device) {
+  const [x, y, w, h] = drawn.device.subarray(device * 4, device * 4 + 4);
+  return hitAt(scene, drawn, x + w / 2, y + h / 2);
+}
+
+// The box of a failed part, where it was drawn before.
+function failedBox({ scene, drawn }, { kind, host, row, index }) {
+  const { size, cellWidth: cw, cellHeight: ch, shape } = drawn, [x, y, w, h] = drawn.host.subarray(host * 4, host * 4 + 4);
+  if (kind === "node") return shape.rack ? [x, y, w, h] : [x, y + size.head, w, h - size.head];
+  const first = drawn.device.length ? [drawn.device[0] - drawn.host[drawn.hostOf[0] * 4], drawn.device[2]] : [0, cw];
+  const own = scene.kindOf(drawn.hostOf[0] ?? 0), { rows } = own, slot = own.slot_of[0] ?? 0;
+  if (kind === "nic" && drawn.nic.length) {
+    const [left, , wide, tall] = drawn.nic, n = scene.first_nic.findIndex((_, g) => scene.kindOf(g).nics);
+    if (shape.rack) return [x + shape.across * cw + 4 + (index * (size.nicWidth - 4)) / shape.nics, y + (ch - tall) / 2, wide, tall];
+    return [x + left - drawn.host[n * 4], y + size.head + row * ch - tall / 2, wide, tall];
+  }
+  if (shape.rack) return [x + (kind === "nic" ? index : row) * cw, y, cw, ch];
+  const at = kind === "nic" ? Math.max(row - 0.5, 0) : row, column = size.detail >= 2 ? 0 : Math.floor(at / rows) - Math.floor(slot / rows);
+  const box = [x + first[0] + column * cw, y + size.head + (size.detail >= 2 ? at : at % rows) * ch, first[1], ch];
+  return kind === "link" && size.detail >= 2 ? [box[0] - 16, box[1] + ch / 2 - 7, 14, 14] : box;
+}
+
+// The mark of the failed part at a point of the layout, null without one.
+function failedAt(p, x, y) {
+  const marks = p.view.failed ?? [], near = (mark) => {
+    const [left, top, w, h] = failedBox(p, mark), margin = p.drawn.detail >= 2 ? 3 : 5;
+    return x >= left - margin && y >= top - margin && x <= left + w + margin && y <= top + h + margin;
+  };
+  return marks.filter(near).sort((a, b) => (a.kind === "node") - (b.kind === "node"))[0] ?? null;
+}
+
 // -- descriptions --------------------------------------------------------------------------------------------------------
 
 function loadText(p, name, k) {

@@ -1,0 +1,45 @@
+// The export menu: report, picture, tables, code of the frameworks, and a notebook cell.
+
+function exportPanel({ model, root, listen, shell }) {
+  const actions = {
+    report: () => ask("report"), svg: () => ask("svg"), png: () => saveUrl("topology.png", shell.picture.toDataUrl()), csv: () => ask("csv"), groups: () => ask("groups"),
+    text: () => ask("text"), cell: () => copy(model.get("_code"), "the cell"),
+  };
+  const choose = (value, item) => {
+    const framework = value.startsWith("code:") ? frameworks.find(({ name }) => name === value.slice(5)) : null;
+    if (framework) copy(framework.text, framework.name);
+    else actions[value](item);
+  };
+  const list = menu({ label: "Export", listen, root: shell.root, choose, title: "Save or copy the design." });
+  let frameworks = [];
+  root.append(list.root);
+
+  function fill() {
+    const { heading, item } = list;
+    const code = frameworks.map(({ name, problem }) => item(`code:${name}`, name, { off: problem }));
+    refill(list.list, heading("Save"), item("report", "Report", { note: "HTML" }), item("svg", "Picture", { note: "SVG" }), item("png", "Picture as seen", { note: "PNG" }),
+      item("csv", "Table of axes", { note: "CSV" }), item("groups", "Table of groups", { note: "CSV" }), item("text", "Description", { note: "text" }),
+      heading("Copy"), item("cell", "Notebook cell"), ...code);
+  }
+  fill();
+  listen(list.opener, "click", () => list.isOpen() && ask("frameworks"));
+
+  function ask(what) {
+    shell.send({ type: "export", what });
+  }
+
+  async function copy(text, name) {
+    shell.announce((await copyText(text, shell.root)) ? `Copied ${name}` : `The front end does not permit copying: use Show code, and copy ${name} from there`);
+  }
+
+  shell.onMessage("export", (content) => {
+    if (content.what === "frameworks") {
+      frameworks = content.frameworks;
+      fill();
+    } else if (content.problem) shell.announce(content.problem);
+    else saveFile(content.name, content.kind, [content.text]);
+  });
+  return { update() {}, destroy() {} };
+}
+
+exportPanel.traits = [];

@@ -1,0 +1,92 @@
+// The machine panel: preset, a pasted description, the numbers of hosts and links, and the failed parts.
+
+function machinePanel({ root, listen, shell }) {
+  const preset = element("select", { class: "wb-preset", "aria-label": "Machine" });
+  const here = button("This host", { title: "Read the GPUs, NICs and links of the kernel's host." });
+  const paste = button("Paste…", { title: "Paste nvidia-smi topo -m, a topology XML of NCCL, or a topology.conf of Slurm.", "aria-expanded": "false" });
+  const text = element("textarea", { rows: "5", "aria-label": "Description of a machine", spellcheck: "false",
+    placeholder: "nvidia-smi topo -m, NCCL topology XML, Slurm topology.conf or topology.yaml" });
+  const use = button("Use", { class: "wb-main-button" }), cancel = button("Cancel");
+  const pasted = element("div", { class: "wb-pasted", hidden: true }, text, element("div", { class: "wb-row" }, use, cancel));
+  const fields = element("div", { class: "wb-fields" }), failed = element("div", { class: "wb-failed" });
+  const edit = (content) => shell.edit(content);
+  const problem = problemBox({ listen, edit }), note = element("p", { class: "wb-note" });
+  const section = element("section", { class: "wb-machine", "aria-label": "Machine" }, element("h2", { text: "Machine" }), preset,
+    element("div", { class: "wb-row" }, here, paste), pasted, problem.root, fields, note, failed);
+  root.append(section);
+  const dials = new Map();
+
+  const toggle = (isOpen) => {
+    pasted.hidden = !isOpen;
+    paste.setAttribute("aria-expanded", String(isOpen));
+    if (isOpen) text.focus();
+  };
+  listen(preset, "change", () => preset.value && edit({ action: "preset", name: preset.value, where: "machine" }));
+  listen(here, "click", () => edit({ action: "this_host", where: "machine" }));
+  listen(paste, "click", () => toggle(pasted.hidden));
+  listen(cancel, "click", () => toggle(false));
+  listen(use, "click", () => edit({ action: "paste_machine", text: text.value, where: "paste_machine" }));
+  listen(text, "keydown", (event) => {
+    event.stopPropagation();
+    if (event.key === "Escape") toggle(false);
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) use.click();
+  });
+  listen(failed, "click", (event) => {
+    const target = event.target.closest("button");
+    if (target) edit({ action: "restore", ...(target.dataset.part ? { part: target.dataset.part } : {}) });
+  });
+
+  function dialRow({ name, label }) {
+    const field = stepper({
+      label, listen, id: shell.id(`dial-${name}`),
+      step: (by) => edit({ action: "turn", dial: name, by, where: `dial:${name}` }),
+      type: (value) => edit({ action: "dial", dial: name, value, where: `dial:${name}` }),
+    });
+    const box = problemBox({ listen, edit });
+    const made = { field, box, caption: element("label", { for: shell.id(`dial-${name}`), text: label }) };
+    fields.append(made.caption, field.root, box.root);
+    dials.set(name, made);
+    return made;
+  }
+
+  return {
+    update() {
+      const panel = shell.panel(), { machine, problem: fault } = panel;
+      section.hidden = !machine;
+      if (!machine) return;
+      const own = machine.preset ? [] : [element("option", { value: "", text: machine.title })];
+      const key = JSON.stringify([own.length, machine.presets, machine.title]);
+      if (preset.dataset.key !== key) {
+        preset.dataset.key = key;
+        preset.replaceChildren(...own, ...machine.presets.map(([vendor, options]) => element("optgroup", { label: vendor }, ...optionsOf(options))));
+      }
+      preset.value = machine.preset;
+      for (const dial of machine.dials) {
+        const { field, box, caption } = dials.get(dial.name) ?? dialRow(dial);
+        const mine = fault?.where === `dial:${dial.name}` ? fault : null;
+        const hint = dial.hint || (dial.value === "" ? "–" : "");
+        field.update({ value: dial.hint ? "" : dial.value, canLess: dial.less, canMore: dial.more, off: dial.off, problem: mine, hint });
+        caption.title = dial.off;
+        caption.classList.toggle("wb-off", Boolean(dial.off));
+        box.update(mine);
+      }
+      const isPaste = fault?.where === "paste_machine";
+      problem.update(isPaste || fault?.where === "machine" ? fault : null);
+      text.setAttribute("aria-invalid", String(isPaste));
+      if (isPaste) pasted.hidden = false;
+      else if (shell.isDone("paste_machine")) {
+        text.value = "";
+        toggle(false);
+      }
+      setText(note, panel.note);
+      note.hidden = !panel.note;
+      const chips = machine.failed.map(([part, name]) => element("button", { type: "button", class: "wb-chip", "data-part": part, title: `Restore ${name}.`, "aria-label": `Restore ${name}` },
+        element("b", { "aria-hidden": "true", text: "✕ " }), name));
+      refill(failed, ...(chips.length ? [element("h3", { text: "Failed" }), ...chips] : []),
+        ...(chips.length > 1 ? [button("Restore all", { class: "ml-quiet" })] : []));
+    },
+    destroy() {},
+  };
+}
+
+machinePanel.traits = ["_panel"];

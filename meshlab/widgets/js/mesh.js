@@ -1,0 +1,222 @@
+// The mesh panel: axes in order, steppers that keep the product, templates, and pasted layouts.
+
+function meshPanel({ root, listen, shell }) {
+  const list = element("div", { class: "wb-axes", role: "list", "aria-label": "Axes, the slowest first" });
+  const add = element("select", { "aria-label": "Add an axis" }), template = element("select", { "aria-label": "Layout" });
+  const text = element("textarea", { rows: "1", "aria-label": "Mesh as text, flags or code", spellcheck: "false", placeholder: "dp=4, tp=8, or flags of a framework" });
+  const use = button("Use");
+  const edit = (content, axes) => shell.edit(content, axes);
+  // For the axis in the picture. It has its own line, so that no row moves under the pointer of a double click.
+  const renaming = button("Rename", { class: "ml-quiet", title: "F2, or a double click on the name." }), remove = button("Remove", { class: "ml-quiet" });
+  const takes = button("Takes rest", { class: "ml-quiet", "aria-pressed": "false", title: "The axis takes the rest when another size changes." });
+  const toolbar = element("div", { class: "wb-axis-tools", role: "group" }, renaming, remove, takes);
+  const sum = element("span", { role: "status" }), fill = button("Use all", { class: "ml-quiet", title: "Change the sizes so that every GPU has a rank." });
+  const kept = "The picture keeps the last mesh that fits.";
+  const problem = problemBox({ listen, edit, kept });
+  const message = stepper({
+    label: "Message size", listen, wide: true, id: shell.id("message"),
+    step: (by) => edit({ action: "message_step", by, where: "message" }), type: (value) => edit({ action: "message", value, where: "message" }),
+  });
+  const messageProblem = problemBox({ listen, edit });
+  const section = element("section", { class: "wb-mesh", "aria-label": "Mesh" },
+    element("h2", {}, "Mesh ", element("span", { class: "ml-soft", text: "· slowest axis first" })), list, toolbar,
+    element("p", { class: "wb-note wb-sum" }, sum, " ", fill), problem.root,
+    element("div", { class: "wb-row wb-two" }, add, template), element("div", { class: "wb-row wb-paste-row" }, text, use),
+    element("h2", { text: "Message" }),
+    element("div", { class: "wb-fields" }, element("label", { for: shell.id("message"), text: "Size per rank" }), message.root), messageProblem.root);
+  root.append(section);
+  const made = new Map(); // rows by the name of their axis
+  let rows = [], lifted = null;
+
+  const send = (content) => edit({ where: "paste", ...content });
+  listen(add, "change", () => {
+    if (add.value) send({ action: "add", name: add.value });
+    add.value = "";
+  });
+  listen(template, "change", () => {
+    if (template.value) send({ action: "template", text: template.value });
+    template.value = "";
+  });
+  listen(use, "click", () => send({ action: "paste", text: text.value }));
+  listen(text, "input", () => {
+    text.rows = Math.min(Math.max(text.value.split("\n").length, 1), 6);
+  });
+  listen(text, "keydown", (event) => {
+    event.stopPropagation();
+    if (event.key !== "Enter" || event.shiftKey) return;
+    event.preventDefault();
+    use.click();
+  });
+  listen(fill, "click", () => send({ action: "use_all" }));
+
+  listen(renaming, "click", () => made.get(shell.axis())?.startRename());
+  listen(remove, "click", () => send({ action: "remove_axis", axis: shell.axis() }));
+  listen(takes, "click", () => edit({ action: "rest", axis: shell.axis() }));
+
+  const axesOf = (order) => order.map(({ name, size }) => [name, size]);
+
+  function move(name, to) {
+    const from = rows.findIndex((row) => row.name === name), at = clamp(to, 0, rows.length - 1);
+    if (from === at || from < 0) return;
+    const order = rows.slice();
+    order.splice(at, 0, ...order.splice(from, 1));
+    edit({ action: "move", axis: name, to: at, where: "paste" }, axesOf(order));
+    rows = order;
+    arrange();
+    shell.say(`${name} is axis ${at + 1} of ${rows.length}`);
+  }
+
+  // Puts the rows in order. The focus stays with its axis.
+  function arrange() {
+    const held = list.getRootNode().activeElement;
+    rows.forEach((row, k) => {
+      const { root: node } = made.get(row.name);
+      if (list.children[k] !== node) list.insertBefore(node, list.children[k] ?? null);
+    });
+    if (held && list.contains(held) && list.getRootNode().activeElement !== held) held.focus();
+  }
+
+  function makeRow(first) {
+    let name = first;
+    const grip = button("⠿", { class: "wb-grip", title: "Drag to change the order, or press Alt with an arrow key." });
+    const select = button(name, { class: "wb-name" }), rename = element("input", { class: "wb-rename", type: "text", hidden: true, "aria-label": "Name of the axis", spellcheck: "false", autocomplete: "off" });
+    const mark = element("span", { class: "wb-mark" }), rest = element("span", { class: "wb-rest ml-soft", text: "rest", title: "Takes the rest when another size changes." });
+    const field = stepper({
+      label: `Size of ${name}`, listen,
+      step: (by) => {
+        const row = rows.find((one) => one.name === name), next = by > 0 ? row?.more : row?.less;
+        if (!next) return;
+        edit({ action: "step", axis: name, by, where: `size:${name}` }, next);
+      },
+      type: (value) => edit({ action: "size", axis: name, value, where: `size:${name}` }),
+    });
+    const box = problemBox({ listen, edit, kept });
+    const node = element("div", { class: "wb-axis", role: "listitem" }, grip, element("span", { class: "wb-name-cell" }, select, rename, rest), field.root, mark, box.root);
+
+    const startRename = () => {
+      rename.value = name;
+      rename.hidden = false;
+      select.hidden = true;
+      rename.focus();
+      rename.select();
+    };
+    const endRename = (isAccepted) => {
+      if (rename.hidden) return;
+      rename.hidden = true;
+      select.hidden = false;
+      const value = rename.value.trim();
+      if (isAccepted && value && value !== name) edit({ action: "rename", axis: name, value, where: `size:${name}` });
+    };
+    listen(select, "click", () => shell.chooseAxis(name));
+    listen(select, "dblclick", startRename);
+    listen(rename, "blur", () => endRename(true));
+    listen(rename, "keydown", (event) => {
+      event.stopPropagation();
+      if (event.key === "Enter" || event.key === "Escape") {
+        endRename(event.key === "Enter");
+        select.focus();
+      }
+    });
+    listen(node, "keydown", (event) => {
+      const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+      if (step && event.altKey) move(name, rows.findIndex((row) => row.name === name) + step);
+      else if (event.key === "F2") startRename();
+      else if (event.key === "Delete" && event.target === grip && rows.length > 1) send({ action: "remove_axis", axis: name });
+      else return;
+      event.preventDefault();
+      event.stopPropagation();
+    });
+    listen(grip, "pointerdown", (event) => {
+      if (event.button !== 0 || rows.length < 2) return;
+      event.preventDefault();
+      grip.setPointerCapture(event.pointerId);
+      grip.focus();
+      lifted = { name, y: event.clientY, order: rows.slice() };
+      node.classList.add("wb-lifted");
+    });
+    listen(grip, "pointermove", (event) => {
+      if (lifted?.name !== name) return;
+      const height = node.offsetHeight + 4, from = rows.findIndex((row) => row.name === name);
+      const by = event.clientY - lifted.y, steps = Math.round(by / height);
+      const to = clamp(from + steps, 0, rows.length - 1);
+      lifted.to = to;
+      node.style.transform = `translateY(${clamp(by, -from * height, (rows.length - 1 - from) * height)}px)`;
+      rows.forEach((row, k) => {
+        if (row.name === name) return;
+        const shift = k > from && k <= to ? -height : k < from && k >= to ? height : 0;
+        made.get(row.name).root.style.transform = shift ? `translateY(${shift}px)` : "";
+      });
+    });
+    const drop = (isDone) => {
+      if (lifted?.name !== name) return;
+      const { to } = lifted;
+      lifted = null;
+      node.classList.remove("wb-lifted");
+      for (const row of rows) made.get(row.name).root.style.transform = "";
+      if (isDone && to !== undefined) move(name, to);
+      shell.refresh();
+    };
+    listen(grip, "pointerup", () => drop(true));
+    listen(grip, "pointercancel", () => drop(false));
+    return {
+      root: node,
+      startRename,
+      update(row, { axis, fault, count: n }) {
+        name = row.name;
+        setText(select, name);
+        select.setAttribute("aria-current", String(name === axis));
+        node.classList.toggle("wb-on", name === axis);
+        grip.setAttribute("aria-label", `Move ${name}`);
+        const mine = fault?.where === `size:${name}` ? fault : null;
+        field.update({ value: String(row.size), canLess: Boolean(row.less), canMore: Boolean(row.more), problem: mine });
+        box.update(mine);
+        rest.hidden = !row.is_rest || n < 2;
+        setText(mark, row.mark);
+        mark.title = row.meaning;
+        mark.setAttribute("aria-label", row.meaning);
+        mark.className = `wb-mark wb-${{ "■": "bad", "▲": "bad", "●": "good", "◆": "own" }[row.mark] ?? "plain"}`;
+      },
+    };
+  }
+
+  return {
+    update() {
+      if (lifted) return; // the order under the hand stays
+      const panel = shell.panel(), { mesh, problem: fault } = panel;
+      rows = mesh.rows;
+      for (const row of rows) if (!made.has(row.name)) made.set(row.name, makeRow(row.name));
+      for (const [name, row] of made) if (!rows.some((one) => one.name === name)) {
+        row.root.remove();
+        made.delete(name);
+      }
+      arrange();
+      for (const row of rows) made.get(row.name).update(row, { axis: shell.axis(), fault, count: rows.length });
+      const own = rows.find((row) => row.name === shell.axis());
+      toolbar.hidden = !own;
+      if (own) {
+        toolbar.setAttribute("aria-label", `Axis ${own.name}`);
+        for (const [node, what] of [[renaming, "Rename"], [remove, "Remove"]]) node.setAttribute("aria-label", `${what} ${own.name}`);
+        takes.setAttribute("aria-label", `Takes rest: ${own.name}`);
+        takes.setAttribute("aria-pressed", String(own.is_rest));
+        takes.hidden = rows.length < 2;
+        remove.setAttribute("aria-disabled", String(rows.length < 2));
+      }
+      setText(sum, mesh.sum);
+      fill.hidden = !mesh.idle;
+      problem.update(fault?.where === "paste" ? fault : null);
+      text.setAttribute("aria-invalid", String(fault?.where === "paste" && Boolean(fault.value)));
+      if (shell.isDone("paste")) {
+        text.value = "";
+        text.rows = 1;
+      }
+      fillSelect(add, [["", "+ Axis"], ...mesh.free.map((name) => [name, name])], "");
+      fillSelect(template, [["", "Layout"], ...mesh.templates.map(([name, axes]) => [axes, `${name} · ${axes}`])], "");
+      const mine = fault?.where === "message" ? fault : null;
+      message.update({ value: panel.message, problem: mine });
+      messageProblem.update(mine);
+    },
+    destroy() {},
+  };
+}
+
+meshPanel.traits = ["_panel", "axis"];

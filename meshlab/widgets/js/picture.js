@@ -1,0 +1,657 @@
+// The picture: state, events, and one paint per frame.
+
+const CLICK_PX = 5; // a shorter drag is a click
+const TIP_DELAY_MS = 250; // during which the pointer may cross other things on its way into the tooltip
+const REST_MS = 200; // after the last movement, Python learns the place in view
+const STALE_ALL = { scene: true, view: true, loads: true, fit: true, base: true, colors: true };
+const THEME_ATTRIBUTES = ["class", "style", "data-theme", "data-jp-theme-light", "data-vscode-theme-kind"];
+const MARKUP = `
+  <div class="ml-verdict"></div>
+  <div class="ml-bar"><nav class="ml-crumbs" aria-label="Place in view"></nav>
+    <label><span class="ml-word">Axis</span> <select class="ml-axis"></select></label><label>Colour <select class="ml-color"></select></label>
+    <span class="ml-zoom"><button type="button" data-zoom="-1" aria-label="Zoom out">−</button>
+    <button type="button" data-zoom="1" aria-label="Zoom in">+</button>
+    <button type="button" data-zoom="0">Fit</button></span></div>
+  <div class="ml-stage" tabindex="0" role="application" aria-roledescription="picture of a machine">
+    <canvas></canvas><canvas></canvas><div class="ml-tip" hidden><b></b><span></span></div></div>
+  <div class="ml-live" role="status" aria-live="polite"></div><div class="ml-status"></div>
+  <div class="ml-legend"></div><div class="ml-findings"></div><ul class="ml-notes"></ul><table class="ml-links" hidden></table>
+  <div class="ml-soft ml-hint">Point at a cell to see the route of its group. A click keeps it, a double click zooms in,
+    Shift and drag selects ranks.</div><span class="ml-probe" aria-hidden="true"></span>`;
+
+// Draws the picture of a model into an element. Like every panel, it removes all that it has added when it is destroyed.
+// `clicked` is called after a click with the picture, what was hit, and the mark of a failed part, or nulls.
+function picturePanel({ model, root: parent, clicked = () => {} }) {
+  const root = element("div", { class: "meshlab-picture" });
+  root.innerHTML = MARKUP;
+  parent.append(root);
+  const find = (name) => root.querySelector(`.ml-${name}`);
+  const [verdict, crumbs, axisBox, colorBox, stage, tip, live, status, legend, findings, notes, links, probe, word] =
+    ["verdict", "crumbs", "axis", "color", "stage", "tip", "live", "status", "legend", "findings", "notes", "links", "probe", "word"].map(find);
+  const [base, over] = root.querySelectorAll("canvas");
+  const ended = new AbortController();
+  const listen = (target, event, handler, options = {}) => target.addEventListener(event, handler, { signal: ended.signal, ...options });
+
+  const p = { pen: null, scene: null, drawn: null, view: null, loads: null, colors: null, values: {}, selected: new Uint8Array(0),
+    x: 0, y: 0, width: 0, height: 0, zoom: 1, dpr: 1, color: "group", sharing: null, cells: null, widths: new Map(),
+    shows: { groups: true, nvlink: true, loads: true, conflict: true, counts: true } };
+  let isHidden = false, chosen = null, stale = { ...STALE_ALL }, frame = 0, fullColors = null;
+  let edit = 0, isWaiting = false; // an axis was chosen here, and Python has not answered yet
+  let hovered = null, cursor = -1, picked = -1, map = null, lit = null;
+  let pendingZoom = null, goal = model.get("focus"), rest = 0;
+
+  const schedule = (what = {}) => {
+    Object.assign(stale, what);
+    frame ||= requestAnimationFrame(paint);
+  };
+  const save = (changes) => {
+    for (const [name, value] of Object.entries(changes)) model.set(name, value);
+    model.save_changes();
+  };
+
+  // -- painting --
+
+  function paint() {
+    frame = 0;
+    const width = stage.clientWidth;
+    isHidden = !width;
+    if (isHidden) {
+      size.unobserve(stage);
+      size.observe(stage); // hidden, maybe only briefly: a new observation fires as soon as it is visible
+      return;
+    }
+    if (stale.scene) p.scene = readScene(model.get("_scene"));
+    if (stale.scene || stale.view) takeView();
+    if (stale.scene || stale.loads) takeLoads();
+    if (stale.colors) takeColors();
+    if (stale.scene || stale.fit || width !== p.width || (window.devicePixelRatio || 1) !== p.dpr) fitWindow(width);
+    if (stale.scene && goal === "all") resetZoom();
+    if (goal !== null) goTo(goal);
+    if (pendingZoom) {
+      zoomAt(...pendingZoom);
+      pendingZoom = null;
+    }
+    if (stale.base) {
+      p.pen = base.getContext("2d", { alpha: false });
+      p.colors = isWaiting ? faded() : fullColors;
+      paintBase(p);
+      lit = null;
+    }
+    const { view, loads, scene, colors, panels } = stale, hasGone = stale.goal;
+    stale = {};
+    paintOver();
+    if (view || loads || scene || colors || panels) fillPanels();
+    else if (hasGone) showCrumbs();
+  }
+
+  function takeView() {
+    const raw = model.get("_view");
+    if (raw.edit < edit && !stale.scene) return; // the answer to an earlier edit
+    edit = Math.max(edit, raw.edit); // edits of other views of the same model count too
+    isWaiting = false;
+    p.view = readView(raw, p.scene);
+    p.values = {};
+    for (const [name, bytes] of Object.entries(model.get("_values"))) p.values[name] = unpack(bytes, Float32Array);
+    hovered = null;
+    if (cursor >= p.scene.devices) cursor = -1;
+    takePick();
+    takeSelection();
+  }
+
+  function takeLoads() {
+    const raw = model.get("_loads");
+    if (stale.scene || !(raw.edit < edit)) p.loads = readLoads(raw);
+  }
+
+  function takePick() {
+    const rank = model.get("pick") ?? -1;
+    picked = rank < 0 ? -1 : p.view.is_mesh ? deviceOfRank(p.view, rank) : rank;
+  }
+
+  function takeSelection() {
+    const ranks = unpack(model.get("selected"), Int32Array);
+    p.selected = new Uint8Array(p.view.world);
+    for (const rank of ranks) p.selected[rank] = 1;
+    p.cells = null;
+  }
+
+  function takeColors() {
+    fullColors = readColors(root, probe);
+    p.color = model.get("color");
+    p.cells = null;
+    p.widths.clear();
+  }
+
+  function faded() {
+    const half = (color) => mixed(color, fullColors.bg, 0.5);
+    return { ...fullColors, heat: fullColors.heat.map(half), conflict: half(fullColors.conflict) };
+  }
+
+  function fitWindow(width) {
+    p.dpr = window.devicePixelRatio || 1;
+    p.width = width;
+    const most = model.get("height"), room = Math.min(most, Math.max(Math.round(width * 0.75), 320));
+    chosen = fit(p.scene, width, room, p.dpr);
+    p.drawn = layout(p.scene, chosen, p.zoom);
+    const full = p.zoom === 1 ? p.drawn : layout(p.scene, chosen);
+    p.height = Math.round(clamp(tallOf(full) + 24, 120, room));
+    stage.style.height = `${p.height}px`;
+    for (const canvas of [base, over]) {
+      canvas.width = Math.round(width * p.dpr);
+      canvas.height = Math.round(p.height * p.dpr);
+      canvas.style.width = `${width}px`;
+      canvas.style.height = `${p.height}px`;
+    }
+    p.cells = null;
+    contain();
+    stale.base = true;
+  }
+
+  function resetZoom() {
+    p.zoom = 1;
+    p.drawn = layout(p.scene, chosen);
+    contain();
+    stale.base = true;
+  }
+
+  const groupOf = (device) => (device >= 0 ? p.view.group[device] : -1);
+  const active = () => (hovered?.kind === "device" ? hovered.index : cursor >= 0 ? cursor : picked);
+
+  function paintOver() {
+    const device = active(), pen = over.getContext("2d");
+    if (p.color === "sharing") {
+      const group = Math.max(groupOf(device), 0);
+      if (p.sharing?.of !== group || !p.sharing) {
+        p.sharing = Object.assign(sharingGroups(p.scene, p.view, p.loads, group), { of: group });
+        p.cells = null;
+        p.pen = base.getContext("2d", { alpha: false });
+        paintBase(p);
+      }
+    }
+    p.pen = pen;
+    pen.setTransform(p.dpr, 0, 0, p.dpr, 0, 0);
+    pen.clearRect(0, 0, p.width, p.height);
+    if (device >= 0 && device < p.scene.devices) {
+      const group = groupOf(device);
+      paintGroup(p, group, group < 0 ? [device] : p.view.members(group), device);
+    }
+    map = paintMinimap(p);
+    if (gesture?.kind === "lasso") paintLasso(p, [gesture.start, gesture.here]);
+    const own = cursor >= 0 ? cursor : picked; // where the keys or a click are
+    if (lit !== own) {
+      lit = own;
+      announce(own);
+    }
+  }
+
+  function announce(device) {
+    const { view } = p, rank = device >= 0 ? view.rank[device] : -1, ranks = selectedRanks(), parts = [];
+    setText(status, ranks.length ? `${count(ranks.length)} selected: ${runsText(ranks, 6)}` : "");
+    if (rank >= 0) parts.push(`rank ${count(rank)}, ${groupName(view, groupOf(device))}: ${view.verdict || coordinates(view, rank)}`);
+    if (ranks.length) parts.push(status.textContent);
+    setText(live, parts.join(". "));
+  }
+
+  function fillPanels() {
+    const { view, scene, loads } = p;
+    setText(verdict, [loads?.axis === view.axis ? loads?.mark : "", view.verdict || view.title].filter(Boolean).join(" "));
+    fillSelect(axisBox, view.options.map((name) => [name, name]), view.axis);
+    setText(word, view.is_mesh ? "Axis" : "Level");
+    axisBox.parentElement.hidden = view.options.length < 2;
+    const modes = [["group", view.is_mesh ? "groups" : "domains"], ["load", "load only"]];
+    if (loads?.by.nic) modes.splice(1, 0, ["sharing", "groups sharing links"]);
+    fillSelect(colorBox, [...modes, ...Object.keys(p.values).map((name) => [name, name])], p.color);
+    fillLegend(legend, p);
+    fillFindings(findings, view.findings);
+    refill(notes, ...view.notes.map((text) => element("li", { text })));
+    fillLinks(links, loads);
+    root.classList.toggle("ml-waiting", isWaiting);
+    const keys = "Arrow keys move between GPUs, plus and minus zoom, 0 fits, Enter keeps a group, Escape clears.";
+    stage.setAttribute("aria-label", `${view.title}. ${view.verdict ? `${view.verdict}. ` : ""}${keys}`);
+    showCrumbs();
+  }
+
+  const centerHit = () => hitAt(p.scene, p.drawn, p.width / 2 - p.x, tallOf(p.drawn) <= p.height ? tallOf(p.drawn) / 2 : p.height / 2 - p.y);
+  const showCrumbs = () => fillCrumbs(crumbs, p, centerHit());
+
+  // -- moving --
+
+  function contain() {
+    const { drawn, width, height } = p, margin = p.zoom > 1.02 ? 70 : 10, tall = tallOf(drawn);
+    p.x = drawn.width + 20 <= width ? (width - drawn.width) / 2 : clamp(p.x, width - drawn.width - margin, margin);
+    p.y = tall + 20 <= height ? Math.min((height - tall) / 2, 24) : clamp(p.y, height - tall - margin, margin);
+  }
+
+  const mostZoom = () => Math.max(1, (p.scene.is_rack ? 150 : 250) / chosen.cellWidth);
+
+  // Zooms so that the box under a point of the window stays there.
+  function zoomAt(px, py, factor) {
+    const zoom = clamp(p.zoom * factor, 1, mostZoom());
+    if (zoom === p.zoom) return;
+    const hit = hitAt(p.scene, p.drawn, px - p.x, py - p.y), before = boxOfHit(p.drawn, hit);
+    const across = (px - p.x - before[0]) / before[2], down = (py - p.y - before[1]) / before[3];
+    p.zoom = zoom;
+    p.drawn = layout(p.scene, chosen, zoom);
+    const after = boxOfHit(p.drawn, hit);
+    p.x = px - after[0] - across * after[2];
+    p.y = py - after[1] - down * after[3];
+    contain();
+    moved();
+  }
+
+  function goTo(place) {
+    goal = null;
+    const isKnown = place === "all" || (typeof place === "string" && locate(p.scene, place));
+    const [zoom, x, y] = isKnown ? lookAt(p.scene, chosen, place, p.width, p.height) : [p.zoom, -p.x, -p.y];
+    [p.zoom, p.x, p.y] = [zoom, -x, -y];
+    p.drawn = layout(p.scene, chosen, zoom);
+    contain();
+    stale.base = stale.goal = true;
+    hideTip();
+  }
+
+  function go(place) {
+    goal = place;
+    if (model.get("focus") !== place) save({ focus: place });
+    schedule({ base: true });
+  }
+
+  // After a movement by hand, the place in the centre becomes the focus.
+  function moved() {
+    stale.base = true;
+    clearTimeout(rest);
+    rest = setTimeout(() => {
+      showCrumbs();
+      const hit = centerHit(), depth = p.drawn.detail >= 2 ? "node" : "leaf";
+      const place = p.zoom < 1.05 || !hit ? "all" : placeOf(p.scene, hit, depth);
+      if (place === model.get("focus")) return;
+      isOwnFocus = true;
+      save({ focus: place });
+      isOwnFocus = false;
+    }, REST_MS);
+  }
+  let isOwnFocus = false;
+
+  function zoomBy(px, py, factor) {
+    pendingZoom = [px, py, (pendingZoom?.[2] ?? 1) * factor];
+    schedule();
+  }
+
+  function panTo(x, y) {
+    [p.x, p.y] = [x, y];
+    contain();
+    moved();
+    schedule();
+  }
+
+  // -- tooltip --
+
+  let tipTimer = 0, tipOf = null, pointer = [0, 0];
+
+  function hideTip() {
+    clearTimeout(tipTimer);
+    tip.hidden = true;
+    tipOf = null;
+  }
+
+  // Describes a hit next to a point or a box of the window: at its lower right or, without room there, on the other side.
+  function showTip(hit, x, y, w = 0, h = 0) {
+    const text = hit && describeHit(p, hit);
+    if (!text) return hideTip();
+    clearTimeout(tipTimer);
+    tipOf = `${hit.kind} ${hit.index}`;
+    tip.hidden = false;
+    setText(tip.firstChild, text[0]);
+    setText(tip.lastChild, text[1]);
+    const put = (low, extent, own, room) => {
+      const after = low + extent + 14;
+      return clamp(after + own > room ? low - own - 14 : after, 4, Math.max(4, room - own - 4));
+    };
+    tip.style.left = `${put(x, w, tip.offsetWidth, p.width)}px`;
+    tip.style.top = `${put(y, h, tip.offsetHeight, p.height)}px`;
+  }
+
+  // True if the pointer is on its way into the tooltip, so that what it crosses must not replace it.
+  function isTowardsTip([x, y], [x0, y0]) {
+    if (tip.hidden) return false;
+    const tx = clamp(x, tip.offsetLeft, tip.offsetLeft + tip.offsetWidth) - x;
+    const ty = clamp(y, tip.offsetTop, tip.offsetTop + tip.offsetHeight) - y;
+    const far = Math.hypot(tx, ty), step = Math.hypot(x - x0, y - y0);
+    return far < 60 && step > 0 && tx * (x - x0) + ty * (y - y0) > 0.7 * far * step;
+  }
+
+  function hover(x, y) {
+    const hit = hitAt(p.scene, p.drawn, x - p.x, y - p.y), key = hit && `${hit.kind} ${hit.index}`;
+    const before = pointer;
+    pointer = [x, y];
+    if (key === tipOf && tipOf) return clearTimeout(tipTimer); // the tooltip rests while the pointer does
+    const change = () => {
+      hovered = hit;
+      cursor = hit?.kind === "device" ? -1 : cursor;
+      showTip(hit, x, y);
+      schedule();
+    };
+    clearTimeout(tipTimer);
+    if (isTowardsTip(pointer, before)) tipTimer = setTimeout(change, TIP_DELAY_MS);
+    else change();
+  }
+
+  function unhover() {
+    hovered = null;
+    hideTip();
+    schedule();
+  }
+
+  // -- pointer --
+
+  let gesture = null; // a drag: pan, lasso, minimap or a touch that may be a tap
+  const fingers = new Map();
+  const point = (event) => {
+    const box = stage.getBoundingClientRect();
+    return [event.clientX - box.left - stage.clientLeft, event.clientY - box.top - stage.clientTop];
+  };
+  const isInMap = ([x, y]) => map && x >= map.x - 4 && y >= map.y - 4 && x <= map.x + map.width + 4 && y <= map.y + map.height + 4;
+  const jump = ([x, y]) => panTo(p.width / 2 - (x - map.x) / map.scaleX, p.height / 2 - (y - map.y) / map.scaleY);
+
+  function press(event) {
+    if (event.button !== 0 || tip.contains(event.target)) return;
+    const here = point(event);
+    fingers.set(event.pointerId, here);
+    if (fingers.size > 1) gesture = { kind: "pinch" };
+    else if (isInMap(here)) {
+      gesture = { kind: "map" };
+      jump(here);
+    } else gesture = { kind: event.shiftKey ? "lasso" : event.pointerType === "touch" ? "tap" : "pan", start: here, here, moved: 0 };
+    if (event.pointerType !== "touch") stage.setPointerCapture(event.pointerId);
+  }
+
+  function move(event) {
+    const here = point(event);
+    if (!fingers.has(event.pointerId)) {
+      if (event.pointerType !== "touch" && !tip.contains(event.target)) isInMap(here) ? unhover() : hover(...here);
+      return;
+    }
+    const before = fingers.get(event.pointerId);
+    if (gesture?.kind === "pinch") return pinch(event.pointerId, before, here);
+    fingers.set(event.pointerId, here);
+    if (!gesture) return;
+    gesture.moved = Math.max(gesture.moved, Math.hypot(here[0] - gesture.start?.[0], here[1] - gesture.start?.[1]) || 0);
+    gesture.here = here;
+    if (gesture.kind === "map") jump(here);
+    else if (gesture.kind === "lasso") schedule();
+    else if (gesture.kind === "pan" && gesture.moved >= CLICK_PX) {
+      hideTip();
+      panTo(p.x + here[0] - before[0], p.y + here[1] - before[1]);
+    }
+  }
+
+  function pinch(id, before, here) {
+    const other = [...fingers].find(([key]) => key !== id)?.[1];
+    fingers.set(id, here);
+    if (!other) return;
+    const apart = (q) => Math.max(Math.hypot(q[0] - other[0], q[1] - other[1]), 1);
+    panTo(p.x + (here[0] - before[0]) / 2, p.y + (here[1] - before[1]) / 2);
+    zoomBy((here[0] + other[0]) / 2, (here[1] + other[1]) / 2, apart(here) / apart(before));
+  }
+
+  function release(event) {
+    const done = gesture;
+    fingers.delete(event.pointerId);
+    if (fingers.size) return;
+    gesture = null;
+    if (!done?.start) return;
+    const here = point(event);
+    if (done.moved >= CLICK_PX) {
+      if (done.kind === "lasso") lasso(done.start, here);
+      return;
+    }
+    const hit = hitAt(p.scene, p.drawn, here[0] - p.x, here[1] - p.y), failed = failedAt(p, here[0] - p.x, here[1] - p.y);
+    clicked(p, done.kind === "lasso" && hit?.kind !== "device" ? null : hit, failed);
+    if (failed) return schedule();
+    if (done.kind === "lasso") hit?.kind === "device" && toggleSelected(hit.index);
+    else {
+      if (event.pointerType === "touch") showTip(hit, ...here);
+      if (hit?.kind === "device") togglePick(hit.index);
+      else if (!hit) setPick(-1);
+    }
+    schedule();
+  }
+
+  function cancel(event) {
+    fingers.delete(event.pointerId);
+    gesture = null;
+    schedule();
+  }
+
+  const numberOf = (device) => (p.view.is_mesh ? p.view.rank[device] : device);
+
+  function setPick(device) {
+    picked = device;
+    lit = null;
+    const number = device < 0 ? -1 : numberOf(device);
+    save({ pick: number < 0 ? null : number });
+    schedule();
+  }
+
+  const togglePick = (device) => setPick(device === picked || numberOf(device) < 0 ? -1 : device);
+
+  function select(ranks) {
+    save({ selected: new DataView(Int32Array.from(new Set(ranks)).sort().buffer) });
+    schedule({ base: true });
+  }
+
+  const selectedRanks = () => [...p.selected.keys()].filter((rank) => p.selected[rank]);
+
+  function toggleSelected(device) {
+    const rank = p.view.rank[device];
+    if (rank >= 0) select(p.selected[rank] ? selectedRanks().filter((one) => one !== rank) : [...selectedRanks(), rank]);
+  }
+
+  function lasso([x0, y0], [x1, y1]) {
+    const [left, right] = [Math.min(x0, x1) - p.x, Math.max(x0, x1) - p.x];
+    const [top, bottom] = [Math.min(y0, y1) - p.y, Math.max(y0, y1) - p.y];
+    const { device } = p.drawn, found = [];
+    for (let d = 0; d < p.scene.devices; d++) {
+      const x = device[d * 4] + device[d * 4 + 2] / 2, y = device[d * 4 + 1] + device[d * 4 + 3] / 2;
+      if (p.view.rank[d] >= 0 && x >= left && x <= right && y >= top && y <= bottom) found.push(p.view.rank[d]);
+    }
+    select(found);
+  }
+
+  function dive(event) {
+    const here = point(event), hit = hitAt(p.scene, p.drawn, here[0] - p.x, here[1] - p.y);
+    if (!hit || tip.contains(event.target) || isInMap(here)) return;
+    go(placeOf(p.scene, hit, p.drawn.detail === 0 && p.scene.unit_id.length > 1 ? "leaf" : "node"));
+  }
+
+  function wheel(event) {
+    const isWanted = event.ctrlKey || event.metaKey || event.altKey;
+    if (!isWanted && stage.getRootNode().activeElement !== stage) return;
+    const factor = Math.exp(-clamp(event.deltaY || event.deltaX, -200, 200) * (event.deltaMode ? 0.05 : 0.0022));
+    if (!isWanted && (factor < 1 ? p.zoom <= 1 : p.zoom >= mostZoom())) return; // nothing to zoom, so the page scrolls
+    event.preventDefault();
+    hideTip();
+    zoomBy(...point(event), factor);
+  }
+
+  // -- keys and controls --
+
+  function key(event) {
+    if (event.target !== stage || event.ctrlKey || event.metaKey || event.altKey) return;
+    const device = cursor >= 0 ? cursor : picked, { drawn } = p;
+    const zoomThere = (factor) => {
+      const [x, y, w, h] = device < 0 ? [-p.x, -p.y, p.width, p.height] : drawn.device.subarray(device * 4, device * 4 + 4);
+      zoomBy(clamp(x + w / 2 + p.x, 0, p.width), clamp(y + h / 2 + p.y, 0, p.height), factor);
+    };
+    if (event.key.startsWith("Arrow")) step(event.key, event.shiftKey);
+    else if (event.key === "Enter" || event.key === " ") {
+      if (device >= 0) {
+        event.shiftKey ? toggleSelected(device) : togglePick(device);
+        clicked(p, hitOfDevice(p, device), null);
+      }
+    } else if (event.key === "+" || event.key === "=") zoomThere(1.6);
+    else if (event.key === "-") zoomThere(1 / 1.6);
+    else if (event.key === "0") go("all");
+    else if (event.key === "[" || event.key === "]") {
+      const { options, axis } = p.view, at = options.indexOf(axis) + (event.key === "]" ? 1 : options.length - 1);
+      chooseAxis(options[at % options.length]);
+    } else if (event.key === "Escape") escape();
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+    schedule();
+  }
+
+  function step(arrow, extends_) {
+    const from = cursor >= 0 ? cursor : picked, to = from < 0 ? 0 : neighbour(p.drawn, from, arrow);
+    if (to < 0 || to >= p.scene.devices) return;
+    if (extends_) select([...selectedRanks(), p.view.rank[to], ...(from < 0 ? [] : [p.view.rank[from]])].filter((rank) => rank >= 0));
+    cursor = to;
+    hovered = null;
+    hideTip();
+    const [x, y, w, h] = p.drawn.device.subarray(to * 4, to * 4 + 4);
+    const into = (at, extent, room) => (at < 10 ? 40 - at : at + extent > room - 10 ? room - 40 - at - extent : 0);
+    const [dx, dy] = [into(x + p.x, w, p.width), into(y + p.y, h, p.height)];
+    if (dx || dy) panTo(p.x + dx, p.y + dy);
+    showTip(hitAt(p.scene, p.drawn, x + w / 2, y + h / 2), x + p.x, y + p.y, w, h);
+  }
+
+  // One thing after the other: the lasso, the tooltip, the pick, the selection, the cursor.
+  function escape() {
+    if (gesture?.kind === "lasso") gesture = null;
+    else if (!tip.hidden) hideTip();
+    else if (picked >= 0) setPick(-1);
+    else if (p.selected.some((one) => one)) select([]);
+    else cursor = -1;
+    if (tip.hidden) hovered = null;
+  }
+
+  function chooseAxis(axis) {
+    if (axis === p.view.axis) return;
+    const next = regroup(p.view, axis);
+    edit++;
+    isWaiting = true;
+    if (next) p.view = { ...next, verdict: "" };
+    p.cells = p.sharing = null;
+    save({ axis, _edit: edit });
+    schedule({ base: true, panels: true });
+  }
+
+  // Paints the axes that an edit leads to before Python answers. Null if they are not known. Returns the edit's number.
+  function expect(axes) {
+    edit++;
+    isWaiting = true;
+    const names = axes?.map(([name]) => name), axis = names?.includes(p.view.axis) ? p.view.axis : names?.at(-1);
+    const next = axes && p.view.is_mesh ? regroup({ ...p.view, axes }, axis) : null;
+    if (next) {
+      p.view = { ...next, verdict: "", findings: [] };
+      p.cells = p.sharing = null;
+      schedule({ base: true });
+    }
+    return edit;
+  }
+
+  // The picture as it is seen, as the URL of a PNG. `toBlob` would wait until the browser is idle.
+  function toDataUrl() {
+    const both = element("canvas", { width: base.width, height: base.height }), pen = both.getContext("2d");
+    for (const canvas of [base, over]) pen.drawImage(canvas, 0, 0);
+    return both.toDataURL("image/png");
+  }
+
+  function click(event) {
+    const target = event.target.closest("button");
+    if (!target) return;
+    const { place, axis, zoom, toggle } = target.dataset;
+    if (axis) chooseAxis(axis);
+    if (place) go(place);
+    if (zoom === "0") go("all");
+    else if (zoom) zoomBy(p.width / 2, p.height / 2, 1.8 ** Number(zoom));
+    if (toggle) {
+      p.shows[toggle] = !p.shows[toggle];
+      p.cells = null;
+      schedule({ base: true, panels: true });
+    }
+  }
+
+  // -- the model, the page --
+
+  const changed = (what) => () => schedule(what);
+  const handlers = {
+    "change:_scene": changed({ scene: true, base: true }),
+    "change:_view": changed({ view: true, base: true }),
+    "change:_values": changed({ view: true, base: true }),
+    "change:_loads": changed({ loads: true, base: true }),
+    "change:height": changed({ fit: true, base: true }),
+    "change:color": changed({ colors: true, base: true }),
+    "change:pick": () => {
+      if (p.view) takePick();
+      schedule();
+    },
+    "change:selected": () => {
+      if (p.view) takeSelection();
+      schedule({ base: true });
+    },
+    "change:focus": () => {
+      if (isOwnFocus) return;
+      goal = model.get("focus");
+      schedule({ base: true });
+    },
+  };
+  for (const [event, handler] of Object.entries(handlers)) model.on(event, handler);
+  const gestures = {
+    pointerdown: press, pointermove: move, pointerup: release, pointercancel: cancel,
+    pointerleave: () => gesture || unhover(), dblclick: dive, keydown: key,
+  };
+  for (const [event, handler] of Object.entries(gestures)) listen(stage, event, handler);
+  listen(stage, "wheel", wheel, { passive: false });
+  // Two fingers zoom the picture. One finger scrolls the page.
+  for (const event of ["touchstart", "touchmove"]) listen(stage, event, (e) => e.touches.length > 1 && e.preventDefault(), { passive: false });
+  listen(stage, "blur", () => {
+    cursor = -1;
+    hideTip();
+    schedule();
+  });
+  listen(root, "click", click);
+  listen(axisBox, "change", () => chooseAxis(axisBox.value));
+  listen(colorBox, "change", () => {
+    save({ color: colorBox.value });
+    schedule({ colors: true, base: true });
+  });
+  const recolor = changed({ colors: true, base: true });
+  listen(root, "transitionend", (event) => event.target === root && recolor());
+  for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) listen(matchMedia(query), "change", recolor);
+  const refit = changed({ fit: true, base: true });
+  const watchDensity = () => {
+    const query = matchMedia(`(resolution: ${window.devicePixelRatio}dppx)`);
+    listen(query, "change", () => (watchDensity(), refit()), { once: true });
+  };
+  watchDensity();
+  const themes = new MutationObserver(recolor), page = root.ownerDocument;
+  for (const node of [page.documentElement, page.body]) {
+    themes.observe(node, { attributes: true, attributeFilter: THEME_ATTRIBUTES });
+  }
+  const size = new ResizeObserver(() => {
+    if (isHidden) schedule();
+    else if (stage.clientWidth !== p.width) refit();
+  });
+  size.observe(stage);
+  paint();
+
+  return {
+    root,
+    expect,
+    chooseAxis,
+    toDataUrl,
+    edit: () => edit,
+    destroy() {
+      cancelAnimationFrame(frame);
+      clearTimeout(rest);
+      clearTimeout(tipTimer);
+      size.disconnect();
+      themes.disconnect();
+      ended.abort();
+      for (const [event, handler] of Object.entries(handlers)) model.off(event, handler);
+      root.remove();
+    },
+  };
+}

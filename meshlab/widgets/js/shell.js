@@ -1,0 +1,247 @@
+// The workbench around the picture: header, tabs, panels, and the way of every edit to Python.
+//
+// A panel is a function `fooPanel({ model, root, listen, shell })` with a property `traits`, the names of the traits that
+// it shows. It fills the element `root`, and returns `{ update(changed), destroy() }`. `changed` is the set of traits that
+// have changed; the first call has all of them. `listen(target, event, handler)` is removed with the workbench.
+//
+// Each edit has a number. Python's answers carry it, so that late ones are dropped.
+
+const TABS = [["design", "Design"], ["measure", "Measure"], ["runs", "Runs"]];
+const SLOW_MS = 150; // a longer wait is shown
+const SILENT_MS = 5000; // after which the kernel probably runs a cell
+let workbenches = 0;
+
+function workbenchPanel({ model, root: parent }) {
+  const number = ++workbenches;
+  const root = element("div", { class: "meshlab-workbench" });
+  parent.append(root);
+  const ended = new AbortController();
+  const listen = (target, event, handler, options = {}) => target.addEventListener(event, handler, { signal: ended.signal, ...options });
+  const shows = (name) => model.get("panels").includes(name);
+  const isLive = typeof model.send === "function"; // a saved page has no kernel
+  root.classList.toggle("wb-view-only", !isLive);
+
+  const title = element("b", { class: "wb-title" }), summary = element("span", { class: "wb-summary" }), tools = element("span", { class: "wb-tools" });
+  const undo = button("Undo", { title: "Undo the last change (Ctrl+Z)." }), redo = button("Redo", { title: "Redo (Ctrl+Shift+Z)." });
+  const pin = button("Pin as A", { "aria-pressed": "false", title: "Keep this design as A, and compare what follows with it." });
+  const showCode = button("Show code", { "aria-expanded": "false", title: "Show the program that creates this workbench." });
+  const head = element("div", { class: "wb-head" }, title, summary, tools);
+  const code = element("pre", { class: "wb-code", tabindex: "0", "aria-label": "Code" }), copy = button("Copy", { class: "wb-copy-button" });
+  const codeBox = element("div", { class: "wb-code-box", hidden: true }, code, copy);
+  const tabs = element("div", { class: "wb-tabs", role: "tablist", "aria-label": "Workbench" });
+  const side = element("div", { class: "wb-side" }), right = element("div", { class: "wb-right" });
+  const boxes = Object.fromEntries(["measure", "runs", "design"].map((name) => [name, element("div", { class: `wb-tab wb-${name}` })]));
+  const live = element("div", { class: "ml-live", role: "status", "aria-live": "polite" }), toast = element("div", { class: "wb-toast", "aria-hidden": "true", hidden: true });
+  right.append(boxes.measure, boxes.runs, boxes.design);
+  root.append(head, codeBox, tabs, element("div", { class: "wb-main" }, side, right), live, toast, element("span", { class: "ml-probe", "aria-hidden": "true" }));
+  tools.append(undo, redo, pin, showCode);
+
+  // -- edits --
+
+  let slow = 0, silent = 0, toastTimer = 0;
+  const messages = new Map(), sentNow = new Set(), done = new Set();
+
+  function edit(content, axes = null) {
+    if (!isLive) return;
+    const at = picture.expect(axes);
+    if (content.where) sentNow.add(content.where);
+    clearTimeout(slow);
+    clearTimeout(silent);
+    slow = setTimeout(() => root.classList.add("wb-busy"), SLOW_MS);
+    silent = setTimeout(() => announce("The kernel does not answer yet: it runs a cell, or it has stopped"), SILENT_MS);
+    model.send({ type: "edit", edit: at, ...content });
+  }
+
+  function say(text) {
+    setText(live, text);
+  }
+
+  function announce(text) {
+    say(text);
+    setText(toast, text);
+    toast.hidden = false;
+    clearTimeout(toastTimer);
+    toastTimer = setTimeout(() => (toast.hidden = true), 2500);
+  }
+
+  const shell = {
+    root, edit, say, announce,
+    id: (name) => `meshlab-${number}-${name}`,
+    send: (content, ...more) => isLive && model.send(content, ...more),
+    onMessage: (type, handler) => messages.set(type, handler),
+    panel: () => model.get("_panel"),
+    axis: () => model.get("axis"),
+    chooseAxis: (axis) => picture.chooseAxis(axis),
+    isDone: (where) => done.has(where), // Python has accepted an edit of this field
+    refresh: () => note("_panel")(),
+  };
+
+  // -- panels --
+
+  const panels = [], handlers = [];
+  const on = (event, handler) => {
+    model.on(event, handler);
+    handlers.push([event, handler]);
+  };
+  let changed = new Set();
+  function note(name) {
+    return () => {
+      if (!changed.size) queueMicrotask(update);
+      changed.add(name);
+    };
+  }
+  function add(make, into, ...more) {
+    const panel = make({ model, root: into, listen, shell }, ...more);
+    panels.push([panel, make.traits]);
+    return panel;
+  }
+
+  const picture = picturePanel({ model, root: boxes.design, clicked: (...what) => bar?.show(...what) });
+  shell.picture = picture;
+  const bar = isLive && shows("machine") ? partBar({ root: picture.root.querySelector(".ml-stage"), listen, shell }) : null;
+  const low = element("div", { class: "wb-low" }), axes = element("div", { class: "wb-axes-table" }), links = picture.root.querySelector(".ml-links");
+  links.replaceWith(low);
+  low.append(...(shows("table") ? [axes] : []), links);
+  picture.root.classList.toggle("wb-has-table", shows("table"));
+  if (shows("machine")) add(machinePanel, side);
+  if (shows("mesh")) add(meshPanel, side);
+  if (shows("table")) add(tablePanel, axes);
+  if (shows("export")) add(exportPanel, tools);
+  if (shows("measure") && typeof measurePanel === "function") add(measurePanel, boxes.measure);
+  if (shows("runs") && typeof runsPanel === "function") add(runsPanel, boxes.runs);
+  side.hidden = !side.children.length;
+  pin.hidden = !shows("table");
+
+  function update() {
+    const now = changed;
+    changed = new Set();
+    if (now.has("_panel")) {
+      const { edit: at, problem } = shell.panel();
+      for (const where of sentNow) if (at >= picture.edit() && problem?.where !== where) done.add(where);
+      if (at >= picture.edit()) {
+        sentNow.clear();
+        clearTimeout(slow);
+        clearTimeout(silent);
+        root.classList.remove("wb-busy");
+      }
+    }
+    fillHead();
+    for (const [panel, traits] of panels) if (traits.some((name) => now.has(name))) panel.update(now);
+    done.clear();
+  }
+
+  function fillHead() {
+    const panel = shell.panel();
+    setText(title, panel.title);
+    setText(summary, panel.summary);
+    undo.setAttribute("aria-disabled", String(!panel.undo));
+    redo.setAttribute("aria-disabled", String(!panel.redo));
+    pin.setAttribute("aria-pressed", String(Boolean(panel.pinned)));
+    setText(pin, panel.pinned ? "Unpin A" : "Pin as A");
+    setText(code, model.get("_code"));
+    fillTabs();
+  }
+
+  function fillTabs() {
+    const names = TABS.filter(([name]) => name === "design" || boxes[name].children.length), tab = model.get("tab");
+    tabs.hidden = names.length < 2;
+    refill(tabs, ...names.map(([name, text]) => element("button", { type: "button", role: "tab", "data-tab": name, id: shell.id(`tab-${name}`), "aria-controls": shell.id(name),
+      "aria-selected": String(name === tab), tabindex: name === tab ? "0" : "-1", text })));
+    for (const [name, box] of Object.entries(boxes)) {
+      if (names.length > 1) {
+        box.id = shell.id(name);
+        box.setAttribute("role", "tabpanel");
+        box.setAttribute("aria-labelledby", shell.id(`tab-${name}`));
+      }
+      box.hidden = name !== "design" && name !== tab; // the picture stays
+    }
+    low.hidden = tab !== "design" && names.length > 1;
+  }
+
+  const choose = (tab) => {
+    model.set("tab", tab);
+    if (isLive) model.save_changes();
+    fillTabs();
+    tabs.querySelector(`[data-tab="${tab}"]`)?.focus();
+  };
+  listen(tabs, "click", (event) => event.target.dataset.tab && choose(event.target.dataset.tab));
+  listen(tabs, "keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], all = [...tabs.children];
+    if (!step) return;
+    const at = all.findIndex((one) => one.dataset.tab === model.get("tab"));
+    choose(all[(at + step + all.length) % all.length].dataset.tab);
+    event.preventDefault();
+    event.stopPropagation();
+  });
+
+  // -- header and keys --
+
+  const isOff = (node) => node.getAttribute("aria-disabled") === "true";
+  listen(root, "click", (event) => {
+    const target = event.target.closest("[aria-disabled=true]");
+    if (target) event.stopImmediatePropagation();
+  }, { capture: true });
+  listen(undo, "click", () => isOff(undo) || edit({ action: "undo" }));
+  listen(redo, "click", () => isOff(redo) || edit({ action: "redo" }));
+  listen(pin, "click", () => edit({ action: shell.panel().pinned ? "unpin" : "pin" }));
+  listen(showCode, "click", () => {
+    codeBox.hidden = !codeBox.hidden;
+    showCode.setAttribute("aria-expanded", String(!codeBox.hidden));
+    setText(showCode, codeBox.hidden ? "Show code" : "Hide code");
+  });
+  listen(copy, "click", async () => {
+    if (await copyText(code.textContent, root)) return announce("Copied the code");
+    const all = document.createRange();
+    all.selectNodeContents(code);
+    getSelection()?.removeAllRanges();
+    getSelection()?.addRange(all);
+    code.focus();
+    announce("The front end does not permit copying: the code is selected, so press Ctrl+C");
+  });
+  listen(root, "keydown", (event) => {
+    if (!(event.ctrlKey || event.metaKey) || event.altKey || event.target.closest("input, textarea")) return;
+    const key = event.key.toLowerCase(), action = key === "z" ? (event.shiftKey ? "redo" : "undo") : key === "y" ? "redo" : "";
+    if (!action) return;
+    event.preventDefault();
+    event.stopPropagation(); // or JupyterLab would undo an edit of the notebook
+    if (!isOff(action === "undo" ? undo : redo)) edit({ action });
+  });
+  const stage = picture.root.querySelector(".ml-stage");
+  let isFlicked = false;
+  const flick = (isOn) => {
+    if (isOn === isFlicked || (isOn && !shell.panel().pinned)) return;
+    isFlicked = isOn;
+    root.classList.toggle("wb-flicked", isOn);
+    shell.send({ type: "flick", on: isOn });
+  };
+  listen(stage, "keydown", (event) => {
+    if (event.key.toLowerCase() !== "a" || event.ctrlKey || event.metaKey || event.altKey || event.target !== stage) return;
+    event.preventDefault();
+    event.stopPropagation();
+    flick(true);
+  });
+  listen(stage, "keyup", (event) => event.key.toLowerCase() === "a" && flick(false));
+  listen(stage, "blur", () => flick(false));
+
+  // -- theme, the model --
+
+  const probe = root.querySelector(":scope > .ml-probe");
+  const recolor = () => readColors(root, probe);
+  listen(root, "transitionend", (event) => event.target === root && recolor());
+  for (const name of new Set(["_panel", "_code", "tab", "axis", ...panels.flatMap(([, traits]) => traits)])) on(`change:${name}`, note(name));
+  on("msg:custom", (content) => messages.get(content?.type)?.(content));
+  recolor();
+  changed = new Set(["_panel", ...panels.flatMap(([, traits]) => traits)]);
+  update();
+
+  return {
+    destroy() {
+      ended.abort();
+      for (const timer of [slow, silent, toastTimer]) clearTimeout(timer);
+      for (const [event, handler] of handlers) model.off(event, handler);
+      for (const [panel] of panels) panel.destroy();
+      picture.destroy();
+      root.remove();
+    },
+  };
+}
