@@ -25,7 +25,7 @@ from meshlab.benchmark.run import Run
 from meshlab.comm.catalog import CATALOG
 from meshlab.engines.engines import Engines
 from meshlab.engines.launcher import count_gpus, launch
-from meshlab.engines.monitor import Monitor
+from meshlab.engines.monitor import LoadMonitor
 from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError
 from meshlab.frames.listing import list_runs, summarise_run
 from meshlab.frames.plan import Plan
@@ -115,7 +115,7 @@ class Measuring:
         self._compared: dict[str, Any] = {}
         self._form: dict[str, Any] = dict(_FORM)
         self._edit = 0
-        self._monitor: Monitor | None = None
+        self._monitor: LoadMonitor | None = None
         self._seen_at = 0.0
         self._history: dict[str, deque[float]] = {}
         self._ticker: threading.Thread | None = None
@@ -543,7 +543,7 @@ class Measuring:
         if self._monitor is not None:
             self._monitor.close()
         engines = self._engines
-        self._monitor = Monitor(engines if engines is not None and engines.state != "closed" else None)
+        self._monitor = LoadMonitor(engines if engines is not None and engines.state != "closed" else None)
         self._view._monitor = {"rows": [], "at": 0}
 
     def _show_monitor(self) -> None:
