@@ -1,4 +1,4 @@
-"""Monitor: the load of every host that has ranks, and of its GPUs."""
+"""LoadMonitor: the load of every host that has ranks, and of its GPUs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from meshlab.engines.engines import Engines, Lease
 from meshlab.engines.sampler import Sampler
 from meshlab.errors import EngineError
 
-__all__ = ["Monitor"]
+__all__ = ["LoadMonitor"]
 
 _PERIOD_S = 1.0
 
 
-class Monitor:
+class LoadMonitor:
     """The latest readings of the hosts of some engines, until it is closed.
 
     On each host, a process with the lowest priority reads the driver and the processors once per second. The process of
@@ -35,7 +35,7 @@ class Monitor:
     --------
     >>> import meshlab as ml
     >>> with ml.launch(2, backend="threads") as engines:
-    ...     monitor = Monitor(engines)
+    ...     monitor = LoadMonitor(engines)
     ...     while not (readings := monitor.read()):
     ...         time.sleep(0.1)
     ...     monitor.close()

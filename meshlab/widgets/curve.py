@@ -6,7 +6,6 @@ import base64
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -20,23 +19,18 @@ from meshlab.plots.curves import curve_box, draw_lines
 from meshlab.plots.lines import Line, stroke_note, with_groups
 from meshlab.plots.style import PALETTE, figure_png, reserve, set_title
 from meshlab.units import SEPARATOR
+from meshlab.widgets.assets import joined_scripts, joined_styles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Curve", "join_scripts", "pack_lines"]
+__all__ = ["Curve", "pack_lines"]
 
 _MOST_GROUPS = 64
 """A line with more groups than this has no thin lines, because each update sends the values of all groups."""
 
 
 _NO_LINES: Mapping[str, Line] = MappingProxyType({})
-
-
-def join_scripts(*names: str) -> str:
-    """Join JavaScript files. A browser receives the text as one module, so the files cannot import each other."""
-    folder = Path(__file__).parent / "js"
-    return "\n".join((folder / f"{name}.js").read_text(encoding="utf-8") for name in names)
 
 
 def pack_lines(
@@ -103,8 +97,8 @@ class Curve(anywidget.AnyWidget):
     [3.1, 6.0, 11.2]
     """
 
-    _esm = join_scripts("curve", "curve_widget")
-    _css = Path(__file__).parent / "curve.css"
+    _esm = joined_scripts("curve", "curve_widget")
+    _css = joined_styles("curve")
 
     title = traitlets.Unicode("").tag(sync=True)
     x_label = traitlets.Unicode("message size").tag(sync=True)

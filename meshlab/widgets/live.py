@@ -17,7 +17,7 @@ from meshlab.errors import EngineError
 from meshlab.frames.table import run_html
 from meshlab.plots.curves import run_figure
 from meshlab.plots.style import figure_png, figure_svg
-from meshlab.widgets.curve import join_scripts
+from meshlab.widgets.assets import joined_scripts, joined_styles
 from meshlab.widgets.following import RunFollower, RunTraits
 
 if TYPE_CHECKING:
@@ -26,13 +26,7 @@ if TYPE_CHECKING:
     from meshlab.benchmark.run import Run
     from meshlab.frames.rundata import RunData
 
-__all__ = ["LiveView", "control_run", "join_styles", "show", "static_bundle"]
-
-
-def join_styles(*names: str) -> str:
-    """Join style sheets, because a widget has one."""
-    folder = Path(__file__).parent
-    return "\n".join((folder / f"{name}.css").read_text(encoding="utf-8") for name in names)
+__all__ = ["LiveView", "control_run", "show", "static_bundle"]
 
 
 class LiveView(anywidget.AnyWidget, RunTraits):
@@ -57,8 +51,8 @@ class LiveView(anywidget.AnyWidget, RunTraits):
     ('done', [[1024.0, 4096.0]])
     """
 
-    _esm = join_scripts("dom", "curve", "run", "run_widget")
-    _css = join_styles("run", "curve")
+    _esm = joined_scripts("dom", "curve", "run", "run_widget")
+    _css = joined_styles("run", "curve")
 
     def __init__(self, run: Run) -> None:
         super().__init__()

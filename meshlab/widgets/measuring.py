@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import socket
@@ -24,7 +25,7 @@ from meshlab.benchmark.run import Run
 from meshlab.comm.catalog import CATALOG
 from meshlab.engines.engines import Engines
 from meshlab.engines.launcher import count_gpus, launch
-from meshlab.engines.monitor import Monitor
+from meshlab.engines.monitor import LoadMonitor
 from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError
 from meshlab.frames.listing import list_runs, summarise_run
 from meshlab.frames.plan import Plan
@@ -114,7 +115,7 @@ class Measuring:
         self._compared: dict[str, Any] = {}
         self._form: dict[str, Any] = dict(_FORM)
         self._edit = 0
-        self._monitor: Monitor | None = None
+        self._monitor: LoadMonitor | None = None
         self._seen_at = 0.0
         self._history: dict[str, deque[float]] = {}
         self._ticker: threading.Thread | None = None
@@ -542,7 +543,7 @@ class Measuring:
         if self._monitor is not None:
             self._monitor.close()
         engines = self._engines
-        self._monitor = Monitor(engines if engines is not None and engines.state != "closed" else None)
+        self._monitor = LoadMonitor(engines if engines is not None and engines.state != "closed" else None)
         self._view._monitor = {"rows": [], "at": 0}
 
     def _show_monitor(self) -> None:
@@ -680,7 +681,7 @@ def _field_of(message: str) -> str:
 
 def _choices(mesh: DeviceMesh | None) -> list[dict[str, Any]]:
     """Return the engines that can be started on this host, the best first."""
-    gpus = count_gpus()
+    gpus = _n_gpus()
     wanted = 0 if mesh is None else mesh.world_size
     found = []
     if gpus:
@@ -691,6 +692,12 @@ def _choices(mesh: DeviceMesh | None) -> list[dict[str, Any]]:
     found.append({"label": f"{n} MPI ranks on this CPU", "n": n, "backend": "mpi"})
     found.append({"label": f"{n} threads, for experiments", "n": n, "backend": "threads"})
     return found
+
+
+@functools.cache
+def _n_gpus() -> int:
+    """Return the number of GPUs of this host, which is asked only once because the driver takes its time."""
+    return count_gpus()
 
 
 def _dead_ranks(engines: Engines) -> set[int]:

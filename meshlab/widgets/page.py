@@ -11,7 +11,7 @@ from typing import Any
 from meshlab.files import write_file
 from meshlab.markup import escape
 from meshlab.version import __version__
-from meshlab.widgets.curve import join_scripts
+from meshlab.widgets.assets import joined_scripts
 
 __all__ = ["page_of", "save_page"]
 
@@ -55,7 +55,7 @@ def page_of(widget: Any, *, title: str, note: str = "") -> str:
     """Return a page with a widget in its current state.
 
     Its own controls work, such as zoom, hover, tabs and the choice of the axis. What only Python can compute is
-    missing. JavaScript finds `_view_only` in the model, and may hide such controls.
+    missing: the model has no `send`, so that JavaScript can hide such controls.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def page_of(widget: Any, *, title: str, note: str = "") -> str:
         style=str(widget._css),
         fallback=fallback,
         state=state.replace("<", "\\u003c"),  # a name may contain "</script>"
-        script=f"{join_scripts('page')}\n{_EXPORT.sub('const widget = ', str(widget._esm))}",
+        script=f"{joined_scripts('page')}\n{_EXPORT.sub('const widget = ', str(widget._esm))}",
     )
 
 

@@ -25,19 +25,14 @@ from meshlab.topology.placement.loads import MARKS, LinkFinding, LinkLoad, Loads
 from meshlab.topology.placement.placement import Placement
 from meshlab.topology.placement.view import View, make_view
 from meshlab.units import format_size, format_time_us, parse_size
+from meshlab.widgets.assets import joined_scripts, joined_styles
 
-__all__ = ["PICTURE_SCRIPTS", "Picture", "check_ranks", "joined_scripts"]
+__all__ = ["PICTURE_SCRIPTS", "Picture", "check_ranks"]
 
 _PAGE_NOTE = "A saved view. Zoom, hover, colours and the axis can be changed here. Edits need meshlab."
 _COLORS = ("group", "sharing", "load")
 _NO_VALUES: Mapping[str, npt.ArrayLike] = MappingProxyType({})
 PICTURE_SCRIPTS = ("layout", "data", "colors", "paint", "overlay", "pick", "panels", "picture")
-
-
-def joined_scripts(*names: str) -> str:
-    """Join files of JavaScript. The browser receives them as one text, so they cannot import each other."""
-    folder = Path(__file__).parent / "js"
-    return "\n".join((folder / f"{name}.js").read_text(encoding="utf-8") for name in names)
 
 
 class Picture(anywidget.AnyWidget):
@@ -94,7 +89,7 @@ class Picture(anywidget.AnyWidget):
     """
 
     _esm = joined_scripts(*PICTURE_SCRIPTS, "main")
-    _css: str | Path = Path(__file__).parent / "picture.css"
+    _css = joined_styles("picture")
 
     mesh = traitlets.Any(None, allow_none=True)
     """The mesh, or None. Set it to a `DeviceMesh` or a string."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import traitlets
 
-from meshlab.errors import EngineError, MeshError, MeshlabError, TopologyError
+from meshlab.errors import BenchError, MeshError, MeshlabError, TopologyError
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.presets import ClusterLike, as_cluster
@@ -21,12 +22,12 @@ from meshlab.topology.placement.view import View
 from meshlab.topology.readers.hosts import probe
 from meshlab.units import SEPARATOR, format_size, parse_size
 from meshlab.widgets import actions, edits, exports, panels
+from meshlab.widgets.assets import joined_scripts, joined_styles
 from meshlab.widgets.edits import Design, History
-from meshlab.widgets.live import join_styles
 from meshlab.widgets.machines import Machine, find_part
 from meshlab.widgets.measuring import Measuring, MeasuringTraits
 from meshlab.widgets.panels import AxisRow
-from meshlab.widgets.picture import PICTURE_SCRIPTS, Picture, joined_scripts
+from meshlab.widgets.picture import PICTURE_SCRIPTS, Picture
 from meshlab.widgets.source import python
 
 if TYPE_CHECKING:
@@ -41,18 +42,15 @@ __all__ = ["PANELS", "Workbench"]
 PANELS = ("machine", "mesh", "table", "export", "measure", "runs")
 """The panels around the picture."""
 
-_SCRIPTS = (
-    *PICTURE_SCRIPTS,
-    *("fields", "machine", "mesh", "table", "export", "parts"),
-    *("dom", "curve", "run", "monitor", "measure", "runs"),
-    *("shell", "workbench_main"),
-)
+_SCRIPTS = (*PICTURE_SCRIPTS, "fields", "machine", "mesh", "table", "export", "parts")
+_RUN_SCRIPTS = ("dom", "curve", "run", "monitor", "measure", "runs")
+_STYLES = ("picture", "workbench", "run", "curve")
 
 _NO_CALLS: Mapping[str, Any] = MappingProxyType({})
 _NOT_HERE = "not this machine: choose a preset, or read a description of yours"
 
 
-class Workbench(MeasuringTraits, Picture):
+class Workbench(Picture, MeasuringTraits):
     """Design a machine and a mesh by hand, see where its groups run, and compare two candidates.
 
     The picture has a panel for the machine, one for the mesh, and a table of the axes. All attributes can be set from
@@ -113,8 +111,8 @@ class Workbench(MeasuringTraits, Picture):
     ()
     """
 
-    _esm = joined_scripts(*_SCRIPTS)
-    _css = join_styles("picture", "workbench", "run", "curve")
+    _esm = joined_scripts(*_SCRIPTS, *_RUN_SCRIPTS, "shell", "workbench_main")
+    _css = joined_styles(*_STYLES)
 
     rest = traitlets.Unicode("")
     """The axis that takes the rest. Empty for the usual one."""
@@ -148,8 +146,8 @@ class Workbench(MeasuringTraits, Picture):
         cluster: ClusterLike | None = None,
         mesh: MeshLike | None = None,
         *,
-        engines: Any = None,
-        run: Any = None,
+        engines: Engines | None = None,
+        run: RunData | None = None,
         axis: str | None = None,
         pick: int | None = None,
         color: str = "group",
@@ -168,19 +166,21 @@ class Workbench(MeasuringTraits, Picture):
         machine, shape = self._first(cluster, mesh)
         if machine is not None:
             machine = machine.with_failed(failed)
-        self._design = Design(machine, shape, size=size)
+        self._fitting(shape, machine)
+        self._design = Design(
+            machine,
+            shape,
+            rest=self._as_rest(rest, shape),
+            size=size,
+            per_axis=self._as_calls(per_axis, shape),
+            pinned=None if pinned is None else self._as_pinned(pinned),
+        )
         self._history = History()
         self._problem: dict[str, Any] | None = None
         self._pinned_times: tuple[object, Mapping[str, float]] = (None, _NO_CALLS)
         self._rows: list[AxisRow] = []
         self._is_flicked = False
         self._measuring: Measuring | None = None
-        self._fitting(shape, machine)
-        self._design = self._design.with_mesh(
-            shape,
-            pinned=None if pinned is None else self._as_pinned(pinned),
-        )
-        self._design = replace(self._design, per_axis=self._as_calls(per_axis, shape), rest=self._as_rest(rest, shape))
         super().__init__(
             shape, None if machine is None else machine.cluster, axis=axis, pick=pick, color=color, focus=focus,
             size=size, collective=collective, values=values, height=height,
@@ -189,10 +189,13 @@ class Workbench(MeasuringTraits, Picture):
             self._mirror()
             if panels is not None:
                 self.panels = panels
-            if "measure" in self.panels or "runs" in self.panels:
-                self._measuring = Measuring(self)
-                self._measuring.opened = self._open
-                self.engines, self.run = engines, run
+        if {"measure", "runs"} & set(self.panels):
+            self._measuring = Measuring(self)
+            self._measuring.opened = self._show_mesh_of
+        if engines is not None:
+            self.engines = engines
+        if run is not None:
+            self.run = run
         self.on_msg(self._receive)
 
     def _first(self, cluster: ClusterLike | None, mesh: MeshLike | None) -> tuple[Machine | None, DeviceMesh]:
@@ -361,74 +364,6 @@ class Workbench(MeasuringTraits, Picture):
             raise TopologyError("there is no machine", hint="set cluster")
         return design.machine
 
-    # -- measuring -----------------------------------------------------------------------------------------------------
-
-    @property
-    def engines(self) -> Engines | None:
-        """The engines that measure, or None. Settable."""
-        return None if self._measuring is None else self._measuring.engines
-
-    @engines.setter
-    def engines(self, engines: Engines | None) -> None:
-        self._panels_of_runs.engines = engines
-
-    @property
-    def run(self) -> RunData | None:
-        """The run that is shown, live or saved. Settable."""
-        return None if self._measuring is None else self._measuring.run
-
-    @run.setter
-    def run(self, run: RunData | None) -> None:
-        self._panels_of_runs.run = run
-
-    @property
-    def runs(self) -> list[RunData]:
-        """The runs of this workbench, the latest last."""
-        return [] if self._measuring is None else self._measuring.runs
-
-    def start(self, **choice: Any) -> Run:
-        """Start a run on the engines, and show it.
-
-        Parameters
-        ----------
-        **choice
-            Arguments of `meshlab.bench`, such as ``collective``, ``axis`` and ``sizes``. By default those of the panel.
-
-        Returns
-        -------
-        Run
-
-        Raises
-        ------
-        EngineError
-            If there are no engines.
-        """
-        return self._panels_of_runs.start(**choice)
-
-    def pause(self) -> None:
-        """Pause the run after the current step."""
-        self._panels_of_runs.pause()
-
-    def resume(self) -> None:
-        """Continue a paused run."""
-        self._panels_of_runs.resume()
-
-    def cancel(self, *, now: bool = False) -> None:
-        """Stop the run after the current step, or end its ranks with `now`. The rows are kept."""
-        self._panels_of_runs.cancel(now=now)
-
-    @property
-    def _panels_of_runs(self) -> Measuring:
-        if self._measuring is None:
-            raise EngineError("this workbench has no panel for runs", hint='pass panels=("measure", …)')
-        return self._measuring
-
-    def _open(self, run: RunData) -> None:
-        """Take over the mesh of a run that was opened, if the machine has enough devices."""
-        devices = self._design.devices
-        if devices is None or run.mesh.world_size <= devices:
-            self.show(run.mesh)
-
     # -- validation ----------------------------------------------------------------------------------------------------
 
     @staticmethod
@@ -563,8 +498,6 @@ class Workbench(MeasuringTraits, Picture):
                 self._mirror()
             self._update(keep_axis=False)
             self._send_picture()
-            if self._measuring is not None and (before.mesh, before.machine) != (design.mesh, design.machine):
-                self._measuring.show_all()
 
     def _mirror(self) -> None:
         """Set the attributes from the design."""
@@ -601,12 +534,108 @@ class Workbench(MeasuringTraits, Picture):
             return own
         return self.collective or default_collective(axis), self._design.size
 
+    # -- runs ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def engines(self) -> Engines | None:
+        """The engines that measure, or None. Settable."""
+        return self._measures.engines
+
+    @engines.setter
+    def engines(self, engines: Engines | None) -> None:
+        self._measures.engines = engines
+
+    @property
+    def run(self) -> RunData | None:
+        """The run that is shown, or None. Settable, also to a saved run."""
+        return self._measures.run
+
+    @run.setter
+    def run(self, run: RunData | None) -> None:
+        self._measures.run = run
+
+    @property
+    def runs(self) -> tuple[RunData, ...]:
+        """The runs of this workbench, the latest last."""
+        return tuple(self._measures.runs)
+
+    def start(self, **choice: Any) -> Run:
+        """Start a run on the engines, and show it.
+
+        Parameters
+        ----------
+        **choice
+            Arguments of `meshlab.bench`. By default those of the form in the tab Measure.
+
+        Returns
+        -------
+        Run
+            The run.
+
+        Raises
+        ------
+        EngineError
+            If there are no engines, or they are busy.
+        MeshError
+            If the mesh does not have one rank per engine.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(4, backend="threads") as engines:
+        ...     wb = ml.widgets.Workbench("dgx-h100", "dp=2, tp=2", engines=engines)
+        ...     results = wb.start(axis="tp", sizes="1K, 4K").wait()
+        >>> wb.run.state, len(wb.runs)
+        ('done', 1)
+        """
+        return self._measures.start(**choice)
+
+    def pause(self) -> None:
+        """Pause the run after the current step."""
+        self._measures.pause()
+
+    def resume(self) -> None:
+        """Continue a paused run."""
+        self._measures.resume()
+
+    def cancel(self, *, now: bool = False) -> None:
+        """Stop the run after the current step or, with `now`, end its ranks. The rows are kept."""
+        self._measures.cancel(now=now)
+
+    @property
+    def _measures(self) -> Measuring:
+        if self._measuring is None:
+            raise BenchError("this workbench has no panel for runs", hint="create it without panels=")
+        return self._measuring
+
+    def _show_mesh_of(self, run: RunData) -> None:
+        """Take over the mesh of a run that the user opens, if the machine has enough devices."""
+        with suppress(MeshlabError):
+            self.show(run.mesh)
+
+    def close(self) -> None:
+        """Remove the workbench from the page, and stop the engines that it started."""
+        if self._measuring is not None:
+            self._measuring.close()
+        super().close()
+
     # -- what is sent --------------------------------------------------------------------------------------------------
 
     def _send_picture(self) -> None:
         with self.hold_sync():
             super()._send_picture()
             self._send_panels()
+            self._send_form()
+
+    @traitlets.observe("tab")
+    def _tab_changed(self, _: Any) -> None:
+        with self._lock:
+            self._send_form()
+
+    def _send_form(self) -> None:
+        """Send the form of the next run, which depends on the mesh, if it is shown."""
+        if self._measuring is not None and self.tab == "measure":
+            self._measuring.show_all()
 
     def _pack_view(self, view: View) -> dict[str, Any]:
         return {**super()._pack_view(view), "failed": self._failed_marks(), "is_flicked": self._is_flicked}

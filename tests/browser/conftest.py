@@ -29,10 +29,10 @@ CHROMIUM_FLAGS = [
 NOT_LOCAL = re.compile(r"https?://(?!127\.0\.0\.1[:/])")
 JOINED = {
     "/picture": meshlab.widgets.Picture,
+    "/workbench": meshlab.widgets.Workbench,
     "/curve": meshlab.widgets.Curve,
     "/live": meshlab.widgets.LiveView,
     "/measure": MeasureWidget,
-    "/workbench": meshlab.widgets.Workbench,
 }
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 

@@ -93,7 +93,7 @@ def test_a_run_is_paused_stopped_and_ended_with_buttons(bare, page, sent, engine
     wait_until(lambda: view._details)
     shown.receive(view, "_run", "_details", "_curve")
     assert not page.locator(".mr-controls").is_visible()
-    assert page.locator(".ml-line").count() == 1
+    assert page.locator(".mc-line").count() == 1
 
 
 def test_the_tabs_of_a_run_that_has_ended(bare, page, measured):

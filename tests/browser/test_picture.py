@@ -518,7 +518,9 @@ def test_a_finger_scrolls_the_page_and_two_fingers_zoom(chromium, picture, shown
     touch("touchEnd")
     page.wait_for_function("() => model.get('focus') !== 'all'")
     tools.detach()
-    assert page.locator(".meshlab-picture .ml-stage").evaluate("stage => getComputedStyle(stage).touchAction") == "pan-y"
+    assert (
+        page.locator(".meshlab-picture .ml-stage").evaluate("stage => getComputedStyle(stage).touchAction") == "pan-y"
+    )
 
 
 def test_cleaning_up_leaves_no_listener_and_no_element(shown, page):

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 import meshlab as ml
-from meshlab.engines.monitor import Monitor
+from meshlab.engines.monitor import LoadMonitor
 from meshlab.engines.sampler import Sampler
 from meshlab.frames.plan import Sampling
 
@@ -31,7 +31,7 @@ def samplers() -> list[psutil.Process]:
 
 
 def test_this_host_is_read_until_the_monitor_is_closed(thread_engines: ml.Engines) -> None:
-    monitor = Monitor(thread_engines)
+    monitor = LoadMonitor(thread_engines)
     (first,) = wait_for(monitor.read)
     (process,) = samplers()
     assert process.nice() == 19
@@ -47,7 +47,7 @@ def test_this_host_is_read_until_the_monitor_is_closed(thread_engines: ml.Engine
 
 
 def test_other_hosts_are_read_through_a_rank_between_the_steps(mpi_engines: ml.Engines) -> None:
-    monitor = Monitor(mpi_engines, this_host="elsewhere")
+    monitor = LoadMonitor(mpi_engines, this_host="elsewhere")
     (first,) = wait_for(monitor.read)
     assert first["host"] == mpi_engines.ranks[0].host
     long = Sampling(max_s=0.3, precision=1e-9, max_batches=10**6)

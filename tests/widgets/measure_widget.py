@@ -7,8 +7,7 @@ from typing import Any
 import anywidget
 
 import meshlab as ml
-from meshlab.widgets.curve import join_scripts
-from meshlab.widgets.live import join_styles
+from meshlab.widgets.assets import joined_scripts, joined_styles
 from meshlab.widgets.measuring import Measuring, MeasuringTraits
 
 __all__ = ["MeasureWidget"]
@@ -25,8 +24,8 @@ export default { render: dom.widgetOf(both, "mr-test") };
 
 
 class MeasureWidget(anywidget.AnyWidget, MeasuringTraits):
-    _esm = join_scripts("dom", "curve", "run", "monitor", "measure", "runs") + BOTH
-    _css = join_styles("run", "curve")
+    _esm = joined_scripts("dom", "curve", "run", "monitor", "measure", "runs") + BOTH
+    _css = joined_styles("run", "curve")
 
     def __init__(self, mesh: ml.DeviceMesh | str | None = "dp=2, tp=2", cluster: ml.Cluster | None = None) -> None:
         super().__init__()

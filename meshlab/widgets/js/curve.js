@@ -13,14 +13,14 @@ const GREY = "#8c8c8c";
 const THIN = "\u2009";
 
 const MARKUP = `
-  <div class="ml-title"></div>
-  <div class="ml-note ml-hint"></div>
-  <div class="ml-stage" tabindex="0" role="application" aria-roledescription="line chart">
+  <div class="mc-title"></div>
+  <div class="mc-note mc-hint"></div>
+  <div class="mc-stage" tabindex="0" role="application" aria-roledescription="line chart">
     <svg aria-hidden="true"></svg>
   </div>
-  <div class="ml-tip" hidden><b></b><span></span></div>
-  <div class="ml-legend"></div>
-  <div class="ml-status" role="status" aria-live="polite"></div>`;
+  <div class="mc-tip" hidden><b></b><span></span></div>
+  <div class="mc-legend"></div>
+  <div class="mc-status" role="status" aria-live="polite"></div>`;
 
 // One marker shape per line, so that colour is not the only difference.
 const SHAPES = [
@@ -171,8 +171,8 @@ function chart({ el, get }) {
   el.append(root);
   const [title, note, stage, picture, tip, legend, status] = [
     "title", "note", "stage", "stage svg", "tip", "legend", "status",
-  ].map((name) => root.querySelector(`.ml-${name}`));
-  const ring = element("path", { class: "ml-ring" });
+  ].map((name) => root.querySelector(`.mc-${name}`));
+  const ring = element("path", { class: "mc-ring" });
   const pen = document.createElement("canvas").getContext("2d"); // only to measure text
   const ended = new AbortController();
   const listen = (target, event, handler) => target.addEventListener(event, handler, { signal: ended.signal });
@@ -208,7 +208,7 @@ function chart({ el, get }) {
     const levels = Object.entries(get("references")).filter(([, value]) => !isLog || value > 0);
     const drawn = lines.filter((line) => line.value.some(Number.isFinite));
     const isDirect = drawn.length <= DIRECT_LABELS;
-    root.classList.toggle("ml-crowded", !isDirect);
+    root.classList.toggle("mc-crowded", !isDirect);
 
     const top = 28;
     const bottom = height - 44;
@@ -248,7 +248,7 @@ function chart({ el, get }) {
   }
 
   function paintScale(x, y, px, py, left, right, top, bottom) {
-    const group = element("g", { class: "ml-scale ml-soft" });
+    const group = element("g", { class: "mc-scale mc-soft" });
     const middle = 4; // from the middle of a label to its baseline
     for (const tick of y.ticks) {
       const at = py(tick);
@@ -264,14 +264,14 @@ function chart({ el, get }) {
       group.append(element("text", { x: at, y: bottom + 18, "text-anchor": "middle" }, bytes(tick)));
       free = at + half + 8;
     }
-    group.append(element("line", { class: "ml-floor", x1: left, x2: right, y1: bottom, y2: bottom }));
+    group.append(element("line", { class: "mc-floor", x1: left, x2: right, y1: bottom, y2: bottom }));
     group.append(element("text", { x: 0, y: FONT_PX }, `${get("y_label")} (${get("y_unit")})`));
     group.append(element("text", { x: right, y: bottom + 38, "text-anchor": "end" }, get("x_label")));
     return group;
   }
 
   function paintLevels(levels, py, left, right, top, bottom) {
-    const group = element("g", { class: "ml-level" });
+    const group = element("g", { class: "mc-level" });
     const labels = levels.map(([text, value]) => ({ text, y: py(value) - 6 }));
     for (const [, value] of levels) group.append(element("line", { x1: left, x2: right, y1: py(value), y2: py(value) }));
     for (const { text, at } of spread(labels, top + FONT_PX - 6, bottom - 6)) {
@@ -281,7 +281,7 @@ function chart({ el, get }) {
   }
 
   function paintLine(line, places, px, py, usable) {
-    const group = element("g", line.kind ? { class: `ml-${line.kind}` } : {});
+    const group = element("g", line.kind ? { class: `mc-${line.kind}` } : {});
     if (line.low) {
       const bounds = Array.from(line.size, (size, index) => [px(size), line.low[index], line.high[index]]);
       const areas = runs(bounds, ([, low, high]) => usable(low) && usable(high)).map((run) => {
@@ -293,34 +293,34 @@ function chart({ el, get }) {
         }
         return `${trace([...upper, ...lower])}Z`;
       });
-      group.append(element("path", { class: "ml-band", d: areas.join(""), fill: line.colour }));
+      group.append(element("path", { class: "mc-band", d: areas.join(""), fill: line.colour }));
     }
     const thin = line.groups.map((values) => {
       const at = Array.from(line.size, (size, index) => [px(size), usable(values[index]) ? py(values[index]) : NaN]);
       return trace(at.length === 1 ? widen(at, 8) : at);
     });
     if (thin.length) {
-      const many = thin.length > DISTINCT_GROUPS ? " ml-many" : "";
-      group.append(element("path", { class: `ml-groups${many}`, d: thin.join(""), stroke: line.colour }));
+      const many = thin.length > DISTINCT_GROUPS ? " mc-many" : "";
+      group.append(element("path", { class: `mc-groups${many}`, d: thin.join(""), stroke: line.colour }));
     }
-    group.append(element("path", { class: "ml-line", d: trace(places), stroke: line.colour }));
+    group.append(element("path", { class: "mc-line", d: trace(places), stroke: line.colour }));
     if (!line.kind && places.length <= MANY_POINTS) {
       for (const [at, level] of places) {
         if (!Number.isFinite(level)) continue;
-        group.append(element("path", { class: "ml-point", d: line.shape(4), fill: line.colour, transform: `translate(${at},${level})` }));
+        group.append(element("path", { class: "mc-point", d: line.shape(4), fill: line.colour, transform: `translate(${at},${level})` }));
       }
     }
     return group;
   }
 
   function paintEnds(drawn, names, right, top, bottom) {
-    const group = element("g", { class: "ml-ends" });
+    const group = element("g", { class: "mc-ends" });
     const labels = drawn.map((line, index) => {
       const [at, level] = spots[lines.indexOf(line)].at(-1);
       return { line, text: names[index], x: at, y: level };
     });
     for (const { line, text, x, y, at } of spread(labels, top + LINE_PX / 2, bottom - LINE_PX / 2)) {
-      group.append(element("path", { class: "ml-leader", d: `M${x + 6},${y}L${right + 4},${at}H${right + 10}` }));
+      group.append(element("path", { class: "mc-leader", d: `M${x + 6},${y}L${right + 4},${at}H${right + 10}` }));
       group.append(element("path", { ...sign(line), transform: `translate(${right + 16},${at})` }));
       group.append(element("text", { x: right + 26, y: at + 4 }, text));
     }

@@ -84,7 +84,7 @@ function widgetOf(panel, name) {
     const root = make("div", { class: `meshlab-run mr-alone ${name}` });
     el.append(root);
     const unwatch = watchScheme(root, listen);
-    const made = panel({ model, root, listen, shell: { root, send: (content) => model.send(content) } });
+    const made = panel({ model, root, listen, shell: { root, send: (content) => model.send?.(content) } });
     let changed = new Set();
     const handlers = panel.traits.map((trait) => [`change:${trait}`, () => {
       if (!changed.size) queueMicrotask(() => {

@@ -121,6 +121,8 @@ function panel(parts) {
   const runBox = make("div"), monitorBox = make("div");
   const root = make("div", { class: "meshlab-run mr-measure" }, engines.root, form.root, runBox, monitorBox);
   parent.append(root);
+  const isLive = typeof parts.model.send === "function"; // a saved page has no Python, so it only shows the run
+  for (const part of [engines.root, form.root, monitorBox]) part.hidden = !isLive;
   const run = runPanel({ ...parts, root: runBox, shell: { ...parts.shell, hasRestart: true } }), monitor = monitorPanel({ ...parts, root: monitorBox });
 
   function update(changed) {

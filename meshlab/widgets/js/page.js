@@ -30,10 +30,9 @@ function pageModel(saved, answers) {
     changed = new Set();
   }
   return {
-    get: (name) => (name === "_view_only" ? true : state[name]),
+    get: (name) => state[name],
     set,
     save_changes: () => queueMicrotask(saveChanges),
-    send() {},
     on: (event, handler) => handlers.push([event, handler]),
     off: (event, handler) => {
       for (let k = handlers.length - 1; k >= 0; k--) if (handlers[k][0] === event && handlers[k][1] === handler) handlers.splice(k, 1);

@@ -70,7 +70,7 @@ function panel({ model, root: parent, listen, shell }) {
     fill(alert, errors, () => errors.map((one) => make("div", { text: one })));
     show(restart, run.can_restart && !shell.hasRestart);
     text(note, run.note ?? "");
-    show(controls, !run.has_ended);
+    show(controls, !run.has_ended && typeof model.send === "function");
     const isPausing = run.is_pausing || run.state === "paused";
     // A button that is hidden loses the focus, and the keyboard's place with it.
     const held = root.getRootNode().activeElement;
