@@ -21,8 +21,8 @@ from meshlab.errors import MeshError, did_you_mean
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction.models import MODELS, LatentAttention
 from meshlab.prediction.volumes import (
-    Exchange,
     Degrees,
+    Exchange,
     Overlap,
     Phase,
     memory_of,
@@ -211,7 +211,7 @@ class Job:
     >>> job.volumes("pp=4, dp=8, tp=8")[["axis", "collective", "size_bytes", "calls"]].tail(2).values.tolist()
     [['tp', 'reduce_scatter', 134217728, 5120], ['tp', 'reduce_scatter', 134217728, 5120]]
     >>> ml.Job(parameters="70B", layers=80, hidden=8192, heads=64, sequence=8192, global_batch=1024).ffn_hidden
-    24064
+    23552
     """
 
     layers: int

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Block",
-    "Exchange",
     "Degrees",
+    "Exchange",
     "Overlap",
     "Phase",
     "memory_of",
