@@ -9,7 +9,7 @@ from .job import Memory as Memory
 from .job import StepCall as StepCall
 from .links import GroupLinks as GroupLinks
 from .links import LinkTable as LinkTable
-from .models import LatentAttention as LatentAttention
 from .models import MODELS as MODELS
+from .models import LatentAttention as LatentAttention
 from .tuner import NcclSettings as NcclSettings
 from .tuner import TimingMode as TimingMode
