@@ -79,6 +79,7 @@ FORWARDING = {
     ("frames/rundata", "RunData._repr_html_"): "plots/curves",
     ("frames/rundata", "RunData._repr_png_"): "plots/curves",
     ("analysis/comparison", "Comparison.plot"): "plots/ratios",
+    ("prediction/layouts", "Layouts.plot"): "plots/step_bars",
     ("benchmark/run", "Run._ipython_display_"): "widgets/live",
 }
 
