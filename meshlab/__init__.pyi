@@ -7,6 +7,7 @@ from . import frames as frames
 from . import mesh as mesh
 from . import nccl_tests as nccl_tests
 from . import plots as plots
+from . import prediction as prediction
 from . import topology as topology
 from . import widgets as widgets
 from .analysis.comparison import compare as compare
