@@ -1,10 +1,10 @@
 from .constants import ALGORITHMS as ALGORITHMS
 from .constants import PROTOCOLS as PROTOCOLS
 from .constants import VERSIONS as VERSIONS
-from .cost import COLLECTIVES as COLLECTIVES
-from .cost import Cost as Cost
-from .cost import cost as cost
-from .links import GroupLinks as GroupLinks
-from .links import LinkTable as LinkTable
+from .costs import COLLECTIVES as COLLECTIVES
+from .costs import Cost as Cost
+from .costs import cost as cost
+from .group_links import GroupLinks as GroupLinks
+from .group_links import LinkTable as LinkTable
 from .tuner import NcclSettings as NcclSettings
 from .tuner import TimingMode as TimingMode
