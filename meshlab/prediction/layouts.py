@@ -16,9 +16,9 @@ from meshlab import markup
 from meshlab.errors import MeshError, TopologyError
 from meshlab.frames.table import three_digits
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.prediction.cost import line
+from meshlab.prediction.costs import prices
 from meshlab.prediction.job import Job, StepCall
-from meshlab.prediction.links import GroupLinks, LinkTable
+from meshlab.prediction.group_links import GroupLinks, LinkTable
 from meshlab.prediction.tuner import NcclSettings
 from meshlab.prediction.volumes import Degrees, Exchange, memory_of, problems, program, stage_flops
 from meshlab.topology.model.cluster import Cluster
@@ -87,7 +87,7 @@ def search(
     A step consists of computation, the bubble of the pipeline, and exposed communication. The low end assumes that all
     communication is hidden that the schedule allows (see `StepCall`), the high end that none is. Ranking uses both
     ends, and layouts whose order depends on the overlap or on an error of 20 % in communication are tied. The times of
-    collectives are those of `meshlab.prediction.cost`.
+    collectives are those of `meshlab.prediction.costs`.
 
     Parameters
     ----------
@@ -515,7 +515,7 @@ def _times(job: Job, hardware: _Hardware, d: Degrees, placed: _Placed, settings:
             if key not in seen:
                 kind = (item.collective, item.dtype)
                 if kind not in lines:
-                    lines[kind] = line(placed.links, item.collective, dtype=item.dtype, settings=settings)
+                    lines[kind] = prices(placed.links, item.collective, dtype=item.dtype, settings=settings)
                 seen[key] = lines[kind].time_us(placed.rows[item.role], item.size[which]) * 1e-6
             time = seen[key]
             # Stages also communicate while the pipeline fills and drains.
@@ -956,7 +956,7 @@ def price(
                 f"no mesh has the axes {', '.join(axis)} of a call", hint="pass experts=, the expert layout of the step"
             )
         links, _ = GroupLinks.of(placement, "-".join(axis))
-        prices = line(links, collective, dtype=dtype, settings=settings or NcclSettings())
+        prices = prices(links, collective, dtype=dtype, settings=settings or NcclSettings())
         sizes = np.array([calls[number].size_bytes for number in numbers])
         time[numbers] = prices.time_us(np.arange(len(links))[:, None], sizes).max(axis=0)
     rows = [("-".join(call.axis), call.collective, call.what, call.size_bytes, call.calls) for call in calls]
