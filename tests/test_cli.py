@@ -43,6 +43,12 @@ def words(text: str) -> list[str]:
         ("show 'dp=2, dp=2'", "axis 'dp' appears 2 times"),
         ("show 'dp=2' --axis tp", "unknown axis or group 'tp'; choose one of the axes dp"),
         ("bench --mesh 'tp=2' --axis ep", "unknown axis or group 'ep'"),
+        ("search llama3-7b --cluster dgx-h100", "unknown model 'llama3-7b' (did you mean 'llama3-70b'?)"),
+        ("search llama3-8b --cluster dgx-h100 --tp 3", "tp=3 does not divide 8 ranks; use tp=2 or 4"),
+        ("search llama3-8b --cluster dgx-h100 --set recomputation=full", "(did you mean 'recompute'?); write --set"),
+        ("search llama3-8b --cluster dgx-h100 --rows 0", "--rows 0 must be positive"),
+        ("search llama3-8b --cluster dgx-h100 --out a.pdf", "--out a.pdf must end in one of .csv, .png, .svg"),
+        ("search llama3-70b --cluster dgx-h100", "no layout of 8 ranks can run Llama 3 70B: the nearest is tp=8"),
         (
             "bench all_reduced --mesh 'tp=2'",
             "unknown collective 'all_reduced' (did you mean 'all_reduce'?); choose one of all_reduce",
@@ -591,3 +597,15 @@ def test_lab_does_not_overwrite_a_notebook(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "01_first_mesh.ipynb").read_text() == "mine"
     assert called[0][-1] == str(tmp_path / "01_first_mesh.ipynb")
     assert main(["lab", str(tmp_path / "missing")]) == 2
+
+
+def test_search_prints_the_best_layouts_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("layouts.csv", "layouts.png", "layouts.svg"):
+        out = tmp_path / name
+        command = f"search llama3-8b --cluster dgx-h100 --nodes 2 --set recompute=full --tp 1,2 --rows 3 --out '{out}'"
+        assert main(words(command)) == 0
+        assert out.stat().st_size > 1000
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["place", "mesh", "step"]
+    assert sum(line.startswith("    1") for line in lines[:4]) >= 1
+    assert any("is first" in line for line in lines)
