@@ -50,7 +50,7 @@ _COMPONENT = {
     "tp": "tp", "cp": "cp", "ep": "ep", "etp": "ep", "pp": "pp", "data": "dp", "expert_data": "dp", "replicas": "dp"
 }  # fmt: skip
 _MARGIN = 0.2  # of exposed communication: the error of uncalibrated predictions, which can change an order
-_MOST_TIES = 32
+_MOST_TIES = 16
 _SHOWN = 10
 
 Floats = npt.NDArray[np.float64]
