@@ -265,7 +265,7 @@ class _Host:
     device_gbs: float  # all NVLinks of a device together
     nic_gbs: float
     pcie_gbs: float
-    has_ll128: bool
+    has_near_nics: bool
     cpu: int
 
     @classmethod
@@ -300,14 +300,14 @@ class _Host:
         away = node.distance[:count, count:][near] if near.any() else np.array([NEAR])
         is_arm = "GRACE" in vendor.upper() or "NEOVERSE" in vendor.upper()
         # Between nodes NCCL uses LL128 only if NICs and GPUs share a PCIe switch, or are joined by NVLink-C2C.
-        ll128 = bool(lowest >= 70 and (away.max() <= NEAR or (is_arm and lowest >= 90)))
+        near_enough = bool(away.max() <= NEAR or (is_arm and lowest >= 90))
         return cls(
             compute_capability=lowest,
             is_switched=switched,
             device_gbs=total * float(known.max()) if known.size else float("inf"),
             nic_gbs=nic,
             pcie_gbs=float(np.nanmin([*(device.pcie_gbs for device in node.devices), np.inf])),
-            has_ll128=ll128,
+            has_near_nics=near_enough,
             cpu=CPUS.index("amd" if amd else "intel" if "INTEL" in vendor.upper() else "other"),
         )
 
@@ -337,7 +337,7 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
     per_domain = np.where(joined, -(-n // domains), crossings.ranks_per_node[1])
     has_inner = per_domain > 1
     is_nvlink = has_inner & (crossings.hops[_HOST] == 0)
-    switched = lowest("is_switched") > 0
+    switched, capability = lowest("is_switched") > 0, lowest("compute_capability")
     # Without a switch, a device has separate links to each of its peers, and rings use all of them.
     direct = np.minimum(crossings.inner_gbs * np.maximum(per_domain - 1, 1), lowest("device_gbs"))
     inner = np.where(is_nvlink & ~switched, direct, crossings.inner_gbs)
@@ -366,7 +366,7 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
         inner_gbs=inner,
         inner_is_nvlink=is_nvlink,
         is_switched=switched & is_nvlink,
-        compute_capability=lowest("compute_capability").astype(np.int32),
+        compute_capability=capability.astype(np.int32),
         nics=nics.astype(np.int32),
         nic_gbs=nic_gbs,
         pcie_gbs=pcie_gbs,
@@ -376,7 +376,7 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
         uplink_gbs=crossings.uplink_gbs,
         uplink_ranks=uplink_ranks.astype(np.int32),
         network_latency_us=np.where(leaves, extra[crossings.worst_level], 0.0),
-        has_ll128=(lowest("has_ll128") > 0) & (is_nvlink | ~has_inner),
+        has_ll128=(capability >= 70) & (is_nvlink | ~has_inner) & (~leaves | (lowest("has_near_nics") > 0)),
         cpu=lowest("cpu").astype(np.int8),
     )
 
@@ -562,7 +562,7 @@ class _Nested:
             uplink_gbs=np.full(count, np.inf),
             uplink_ranks=np.ones(count, dtype=np.int32),
             network_latency_us=np.where(leaves, self.latency_us, 0.0),
-            has_ll128=np.full(count, one.has_ll128),
+            has_ll128=(one.compute_capability >= 70) & (~leaves | one.has_near_nics),
             cpu=np.full(count, one.cpu, dtype=np.int8),
         )
 

@@ -74,6 +74,17 @@ def test_latency_of_the_fabric() -> None:
     assert one("tp=8", "aws-p5", 1, "tp").network_latency_us[0] == 0
 
 
+def test_ll128_needs_nvlink_inside_and_near_nics_between_hosts() -> None:
+    assert one("tp=8", "dgx-h100", 1, "tp").has_ll128[0]
+    assert not one("tp=8", "pcie-l40s", 1, "tp").has_ll128[0]
+    assert one("dp=144", "gb200-nvl72", 36, "dp").has_ll128[0]  # over NVLink-C2C
+    host = ml.preset("dgx-h100").nodes[0]
+    far = replace(host, words=tuple(tuple("PHB" if word == "PXB" else word for word in row) for row in host.words))
+    cluster = Cluster.from_nodes([far, replace(far, name="b")])
+    assert not GroupLinks.of(ml.place("dp=16", cluster), "dp")[0].has_ll128[0]
+    assert GroupLinks.of(ml.place("dp=2, tp=8", cluster), "tp")[0].has_ll128[0]
+
+
 def test_signatures_of_different_groups() -> None:
     """Groups of three on hosts of eight: some are inside a host, some on two."""
     links, of_group = GroupLinks.of(ml.place("a=8, b=3", ml.preset("dgx-h100", nodes=3)), "b")
