@@ -155,8 +155,7 @@ class GroupLinks:
                 f"world_size must be from 1 to the {cluster.n_devices:,} devices of the cluster, not {world_size!r}",
                 hint="use a cluster with GPUs, such as ml.preset('dgx-h100', nodes=4)",
             )
-        # The fingerprint, by which clusters are compared, does not contain latencies.
-        return _table(cluster, tuple(level.latency_us for level in cluster.levels), size)
+        return _table(cluster, _latencies(cluster), size)
 
     def __len__(self) -> int:
         return len(self.n_ranks)
@@ -247,7 +246,8 @@ class LinkTable:
         for u in np.flatnonzero(~closed).tolist():
             axes = _merged(size[u].tolist(), stride[u].tolist())
             if axes not in self.cache:
-                self.cache[axes] = _exact(_rank_map(self.cluster, self.world_size), self.world_size, axes)
+                rank_map = _rank_map(self.cluster, _latencies(self.cluster), self.world_size)
+                self.cache[axes] = _exact(rank_map, self.world_size, axes)
             parts.append(self.cache[axes])
         order = np.concatenate([np.flatnonzero(closed), np.flatnonzero(~closed)])
         return _concatenate(parts).rows(np.argsort(order, kind="stable"))
@@ -414,9 +414,13 @@ def _concatenate(parts: Sequence[GroupLinks]) -> GroupLinks:
 # -- the table by size and stride --------------------------------------------------------------------------------------
 
 
+def _latencies(cluster: Cluster) -> tuple[float | None, ...]:
+    """Return the part of a cache's key that the fingerprint, by which clusters are compared, does not contain."""
+    return tuple(level.latency_us for level in cluster.levels)
+
+
 @functools.lru_cache(maxsize=8)
 def _table(cluster: Cluster, latencies: tuple[float | None, ...], world_size: int) -> LinkTable:
-    """Return the table of a cluster. The latencies are part of the key only."""
     divisors = [n for n in range(1, world_size + 1) if world_size % n == 0]
     # Sorted by size and stride, as `LinkTable.index` expects.
     pairs = [(1, 1)] + [(n, s) for n in divisors[1:] for s in divisors if world_size % (n * s) == 0]
@@ -425,13 +429,13 @@ def _table(cluster: Cluster, latencies: tuple[float | None, ...], world_size: in
     if nested is not None and nested.covers(sizes[:, None], strides[:, None]).all():
         links = nested.links(sizes[:, None], strides[:, None])
     else:
-        rank_map = _rank_map(cluster, world_size)
+        rank_map = _rank_map(cluster, latencies, world_size)
         links = _concatenate([_exact(rank_map, world_size, (pair,)) for pair in pairs])
     return LinkTable(cluster, world_size, links, sizes, strides)
 
 
 @functools.lru_cache(maxsize=2)
-def _rank_map(cluster: Cluster, world_size: int) -> RankMap:
+def _rank_map(cluster: Cluster, latencies: tuple[float | None, ...], world_size: int) -> RankMap:
     return RankMap.of(cluster, np.arange(world_size, dtype=np.int32))
 
 

@@ -194,14 +194,22 @@ def test_the_table_has_every_pair_and_is_cached() -> None:
     assert len(table.links) == 1 + sum(64 % (n * s) == 0 for n in (2, 4, 8, 16, 32, 64) for s in (1, 2, 4, 8, 16, 32))
     assert GroupLinks.by_stride(cluster) is table
     assert table.index(1, 4) == table.index(1, 1)
-    slower = replace(cluster, levels=tuple(replace(level, latency_us=20.0) for level in cluster.levels))
-    assert slower == cluster  # fingerprints have no latencies, but the table does
-    row = table.index([64], [1])
-    assert GroupLinks.by_stride(slower).links.network_latency_us[row] > table.links.network_latency_us[row]
     with pytest.raises(ml.MeshlabError, match="no axis of 64 ranks has the size 3 and the stride 1"):
         table.index([2, 3], [1, 1])
     with pytest.raises(ml.MeshlabError, match="world_size must be from 1 to the 64 devices"):
         GroupLinks.by_stride(cluster, 65)
+
+
+@pytest.mark.parametrize("machine", ["dgx-h100", "tapered-h100"])
+def test_the_cache_distinguishes_latencies(machine: str) -> None:
+    """Clusters are equal if only their latencies differ, because fingerprints do not contain them."""
+    cluster = ml.preset(machine, nodes=8)
+    slower = replace(cluster, levels=tuple(replace(level, latency_us=20.0) for level in cluster.levels))
+    assert slower == cluster
+    tables = [GroupLinks.by_stride(one) for one in (cluster, slower)]
+    of_all = [table.links.network_latency_us[table.index([64], [1])][0] for table in tables]
+    of_unions = [table.union([[4, 4]], [[2, 16]]).network_latency_us[0] for table in tables]
+    assert of_all == of_unions == [0.0, pytest.approx(17.3)]
 
 
 def test_a_part_of_the_cluster() -> None:
