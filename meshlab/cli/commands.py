@@ -59,6 +59,7 @@ _OPTIONS = {
     "concurrent": "--concurrent",
     "grouping": "--grouping",
     "in_place": "--in-place",
+    "memory_gib": "--memory",
     "mesh": "--mesh",
     "overwrite": "--force",
     "redact": "--redact",

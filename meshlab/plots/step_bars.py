@@ -120,8 +120,8 @@ def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> A
     _name_rows(ax, labels, theme)
     _write_ends(ax, frame, ends)
     _draw_ties(ax, ties, right, theme)
-    for number, line in enumerate(dropped):
-        _below(ax, line, 34 + _LINE * (number + 1), left - 6, theme.ink2)
+    for number, (indent, line) in enumerate(dropped):
+        _below(ax, line, 34 + _LINE * (number + 1), left - 6 - indent, theme.ink2)
     return ax
 
 
@@ -248,16 +248,16 @@ def _below(ax: Axes, line: str, down: float, left: float, color: str) -> None:
     )  # fmt: skip
 
 
-def _dropped_lines(layouts: Layouts, width: float) -> list[str]:
-    """Return a table of the layouts that cannot run, one line per reason, with the number that would fix it."""
+def _dropped_lines(layouts: Layouts, width: float) -> list[tuple[float, str]]:
+    """Return one line per reason why layouts cannot run, with the number that would fix it, and its indentation."""
     frame = layouts.dropped()
     if frame.empty:
         return []
-    lines = ["Dropped, with the nearest number that works:"]
+    lines = [(0.0, "Dropped, with the nearest number that works:")]
     for _, row in frame.iterrows():
         text = f"{row['layouts']:,} by {row['kind']}: {row['reason']} ({row['example']}); {row['fix']}"
         first, *rest = wrap_words(text, 0.98 * width - 30, _TEXT).split("\n")
-        lines += [f"  {first}", *(f"      {line}" for line in rest)]
+        lines += [(8.0, first), *((20.0, line) for line in rest)]
     return lines
 
 
