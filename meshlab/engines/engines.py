@@ -685,7 +685,7 @@ class Lease:
         arguments: tuple[Any, ...] = (),
         *,
         also: Sequence[str] = (),
-        concurrent: str | None = None,
+        concurrent: Sequence[str] = (),
         ranks: Collection[int] | None = None,
         deadline_s: float | None = None,
     ) -> list[Reply]:
@@ -705,8 +705,8 @@ class Lease:
         also : sequence of str, default ()
             Further axes, whose communicators follow that of `axis`. Only ranks that are in a group along all of them
             take part.
-        concurrent : str, optional
-            A further axis whose communicator may be used at the same time as the others.
+        concurrent : sequence of str, default ()
+            Further axes whose communicators may be used at the same time as each other and as the others.
         ranks : collection of int, optional
             The ranks that take part. By default all ranks.
         deadline_s : float, optional
@@ -720,7 +720,7 @@ class Lease:
         engines = self.engines
         names, colors = [], []
         communicators: dict[str, Sequence[int]] = {}
-        wanted = [(one, False) for one in (axis, *also)] + ([] if concurrent is None else [(concurrent, True)])
+        wanted = [(one, False) for one in (axis, *also)] + [(one, True) for one in concurrent]
         for one, separate in wanted:
             name, groups = engines._open_group_set(mesh, one, separate=separate)
             names.append(name)
