@@ -1,0 +1,1 @@
+"""Prediction: expected times of collectives and training steps, from the links of a machine."""
