@@ -312,7 +312,10 @@ class Executor:
         if step.concurrent is not None:
             everyone, arrays = self._everyone(groups, mesh[step.concurrent.axis])
             return call(
-                measure_concurrent, arguments=(*arguments, arrays), also=(everyone,), concurrent=(step.concurrent.axis,)
+                measure_concurrent,
+                arguments=(*arguments, arrays),
+                also=(everyone,),
+                concurrent=((mesh, step.concurrent.axis),),
             )
         own = plan.functions.get(step.collective)
         if step.grouping == "alone":

@@ -10,7 +10,7 @@ import itertools
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -34,8 +34,10 @@ __all__ = [
     "Operation",
     "Overlap",
     "RankProbe",
+    "Schedule",
     "StepOptions",
     "TimedCall",
+    "Variant",
     "expand",
     "measure_steps",
     "probe_calls",
@@ -44,8 +46,9 @@ __all__ = [
 
 Floats = npt.NDArray[np.float64]
 
-Overlap = Literal["none", "next", "phase"]
-"""The computation that may run during a call: none, the next one of the step, or all until the end of its phase."""
+Overlap = Literal["nothing", "compute", "layer", "pass"]
+"""The computation that may run during a call: none, the next one, all until the same call of the next repetition, or
+all until the end of the pass."""
 
 
 class TimedCall(NamedTuple):
@@ -54,19 +57,23 @@ class TimedCall(NamedTuple):
     Parameters
     ----------
     axis : int
-        The index of the communicator.
-    step : Step
-        The collective and its size.
+        The index of the communicator. -1 if its groups have one rank, so that nothing is sent.
+    step : Step or None
+        The collective and its size. None if nothing is sent.
     flops : float
         The floating-point operations between the previous call and this one.
-    overlap : {"none", "next", "phase"}
+    overlap : {"nothing", "compute", "layer", "pass"}
         The computation that may run during the call.
+    is_single : bool
+        True if only one micro-batch issues the call: the first one in the forward pass, or the last one in the backward
+        pass. All micro-batches compute.
     """
 
     axis: int
-    step: Step
+    step: Step | None
     flops: float
     overlap: Overlap
+    is_single: bool
 
 
 class Block(NamedTuple):
@@ -74,20 +81,52 @@ class Block(NamedTuple):
 
     Parameters
     ----------
-    phase : str
-        The phase of the step: consecutive blocks of one phase belong together.
+    phase : {"forward", "backward"}
+        The pass.
     calls : tuple of TimedCall
         The calls, in order.
     repeats : int
-        The number of repetitions of all calls.
-    flops : float
-        The floating-point operations after the last call of each repetition.
+        The number of repetitions in one micro-batch.
     """
 
     phase: str
     calls: tuple[TimedCall, ...]
     repeats: int
-    flops: float = 0.0
+
+
+class Schedule(NamedTuple):
+    """A training step.
+
+    Parameters
+    ----------
+    blocks : tuple of Block
+        The passes of one micro-batch, in order.
+    micro_batches : int
+        The number of micro-batches.
+    """
+
+    blocks: tuple[Block, ...]
+    micro_batches: int
+
+
+class Variant(NamedTuple):
+    """A part of a step that is timed on its own.
+
+    Parameters
+    ----------
+    computes : bool
+        Whether the step computes. Without computation there is nothing to overlap with, and the calls of an axis follow
+        one another.
+    axes : tuple of int
+        The communicators whose calls take part.
+    is_steady : bool, default False
+        True to leave out the calls that only one micro-batch issues. All micro-batches are then the same, which allows
+        conclusions about more of them.
+    """
+
+    computes: bool
+    axes: tuple[int, ...]
+    is_steady: bool = False
 
 
 class Operation(NamedTuple):
@@ -162,20 +201,15 @@ class RankProbe(NamedTuple):
     no_products: str
 
 
-def expand(
-    blocks: Sequence[Block], *, axes: Collection[int] | None = None, computes: bool = True, overlaps: bool = True
-) -> list[Operation]:
+def expand(schedule: Schedule, variant: Variant, *, overlaps: bool = True) -> list[Operation]:
     """Return the operations of a step in the order in which a rank issues them.
 
     Parameters
     ----------
-    blocks : sequence of Block
-        The schedule.
-    axes : collection of int, optional
-        The communicators whose calls take part. By default all.
-    computes : bool, default True
-        Whether the step computes. Without computation there is nothing to overlap with, and calls of an axis follow one
-        another.
+    schedule : Schedule
+        The step.
+    variant : Variant
+        The part of it that is timed.
     overlaps : bool, default True
         Whether calls may overlap with computation. If False, every call is waited for.
 
@@ -183,56 +217,85 @@ def expand(
     --------
     >>> from meshlab.frames.plan import Step
     >>> step = Step(0, "all_reduce", "sum", "float32", None, True, "pipelined", "tp", 2, 1, 4)
-    >>> call = TimedCall(0, step, 1e9, "next")
-    >>> [(one.kind, one.call) for one in expand([Block("forward", (call,), 2)])]
+    >>> block = Block("forward", (TimedCall(0, step, 1e9, "compute", False),), 2)
+    >>> [(one.kind, one.call) for one in expand(Schedule((block,), 1), Variant(True, (0,)))]
     [('compute', -1), ('start', 0), ('compute', -1), ('wait', 0), ('start', 1), ('wait', 1)]
     """
-    found: list[Operation] = []
-    axis_of: dict[int, int] = {}  # the calls that are under way
-    until_computed: list[int] = []
-    until_phase: list[int] = []
-    n_calls, phase, flops = 0, "", 0.0
+    program = _Program(overlaps and variant.computes)
+    last = schedule.micro_batches - 1
+    for number in range(schedule.micro_batches):
+        phase = ""
+        for block in schedule.blocks:
+            if block.phase != phase:
+                program.end_pass()
+                phase = block.phase
+            for _ in range(block.repeats):
+                for position, call in enumerate(block.calls):
+                    if variant.computes and call.flops:
+                        program.compute(call.flops)
+                    is_issued = number == (0 if phase == "forward" else last) if call.is_single else True
+                    if call.axis in variant.axes and is_issued and not (call.is_single and variant.is_steady):
+                        program.call(call, position)
+            program.end_block()
+        program.end_pass()
+    program.end()
+    return program.operations
 
-    def compute() -> None:
-        nonlocal flops
-        if computes and flops:
-            found.append(Operation("compute", flops=flops))
-            wait_for(until_computed)
-        flops = 0.0
 
-    def wait_for(calls: list[int]) -> None:
-        found.extend(Operation("wait", call, axis_of.pop(call)) for call in calls)
+class _Program:
+    """Operations of a step, and the calls that are under way after them."""
+
+    def __init__(self, overlaps: bool) -> None:
+        self.operations: list[Operation] = []
+        self._overlaps = overlaps
+        self._n_calls = 0
+        self._axis_of: dict[int, int] = {}  # of the calls that are under way
+        self._until_computed: list[int] = []
+        self._until_repeated: dict[int, int] = {}  # by the position of the call in its block
+        self._until_end_of_pass: list[int] = []
+
+    def compute(self, flops: float) -> None:
+        """Compute, and wait for the calls that may overlap with this computation only."""
+        self.operations.append(Operation("compute", flops=flops))
+        self._wait_for(self._until_computed)
+
+    def call(self, call: TimedCall, position: int) -> None:
+        """Start a call, and wait for it if it overlaps with nothing."""
+        overlap = call.overlap if self._overlaps else "nothing"
+        if position in self._until_repeated:
+            self._wait_for([self._until_repeated.pop(position)])
+        number, self._n_calls = self._n_calls, self._n_calls + 1
+        # The calls of an axis run in order. So one that is waited for runs at once only if none is under way.
+        if overlap == "nothing" and call.axis not in self._axis_of.values():
+            self.operations.append(Operation("run", number, call.axis, call.step))
+            return
+        self.operations.append(Operation("start", number, call.axis, call.step))
+        self._axis_of[number] = call.axis
+        if overlap == "nothing":
+            self._wait_for([number])
+        elif overlap == "compute":
+            self._until_computed.append(number)
+        elif overlap == "layer":
+            self._until_repeated[position] = number
+        else:
+            self._until_end_of_pass.append(number)
+
+    def end_block(self) -> None:
+        """Wait for the calls of the last repetition after the next computation, because there is no next repetition."""
+        self._until_computed += self._until_repeated.values()
+        self._until_repeated.clear()
+
+    def end_pass(self) -> None:
+        """Wait for the calls that may overlap with the rest of the pass."""
+        self._wait_for(self._until_end_of_pass)
+
+    def end(self) -> None:
+        """Wait for all calls."""
+        self._wait_for(self._until_computed)
+
+    def _wait_for(self, calls: list[int]) -> None:
+        self.operations.extend(Operation("wait", call, self._axis_of.pop(call)) for call in calls)
         calls.clear()
-
-    for block in blocks:
-        if block.phase != phase:
-            compute()
-            wait_for(until_phase)
-            phase = block.phase
-        for _ in range(block.repeats):
-            for call in block.calls:
-                flops += call.flops
-                compute()
-                if axes is not None and call.axis not in axes:
-                    continue
-                overlap = call.overlap if overlaps and computes else "none"
-                # Calls of one axis run in order. So one that is waited for can only run at once if none is under way.
-                is_alone = call.axis not in axis_of.values()
-                kind: Literal["run", "start"] = "run" if overlap == "none" and is_alone else "start"
-                found.append(Operation(kind, n_calls, call.axis, call.step))
-                if kind == "start":
-                    axis_of[n_calls] = call.axis
-                    waiting = {"none": [n_calls], "next": until_computed, "phase": until_phase}[overlap]
-                    if overlap == "none":
-                        wait_for(waiting)
-                    else:
-                        waiting.append(n_calls)
-                n_calls += 1
-            flops += block.flops
-    compute()
-    wait_for(until_computed)
-    wait_for(until_phase)
-    return found
 
 
 class _Lanes(Protocol):
@@ -298,24 +361,23 @@ _SLOW_US = 1e5
 
 
 def measure_steps(everyone: Communicator, *arguments: Any) -> Floats:
-    """Time a step several times in each of several variants, which take turns. Collective over all ranks.
+    """Time several variants of a step, which take turns. Collective over all ranks.
 
     Parameters
     ----------
     everyone : Communicator
         A communicator of all ranks.
     *arguments
-        The communicators of the axes, the blocks of the schedule, the variants as a list of (computes, axes), the
-        options, and the number of timed repetitions.
+        The communicators of the axes, the schedule, the variants, the options, and the number of timed repetitions.
 
     Returns
     -------
     numpy.ndarray
         Times in µs, shape (variants, repetitions, 2 + 2 × axes): the columns of `_Lanes.run`.
     """
-    *comms, blocks, variants, options, repetitions = arguments
-    programs = [expand(blocks, axes=axes, computes=computes, overlaps=options.overlaps) for computes, axes in variants]
-    calls = _prepare(comms, blocks)
+    *comms, schedule, variants, options, repetitions = arguments
+    programs = [expand(schedule, variant, overlaps=options.overlaps) for variant in variants]
+    calls = _prepare(comms, schedule.blocks)
     flops = [operation.flops for program in programs for operation in program if operation.kind == "compute"]
     make = _ThreadLanes if everyone.backend.device is None else _StreamLanes
     lanes: _Lanes = make(everyone, comms, calls, options, flops)
@@ -339,7 +401,8 @@ def _prepare(comms: Sequence[Communicator], blocks: Sequence[Block]) -> dict[tup
     by_axis: dict[int, dict[Step, None]] = {}
     for block in blocks:
         for call in block.calls:
-            by_axis.setdefault(call.axis, {})[call.step] = None
+            if call.step is not None:
+                by_axis.setdefault(call.axis, {})[call.step] = None
     found = {}
     sets = allocate_shared([[(comms[axis], step) for step in steps] for axis, steps in by_axis.items()])
     for (axis, steps), several in zip(by_axis.items(), sets, strict=True):
