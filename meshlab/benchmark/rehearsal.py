@@ -417,7 +417,7 @@ class Rehearsal:
                 f"{format_time_us(row['exposed_us'])} ({100 * row['exposed_share']:.0f} %)"
             )
         if self.sharing:
-            return f"no verdict about time: {self.sharing}"
+            return f"No verdict about time: {self.sharing}"
         first = frame.iloc[0]
         close = frame[frame["verdict"].isin(["unclear", "same"])]
         if len(close):

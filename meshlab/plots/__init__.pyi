@@ -8,6 +8,7 @@ from .lateness import batches as batches
 from .lateness import stragglers as stragglers
 from .machine import topology as topology
 from .ratios import comparison as comparison
+from .rehearsals import rehearsal as rehearsal
 from .rings import ring as ring
 from .style import figure_png as figure_png
 from .style import figure_svg as figure_svg
