@@ -32,7 +32,7 @@ LEVELS = [
     ["mesh"],
     ["topology", "comm"],
     ["frames"],
-    ["engines", "nccl_tests"],
+    ["engines", "nccl_tests", "prediction"],
     ["analysis"],
     ["benchmark"],
     ["plots"],
@@ -336,6 +336,7 @@ def test_about_thirty_names_are_at_the_top() -> None:
         "mesh",
         "nccl_tests",
         "plot",
+        "prediction",
         "topology",
         "widgets",
     }

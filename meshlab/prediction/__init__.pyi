@@ -1,0 +1,15 @@
+from .constants import ALGORITHMS as ALGORITHMS
+from .constants import PROTOCOLS as PROTOCOLS
+from .constants import VERSIONS as VERSIONS
+from .cost import COLLECTIVES as COLLECTIVES
+from .cost import Cost as Cost
+from .cost import cost as cost
+from .job import Job as Job
+from .job import Memory as Memory
+from .job import StepCall as StepCall
+from .links import GroupLinks as GroupLinks
+from .links import LinkTable as LinkTable
+from .models import LatentAttention as LatentAttention
+from .models import MODELS as MODELS
+from .tuner import NcclSettings as NcclSettings
+from .tuner import TimingMode as TimingMode
