@@ -77,8 +77,8 @@ class RehearsedLayout:
         The calls of the job.
     micro_batches : (int, int)
         The numbers of micro-batches that were rehearsed, and that a step has.
-    layers : float
-        The fraction of the repetitions of each block that were rehearsed.
+    layers : (int, int)
+        The numbers of layers of a pipeline stage that were rehearsed, and that it has.
     bubble : float
         The idle time of the pipeline relative to the rest of the step. NaN if it is unknown.
     variants : tuple of Variant
@@ -94,7 +94,7 @@ class RehearsedLayout:
     axis_ranks: tuple[int, ...]
     calls: tuple[RehearsedCall, ...]
     micro_batches: tuple[int, int]
-    layers: float
+    layers: tuple[int, int]
     bubble: float
     variants: tuple[Variant, ...] = field(repr=False)
     times: Floats = field(repr=False)
@@ -102,15 +102,16 @@ class RehearsedLayout:
     @property
     def scale(self) -> float:
         """The rehearsed part of a step. All times are divided by it, or extrapolated from steady micro-batches."""
-        done, total = self.micro_batches
-        return self.layers * done / total
+        (done, total), (some, layers) = self.micro_batches, self.layers
+        return some / layers * done / total
 
     @property
     def part_text(self) -> str:
         """The rehearsed part of a step as text. Empty if it is the whole step."""
         done, total = self.micro_batches
+        some, layers = self.layers
         parts = [f"{done} of {total} micro-batches"] if done < total else []
-        parts += [f"{fraction(self.layers)} of the layers"] if self.layers < 1 else []
+        parts += [f"{some} of {layers} layers"] if some < layers else []
         return " and ".join(parts)
 
     def _whole(self, computes: bool, axes: tuple[int, ...]) -> Floats:
@@ -124,7 +125,8 @@ class RehearsedLayout:
         else:
             singles = {call.axis for call in self.calls if call.call.micro_batches < total}
             more = np.zeros_like(everything) if axes and not computes and set(axes) <= singles else everything
-        return np.asarray((everything + (total - done) / done * more) / self.layers)
+        some, layers = self.layers
+        return np.asarray((everything + (total - done) / done * more) * (layers / some))
 
     @cached_property
     def _steps(self) -> Floats:
@@ -412,8 +414,9 @@ class Rehearsal:
         frame = self.steps()
         if len(frame) == 1:
             row = frame.iloc[0]
+            size = "" if self.size_scale == 1 else f", at {fraction(self.size_scale)} of the size,"
             return (
-                f"{row['layout']}: a step takes {format_time_us(row['step_us'])}, of which communication adds "
+                f"{row['layout']}: a step{size} takes {format_time_us(row['step_us'])}, of which communication adds "
                 f"{format_time_us(row['exposed_us'])} ({100 * row['exposed_share']:.0f} %)"
             )
         if self.sharing:

@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -34,10 +34,10 @@ from meshlab.errors import BenchError, EngineError, MeshError, did_you_mean
 from meshlab.frames.plan import Step
 from meshlab.mesh.axes import WORLD
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.prediction.job import StepCall
+from meshlab.prediction.job import Job, StepCall
 from meshlab.units import format_size
 
-__all__ = ["StepSource", "rehearse"]
+__all__ = ["rehearse"]
 
 Floats = npt.NDArray[np.float64]
 
@@ -59,20 +59,10 @@ _MATRIX_BYTES = 512 << 20
 _ALIGNMENT = 1 << 21
 
 
-class StepSource(Protocol):
-    """A job, as far as a rehearsal needs it. See `meshlab.prediction.job.Job`."""
-
-    def step(self, mesh: DeviceMesh, experts: DeviceMesh | None = None) -> tuple[StepCall, ...]:
-        """Return the communication of a micro-batch."""
-
-    def micro_batches(self, mesh: DeviceMesh) -> int:
-        """Return the number of micro-batches of a step."""
-
-
 def rehearse(
     engines: Engines,
     mesh: MeshLike | Sequence[MeshLike],
-    job: StepSource | Sequence[StepCall],
+    job: Job | str | Sequence[StepCall],
     *,
     experts: MeshLike | Sequence[MeshLike | None] | None = None,
     scale: float | Literal["auto"] = "auto",
@@ -102,8 +92,8 @@ def rehearse(
         The ranks.
     mesh : DeviceMesh, str, or sequence of these
         The layout, or several layouts to compare, each with one rank per engine.
-    job : Job or sequence of StepCall
-        The training job, or the communication of its step.
+    job : Job, str, or sequence of StepCall
+        The training job, the name of a preset such as ``"llama3-8b"``, or the communication of a step.
     experts : DeviceMesh, str, or sequence of these, optional
         The layout of the experts, a `DeviceMesh.view` of the mesh. For several layouts one of each, or None.
     scale : float or "auto", default "auto"
@@ -155,7 +145,7 @@ def rehearse(
     Examples
     --------
     >>> import meshlab as ml
-    >>> from meshlab.prediction.job import StepCall
+    >>> from meshlab.prediction.job import Job, StepCall
     >>> step = [
     ...     StepCall(("tp",), "all_reduce", 4096, "float32", "activations", "forward", 0, 2, 1, 4e8, "nothing", 0.0),
     ...     StepCall(("dp",), "all_reduce", 8192, "float32", "gradients", "backward", 1, 2, 1, 8e8, "pass", 8e8),
@@ -187,6 +177,8 @@ def rehearse(
     views = [experts] * len(meshes) if experts is None or isinstance(experts, (str, DeviceMesh)) else list(experts)
     if not meshes or len(views) != len(meshes):
         raise BenchError(f"expected one layout of the experts per mesh, not {len(views)} for {len(meshes)}")
+    if isinstance(job, str):
+        job = Job.preset(job)
     layouts = [_layout(engines, one, view, job) for one, view in zip(meshes, views, strict=True)]
     session = _Session(
         engines,
@@ -229,24 +221,20 @@ class _Layout:
         return tuple(mesh[name].size for mesh, name in self.sets)
 
 
-def _layout(
-    engines: Engines, mesh: MeshLike, experts: MeshLike | None, job: StepSource | Sequence[StepCall]
-) -> _Layout:
+def _layout(engines: Engines, mesh: MeshLike, experts: MeshLike | None, job: Job | Sequence[StepCall]) -> _Layout:
     """Return the communication of a job on a mesh, after all checks that need no ranks."""
     mesh = as_mesh(mesh, fill=engines.world_size)
     engines.check_mesh(mesh)
     view = None if experts is None else mesh.view(experts) if isinstance(experts, str) else experts
     if view is not None:
         engines.check_mesh(view)
-    if not isinstance(job, Sequence):
-        calls, micro_batches = job.step(mesh, experts=view), job.micro_batches(mesh)
-        stages = mesh.shape[mesh.axis_names.index("pp")] if "pp" in mesh.axis_names else 1
-        bubble = (stages - 1) / micro_batches
+    if isinstance(job, Job):
+        calls, micro_batches, bubble = job.step(mesh, view), job.micro_batches(mesh, view), job.bubble(mesh, view)
     else:
         calls, bubble = tuple(job), math.nan
         wrong = [call for call in calls if not isinstance(call, StepCall)]
         if wrong:
-            raise BenchError(f"job must be a Job or a sequence of StepCall, but contains {wrong[0]!r}")
+            raise BenchError(f"job must be a Job, a preset or a sequence of StepCall, but contains {wrong[0]!r}")
         micro_batches = max((call.micro_batches for call in calls), default=1)
     sets: dict[str, tuple[DeviceMesh, str]] = {}
     kept, axis_of = [], []
@@ -326,7 +314,7 @@ class _Scaled:
     calls: tuple[TimedCall, ...]
     """The rehearsed form of each call of the job."""
     repeats: tuple[int, ...]
-    layers: float
+    layers: tuple[int, int]
 
     @property
     def distinct(self) -> list[tuple[int, Step]]:
@@ -351,15 +339,15 @@ def _scaled(layout: _Layout, scale: float, size_scale: float, most_bytes: float 
     micro_batches = min(max(round(layout.micro_batches * scale), 1), layout.micro_batches)
     most = max(call.repeats for call in layout.calls)
     left = scale * layout.micro_batches / micro_batches
-    layers = min(max(round(most * left), 1), most) / most
+    some = min(max(round(most * left), 1), most)
     blocks: list[Block] = []
     timed: list[TimedCall] = []
     repeats: list[int] = []
     number: int | None = None
     for call, axis in zip(layout.calls, layout.axis_of, strict=True):
-        n = max(round(call.repeats * layers), 1)
+        n = max(round(call.repeats * some / most), 1)
         # A block that cannot be repeated less often, such as the embedding, has smaller messages instead.
-        rest = call.repeats * layers / n
+        rest = call.repeats * some / most / n
         repeats.append(n)
         step = None
         if axis >= 0:
@@ -371,7 +359,7 @@ def _scaled(layout: _Layout, scale: float, size_scale: float, most_bytes: float 
             blocks.append(Block(call.phase, (), n))
             number = call.block
         blocks[-1] = blocks[-1]._replace(calls=(*blocks[-1].calls, timed[-1]))
-    return _Scaled(Schedule(tuple(blocks), micro_batches), tuple(timed), tuple(repeats), layers)
+    return _Scaled(Schedule(tuple(blocks), micro_batches), tuple(timed), tuple(repeats), (some, most))
 
 
 def _step(call: StepCall, axis: str, n: int, size: int) -> Step:

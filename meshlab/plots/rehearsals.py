@@ -248,7 +248,9 @@ def _set_legend_and_title(
         Patch(linewidth=0, label="its slowdown", **_hatched(PREVIOUS)),
         Patch(color=color, linewidth=0, label="exposed"),
         Patch(linewidth=0, label="hidden", **_hatched(color)),
-        Line2D([], [], color=_ink(), marker="|", markersize=9, linestyle="none", markeredgewidth=1.6, label="on its own"),
+        Line2D(
+            [], [], color=_ink(), marker="|", markersize=9, linestyle="none", markeredgewidth=1.6, label="on its own"
+        ),
     ]
     if "predicted_us" in frame and frame["predicted_us"].notna().any():
         handles.append(Line2D([], [], color=_ink(), marker="d", markersize=4, linewidth=1.2, label="predicted"))

@@ -390,7 +390,9 @@ def _check_known(rank_map: RankMap, groups: Ints, unknown: Bools, what: str, nee
 def _distinct(links: GroupLinks) -> tuple[GroupLinks, Ints]:
     """Return the distinct rows, and the index of every row among them."""
     # A NaN differs from itself, so groups inside a domain would never be equal; and infinity hides other terms of a sum.
-    columns = np.stack([np.nan_to_num(getattr(links, f.name).astype(float), nan=-1.0, posinf=-2.0) for f in fields(links)])
+    columns = np.stack(
+        [np.nan_to_num(getattr(links, f.name).astype(float), nan=-1.0, posinf=-2.0) for f in fields(links)]
+    )
     if np.all(columns == columns[:, :1]):
         return links.rows(slice(0, 1)), np.zeros(len(links), dtype=np.int32)
     # One float per row is several times faster to sort than rows. Irrational weights keep different rows apart.

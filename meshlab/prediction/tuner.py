@@ -344,9 +344,7 @@ def tune(
         posting = np.where(several, np.where(links.cpu == CPUS.index("amd"), 2.0, 1.0), 0.0)
         inside = np.maximum(inside, posting * (3 if protocol == SIMPLE else 1))
         crossings = np.where(several, (2 if reduces_all else 1) * (nodes - 1), 0)
-        latency[:, RING, protocol] = (
-            constants.base[RING, protocol] + (steps - crossings) * inside + crossings * between
-        )
+        latency[:, RING, protocol] = constants.base[RING, protocol] + (steps - crossings) * inside + crossings * between
         # Tree
         if reduces_all:
             bus = channels * np.where(nodes <= 2, graphs.tree_inside, graphs.tree_between)
@@ -359,8 +357,8 @@ def tune(
             bus = np.where(graphs.is_plain_tree, bus * 0.85, bus)
             gbs[:, TREE, protocol] = bus / 2
             inside, between = hops(TREE, protocol)
-            latency[:, TREE, protocol] = (
-                constants.base[TREE, protocol] + 2 * ((whole_ppn - 1) * inside + trees * between)
+            latency[:, TREE, protocol] = constants.base[TREE, protocol] + 2 * (
+                (whole_ppn - 1) * inside + trees * between
             )
         _add_collnet(latency, gbs, protocol, reduces_all, links, graphs, hops)
 

@@ -82,9 +82,7 @@ class Slow:
         monkeypatch.setattr(training_step, "prepare_step", prepare)
 
 
-def test_a_slow_axis_is_exposed_on_that_axis(
-    monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines
-) -> None:
+def test_a_slow_axis_is_exposed_on_that_axis(monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines) -> None:
     Slow(monkeypatch, "tp", 0.004)
     found = rehearse(thread_engines)
     # Half of the 8 calls overlap with computation of 0.1 ms, which hides little of them.
@@ -139,7 +137,7 @@ def test_a_part_of_the_step_is_rehearsed_and_said(thread_engines: ml.Engines) ->
     assert axes["rehearsed_calls"].tolist() == [2 * 2, 2, 1]
     # What does not repeat is smaller instead.
     assert axes.loc["dp-tp", ["rehearsed_bytes", "total_bytes"]].tolist() == [1 << 19, 1 << 20]
-    assert "Only 1 of 4 micro-batches and 1/2 of the layers rehearsed, and times extrapolated" in found.explain()
+    assert "Only 1 of 4 micro-batches and 2 of 4 layers rehearsed, and times extrapolated" in found.explain()
     whole = rehearse(thread_engines, job=(*step[:2], gradients, embedding))
     assert part(found, "compute") == pytest.approx(part(whole, "compute"), rel=0.4)
 
@@ -169,7 +167,7 @@ def test_messages_that_exceed_the_memory_name_a_scale_that_works(
 ) -> None:
     monkeypatch.setattr(rehearsing, "usable_bytes", lambda free, hosts: np.full(len(hosts), 64 << 20))
     job = [call("tp", size=256 << 20)]
-    with pytest.raises(BenchError, match=r"256 MiB.*but 64\.0 MiB may be used; pass size_scale=0\.125") as caught:
+    with pytest.raises(BenchError, match=r"but 64.MiB may be used; pass size_scale=0\.125") as caught:
         rehearse(thread_engines, job=job)
     assert "per rank" in str(caught.value)
     found = rehearse(thread_engines, job=job, size_scale=0.125, check=False, steps=1)
@@ -182,7 +180,9 @@ def layout_of(name: str, durations: Sequence[float], *, bubble: float = 0.0) -> 
     times = np.full((len(durations), 3, 1, 1, 4), 100.0)
     times[:, 0, 0, 0] = [[value, np.nan, value - 100, value - 100] for value in durations]
     rehearsed = RehearsedCall(call("tp"), 0, 4096, 8, 1.0, 0, (1.0, 0.5, 2.0))
-    return RehearsedLayout(name, ml.DeviceMesh(tp=2), ("tp",), (2,), (rehearsed,), (2, 2), 1.0, bubble, variants, times)
+    return RehearsedLayout(
+        name, ml.DeviceMesh(tp=2), ("tp",), (2,), (rehearsed,), (2, 2), (2, 2), bubble, variants, times
+    )
 
 
 def rehearsal_of(*layouts: RehearsedLayout, sharing: str = "") -> Rehearsal:
@@ -209,7 +209,7 @@ def test_more_micro_batches_are_extrapolated_from_steady_ones() -> None:
         dtype=float,
     )[None, :, None, None]
     layout = RehearsedLayout(
-        "x", ml.DeviceMesh("tp=2, dp=2"), ("tp", "dp"), (2, 2), calls, (1, 10), 0.5, 0.0, (*parts, steady), times
+        "x", ml.DeviceMesh("tp=2, dp=2"), ("tp", "dp"), (2, 2), calls, (1, 10), (1, 2), 0.0, (*parts, steady), times
     )
     found = layout.parts
     assert found["step"] == (150 + 9 * 110) / 0.5
@@ -264,8 +264,7 @@ def test_a_rehearsal_is_shown_as_text_and_html() -> None:
     )
     html = found._repr_html_()
     assert "matrix products in float16 at 600 TFLOP/s" in html
-    assert "8.00\N{THIN SPACE}µs" not in html  # 8 calls of 1 µs are the prediction, of which only the bounds are shown
-    assert "4.00\N{THIN SPACE}µs – 16.0\N{THIN SPACE}µs" in html
+    assert "2.00\N{THIN SPACE}µs – 8.00\N{THIN SPACE}µs" in html  # 4 calls of 0.5 to 2 µs
     assert found.plot(ax=_axes()).get_title(loc="left").startswith("dp=2, tp=2: a step takes 150")
 
 
@@ -285,7 +284,7 @@ def _axes() -> Any:
         ("ddp=2, tp=2", STEP, {}, MeshError, r"no axis 'dp' \(did you mean 'ddp'\?\); add dp=1 to the mesh"),
         (MESH, [], {}, BenchError, "does not communicate on .*: no calls; choose a mesh"),
         ("dp=4, tp=1", STEP[:1], {}, BenchError, "all of its axes have one rank"),
-        (MESH, ["tp"], {}, BenchError, "job must be a Job or a sequence of StepCall, but contains 'tp'"),
+        (MESH, ["tp"], {}, BenchError, r"job must be a Job, .*but contains 'tp'"),
         (MESH, [call("tp", "gather")], {}, BenchError, "gather cannot be rehearsed, because not all ranks"),
         (MESH, [call("tp", "barrier")], {}, BenchError, "barrier cannot be rehearsed"),
         (MESH, STEP, {"scale": 0}, BenchError, "scale must be 'auto' or a number above 0 and up to 1, not 0"),

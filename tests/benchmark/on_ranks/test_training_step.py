@@ -57,9 +57,7 @@ def test_a_call_overlaps_with_what_the_job_allows(overlap: Overlap, expected: st
 def test_a_pass_ends_before_the_next_one_begins() -> None:
     forward = Block("forward", (timed(0, "pass"),), 1)
     backward = Block("backward", (timed(1, "pass"),), 2)
-    assert words(expand(Schedule((forward, backward), 2), EVERY)) == (
-        "C S0 W0 C S1 C S2 W1 W2 C S3 W3 C S4 C S5 W4 W5"
-    )
+    assert words(expand(Schedule((forward, backward), 2), EVERY)) == ("C S0 W0 C S1 C S2 W1 W2 C S3 W3 C S4 C S5 W4 W5")
 
 
 def test_single_calls_are_in_the_first_forward_and_in_the_last_backward_pass() -> None:
