@@ -166,7 +166,7 @@ class RehearsedLayout:
             "compute": compute_us,
             "slowdown": slowdown,
             "exposed": exposed,
-            "hidden": np.maximum(busy - exposed, 0.0),
+            "hidden": np.maximum(busy - waits, 0.0),
             "alone": np.array(alone),
             "host": float(np.median(whole[..., 1].max(axis=-1))),
         }

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.benchmark.executor import describe_sharing
-from meshlab.benchmark.on_ranks.buffers import release_buffers
 from meshlab.benchmark.on_ranks.training_step import (
     Block,
     CallProbe,
@@ -23,6 +22,7 @@ from meshlab.benchmark.on_ranks.training_step import (
     measure_steps,
     probe_calls,
     probe_rank,
+    release_memory,
 )
 from meshlab.benchmark.rehearsal import Rehearsal, RehearsedCall, RehearsedLayout
 from meshlab.benchmark.run import progress_bar
@@ -469,9 +469,11 @@ class _Session:
             task = f"a rehearsal of {len(self._layouts)} layout{'s' * (len(self._layouts) != 1)}"
             with Lease(self._engines, task, cancel=self._cancel_for_close) as lease:
                 self._prepare(lease)
-                self._measure(lease)
-                if not self._is_stopped:
-                    lease.call(release_buffers)
+                try:
+                    self._measure(lease)
+                finally:
+                    if self._engines.state == "busy":  # neither closed nor broken
+                        lease.call(release_memory)
         except EngineError as error:
             error.measured = self.result() if self._measured and all(one.rounds for one in self._measured) else None
             self._error = error

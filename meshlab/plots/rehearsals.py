@@ -96,7 +96,7 @@ def rehearsal(frame: pd.DataFrame, *, verdict: str = "", ax: Axes | None = None)
     ... )
     >>> ax = ml.plot.rehearsal(frame, ax=Figure((7, 3)).add_subplot())
     >>> ax.get_xlabel(), [label.get_text() for label in ax.get_yticklabels()]
-    ('time (µs)', ['dp=2', 'dp'])
+    ('time (ms)', ['dp=2', 'dp'])
     """
     missing = [name for name in _NEEDED if name not in frame]
     if missing or frame.empty:
@@ -260,7 +260,7 @@ def _set_legend_and_title(
     legend = ax.legend(
         handles=handles, loc="lower left", ncols=n_columns, fontsize=_TEXT, frameon=False, borderpad=0.0,
         borderaxespad=0.0, handletextpad=0.5, columnspacing=1.4, handlelength=1.6, labelspacing=0.3,
-        bbox_to_anchor=(0, 1), bbox_transform=offset_copy(ax.transAxes, ax.get_figure(), y=6, units="points"),
+        bbox_to_anchor=(0, 1), bbox_transform=offset_copy(ax.transAxes, ax.get_figure(root=True), y=6, units="points"),
     )  # fmt: skip
     legend.set_in_layout(False)
     height = (_TEXT * 1.4) * -(-len(handles) // n_columns) + 8

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.on_ranks.buffers import allocate_shared
+from meshlab.benchmark.on_ranks.buffers import allocate_shared, release_buffers
 from meshlab.benchmark.on_ranks.sampling import StopVote
 from meshlab.benchmark.on_ranks.timing import prepare_step, set_up_step
 from meshlab.comm.backends.cuda_parts import find_cublas
@@ -42,6 +42,7 @@ __all__ = [
     "measure_steps",
     "probe_calls",
     "probe_rank",
+    "release_memory",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -414,6 +415,11 @@ def _prepare(comms: Sequence[Communicator], blocks: Sequence[Block]) -> dict[tup
     return found
 
 
+def _resolved(operations: Sequence[Operation], calls: Mapping[tuple[int, Step], PreparedCall]) -> list[Any]:
+    """Return the call of each operation, before the time is taken. None for those that compute or wait."""
+    return [None if one.step is None else calls[one.axis, one.step] for one in operations]
+
+
 class _ThreadLanes:
     """Waits instead of computation in this thread, and a thread for each communicator with calls that overlap."""
 
@@ -436,19 +442,20 @@ class _ThreadLanes:
         clock = time.perf_counter
         exposed, busy = np.zeros(self._n_axes), np.zeros(self._n_axes)
         flights: dict[int, _Flight] = {}
+        calls = _resolved(operations, self._calls)
         self._barrier()
         start = clock()
-        for kind, number, axis, step, flops in operations:
+        for (kind, number, axis, _, flops), call in zip(operations, calls, strict=True):
             begin = clock()
             if kind == "compute":
                 _pause(begin + flops / self._flops_per_us / 1e6)
             elif kind == "run":
-                self._calls[axis, step]()  # type: ignore[index]
+                call()
                 taken = clock() - begin
                 exposed[axis] += taken
                 busy[axis] += taken
             elif kind == "start":
-                flights[number] = self._worker(axis).submit(self._calls[axis, step])  # type: ignore[index]
+                flights[number] = self._worker(axis).submit(call)
             else:
                 busy[axis] += flights.pop(number).wait()
                 exposed[axis] += clock() - begin
@@ -555,12 +562,13 @@ class _StreamLanes:
         flights: dict[int, tuple[int, Any, Any]] = {}
         stalls: list[tuple[int, Any, Any]] = []
         start, done = next(timed), next(timed)
+        calls = _resolved(operations, self._calls)
         self._everyone.barrier()
         start.record(compute)
         for stream in streams:
             stream.wait_event(start)
         began = time.perf_counter()
-        for kind, number, axis, step, flops in operations:
+        for (kind, number, axis, _, flops), call in zip(operations, calls, strict=True):
             if kind == "compute":
                 work(flops)
                 continue
@@ -572,7 +580,7 @@ class _StreamLanes:
                     ready.record(compute)
                     stream.wait_event(ready)
                 begin.record(stream)
-                self._calls[axis, step].enqueue()  # type: ignore[index]
+                call.enqueue()
                 end.record(stream)
                 flights[number] = axis, begin, end
             if kind != "start" and computes:
@@ -621,6 +629,9 @@ def _reused(pool: list[Any], make: Callable[[], Any]) -> Iterator[Any]:
 _LARGEST, _SMALLEST = 8192, 256
 """The size of the matrices of a product. Larger ones are not faster, and smaller ones are mostly overhead."""
 
+_PATTERN = 1 << 16
+"""The number of different elements of a matrix. It divides the size of the smallest one."""
+
 _ROWS = 64
 """The first matrix has a multiple of this number of rows, so that all products use the tensor cores."""
 
@@ -635,11 +646,13 @@ class _Products:
             n //= 2
         self._xp, self._stream, self._n = xp, stream, n
         with stream:
-            # Pseudo-random numbers in [-1, 1): products of zeros need less power, so that the GPU runs faster.
-            count = xp.arange(_LARGEST * n, dtype="uint32") * xp.uint32(2654435761)
-            self._a = ((count >> 22).astype("float32") / 512 - 1).astype("float16").reshape(_LARGEST, n)
-            self._b = self._a[:n].copy()
-            self._out = xp.empty((_LARGEST, n), "float16")
+            # Pseudo-random numbers in [-1, 1): products of zeros need less power, so that the GPU runs faster. They
+            # repeat, because intermediate results of this size would stay in CuPy's memory pool.
+            hashed = xp.arange(_PATTERN, dtype="uint32") * xp.uint32(2654435761)
+            pattern = ((hashed >> 22).astype("float32") / 512 - 1).astype("float16")
+            self._a, self._b, self._out = (xp.empty((rows, n), "float16") for rows in (_LARGEST, n, _LARGEST))
+            for matrix in (self._a, self._b):
+                matrix.reshape(-1, _PATTERN)[...] = pattern
 
     def __call__(self, flops: float) -> None:
         """Enqueue products with about this number of operations."""
@@ -661,6 +674,13 @@ class _Waits:
         """Enqueue a wait of the duration of the computation."""
         with self._stream:
             self._kernel((1,), (1,), (self._xp.uint64(flops / self._flops_per_us * 1e3),))
+
+
+def release_memory(comm: Communicator) -> None:
+    """Free the memory that this rank has kept for calls and products."""
+    release_buffers()
+    if comm.backend.device is not None:
+        comm.xp.get_default_memory_pool().free_all_blocks()
 
 
 @cache
