@@ -249,6 +249,7 @@ class Rehearsal:
             - ``rehearsed_calls``, ``rehearsed_bytes``: those that were rehearsed. ``scale`` and ``size_scale`` are the
               rehearsed part of a step, which the times are extrapolated from, and the relative size of the messages.
             - ``step_us``, ``step_us_lo``, ``step_us_hi``: the step of the layout, and its 95 % interval.
+            - ``bubble``: the idle time of the pipeline relative to the step, which is computed and not rehearsed.
             - ``n_wrong``: the number of wrong elements, missing if unchecked.
         """
         import pandas as pd
@@ -262,6 +263,7 @@ class Rehearsal:
                 "step_us": parts["step"],
                 "step_us_lo": parts["step_lo"],
                 "step_us_hi": parts["step_hi"],
+                "bubble": layout.bubble,
             }
             rows += [
                 {"layout": layout.name, "part": part, "exposed_us": parts[part]} | shared
@@ -292,7 +294,7 @@ class Rehearsal:
                     | shared
                 )
         frame = pd.DataFrame(rows, columns=list(_COLUMNS)).astype(_COLUMNS)
-        frame.attrs = {"where": self.where, "notes": self.notes}
+        frame.attrs = {"where": self.where, "notes": self._short_notes()}
         return frame
 
     def steps(self) -> pd.DataFrame:
@@ -466,6 +468,15 @@ class Rehearsal:
             found.append(f"the host needs the whole step to enqueue it ({', '.join(bound)}), so the GPUs wait for it")
         return tuple(found)
 
+    def _short_notes(self) -> tuple[str, ...]:
+        """The scale of the rehearsal in a few words, for figures."""
+        shares = sorted(100 * layout.scale for layout in self.layouts)
+        low, high = f"{shares[0]:.2g}", f"{shares[-1]:.2g}"
+        found = [f"{low if low == high else f'{low} to {high}'} % of a step rehearsed"] if shares[0] < 100 else []
+        if self.size_scale != 1:
+            found.append(f"{fraction(self.size_scale)} of the job's message size and computation")
+        return (*found, "matrix products" if self.compute == "products" else "waits instead of computation")
+
     def explain(self) -> str:
         """Describe the result, each part of each step, and the limits of the rehearsal.
 
@@ -576,6 +587,7 @@ _COLUMNS = {
     "step_us": "float64",
     "step_us_lo": "float64",
     "step_us_hi": "float64",
+    "bubble": "float64",
     "n_wrong": "Int64",
 }
 """The columns of `Rehearsal.frame`, with their dtypes."""

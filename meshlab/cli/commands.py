@@ -13,12 +13,12 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from meshlab.engines.mpi_world import launched_as
-from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError
+from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError, did_you_mean
 
 if TYPE_CHECKING:
     from meshlab.benchmark.run import Run
@@ -41,6 +41,7 @@ __all__ = [
     "lab",
     "print_comparison",
     "print_error",
+    "rehearse",
     "report",
     "show",
 ]
@@ -224,6 +225,79 @@ def bench(options: argparse.Namespace) -> int:
         redact=options.redact,
         force=options.force,
     )
+
+
+def rehearse(options: argparse.Namespace) -> int:
+    """Rehearse the communication of a training step on one or several layouts."""
+    from meshlab.benchmark.rehearsing import rehearse
+    from meshlab.engines.launcher import launch
+    from meshlab.engines.mpi_world import join
+    from meshlab.mesh.mesh import DeviceMesh
+    from meshlab.prediction.job import Job
+
+    process = launched_as()
+    n = options.ranks if process is None else process[1]
+    meshes = [DeviceMesh(text, world_size=n if "-1" in text else None) for text in options.mesh]
+    sizes = {mesh.world_size for mesh in meshes} | ({n} if n is not None else set())
+    if len(sizes) > 1:
+        texts = [f"{mesh} has {mesh.world_size}" for mesh in meshes]
+        raise MeshError(f"the layouts need the same number of ranks: {', '.join(texts)}", hint="change a mesh")
+    job = Job.preset(options.job, **_job_fields(options.set))
+    for mesh in meshes:  # before any process starts
+        job.step(mesh, options.experts)
+    joined = None if process is None else join(backend=options.backend)
+    if process is not None and joined is None:
+        return OK  # this process was a rank
+    with joined or launch(sizes.pop(), backend=options.backend) as engines:
+        _print(f"{_system(engines)}: {job.title}")
+        try:
+            found = rehearse(
+                engines,
+                meshes,
+                job,
+                experts=options.experts,
+                scale=options.scale,
+                size_scale=options.size_scale,
+                compute=options.compute,
+                tflops=options.tflops,
+                rounds=options.rounds,
+                steps=options.steps,
+            )
+        except EngineError as error:
+            print_error(error)
+            if error.measured is not None:
+                _print(error.measured)
+            return FAILED
+    _print(found)
+    if options.out:
+        from meshlab.files import write_file
+
+        write_file(Path(options.out), found.frame().to_csv(index=False).encode())
+        _print(f"frame: {options.out}")
+    return FAILED if (found.frame()["n_wrong"].fillna(0) > 0).any() else OK
+
+
+def _job_fields(words: Sequence[str]) -> dict[str, object]:
+    """Parse changes of a job, such as ``global_batch=64``."""
+    from meshlab.prediction.job import Job
+
+    known = [field.name for field in fields(Job)]
+    found: dict[str, object] = {}
+    for word in words:
+        name, equals, text = (part.strip() for part in word.partition("="))
+        if not equals or name not in known:
+            raise BenchError(
+                f"--set {word} is not a change of the job{did_you_mean(name, known)}",
+                hint=f"write --set global_batch=64; the fields are {', '.join(known)}",
+            )
+        value: object = text
+        if text.lower() in ("true", "false"):
+            value = text.lower() == "true"
+        else:
+            with contextlib.suppress(ValueError):
+                value = int(text)
+        found[name] = value
+    return found
 
 
 def _default_ranks(backend: str) -> int:

@@ -61,8 +61,8 @@ class _Row:
 def rehearsal(frame: pd.DataFrame, *, verdict: str = "", ax: Axes | None = None) -> Axes:
     """Draw the parts of training steps, and the communication of each axis.
 
-    The first bar of a layout is its step: computation, its slowdown next to communication (hatched), and the exposed
-    communication of each axis. The bars below it are the axes: exposed communication, and hidden communication (pale
+    The first bar of a layout is its step: computation, its slowdown next to communication (hatched), the exposed
+    communication of each axis, and the bubble of the pipeline (outlined), which is computed. The bars below it are the axes: exposed communication, and hidden communication (pale
     and hatched). A vertical tick is the time of the axis on its own. The line below a bar is the prediction for that
     time, from its lower to its upper bound.
 
@@ -163,7 +163,7 @@ def _longest(rows: Sequence[_Row]) -> float:
     ends = [1e-3]
     for row in rows:
         if row.is_step:
-            ends.append(float(row.parts["exposed_us"].sum()))
+            ends.append(float(row.parts["exposed_us"].sum()) * (1 + _bubble(row)))
             continue
         values = row.parts.iloc[0]
         ends += [float(values["exposed_us"] + values["hidden_us"]), float(values["alone_us"])]
@@ -172,13 +172,20 @@ def _longest(rows: Sequence[_Row]) -> float:
     return float(np.nanmax(ends))
 
 
+def _bubble(row: _Row) -> float:
+    """Return the idle time of the pipeline relative to the step, or 0 if it is unknown."""
+    value = float(row.parts["bubble"].iloc[0]) if "bubble" in row.parts else 0.0
+    return value if value > 0 else 0.0
+
+
 def _text(row: _Row, *, is_long: bool) -> str:
     """Return the text at the end of a bar."""
     if row.is_step:
         step = float(row.parts["step_us"].iloc[0])
         is_compute = row.parts["part"] == "compute"
         share = 1 - float(row.parts.loc[is_compute, "exposed_us"].sum()) / step
-        return f"{format_time_us(step)}, {100 * share:.0f} % communication" if is_long else format_time_us(step)
+        total = format_time_us(step * (1 + _bubble(row)))
+        return f"{total}, {100 * share:.0f} % communication" if is_long else total
     values = row.parts.iloc[0]
     exposed, hidden = format_time_us(values["exposed_us"]), format_time_us(values["hidden_us"])
     return f"{exposed} exposed, {hidden} hidden" if is_long else exposed
@@ -195,6 +202,10 @@ def _draw_row(ax: Axes, row: _Row, colors: dict[str, str], scale: float, text: s
             style = {"color": PREVIOUS} if values["part"] == "compute" else _hatched(PREVIOUS)
         ax.barh(row.place, exposed, left=start, height=0.62 if row.is_step else 0.44, linewidth=0, **style)
         start += exposed
+    if row.is_step and _bubble(row):
+        idle = start * _bubble(row)
+        ax.barh(row.place, idle, left=start, height=0.62, **_outlined())
+        start += idle
     if not row.is_step:
         values = row.parts.iloc[0]
         color, hidden = colors[values["axis"]], float(values["hidden_us"]) / scale
@@ -222,6 +233,10 @@ def _hatched(color: str) -> dict[str, Any]:
     return {"facecolor": to_rgba(color, 0.25), "edgecolor": to_rgba(color, 0.9), "hatch": "////"}
 
 
+def _outlined() -> dict[str, Any]:
+    return {"facecolor": "none", "edgecolor": PREVIOUS, "linestyle": (0, (2, 1.5)), "linewidth": 1.2}
+
+
 def _ink() -> str:
     import matplotlib as mpl
 
@@ -232,6 +247,11 @@ def _tick_size() -> float:
     import matplotlib as mpl
 
     return font_size(mpl.rcParams["ytick.labelsize"])
+
+
+def _table_width(widths: Sequence[float], n_columns: int) -> float:
+    """Return the width of a legend, which fills its columns from top to bottom."""
+    return float(sum(column.max() for column in np.array_split(np.array(widths), n_columns)))
 
 
 def _set_legend_and_title(
@@ -252,11 +272,13 @@ def _set_legend_and_title(
             [], [], color=_ink(), marker="|", markersize=9, linestyle="none", markeredgewidth=1.6, label="on its own"
         ),
     ]
+    if any(_bubble(row) for row in rows):
+        handles.insert(2, Patch(label="bubble (computed)", **_outlined()))
     if "predicted_us" in frame and frame["predicted_us"].notna().any():
         handles.append(Line2D([], [], color=_ink(), marker="d", markersize=4, linewidth=1.2, label="predicted"))
     widths = [text_width(str(handle.get_label()), _TEXT) + 34 for handle in handles]
-    room = axes_size(ax)[0]
-    n_columns = next((n for n in range(len(widths), 1, -1) if max(widths) * n <= room or sum(widths[:n]) <= room), 2)
+    room = room_right(ax) - 8
+    n_columns = next((n for n in range(len(widths), 1, -1) if _table_width(widths, n) <= room), 1)
     legend = ax.legend(
         handles=handles, loc="lower left", ncols=n_columns, fontsize=_TEXT, frameon=False, borderpad=0.0,
         borderaxespad=0.0, handletextpad=0.5, columnspacing=1.4, handlelength=1.6, labelspacing=0.3,
