@@ -62,9 +62,9 @@ def rehearsal(frame: pd.DataFrame, *, verdict: str = "", ax: Axes | None = None)
     """Draw the parts of training steps, and the communication of each axis.
 
     The first bar of a layout is its step: computation, its slowdown next to communication (hatched), the exposed
-    communication of each axis, and the bubble of the pipeline (outlined), which is computed. The bars below it are the axes: exposed communication, and hidden communication (pale
-    and hatched). A vertical tick is the time of the axis on its own. The line below a bar is the prediction for that
-    time, from its lower to its upper bound.
+    communication of each axis, and the bubble of the pipeline (outlined), which is computed. The bars below it are the
+    axes: exposed communication, and hidden communication (pale and hatched). A vertical tick is the time of the axis on
+    its own. The line below a bar is the prediction for that time, from its lower to its upper bound.
 
     Parameters
     ----------
@@ -121,9 +121,9 @@ def rehearsal(frame: pd.DataFrame, *, verdict: str = "", ax: Axes | None = None)
     left = max(text_width(row.label, size, weight="bold" if row.is_step else "normal") for row in rows) + 18
     texts = [_text(row, is_long=axes_size(ax)[0] > 420) for row in rows]
     reserve(ax, left=left, right=max(text_width(text, _TEXT) for text in texts) + 16, below=_BELOW)
+    ax.set_xlim(0, longest / scale * 1.02)
     for row, text in zip(rows, texts, strict=True):
         _draw_row(ax, row, colors, scale, text)
-    ax.set_xlim(0, longest / scale * 1.02)
     ax.set_ylim(rows[-1].place + 0.6, -0.6)
     ax.set_yticks([row.place for row in rows], [row.label for row in rows])
     for label, row in zip(ax.get_yticklabels(), rows, strict=True):
@@ -160,16 +160,16 @@ def _rows(frame: pd.DataFrame, names: Sequence[str]) -> list[_Row]:
 
 def _longest(rows: Sequence[_Row]) -> float:
     """Return the end of the longest bar, tick or prediction, in µs."""
-    ends = [1e-3]
+    ends, predicted = [1e-3], [0.0]
     for row in rows:
         if row.is_step:
             ends.append(float(row.parts["exposed_us"].sum()) * (1 + _bubble(row)))
             continue
         values = row.parts.iloc[0]
         ends += [float(values["exposed_us"] + values["hidden_us"]), float(values["alone_us"])]
-        # A prediction far beyond the measurement would squeeze all bars. Its line then leaves the axes.
-        ends.append(min(float(values.get("predicted_us_hi", np.nan)), 2 * max(ends)))
-    return float(np.nanmax(ends))
+        predicted.append(float(values.get("predicted_us_hi", np.nan)))
+    # A prediction far beyond the measurements would squeeze all bars. Its line then leaves the axes.
+    return max(*ends, min(float(np.nanmax(predicted)), 1.5 * max(ends)))
 
 
 def _bubble(row: _Row) -> float:
