@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from meshlab.benchmark.executor import describe_sharing
 from meshlab.benchmark.on_ranks.training_step import (
-    Block,
     CallProbe,
+    RepeatedCalls,
     Schedule,
     StepOptions,
     TimedCall,
@@ -340,7 +340,7 @@ def _scaled(layout: _Layout, scale: float, size_scale: float, most_bytes: float 
     most = max(call.repeats for call in layout.calls)
     left = scale * layout.micro_batches / micro_batches
     some = min(max(round(most * left), 1), most)
-    blocks: list[Block] = []
+    blocks: list[RepeatedCalls] = []
     timed: list[TimedCall] = []
     repeats: list[int] = []
     number: int | None = None
@@ -356,7 +356,7 @@ def _scaled(layout: _Layout, scale: float, size_scale: float, most_bytes: float 
         flops = call.gap_flops * size_scale * rest
         timed.append(TimedCall(axis, step, flops, call.overlaps, call.micro_batches < layout.micro_batches))
         if number != call.block:
-            blocks.append(Block(call.phase, (), n))
+            blocks.append(RepeatedCalls(call.phase, (), n))
             number = call.block
         blocks[-1] = blocks[-1]._replace(calls=(*blocks[-1].calls, timed[-1]))
     return _Scaled(Schedule(tuple(blocks), micro_batches), tuple(timed), tuple(repeats), (some, most))

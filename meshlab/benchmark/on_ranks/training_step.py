@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from meshlab.frames.plan import Step
 
 __all__ = [
-    "Block",
     "CallProbe",
     "Operation",
     "Overlap",
     "RankProbe",
+    "RepeatedCalls",
     "Schedule",
     "StepOptions",
     "TimedCall",
@@ -77,7 +77,7 @@ class TimedCall(NamedTuple):
     is_single: bool
 
 
-class Block(NamedTuple):
+class RepeatedCalls(NamedTuple):
     """Calls that repeat together, such as those of a layer.
 
     Parameters
@@ -100,13 +100,13 @@ class Schedule(NamedTuple):
 
     Parameters
     ----------
-    blocks : tuple of Block
+    blocks : tuple of RepeatedCalls
         The passes of one micro-batch, in order.
     micro_batches : int
         The number of micro-batches.
     """
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[RepeatedCalls, ...]
     micro_batches: int
 
 
@@ -218,7 +218,7 @@ def expand(schedule: Schedule, variant: Variant, *, overlaps: bool = True) -> li
     --------
     >>> from meshlab.frames.plan import Step
     >>> step = Step(0, "all_reduce", "sum", "float32", None, True, "pipelined", "tp", 2, 1, 4)
-    >>> block = Block("forward", (TimedCall(0, step, 1e9, "compute", False),), 2)
+    >>> block = RepeatedCalls("forward", (TimedCall(0, step, 1e9, "compute", False),), 2)
     >>> [(one.kind, one.call) for one in expand(Schedule((block,), 1), Variant(True, (0,)))]
     [('compute', -1), ('start', 0), ('compute', -1), ('wait', 0), ('start', 1), ('wait', 1)]
     """
@@ -394,7 +394,7 @@ def measure_steps(everyone: Communicator, *arguments: Any) -> Floats:
     return np.ascontiguousarray(times[1:].swapaxes(0, 1))
 
 
-def _prepare(comms: Sequence[Communicator], blocks: Sequence[Block]) -> dict[tuple[int, Step], PreparedCall]:
+def _prepare(comms: Sequence[Communicator], blocks: Sequence[RepeatedCalls]) -> dict[tuple[int, Step], PreparedCall]:
     """Prepare each different call, and run it once, in which the ranks also compare it.
 
     The calls of an axis run in order, so they share their memory. Different axes communicate at the same time.

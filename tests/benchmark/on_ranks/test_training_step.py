@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshlab.benchmark.on_ranks.training_step import (
-    Block,
     Operation,
     Overlap,
+    RepeatedCalls,
     Schedule,
     TimedCall,
     Variant,
@@ -48,21 +48,21 @@ EVERY = Variant(True, (0, 1, 2))
     ],
 )
 def test_a_call_overlaps_with_what_the_job_allows(overlap: Overlap, expected: str) -> None:
-    layer = Block("forward", (timed(0, overlap), timed(1)), 2)
-    head = Block("forward", (timed(2),), 1)
+    layer = RepeatedCalls("forward", (timed(0, overlap), timed(1)), 2)
+    head = RepeatedCalls("forward", (timed(2),), 1)
     blocks = (layer, head) if overlap in ("layer", "pass") else (layer,)
     assert words(expand(Schedule(blocks, 1), EVERY)) == expected
 
 
 def test_a_pass_ends_before_the_next_one_begins() -> None:
-    forward = Block("forward", (timed(0, "pass"),), 1)
-    backward = Block("backward", (timed(1, "pass"),), 2)
+    forward = RepeatedCalls("forward", (timed(0, "pass"),), 1)
+    backward = RepeatedCalls("backward", (timed(1, "pass"),), 2)
     assert words(expand(Schedule((forward, backward), 2), EVERY)) == ("C S0 W0 C S1 C S2 W1 W2 C S3 W3 C S4 C S5 W4 W5")
 
 
 def test_single_calls_are_in_the_first_forward_and_in_the_last_backward_pass() -> None:
-    forward = Block("forward", (timed(0, is_single=True), timed(1)), 1)
-    backward = Block("backward", (timed(1), timed(2, is_single=True)), 1)
+    forward = RepeatedCalls("forward", (timed(0, is_single=True), timed(1)), 1)
+    backward = RepeatedCalls("backward", (timed(1), timed(2, is_single=True)), 1)
     schedule = Schedule((forward, backward), 3)
     every = [(one.kind, one.axis) for one in expand(schedule, EVERY) if one.kind != "compute"]
     assert [axis for _, axis in every] == [0, 1, 1, 1, 1, 1, 1, 2]
@@ -73,17 +73,17 @@ def test_single_calls_are_in_the_first_forward_and_in_the_last_backward_pass() -
 
 
 def test_a_call_that_is_waited_for_follows_earlier_calls_of_its_axis() -> None:
-    block = Block("forward", (timed(0, "pass"), timed(0), timed(1)), 1)
+    block = RepeatedCalls("forward", (timed(0, "pass"), timed(0), timed(1)), 1)
     assert words(expand(Schedule((block,), 1), EVERY)) == "C S0 C S1 W1 C R2 W0"
 
 
 def test_calls_along_an_axis_of_one_rank_only_compute() -> None:
-    block = Block("forward", (TimedCall(-1, None, 2.0, "nothing", False), timed(0)), 2)
+    block = RepeatedCalls("forward", (TimedCall(-1, None, 2.0, "nothing", False), timed(0)), 2)
     assert words(expand(Schedule((block,), 1), EVERY)) == "C C R0 C C R1"
 
 
 def test_variants_leave_out_computation_or_axes() -> None:
-    schedule = Schedule((Block("forward", (timed(0, "compute"), timed(1, "pass")), 1),), 1)
+    schedule = Schedule((RepeatedCalls("forward", (timed(0, "compute"), timed(1, "pass")), 1),), 1)
     assert words(expand(schedule, Variant(True, ()))) == "C C"
     assert words(expand(schedule, Variant(False, (1,)))) == "R0"
     assert words(expand(schedule, EVERY, overlaps=False)) == "C R0 C R1"
@@ -99,7 +99,10 @@ def schedules(draw: st.DrawFn) -> Schedule:
         is_single=st.booleans(),
     )
     blocks = st.builds(
-        Block, st.sampled_from(["forward", "backward"]), st.lists(calls, max_size=4).map(tuple), st.integers(1, 3)
+        RepeatedCalls,
+        st.sampled_from(["forward", "backward"]),
+        st.lists(calls, max_size=4).map(tuple),
+        st.integers(1, 3),
     )
     return Schedule(tuple(draw(st.lists(blocks, max_size=4))), draw(st.integers(1, 3)))
 
