@@ -7,9 +7,12 @@ from .cost import cost as cost
 from .job import Job as Job
 from .job import Memory as Memory
 from .job import StepCall as StepCall
+from .layouts import Layouts as Layouts
+from .layouts import price as price
+from .layouts import search as search
 from .links import GroupLinks as GroupLinks
 from .links import LinkTable as LinkTable
-from .models import LatentAttention as LatentAttention
 from .models import MODELS as MODELS
+from .models import LatentAttention as LatentAttention
 from .tuner import NcclSettings as NcclSettings
 from .tuner import TimingMode as TimingMode

@@ -639,9 +639,10 @@ class Job:
 
     def _layout(self, mesh: MeshLike, experts: MeshLike | None) -> _Layout:
         layout = _Layout.of(self, as_mesh(mesh), experts)
-        for bad, reason, fix in problems(self, layout.degrees):
-            if bad[0]:
-                raise MeshError(f"{self.title} cannot run on {layout.mesh}: {reason(0)}", hint=fix(0))
+        for problem in problems(self, layout.degrees):
+            if problem.bad[0]:
+                shown = str_axes(layout.mesh)
+                raise MeshError(f"{self.title} cannot run on {shown}: {problem.reason(0)}", hint=problem.fix(0))
         return layout
 
     # -- display -------------------------------------------------------------------------------------------------------

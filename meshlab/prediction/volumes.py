@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ __all__ = [
     "Exchange",
     "Overlap",
     "Phase",
+    "Problem",
     "memory_of",
     "nearest_divisor",
     "problems",
@@ -82,63 +83,80 @@ class Degrees:
         return np.asarray(np.maximum(self.edp // self.replicas, 1))
 
 
-Problem = tuple[npt.NDArray[np.bool_], Any, Any]
-"""A mask of the layouts that have a problem, and two functions from an index to its reason and its fix."""
+class Problem(NamedTuple):
+    """A reason why a job cannot run on some layouts.
+
+    Parameters
+    ----------
+    kind : str
+        The number of the job that rules them out, such as ``"layers"``.
+    bad : numpy.ndarray
+        bool of shape (k,): the layouts.
+    reason, fix : callable
+        Functions from the index of such a layout to the reason, and to the nearest number that works.
+    """
+
+    kind: str
+    bad: npt.NDArray[np.bool_]
+    reason: Callable[[int], str]
+    fix: Callable[[int], str]
 
 
 def problems(job: Job, d: Degrees) -> Iterator[Problem]:
     """Yield the reasons why a job cannot run, each with the layouts that it rules out."""
     v = job.interleave
+    stages = d.pp * v
 
     def layers_fix(i: int) -> str:
-        stages = int(d.pp[i]) * v
-        if job.layers < stages:
+        if job.layers < stages[i]:
             return f"use pp={max(job.layers // v, 1)} or fewer"
-        below = job.layers // stages * stages
+        below = job.layers // int(stages[i]) * int(stages[i])
         nearest = nearest_divisor(job.layers // v if job.layers % v == 0 else job.layers, int(d.pp[i]))
-        return f"use pp={nearest}, {below} or {below + stages} layers, or uneven_stages=True"
+        return f"use pp={nearest}, {below} or {below + stages[i]} layers, or uneven_stages=True"
 
-    stages = d.pp * v
-    yield (
+    yield Problem(
+        "layers",
         (job.layers < stages) | ((job.layers % stages != 0) & (not job.uneven_stages or v > 1)),
         lambda i: f"{job.layers} layers do not divide into {_product(('pp', d.pp[i]), ('interleave', v))} stages",
         layers_fix,
     )
-    heads = d.tp * (d.cp if job.context == "all_to_all" else 1)
     ulysses = job.context == "all_to_all"
-    yield (
+    heads = d.tp * (d.cp if ulysses else 1)
+    names = "tp × cp" if ulysses else "tp"
+    yield Problem(
+        "heads",
         job.heads % heads != 0,
-        lambda i: (
-            f"{job.heads} heads are not divisible by "
-            + (_product(("tp", d.tp[i]), ("cp", d.cp[i])) if ulysses else f"tp={d.tp[i]}")
-        ),
-        lambda i: f"use tp={nearest_divisor(job.heads, int(heads[i]))}" + " / cp" * ulysses,
+        lambda i: f"{job.heads} heads are not divisible by {names} = {heads[i]}",
+        lambda i: f"use {names} = {nearest_divisor(job.heads, int(heads[i]))}",
     )
     kv = job.heads if job.latent is not None else int(job.kv_heads or 1)
-    yield (
+    yield Problem(
+        "kv_heads",
         (kv % heads != 0) & (heads % kv != 0),
-        lambda i: f"{kv} heads of keys and values are not divisible by tp={heads[i]}, or the reverse",
-        lambda i: f"use tp={nearest_divisor(kv, int(heads[i]))}",
+        lambda i: f"{kv} heads of keys and values are not divisible by {names} = {heads[i]}, or the reverse",
+        lambda i: f"use {names} = {nearest_divisor(kv, int(heads[i]))}",
     )
     inner = int(job.ffn_hidden or 1)
-    has_dense = job.moe_layers < job.layers
-    yield (
-        (inner % d.tp != 0) & has_dense,
+    yield Problem(
+        "ffn_hidden",
+        (inner % d.tp != 0) & (job.moe_layers < job.layers),
         lambda i: f"ffn_hidden={inner:,} is not divisible by tp={d.tp[i]}",
         lambda i: f"use ffn_hidden={_multiple(inner, int(d.tp[i])):,}",
     )
-    pieces = 2 * d.cp * np.where(d.cp > 1, 1, 0) + (d.cp == 1)
-    pieces = pieces * (d.tp if job.sequence_parallel else 1)
-    yield (
-        job.sequence % pieces != 0,
+    # Causal attention is balanced by two parts per rank: one from the beginning and one from the end of the sequence.
+    parts = np.where(d.cp > 1, 2 * d.cp, 1) * (d.tp if job.sequence_parallel else 1)
+    yield Problem(
+        "sequence",
+        job.sequence % parts != 0,
         lambda i: (
-            f"{job.sequence:,} tokens do not divide into {pieces[i]:,} parts "
-            f"({_product(('tp', d.tp[i]), ('2 cp', 2 * d.cp[i]))})"
+            f"{job.sequence:,} tokens do not divide into {parts[i]:,} parts for "
+            + _product(("cp", d.cp[i]), ("tp", d.tp[i] if job.sequence_parallel else 1))
         ),
-        lambda i: f"use sequence={_multiple(job.sequence, int(pieces[i])):,}",
+        lambda i: f"use sequence={_multiple(job.sequence, int(parts[i])):,}",
     )
     batch = job.micro_batch * d.dp
-    yield (
+    yield Problem(
+        "global_batch",
         job.global_batch % batch != 0,
         lambda i: (
             f"a global batch of {job.global_batch:,} is not divisible by micro_batch × dp = "
@@ -147,24 +165,27 @@ def problems(job: Job, d: Degrees) -> Iterator[Problem]:
         lambda i: f"use global_batch={_multiple(job.global_batch, int(batch[i])):,}",
     )
     m = d.micro_batches(job)
-    yield (
+    yield Problem(
+        "interleave",
         (m % d.pp != 0) & (v > 1) & (d.pp > 1),
         lambda i: f"{m[i]} micro-batches are not a multiple of pp={d.pp[i]}, as interleave={v} requires",
         lambda i: f"use global_batch={_multiple(job.global_batch, int(batch[i] * d.pp[i])):,}, or interleave=1",
     )
-    if job.experts:
-        yield (
-            job.experts % d.ep != 0,
-            lambda i: f"{job.experts} experts are not divisible by ep={d.ep[i]}",
-            lambda i: f"use ep={nearest_divisor(job.experts, int(d.ep[i]))}",
-        )
-        yield (
-            (d.tp > 1) & (not job.sequence_parallel),
-            lambda i: "tokens are sent to experts from every tp rank, which needs sequence parallelism",
-            lambda i: "pass sequence_parallel=True, or use tp=1",
-        )
-    else:
-        yield d.ep > 1, lambda i: f"ep={d.ep[i]} without experts", lambda i: "use ep=1"
+    if not job.experts:
+        yield Problem("experts", d.ep > 1, lambda i: f"ep={d.ep[i]} without experts", lambda i: "use ep=1")
+        return
+    yield Problem(
+        "experts",
+        job.experts % d.ep != 0,
+        lambda i: f"{job.experts} experts are not divisible by ep={d.ep[i]}",
+        lambda i: f"use ep={nearest_divisor(job.experts, int(d.ep[i]))}",
+    )
+    yield Problem(
+        "sequence_parallel",
+        (d.tp > 1) & (not job.sequence_parallel),
+        lambda i: "tokens are sent to experts from every tp rank, which needs sequence parallelism",
+        lambda i: "pass sequence_parallel=True, or use tp=1",
+    )
 
 
 def _product(*factors: tuple[str, Any]) -> str:

@@ -185,9 +185,9 @@ def test_calls_of_one_layer_are_one_block() -> None:
     [
         ("pp=7", "32 layers do not divide into pp=7 stages; use pp=8, 28 or 35 layers, or uneven_stages=True"),
         ("pp=64", "use pp=32 or fewer"),
-        ("tp=3", "32 heads are not divisible by tp=3; use tp=4"),
-        ("tp=64", "32 heads are not divisible by tp=64; use tp=32"),
-        ("cp=3", "8,192 tokens do not divide into 6 parts"),
+        ("tp=3", "32 heads are not divisible by tp = 3; use tp = 4"),
+        ("tp=64", "32 heads are not divisible by tp = 64; use tp = 32"),
+        ("cp=3", "8,192 tokens do not divide into 6 parts for cp=3; use sequence=8,190"),
         ("dp=3", "a global batch of 512 is not divisible by micro_batch × dp = 1 × 3; use global_batch=513"),
         ("ep=2", "ep=2 without experts; use ep=1"),
         ("dp=2, dq=2", "a training job has no axis 'dq'"),
