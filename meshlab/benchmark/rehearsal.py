@@ -204,13 +204,15 @@ class Rehearsal:
         The reason why the ranks wait instead of multiplying. Empty if they multiply.
     overlaps : bool
         False if the backend cannot communicate while a rank computes.
+    why_unpredicted : str
+        The reason why there is no prediction. Empty if there is one.
     effect : float
         The smallest relevant relative difference between layouts.
 
     Examples
     --------
     >>> import meshlab as ml
-    >>> from meshlab.prediction.job import StepCall
+    >>> from meshlab.prediction import StepCall
     >>> call = StepCall(
     ...     ("tp",), "all_reduce", 1 << 16, "float32", "activations", "forward", 0, 2, 1, 1e9, "nothing", 0.0
     ... )
@@ -229,6 +231,7 @@ class Rehearsal:
     flops_per_us: float
     why_wait: str
     overlaps: bool
+    why_unpredicted: str
     effect: float
 
     def frame(self) -> pd.DataFrame:
@@ -463,6 +466,10 @@ class Rehearsal:
             found.append(
                 "messages between stages go around a ring, and the pipeline's bubble is computed, not rehearsed"
             )
+        if self.why_unpredicted:
+            found.append(f"no prediction: {self.why_unpredicted}")
+        else:
+            found.append("predictions from NCCL's formulas, not calibrated on this machine")
         bound = [layout.name for layout in self.layouts if layout.parts["host"] > 0.95 * layout.parts["step"]]
         if bound:
             found.append(f"the host needs the whole step to enqueue it ({', '.join(bound)}), so the GPUs wait for it")

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.benchmark.executor import describe_sharing
+from meshlab.benchmark.on_ranks.environment import describe_rank
 from meshlab.benchmark.on_ranks.training_step import (
     CallProbe,
     RepeatedCalls,
@@ -30,11 +31,15 @@ from meshlab.comm.catalog import find_collective
 from meshlab.comm.elements import DTYPES, find_dtype
 from meshlab.engines.engines import Engines, Lease, raise_first_error
 from meshlab.engines.memory import usable_bytes
-from meshlab.errors import BenchError, EngineError, MeshError, did_you_mean
+from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError, did_you_mean
 from meshlab.frames.plan import Step
 from meshlab.mesh.axes import WORLD
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction.job import Job, StepCall
+from meshlab.prediction.layouts import price
+from meshlab.topology.model.cluster import Cluster
+from meshlab.topology.model.presets import ClusterLike, as_cluster
+from meshlab.topology.readers.hosts import cluster_from_hosts
 from meshlab.units import format_size
 
 __all__ = ["rehearse"]
@@ -58,6 +63,9 @@ _MATRIX_BYTES = 512 << 20
 
 _ALIGNMENT = 1 << 21
 
+_CLEAR_BYTES, _CLEAR_WIDTH, _VAGUE_WIDTH = 256 << 20, 1.15, 2.0
+"""Predictions without calibration are mostly within 15 % from 256 MiB on, and below that within a factor of 2."""
+
 
 def rehearse(
     engines: Engines,
@@ -72,92 +80,99 @@ def rehearse(
     rounds: int = 6,
     steps: int = 5,
     check: bool = True,
+    cluster: ClusterLike | None = None,
     effect: float = 0.05,
     deadline_s: float | None = None,
     progress: bool | None = None,
 ) -> Rehearsal:
     """Rehearse the communication of a training step: the collectives of a job, with its volumes and in its order.
 
-    Between the calls, GPUs multiply matrices for as many operations as the job, and other ranks wait as long as that
-    would take. Calls overlap with this computation as in the job: on GPUs, each axis has its own communicator and
-    stream, and events order them with the computation. Otherwise, calls that may overlap run in a thread per axis.
+        Between the calls, GPUs multiply matrices for as many operations as the job, and other ranks wait as long as that
+        would take. Calls overlap with this computation as in the job: on GPUs, each axis has its own communicator and
+        stream, and events order them with the computation. Otherwise, calls that may overlap run in a thread per axis.
 
-    The step is timed complete, without communication, and with each axis alone, in turns. Several layouts also take
-    turns, in the opposite order in every second round, so that a drift of the clocks affects all of them. All results
-    are checked once before that. Waits until everything is measured.
+        The step is timed complete, without communication, and with each axis alone, in turns. Several layouts also take
+        turns, in the opposite order in every second round, so that a drift of the clocks affects all of them. All results
+        are checked once before that. Waits until everything is measured.
 
-    Parameters
-    ----------
-    engines : Engines
-        The ranks.
-    mesh : DeviceMesh, str, or sequence of these
-        The layout, or several layouts to compare, each with one rank per engine.
-    job : Job, str, or sequence of StepCall
-        The training job, the name of a preset such as ``"llama3-8b"``, or the communication of a step.
-    experts : DeviceMesh, str, or sequence of these, optional
-        The layout of the experts, a `DeviceMesh.view` of the mesh. For several layouts one of each, or None.
-    scale : float or "auto", default "auto"
-        The part of a step to run: fewer micro-batches, and if that is not enough, fewer layers. The times are
-        extrapolated to a whole step. ``"auto"`` chooses it so that the step takes about 0.1 s.
-    size_scale : float or "auto", default "auto"
-        Size of the messages and computation per call, relative to the job. ``"auto"`` is 1 on GPUs, unless the messages
-        exceed the memory. Without GPUs it limits the messages of a layer to 4 MiB with MPI and to 1 MiB with threads.
-    compute : {"auto", "products", "wait"}, default "auto"
-        The computation. ``"auto"`` multiplies matrices on GPUs with cuBLAS, and otherwise waits: on a CPU, products
-        would take cores from the ranks that communicate.
-    tflops : float, default 400
-        The rate at which waits replace computation, in TFLOP/s.
-    rounds : int, default 6
-        Number of rounds. Verdicts between layouts need at least 6.
-    steps : int, default 5
-        Number of timed steps of each kind in a round, after one for warm-up.
-    check : bool, default True
-        Whether to compare the result of each different call with the expected one, outside the timed part.
-    effect : float, default 0.05
-        The smallest relevant relative difference between two layouts.
-    deadline_s : float, optional
-        Maximum duration of a round, in seconds, before its ranks are considered stuck. By default that of the engines,
-        or more if a round is expected to take longer.
-    progress : bool, optional
-        Whether to draw a progress bar. By default in a notebook and on a terminal, unless the environment variable
-        ``MESHLAB_PROGRESS`` is 0.
+        Parameters
+        ----------
+        engines : Engines
+            The ranks.
+        mesh : DeviceMesh, str, or sequence of these
+            The layout, or several layouts to compare, each with one rank per engine.
+        job : Job, str, or sequence of StepCall
+            The training job, the name of a preset such as ``"llama3-8b"``, or the communication of a step.
+        experts : DeviceMesh, str, or sequence of these, optional
+            The layout of the experts, a `DeviceMesh.view` of the mesh. For several layouts one of each, or None.
+        scale : float or "auto", default "auto"
+            The part of a step to run: fewer micro-batches, and if that is not enough, fewer layers. The times are
+            extrapolated to a whole step. ``"auto"`` chooses it so that the step takes about 0.1 s.
+        size_scale : float or "auto", default "auto"
+            Size of the messages and computation per call, relative to the job. ``"auto"`` is 1 on GPUs, unless the messages
+            exceed the memory. Without GPUs it limits the messages of a layer to 4 MiB with MPI and to 1 MiB with threads.
+        compute : {"auto", "products", "wait"}, default "auto"
+            The computation. ``"auto"`` multiplies matrices on GPUs with cuBLAS, and otherwise waits: on a CPU, products
+            would take cores from the ranks that communicate.
+        tflops : float, default 400
+            The rate at which waits replace computation, in TFLOP/s.
+        rounds : int, default 6
+            Number of rounds. Verdicts between layouts need at least 6.
+        steps : int, default 5
+            Number of timed steps of each kind in a round, after one for warm-up.
+        check : bool, default True
+            Whether to compare the result of each different call with the expected one, outside the timed part.
+        cluster : Cluster or str, optional
+            The machine, for the prediction. By default that of the engines. Predictions are made for NCCL only.
+        effect : float, default 0.05
+            The smallest relevant relative difference between two layouts.
+        deadline_s : float, optional
+            Maximum duration of a round, in seconds, before its ranks are considered stuck. By default that of the engines,
+            or more if a round is expected to take longer.
+        progress : bool, optional
+            Whether to draw a progress bar. By default in a notebook and on a terminal, unless the environment variable
+            ``MESHLAB_PROGRESS`` is 0.
 
-    Returns
-    -------
-    Rehearsal
-        The times by axis, exposed and hidden.
+        Returns
+        -------
+        Rehearsal
+            The times by axis, exposed and hidden.
 
-    Raises
-    ------
-    MeshError
-        If a mesh does not have one rank per engine.
-        If a mesh lacks an axis of the job.
-    BenchError
-        If the job does not fit the mesh, or has no calls.
-        If the backend does not support a collective or an element type of the job.
-        If the messages exceed the memory at the given scale.
-    EngineError
-        If the engines are busy.
-        If a rank fails. The attribute ``measured`` has the complete rounds as a `Rehearsal`, or None.
-    KeyboardInterrupt
-        If the caller is interrupted. The current round is completed first, so the engines remain usable.
+        Raises
+        ------
+        MeshError
+            If a mesh does not have one rank per engine.
+            If a mesh lacks an axis of the job.
+        BenchError
+            If the job does not fit the mesh, or has no calls.
+            If the backend does not support a collective or an element type of the job.
+            If the messages exceed the memory at the given scale.
+        EngineError
+            If the engines are busy.
+            If a rank fails. The attribute ``measured`` has the complete rounds as a `Rehearsal`, or None.
+        KeyboardInterrupt
+            If the caller is interrupted. The current round is completed first, so the engines remain usable.
 
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> from meshlab.prediction.job import Job, StepCall
-    >>> step = [
-    ...     StepCall(("tp",), "all_reduce", 4096, "float32", "activations", "forward", 0, 2, 1, 4e8, "nothing", 0.0),
-    ...     StepCall(("dp",), "all_reduce", 8192, "float32", "gradients", "backward", 1, 2, 1, 8e8, "pass", 8e8),
-    ... ]
-    >>> with ml.launch(4, backend="threads") as engines:
-    ...     found = ml.rehearse(engines, "dp=2, tp=2", step, rounds=2, steps=2)
-    >>> found.frame()[["part", "axis", "calls", "total_bytes", "n_wrong"]]
-                part  axis  calls  total_bytes  n_wrong
-    0        compute  <NA>   <NA>         <NA>     <NA>
-    1       slowdown  <NA>   <NA>         <NA>     <NA>
-    2  communication    tp      2         8192        0
-    3  communication    dp      2        16384        0
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> from meshlab.prediction.job import Job, StepCall
+    from meshlab.prediction.layouts import price
+    from meshlab.topology.model.cluster import Cluster
+    from meshlab.topology.model.presets import ClusterLike, as_cluster
+    from meshlab.topology.readers.hosts import cluster_from_hosts
+        >>> step = [
+        ...     StepCall(("tp",), "all_reduce", 4096, "float32", "activations", "forward", 0, 2, 1, 4e8, "nothing", 0.0),
+        ...     StepCall(("dp",), "all_reduce", 8192, "float32", "gradients", "backward", 1, 2, 1, 8e8, "pass", 8e8),
+        ... ]
+        >>> with ml.launch(4, backend="threads") as engines:
+        ...     found = ml.rehearse(engines, "dp=2, tp=2", step, rounds=2, steps=2)
+        >>> found.frame()[["part", "axis", "calls", "total_bytes", "n_wrong"]]
+                    part  axis  calls  total_bytes  n_wrong
+        0        compute  <NA>   <NA>         <NA>     <NA>
+        1       slowdown  <NA>   <NA>         <NA>     <NA>
+        2  communication    tp      2         8192        0
+        3  communication    dp      2        16384        0
     """
     for name, value in (("rounds", rounds), ("steps", steps)):
         if value < 1:
@@ -172,6 +187,10 @@ def rehearse(
     if compute == "products" and engines.backend != "nccl":
         raise BenchError(
             f"compute='products' needs GPUs, but these engines run {engines.backend}", hint="pass compute='wait'"
+        )
+    if cluster is not None and engines.backend != "nccl":
+        raise BenchError(
+            f"predictions are made for NCCL, but these engines run {engines.backend}", hint="omit cluster="
         )
     meshes = [mesh] if isinstance(mesh, (str, DeviceMesh)) else list(mesh)
     views = [experts] * len(meshes) if experts is None or isinstance(experts, (str, DeviceMesh)) else list(experts)
@@ -190,6 +209,7 @@ def rehearse(
         rounds=rounds,
         steps=steps,
         check=check,
+        cluster=None if cluster is None else as_cluster(cluster),
         effect=effect,
         deadline_s=deadline_s,
     )
@@ -214,6 +234,7 @@ class _Layout:
     """The mesh and the name of each axis."""
     micro_batches: int
     bubble: float
+    experts: DeviceMesh | None
 
     @property
     def n_ranks(self) -> tuple[int, ...]:
@@ -250,7 +271,7 @@ def _layout(engines: Engines, mesh: MeshLike, experts: MeshLike | None, job: Job
             f"the job does not communicate on {mesh}: {'no calls' if not calls else 'all of its axes have one rank'}",
             hint="choose a mesh with more than one rank along an axis of the job",
         )
-    return _Layout(str(mesh), mesh, tuple(kept), tuple(axis_of), tuple(sets.values()), micro_batches, bubble)
+    return _Layout(str(mesh), mesh, tuple(kept), tuple(axis_of), tuple(sets.values()), micro_batches, bubble, view)
 
 
 def _find_axis(call: StepCall, mesh: DeviceMesh, view: DeviceMesh | None) -> tuple[DeviceMesh, str]:
@@ -396,6 +417,8 @@ class _Measured:
     scaled: _Scaled
     variants: tuple[Variant, ...]
     probes: Mapping[tuple[int, Step], CallProbe]
+    predicted: Floats
+    """The predicted time of each call of the job at the rehearsed size in µs, with its bounds: shape (calls, 3)."""
     seconds: float
     rounds: list[Floats] = field(default_factory=list)
 
@@ -415,6 +438,7 @@ class _Session:
         rounds: int,
         steps: int,
         check: bool,
+        cluster: Cluster | None,
         effect: float,
         deadline_s: float | None,
     ) -> None:
@@ -426,6 +450,8 @@ class _Session:
         self._rounds = rounds
         self._steps = steps
         self._check = check
+        self._cluster = cluster
+        self._why_unpredicted = "" if engines.backend == "nccl" else f"no model of {engines.backend}"
         self._effect = effect
         self._deadline_s = deadline_s
         self._options = StepOptions("wait", flops_per_us, _can_overlap(engines))
@@ -514,13 +540,16 @@ class _Session:
         scale = self._scale or self._find_scale(lease, size_scale)
         size_scale = self._fit(scale, size_scale, memory)
         self._size_scale = size_scale
+        if self._cluster is None and not self._why_unpredicted:
+            self._cluster = self._read_cluster(lease)
         for layout in self._layouts:
             if self._is_stopped:
                 return
             self._now = f"{layout.name}: checking the results" if self._check else f"{layout.name}: first calls"
             scaled = _scaled(layout, scale, size_scale)
             found, seconds = self._probe(lease, layout, scaled, self._check)
-            self._measured.append(_Measured(layout, scaled, _variants(layout, scaled), found, seconds))
+            predicted = self._predict(layout, scaled)
+            self._measured.append(_Measured(layout, scaled, _variants(layout, scaled), found, predicted, seconds))
             self._n_done += 1
 
     def _host_scale(self) -> float:
@@ -570,6 +599,33 @@ class _Session:
                 )
             size_scale /= 2
         raise BenchError(f"the ranks have no memory for messages: {format_size(max(memory, 0))} may be used")
+
+    def _read_cluster(self, lease: Lease) -> Cluster:
+        """Return the machine of the engines."""
+        hosts = [info.host for info in self._engines.ranks]
+        firsts = [hosts.index(host) for host in dict.fromkeys(hosts)]
+        replies = lease.call(describe_rank, None, WORLD, (firsts,))
+        raise_first_error(replies, "describing the hosts", self._engines.ranks)
+        return cluster_from_hosts([replies[rank].value["host"] for rank in firsts])
+
+    def _predict(self, layout: _Layout, scaled: _Scaled) -> Floats:
+        """Predict the time of each call at the rehearsed size."""
+        predicted = np.full((len(layout.calls), 3), math.nan)
+        if self._why_unpredicted or self._cluster is None:
+            return predicted
+        numbers = [number for number, call in enumerate(scaled.calls) if call.step is not None]
+        sizes = np.array([scaled.calls[number].step.size_bytes for number in numbers])  # type: ignore[union-attr]
+        calls = [
+            replace(layout.calls[number], size_bytes=int(size)) for number, size in zip(numbers, sizes, strict=True)
+        ]
+        try:
+            middle = price(calls, layout.mesh, self._cluster, experts=layout.experts)["time_us"].to_numpy()
+        except MeshlabError as error:
+            self._why_unpredicted = error.summary
+            return predicted
+        width = np.where(sizes >= _CLEAR_BYTES, _CLEAR_WIDTH, _VAGUE_WIDTH)
+        predicted[numbers] = np.stack([middle, middle / width, middle * width], axis=1)
+        return predicted
 
     def _probe(
         self, lease: Lease, layout: _Layout, scaled: _Scaled, check: bool
@@ -628,6 +684,7 @@ class _Session:
             flops_per_us=self._flops_per_us,
             why_wait=self._why_wait,
             overlaps=self._options.overlaps,
+            why_unpredicted=self._why_unpredicted,
             effect=self._effect,
         )
 
@@ -673,7 +730,7 @@ def _rehearsed(one: _Measured, n: int) -> RehearsedLayout:
                     scaled.n_calls(index),
                     probe.time_us,
                     probe.n_wrong,
-                    (math.nan, math.nan, math.nan),
+                    tuple(one.predicted[index].tolist()),
                 )
             )
     return RehearsedLayout(

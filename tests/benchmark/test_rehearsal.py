@@ -185,7 +185,7 @@ def layout_of(name: str, durations: Sequence[float], *, bubble: float = 0.0) -> 
 
 
 def rehearsal_of(*layouts: RehearsedLayout, sharing: str = "") -> Rehearsal:
-    return Rehearsal(layouts, "2 × H100 · NCCL", "nccl", sharing, 1.0, "products", 6e8, "", True, 0.05)
+    return Rehearsal(layouts, "2 × H100 · NCCL", "nccl", sharing, 1.0, "products", 6e8, "", True, "", 0.05)
 
 
 def test_more_micro_batches_are_extrapolated_from_steady_ones() -> None:
@@ -218,6 +218,34 @@ def test_more_micro_batches_are_extrapolated_from_steady_ones() -> None:
     assert found["alone"].tolist() == [10 * 10 / 0.5, 40 / 0.5]
     assert found["slowdown"] == 0
     assert layout.predicted(0).tolist() == [20, 10, 40]
+
+
+def test_each_call_is_predicted_at_its_rehearsed_size(
+    monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines
+) -> None:
+    monkeypatch.setattr(rehearsing, "cluster_from_hosts", lambda hosts: ml.preset("dgx-h100").with_nodes(1))
+    initialise = rehearsing._Session.__init__
+
+    def pretend(self: Any, *arguments: Any, **options: Any) -> None:
+        initialise(self, *arguments, **options)
+        self._why_unpredicted = ""
+
+    monkeypatch.setattr(rehearsing._Session, "__init__", pretend)
+    mesh = "dp=2, tp=2"
+    job = [call("tp", "all_gather", 1 << 30, repeats=1), call("dp", size=8 << 20, repeats=1)]
+    found = rehearse(thread_engines, mesh, job, size_scale=2**-10, check=False)
+    frame = found.calls()
+    expected = rehearsing.price(
+        [replace(job[0], size_bytes=1 << 20), replace(job[1], size_bytes=8 << 10)], mesh, ml.preset("dgx-h100")
+    )
+    assert frame["predicted_us"].tolist() == pytest.approx(expected["time_us"].tolist())
+    assert (frame["predicted_us_hi"] == 2 * frame["predicted_us"]).all()
+    assert part(found, "tp", "predicted_us") == pytest.approx(2 * expected["time_us"][0])
+    assert "Predictions from NCCL's formulas" in found.explain()
+    # What cannot be predicted is said, and rehearsed anyway.
+    odd = rehearse(thread_engines, mesh, [call("tp", "broadcast")])
+    assert "No prediction: " in odd.explain()
+    assert odd.frame()["predicted_us"].isna().all()
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------
@@ -292,6 +320,13 @@ def _axes() -> Any:
         (MESH, STEP, {"tflops": 0}, BenchError, "tflops must be positive, not 0"),
         (MESH, STEP, {"compute": "gpu"}, BenchError, "unknown compute 'gpu'; choose one of auto, products, wait"),
         (MESH, STEP, {"compute": "products"}, BenchError, "needs GPUs, but these engines run threads; pass compute="),
+        (
+            MESH,
+            STEP,
+            {"cluster": "dgx-h100"},
+            BenchError,
+            "predictions are made for NCCL, but .* threads; omit cluster=",
+        ),
         ([], STEP, {}, BenchError, "expected one layout of the experts per mesh"),
     ],
 )
