@@ -87,92 +87,88 @@ def rehearse(
 ) -> Rehearsal:
     """Rehearse the communication of a training step: the collectives of a job, with its volumes and in its order.
 
-        Between the calls, GPUs multiply matrices for as many operations as the job, and other ranks wait as long as that
-        would take. Calls overlap with this computation as in the job: on GPUs, each axis has its own communicator and
-        stream, and events order them with the computation. Otherwise, calls that may overlap run in a thread per axis.
+    Between the calls, GPUs multiply matrices for as many operations as the job, and other ranks wait as long as that
+    would take. Calls overlap with this computation as in the job: on GPUs, each axis has its own communicator and
+    stream, and events order them with the computation. Otherwise, calls that may overlap run in a thread per axis.
 
-        The step is timed complete, without communication, and with each axis alone, in turns. Several layouts also take
-        turns, in the opposite order in every second round, so that a drift of the clocks affects all of them. All results
-        are checked once before that. Waits until everything is measured.
+    The step is timed complete, without communication, and with each axis alone, in turns. Several layouts also take
+    turns, in the opposite order in every second round, so that a drift of the clocks affects all of them. All results
+    are checked once before that. Waits until everything is measured.
 
-        Parameters
-        ----------
-        engines : Engines
-            The ranks.
-        mesh : DeviceMesh, str, or sequence of these
-            The layout, or several layouts to compare, each with one rank per engine.
-        job : Job, str, or sequence of StepCall
-            The training job, the name of a preset such as ``"llama3-8b"``, or the communication of a step.
-        experts : DeviceMesh, str, or sequence of these, optional
-            The layout of the experts, a `DeviceMesh.view` of the mesh. For several layouts one of each, or None.
-        scale : float or "auto", default "auto"
-            The part of a step to run: fewer micro-batches, and if that is not enough, fewer layers. The times are
-            extrapolated to a whole step. ``"auto"`` chooses it so that the step takes about 0.1 s.
-        size_scale : float or "auto", default "auto"
-            Size of the messages and computation per call, relative to the job. ``"auto"`` is 1 on GPUs, unless the messages
-            exceed the memory. Without GPUs it limits the messages of a layer to 4 MiB with MPI and to 1 MiB with threads.
-        compute : {"auto", "products", "wait"}, default "auto"
-            The computation. ``"auto"`` multiplies matrices on GPUs with cuBLAS, and otherwise waits: on a CPU, products
-            would take cores from the ranks that communicate.
-        tflops : float, default 400
-            The rate at which waits replace computation, in TFLOP/s.
-        rounds : int, default 6
-            Number of rounds. Verdicts between layouts need at least 6.
-        steps : int, default 5
-            Number of timed steps of each kind in a round, after one for warm-up.
-        check : bool, default True
-            Whether to compare the result of each different call with the expected one, outside the timed part.
-        cluster : Cluster or str, optional
-            The machine, for the prediction. By default that of the engines. Predictions are made for NCCL only.
-        effect : float, default 0.05
-            The smallest relevant relative difference between two layouts.
-        deadline_s : float, optional
-            Maximum duration of a round, in seconds, before its ranks are considered stuck. By default that of the engines,
-            or more if a round is expected to take longer.
-        progress : bool, optional
-            Whether to draw a progress bar. By default in a notebook and on a terminal, unless the environment variable
-            ``MESHLAB_PROGRESS`` is 0.
+    Parameters
+    ----------
+    engines : Engines
+        The ranks.
+    mesh : DeviceMesh, str, or sequence of these
+        The layout, or several layouts to compare, each with one rank per engine.
+    job : Job, str, or sequence of StepCall
+        The training job, the name of a preset such as ``"llama3-8b"``, or the communication of a step.
+    experts : DeviceMesh, str, or sequence of these, optional
+        The layout of the experts, a `DeviceMesh.view` of the mesh. For several layouts one of each, or None.
+    scale : float or "auto", default "auto"
+        The part of a step to run: fewer micro-batches, and if that is not enough, fewer layers. The times are
+        extrapolated to a whole step. ``"auto"`` chooses it so that the step takes about 0.1 s.
+    size_scale : float or "auto", default "auto"
+        Size of the messages and computation per call, relative to the job. ``"auto"`` is 1 on GPUs, unless the messages
+        exceed the memory. Without GPUs it limits the messages of a layer to 4 MiB with MPI and to 1 MiB with threads.
+    compute : {"auto", "products", "wait"}, default "auto"
+        The computation. ``"auto"`` multiplies matrices on GPUs with cuBLAS, and otherwise waits: on a CPU, products
+        would take cores from the ranks that communicate.
+    tflops : float, default 400
+        The rate at which waits replace computation, in TFLOP/s.
+    rounds : int, default 6
+        Number of rounds. Verdicts between layouts need at least 6.
+    steps : int, default 5
+        Number of timed steps of each kind in a round, after one for warm-up.
+    check : bool, default True
+        Whether to compare the result of each different call with the expected one, outside the timed part.
+    cluster : Cluster or str, optional
+        The machine, for the prediction. By default that of the engines. Predictions are made for NCCL only.
+    effect : float, default 0.05
+        The smallest relevant relative difference between two layouts.
+    deadline_s : float, optional
+        Maximum duration of a round, in seconds, before its ranks are considered stuck. By default that of the engines,
+        or more if a round is expected to take longer.
+    progress : bool, optional
+        Whether to draw a progress bar. By default in a notebook and on a terminal, unless the environment variable
+        ``MESHLAB_PROGRESS`` is 0.
 
-        Returns
-        -------
-        Rehearsal
-            The times by axis, exposed and hidden.
+    Returns
+    -------
+    Rehearsal
+        The times by axis, exposed and hidden.
 
-        Raises
-        ------
-        MeshError
-            If a mesh does not have one rank per engine.
-            If a mesh lacks an axis of the job.
-        BenchError
-            If the job does not fit the mesh, or has no calls.
-            If the backend does not support a collective or an element type of the job.
-            If the messages exceed the memory at the given scale.
-        EngineError
-            If the engines are busy.
-            If a rank fails. The attribute ``measured`` has the complete rounds as a `Rehearsal`, or None.
-        KeyboardInterrupt
-            If the caller is interrupted. The current round is completed first, so the engines remain usable.
+    Raises
+    ------
+    MeshError
+        If a mesh does not have one rank per engine.
+        If a mesh lacks an axis of the job.
+    BenchError
+        If the job does not fit the mesh, or has no calls.
+        If the backend does not support a collective or an element type of the job.
+        If the messages exceed the memory at the given scale.
+    EngineError
+        If the engines are busy.
+        If a rank fails. The attribute ``measured`` has the complete rounds as a `Rehearsal`, or None.
+    KeyboardInterrupt
+        If the caller is interrupted. The current round is completed first, so the engines remain usable.
 
-        Examples
-        --------
-        >>> import meshlab as ml
-        >>> from meshlab.prediction.job import Job, StepCall
-    from meshlab.prediction.layouts import price
-    from meshlab.topology.model.cluster import Cluster
-    from meshlab.topology.model.presets import ClusterLike, as_cluster
-    from meshlab.topology.readers.hosts import cluster_from_hosts
-        >>> step = [
-        ...     StepCall(("tp",), "all_reduce", 4096, "float32", "activations", "forward", 0, 2, 1, 4e8, "nothing", 0.0),
-        ...     StepCall(("dp",), "all_reduce", 8192, "float32", "gradients", "backward", 1, 2, 1, 8e8, "pass", 8e8),
-        ... ]
-        >>> with ml.launch(4, backend="threads") as engines:
-        ...     found = ml.rehearse(engines, "dp=2, tp=2", step, rounds=2, steps=2)
-        >>> found.frame()[["part", "axis", "calls", "total_bytes", "n_wrong"]]
-                    part  axis  calls  total_bytes  n_wrong
-        0        compute  <NA>   <NA>         <NA>     <NA>
-        1       slowdown  <NA>   <NA>         <NA>     <NA>
-        2  communication    tp      2         8192        0
-        3  communication    dp      2        16384        0
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> from meshlab.prediction.job import Job, StepCall
+    >>> step = [
+    ...     StepCall(("tp",), "all_reduce", 4096, "float32", "activations", "forward", 0, 2, 1, 4e8, "nothing", 0.0),
+    ...     StepCall(("dp",), "all_reduce", 8192, "float32", "gradients", "backward", 1, 2, 1, 8e8, "pass", 8e8),
+    ... ]
+    >>> with ml.launch(4, backend="threads") as engines:
+    ...     found = ml.rehearse(engines, "dp=2, tp=2", step, rounds=2, steps=2)
+    >>> found.frame()[["part", "axis", "calls", "total_bytes", "n_wrong"]]
+                part  axis  calls  total_bytes  n_wrong
+    0        compute  <NA>   <NA>         <NA>     <NA>
+    1       slowdown  <NA>   <NA>         <NA>     <NA>
+    2  communication    tp      2         8192        0
+    3  communication    dp      2        16384        0
     """
     for name, value in (("rounds", rounds), ("steps", steps)):
         if value < 1:

@@ -243,7 +243,7 @@ def test_each_call_is_predicted_at_its_rehearsed_size(
     assert part(found, "tp", "predicted_us") == pytest.approx(2 * expected["time_us"][0])
     assert "Predictions from NCCL's formulas" in found.explain()
     # What cannot be predicted is said, and rehearsed anyway.
-    odd = rehearse(thread_engines, mesh, [call("tp", "broadcast")])
+    odd = rehearse(thread_engines, mesh, [call("tp", "all_to_all_v")])
     assert "No prediction: " in odd.explain()
     assert odd.frame()["predicted_us"].isna().all()
 
