@@ -245,8 +245,8 @@ def make_parser() -> argparse.ArgumentParser:
         commands.rehearse,
         "rehearse the communication of a training step",
         "Runs the collectives of a training job with its volumes and in its order, with matrix products between them "
-        "on GPUs and waits otherwise, and prints the exposed and hidden time of each axis. With several meshes, they take "
-        "turns and are compared. Long steps are cut down to a few layers and micro-batches, and extrapolated.",
+        "on GPUs and waits otherwise, and prints the exposed and hidden time of each axis. Several meshes take turns "
+        "and are compared. Long steps are cut down to a few layers and micro-batches, and extrapolated.",
     )
     rehearse.add_argument("job", help="a preset, such as llama3-8b; an unknown name lists them")
     rehearse.add_argument("--mesh", action="append", required=True, help="a layout; repeat it to compare several")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +16,11 @@ from meshlab.benchmark.on_ranks.training_step import (
     Overlap,
     RepeatedCalls,
     Schedule,
+    StepOptions,
     TimedCall,
     Variant,
     _pause,
+    _StreamLanes,
     _Worker,
     expand,
 )
@@ -148,3 +152,128 @@ def test_a_pause_is_never_too_short() -> None:
         until = time.perf_counter() + seconds
         _pause(until)
         assert time.perf_counter() >= until
+
+
+# -- streams, with a clock that does what a GPU does -------------------------------------------------------------------
+
+
+class Gpu:
+    """CuPy as far as `_StreamLanes` needs it: streams and events on a virtual clock, in µs."""
+
+    def __init__(self) -> None:
+        self.stack: list[Stream] = []
+        self.n_barriers = 0
+        self.cuda = SimpleNamespace(
+            Stream=lambda non_blocking: Stream(self), Event=Event, get_elapsed_time=lambda a, b: (b.at - a.at) / 1e3
+        )
+        self.uint32, self.uint64 = np.uint32, np.uint64
+        self.arange, self.empty = np.arange, np.empty
+
+    def matmul(self, a: Any, b: Any, out: Any) -> None:
+        assert a.shape[0] == out.shape[0] <= 8192
+        assert a.shape[1:] == b.shape[:1]
+        self.stack[-1].at += 2 * a.shape[0] * a.shape[1] * b.shape[1] / 1e6  # 1 TFLOP/s
+
+    def RawKernel(self, code: str, name: str) -> Any:  # noqa: N802 - CuPy's name
+        assert f"void {name}(" in code
+
+        def launch(grid: Any, block: Any, arguments: Any) -> None:
+            self.stack[-1].at += float(arguments[0]) / 1e3
+
+        return launch
+
+
+class Stream:
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu, self.at = gpu, 0.0
+
+    def wait_event(self, event: Event) -> None:
+        assert event.at >= 0, "waits for an event that was not recorded"
+        self.at = max(self.at, event.at)
+
+    def __enter__(self) -> Stream:
+        self.gpu.stack.append(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.gpu.stack.pop()
+
+
+class Event:
+    def __init__(self, disable_timing: bool = False) -> None:
+        self.at = -1.0
+
+    def record(self, stream: Stream) -> None:
+        self.at = stream.at
+
+
+class Enqueued:
+    """A prepared call that takes a fixed time on the stream of its communicator."""
+
+    def __init__(self, stream: Stream, duration: float) -> None:
+        self.stream, self.duration = stream, duration
+
+    def enqueue(self) -> None:
+        self.stream.at += self.duration
+
+
+def lanes_of(blocks: tuple[RepeatedCalls, ...], durations: dict[int, float], compute: str = "wait") -> Any:
+    gpu = Gpu()
+    streams = [Stream(gpu) for _ in AXES]
+
+    def comm(stream: Stream) -> Any:
+        backend = SimpleNamespace(stream=stream, wait_idle=lambda: None, wait=lambda event: None)
+
+        def barrier() -> None:
+            gpu.n_barriers += 1
+            lanes._compute.at = 1000.0 * gpu.n_barriers  # later than everything before it
+
+        return SimpleNamespace(xp=gpu, backend=backend, barrier=barrier)
+
+    calls = {
+        (one.axis, one.step): Enqueued(streams[one.axis], durations[one.axis])
+        for block in blocks
+        for one in block.calls
+    }
+    flops = [one.flops for block in blocks for one in block.calls]
+    options = StepOptions(compute, 1.0, True)  # type: ignore[arg-type]
+    lanes = _StreamLanes(comm(Stream(gpu)), [comm(stream) for stream in streams], calls, options, flops)  # type: ignore[arg-type]
+    return lanes
+
+
+def run_on_streams(
+    blocks: tuple[RepeatedCalls, ...], durations: dict[int, float], variant: Variant = EVERY, compute: str = "wait"
+) -> list[float]:
+    lanes = lanes_of(blocks, durations, compute)
+    operations = expand(Schedule(blocks, 1), variant)
+    first, second = lanes.run(operations), lanes.run(operations)
+    assert first[2:].tolist() == pytest.approx(second[2:].tolist())  # events are used again
+    return [float(first[0]), *map(float, first[2:])]
+
+
+def test_streams_overlap_and_time_what_is_exposed() -> None:
+    # 10 µs of computation before each call; tp takes 4, and gradients along dp take 15.
+    layer = RepeatedCalls("backward", (timed(0, flops=10.0), timed(1, "pass", flops=10.0)), 2)
+    total, *waits_and_busy = run_on_streams((layer,), {0: 4.0, 1: 15.0, 2: 0.0})
+    # Computation 10, tp 4, computation 10: gradients from 24 to 39. Computation to 34, tp to 38, computation to 48:
+    # gradients from 48 to 63.
+    assert total == 63
+    assert waits_and_busy == [8, 15, 0, 8, 30, 0]
+
+
+def test_a_call_on_its_stream_waits_for_the_one_before_it() -> None:
+    block = RepeatedCalls("backward", (timed(0, "pass", flops=1.0), timed(0, "pass", flops=1.0)), 1)
+    assert run_on_streams((block,), {0: 10.0, 1: 0.0, 2: 0.0}) == [21, 19, 0, 0, 20, 0, 0]
+
+
+def test_without_computation_the_calls_of_a_stream_follow_one_another() -> None:
+    block = RepeatedCalls("forward", (timed(0, "compute"), timed(1)), 3)
+    assert run_on_streams((block,), {0: 4.0, 1: 6.0, 2: 0.0}, Variant(False, (0, 1)))[0] == 18
+    assert run_on_streams((block,), {0: 4.0, 1: 6.0, 2: 0.0}, Variant(True, ())) == [6, 0, 0, 0, 0, 0, 0]
+
+
+def test_products_have_the_operations_of_the_job() -> None:
+    flops = [3e9, 4.1e10, 1e12]
+    calls = tuple(timed(0, flops=value) for value in flops)
+    total, *_ = run_on_streams((RepeatedCalls("forward", calls, 1),), {0: 0.0}, Variant(True, ()), compute="products")
+    assert total == pytest.approx(sum(flops) / 1e6, rel=0.01)
