@@ -30,7 +30,7 @@ __all__ = ["step_times"]
 
 _TEXT = 9.0
 _ROW = 17.0
-_ROW_WITH_EXPERTS = 29.0
+_TWO_LINES = 29.0
 """Height of a bar with its label, in points."""
 
 _BAR = 11.0
@@ -83,7 +83,7 @@ def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> A
     >>> layouts = ml.search(ml.preset("dgx-h100", nodes=16), "llama3-70b")
     >>> ax = ml.plot.step_times(layouts, ax=Figure((8, 6)).add_subplot())
     >>> ax.get_xlabel()
-    'seconds per step'
+    'seconds per step (the beginning of computation is cut off)'
     """
     given: Any = layouts
     if not isinstance(given, Layouts):
@@ -92,9 +92,9 @@ def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> A
         raise BenchError(f"most must be a positive integer, not {most!r}")
     frame = layouts.frame(most)
     theme = current_theme()
-    labels = [list(filter(None, [row["mesh"], row.get("experts")])) for _, row in frame.iterrows()]
+    labels = [_label(row) for _, row in frame.iterrows()]
     left = max(text_width(line, _TEXT) for lines in labels for line in lines) + 12
-    row = _ROW_WITH_EXPERTS if layouts.job.experts else _ROW
+    row = _TWO_LINES if max(map(len, labels)) > 1 else _ROW
     is_new = ax is None
     if ax is None:
         ax = new_figure((_WIDTH, _WIDTH)).add_axes((left / _WIDTH / 72, 0.1, 1 - (left + 8) / _WIDTH / 72, 0.8))
@@ -123,6 +123,12 @@ def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> A
     for number, line in enumerate(dropped):
         _below(ax, line, 34 + _LINE * (number + 1), left - 6, theme.ink2)
     return ax
+
+
+def _label(row: pd.Series) -> list[str]:
+    """Return the lines of the name of a layout."""
+    chunks = f"interleave={row['interleave']}" if row["interleave"] > 1 else ""
+    return [row["mesh"], *filter(None, [", ".join(filter(None, [row.get("experts"), chunks]))])]
 
 
 def _end_label(row: pd.Series) -> str:

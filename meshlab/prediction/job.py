@@ -540,7 +540,7 @@ class Job:
                     repeats=repeats,
                     micro_batches=1 if item.once else m,
                     gap_flops=gap,
-                    overlaps=item.overlaps,
+                    overlaps=item.overlaps if item.cover[0] else "nothing",
                     overlap_flops=float(item.cover[0]),
                 )
                 calls += [every, *(dataclasses.replace(every, gap_flops=float(item.between[0])),) * (times - 1)]
@@ -626,7 +626,9 @@ class Job:
         return float(stage_flops(self, self._layout(mesh, experts).degrees)[0])
 
     def bubble(self, mesh: MeshLike, experts: MeshLike | None = None) -> float:
-        """Return the idle time of the pipeline relative to the time that a stage works: (pp - 1) / micro-batches.
+        """Return the idle time of the pipeline relative to the time that a stage works.
+
+        It is (pp - 1) / micro-batches, divided by the number of interleaved chunks.
 
         Examples
         --------
@@ -634,8 +636,7 @@ class Job:
         >>> ml.Job.preset("llama3-405b").bubble("pp=17, dp=8, tp=8")
         0.0625
         """
-        d = self._layout(mesh, experts).degrees
-        return float((d.pp[0] - 1) / (self.interleave * d.micro_batches(self)[0]))
+        return float(self._layout(mesh, experts).degrees.bubble(self)[0])
 
     def _layout(self, mesh: MeshLike, experts: MeshLike | None) -> _Layout:
         layout = _Layout.of(self, as_mesh(mesh), experts)
@@ -731,7 +732,7 @@ class _Layout:
             "pp": size["pp"], "dp": dp, "cp": size["cp"], "tp": size["tp"], "ep": ep,
             "etp": size["tp"] if view is None else sizes.get("etp", 1),
             "edp": math.prod(sizes[name] for name in expert_data) * (size["dp_replicate"] if view is None else 1),
-            "replicas": size["dp_replicate"],
+            "replicas": size["dp_replicate"], "chunks": job.interleave if size["pp"] > 1 else 1,
         }  # fmt: skip
         degrees = Degrees(**{name: np.array([value], dtype=np.int64) for name, value in values.items()})
         return cls(mesh, degrees, axes, sizes)

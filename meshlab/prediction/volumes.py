@@ -53,6 +53,8 @@ class Degrees:
         The expert layout: ranks that share the experts of a layer, ranks that share an expert, and its replicas.
     replicas : numpy.ndarray
         Number of data-parallel replicas over which weights are not sharded (dp_replicate), a factor of `dp`.
+    chunks : numpy.ndarray
+        Model chunks per pipeline stage, more than 1 if stages are interleaved.
     """
 
     pp: Sizes
@@ -63,6 +65,7 @@ class Degrees:
     etp: Sizes
     edp: Sizes
     replicas: Sizes
+    chunks: Sizes
 
     def micro_batches(self, job: Job) -> Sizes:
         """Number of micro-batches per step, rounded down."""
@@ -71,6 +74,10 @@ class Degrees:
     def layers(self, job: Job) -> Sizes:
         """Layers of the busiest pipeline stage."""
         return -(-job.layers // self.pp)
+
+    def bubble(self, job: Job) -> Floats:
+        """Idle time of the pipeline relative to the time that a stage works."""
+        return np.asarray((self.pp - 1) / (self.chunks * np.maximum(self.micro_batches(job), 1)))
 
     @property
     def shards(self) -> Sizes:
@@ -104,20 +111,24 @@ class Problem(NamedTuple):
 
 def problems(job: Job, d: Degrees) -> Iterator[Problem]:
     """Yield the reasons why a job cannot run, each with the layouts that it rules out."""
-    v = job.interleave
-    stages = d.pp * v
+    stages = d.pp * d.chunks
+    # Uneven stages may consist of the embedding or the output layer only.
+    most = job.layers + (2 if job.uneven_stages else 0)
 
     def layers_fix(i: int) -> str:
-        if job.layers < stages[i]:
-            return f"use pp={max(job.layers // v, 1)} or fewer"
+        v = int(d.chunks[i])
+        if most < stages[i]:
+            return f"use pp={max(most // v, 1)} or fewer"
         below = job.layers // int(stages[i]) * int(stages[i])
         nearest = nearest_divisor(job.layers // v if job.layers % v == 0 else job.layers, int(d.pp[i]))
         return f"use pp={nearest}, {below} or {below + stages[i]} layers, or uneven_stages=True"
 
     yield Problem(
         "layers",
-        (job.layers < stages) | ((job.layers % stages != 0) & (not job.uneven_stages or v > 1)),
-        lambda i: f"{job.layers} layers do not divide into {_product(('pp', d.pp[i]), ('interleave', v))} stages",
+        (most < stages) | ((job.layers % stages != 0) & (not job.uneven_stages)),
+        lambda i: (
+            f"{job.layers} layers do not divide into {_product(('pp', d.pp[i]), ('interleave', d.chunks[i]))} stages"
+        ),
         layers_fix,
     )
     ulysses = job.context == "all_to_all"
@@ -167,8 +178,8 @@ def problems(job: Job, d: Degrees) -> Iterator[Problem]:
     m = d.micro_batches(job)
     yield Problem(
         "interleave",
-        (m % d.pp != 0) & (v > 1) & (d.pp > 1),
-        lambda i: f"{m[i]} micro-batches are not a multiple of pp={d.pp[i]}, as interleave={v} requires",
+        (m % d.pp != 0) & (d.chunks > 1),
+        lambda i: f"{m[i]} micro-batches are not a multiple of pp={d.pp[i]}, as interleave={d.chunks[i]} requires",
         lambda i: f"use global_batch={_multiple(job.global_batch, int(batch[i] * d.pp[i])):,}, or interleave=1",
     )
     if not job.experts:
@@ -452,12 +463,11 @@ class _Program:
         """Return the exchange between pipeline stages. Megatron overlaps it only if stages are interleaved."""
         job, d = self.job, self.d
         size = self.activation / (d.tp if job.sequence_parallel else 1)
-        v = job.interleave
+        v = d.chunks
         counts = self.layer_counts()
         stage = sum(counts[kind] * self.layer_flops(kind) for kind in counts) * (1 if what == "activations" else 2)
-        overlaps: Overlap = "compute" if v > 1 else "nothing"
-        cover = stage / v if v > 1 else 0.0
-        return [self._call("pp", "send_recv", size, what, times=v * self.one, overlaps=overlaps, cover=cover)]
+        cover = np.where(v > 1, stage / v, 0.0)
+        return [self._call("pp", "send_recv", size, what, times=v, overlaps="compute", cover=cover)]
 
     # -- parameters ----------------------------------------------------------------------------------------------------
 
@@ -533,8 +543,8 @@ def memory_of(job: Job, d: Degrees) -> tuple[Floats, Floats, Floats, Floats]:
         stage = (counts["dense"] + counts["moe"]) * inputs
     m = d.micro_batches(job)
     # 1F1B: the first stage has as many micro-batches in flight as there are stages.
-    v = job.interleave
-    in_flight = np.minimum(d.pp + ((d.pp - 1) / v if v > 1 else 0), np.maximum(m, 1))
+    more = np.where(d.chunks > 1, (d.pp - 1) / d.chunks, 0.0)
+    in_flight = np.minimum(d.pp + more, np.maximum(m, 1))
     working = np.maximum(saved["dense"] * (counts["dense"] > 0), saved["moe"] * (counts["moe"] > 0))
     logits = p.tokens * job.vocabulary * (p.bytes + 4) / d.tp
     first = stage * in_flight + np.where(d.pp == 1, logits, 0.0)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from meshlab.comm.catalog import CATALOG
 from meshlab.errors import MeshlabError, did_you_mean
 from meshlab.prediction.constants import CPUS, TunerConstants, constants_of, generation
-from meshlab.prediction.links import GroupLinks
+from meshlab.prediction.group_links import GroupLinks
 from meshlab.prediction.tuner import (
     LL,
     NVLS,
@@ -35,7 +35,7 @@ from meshlab.prediction.tuner import (
 from meshlab.topology.model.cluster import Ints
 from meshlab.topology.placement.rank_map import Floats
 
-__all__ = ["COLLECTIVES", "Cost", "Line", "cost", "line"]
+__all__ = ["COLLECTIVES", "Cost", "Prices", "cost", "prices"]
 
 COLLECTIVES = (
     "all_reduce",
@@ -124,28 +124,30 @@ class Cost:
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class Prices:
     """Latency and bandwidth of every algorithm and protocol of a collective, to price any sizes.
 
-    `time_us` takes matching arrays of rows and sizes, so that a search prices the exact size of every layout. All
-    arrays but the last four have the shape (m, k): m combinations of algorithm and protocol, k signatures.
+    `time_us` takes matching arrays of rows and sizes, so that a search prices the exact size of every layout.
 
     Parameters
     ----------
     algorithm, protocol : numpy.ndarray
-        int8 of shape (m,): the combinations, in the order in which NCCL compares them.
+        int8 of shape (m,): m combinations of algorithm and protocol, in the order in which NCCL compares them.
     believed_us, believed_ns : numpy.ndarray
-        Latency in µs, and ns per byte, by NCCL's belief. The latter is infinite for what NCCL may not use.
-    latency_us, transfer_ns : numpy.ndarray
-        Latency in µs, and ns per byte, of the price.
-    stretched : numpy.ndarray
-        Shape (m, k, 25): factor of the time per byte by floor(log2(bytes / 64)).
-    plateau, plateau_bytes : numpy.ndarray
-        Shape (m, k) and (k,): factor of the latency from the given message size on.
-    ll_bytes : numpy.ndarray
-        Shape (k,): for point-to-point messages the largest size with LL, else NaN.
+        Shape (m, k), for k signatures: latency in µs, and ns per byte, by NCCL's belief. The latter is infinite for
+        what NCCL may not use.
     believed_factor : numpy.ndarray
         Shape (m, k): factor of the believed time, by which NCCL avoids an algorithm.
+    latency_us, transfer_ns : numpy.ndarray
+        Shape (m, k): latency in µs, and ns per byte, of the price.
+    stretched : numpy.ndarray, optional
+        Shape (m, k, 25): factor of the time per byte by floor(log2(bytes / 64)).
+    plateau : numpy.ndarray, optional
+        Shape (m, k): factor of the latency for messages of `plateau_bytes` or more.
+    plateau_bytes : numpy.ndarray
+        Shape (k,): the size from which on `plateau` applies.
+    ll_bytes : numpy.ndarray
+        Shape (k,): for point-to-point messages the largest size with LL, else NaN.
     offset_us : float
         Latency that the timing mode adds.
     """
@@ -154,13 +156,13 @@ class Line:
     protocol: npt.NDArray[np.int8]
     believed_us: Floats
     believed_ns: Floats
+    believed_factor: Floats
     latency_us: Floats
     transfer_ns: Floats
     stretched: Floats | None
     plateau: Floats | None
     plateau_bytes: Floats
     ll_bytes: Floats
-    believed_factor: Floats
     offset_us: float
 
     def time_us(self, rows: npt.ArrayLike, sizes: npt.ArrayLike) -> Floats:
@@ -170,9 +172,8 @@ class Line:
 
     def price(self, rows: npt.ArrayLike, sizes: npt.ArrayLike) -> tuple[npt.NDArray[np.intp], Floats, Floats]:
         """Return NCCL's choice, as an index into `algorithm`, and the latency and transfer time in µs."""
-        row, size = np.asarray(rows, dtype=np.intp), np.asarray(sizes, dtype=np.float64)
-        choice = self._choose(row, size)
-        row, size = np.broadcast_arrays(row, size)
+        choice, _ = self.believe(rows, sizes)
+        row, size = np.broadcast_arrays(np.asarray(rows, dtype=np.intp), np.asarray(sizes, dtype=np.float64))
         latency = self.latency_us[choice, row]
         transfer = self.transfer_ns[choice, row] * (size * 1e-3)
         if self.stretched is not None:
@@ -183,43 +184,40 @@ class Line:
         latency = np.where(latency > 0, np.maximum(latency + self.offset_us, 0.25 * latency), 0.0)
         return choice, latency, transfer
 
-    def _choose(self, row: npt.NDArray[np.intp], size: Floats) -> npt.NDArray[np.intp]:
-        if len(self.algorithm) and self.algorithm[0] == P2P:
-            return np.where(size <= self.ll_bytes[row], 0, 1)
+    def believe(self, rows: npt.ArrayLike, sizes: npt.ArrayLike) -> tuple[npt.NDArray[np.intp], Floats]:
+        """Return NCCL's choice, as an index into `algorithm`, and the time that NCCL expects for it in µs.
+
+        NCCL has no times for point-to-point messages. Theirs are not finite.
+        """
+        row, size = np.asarray(rows, dtype=np.intp), np.asarray(sizes, dtype=np.float64)
         shape = np.broadcast_shapes(row.shape, size.shape)
         best, choice = np.full(shape, np.inf), np.zeros(shape, dtype=np.intp)
-        octave = _octave(size) if self.stretched is not None else None
-        on_plateau = size >= self.plateau_bytes[row] if self.plateau is not None else None
-        thousands = size * 1e-3
-        for j in range(len(self.algorithm)):
-            per_byte = self.believed_ns[j, row]
-            if not np.isfinite(per_byte).any():
-                continue
-            latency = self.believed_us[j, row]
-            time = per_byte * thousands
-            if octave is not None and self.algorithm[j] in (TREE, NVLS_TREE):
-                assert self.stretched is not None
-                time = time * self.stretched[j, row, octave]
-            if on_plateau is not None and self.algorithm[j] == RING and self.protocol[j] == SIMPLE:
-                assert self.plateau is not None
-                latency = np.where(on_plateau, latency * self.plateau[j, row], latency)
-            time = (time + latency) * self.believed_factor[j, row]
-            better = time < best  # the first of equals, as NCCL
-            best = np.where(better, time, best)
-            choice = np.where(better, j, choice)
-        return choice
+        if self.algorithm[0] == P2P:
+            return np.broadcast_to(np.where(size <= self.ll_bytes[row], 0, 1), shape), best
+        stretched, plateau, kilobytes = self.stretched, self.plateau, size * 1e-3
+        octave, is_late = _octave(size), size >= self.plateau_bytes[row]
+        for j, (algorithm, protocol) in enumerate(zip(self.algorithm.tolist(), self.protocol.tolist(), strict=True)):
+            latency, transfer = self.believed_us[j, row], self.believed_ns[j, row] * kilobytes
+            if stretched is not None and algorithm in (TREE, NVLS_TREE):
+                transfer = transfer * stretched[j, row, octave]
+            if plateau is not None and (algorithm, protocol) == (RING, SIMPLE):
+                latency = np.where(is_late, latency * plateau[j, row], latency)
+            expected = (latency + transfer) * self.believed_factor[j, row]
+            better = expected < best  # the first of equals, as NCCL
+            best, choice = np.where(better, expected, best), np.where(better, j, choice)
+        return choice, best
 
 
-def line(links: GroupLinks, collective: str, *, dtype: str = "float32", settings: NcclSettings = _DEFAULTS) -> Line:
+def prices(links: GroupLinks, collective: str, *, dtype: str = "float32", settings: NcclSettings = _DEFAULTS) -> Prices:
     """Return latency and bandwidth of every algorithm and protocol of one collective, see `cost`.
 
     Examples
     --------
     >>> import meshlab as ml
     >>> table = GroupLinks.by_stride(ml.preset("dgx-h100", nodes=4))
-    >>> prices = line(table.links, "all_reduce")
-    >>> prices.time_us(table.index([8, 4], [1, 8]), [256 << 20, 256 << 20]).round().tolist()
-    [1006.0, 8663.0]
+    >>> of_axes = prices(table.links, "all_reduce")
+    >>> of_axes.time_us(table.index([8, 4], [1, 8]), [256 << 20, 256 << 20]).round().tolist()
+    [1006.0, 8518.0]
     """
     _check_collective(collective)
     constants = constants_of(settings.version)
@@ -260,7 +258,7 @@ def line(links: GroupLinks, collective: str, *, dtype: str = "float32", settings
         plateau = np.ones(believed_ns.shape)
         rate = np.where(links.compute_capability < 80, *constants.plateau)
         plateau[(algorithm == RING) & (protocol == SIMPLE)] = np.where(several, rate, 1.0)
-    return Line(
+    return Prices(
         algorithm=algorithm.astype(np.int8),
         protocol=protocol.astype(np.int8),
         believed_us=believed.latency_us[chosen].T,
@@ -315,18 +313,18 @@ def cost(
     >>> links, _ = GroupLinks.of(ml.place("dp=2, tp=8", ml.preset("dgx-h100", nodes=2)), "tp")
     >>> answer = cost(links, "all_reduce", [8, 1 << 30])
     >>> answer.time_us.round(1).tolist(), answer.busbw_gbs.round().tolist(), answer.bound
-    ([[15.2, 3950.9]], [[0.0, 476.0]], ('NVSwitch reduction',))
+    ([[15.0, 3950.0]], [[0.0, 476.0]], ('NVSwitch reduction',))
     """
-    prices = line(links, collective, dtype=dtype, settings=settings)
+    of_links = prices(links, collective, dtype=dtype, settings=settings)
     size = np.atleast_1d(np.asarray(sizes, dtype=np.int64))
-    choice, latency, transfer = prices.price(np.arange(len(links))[:, None], size[None, :])
+    choice, latency, transfer = of_links.price(np.arange(len(links))[:, None], size[None, :])
     factor = np.array([CATALOG[collective].bus_factor(n) if n > 1 else np.nan for n in links.n_ranks.tolist()])
     bound_gbs, bound, above = _bound(links, collective, constants_of(settings.version), settings, dtype)
     return Cost(
         collective=collective,
         sizes=size,
-        algorithm=prices.algorithm[choice],
-        protocol=prices.protocol[choice],
+        algorithm=of_links.algorithm[choice],
+        protocol=of_links.protocol[choice],
         latency_us=latency,
         transfer_us=transfer,
         bus_factor=factor,
@@ -337,7 +335,7 @@ def cost(
     )
 
 
-# -- parts of a line ---------------------------------------------------------------------------------------------------
+# -- parts of the prices -----------------------------------------------------------------------------------------------
 
 
 def _check_collective(collective: str) -> None:
@@ -365,14 +363,15 @@ def _check_choice(links: GroupLinks, usable: npt.NDArray[np.bool_], settings: Nc
 
 
 def _octave(size: Floats) -> npt.NDArray[np.intp]:
-    """Return floor(log2(size / 64)), between 0 and the last column of `Line.stretched`."""
-    return np.clip(np.frexp(size / 64)[1] - 1, 0, 24).astype(np.intp)
+    """Return floor(log2(size / 64)), between 0 and the last column of `Prices.stretched`."""
+    octave: npt.NDArray[np.intp] = np.clip(np.frexp(size / 64)[1] - 1, 0, 24).astype(np.intp)
+    return octave
 
 
 def _stretched(
     links: GroupLinks, constants: TunerConstants, algorithm: npt.NDArray[np.intp], protocol: npt.NDArray[np.intp]
 ) -> Floats:
-    """Return `Line.stretched`: trees are slower than their bandwidth for medium sizes."""
+    """Return `Prices.stretched`: trees are slower than their bandwidth for medium sizes."""
     factors = np.ones((len(algorithm), len(links), 25))
     table = 1 / constants.tree_factor
     x86 = links.cpu != CPUS.index("other")
@@ -391,7 +390,7 @@ def _switch_law(links: GroupLinks, constants: TunerConstants) -> Floats:
     n, heads = links.n_ranks.astype(float), links.ranks_per_domain.astype(float)
     with np.errstate(invalid="ignore", divide="ignore"):
         algbw = np.array(_SWITCH_SHARE)[gen] * links.inner_gbs * heads / (heads + 1)
-        most = np.array(_SWITCH_MOST)[gen] * n / (2 * (n - 1))
+        most = np.array(_SWITCH_MOST)[gen] * n / (2 * np.maximum(n - 1, 1))
     return np.where(links.is_switched, np.minimum(algbw, most), 0.0)
 
 
@@ -412,8 +411,8 @@ def _inner(links: GroupLinks) -> Floats:
     return links.inner_gbs * np.where(links.inner_is_nvlink, _NVLINK_SHARE, _PCIE_SHARE)
 
 
-def _message_gbs(links: GroupLinks, collective: str) -> tuple[Floats, Floats]:
-    """Return the algorithm bandwidth of an all_to_all or send_recv inside a domain, and out of it, in GB/s."""
+def _message_gbs(links: GroupLinks, collective: str) -> tuple[Floats, Floats, Floats]:
+    """Return the algorithm bandwidth of an all_to_all or send_recv in GB/s: of a domain, its NICs, and an uplink."""
     n, ppn = links.n_ranks.astype(float), links.ranks_per_domain.astype(float)
     several = links.domains > 1
     inner = np.where(ppn > 1, _inner(links), np.inf)
@@ -421,14 +420,14 @@ def _message_gbs(links: GroupLinks, collective: str) -> tuple[Floats, Floats]:
     with np.errstate(divide="ignore", invalid="ignore"):
         if collective == "send_recv":
             # Only one rank of a domain sends out of it, through the NIC near it.
-            out = np.minimum(links.network_gbs / merged, links.uplink_gbs)
+            out, uplink = links.network_gbs / merged, links.uplink_gbs
         else:
             inner = inner * n / (ppn - 1)
             out = links.network_gbs / ppn * n / (n - ppn)
             # Through an uplink, all ranks behind it send to all others.
             behind = links.uplink_ranks.astype(float)
-            out = np.minimum(out, links.uplink_gbs / behind * n / np.maximum(n - behind, 1))
-    return inner, np.where(several, out, np.inf)
+            uplink = links.uplink_gbs / behind * n / np.maximum(n - behind, 1)
+    return inner, np.where(several, out, np.inf), np.where(several, uplink, np.inf)
 
 
 def _channels_per_peer(links: GroupLinks, graphs: Graphs) -> Ints:
@@ -448,15 +447,17 @@ def _channels_per_peer(links: GroupLinks, graphs: Graphs) -> Ints:
 
 def _power_of_two(number: npt.NDArray[np.generic]) -> Floats:
     """Return the smallest power of two that is not smaller."""
-    return np.exp2(np.ceil(np.log2(number.astype(float))))
+    power: Floats = np.exp2(np.ceil(np.log2(number.astype(float))))
+    return power
 
 
 def _messages(
     links: GroupLinks, graphs: Graphs, collective: str, constants: TunerConstants, settings: NcclSettings
-) -> Line:
-    """Return the line of point-to-point messages, which NCCL's tuner does not have."""
+) -> Prices:
+    """Return the prices of point-to-point messages, which NCCL's tuner does not have."""
     several, alone = links.domains > 1, links.n_ranks == 1
-    inner, out = _message_gbs(links, collective)
+    inner, nics, uplink = _message_gbs(links, collective)
+    out = np.minimum(nics, uplink)
     channels = _channels_per_peer(links, graphs)
     if collective == "send_recv":
         inner = np.where(several, np.minimum(inner, channels * _CHANNEL_GBS), inner)
@@ -469,16 +470,16 @@ def _messages(
         parts = links.n_ranks.astype(float)
     gbs = np.minimum(inner, out)
     hop = np.where(several, 2, np.where(links.inner_is_nvlink, 0, 1))
-    row = np.where(several, links.cpu == CPUS.index("amd"), generation(links.compute_capability)).astype(np.intp)
-    ll_most = constants.ll_most[row, np.minimum(links.domains, 3) - 1]
+    ll_most = constants.ll_most[generation(links.compute_capability), 0]
     latency, per_byte = [], []
     for protocol in (LL, SIMPLE):
         flush = 2 if protocol == SIMPLE else 1
         fixed = constants.base[P2P, protocol] + constants.hop[hop, P2P, protocol]
         latency.append(np.where(alone, 0.0, fixed + peers_us + flush * links.network_latency_us))
-        rate = np.minimum(gbs / 2, ll_most) if protocol == LL else gbs
+        # LL sends as many flags as data.
+        rate = np.where(several, gbs / 2, np.minimum(gbs / 2, ll_most)) if protocol == LL else gbs
         per_byte.append(np.where(alone, 0.0, 1 / rate))
-    return Line(
+    return Prices(
         algorithm=np.array([P2P, P2P], dtype=np.int8),
         protocol=np.array([LL, SIMPLE], dtype=np.int8),
         believed_us=np.array(latency),
@@ -505,27 +506,29 @@ def _bound(
     several = links.domains > 1
     network = np.where(several, np.minimum(links.network_gbs, links.uplink_gbs), np.inf)
     tapered = several & (links.uplink_gbs < links.network_gbs)
-    inner = links.inner_gbs
+    # A ring that leaves the domain passes over the NVLinks of all ranks of the domain but one.
+    passed = np.where(several, links.ranks_per_domain / np.maximum(links.ranks_per_domain - 1, 1), 1.0)
+    inner = links.inner_gbs * passed
     switch = np.zeros(len(links), dtype=bool)
     factor = np.ones(len(links))
     if collective in ("all_to_all", "send_recv"):
-        inner, network = _message_gbs(links, collective)
+        inner, nics, uplink = _message_gbs(links, collective)
+        tapered, network = uplink < nics, np.minimum(nics, uplink)
         if collective == "all_to_all":
-            inner, network = inner * (n - 1) / n, network * (n - 1) / n
-            with np.errstate(divide="ignore", invalid="ignore"):
-                tapered &= links.uplink_gbs / links.uplink_ranks < links.network_gbs / links.ranks_per_domain
+            others = np.maximum(n - 1, 1) / n
+            inner, network = inner * others, network * others
     elif collective == "all_reduce":
         allowed = enabled(links, collective, settings, dtype)
         trees = allowed[:, TREE].any(axis=1) | allowed[:, NVLS_TREE].any(axis=1)
         on_switch = allowed[:, NVLS, SIMPLE] | (allowed[:, NVLS_TREE, SIMPLE])
-        both_ways = 2 * (n - 1) / n
+        both_ways = 2 * (np.maximum(n, 2) - 1) / np.maximum(n, 2)
         sharp = several & allowed[:, NVLS, SIMPLE]
         # A tree sends S in each direction through a node, a ring almost 2 S. Three nodes are in between.
         factor = np.where(trees & (links.domains == 2), both_ways, np.where(trees & (links.domains == 3), 4 / 3, 1.0))
         factor = np.where(sharp, both_ways, factor)
         law = _switch_law(links, constants) * both_ways
         switch = on_switch & (law > inner) & (links.ranks_per_domain > 1)
-        inner = np.where(switch, law, np.where(several & trees, inner * both_ways, inner))
+        inner = np.where(switch, law, np.where(several & trees, np.maximum(inner, links.inner_gbs * both_ways), inner))
     network = network * factor
     outside = network < inner
     bound = np.where(n == 1, np.inf, np.minimum(network, inner))
@@ -544,8 +547,9 @@ def _words(links: GroupLinks, k: int, outside: bool, tapered: bool, switch: bool
         return "NVSwitch reduction" if switch else "NVLink" if links.inner_is_nvlink[k] else "PCIe"
     if tapered:
         return f"taper 1:{links.taper[k]:g}"
-    nics, groups = int(links.nics[k]), links.groups_per_nic[k]
-    return f"{nics:,} NIC{'s' * (nics > 1)}" + (f", 1 of {groups:g} groups" if groups > 1 else "")
+    nics = int(links.nics[k])
+    groups = round(nics * links.nic_gbs[k] / links.network_gbs[k])
+    return f"{nics:,} NIC{'s' * (nics > 1)}" + (f", 1 of {groups} groups" if groups > 1 else "")
 
 
 def _why_above(links: GroupLinks, k: int, factor: float, switch: bool, settings: NcclSettings) -> str:
