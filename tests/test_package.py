@@ -80,6 +80,7 @@ FORWARDING = {
     ("frames/rundata", "RunData._repr_png_"): "plots/curves",
     ("analysis/comparison", "Comparison.plot"): "plots/ratios",
     ("benchmark/rehearsal", "Rehearsal.plot"): "plots/rehearsals",
+    ("benchmark/rehearsal", "Rehearsal._repr_html_"): "plots/rehearsals",
     ("prediction/layouts", "Layouts.plot"): "plots/step_bars",
     ("benchmark/run", "Run._ipython_display_"): "widgets/live",
 }

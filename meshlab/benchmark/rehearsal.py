@@ -16,7 +16,7 @@ from meshlab.benchmark.on_ranks.training_step import Variant
 from meshlab.frames.statistics import FEWEST_FOR_INTERVAL, summarise
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.prediction.job import StepCall
-from meshlab.units import format_size, format_time_us
+from meshlab.units import SEPARATOR, format_size, format_time_us
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -548,6 +548,8 @@ class Rehearsal:
     __str__ = explain
 
     def _repr_html_(self) -> str:
+        from meshlab.plots.rehearsals import rehearsal_html
+
         header, rows = _steps_table(self)
         axis_header = ["layout", "axis", "ranks", "exposed", "hidden", "alone", "predicted", "calls", "bytes", "wrong"]
         axis_rows = [
@@ -564,10 +566,11 @@ class Rehearsal:
             for layout in self.layouts
             for axis, name in enumerate(layout.axes)
         ]
-        notes = "".join(f'<div class="ml-sub">{markup.escape(note)}</div>' for note in self.notes)
+        notes = f'<div class="ml-sub">{markup.escape(SEPARATOR.join(self.notes))}</div>'
         return markup.card(
             self.headline,
             f"Rehearsal of a training step on {self.where}",
+            rehearsal_html(self.frame()),
             markup.table(header, rows, right=range(1, len(header) - 1)),
             markup.table(axis_header, axis_rows, right=range(2, len(axis_header))),
             notes,

@@ -13,6 +13,7 @@ from meshlab.plots.style import (
     PALETTE,
     PREVIOUS,
     axes_size,
+    figure_svg,
     font_size,
     new_figure,
     reserve,
@@ -33,8 +34,8 @@ _TEXT = 9.0
 _ROW, _GAP = 27.0, 12.0
 """Height of a bar with its prediction, and the gap between two layouts, in points."""
 
-_WIDTH = 8.0
-"""Width of a new figure, in inches."""
+_WIDTH, _BOX = 8.0, (0.1, 0.1, 0.8, 0.8)
+"""Width of a new figure in inches, and the position of its axes until their labels are known."""
 
 _BELOW = 40.0
 """Height of the labels below the axes, in points."""
@@ -102,6 +103,22 @@ def rehearsal(frame: pd.DataFrame, *, verdict: str = "", ax: Axes | None = None)
     if missing or frame.empty:
         what = f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else "is empty"
         raise BenchError(f"the frame {what}; pass the result of Rehearsal.frame()")
+    if ax is None:
+        return _draw(new_figure((_WIDTH, _WIDTH)).add_axes(_BOX), frame, verdict, is_new=True)
+    return _draw(ax, frame, verdict, is_new=False)
+
+
+def rehearsal_html(frame: pd.DataFrame) -> str:
+    """Return the figure of a rehearsal as an ``<svg>`` element, which follows the theme of the page."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((_WIDTH, _WIDTH))
+    _draw(figure.add_axes(_BOX), frame, "", is_new=True)
+    return figure_svg(figure, label=f"training steps: {', '.join(map(str, frame['layout'].unique()))}")
+
+
+def _draw(ax: Axes, frame: pd.DataFrame, verdict: str, *, is_new: bool) -> Axes:
+    """Draw a rehearsal. A new figure gets the height that its bars need."""
     names = list(frame["layout"].unique())
     notes = list(frame.attrs.get("notes", ()))
     if len(names) > _MOST_LAYOUTS:
@@ -113,10 +130,6 @@ def rehearsal(frame: pd.DataFrame, *, verdict: str = "", ax: Axes | None = None)
     colors = {axis: _COLORS[number % len(_COLORS)] for number, axis in enumerate(axes)}
     longest = _longest(rows)
     scale, unit = next(((scale, unit) for scale, unit in _UNITS if longest >= scale), _UNITS[-1])
-    height = (rows[-1].place + 1) * _ROW
-    is_new = ax is None
-    if ax is None:
-        ax = new_figure((_WIDTH, _WIDTH)).add_axes((0.1, 0.1, 0.8, 0.8))
     size = _tick_size()
     left = max(text_width(row.label, size, weight="bold" if row.is_step else "normal") for row in rows) + 18
     texts = [_text(row, is_long=axes_size(ax)[0] > 420) for row in rows]
@@ -134,14 +147,20 @@ def rehearsal(frame: pd.DataFrame, *, verdict: str = "", ax: Axes | None = None)
     ax.grid(visible=True, axis="x", alpha=0.25, linewidth=0.6)
     ax.set_axisbelow(True)
     above = _set_legend_and_title(ax, rows, frame, verdict, notes)
-    figure = ax.get_figure(root=True)
-    if is_new and figure is not None:
-        total = height + above + _BELOW
-        figure.set_figheight(total / 72)
-        ax.set_position((ax.get_position().x0, _BELOW / total, ax.get_position().width, height / total))
+    if is_new:
+        _set_height(ax, (rows[-1].place + 1) * _ROW, above)
     else:
         reserve(ax, above=above)
     return ax
+
+
+def _set_height(ax: Axes, height: float, above: float) -> None:
+    """Set the height of the axes and of their figure, with `above` points between them."""
+    figure = ax.get_figure(root=True)
+    if figure is not None:
+        total = height + above + _BELOW
+        figure.set_figheight(total / 72)
+        ax.set_position((ax.get_position().x0, _BELOW / total, ax.get_position().width, height / total))
 
 
 def _rows(frame: pd.DataFrame, names: Sequence[str]) -> list[_Row]:
