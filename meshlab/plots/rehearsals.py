@@ -64,7 +64,7 @@ def rehearsal(frame: pd.DataFrame, *, verdict: str = "", ax: Axes | None = None)
 
     The first bar of a layout is its step: computation, its slowdown next to communication (hatched), the exposed
     communication of each axis, and the bubble of the pipeline (outlined), which is computed. The bars below it are the
-    axes: exposed communication, and hidden communication (pale and hatched). A vertical tick is the time of the axis on
+    axes: exposed communication, and hidden communication (hatched). A vertical tick is the time of the axis on
     its own. The line below a bar is the prediction for that time, from its lower to its upper bound.
 
     Parameters
@@ -216,10 +216,10 @@ def _draw_row(ax: Axes, row: _Row, colors: dict[str, str], scale: float, text: s
     for _, values in row.parts.iterrows():
         exposed = float(values["exposed_us"]) / scale
         if values["part"] == "communication":
-            style: dict[str, Any] = {"color": colors[values["axis"]]}
+            style = _filled(colors[values["axis"]])
         else:
-            style = {"color": PREVIOUS} if values["part"] == "compute" else _hatched(PREVIOUS)
-        ax.barh(row.place, exposed, left=start, height=0.62 if row.is_step else 0.44, linewidth=0, **style)
+            style = _filled(PREVIOUS) if values["part"] == "compute" else _hatched(PREVIOUS)
+        ax.barh(row.place, exposed, left=start, height=0.62 if row.is_step else 0.44, **style)
         start += exposed
     if row.is_step and _bubble(row):
         idle = start * _bubble(row)
@@ -228,7 +228,7 @@ def _draw_row(ax: Axes, row: _Row, colors: dict[str, str], scale: float, text: s
     if not row.is_step:
         values = row.parts.iloc[0]
         color, hidden = colors[values["axis"]], float(values["hidden_us"]) / scale
-        ax.barh(row.place, hidden, left=start, height=0.44, linewidth=0, **_hatched(color))
+        ax.barh(row.place, hidden, left=start, height=0.44, **_hatched(color))
         start += hidden
         alone = float(values["alone_us"]) / scale
         ax.vlines(alone, row.place - 0.3, row.place + 0.3, color=_ink(), linewidth=1.6)
@@ -247,9 +247,12 @@ def _draw_row(ax: Axes, row: _Row, colors: dict[str, str], scale: float, text: s
 
 
 def _hatched(color: str) -> dict[str, Any]:
-    from matplotlib.colors import to_rgba
+    # Without a fill, because SVG patterns ignore its opacity.
+    return {"facecolor": "none", "edgecolor": color, "hatch": "////", "linewidth": 0.8}
 
-    return {"facecolor": to_rgba(color, 0.25), "edgecolor": to_rgba(color, 0.9), "hatch": "////"}
+
+def _filled(color: str) -> dict[str, Any]:
+    return {"facecolor": color, "edgecolor": "none", "linewidth": 0}
 
 
 def _outlined() -> dict[str, Any]:
@@ -283,10 +286,10 @@ def _set_legend_and_title(
 
     color = _COLORS[0]
     handles: list[Any] = [
-        Patch(color=PREVIOUS, linewidth=0, label="computation"),
-        Patch(linewidth=0, label="its slowdown", **_hatched(PREVIOUS)),
-        Patch(color=color, linewidth=0, label="exposed"),
-        Patch(linewidth=0, label="hidden", **_hatched(color)),
+        Patch(label="computation", **_filled(PREVIOUS)),
+        Patch(label="its slowdown", **_hatched(PREVIOUS)),
+        Patch(label="exposed", **_filled(color)),
+        Patch(label="hidden", **_hatched(color)),
         Line2D(
             [], [], color=_ink(), marker="|", markersize=9, linestyle="none", markeredgewidth=1.6, label="on its own"
         ),
