@@ -63,9 +63,6 @@ _MATRIX_BYTES = 512 << 20
 
 _ALIGNMENT = 1 << 21
 
-_CLEAR_BYTES, _CLEAR_WIDTH, _VAGUE_WIDTH = 256 << 20, 1.15, 2.0
-"""Predictions without calibration are mostly within 15 % from 256 MiB on, and below that within a factor of 2."""
-
 
 def rehearse(
     engines: Engines,
@@ -615,12 +612,11 @@ class _Session:
             replace(layout.calls[number], size_bytes=int(size)) for number, size in zip(numbers, sizes, strict=True)
         ]
         try:
-            middle = price(calls, layout.mesh, self._cluster, experts=layout.experts)["time_us"].to_numpy()
+            frame = price(calls, layout.mesh, self._cluster, experts=layout.experts)
         except MeshlabError as error:
             self._why_unpredicted = error.summary
             return predicted
-        width = np.where(sizes >= _CLEAR_BYTES, _CLEAR_WIDTH, _VAGUE_WIDTH)
-        predicted[numbers] = np.stack([middle, middle / width, middle * width], axis=1)
+        predicted[numbers] = frame[["time_us", "time_us_lo", "time_us_hi"]].to_numpy()
         return predicted
 
     def _probe(
