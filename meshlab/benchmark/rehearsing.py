@@ -444,7 +444,9 @@ class _Session:
         self._steps = steps
         self._check = check
         self._cluster = cluster
-        self._why_unpredicted = "" if engines.backend == "nccl" else f"no model of {engines.backend}"
+        self._why_unpredicted = (
+            "" if engines.backend == "nccl" else f"NCCL's formulas do not apply to {engines.backend}"
+        )
         self._effect = effect
         self._deadline_s = deadline_s
         self._options = StepOptions("wait", flops_per_us, _can_overlap(engines))

@@ -351,9 +351,7 @@ def test_unsupported_calls_name_the_nearest_ones(monkeypatch: pytest.MonkeyPatch
 # -- interrupts and failures -------------------------------------------------------------------------------------------
 
 
-def test_an_interrupt_ends_the_rehearsal_after_the_round(
-    monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines
-) -> None:
+def test_an_interrupt_ends_the_rehearsal_after_the_round(monkeypatch: pytest.MonkeyPatch, engines: ml.Engines) -> None:
     shown: list[str] = []
     original = rehearsing._Session._show
 
@@ -366,10 +364,10 @@ def test_an_interrupt_ends_the_rehearsal_after_the_round(
     monkeypatch.setattr(rehearsing._Session, "_show", interrupt)
     slow = [replace(one, gap_flops=4e12) for one in STEP]
     with pytest.raises(KeyboardInterrupt):
-        rehearse(thread_engines, job=slow, rounds=100, steps=1)
+        rehearse(engines, job=slow, rounds=100, steps=1)
     assert shown[-1] == "interrupted, completing this round"
-    assert thread_engines.state == "ready"
-    assert thread_engines.run(lambda comm: comm.rank)["value"].tolist() == [0, 1, 2, 3]
+    assert engines.state == "ready"
+    assert engines.run(lambda comm: comm.rank)["value"].tolist() == [0, 1, 2, 3]
 
 
 def test_a_failed_round_keeps_the_complete_ones(monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines) -> None:

@@ -316,7 +316,7 @@ class _Lanes(Protocol):
 def probe_rank(comm: Communicator) -> RankProbe:
     """Return the free memory of this rank, and whether it can multiply matrices."""
     if comm.backend.device is None:
-        return RankProbe(free_bytes(comm), "they would take cores from the ranks that communicate")
+        return RankProbe(free_bytes(comm), "products would take cores from the ranks that communicate")
     cublas = find_cublas()
     return RankProbe(free_bytes(comm), f"cuBLAS {cublas.problem}; {cublas.fix}" if cublas.problem else "")
 
