@@ -689,8 +689,8 @@ def _wait_kernel(xp: Any) -> Any:
     code = """
     extern "C" __global__ void meshlab_wait(unsigned long long ns) {
         unsigned long long begin, now;
-        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(begin));
-        do { asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now)); } while (now - begin < ns);
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+        do { asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)); } while (now - begin < ns);
     }
     """
     return xp.RawKernel(code, "meshlab_wait")
