@@ -230,6 +230,7 @@ def bench(options: argparse.Namespace) -> int:
 def rehearse(options: argparse.Namespace) -> int:
     """Rehearse the communication of a training step on one or several layouts."""
     from meshlab.benchmark.rehearsing import rehearse
+    from meshlab.engines.engines import check_mesh_size
     from meshlab.engines.launcher import launch
     from meshlab.engines.mpi_world import join
     from meshlab.mesh.mesh import DeviceMesh
@@ -238,17 +239,20 @@ def rehearse(options: argparse.Namespace) -> int:
     process = launched_as()
     n = options.ranks if process is None else process[1]
     meshes = [DeviceMesh(text, world_size=n if "-1" in text else None) for text in options.mesh]
-    sizes = {mesh.world_size for mesh in meshes} | ({n} if n is not None else set())
-    if len(sizes) > 1:
-        texts = [f"{mesh} has {mesh.world_size}" for mesh in meshes]
-        raise MeshError(f"the layouts need the same number of ranks: {', '.join(texts)}", hint="change a mesh")
+    if n is None:
+        n = meshes[0].world_size
+        if any(mesh.world_size != n for mesh in meshes):
+            texts = [f"{mesh} has {mesh.world_size}" for mesh in meshes]
+            raise MeshError(f"the layouts need the same number of ranks: {', '.join(texts)}", hint="change a mesh")
+    for mesh in meshes:
+        check_mesh_size(mesh, n)
     job = Job.preset(options.job, **_job_fields(options.set))
     for mesh in meshes:  # before any process starts
         job.step(mesh, options.experts)
     joined = None if process is None else join(backend=options.backend)
     if process is not None and joined is None:
         return OK  # this process was a rank
-    with joined or launch(sizes.pop(), backend=options.backend) as engines:
+    with joined or launch(n, backend=options.backend) as engines:
         _print(f"{_system(engines)}: {job.title}")
         try:
             found = rehearse(
