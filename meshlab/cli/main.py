@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from meshlab.cli import commands
+from meshlab.cli import commands, layout_search
 from meshlab.cli.commands import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, error_text, print_error
 from meshlab.engines.mpi_world import launched_as
 from meshlab.errors import MeshlabError
@@ -39,6 +39,7 @@ examples:
   meshlab rehearse llama3-8b --mesh dp=8 --mesh "dp=4, tp=2"   layouts of a job
   meshlab report run1 --out run1.md           the report of a saved run
   meshlab compare run1 run2                   regressions; also of nccl-tests logs
+  meshlab search llama3-405b --cluster dgx-h100 --nodes 128   the best layouts
   meshlab doctor                              check the installation
 
 exit codes:
@@ -308,6 +309,16 @@ def make_parser() -> argparse.ArgumentParser:
         help="slowdown that counts as a regression: 0.05 or 5%% (default: %(default)s)",
     )
     compare.add_argument("--anyway", action="store_true", help="compare even if machines or settings differ")
+
+    search = add(
+        "search",
+        layout_search.search,
+        "find the best layouts of a training job on a cluster",
+        "Starts nothing. Considers all factorisations into pp, dp, cp, tp and ep in all orders, drops those that the "
+        "job or the memory rules out, and ranks the others by computation, bubble and exposed communication. Prints a "
+        "table and an explanation.",
+    )
+    layout_search.add_search_options(search)
 
     lab = add(
         "lab",

@@ -168,7 +168,8 @@ def _draw_bars(ax: Axes, frame: pd.DataFrame, theme: Theme) -> None:
     at = np.zeros(len(frame))
     for column, color, _ in solid:
         width = frame[column].to_numpy(dtype=float)
-        ax.barh(y, width, height, left=at, color=color, linewidth=0, gid=column)
+        # A thin edge separates neighbours that are equally dark in black-and-white print.
+        ax.barh(y, width, height, left=at, color=color, edgecolor=ax.get_facecolor(), linewidth=0.6, gid=column)
         at += width
     for name in COMPONENTS:
         width = (frame[f"{name}_s_hi"] - frame[f"{name}_s_lo"]).to_numpy(dtype=float)
@@ -255,7 +256,7 @@ def _dropped_lines(layouts: Layouts, width: float) -> list[str]:
     lines = ["Dropped, with the nearest number that works:"]
     for _, row in frame.iterrows():
         text = f"{row['layouts']:,} by {row['kind']}: {row['reason']} ({row['example']}); {row['fix']}"
-        first, *rest = wrap_words(text, width - 12, _TEXT).split("\n")
+        first, *rest = wrap_words(text, 0.98 * width - 30, _TEXT).split("\n")
         lines += [f"  {first}", *(f"      {line}" for line in rest)]
     return lines
 

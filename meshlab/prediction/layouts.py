@@ -50,7 +50,7 @@ _COMPONENT = {
     "tp": "tp", "cp": "cp", "ep": "ep", "etp": "ep", "pp": "pp", "data": "dp", "expert_data": "dp", "replicas": "dp"
 }  # fmt: skip
 _MARGIN = 0.2  # of exposed communication: the error of uncalibrated predictions, which can change an order
-_MOST_TIES = 32
+_MOST_TIES = 16
 _SHOWN = 10
 
 Floats = npt.NDArray[np.float64]
@@ -713,6 +713,42 @@ class Layouts:
         ep = int(self._dropped.degrees.ep[i])
         return _mesh_text(self._dropped.degrees, i, AXES) + (f"; ep={ep}" if ep > 1 else "")
 
+    def summary(self, most: int = _SHOWN) -> str:
+        """Return a table of the best layouts as text.
+
+        Parameters
+        ----------
+        most : int, default 10
+            Maximum number of layouts.
+
+        Returns
+        -------
+        str
+        """
+        header, rows = self._rows(most)
+        padded = []
+        for name, column in zip(header, zip(*rows, strict=True), strict=True):
+            width = max(map(len, (name, *column)))
+            padded.append([f"{cell:<{width}}" if name in _NAMES else f"{cell:>{width}}" for cell in (name, *column)])
+        lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
+        more = len(self) - len(rows)
+        return "\n".join([*lines, *([f"and {more:,} more layouts"] if more else [])])
+
+    def _rows(self, most: int) -> tuple[list[str], list[list[str]]]:
+        """Return the header and the cells of a table."""
+        frame = self.frame(most)
+        shows = [("experts", self.job.experts > 0), ("interleave", bool((frame["interleave"] > 1).any()))]
+        more = [name for name, is_shown in shows if is_shown]
+        rows = [
+            [
+                f"{row['tie'] + 1}", row["mesh"], *(str(row[name]) for name in more),
+                _range(row["step_s_lo"], row["step_s_hi"]), _seconds(row["compute_s"]), _seconds(row["bubble_s"]),
+                _range(row["exposed_s_lo"], row["exposed_s_hi"]), f"{row['memory_gib']:.0f}{THIN}GiB",
+            ]
+            for _, row in frame.iterrows()
+        ]  # fmt: skip
+        return ["place", "mesh", *more, "step", "compute", "bubble", "exposed communication", "memory"], rows
+
     def explain(self) -> str:
         """Explain which layout is best and why, and why others lose: the axis, and its links.
 
@@ -746,12 +782,16 @@ class Layouts:
     def verdict(self) -> str:
         """The best layout and its expected time, in one sentence."""
         row = self.frame(1).iloc[0]
-        more = [f"experts {row['experts']}"] if self.job.experts else []
-        more += [f"interleave={row['interleave']}"] if row["interleave"] > 1 else []
-        mesh = row["mesh"] + (f" ({', '.join(more)})" if more else "")
+        mesh = self._label(row)
         tied = self.n_tied - 1
         ties = f", tied with {tied} other{'s' * (tied != 1)}" if tied else ""
         return f"{mesh} is first{ties}: {_range(row['step_s_lo'], row['step_s_hi'])} per step"
+
+    def _label(self, row: pd.Series) -> str:
+        """Return the mesh of a row of the frame, with its expert layout and the chunks per stage."""
+        more = [f"experts {row['experts']}"] if self.job.experts else []
+        more += [f"interleave={row['interleave']}"] if row["interleave"] > 1 else []
+        return str(row["mesh"]) + (f" ({', '.join(more)})" if more else "")
 
     def _sentences(self) -> list[str]:
         frame = self.frame()
@@ -771,7 +811,7 @@ class Layouts:
             lines += [f"  {one}" for one in others]
         tied = frame[(frame["tie"] == 0)].iloc[1:]
         if len(tied):
-            names = [str(name) for name in tied["mesh"].head(4)]
+            names = [self._label(row) for _, row in tied.head(4).iterrows()]
             more = f" and {len(tied) - len(names)} more" if len(tied) > len(names) else ""
             lines.append(
                 f"Tied: {'; '.join(names)}{more}. Overlap, or an error of {100 * _MARGIN:.0f}{THIN}% in communication, "
@@ -850,17 +890,7 @@ class Layouts:
         return f"<Layouts of {self.job.title} on {self.ranks:,} ranks: {counted}, {self.verdict}>"
 
     def _repr_html_(self) -> str:
-        frame = self.frame(_SHOWN)
-        rows = [
-            [
-                f"{row['tie'] + 1}", row["mesh"], *([row["experts"]] if self.job.experts else []),
-                _range(row["step_s_lo"], row["step_s_hi"]), _seconds(row["compute_s"]), _seconds(row["bubble_s"]),
-                _range(row["exposed_s_lo"], row["exposed_s_hi"]), f"{row['memory_gib']:.0f}{THIN}GiB",
-            ]
-            for _, row in frame.iterrows()
-        ]  # fmt: skip
-        header = ["place", "mesh", *(["experts"] if self.job.experts else [])]
-        header += ["step", "compute", "bubble", "exposed communication", "memory"]
+        header, rows = self._rows(_SHOWN)
         dropped = self.dropped()
         parts = [f"<div><b>{markup.escape(self.verdict)}</b></div>", markup.table(header, rows)]
         if len(self) > _SHOWN:
@@ -871,6 +901,9 @@ class Layouts:
         parts.append(f'<div class="ml-sub">{markup.escape(CAVEAT)}</div>')
         return markup.card(f"Layouts of {self.job.title}", f"{self.ranks:,} ranks · {self.cluster.summary}", *parts)
 
+
+_NAMES = ("mesh", "experts")
+"""Columns of a table that are left-aligned."""
 
 _ROLES = (
     ("tp", "tp"), ("cp", "cp"), ("ep", "ep"), ("pp", "pp"), ("dp × cp", "data"), ("expert dp", "expert_data"),
