@@ -75,7 +75,7 @@ def words(text: str) -> list[str]:
         ("bench --mesh 'tp=2' --ranks 1", "tp=2 has 2 ranks, but there is 1 engine; pass --ranks 2, or omit --ranks"),
         ("demo --mesh 'dp=2 tp'", "'tp' is not an axis; write name=size"),
         ("rehearse llama3-8x --mesh tp=4", "unknown model 'llama3-8x' (did you mean 'llama3-8b'?)"),
-        ("rehearse llama3-8b --mesh tp=3", "32 heads are not divisible by tp=3; use tp = 4"),
+        ("rehearse llama3-8b --mesh tp=3", "32 heads are not divisible by tp = 3; use tp = 4"),
         ("rehearse llama3-8b --mesh tp=2 --mesh tp=4", "need the same number of ranks: tp=2 has 2, tp=4 has 4"),
         ("rehearse llama3-8b --mesh tp=4 --ranks 2", "tp=4 has 4 ranks, but there are 2 engines"),
         ("rehearse llama3-8b --mesh tp=4 --set layer=3", "--set layer=3 is not a change of the job (did you mean"),

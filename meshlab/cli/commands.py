@@ -13,12 +13,12 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from meshlab.engines.mpi_world import launched_as
-from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError, did_you_mean
+from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError
 
 if TYPE_CHECKING:
     from meshlab.benchmark.run import Run
@@ -230,6 +230,7 @@ def bench(options: argparse.Namespace) -> int:
 def rehearse(options: argparse.Namespace) -> int:
     """Rehearse the communication of a training step on one or several layouts."""
     from meshlab.benchmark.rehearsing import rehearse
+    from meshlab.cli.layout_search import job_fields
     from meshlab.engines.engines import check_mesh_size
     from meshlab.engines.launcher import launch
     from meshlab.engines.mpi_world import join
@@ -246,7 +247,7 @@ def rehearse(options: argparse.Namespace) -> int:
             raise MeshError(f"the layouts need the same number of ranks: {', '.join(texts)}", hint="change a mesh")
     for mesh in meshes:
         check_mesh_size(mesh, n)
-    job = Job.preset(options.job, **_job_fields(options.set))
+    job = Job.preset(options.job, **job_fields(options.set))
     for mesh in meshes:  # before any process starts
         job.step(mesh, options.experts)
     joined = None if process is None else join(backend=options.backend)
@@ -279,29 +280,6 @@ def rehearse(options: argparse.Namespace) -> int:
         write_file(Path(options.out), found.frame().to_csv(index=False).encode())
         _print(f"frame: {options.out}")
     return FAILED if (found.frame()["n_wrong"].fillna(0) > 0).any() else OK
-
-
-def _job_fields(words: Sequence[str]) -> dict[str, object]:
-    """Parse changes of a job, such as ``global_batch=64``."""
-    from meshlab.prediction.job import Job
-
-    known = [field.name for field in fields(Job)]
-    found: dict[str, object] = {}
-    for word in words:
-        name, equals, text = (part.strip() for part in word.partition("="))
-        if not equals or name not in known:
-            raise BenchError(
-                f"--set {word} is not a change of the job{did_you_mean(name, known)}",
-                hint=f"write --set global_batch=64; the fields are {', '.join(known)}",
-            )
-        value: object = text
-        if text.lower() in ("true", "false"):
-            value = text.lower() == "true"
-        else:
-            with contextlib.suppress(ValueError):
-                value = int(text)
-        found[name] = value
-    return found
 
 
 def _default_ranks(backend: str) -> int:
