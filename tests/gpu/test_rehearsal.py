@@ -66,6 +66,9 @@ def test_waits_take_their_time_and_hide_what_may_overlap(gpu_engines: ml.Engines
     assert part(found, "tp") < 0.7 * part(found, "tp", "alone_us")
     assert part(found, "tp", "hidden_us") > 0.3 * part(found, "tp", "alone_us")
     assert abs(part(found, "slowdown")) < 0.05 * part(found, "compute")
+    # The prediction is for the time of the axis on its own.
+    assert found.why_unpredicted == ""
+    assert 0.3 < part(found, "tp", "predicted_us") / part(found, "tp", "alone_us") < 3
 
 
 def test_products_compute_and_overlap(gpu_engines: ml.Engines, world: str) -> None:
