@@ -14,6 +14,7 @@ from .analysis.comparison import compare as compare
 from .benchmark.api import bench as bench
 from .benchmark.api import bench_pairs as bench_pairs
 from .benchmark.environments import compare_env as compare_env
+from .benchmark.rehearsing import rehearse as rehearse
 from .benchmark.run import Run as Run
 from .comm.communicator import Communicator as Communicator
 from .engines.engines import Engines as Engines
