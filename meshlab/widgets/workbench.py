@@ -132,6 +132,9 @@ class Workbench(Picture, MeasuringTraits):
     panels = traitlets.Any(PANELS).tag(sync=True, to_json=lambda names, _: list(names))
     """The panels that are shown."""
 
+    _measuring: Measuring | None = None
+    """What measures. None without a panel for it, and if the constructor raises, because ipywidgets calls `close`."""
+
     _panel = traitlets.Dict().tag(sync=True)
     """The content of the panels, without the table."""
 
@@ -180,7 +183,6 @@ class Workbench(Picture, MeasuringTraits):
         self._pinned_times: tuple[object, Mapping[str, float]] = (None, _NO_CALLS)
         self._rows: list[AxisRow] = []
         self._is_flicked = False
-        self._measuring: Measuring | None = None
         super().__init__(
             shape, None if machine is None else machine.cluster, axis=axis, pick=pick, color=color, focus=focus,
             size=size, collective=collective, values=values, height=height,
