@@ -7,6 +7,7 @@ from . import frames as frames
 from . import mesh as mesh
 from . import nccl_tests as nccl_tests
 from . import plots as plots
+from . import prediction as prediction
 from . import topology as topology
 from . import widgets as widgets
 from .analysis.comparison import compare as compare
@@ -25,6 +26,8 @@ from .frames.plan import Sampling as Sampling
 from .frames.schema import describe as describe
 from .mesh.groups import Group as Group
 from .mesh.mesh import DeviceMesh as DeviceMesh
+from .prediction.calibration import calibrate as calibrate
+from .prediction.predictions import predict as predict
 from .report.report import Report as Report
 from .topology.model.cluster import Cluster as Cluster
 from .topology.model.presets import preset as preset

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from meshlab.prediction.calibration import Calibration
+
 __all__ = [
     "Columns",
     "Progress",
@@ -112,6 +114,8 @@ class RunData:
         Events of the run, with their times.
     results, samples : pandas.DataFrame, optional
         The frames of a finished run.
+    calibration : mapping, optional
+        The calibration of a saved run, as plain data.
 
     Examples
     --------
@@ -141,6 +145,7 @@ class RunData:
         log: Iterable[str] = (),
         results: pd.DataFrame | None = None,
         samples: pd.DataFrame | None = None,
+        calibration: Mapping[str, Any] | None = None,
     ) -> None:
         self.plan = plan
         self.mesh = mesh
@@ -158,6 +163,7 @@ class RunData:
         self.log = list(log)
         self.steps: tuple[Step, ...] = plan.steps(mesh)
         """The steps of the plan on the mesh."""
+        self._calibration: Any = calibration
         self._lock = threading.RLock()
         self._rows: list[Row] = [] if results is None else rows_of_results(results)
         self._samples: list[Columns] = [] if samples is None or samples.empty else [columns_of_samples(samples)]
@@ -262,6 +268,20 @@ class RunData:
             "environment": self.environment.get("Settings", {}),
         }
         return {name: value for name, value in values.items() if value}
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The calibration that `meshlab.calibrate` made from this run, or None. It is saved with the run."""
+        if isinstance(self._calibration, Mapping):  # as it was saved: most readers of a run do not need it
+            from meshlab.prediction.calibration import Calibration
+
+            self._calibration = Calibration.from_document(self._calibration)
+        kept: Calibration | None = self._calibration
+        return kept
+
+    @calibration.setter
+    def calibration(self, calibration: Calibration | None) -> None:
+        self._calibration = calibration
 
     @property
     def progress(self) -> Progress:

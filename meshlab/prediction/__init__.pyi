@@ -1,3 +1,5 @@
+from .calibration import Calibration as Calibration
+from .calibration import calibrate as calibrate
 from .constants import ALGORITHMS as ALGORITHMS
 from .constants import PROTOCOLS as PROTOCOLS
 from .constants import VERSIONS as VERSIONS
@@ -6,5 +8,7 @@ from .cost import Cost as Cost
 from .cost import cost as cost
 from .links import GroupLinks as GroupLinks
 from .links import LinkTable as LinkTable
+from .predictions import Prediction as Prediction
+from .predictions import predict as predict
 from .tuner import NcclSettings as NcclSettings
 from .tuner import TimingMode as TimingMode

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FEWEST_ROWS", "Fit", "Shape", "find_outliers", "fit", "hockney"]
+__all__ = ["FEWEST_ROWS", "Fit", "Shape", "find_outliers", "fit", "fit_scales", "hockney", "spread_of"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -80,12 +80,15 @@ class Fit:
         Logarithm of measured / scaled time at these sizes. All zero with few sizes.
     half_width : float
         Half-width of the band in units of log time. Left-out rows are inside it in 9 of 10 cases.
+    errors : tuple of float
+        Logarithm of measured / predicted time at each size, from a fit without this size.
     """
 
     scales: tuple[tuple[str, float, float], ...]
     size_bytes: tuple[int, ...]
     residual: tuple[float, ...]
     half_width: float
+    errors: tuple[float, ...] = ()
 
     def time_parts(self, shape: Shape) -> tuple[Floats, Floats]:
         """Return latency and transfer time, in µs, with the scales and the residual."""
@@ -128,8 +131,8 @@ def fit(shape: Shape, time_us: Floats, *, spread: float = 0.0) -> Fit:
     n, x, log_time = time_us.size, np.log2(shape.size_bytes), np.log(time_us)
     # The fit of all rows, then one without each row.
     weights = np.concatenate([np.ones((1, n)), 1 - np.eye(n)])
-    scales = _scales(shape, kind, len(kinds), log_time, weights)
     parts = np.stack([shape.latency_us, shape.transfer_us], axis=-1)
+    scales = _scales(parts, kind, len(kinds), log_time, weights)
     residuals = log_time - np.log((np.exp(scales[:, kind]) * parts).sum(axis=-1))
     has_residual = n >= _FEWEST_FOR_RESIDUAL
     errors = np.array([_left_out(x, residuals[row + 1], row, has_residual) for row in range(n)])
@@ -140,7 +143,19 @@ def fit(shape: Shape, time_us: Floats, *, spread: float = 0.0) -> Fit:
         size_bytes=tuple(int(size) for size in shape.size_bytes),
         residual=tuple(map(float, residuals[0] if has_residual else np.zeros(n))),
         half_width=max(half_width, spread, least),
+        errors=tuple(map(float, errors)),
     )
+
+
+def fit_scales(shapes: Sequence[Shape], times_us: Sequence[Floats], half_width: float) -> Fit:
+    """Fit only the scales, to several collectives at once. Their residuals differ, so the band is given."""
+    kinds = tuple(dict.fromkeys(kind for shape in shapes for kind in shape.kind))
+    parts = np.concatenate([np.stack([shape.latency_us, shape.transfer_us], axis=-1) for shape in shapes])
+    kind = np.array([kinds.index(name) for shape in shapes for name in shape.kind])
+    scales = _scales(parts, kind, len(kinds), np.log(np.concatenate(times_us)), np.ones((1, len(parts))))
+    sizes = np.unique(np.concatenate([shape.size_bytes for shape in shapes]))
+    named = tuple((name, *map(float, np.exp(pair))) for name, pair in zip(kinds, scales[0], strict=True))
+    return Fit(named, tuple(int(size) for size in sizes), (0.0,) * sizes.size, half_width)
 
 
 def _left_out(x: Floats, residual: Floats, row: int, has_residual: bool) -> float:
@@ -150,9 +165,8 @@ def _left_out(x: Floats, residual: Floats, row: int, has_residual: bool) -> floa
     return float(residual[row] - expected)
 
 
-def _scales(shape: Shape, kind: Ints, n_kinds: int, log_time: Floats, weights: Floats) -> Floats:
+def _scales(parts: Floats, kind: Ints, n_kinds: int, log_time: Floats, weights: Floats) -> Floats:
     """Return the logarithms of both scales of each kind, of shape (fits, kinds, 2). Each fit has weights of its own."""
-    parts = np.stack([shape.latency_us, shape.transfer_us], axis=-1)
     member = (kind[:, None] == np.arange(n_kinds)).astype(np.float64)
     scales = np.zeros((len(weights), n_kinds, 2))
     for _ in range(100):
