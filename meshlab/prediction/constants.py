@@ -59,7 +59,7 @@ class TunerConstants:
     nvls_efficiency : numpy.ndarray
         Shape (4,): share of NVLink's bandwidth that NVLS reaches.
     tree_factor : numpy.ndarray
-        Shape (protocols, sizes): bandwidth factor of the tree by floor(log2(bytes / 64)).
+        Shape (protocols, 24): bandwidth factor of the tree by floor(log2(bytes / 64)). The last column is NVLSTree's.
     nvls_tree_factor : bool
         True if Blackwell on x86 applies `tree_factor` to NVLSTree.
     plateau : tuple of float
@@ -158,9 +158,9 @@ _HOP_NETWORK = (
     (2.7, 4.0, 14.0),
 )
 _TREE_FACTOR = (
-    "1 1 1 1 .9 .8 .7 .7 .7 .7 .6 .5 .4 .4 .5 .6 .7 .8 .9 1 1 1 1",
-    "1 1 1 1 1 .9 .8 .8 .8 .7 .6 .6 .6 .6 .6 .6 .8 .9 .9 .9 .9 1 1",
-    ".9 .9 .9 .9 .9 .9 .9 .8 .7 .6 .6 .5 .5 .5 .5 .6 .7 .8 .7 .7 .8 .9 .9",
+    "1 1 1 1 .9 .8 .7 .7 .7 .7 .6 .5 .4 .4 .5 .6 .7 .8 .9 1 1 1 1 1",
+    "1 1 1 1 1 .9 .8 .8 .8 .7 .6 .6 .6 .6 .6 .6 .8 .9 .9 .9 .9 1 1 1",
+    ".9 .9 .9 .9 .9 .9 .9 .8 .7 .6 .6 .5 .5 .5 .5 .6 .7 .8 .7 .7 .8 .9 .9 .9",
 )
 
 _OLD_INSIDE = (40.0, 30.0, 20.0, 18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0)

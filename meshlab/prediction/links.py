@@ -56,12 +56,15 @@ class GroupLinks:
     nic_gbs : numpy.ndarray
         float64: practical GB/s of one of these NICs.
     network_gbs : numpy.ndarray
-        float64: GB/s out of a domain while all groups run: the group's share of its NICs, and of the network above
-        them. NaN if the group stays in one domain.
-    groups_per_nic, taper : numpy.ndarray
-        float64: groups that share the busiest NIC, and the oversubscription of the network. 1 if there is none.
-    is_tapered : numpy.ndarray
-        bool: whether the network above the NICs limits `network_gbs`, and not the NICs.
+        float64: GB/s out of a domain while all groups run: the group's share of its NICs. NaN if the group stays in one
+        domain.
+    groups_per_nic : numpy.ndarray
+        float64: groups that share the busiest NIC.
+    taper, uplink_gbs : numpy.ndarray
+        float64: oversubscription of the network, 1 if there is none, and the GB/s of one hop of the group's ring through
+        it while all groups run, infinite if there is none.
+    uplink_ranks : numpy.ndarray
+        int32: ranks of the group that send through one oversubscribed uplink, 1 if there is none.
     network_latency_us : numpy.ndarray
         float64: latency of a hop between domains beyond the InfiniBand hop that NCCL's figures contain.
     has_ll128 : numpy.ndarray
@@ -82,7 +85,8 @@ class GroupLinks:
     network_gbs: Floats
     groups_per_nic: Floats
     taper: Floats
-    is_tapered: npt.NDArray[np.bool_]
+    uplink_gbs: Floats
+    uplink_ranks: Ints
     network_latency_us: Floats
     has_ll128: npt.NDArray[np.bool_]
     cpu: npt.NDArray[np.int8]
@@ -343,8 +347,11 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
     _check_known(rank_map, groups, leaves & np.isnan(network + nic_gbs), f"{name}the bandwidth of the NICs of", "NICs")
     nics = np.where(leaves, crossings.nics * hosts_per_domain, 0)
     network = np.where(leaves, np.minimum(network, nics * nic_gbs), np.nan)
-    with np.errstate(invalid="ignore"):
-        is_tapered = leaves & (crossings.uplink_gbs < network)
+    uplink_ranks = np.ones(count, dtype=np.int32)
+    for level, tier in enumerate(cluster.levels, len(INNER_LEVELS)):
+        below = crossings.domains[level - 1]
+        if tier.taper > 1:
+            uplink_ranks = np.where(below > 1, -(-n // below), uplink_ranks)
     extra = np.array(
         [0.0] * len(INNER_LEVELS) + [max(0.0, (level.latency_us or 0.0) - _HOP_US) for level in cluster.levels]
     )
@@ -358,10 +365,11 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
         compute_capability=lowest("compute_capability").astype(np.int32),
         nics=nics.astype(np.int32),
         nic_gbs=nic_gbs,
-        network_gbs=np.where(is_tapered, crossings.uplink_gbs, network),
+        network_gbs=network,
         groups_per_nic=np.where(leaves, np.nan_to_num(crossings.groups_per_nic, nan=1.0), 1.0),
         taper=np.where(leaves, crossings.taper, 1.0),
-        is_tapered=is_tapered,
+        uplink_gbs=crossings.uplink_gbs,
+        uplink_ranks=uplink_ranks.astype(np.int32),
         network_latency_us=np.where(leaves, extra[crossings.worst_level], 0.0),
         has_ll128=(lowest("has_ll128") > 0) & (is_nvlink | ~has_inner),
         cpu=lowest("cpu").astype(np.int8),
@@ -386,7 +394,7 @@ def _distinct(links: GroupLinks) -> tuple[GroupLinks, Ints]:
     if np.all(columns == columns[:, :1]):
         return links.rows(slice(0, 1)), np.zeros(len(links), dtype=np.int32)
     # One float per row is several times faster to sort than rows. Irrational weights keep different rows apart.
-    key = np.sqrt([2.0, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53])[: len(columns)] @ columns
+    key = np.sqrt([2.0, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59])[: len(columns)] @ columns
     _, first, number = np.unique(key.round(6), return_index=True, return_inverse=True)
     order = np.empty(len(first), dtype=np.int32)
     order[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
@@ -544,7 +552,8 @@ class _Nested:
             network_gbs=np.where(leaves, np.minimum(node_gbs * hosts_per_domain, nics * nic_gbs), np.nan),
             groups_per_nic=np.where(leaves, sharing, 1.0),
             taper=np.ones(count),
-            is_tapered=np.zeros(count, dtype=bool),
+            uplink_gbs=np.full(count, np.inf),
+            uplink_ranks=np.ones(count, dtype=np.int32),
             network_latency_us=np.where(leaves, self.latency_us, 0.0),
             has_ll128=np.full(count, one.has_ll128),
             cpu=np.full(count, one.cpu, dtype=np.int8),
