@@ -505,7 +505,9 @@ def _bound(
     several = links.domains > 1
     network = np.where(several, np.minimum(links.network_gbs, links.uplink_gbs), np.inf)
     tapered = several & (links.uplink_gbs < links.network_gbs)
-    inner = links.inner_gbs
+    # A ring that leaves the domain passes over the NVLinks of all ranks of the domain but one.
+    passed = np.where(several, links.ranks_per_domain / np.maximum(links.ranks_per_domain - 1, 1), 1.0)
+    inner = links.inner_gbs * passed
     switch = np.zeros(len(links), dtype=bool)
     factor = np.ones(len(links))
     if collective in ("all_to_all", "send_recv"):
@@ -525,7 +527,7 @@ def _bound(
         factor = np.where(sharp, both_ways, factor)
         law = _switch_law(links, constants) * both_ways
         switch = on_switch & (law > inner) & (links.ranks_per_domain > 1)
-        inner = np.where(switch, law, np.where(several & trees, inner * both_ways, inner))
+        inner = np.where(switch, law, np.where(several & trees, np.maximum(inner, links.inner_gbs * both_ways), inner))
     network = network * factor
     outside = network < inner
     bound = np.where(n == 1, np.inf, np.minimum(network, inner))

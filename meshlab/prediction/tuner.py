@@ -7,6 +7,7 @@ choice.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -177,6 +178,7 @@ class Tuning:
     gbs: Floats
 
 
+@functools.lru_cache(maxsize=64)  # all collectives of an axis use the same graphs
 def search_graphs(links: GroupLinks, constants: TunerConstants, *, nvls: bool = True) -> Graphs:
     """Return the channels that NCCL's graph search finds for every signature, without heads if NVLS is off."""
     k = len(links)
