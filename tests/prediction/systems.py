@@ -16,6 +16,7 @@ from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.presets import PRESETS, Preset
 from meshlab.topology.model.products import find_product
+from meshlab.topology.placement.placement import Placement
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -63,15 +64,19 @@ class System:
     settings: NcclSettings = field(default_factory=NcclSettings)
     one_rank_per_node: bool = False
 
-    def links(self, n_ranks: int) -> GroupLinks:
-        """Return the links of one group of all ranks."""
+    def placement(self, n_ranks: int) -> Placement:
+        """Return one group of all ranks, the axis dp, on the machine."""
         if self.one_rank_per_node:
             cluster = self.cluster(n_ranks)
             devices = np.arange(n_ranks, dtype=np.int32) * self.ranks_per_node
         else:
             cluster = self.cluster(max(1, -(-n_ranks // self.ranks_per_node)))
             devices = np.arange(n_ranks, dtype=np.int32)
-        return GroupLinks.of(ml.place(ml.DeviceMesh(dp=n_ranks), cluster, devices=devices), "dp")[0]
+        return ml.place(ml.DeviceMesh(dp=n_ranks), cluster, devices=devices)
+
+    def links(self, n_ranks: int) -> GroupLinks:
+        """Return the links of one group of all ranks."""
+        return GroupLinks.of(self.placement(n_ranks), "dp")[0]
 
 
 def preset(name: str, **options: int) -> Callable[[int], Cluster]:
