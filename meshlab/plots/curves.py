@@ -43,7 +43,9 @@ __all__ = [
     "run_figure",
     "run_figure_html",
     "run_figure_png",
+    "scale_sizes",
     "spread_labels",
+    "time_tick",
 ]
 
 _BANDWIDTHS = {"busbw_gbs": "bus bandwidth", "algbw_gbs": "algorithm bandwidth"}
@@ -189,7 +191,7 @@ def latency(run: Any, *, ax: Axes | None = None, previous: Any = None) -> Axes:
         ax.set_ylim(times.min() / 1.6, times.max() * 1.6)
     few_decades = times.size and times.max() < 50 * times.min()
     ax.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if few_decades else (1,), numticks=99))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: _time_tick(time)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: time_tick(time)))
     ax.yaxis.set_minor_formatter(NullFormatter())
     reserve(ax, above=set_title(ax, title_parts(results), note=stroke_note(lines)))
     draw_lines(ax, lines, earlier)
@@ -316,7 +318,7 @@ def draw_lines(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None
     if is_labelled:
         reserve(ax, right=label_room)
     place = _legend_place(ax, [name for _, name in handles])
-    _scale_sizes(ax, float(sizes.min()), float(sizes.max()))
+    scale_sizes(ax, float(sizes.min()), float(sizes.max()))
     if is_labelled:
         _label_ends(ax, drawn)
     if handles:
@@ -389,7 +391,7 @@ def _shorten(ax: Axes, handles: Sequence[tuple[Line2D, str]]) -> list[tuple[Line
     return [*handles[: most - 1], more]
 
 
-def _scale_sizes(ax: Axes, smallest: float, largest: float) -> None:
+def scale_sizes(ax: Axes, smallest: float, largest: float) -> None:
     """Scale x by powers of two, from the smallest to the largest size."""
     import matplotlib as mpl
     from matplotlib.ticker import NullLocator
@@ -493,7 +495,8 @@ def spread_labels(wanted: npt.ArrayLike, gap: float, low: float, high: float) ->
     return result
 
 
-def _time_tick(time_us: float) -> str:
+def time_tick(time_us: float) -> str:
+    """Write a time as short as possible, for a tick."""
     for limit, unit in ((1e3, "µs"), (1e6, "ms")):
         if time_us < limit * 0.999:
             return f"{time_us / limit * 1e3:g}{THIN}{unit}"

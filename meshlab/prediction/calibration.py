@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["Calibrated", "Calibration", "Signature", "as_calibration", "calibrate", "grown", "shape_of"]
+__all__ = ["Calibrated", "Calibration", "Signature", "as_calibration", "calibrate", "grown", "shape_of", "times_by_size"]
 
 _FEWEST_DECADES = 2.0
 
@@ -293,7 +293,8 @@ class Calibration:
             lines.append(
                 f"{one.collective} along {one.axis or 'all ranks'}, {one.signature}: {len(sizes)} sizes from "
                 f"{format_size(sizes[0])} to {format_size(sizes[-1])}{few}. A size that is left out is predicted with "
-                f"an error of {np.median(errors):.1%} (median), 9 of 10 within {np.expm1(one.fit.half_width):.0%}"
+                f"an error of {100 * np.median(errors):.1f} % (median), 9 of 10 within "
+                f"{100 * np.expm1(one.fit.half_width):.0f} %"
             )
         lines += [
             f"outlier: {collective} at {format_size(size)} takes {format_time_us(time)}, more than three times off its "
@@ -630,7 +631,7 @@ def _fit_group(
         if links is not None and name not in COLLECTIVES:
             left_out.append(f"{what} has no model of NCCL; the models are {', '.join(COLLECTIVES)}")
             continue
-        sizes, times, spread = _times(own)
+        sizes, times, spread = times_by_size(own)
         latency, gbs = float(times.min()), float((sizes / times).max()) / 1e3
         if links is None or settings is None:
             shape = hockney(sizes, latency, gbs)
@@ -656,7 +657,7 @@ def _fit_group(
     return found
 
 
-def _times(rows: pd.DataFrame) -> tuple[Floats, Floats, float]:
+def times_by_size(rows: pd.DataFrame) -> tuple[Floats, Floats, float]:
     """Return sizes and times of one collective, and the spread of repeated measurements.
 
     The slowest group of a launch counts, as in tables, and then the median of the launches.

@@ -82,6 +82,8 @@ class Fit:
         Half-width of the band in units of log time. Left-out rows are inside it in 9 of 10 cases.
     errors : tuple of float
         Logarithm of measured / predicted time at each size, from a fit without this size.
+    ratio : tuple of float
+        Logarithm of measured / unscaled time at each size.
     """
 
     scales: tuple[tuple[str, float, float], ...]
@@ -89,6 +91,7 @@ class Fit:
     residual: tuple[float, ...]
     half_width: float
     errors: tuple[float, ...] = ()
+    ratio: tuple[float, ...] = ()
 
     def time_parts(self, shape: Shape) -> tuple[Floats, Floats]:
         """Return latency and transfer time, in µs, with the scales and the residual."""
@@ -96,6 +99,15 @@ class Fit:
         pairs = np.array([known.get(kind, (1.0, 1.0)) for kind in shape.kind]).reshape(-1, 2)
         factor = np.exp(_interpolate(np.log2(shape.size_bytes), np.log2(self.size_bytes), np.array(self.residual)))
         return shape.latency_us * pairs[:, 0] * factor, shape.transfer_us * pairs[:, 1] * factor
+
+    def time_parts_elsewhere(self, shape: Shape) -> tuple[Floats, Floats]:
+        """Return latency and transfer time, in µs, for the shape of another number of ranks.
+
+        The ratio to the model over the size is used as a whole: scales per algorithm would move with the sizes at which
+        the algorithm changes, and these depend on the number of ranks.
+        """
+        factor = np.exp(_interpolate(np.log2(shape.size_bytes), np.log2(self.size_bytes), np.array(self.ratio)))
+        return shape.latency_us * factor, shape.transfer_us * factor
 
 
 def _interpolate(at: Floats, known: Floats, values: Floats) -> Floats:
@@ -144,6 +156,7 @@ def fit(shape: Shape, time_us: Floats, *, spread: float = 0.0) -> Fit:
         residual=tuple(map(float, residuals[0] if has_residual else np.zeros(n))),
         half_width=max(half_width, spread, least),
         errors=tuple(map(float, errors)),
+        ratio=tuple(map(float, log_time - np.log(shape.time_us))),
     )
 
 

@@ -12,12 +12,15 @@ import numpy as np
 from meshlab import markup
 from meshlab.comm.catalog import CATALOG
 from meshlab.errors import BenchError
+from meshlab.frames.labels import is_wrong
 from meshlab.frames.plan import Plan
+from meshlab.frames.schema import is_pair, is_plain
+from meshlab.frames.store import as_results
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.prediction.calibration import Calibrated, Calibration, Signature, as_calibration, grown
+from meshlab.prediction.calibration import Calibrated, Calibration, Signature, as_calibration, grown, times_by_size
 from meshlab.prediction.constants import ALGORITHMS, PROTOCOLS
 from meshlab.prediction.cost import COLLECTIVES, cost
-from meshlab.prediction.fits import Floats, Shape
+from meshlab.prediction.fits import Floats, Ints, Shape
 from meshlab.prediction.links import GroupLinks
 from meshlab.prediction.tuner import NcclSettings
 from meshlab.topology.model.presets import ClusterLike
@@ -52,11 +55,26 @@ EXACT_FROM = 256 << 20
 _FORMULA = ((0, np.log(2.0)), (EXACT_FROM, np.log(1.3)), (1 << 30, np.log(1.2)))
 """Half-width of the band of the formula from each size on. Nine of ten public measurements are inside."""
 
-_MORE_RANKS, _OTHER_SIZES = np.log(1.4), np.log(1.25)
-"""Least half-width of an extrapolation to more ranks, and to sizes that were not measured."""
+_MORE_RANKS, _MORE_RANKS_MIDDLE = np.log(1.4), np.log(2.0)
+"""Least half-width of an extrapolation to more ranks, and that from 1 MiB to 256 MiB, where algorithms change."""
+
+_OTHER_SIZES = ((1.01, np.log(1.25)), (4.0, np.log(2.0)))
+"""Least half-width at sizes beyond the measured ones by more than a factor."""
 
 _MOST_ESTIMATED = 1 << 30
 """NCCL's own estimate needs buffers, so it is limited to this size in bytes."""
+
+_SPELLED = {
+    "collnet_direct": "CollNetDirect",
+    "collnet_chain": "CollNetChain",
+    "nvls": "NVLS",
+    "nvls_tree": "NVLSTree",
+    "pat": "PAT",
+    "ll": "LL",
+    "ll128": "LL128",
+    "simple": "Simple",
+}
+"""NCCL's spelling of its algorithms and protocols, for prose and figures."""
 
 _NEAREST = {"all_to_all_v": "all_to_all", "gather": "all_gather", "scatter": "all_gather", "send": "send_recv"}
 
@@ -69,10 +87,8 @@ class PredictedLine:
     ----------
     axis, collective, dtype : str
         The axis, the collective and the element type.
-    group : str
-        Name of the first of these groups.
-    groups : int
-        Number of these groups.
+    members : numpy.ndarray
+        Indices of these groups in the axis.
     n_ranks, nodes, ranks_per_node : int
         Ranks per group, NVLink domains that a group spans, and its ranks in each. Nodes are 0 without a cluster.
     size_bytes : numpy.ndarray
@@ -94,8 +110,7 @@ class PredictedLine:
     axis: str
     collective: str
     dtype: str
-    group: str
-    groups: int
+    members: Ints
     n_ranks: int
     nodes: int
     ranks_per_node: int
@@ -110,6 +125,11 @@ class PredictedLine:
     bound: str
     above_wire: str
     estimate_us: Floats
+
+    @property
+    def groups(self) -> int:
+        """Number of identical groups."""
+        return self.members.size
 
     @cached_property
     def time_us(self) -> Floats:
@@ -144,8 +164,8 @@ class PredictedLine:
 
     @property
     def choices(self) -> list[tuple[int, str]]:
-        """The indices at which NCCL's choice changes, with the choice, such as (12, "ring simple")."""
-        names = [f"{a} {p}".strip() for a, p in zip(self.algorithm, self.protocol, strict=True)]
+        """The indices at which NCCL's choice changes, with the choice, such as (12, "ring Simple")."""
+        names = [spelled(a, p) for a, p in zip(self.algorithm, self.protocol, strict=True)]
         return [(k, name) for k, name in enumerate(names) if name and (k == 0 or name != names[k - 1])]
 
     @property
@@ -271,6 +291,40 @@ class Prediction:
 
         return prediction(self, results, ax=ax)
 
+    def measured(self, line: PredictedLine, results: Any) -> tuple[Floats, Floats]:
+        """Return sizes and times of the measurements of a line: the slowest group, and the median of all launches.
+
+        Parameters
+        ----------
+        line : PredictedLine
+            One of `lines`.
+        results : RunData, DataFrame, path, object with ``.results``, or a list of these
+            Measured results. Rows without an axis belong to every axis with their number of ranks.
+
+        Returns
+        -------
+        tuple of numpy.ndarray
+            Sizes in bytes and times in µs.
+
+        Raises
+        ------
+        BenchError
+            If the rows mix timing modes.
+        """
+        rows = as_results(results)
+        rows = rows[is_plain(rows) & ~is_pair(rows) & ~is_wrong(rows) & rows["time_us"].gt(0)]
+        rows = rows[rows["collective"].eq(line.collective) & rows["n_ranks"].eq(line.n_ranks)]
+        rows = rows[rows["axis"].isna() | rows["axis"].eq(line.axis)]
+        members = [self.mesh[line.axis].names[k] for k in line.members]
+        rows = rows[rows["axis"].isna() | rows["group"].isin(members)]
+        modes = rows["mode"].dropna().unique()
+        if len(modes) > 1:
+            raise BenchError(
+                f"the results mix the modes {', '.join(modes)}", hint=f"choose one: results[results['mode'] == '{modes[0]}']"
+            )
+        sizes, times, _ = times_by_size(rows)
+        return sizes, times
+
     def __repr__(self) -> str:
         names = ", ".join(dict.fromkeys(f"{line.collective} along {line.axis}" for line in self.lines))
         return f"<Prediction {self.mesh} on {self.title}: {names}>"
@@ -291,11 +345,11 @@ class Prediction:
                         line.axis,
                         line.collective,
                         format_size(line.size_bytes[k]),
-                        f"{line.algorithm[k]} {line.protocol[k]}".strip(),
+                        spelled(line.algorithm[k], line.protocol[k]),
                         format_time_us(line.time_us[k]),
                         f"{format_time_us(line.time_us_lo[k])} to {format_time_us(line.time_us_hi[k])}",
                         format_bandwidth(line.busbw_gbs[k]),
-                        "" if np.isnan(share) else f"{share:.0%}",
+                        "" if np.isnan(share) else f"{100 * share:.0f} %",
                         line.basis[k],
                     ]
                 )
@@ -326,6 +380,17 @@ def _text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+def spelled(algorithm: str, protocol: str) -> str:
+    """Write an algorithm and a protocol in NCCL's spelling.
+
+    Examples
+    --------
+    >>> spelled("nvls", "simple"), spelled("ring", "ll128"), spelled("", "")
+    ('NVLS Simple', 'ring LL128', '')
+    """
+    return " ".join(_SPELLED.get(name, name) for name in (algorithm, protocol) if name)
+
+
 def _described(line: PredictedLine) -> str:
     """Return one line as sentences."""
     text = f"{line.title}: "
@@ -343,7 +408,7 @@ def _described(line: PredictedLine) -> str:
     )
     if np.isfinite(line.bound_gbs):
         share = line.of_bound[-1]
-        text += f"{'' if np.isnan(share) else f', {share:.0%} of the bound'}. "
+        text += f"{'' if np.isnan(share) else f', {100 * share:.0f} % of the bound'}. "
         text += f"The bound is {format_bandwidth(line.bound_gbs)}: {line.bound}"
     text += ". "
     if line.above_wire:
@@ -517,7 +582,6 @@ class _Request(NamedTuple):
                 hint=f"choose {near}, which is the nearest" if near else f"choose one of {', '.join(COLLECTIVES)}",
             )
         all_costs = cost(links, collective, size_bytes.astype(np.int64), dtype=self.dtype, settings=self.settings)
-        counts = np.bincount(of_group, minlength=len(links))
         for row in range(len(links)):
             algorithm = tuple(ALGORITHMS[k] for k in all_costs.algorithm[row])
             protocol = tuple(PROTOCOLS[k] for k in all_costs.protocol[row])
@@ -530,8 +594,7 @@ class _Request(NamedTuple):
                 axis=axis,
                 collective=collective,
                 dtype=self.dtype,
-                group=groups.names[int(np.argmax(of_group == row))],
-                groups=int(counts[row]),
+                members=np.flatnonzero(of_group == row),
                 n_ranks=signature.n_ranks,
                 nodes=int(links.domains[row]),
                 ranks_per_node=int(links.ranks_per_domain[row]),
@@ -565,8 +628,7 @@ class _Request(NamedTuple):
             axis=axis,
             collective=collective,
             dtype=self.dtype,
-            group=groups.names[0],
-            groups=len(groups),
+            members=np.arange(len(groups)),
             n_ranks=groups.size,
             nodes=0,
             ranks_per_node=0,
@@ -600,11 +662,16 @@ def _timed(
     fitted, basis = found
     if fitted.gbs is not None:
         shape = fitted.own_shape(sizes)
-    latency, transfer = fitted.fit.time_parts(shape)
+    other_ranks = basis == "extrapolated"
+    latency, transfer = (fitted.fit.time_parts_elsewhere if other_ranks else fitted.fit.time_parts)(shape)
     low, high = fitted.fit.size_bytes[0], fitted.fit.size_bytes[-1]
-    is_inside = (sizes >= low * 0.99) & (sizes <= high * 1.01)
-    least = _MORE_RANKS if basis == "extrapolated" else 0.0
-    half_width = np.where(is_inside, max(fitted.fit.half_width, least), max(fitted.fit.half_width, least, _OTHER_SIZES))
+    half_width = np.full(sizes.size, fitted.fit.half_width)
+    for beyond, least in _OTHER_SIZES:
+        half_width[(sizes * beyond < low) | (sizes > high * beyond)] = max(fitted.fit.half_width, least)
+    if other_ranks:
+        is_middle = (sizes >= 1 << 20) & (sizes < EXACT_FROM)
+        half_width = np.maximum(half_width, np.where(is_middle, _MORE_RANKS_MIDDLE, _MORE_RANKS))
+    is_inside = (sizes * 1.01 >= low) & (sizes <= high * 1.01)
     bases = tuple(basis if inside else "extrapolated" for inside in is_inside)
     return latency, transfer, bases, half_width
 
@@ -630,7 +697,7 @@ def _with_estimates(line: PredictedLine, engines: Any, mesh: DeviceMesh) -> Pred
     """Add NCCL's own estimates, computed on the ranks of the line's first group."""
     sizes = [int(size) for size in line.size_bytes if size <= _MOST_ESTIMATED]
     frame = engines.run(estimates, mesh, axis=line.axis, arguments=(line.collective, line.dtype, sizes))
-    values = frame["value"][frame["group"] == line.group].iloc[0]
+    values = frame["value"][frame["group"] == mesh[line.axis].names[line.members[0]]].iloc[0]
     known = np.full(line.size_bytes.size, np.nan)
     known[: len(values)] = values
     return replace(line, estimate_us=known)
