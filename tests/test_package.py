@@ -32,7 +32,7 @@ LEVELS = [
     ["mesh"],
     ["topology", "comm"],
     ["frames"],
-    ["engines", "nccl_tests"],
+    ["engines", "prediction", "nccl_tests"],
     ["analysis"],
     ["benchmark"],
     ["plots"],
@@ -78,7 +78,13 @@ FORWARDING = {
     ("frames/rundata", "RunData.plot"): "plots/curves",
     ("frames/rundata", "RunData._repr_html_"): "plots/curves",
     ("frames/rundata", "RunData._repr_png_"): "plots/curves",
+    ("frames/rundata", "RunData.calibration"): "prediction/calibration",
+    ("frames/rundata", "RunData.table"): "prediction/bounds",
     ("analysis/comparison", "Comparison.plot"): "plots/ratios",
+    ("prediction/calibration", "Calibration.plot"): "plots/predictions",
+    ("prediction/calibration", "_read_log"): "nccl_tests/reader",
+    ("prediction/predictions", "Prediction.plot"): "plots/predictions",
+    ("prediction/predictions", "Prediction._repr_html_"): "plots/predictions",
     ("benchmark/run", "Run._ipython_display_"): "widgets/live",
 }
 

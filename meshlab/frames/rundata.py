@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from meshlab.prediction.calibration import Calibration
+    from meshlab.topology.model.presets import ClusterLike
 
 __all__ = [
     "Columns",
@@ -309,11 +310,17 @@ class RunData:
         verb = "is" if len(wrong) == 1 else "are"
         return f"{len(wrong):,} of {total:,} results {verb} WRONG: {', '.join(named)}{more}"
 
-    def table(self) -> ResultsTable:
+    def table(self, cluster: ClusterLike | None = None) -> ResultsTable:
         """Return the results as one table per axis: sizes down, and time and bus bandwidth of each collective across.
 
         Each cell is the slowest group of the axis. `results` has all columns and rows. If the run has not ended, the
         first line is its progress.
+
+        Parameters
+        ----------
+        cluster : Cluster or str, optional
+            The measured cluster. With it, the tables of GPUs also show the share of the bandwidth that the hardware
+            allows, for sizes of 16 MiB and more.
 
         Examples
         --------
@@ -324,7 +331,12 @@ class RunData:
         all_reduce
         """
         note = self.running_note
-        return replace(results_table(self.results), note=note)
+        if cluster is None:
+            return replace(results_table(self.results), note=note)
+        from meshlab.prediction.bounds import bound_note, with_bounds
+
+        bounded = with_bounds(self, cluster)
+        return replace(results_table(bounded), note=note, below=tuple(bound_note(bounded)))
 
     def wait(self, timeout_s: float | None = None, *, progress: bool | None = None) -> pd.DataFrame:
         """Return the results, or raise the error of the run. A saved run does not wait; see `Run.wait`."""

@@ -270,7 +270,7 @@ def _draw(panels: Sequence[_Panel], parts: Sequence[str], note: Sequence[str], a
         width = _WIDTH if len(panels) > 1 else (_WIDEST + _LEFT) / 72 + 1.6
         height = _height(len(panels), _columns(width * 72 - _LEFT, len(panels)), has_ratios=has_ratios) / 72
         ax = new_figure((width, height)).add_axes((0.0, 0.0, 1.0, 1.0))
-    reserve(ax, left=4.0, right=8.0, below=4.0)
+    reserve(ax, left=4.0, right=16.0, below=4.0)
     above = set_title(ax, parts, note=note)
     reserve(ax, above=above)
     ax.set_axis_off()
@@ -344,10 +344,10 @@ def _choice_labels(panel: _Panel, width: float) -> list[_Label]:
         tick = _x_of(panel, panel.size[k]) * width if k else 0.0
         start = tick + 3 * bool(k)
         text, wide = name, text_width(name, _TEXT)
-        if start + wide > width + 10 and name.split(" ")[0] == previous.split(" ")[0]:
+        if start + wide > width + 14 and name.split(" ")[0] == previous.split(" ")[0]:
             text = name.split(" ")[-1]  # only the protocol changes
             wide = text_width(text, _TEXT)
-        if start + wide > width + 10:
+        if start + wide > width + 14:
             start = tick - 3 - wide
         row = next((row for row in range(_ROWS) if start + wide + 6 <= starts[row]), _ROWS - 1)
         starts[row] = min(start, tick)

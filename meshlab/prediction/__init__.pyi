@@ -1,3 +1,4 @@
+from .bounds import with_bounds as with_bounds
 from .calibration import Calibration as Calibration
 from .calibration import calibrate as calibrate
 from .constants import ALGORITHMS as ALGORITHMS
