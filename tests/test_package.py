@@ -44,7 +44,7 @@ LEVELS = [
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 
 # These folders work on frames and plain values, so they never import what measures.
-NEVER_IMPORT = {name: {"engines", "benchmark"} for name in ("analysis", "plots", "nccl_tests")}
+NEVER_IMPORT = {name: {"engines", "benchmark"} for name in ("analysis", "plots", "nccl_tests", "prediction")}
 
 # The only imports that go up, or would close a circle: methods that forward, `.plot()`, and display hooks. All are
 # inside functions, so nothing is imported before the method is called.
@@ -342,6 +342,7 @@ def test_about_thirty_names_are_at_the_top() -> None:
         "mesh",
         "nccl_tests",
         "plot",
+        "prediction",
         "topology",
         "widgets",
     }
@@ -356,7 +357,7 @@ def test_dir_offers_public_names_only() -> None:
 
 PUBLIC = [
     (space, name)
-    for space in ("plot", "topology", "analysis", "nccl_tests", "benchmark", "engines", "frames")
+    for space in ("plot", "topology", "analysis", "nccl_tests", "prediction", "benchmark", "engines", "frames")
     for name in getattr(meshlab, space).__all__
 ]
 

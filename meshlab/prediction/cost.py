@@ -219,7 +219,7 @@ def line(links: GroupLinks, collective: str, *, dtype: str = "float32", settings
     >>> table = GroupLinks.by_stride(ml.preset("dgx-h100", nodes=4))
     >>> prices = line(table.links, "all_reduce")
     >>> prices.time_us(table.index([8, 4], [1, 8]), [256 << 20, 256 << 20]).round().tolist()
-    [1006.0, 8663.0]
+    [1006.0, 8518.0]
     """
     _check_collective(collective)
     constants = constants_of(settings.version)
@@ -315,7 +315,7 @@ def cost(
     >>> links, _ = GroupLinks.of(ml.place("dp=2, tp=8", ml.preset("dgx-h100", nodes=2)), "tp")
     >>> answer = cost(links, "all_reduce", [8, 1 << 30])
     >>> answer.time_us.round(1).tolist(), answer.busbw_gbs.round().tolist(), answer.bound
-    ([[15.2, 3950.9]], [[0.0, 476.0]], ('NVSwitch reduction',))
+    ([[15.0, 3950.0]], [[0.0, 476.0]], ('NVSwitch reduction',))
     """
     prices = line(links, collective, dtype=dtype, settings=settings)
     size = np.atleast_1d(np.asarray(sizes, dtype=np.int64))
@@ -366,7 +366,8 @@ def _check_choice(links: GroupLinks, usable: npt.NDArray[np.bool_], settings: Nc
 
 def _octave(size: Floats) -> npt.NDArray[np.intp]:
     """Return floor(log2(size / 64)), between 0 and the last column of `Line.stretched`."""
-    return np.clip(np.frexp(size / 64)[1] - 1, 0, 24).astype(np.intp)
+    octave: npt.NDArray[np.intp] = np.clip(np.frexp(size / 64)[1] - 1, 0, 24).astype(np.intp)
+    return octave
 
 
 def _stretched(
@@ -391,7 +392,7 @@ def _switch_law(links: GroupLinks, constants: TunerConstants) -> Floats:
     n, heads = links.n_ranks.astype(float), links.ranks_per_domain.astype(float)
     with np.errstate(invalid="ignore", divide="ignore"):
         algbw = np.array(_SWITCH_SHARE)[gen] * links.inner_gbs * heads / (heads + 1)
-        most = np.array(_SWITCH_MOST)[gen] * n / (2 * (n - 1))
+        most = np.array(_SWITCH_MOST)[gen] * n / (2 * np.maximum(n - 1, 1))
     return np.where(links.is_switched, np.minimum(algbw, most), 0.0)
 
 
@@ -412,8 +413,8 @@ def _inner(links: GroupLinks) -> Floats:
     return links.inner_gbs * np.where(links.inner_is_nvlink, _NVLINK_SHARE, _PCIE_SHARE)
 
 
-def _message_gbs(links: GroupLinks, collective: str) -> tuple[Floats, Floats]:
-    """Return the algorithm bandwidth of an all_to_all or send_recv inside a domain, and out of it, in GB/s."""
+def _message_gbs(links: GroupLinks, collective: str) -> tuple[Floats, Floats, Floats]:
+    """Return the algorithm bandwidth of an all_to_all or send_recv in GB/s: of a domain, its NICs, and an uplink."""
     n, ppn = links.n_ranks.astype(float), links.ranks_per_domain.astype(float)
     several = links.domains > 1
     inner = np.where(ppn > 1, _inner(links), np.inf)
@@ -421,14 +422,14 @@ def _message_gbs(links: GroupLinks, collective: str) -> tuple[Floats, Floats]:
     with np.errstate(divide="ignore", invalid="ignore"):
         if collective == "send_recv":
             # Only one rank of a domain sends out of it, through the NIC near it.
-            out = np.minimum(links.network_gbs / merged, links.uplink_gbs)
+            out, uplink = links.network_gbs / merged, links.uplink_gbs
         else:
             inner = inner * n / (ppn - 1)
             out = links.network_gbs / ppn * n / (n - ppn)
             # Through an uplink, all ranks behind it send to all others.
             behind = links.uplink_ranks.astype(float)
-            out = np.minimum(out, links.uplink_gbs / behind * n / np.maximum(n - behind, 1))
-    return inner, np.where(several, out, np.inf)
+            uplink = links.uplink_gbs / behind * n / np.maximum(n - behind, 1)
+    return inner, np.where(several, out, np.inf), np.where(several, uplink, np.inf)
 
 
 def _channels_per_peer(links: GroupLinks, graphs: Graphs) -> Ints:
@@ -448,7 +449,8 @@ def _channels_per_peer(links: GroupLinks, graphs: Graphs) -> Ints:
 
 def _power_of_two(number: npt.NDArray[np.generic]) -> Floats:
     """Return the smallest power of two that is not smaller."""
-    return np.exp2(np.ceil(np.log2(number.astype(float))))
+    power: Floats = np.exp2(np.ceil(np.log2(number.astype(float))))
+    return power
 
 
 def _messages(
@@ -456,7 +458,8 @@ def _messages(
 ) -> Line:
     """Return the line of point-to-point messages, which NCCL's tuner does not have."""
     several, alone = links.domains > 1, links.n_ranks == 1
-    inner, out = _message_gbs(links, collective)
+    inner, nics, uplink = _message_gbs(links, collective)
+    out = np.minimum(nics, uplink)
     channels = _channels_per_peer(links, graphs)
     if collective == "send_recv":
         inner = np.where(several, np.minimum(inner, channels * _CHANNEL_GBS), inner)
@@ -469,14 +472,14 @@ def _messages(
         parts = links.n_ranks.astype(float)
     gbs = np.minimum(inner, out)
     hop = np.where(several, 2, np.where(links.inner_is_nvlink, 0, 1))
-    row = np.where(several, links.cpu == CPUS.index("amd"), generation(links.compute_capability)).astype(np.intp)
-    ll_most = constants.ll_most[row, np.minimum(links.domains, 3) - 1]
+    ll_most = constants.ll_most[generation(links.compute_capability), 0]
     latency, per_byte = [], []
     for protocol in (LL, SIMPLE):
         flush = 2 if protocol == SIMPLE else 1
         fixed = constants.base[P2P, protocol] + constants.hop[hop, P2P, protocol]
         latency.append(np.where(alone, 0.0, fixed + peers_us + flush * links.network_latency_us))
-        rate = np.minimum(gbs / 2, ll_most) if protocol == LL else gbs
+        # LL sends as many flags as data.
+        rate = np.where(several, gbs / 2, np.minimum(gbs / 2, ll_most)) if protocol == LL else gbs
         per_byte.append(np.where(alone, 0.0, 1 / rate))
     return Line(
         algorithm=np.array([P2P, P2P], dtype=np.int8),
@@ -511,16 +514,16 @@ def _bound(
     switch = np.zeros(len(links), dtype=bool)
     factor = np.ones(len(links))
     if collective in ("all_to_all", "send_recv"):
-        inner, network = _message_gbs(links, collective)
+        inner, nics, uplink = _message_gbs(links, collective)
+        tapered, network = uplink < nics, np.minimum(nics, uplink)
         if collective == "all_to_all":
-            inner, network = inner * (n - 1) / n, network * (n - 1) / n
-            with np.errstate(divide="ignore", invalid="ignore"):
-                tapered &= links.uplink_gbs / links.uplink_ranks < links.network_gbs / links.ranks_per_domain
+            others = np.maximum(n - 1, 1) / n
+            inner, network = inner * others, network * others
     elif collective == "all_reduce":
         allowed = enabled(links, collective, settings, dtype)
         trees = allowed[:, TREE].any(axis=1) | allowed[:, NVLS_TREE].any(axis=1)
         on_switch = allowed[:, NVLS, SIMPLE] | (allowed[:, NVLS_TREE, SIMPLE])
-        both_ways = 2 * (n - 1) / n
+        both_ways = 2 * (np.maximum(n, 2) - 1) / np.maximum(n, 2)
         sharp = several & allowed[:, NVLS, SIMPLE]
         # A tree sends S in each direction through a node, a ring almost 2 S. Three nodes are in between.
         factor = np.where(trees & (links.domains == 2), both_ways, np.where(trees & (links.domains == 3), 4 / 3, 1.0))
@@ -546,8 +549,9 @@ def _words(links: GroupLinks, k: int, outside: bool, tapered: bool, switch: bool
         return "NVSwitch reduction" if switch else "NVLink" if links.inner_is_nvlink[k] else "PCIe"
     if tapered:
         return f"taper 1:{links.taper[k]:g}"
-    nics, groups = int(links.nics[k]), links.groups_per_nic[k]
-    return f"{nics:,} NIC{'s' * (nics > 1)}" + (f", 1 of {groups:g} groups" if groups > 1 else "")
+    nics = int(links.nics[k])
+    groups = round(nics * links.nic_gbs[k] / links.network_gbs[k])
+    return f"{nics:,} NIC{'s' * (nics > 1)}" + (f", 1 of {groups} groups" if groups > 1 else "")
 
 
 def _why_above(links: GroupLinks, k: int, factor: float, switch: bool, settings: NcclSettings) -> str:

@@ -53,16 +53,16 @@ class GroupLinks:
         int32: ten times the lowest compute capability, such as 90.
     nics : numpy.ndarray
         int32: NICs near the group's own devices in the domain with the fewest. 0 if the group stays in one domain.
-    nic_gbs : numpy.ndarray
-        float64: practical GB/s of one of these NICs.
+    nic_gbs, pcie_gbs : numpy.ndarray
+        float64: practical GB/s of one of these NICs, and of a device's PCIe link, infinite if unknown.
     network_gbs : numpy.ndarray
-        float64: GB/s out of a domain while all groups run: the group's share of its NICs. NaN if the group stays in one
-        domain.
+        float64: GB/s out of a domain while all groups run: the group's share of its NICs, and no more than the PCIe links
+        of its devices. NaN if the group stays in one domain.
     groups_per_nic : numpy.ndarray
         float64: groups that share the busiest NIC.
     taper, uplink_gbs : numpy.ndarray
-        float64: oversubscription of the network, 1 if there is none, and the GB/s of one hop of the group's ring through
-        it while all groups run, infinite if there is none.
+        float64: oversubscription of the network, 1 if there is none, and GB/s of one hop of the group's ring through it
+        while all groups run, infinite if there is none.
     uplink_ranks : numpy.ndarray
         int32: ranks of the group that send through one oversubscribed uplink, 1 if there is none.
     network_latency_us : numpy.ndarray
@@ -82,6 +82,7 @@ class GroupLinks:
     compute_capability: Ints
     nics: Ints
     nic_gbs: Floats
+    pcie_gbs: Floats
     network_gbs: Floats
     groups_per_nic: Floats
     taper: Floats
@@ -118,7 +119,7 @@ class GroupLinks:
         >>> import meshlab as ml
         >>> links, of_group = GroupLinks.of(ml.place("dp=4, tp=4", ml.preset("dgx-h100", nodes=2)), "dp")
         >>> links.domains.tolist(), links.nics.tolist(), links.network_gbs.tolist(), of_group.tolist()
-        ([2], [1], [48.0], [0, 0, 0, 0])
+        ([2], [2], [96.0], [0, 0, 0, 0])
         """
         groups = placement.mesh[axis]
         links = _signatures(placement.rank_map, placement.of(axis), groups.array, f"{groups.name}: ")
@@ -263,6 +264,7 @@ class _Host:
     is_switched: bool
     device_gbs: float  # all NVLinks of a device together
     nic_gbs: float
+    pcie_gbs: float
     has_ll128: bool
     cpu: int
 
@@ -292,7 +294,6 @@ class _Host:
         total = max(int(links.sum(axis=1).max(initial=0)) if not switched else most, max(totals, default=0))
         near = node.near_nics
         used = np.flatnonzero(near.any(axis=0)).tolist()
-        slowest_pcie = np.nanmin([*(device.pcie_gbs for device in node.devices), np.inf])
         nic = min((node.nics[k].gbs for k in used), default=float("nan"))
         vendor = node.cpu_model or ""
         amd = "AMD" in vendor.upper()
@@ -304,7 +305,8 @@ class _Host:
             compute_capability=lowest,
             is_switched=switched,
             device_gbs=total * float(known.max()) if known.size else float("inf"),
-            nic_gbs=float(min(nic, slowest_pcie)) if nic == nic else float("nan"),
+            nic_gbs=nic,
+            pcie_gbs=float(np.nanmin([*(device.pcie_gbs for device in node.devices), np.inf])),
             has_ll128=ll128,
             cpu=CPUS.index("amd" if amd else "intel" if "INTEL" in vendor.upper() else "other"),
         )
@@ -346,7 +348,9 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
     network = np.where(leaves, crossings.node_gbs * hosts_per_domain, np.nan)
     _check_known(rank_map, groups, leaves & np.isnan(network + nic_gbs), f"{name}the bandwidth of the NICs of", "NICs")
     nics = np.where(leaves, crossings.nics * hosts_per_domain, 0)
-    network = np.where(leaves, np.minimum(network, nics * nic_gbs), np.nan)
+    pcie_gbs = lowest("pcie_gbs")
+    fewest = np.where(joined, n // domains, crossings.ranks_per_node[0])
+    network = np.where(leaves, np.minimum(network, fewest * pcie_gbs), np.nan)
     uplink_ranks = np.ones(count, dtype=np.int32)
     for level, tier in enumerate(cluster.levels, len(INNER_LEVELS)):
         below = crossings.domains[level - 1]
@@ -365,6 +369,7 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
         compute_capability=lowest("compute_capability").astype(np.int32),
         nics=nics.astype(np.int32),
         nic_gbs=nic_gbs,
+        pcie_gbs=pcie_gbs,
         network_gbs=network,
         groups_per_nic=np.where(leaves, np.nan_to_num(crossings.groups_per_nic, nan=1.0), 1.0),
         taper=np.where(leaves, crossings.taper, 1.0),
@@ -389,12 +394,13 @@ def _check_known(rank_map: RankMap, groups: Ints, unknown: Bools, what: str, nee
 
 def _distinct(links: GroupLinks) -> tuple[GroupLinks, Ints]:
     """Return the distinct rows, and the index of every row among them."""
-    # A NaN differs from itself, so groups inside a domain would never be equal; and infinity hides other terms of a sum.
-    columns = np.stack([np.nan_to_num(getattr(links, f.name).astype(float), nan=-1.0, posinf=-2.0) for f in fields(links)])
+    # A NaN differs from itself, so groups inside a domain would never be equal. Infinity would hide the rest of a sum.
+    values = [getattr(links, item.name).astype(float) for item in fields(links)]
+    columns = np.stack([np.nan_to_num(one, nan=-1.0, posinf=-2.0) for one in values])
     if np.all(columns == columns[:, :1]):
         return links.rows(slice(0, 1)), np.zeros(len(links), dtype=np.int32)
     # One float per row is several times faster to sort than rows. Irrational weights keep different rows apart.
-    key = np.sqrt([2.0, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59])[: len(columns)] @ columns
+    key = np.sqrt([2.0, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61])[: len(columns)] @ columns
     _, first, number = np.unique(key.round(6), return_index=True, return_inverse=True)
     order = np.empty(len(first), dtype=np.int32)
     order[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
@@ -520,7 +526,7 @@ class _Nested:
         for block in (self.per_host, self.per_domain):
             within = (block % strides == 0) & ((block % (sizes * strides) == 0) | (sizes * strides % block == 0))
             ok &= within | (strides % block == 0) | (sizes == 1)
-        return ok.all(axis=1)
+        return np.asarray(ok.all(axis=1))
 
     def _inside(self, sizes: Longs, strides: Longs, block: int) -> Longs:
         return np.where(strides >= block, 1, np.minimum(sizes, np.maximum(block // strides, 1)))
@@ -549,7 +555,8 @@ class _Nested:
             compute_capability=np.full(count, one.compute_capability, dtype=np.int32),
             nics=nics.astype(np.int32),
             nic_gbs=nic_gbs,
-            network_gbs=np.where(leaves, np.minimum(node_gbs * hosts_per_domain, nics * nic_gbs), np.nan),
+            pcie_gbs=np.full(count, one.pcie_gbs),
+            network_gbs=np.where(leaves, np.minimum(node_gbs * hosts_per_domain, per_domain * one.pcie_gbs), np.nan),
             groups_per_nic=np.where(leaves, sharing, 1.0),
             taper=np.ones(count),
             uplink_gbs=np.full(count, np.inf),

@@ -8,7 +8,7 @@ choice.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -94,6 +94,41 @@ class NcclSettings:
     mode: TimingMode = "pipelined"
     version: str = "2.30.7"
 
+    @classmethod
+    def of_environment(
+        cls, environment: Mapping[str, str], *, mode: TimingMode = "pipelined", collective: str | None = None
+    ) -> NcclSettings:
+        """Return the settings of environment variables, as recorded with a run.
+
+        Parameters
+        ----------
+        environment : mapping of str to str
+            The variables. Read are NCCL_ALGO, NCCL_PROTO, NCCL_NVLS_ENABLE, NCCL_COLLNET_ENABLE and
+            NCCL_TUNER_PLUGIN.
+        mode : {"pipelined", "graph", "isolated"}
+            How calls are timed.
+        collective : str, optional
+            The collective whose part of NCCL_ALGO and NCCL_PROTO to use. By default the part for all collectives.
+
+        Raises
+        ------
+        MeshlabError
+            If NCCL_ALGO or NCCL_PROTO contains an unknown name.
+
+        Examples
+        --------
+        >>> NcclSettings.of_environment({"NCCL_ALGO": "^NVLS;broadcast:ring", "NCCL_PROTO": "Simple"}).protocols
+        ('simple',)
+        """
+        return cls(
+            algorithms=_chosen(environment.get("NCCL_ALGO"), collective, ALGORITHMS[:P2P]),
+            protocols=_chosen(environment.get("NCCL_PROTO"), collective, PROTOCOLS),
+            nvls=environment.get("NCCL_NVLS_ENABLE", "2") != "0",
+            sharp=environment.get("NCCL_COLLNET_ENABLE", "0") == "1",
+            plugin=environment.get("NCCL_TUNER_PLUGIN") or None,
+            mode=mode,
+        )
+
     @property
     def offset_us(self) -> float:
         """Latency that the timing mode adds to NCCL's figures, in µs."""
@@ -112,6 +147,29 @@ class NcclSettings:
                         hint=f"choose one of {', '.join(known)}",
                     )
         constants_of(self.version)
+
+
+def _chosen(text: str | None, collective: str | None, known: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return what NCCL_ALGO or NCCL_PROTO allows, such as ``ring,tree`` or ``^nvls;allreduce:tree``."""
+    if not text:
+        return None
+    chosen: tuple[str, ...] | None = None
+    of_word = {word.replace("_", ""): word for word in known}
+    for part in text.lower().split(";"):
+        prefix, _, names = part.rpartition(":")
+        if prefix and prefix.strip() != (collective or "").replace("_", ""):
+            continue
+        words = [word.strip() for word in names.removeprefix("^").split(",")]
+        given = [of_word.get(word, word) for word in words]
+        unknown = next((word for word in given if word not in known), None)
+        if unknown is not None:
+            raise MeshlabError(
+                f"unknown name {unknown!r} in the NCCL setting {text!r}{did_you_mean(unknown, known)}",
+                hint=f"NCCL's names are {', '.join(of_word)}",
+            )
+        excluded = names.startswith("^")
+        chosen = tuple(word for word in known if (word in given) != excluded)
+    return chosen
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,10 +318,13 @@ def _best(speeds: tuple[float, ...], count: Callable[[float], Floats]) -> tuple[
 
 
 def merged_nics(links: GroupLinks) -> tuple[Floats, Floats]:
-    """Return the NICs of a domain as NCCL and its plugins merge them, at most one per rank, and their line rate."""
+    """Return the NICs of a domain as NCCL and its plugins merge them, at most one per rank, and their line rate.
+
+    The PCIe link of a rank limits the rate of its NICs.
+    """
     merged = np.minimum(links.nics, links.ranks_per_domain)
     line = links.nics * links.nic_gbs / _WIRE / np.maximum(merged, 1)
-    return merged.astype(float), line
+    return merged.astype(float), np.minimum(line, links.pcie_gbs / _WIRE)
 
 
 def _nvls_graph(
@@ -308,7 +369,7 @@ def tune(
     gen = generation(links.compute_capability)
     column = np.minimum(links.domains, 3) - 1
     reduces_all, half = collective == "all_reduce", collective in ("all_gather", "reduce_scatter")
-    steps = 2 * (n - 1) if reduces_all else n - 1 if half else n
+    steps = np.maximum(2 * (n - 1) if reduces_all else n - 1 if half else n, 1)
     several = links.domains > 1
     ppn, whole_ppn = n / nodes, links.n_ranks // links.domains
     trees = np.floor(np.log2(nodes))
@@ -346,9 +407,7 @@ def tune(
         posting = np.where(several, np.where(links.cpu == CPUS.index("amd"), 2.0, 1.0), 0.0)
         inside = np.maximum(inside, posting * (3 if protocol == SIMPLE else 1))
         crossings = np.where(several, (2 if reduces_all else 1) * (nodes - 1), 0)
-        latency[:, RING, protocol] = (
-            constants.base[RING, protocol] + (steps - crossings) * inside + crossings * between
-        )
+        latency[:, RING, protocol] = constants.base[RING, protocol] + (steps - crossings) * inside + crossings * between
         # Tree
         if reduces_all:
             bus = channels * np.where(nodes <= 2, graphs.tree_inside, graphs.tree_between)
@@ -361,8 +420,8 @@ def tune(
             bus = np.where(graphs.is_plain_tree, bus * 0.85, bus)
             gbs[:, TREE, protocol] = bus / 2
             inside, between = hops(TREE, protocol)
-            latency[:, TREE, protocol] = (
-                constants.base[TREE, protocol] + 2 * ((whole_ppn - 1) * inside + trees * between)
+            latency[:, TREE, protocol] = constants.base[TREE, protocol] + 2 * (
+                (whole_ppn - 1) * inside + trees * between
             )
         _add_collnet(latency, gbs, protocol, reduces_all, links, graphs, hops)
 

@@ -405,7 +405,7 @@ def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
     title = SEPARATOR.join(part for part in (str(keys["collective"]), describe_groups(rows), *words) if part)
     rows = rows.sort_values(["size_bytes", "launch", "group"])
     varying = [name for name in ("launch", "group") if rows[name].nunique() > 1]
-    has_bounds = "of_bound" in rows and rows["of_bound"].notna().any()
+    has_bounds = "of_bound" in rows and bool(rows["of_bound"].notna().any())
     header = ("size", *varying, "n", "median", "95 % interval", "p99", "algbw", "busbw")
     header += (*["of bound"] * has_bounds, "wrong")
     cells = []

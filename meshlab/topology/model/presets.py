@@ -18,9 +18,9 @@ __all__ = ["PRESETS", "ClusterLike", "Fabric", "Preset", "as_cluster", "as_node"
 ClusterLike = Cluster | str
 """A cluster, or the name of a preset such as ``"dgx-h100"``."""
 
-# Latency of one hop between hosts. NCCL's figure is for InfiniBand (NVIDIA/nccl src/graph/tuning.cc, ring with LL). The
-# others add what published all_reduce results of 8 bytes on two hosts take longer than NCCL's model of a tree, which has
-# two such hops in sequence: 69 µs on p5 and 164 µs on p4de (AWS), 123 µs on A3 Mega (Google), instead of 25 µs.
+# Latency of one hop between hosts in µs. NCCL's figure is for InfiniBand (NVIDIA/nccl src/graph/tuning.cc, ring with
+# LL). The other fabrics add half of what a published all_reduce of 8 bytes on two hosts takes longer than the 25 µs of
+# NCCL's tree, which has two such hops in sequence: 69 on p5 and 164 on p4de (AWS), 123 on A3 Mega (Google).
 _HOP_US = 2.7
 _EFA_P5_US, _EFA_P4_US, _TCPXO_US = 25.0, 72.0, 52.0
 
