@@ -81,10 +81,10 @@ FORWARDING = {
     ("frames/rundata", "RunData.calibration"): "prediction/calibration",
     ("frames/rundata", "RunData.table"): "prediction/bounds",
     ("analysis/comparison", "Comparison.plot"): "plots/ratios",
-    ("prediction/calibration", "Calibration.plot"): "plots/predictions",
+    ("prediction/calibration", "Calibration.plot"): "plots/predicted",
     ("prediction/calibration", "_read_log"): "nccl_tests/reader",
-    ("prediction/predictions", "Prediction.plot"): "plots/predictions",
-    ("prediction/predictions", "Prediction._repr_html_"): "plots/predictions",
+    ("prediction/predictions", "Prediction.plot"): "plots/predicted",
+    ("prediction/predictions", "Prediction._repr_html_"): "plots/predicted",
     ("benchmark/run", "Run._ipython_display_"): "widgets/live",
 }
 

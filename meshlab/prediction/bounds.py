@@ -79,7 +79,9 @@ def with_bounds(
         "bound": np.full(len(rows), None, dtype=object),
         "above_wire": np.full(len(rows), "", dtype=object),
     }
-    is_usable = rows["source"].isin(_GPU_SOURCES) & is_plain(rows) & ~is_pair(rows) & rows["collective"].isin(COLLECTIVES)
+    is_usable = (
+        rows["source"].isin(_GPU_SOURCES) & is_plain(rows) & ~is_pair(rows) & rows["collective"].isin(COLLECTIVES)
+    )
     if is_usable.any():
         placement = _placement(rows, cluster, own)
         settings = settings or NcclSettings.of_environment(rows.attrs.get("environment") or {})

@@ -22,9 +22,9 @@ from meshlab.prediction.constants import ALGORITHMS, PROTOCOLS
 from meshlab.prediction.cost import COLLECTIVES, cost
 from meshlab.prediction.fits import (
     FEWEST_ROWS,
-    Fit,
+    TimeFit,
     Floats,
-    Shape,
+    ModelTimes,
     find_outliers,
     fit,
     fit_scales,
@@ -41,7 +41,16 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["Calibrated", "Calibration", "Signature", "as_calibration", "calibrate", "grown", "shape_of", "times_by_size"]
+__all__ = [
+    "Calibrated",
+    "Calibration",
+    "Signature",
+    "as_calibration",
+    "calibrate",
+    "grown",
+    "shape_of",
+    "times_by_size",
+]
 
 _FEWEST_DECADES = 2.0
 
@@ -143,7 +152,7 @@ class Calibrated:
         The measured axis. Empty if it is unknown.
     signature : Signature
         The properties of the groups.
-    fit : Fit
+    fit : TimeFit
         The fit.
     time_us : tuple of float
         The measured time at each size of the fit, the median of repeated measurements.
@@ -154,12 +163,12 @@ class Calibrated:
     collective: str
     axis: str
     signature: Signature
-    fit: Fit
+    fit: TimeFit
     time_us: tuple[float, ...] = ()
     latency_us: float | None = None
     gbs: float | None = None
 
-    def own_shape(self, size_bytes: Floats) -> Shape:
+    def own_shape(self, size_bytes: Floats) -> ModelTimes:
         """Return the shape of a calibration without a cluster."""
         if self.latency_us is None or self.gbs is None:
             raise BenchError("this calibration scales NCCL's model, which needs a cluster", hint="pass cluster=")
@@ -306,9 +315,9 @@ class Calibration:
     def plot(self, *, ax: Axes | None = None) -> Axes:
         """Draw the measured times, the band of the fit, and the error at left-out sizes.
 
-        See `meshlab.plots.predictions.calibration`.
+        See `meshlab.plots.predicted.calibration`.
         """
-        from meshlab.plots.predictions import calibration
+        from meshlab.plots.predicted import calibration
 
         return calibration(self, ax=ax)
 
@@ -339,7 +348,7 @@ class Calibration:
                     **{
                         **one,
                         "signature": Signature(**one["signature"]),
-                        "fit": Fit(**{name: _tuples(values) for name, values in one["fit"].items()}),
+                        "fit": TimeFit(**{name: _tuples(values) for name, values in one["fit"].items()}),
                         "time_us": tuple(one["time_us"]),
                     }
                 )
@@ -381,7 +390,7 @@ def calibrate(
     settings: NcclSettings | None = None,
     keep_outliers: bool = False,
 ) -> Calibration:
-    """Fit a model to measured times, so that predictions hold for this system.
+    """TimeFit a model to measured times, so that predictions hold for this system.
 
     With a cluster, the model is NCCL's: latency and bandwidth of each algorithm and protocol get a scale, and the rest
     is a residual over the size. Without a cluster, which suits MPI and threads, the model is latency + size / bandwidth,
@@ -527,12 +536,21 @@ def _check(parts: Sequence[_Part]) -> None:
                 f"{row['collective']} at {format_size(row['size_bytes'])}, so their times mean nothing",
                 hint="find the cause first, or drop them: results[results['status'] == 'ok']",
             )
-    for name, word in (("mode", "modes"), ("in_place", "placements"), ("dtype", "element types"), ("source", "systems")):
+    for name, word in (
+        ("mode", "modes"),
+        ("in_place", "placements"),
+        ("dtype", "element types"),
+        ("source", "systems"),
+    ):
         values = {value: None for part in parts for value in part.results[name].dropna().unique()}
         if len(values) > 1:
             shown = {True: "in place", False: "out of place"} if name == "in_place" else {}
             names = [str(shown.get(value, value)) for value in values]
-            fix = "pass the results of one of them" if name == "source" else f"choose one, such as {name}={next(iter(values))!r}"
+            fix = (
+                "pass the results of one of them"
+                if name == "source"
+                else f"choose one, such as {name}={next(iter(values))!r}"
+            )
             raise BenchError(f"cannot calibrate: the rows mix the {word} {', '.join(names)}", hint=fix)
     for name in ("gpu", "library", "environment"):
         systems = {str(part.results.attrs.get(name) or ""): None for part in parts}
@@ -557,7 +575,11 @@ def _placed(part: _Part, cluster: ClusterLike | None, mesh: MeshLike | Placement
         own = part.mesh if mesh is None else as_mesh(mesh)
     else:
         rows = part.results
-        axes, n_groups, sizes = rows["axis"].dropna().unique(), rows["group"].nunique(), rows["n_ranks"].dropna().unique()
+        axes, n_groups, sizes = (
+            rows["axis"].dropna().unique(),
+            rows["group"].nunique(),
+            rows["n_ranks"].dropna().unique(),
+        )
         if len(sizes) != 1 or n_groups > 1 or len(axes) > 1:
             raise BenchError(
                 "cannot calibrate with a cluster: the results do not show which ranks form a group",
@@ -598,16 +620,14 @@ def _by_signature(
         yield Signature(int(n), n_groups), None, own
 
 
-def shape_of(
-    links: GroupLinks, collective: str, size_bytes: Floats, dtype: str, settings: NcclSettings
-) -> Shape:
+def shape_of(links: GroupLinks, collective: str, size_bytes: Floats, dtype: str, settings: NcclSettings) -> ModelTimes:
     """Return NCCL's model of one signature."""
     one = cost(links, collective, size_bytes.astype(np.int64), dtype=dtype, settings=settings)
     kinds = tuple(
         f"{ALGORITHMS[algorithm]} {PROTOCOLS[protocol]}"
         for algorithm, protocol in zip(one.algorithm[0], one.protocol[0], strict=True)
     )
-    return Shape(size_bytes, one.latency_us[0], one.transfer_us[0], kinds)
+    return ModelTimes(size_bytes, one.latency_us[0], one.transfer_us[0], kinds)
 
 
 def _fit_group(
@@ -620,9 +640,9 @@ def _fit_group(
     outliers: list[tuple[str, str, int, float]],
     left_out: list[str],
 ) -> list[Calibrated]:
-    """Fit each collective of one signature, and the scales that the others share."""
+    """TimeFit each collective of one signature, and the scales that the others share."""
     found: list[Calibrated] = []
-    shapes: list[Shape] = []
+    shapes: list[ModelTimes] = []
     for name, own in rows.groupby("collective", sort=False):
         what = f"{name} along {axis}" if axis else f"{name} on {signature}"
         if signature.n_ranks < 2:
@@ -638,7 +658,9 @@ def _fit_group(
         else:
             shape = shape_of(links, str(name), sizes, str(own["dtype"].iloc[0]), settings)
         bad = find_outliers(shape, times) & (not keep_outliers)
-        outliers += [(str(name), axis, int(size), float(time)) for size, time in zip(sizes[bad], times[bad], strict=True)]
+        outliers += [
+            (str(name), axis, int(size), float(time)) for size, time in zip(sizes[bad], times[bad], strict=True)
+        ]
         shape, times, sizes = shape[~bad], times[~bad], sizes[~bad]
         if sizes.size < FEWEST_ROWS:
             left_out.append(f"{what} has {sizes.size} sizes, but a fit needs {FEWEST_ROWS}")

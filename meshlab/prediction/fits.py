@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FEWEST_ROWS", "Fit", "Shape", "find_outliers", "fit", "fit_scales", "hockney", "spread_of"]
+__all__ = ["FEWEST_ROWS", "TimeFit", "ModelTimes", "find_outliers", "fit", "fit_scales", "hockney", "spread_of"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -27,7 +27,7 @@ _NARROWEST, _NARROWEST_OF_FEW = 0.02, 0.15
 
 
 @dataclass(frozen=True, eq=False)
-class Shape:
+class ModelTimes:
     """The times of a model at some sizes, in two parts, with the algorithm and protocol of each.
 
     Parameters
@@ -50,12 +50,12 @@ class Shape:
         """The unscaled times."""
         return self.latency_us + self.transfer_us
 
-    def __getitem__(self, rows: npt.NDArray[np.bool_]) -> Shape:
+    def __getitem__(self, rows: npt.NDArray[np.bool_]) -> ModelTimes:
         kinds = tuple(kind for kind, is_kept in zip(self.kind, rows, strict=True) if is_kept)
-        return Shape(self.size_bytes[rows], self.latency_us[rows], self.transfer_us[rows], kinds)
+        return ModelTimes(self.size_bytes[rows], self.latency_us[rows], self.transfer_us[rows], kinds)
 
 
-def hockney(size_bytes: Floats, latency_us: float, gbs: float) -> Shape:
+def hockney(size_bytes: Floats, latency_us: float, gbs: float) -> ModelTimes:
     """Return the shape latency + size / bandwidth, for libraries whose algorithms are not modelled.
 
     Examples
@@ -63,11 +63,13 @@ def hockney(size_bytes: Floats, latency_us: float, gbs: float) -> Shape:
     >>> hockney(np.array([8.0, 1e6]), 2.0, 10.0).time_us.round(2).tolist()
     [2.0, 102.0]
     """
-    return Shape(size_bytes, np.full(size_bytes.shape, latency_us), size_bytes / gbs / 1e3, ("",) * size_bytes.size)
+    return ModelTimes(
+        size_bytes, np.full(size_bytes.shape, latency_us), size_bytes / gbs / 1e3, ("",) * size_bytes.size
+    )
 
 
 @dataclass(frozen=True)
-class Fit:
+class TimeFit:
     """Scales and a residual that turn a shape into measured times.
 
     Parameters
@@ -93,14 +95,14 @@ class Fit:
     errors: tuple[float, ...] = ()
     ratio: tuple[float, ...] = ()
 
-    def time_parts(self, shape: Shape) -> tuple[Floats, Floats]:
+    def time_parts(self, shape: ModelTimes) -> tuple[Floats, Floats]:
         """Return latency and transfer time, in µs, with the scales and the residual."""
         known = {kind: pair for kind, *pair in self.scales}
         pairs = np.array([known.get(kind, (1.0, 1.0)) for kind in shape.kind]).reshape(-1, 2)
         factor = np.exp(_interpolate(np.log2(shape.size_bytes), np.log2(self.size_bytes), np.array(self.residual)))
         return shape.latency_us * pairs[:, 0] * factor, shape.transfer_us * pairs[:, 1] * factor
 
-    def time_parts_elsewhere(self, shape: Shape) -> tuple[Floats, Floats]:
+    def time_parts_elsewhere(self, shape: ModelTimes) -> tuple[Floats, Floats]:
         """Return latency and transfer time, in µs, for the shape of another number of ranks.
 
         The ratio to the model over the size is used as a whole: scales per algorithm would move with the sizes at which
@@ -115,15 +117,15 @@ def _interpolate(at: Floats, known: Floats, values: Floats) -> Floats:
     return np.asarray(np.interp(at, known, values))
 
 
-def fit(shape: Shape, time_us: Floats, *, spread: float = 0.0) -> Fit:
-    """Fit the scales and the residual to measured times, and estimate the error from left-out rows.
+def fit(shape: ModelTimes, time_us: Floats, *, spread: float = 0.0) -> TimeFit:
+    """TimeFit the scales and the residual to measured times, and estimate the error from left-out rows.
 
     The scales minimise Huber's loss of the logarithms, with a ridge that keeps them at 1 where the rows do not determine
     them. The choice of algorithm and protocol is the model's: a fit that took its own minimum would move the switches.
 
     Parameters
     ----------
-    shape : Shape
+    shape : ModelTimes
         The model at the measured sizes.
     time_us : numpy.ndarray
         The measured times.
@@ -150,7 +152,7 @@ def fit(shape: Shape, time_us: Floats, *, spread: float = 0.0) -> Fit:
     errors = np.array([_left_out(x, residuals[row + 1], row, has_residual) for row in range(n)])
     half_width = float(np.quantile(np.abs(errors), _COVERAGE, method="higher"))
     least = _NARROWEST if has_residual else _NARROWEST_OF_FEW
-    return Fit(
+    return TimeFit(
         scales=tuple((name, *map(float, np.exp(pair))) for name, pair in zip(kinds, scales[0], strict=True)),
         size_bytes=tuple(int(size) for size in shape.size_bytes),
         residual=tuple(map(float, residuals[0] if has_residual else np.zeros(n))),
@@ -160,15 +162,15 @@ def fit(shape: Shape, time_us: Floats, *, spread: float = 0.0) -> Fit:
     )
 
 
-def fit_scales(shapes: Sequence[Shape], times_us: Sequence[Floats], half_width: float) -> Fit:
-    """Fit only the scales, to several collectives at once. Their residuals differ, so the band is given."""
+def fit_scales(shapes: Sequence[ModelTimes], times_us: Sequence[Floats], half_width: float) -> TimeFit:
+    """TimeFit only the scales, to several collectives at once. Their residuals differ, so the band is given."""
     kinds = tuple(dict.fromkeys(kind for shape in shapes for kind in shape.kind))
     parts = np.concatenate([np.stack([shape.latency_us, shape.transfer_us], axis=-1) for shape in shapes])
     kind = np.array([kinds.index(name) for shape in shapes for name in shape.kind])
     scales = _scales(parts, kind, len(kinds), np.log(np.concatenate(times_us)), np.ones((1, len(parts))))
     sizes = np.unique(np.concatenate([shape.size_bytes for shape in shapes]))
     named = tuple((name, *map(float, np.exp(pair))) for name, pair in zip(kinds, scales[0], strict=True))
-    return Fit(named, tuple(int(size) for size in sizes), (0.0,) * sizes.size, half_width)
+    return TimeFit(named, tuple(int(size) for size in sizes), (0.0,) * sizes.size, half_width)
 
 
 def _left_out(x: Floats, residual: Floats, row: int, has_residual: bool) -> float:
@@ -198,12 +200,12 @@ def _scales(parts: Floats, kind: Ints, n_kinds: int, log_time: Floats, weights: 
     return scales
 
 
-def find_outliers(shape: Shape, time_us: Floats) -> npt.NDArray[np.bool_]:
+def find_outliers(shape: ModelTimes, time_us: Floats) -> npt.NDArray[np.bool_]:
     """Select the rows that are three times off their neighbours, relative to a shape.
 
     Parameters
     ----------
-    shape : Shape
+    shape : ModelTimes
         The model at the measured sizes.
     time_us : numpy.ndarray
         The measured times.

@@ -20,7 +20,7 @@ from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction.calibration import Calibrated, Calibration, Signature, as_calibration, grown, times_by_size
 from meshlab.prediction.constants import ALGORITHMS, PROTOCOLS
 from meshlab.prediction.cost import COLLECTIVES, cost
-from meshlab.prediction.fits import Floats, Ints, Shape
+from meshlab.prediction.fits import Floats, Ints, ModelTimes
 from meshlab.prediction.links import GroupLinks
 from meshlab.prediction.tuner import NcclSettings
 from meshlab.topology.model.presets import ClusterLike
@@ -274,7 +274,7 @@ class Prediction:
     def plot(self, results: Any = None, *, ax: Axes | None = None) -> Axes:
         """Draw time against message size, with bands, bounds and measured points.
 
-        See `meshlab.plots.predictions.prediction`.
+        See `meshlab.plots.predicted.prediction`.
 
         Parameters
         ----------
@@ -287,7 +287,7 @@ class Prediction:
         -------
         matplotlib.axes.Axes
         """
-        from meshlab.plots.predictions import prediction
+        from meshlab.plots.predicted import prediction
 
         return prediction(self, results, ax=ax)
 
@@ -320,7 +320,8 @@ class Prediction:
         modes = rows["mode"].dropna().unique()
         if len(modes) > 1:
             raise BenchError(
-                f"the results mix the modes {', '.join(modes)}", hint=f"choose one: results[results['mode'] == '{modes[0]}']"
+                f"the results mix the modes {', '.join(modes)}",
+                hint=f"choose one: results[results['mode'] == '{modes[0]}']",
             )
         sizes, times, _ = times_by_size(rows)
         return sizes, times
@@ -356,7 +357,7 @@ class Prediction:
         return header, rows
 
     def _repr_html_(self) -> str:
-        from meshlab.plots.predictions import prediction_html
+        from meshlab.plots.predicted import prediction_html
 
         header, rows = self._table()
         sentences = "".join(f"<div>{markup.escape(line)}</div>" for line in self.explain().splitlines())
@@ -425,7 +426,9 @@ def _described(line: PredictedLine) -> str:
 
 def _range(line: PredictedLine, basis: str) -> str:
     sizes = [size for size, one in zip(line.size_bytes, line.basis, strict=True) if one == basis]
-    return f"from {format_size(sizes[0])} to {format_size(sizes[-1])}" if len(sizes) > 1 else f"at {format_size(sizes[0])}"
+    return (
+        f"from {format_size(sizes[0])} to {format_size(sizes[-1])}" if len(sizes) > 1 else f"at {format_size(sizes[0])}"
+    )
 
 
 # -- predict -----------------------------------------------------------------------------------------------------------
@@ -586,7 +589,7 @@ class _Request(NamedTuple):
             algorithm = tuple(ALGORITHMS[k] for k in all_costs.algorithm[row])
             protocol = tuple(PROTOCOLS[k] for k in all_costs.protocol[row])
             kinds = tuple(f"{a} {p}" for a, p in zip(algorithm, protocol, strict=True))
-            shape = Shape(size_bytes, all_costs.latency_us[row], all_costs.transfer_us[row], kinds)
+            shape = ModelTimes(size_bytes, all_costs.latency_us[row], all_costs.transfer_us[row], kinds)
             signature = Signature.of(links, row, len(groups))
             found = self._find(collective, axis, signature)
             latency, transfer, basis, half_width = _timed(shape, found)
@@ -649,9 +652,7 @@ class _Request(NamedTuple):
         return None if self.calibration is None else self.calibration.find(collective, axis, signature)
 
 
-def _timed(
-    shape: Shape, found: tuple[Calibrated, str] | None
-) -> tuple[Floats, Floats, tuple[str, ...], Floats]:
+def _timed(shape: ModelTimes, found: tuple[Calibrated, str] | None) -> tuple[Floats, Floats, tuple[str, ...], Floats]:
     """Return latency, transfer time, basis and half-width of the band at each size."""
     sizes = shape.size_bytes
     if found is None:
@@ -680,7 +681,9 @@ def _notes(request: _Request, lines: Iterable[PredictedLine]) -> tuple[str, ...]
     notes = []
     calibration, settings = request.calibration, request.settings
     if calibration is not None:
-        notes.append(f"Calibrated with {calibration.where or calibration.source}{', ' * bool(calibration.mode)}{calibration.mode}.")
+        notes.append(
+            f"Calibrated with {calibration.where or calibration.source}{', ' * bool(calibration.mode)}{calibration.mode}."
+        )
         if calibration.dtype and calibration.dtype != request.dtype:
             notes.append(f"The calibration was measured with {calibration.dtype}, not {request.dtype}.")
         if request.placement is not None and calibration.settings is None:
@@ -713,7 +716,9 @@ def estimates(comm: Communicator, collective: str, dtype: str, sizes: Sequence[i
     for size in sizes:
         count = row.count_for(size, element.itemsize, comm.size)
         buffers = [
-            comm.empty(row.elements(side, count, comm.size), carrier(element)) if row.has(side, comm.rank == 0) else None
+            comm.empty(row.elements(side, count, comm.size), carrier(element))
+            if row.has(side, comm.rank == 0)
+            else None
             for side in _SIDES
         ]
         found.append(comm.prepare(collective, *buffers, **peers).estimate_us())

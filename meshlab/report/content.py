@@ -66,7 +66,13 @@ def verdict(results: pd.DataFrame, samples: pd.DataFrame | None = None) -> list[
     if not lines:
         shown = rows
         lines = [line for line in lines_of(rows, "busbw_gbs") if len(line)]
-    return [_correctness(results), *_peaks(lines, shown), *bound_note(shown), *differences, *_findings(_frames(results, samples))]
+    return [
+        _correctness(results),
+        *_peaks(lines, shown),
+        *bound_note(shown),
+        *differences,
+        *_findings(_frames(results, samples)),
+    ]
 
 
 def has_failed(results: pd.DataFrame) -> bool:

@@ -465,7 +465,9 @@ def _draw_points(ax: Axes, panel: _Panel, y: Floats) -> None:
     x = panel.points[0]
     usual = ~panel.is_suspect
     ax.plot(x[usual], y[usual], "o", markersize=3.2, color=ink, markeredgewidth=0, zorder=3)
-    ax.plot(x[panel.is_suspect], y[panel.is_suspect], "x", markersize=6, color=PALETTE[5], markeredgewidth=1.6, zorder=3)
+    ax.plot(
+        x[panel.is_suspect], y[panel.is_suspect], "x", markersize=6, color=PALETTE[5], markeredgewidth=1.6, zorder=3
+    )
 
 
 def _draw_ratios(ax: Axes, panel: _Panel, size: tuple[float, float]) -> None:
@@ -481,7 +483,12 @@ def _draw_ratios(ax: Axes, panel: _Panel, size: tuple[float, float]) -> None:
     top = math.exp(min(max(extent) * 1.2, math.log(64.0)))
     ax.set_ylim(1 / top, top)
     ax.fill_between(
-        panel.size, np.exp(-panel.half_width), np.exp(panel.half_width), color=current_theme().accent, alpha=0.25, linewidth=0
+        panel.size,
+        np.exp(-panel.half_width),
+        np.exp(panel.half_width),
+        color=current_theme().accent,
+        alpha=0.25,
+        linewidth=0,
     )
     ax.axhline(1.0, color=current_theme().accent, linewidth=1)
     edge = next(step for step in (32.0, 16.0, 8.0, 4.0, 3.0, 2.0, 1.5, 1.25, 1.1, 1.05) if step < top)
