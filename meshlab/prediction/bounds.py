@@ -13,8 +13,8 @@ from meshlab.frames.store import as_results
 from meshlab.mesh.axes import WORLD
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction.calibration import grown
-from meshlab.prediction.cost import COLLECTIVES, cost
-from meshlab.prediction.links import GroupLinks
+from meshlab.prediction.costs import COLLECTIVES, cost
+from meshlab.prediction.group_links import GroupLinks
 from meshlab.prediction.predictions import BOUND_FROM
 from meshlab.prediction.tuner import NcclSettings
 from meshlab.topology.model.presets import ClusterLike

@@ -19,7 +19,7 @@ from meshlab.frames.schema import bandwidth, is_pair, is_plain
 from meshlab.frames.store import frames_of, load
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction.constants import ALGORITHMS, PROTOCOLS
-from meshlab.prediction.cost import COLLECTIVES, cost
+from meshlab.prediction.costs import COLLECTIVES, cost
 from meshlab.prediction.fits import (
     FEWEST_ROWS,
     TimeFit,
@@ -31,7 +31,7 @@ from meshlab.prediction.fits import (
     hockney,
     spread_of,
 )
-from meshlab.prediction.links import GroupLinks
+from meshlab.prediction.group_links import GroupLinks
 from meshlab.prediction.tuner import NcclSettings
 from meshlab.topology.model.presets import ClusterLike
 from meshlab.topology.placement.placement import Placement, as_placement

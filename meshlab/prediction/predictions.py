@@ -19,9 +19,9 @@ from meshlab.frames.store import as_results
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction.calibration import Calibrated, Calibration, Signature, as_calibration, grown, times_by_size
 from meshlab.prediction.constants import ALGORITHMS, PROTOCOLS
-from meshlab.prediction.cost import COLLECTIVES, cost
+from meshlab.prediction.costs import COLLECTIVES, cost
 from meshlab.prediction.fits import Floats, Ints, ModelTimes
-from meshlab.prediction.links import GroupLinks
+from meshlab.prediction.group_links import GroupLinks
 from meshlab.prediction.tuner import NcclSettings
 from meshlab.topology.model.presets import ClusterLike
 from meshlab.topology.placement.loads import default_collective

@@ -1,7 +1,7 @@
 """NCCL's tuner as array functions: channels, latency and bandwidth of every algorithm and protocol.
 
 The functions follow NCCL's graph search (src/graph/search.cc, simplified to counts of links and NICs) and its tuner
-(src/graph/tuning.cc). They return what NCCL believes, from which it chooses. `meshlab.prediction.cost` prices the
+(src/graph/tuning.cc). They return what NCCL believes, from which it chooses. `meshlab.prediction.costs` prices the
 choice.
 """
 
@@ -25,7 +25,7 @@ from meshlab.prediction.constants import (
     generation,
     link_speeds,
 )
-from meshlab.prediction.links import GroupLinks
+from meshlab.prediction.group_links import GroupLinks
 from meshlab.topology.model.cluster import Ints
 from meshlab.topology.placement.rank_map import Floats
 

@@ -56,8 +56,8 @@ class GroupLinks:
     nic_gbs, pcie_gbs : numpy.ndarray
         float64: practical GB/s of one of these NICs, and of a device's PCIe link, infinite if unknown.
     network_gbs : numpy.ndarray
-        float64: GB/s out of a domain while all groups run: the group's share of its NICs, and no more than the PCIe links
-        of its devices. NaN if the group stays in one domain.
+        float64: GB/s out of a domain while all groups run: the group's share of its NICs, at most the PCIe links of its
+        devices. NaN if the group stays in one domain.
     groups_per_nic : numpy.ndarray
         float64: groups that share the busiest NIC.
     taper, uplink_gbs : numpy.ndarray

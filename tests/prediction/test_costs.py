@@ -11,8 +11,8 @@ import pytest
 import meshlab as ml
 from meshlab.comm.catalog import CATALOG
 from meshlab.prediction.constants import ALGORITHMS, PROTOCOLS
-from meshlab.prediction.cost import COLLECTIVES, Cost, cost
-from meshlab.prediction.links import GroupLinks
+from meshlab.prediction.costs import COLLECTIVES, Cost, cost
+from meshlab.prediction.group_links import GroupLinks
 from meshlab.prediction.tuner import NcclSettings
 from meshlab.topology.model.cluster import Cluster
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from meshlab.comm.catalog import CATALOG
 from meshlab.errors import MeshlabError, did_you_mean
 from meshlab.prediction.constants import CPUS, TunerConstants, constants_of, generation
-from meshlab.prediction.links import GroupLinks
+from meshlab.prediction.group_links import GroupLinks
 from meshlab.prediction.tuner import (
     LL,
     NVLS,
@@ -35,7 +35,7 @@ from meshlab.prediction.tuner import (
 from meshlab.topology.model.cluster import Ints
 from meshlab.topology.placement.rank_map import Floats
 
-__all__ = ["COLLECTIVES", "Cost", "Line", "cost", "line"]
+__all__ = ["COLLECTIVES", "Cost", "Prices", "cost", "prices"]
 
 COLLECTIVES = (
     "all_reduce",
@@ -124,28 +124,30 @@ class Cost:
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
+class Prices:
     """Latency and bandwidth of every algorithm and protocol of a collective, to price any sizes.
 
-    `time_us` takes matching arrays of rows and sizes, so that a search prices the exact size of every layout. All
-    arrays but the last four have the shape (m, k): m combinations of algorithm and protocol, k signatures.
+    `time_us` takes matching arrays of rows and sizes, so that a search prices the exact size of every layout.
 
     Parameters
     ----------
     algorithm, protocol : numpy.ndarray
-        int8 of shape (m,): the combinations, in the order in which NCCL compares them.
+        int8 of shape (m,): m combinations of algorithm and protocol, in the order in which NCCL compares them.
     believed_us, believed_ns : numpy.ndarray
-        Latency in µs, and ns per byte, by NCCL's belief. The latter is infinite for what NCCL may not use.
-    latency_us, transfer_ns : numpy.ndarray
-        Latency in µs, and ns per byte, of the price.
-    stretched : numpy.ndarray
-        Shape (m, k, 25): factor of the time per byte by floor(log2(bytes / 64)).
-    plateau, plateau_bytes : numpy.ndarray
-        Shape (m, k) and (k,): factor of the latency from the given message size on.
-    ll_bytes : numpy.ndarray
-        Shape (k,): for point-to-point messages the largest size with LL, else NaN.
+        Shape (m, k), for k signatures: latency in µs, and ns per byte, by NCCL's belief. The latter is infinite for what
+        NCCL may not use.
     believed_factor : numpy.ndarray
         Shape (m, k): factor of the believed time, by which NCCL avoids an algorithm.
+    latency_us, transfer_ns : numpy.ndarray
+        Shape (m, k): latency in µs, and ns per byte, of the price.
+    stretched : numpy.ndarray, optional
+        Shape (m, k, 25): factor of the time per byte by floor(log2(bytes / 64)).
+    plateau : numpy.ndarray, optional
+        Shape (m, k): factor of the latency for messages of `plateau_bytes` or more.
+    plateau_bytes : numpy.ndarray
+        Shape (k,): the size from which on `plateau` applies.
+    ll_bytes : numpy.ndarray
+        Shape (k,): for point-to-point messages the largest size with LL, else NaN.
     offset_us : float
         Latency that the timing mode adds.
     """
@@ -154,13 +156,13 @@ class Line:
     protocol: npt.NDArray[np.int8]
     believed_us: Floats
     believed_ns: Floats
+    believed_factor: Floats
     latency_us: Floats
     transfer_ns: Floats
     stretched: Floats | None
     plateau: Floats | None
     plateau_bytes: Floats
     ll_bytes: Floats
-    believed_factor: Floats
     offset_us: float
 
     def time_us(self, rows: npt.ArrayLike, sizes: npt.ArrayLike) -> Floats:
@@ -210,15 +212,15 @@ class Line:
         return choice
 
 
-def line(links: GroupLinks, collective: str, *, dtype: str = "float32", settings: NcclSettings = _DEFAULTS) -> Line:
+def prices(links: GroupLinks, collective: str, *, dtype: str = "float32", settings: NcclSettings = _DEFAULTS) -> Prices:
     """Return latency and bandwidth of every algorithm and protocol of one collective, see `cost`.
 
     Examples
     --------
     >>> import meshlab as ml
     >>> table = GroupLinks.by_stride(ml.preset("dgx-h100", nodes=4))
-    >>> prices = line(table.links, "all_reduce")
-    >>> prices.time_us(table.index([8, 4], [1, 8]), [256 << 20, 256 << 20]).round().tolist()
+    >>> of_axes = prices(table.links, "all_reduce")
+    >>> of_axes.time_us(table.index([8, 4], [1, 8]), [256 << 20, 256 << 20]).round().tolist()
     [1006.0, 8518.0]
     """
     _check_collective(collective)
@@ -260,7 +262,7 @@ def line(links: GroupLinks, collective: str, *, dtype: str = "float32", settings
         plateau = np.ones(believed_ns.shape)
         rate = np.where(links.compute_capability < 80, *constants.plateau)
         plateau[(algorithm == RING) & (protocol == SIMPLE)] = np.where(several, rate, 1.0)
-    return Line(
+    return Prices(
         algorithm=algorithm.astype(np.int8),
         protocol=protocol.astype(np.int8),
         believed_us=believed.latency_us[chosen].T,
@@ -317,16 +319,16 @@ def cost(
     >>> answer.time_us.round(1).tolist(), answer.busbw_gbs.round().tolist(), answer.bound
     ([[15.0, 3950.0]], [[0.0, 476.0]], ('NVSwitch reduction',))
     """
-    prices = line(links, collective, dtype=dtype, settings=settings)
+    of_links = prices(links, collective, dtype=dtype, settings=settings)
     size = np.atleast_1d(np.asarray(sizes, dtype=np.int64))
-    choice, latency, transfer = prices.price(np.arange(len(links))[:, None], size[None, :])
+    choice, latency, transfer = of_links.price(np.arange(len(links))[:, None], size[None, :])
     factor = np.array([CATALOG[collective].bus_factor(n) if n > 1 else np.nan for n in links.n_ranks.tolist()])
     bound_gbs, bound, above = _bound(links, collective, constants_of(settings.version), settings, dtype)
     return Cost(
         collective=collective,
         sizes=size,
-        algorithm=prices.algorithm[choice],
-        protocol=prices.protocol[choice],
+        algorithm=of_links.algorithm[choice],
+        protocol=of_links.protocol[choice],
         latency_us=latency,
         transfer_us=transfer,
         bus_factor=factor,
@@ -337,7 +339,7 @@ def cost(
     )
 
 
-# -- parts of a line ---------------------------------------------------------------------------------------------------
+# -- parts of the prices -----------------------------------------------------------------------------------------------
 
 
 def _check_collective(collective: str) -> None:
@@ -365,7 +367,7 @@ def _check_choice(links: GroupLinks, usable: npt.NDArray[np.bool_], settings: Nc
 
 
 def _octave(size: Floats) -> npt.NDArray[np.intp]:
-    """Return floor(log2(size / 64)), between 0 and the last column of `Line.stretched`."""
+    """Return floor(log2(size / 64)), between 0 and the last column of `Prices.stretched`."""
     octave: npt.NDArray[np.intp] = np.clip(np.frexp(size / 64)[1] - 1, 0, 24).astype(np.intp)
     return octave
 
@@ -373,7 +375,7 @@ def _octave(size: Floats) -> npt.NDArray[np.intp]:
 def _stretched(
     links: GroupLinks, constants: TunerConstants, algorithm: npt.NDArray[np.intp], protocol: npt.NDArray[np.intp]
 ) -> Floats:
-    """Return `Line.stretched`: trees are slower than their bandwidth for medium sizes."""
+    """Return `Prices.stretched`: trees are slower than their bandwidth for medium sizes."""
     factors = np.ones((len(algorithm), len(links), 25))
     table = 1 / constants.tree_factor
     x86 = links.cpu != CPUS.index("other")
@@ -455,8 +457,8 @@ def _power_of_two(number: npt.NDArray[np.generic]) -> Floats:
 
 def _messages(
     links: GroupLinks, graphs: Graphs, collective: str, constants: TunerConstants, settings: NcclSettings
-) -> Line:
-    """Return the line of point-to-point messages, which NCCL's tuner does not have."""
+) -> Prices:
+    """Return the prices of point-to-point messages, which NCCL's tuner does not have."""
     several, alone = links.domains > 1, links.n_ranks == 1
     inner, nics, uplink = _message_gbs(links, collective)
     out = np.minimum(nics, uplink)
@@ -481,7 +483,7 @@ def _messages(
         # LL sends as many flags as data.
         rate = np.where(several, gbs / 2, np.minimum(gbs / 2, ll_most)) if protocol == LL else gbs
         per_byte.append(np.where(alone, 0.0, 1 / rate))
-    return Line(
+    return Prices(
         algorithm=np.array([P2P, P2P], dtype=np.int8),
         protocol=np.array([LL, SIMPLE], dtype=np.int8),
         believed_us=np.array(latency),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.prediction.links import GroupLinks, LinkTable, _Nested
+from meshlab.prediction.group_links import GroupLinks, LinkTable, _Nested
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Node
 
@@ -24,7 +24,9 @@ def one(mesh: str, preset: str, nodes: int, axis: str) -> GroupLinks:
 def assert_equal(found: GroupLinks, expected: GroupLinks, name: str = "") -> None:
     for item in fields(GroupLinks):
         np.testing.assert_allclose(
-            getattr(found, item.name).astype(float), getattr(expected, item.name).astype(float), err_msg=name + item.name
+            getattr(found, item.name).astype(float),
+            getattr(expected, item.name).astype(float),
+            err_msg=name + item.name,
         )
 
 
@@ -116,9 +118,7 @@ def worst(placement: object, axis: object) -> GroupLinks:
 
 def strides_of(mesh: ml.DeviceMesh) -> dict[str, tuple[int, int]]:
     sizes = mesh.shape
-    return {
-        name: (sizes[k], int(np.prod(sizes[k + 1 :], dtype=np.int64))) for k, name in enumerate(mesh.axis_names)
-    }
+    return {name: (sizes[k], int(np.prod(sizes[k + 1 :], dtype=np.int64))) for k, name in enumerate(mesh.axis_names)}
 
 
 @pytest.mark.parametrize("axes_wanted", [20, pytest.param(170, marks=pytest.mark.long)])
@@ -161,7 +161,7 @@ def test_other_machines_use_the_exact_table(machine: str) -> None:
         for name, (size, stride) in pairs.items():
             assert_equal(table.links.rows(table.index([size], [stride])), worst(placement, name), f"{mesh} {name} ")
         if len(pairs) > 2:
-            first, last = list(pairs)[0], list(pairs)[-1]
+            first, *_, last = pairs
             sizes, strides = zip(pairs[first], pairs[last], strict=True)
             assert_equal(table.union([sizes], [strides]), worst(placement, (first, last)), f"{mesh} union ")
 
