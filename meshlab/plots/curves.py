@@ -116,8 +116,8 @@ def bandwidth(
     references : mapping of str to float, optional
         Rates in GB/s to compare with, such as ``{"NVLink": 450}``, drawn as dashed lines.
     cluster : Cluster or str, optional
-        The measured cluster. With it, the bandwidth that its hardware allows is a dashed line, and each line is labelled
-        with its share of this bound at the largest size, from 16 MiB on. Only for bus bandwidths of GPUs.
+        The measured cluster. With it, the bandwidth that its hardware allows is a dashed line, and each line is
+        labelled with its share of this bound at the largest size, from 16 MiB on. Only for bus bandwidths of GPUs.
     mesh : DeviceMesh or str, optional
         The measured mesh, which the bounds depend on. By default that of the run.
 

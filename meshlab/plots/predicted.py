@@ -30,7 +30,6 @@ from meshlab.units import format_bandwidth, format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 __all__ = ["calibration", "prediction", "prediction_html"]
 
@@ -91,8 +90,9 @@ def prediction(prediction: Prediction, results: Any = None, *, ax: Axes | None =
 
     The band contains nine of ten measurements, as far as known. Where only the formula is available and a factor of two
     is possible, there is a band without a line. A line beyond the measured sizes or ranks is thin and dashed. Ticks
-    above a panel are the sizes at which NCCL changes algorithm or protocol. The dashed diagonal is the time at the bound
-    of the hardware. Measured points have their ratio to the prediction below, and those outside the band are named.
+    above a panel are the sizes at which NCCL changes algorithm or protocol. The dashed diagonal is the time at the
+    bound of the hardware. Measured points have their ratio to the prediction below, and those outside the band are
+    named.
 
     Parameters
     ----------
@@ -523,7 +523,7 @@ def _name_outside(ax: Axes, panel: _Panel, ratio: Floats, outside: Mask, size: t
             over = max(left + wide - size[0] - 8, -left, bottom + tall - size[1] - 4, -bottom, 0.0)
             crowded = any(left < b and a < left + wide and bottom < d and c < bottom + tall for a, b, c, d in taken)
             on_line = bottom < size[1] / 2 < bottom + tall
-            return float(covered.sum()) + 0.5 * on_line + over + 100 * crowded
+            return float(covered.sum() + 0.5 * on_line + over + 100 * crowded)
 
         best = min(corners, key=cost)
         left, bottom = x[k] + best[0], y[k] + best[1]

@@ -91,7 +91,7 @@ def with_bounds(
     for name, values in facts.items():
         rows[name] = values
     share = rows["busbw_gbs"] / rows["bound_gbs"]
-    rows.insert(rows.columns.get_loc("above_wire"), "of_bound", share.where(rows["size_bytes"] >= BOUND_FROM))
+    rows["of_bound"] = share.where(rows["size_bytes"] >= BOUND_FROM)
     return rows
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["FEWEST_ROWS", "TimeFit", "ModelTimes", "find_outliers", "fit", "fit_scales", "hockney", "spread_of"]
+__all__ = ["FEWEST_ROWS", "ModelTimes", "TimeFit", "find_outliers", "fit", "fit_scales", "hockney", "spread_of"]
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -118,10 +118,11 @@ def _interpolate(at: Floats, known: Floats, values: Floats) -> Floats:
 
 
 def fit(shape: ModelTimes, time_us: Floats, *, spread: float = 0.0) -> TimeFit:
-    """TimeFit the scales and the residual to measured times, and estimate the error from left-out rows.
+    """Fit the scales and the residual to measured times, and estimate the error from left-out rows.
 
-    The scales minimise Huber's loss of the logarithms, with a ridge that keeps them at 1 where the rows do not determine
-    them. The choice of algorithm and protocol is the model's: a fit that took its own minimum would move the switches.
+    The scales minimise Huber's loss of the logarithms, with a ridge that keeps them at 1 where the rows do not
+    determine them. The choice of algorithm and protocol is the model's: a fit that took its own minimum would move the
+    switches.
 
     Parameters
     ----------
@@ -153,7 +154,7 @@ def fit(shape: ModelTimes, time_us: Floats, *, spread: float = 0.0) -> TimeFit:
     half_width = float(np.quantile(np.abs(errors), _COVERAGE, method="higher"))
     least = _NARROWEST if has_residual else _NARROWEST_OF_FEW
     return TimeFit(
-        scales=tuple((name, *map(float, np.exp(pair))) for name, pair in zip(kinds, scales[0], strict=True)),
+        scales=_named(kinds, scales[0]),
         size_bytes=tuple(int(size) for size in shape.size_bytes),
         residual=tuple(map(float, residuals[0] if has_residual else np.zeros(n))),
         half_width=max(half_width, spread, least),
@@ -163,14 +164,20 @@ def fit(shape: ModelTimes, time_us: Floats, *, spread: float = 0.0) -> TimeFit:
 
 
 def fit_scales(shapes: Sequence[ModelTimes], times_us: Sequence[Floats], half_width: float) -> TimeFit:
-    """TimeFit only the scales, to several collectives at once. Their residuals differ, so the band is given."""
+    """Fit only the scales, to several collectives at once. Their residuals differ, so the band is given."""
     kinds = tuple(dict.fromkeys(kind for shape in shapes for kind in shape.kind))
     parts = np.concatenate([np.stack([shape.latency_us, shape.transfer_us], axis=-1) for shape in shapes])
     kind = np.array([kinds.index(name) for shape in shapes for name in shape.kind])
     scales = _scales(parts, kind, len(kinds), np.log(np.concatenate(times_us)), np.ones((1, len(parts))))
     sizes = np.unique(np.concatenate([shape.size_bytes for shape in shapes]))
-    named = tuple((name, *map(float, np.exp(pair))) for name, pair in zip(kinds, scales[0], strict=True))
+    named = _named(kinds, scales[0])
     return TimeFit(named, tuple(int(size) for size in sizes), (0.0,) * sizes.size, half_width)
+
+
+def _named(kinds: Sequence[str], log_scales: Floats) -> tuple[tuple[str, float, float], ...]:
+    """Return the scales of each kind by name."""
+    pairs = np.exp(log_scales).tolist()
+    return tuple((name, latency, transfer) for name, (latency, transfer) in zip(kinds, pairs, strict=True))
 
 
 def _left_out(x: Floats, residual: Floats, row: int, has_residual: bool) -> float:

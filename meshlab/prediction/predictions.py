@@ -228,7 +228,7 @@ class Prediction:
         >>> import meshlab as ml
         >>> frame = ml.predict("dp=2, tp=8", "dgx-h100", sizes="1G").frame()
         >>> frame[["axis", "nodes", "algorithm", "bound"]].values.tolist()
-        [['dp', 2, 'ring', '8 NICs, 1 of 8 groups'], ['tp', 1, 'nvls', 'NVSwitch reduction']]
+        [['dp', 2, 'ring', '1 NIC'], ['tp', 1, 'nvls', 'NVSwitch reduction']]
         """
         import pandas as pd
 
@@ -540,9 +540,10 @@ def _by_axis(mesh: DeviceMesh, axis: str | Sequence[str] | None, collectives: An
             raise BenchError(f"the mesh {mesh} has one rank, so nothing is sent", hint="choose a larger mesh")
     for name in axes:
         if mesh[name].size < 2:
+            others = ", ".join(one.name for one in mesh.axes if one.size > 1)
             raise BenchError(
                 f"the groups of {name} have one rank, so nothing is sent",
-                hint=f"choose another axis: {', '.join(one.name for one in mesh.axes if one.size > 1) or 'none has several'}",
+                hint=f"choose another axis: {others}" if others else "choose a larger mesh",
             )
         chosen = collectives.get(name) if isinstance(collectives, Mapping) else collectives
         yield mesh[name].name, default_collective(name) if chosen is None else chosen
@@ -681,9 +682,8 @@ def _notes(request: _Request, lines: Iterable[PredictedLine]) -> tuple[str, ...]
     notes = []
     calibration, settings = request.calibration, request.settings
     if calibration is not None:
-        notes.append(
-            f"Calibrated with {calibration.where or calibration.source}{', ' * bool(calibration.mode)}{calibration.mode}."
-        )
+        known = [part for part in (calibration.where or calibration.source, calibration.mode) if part]
+        notes.append(f"Calibrated with {', '.join(known)}.")
         if calibration.dtype and calibration.dtype != request.dtype:
             notes.append(f"The calibration was measured with {calibration.dtype}, not {request.dtype}.")
         if request.placement is not None and calibration.settings is None:
@@ -711,17 +711,16 @@ def estimates(comm: Communicator, collective: str, dtype: str, sizes: Sequence[i
     from meshlab.comm.elements import carrier, find_dtype
 
     row, element = CATALOG[collective], find_dtype(dtype)
-    peers = {"dest": (comm.rank + 1) % comm.size, "source": (comm.rank - 1) % comm.size} if row.peers else {}
+    dest, source = ((comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size) if row.peers else (None, None)
+    is_root = comm.rank == 0
     found = []
     for size in sizes:
         count = row.count_for(size, element.itemsize, comm.size)
-        buffers = [
-            comm.empty(row.elements(side, count, comm.size), carrier(element))
-            if row.has(side, comm.rank == 0)
-            else None
+        send, out = (
+            comm.empty(row.elements(side, count, comm.size), carrier(element)) if row.has(side, is_root) else None
             for side in _SIDES
-        ]
-        found.append(comm.prepare(collective, *buffers, **peers).estimate_us())
+        )
+        found.append(comm.prepare(collective, send, out, dest=dest, source=source).estimate_us())
     return found
 
 
