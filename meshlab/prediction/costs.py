@@ -134,8 +134,8 @@ class Prices:
     algorithm, protocol : numpy.ndarray
         int8 of shape (m,): m combinations of algorithm and protocol, in the order in which NCCL compares them.
     believed_us, believed_ns : numpy.ndarray
-        Shape (m, k), for k signatures: latency in µs, and ns per byte, by NCCL's belief. The latter is infinite for what
-        NCCL may not use.
+        Shape (m, k), for k signatures: latency in µs, and ns per byte, by NCCL's belief. The latter is infinite for
+        what NCCL may not use.
     believed_factor : numpy.ndarray
         Shape (m, k): factor of the believed time, by which NCCL avoids an algorithm.
     latency_us, transfer_ns : numpy.ndarray
@@ -172,9 +172,8 @@ class Prices:
 
     def price(self, rows: npt.ArrayLike, sizes: npt.ArrayLike) -> tuple[npt.NDArray[np.intp], Floats, Floats]:
         """Return NCCL's choice, as an index into `algorithm`, and the latency and transfer time in µs."""
-        row, size = np.asarray(rows, dtype=np.intp), np.asarray(sizes, dtype=np.float64)
-        choice = self._choose(row, size)
-        row, size = np.broadcast_arrays(row, size)
+        choice, _ = self.believe(rows, sizes)
+        row, size = np.broadcast_arrays(np.asarray(rows, dtype=np.intp), np.asarray(sizes, dtype=np.float64))
         latency = self.latency_us[choice, row]
         transfer = self.transfer_ns[choice, row] * (size * 1e-3)
         if self.stretched is not None:
@@ -185,31 +184,28 @@ class Prices:
         latency = np.where(latency > 0, np.maximum(latency + self.offset_us, 0.25 * latency), 0.0)
         return choice, latency, transfer
 
-    def _choose(self, row: npt.NDArray[np.intp], size: Floats) -> npt.NDArray[np.intp]:
-        if len(self.algorithm) and self.algorithm[0] == P2P:
-            return np.where(size <= self.ll_bytes[row], 0, 1)
+    def believe(self, rows: npt.ArrayLike, sizes: npt.ArrayLike) -> tuple[npt.NDArray[np.intp], Floats]:
+        """Return NCCL's choice, as an index into `algorithm`, and the time that NCCL expects for it in µs.
+
+        NCCL has no times for point-to-point messages. Theirs are not finite.
+        """
+        row, size = np.asarray(rows, dtype=np.intp), np.asarray(sizes, dtype=np.float64)
         shape = np.broadcast_shapes(row.shape, size.shape)
         best, choice = np.full(shape, np.inf), np.zeros(shape, dtype=np.intp)
-        octave = _octave(size) if self.stretched is not None else None
-        on_plateau = size >= self.plateau_bytes[row] if self.plateau is not None else None
-        thousands = size * 1e-3
-        for j in range(len(self.algorithm)):
-            per_byte = self.believed_ns[j, row]
-            if not np.isfinite(per_byte).any():
-                continue
-            latency = self.believed_us[j, row]
-            time = per_byte * thousands
-            if octave is not None and self.algorithm[j] in (TREE, NVLS_TREE):
-                assert self.stretched is not None
-                time = time * self.stretched[j, row, octave]
-            if on_plateau is not None and self.algorithm[j] == RING and self.protocol[j] == SIMPLE:
-                assert self.plateau is not None
-                latency = np.where(on_plateau, latency * self.plateau[j, row], latency)
-            time = (time + latency) * self.believed_factor[j, row]
-            better = time < best  # the first of equals, as NCCL
-            best = np.where(better, time, best)
-            choice = np.where(better, j, choice)
-        return choice
+        if self.algorithm[0] == P2P:
+            return np.broadcast_to(np.where(size <= self.ll_bytes[row], 0, 1), shape), best
+        stretched, plateau, kilobytes = self.stretched, self.plateau, size * 1e-3
+        octave, is_late = _octave(size), size >= self.plateau_bytes[row]
+        for j, (algorithm, protocol) in enumerate(zip(self.algorithm.tolist(), self.protocol.tolist(), strict=True)):
+            latency, transfer = self.believed_us[j, row], self.believed_ns[j, row] * kilobytes
+            if stretched is not None and algorithm in (TREE, NVLS_TREE):
+                transfer = transfer * stretched[j, row, octave]
+            if plateau is not None and (algorithm, protocol) == (RING, SIMPLE):
+                latency = np.where(is_late, latency * plateau[j, row], latency)
+            expected = (latency + transfer) * self.believed_factor[j, row]
+            better = expected < best  # the first of equals, as NCCL
+            best, choice = np.where(better, expected, best), np.where(better, j, choice)
+        return choice, best
 
 
 def prices(links: GroupLinks, collective: str, *, dtype: str = "float32", settings: NcclSettings = _DEFAULTS) -> Prices:
