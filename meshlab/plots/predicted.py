@@ -30,8 +30,9 @@ from meshlab.units import format_bandwidth, format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-__all__ = ["calibration", "prediction", "prediction_html"]
+__all__ = ["calibration", "prediction", "prediction_figure", "prediction_html"]
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -64,7 +65,8 @@ class _Panel:
     title: str
     size: Floats
     time: Floats
-    half_width: Floats
+    low: Floats
+    high: Floats
     is_drawn: Mask
     """Where the line is drawn. Elsewhere only the band is."""
 
@@ -177,13 +179,19 @@ def calibration(calibration: Calibration, *, ax: Axes | None = None) -> Axes:
 
 def prediction_html(prediction: Prediction) -> str:
     """Return the figure of a prediction as an ``<svg>`` element."""
+    figure = prediction_figure(prediction)
+    return figure_svg(figure, label=str(figure.get_label()))
+
+
+def prediction_figure(prediction: Prediction) -> Figure:
+    """Return the figure of a prediction, without registering it with pyplot."""
     from matplotlib.figure import Figure
 
     n = min(len(prediction.lines), _MOST_PANELS)
     figure = Figure((_WIDTH, _height(n, _columns(_WIDTH * 72 - _LEFT, n), has_ratios=False) / 72))
     figure.set_label(f"predicted time per call on {prediction.title}")
     prediction.plot(ax=figure.add_axes((0.0, 0.0, 1.0, 1.0)))
-    return figure_svg(figure, label=str(figure.get_label()))
+    return figure
 
 
 _NOTHING = np.empty(0), np.empty(0)
@@ -191,17 +199,16 @@ _NOTHING = np.empty(0), np.empty(0)
 
 def _of_line(line: PredictedLine, sizes: Floats, times: Floats) -> _Panel:
     expected = np.exp(_at(sizes, line.size_bytes, np.log(line.time_us)))
-    half_width = _at(sizes, line.size_bytes, line.half_width)
     ratio = times / expected
     basis = np.array(line.basis)
     bound = f"bound {format_bandwidth(line.bound_gbs)}: {line.bound}" if np.isfinite(line.bound_gbs) else ""
-    with np.errstate(invalid="ignore"):
-        inside = np.abs(np.log(ratio)) <= half_width
+    low, high = (np.exp(_at(sizes, line.size_bytes, np.log(edge))) for edge in (line.time_us_lo, line.time_us_hi))
     return _Panel(
         title=line.title,
         size=line.size_bytes,
         time=line.time_us,
-        half_width=line.half_width,
+        low=line.time_us_lo,
+        high=line.time_us_hi,
         is_drawn=(basis != "formula only") | (line.size_bytes >= EXACT_FROM),
         is_fitted=basis != "extrapolated",
         choices=line.choices,
@@ -209,7 +216,7 @@ def _of_line(line: PredictedLine, sizes: Floats, times: Floats) -> _Panel:
         bound=bound,
         points=(sizes, times),
         ratio=ratio,
-        inside=inside,
+        inside=(times >= low * (1 - 1e-9)) & (times <= high * (1 + 1e-9)),
         is_suspect=np.zeros(sizes.size, dtype=bool),
     )
 
@@ -226,7 +233,8 @@ def _of_fit(calibration: Calibration, one: Calibrated) -> _Panel:
         title=f"{one.collective} · {one.axis or 'all ranks'} ({one.signature})",
         size=size,
         time=time * np.exp(-errors),
-        half_width=np.full(size.size, one.fit.half_width),
+        low=time * np.exp(-errors - one.fit.half_width),
+        high=time * np.exp(-errors + one.fit.half_width),
         is_drawn=np.ones(size.size, dtype=bool),
         is_fitted=np.ones(size.size, dtype=bool),
         choices=[],
@@ -387,7 +395,7 @@ def _draw_times(ax: Axes, panel: _Panel, size: tuple[float, float], *, is_labell
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
     color = current_theme().accent
-    low, high = panel.time * np.exp(-panel.half_width), panel.time * np.exp(panel.half_width)
+    low, high = panel.low, panel.high
     scale_sizes(ax, *_limits(panel))
     _fit_ticks(ax, size[0], is_labelled=is_labelled)
     ax.set_yscale("log")
@@ -478,19 +486,14 @@ def _draw_ratios(ax: Axes, panel: _Panel, size: tuple[float, float]) -> None:
     _fit_ticks(ax, size[0], is_labelled=True)
     ax.set_yscale("log")
     known = np.isfinite(panel.ratio)
-    widths = _at(panel.points[0], panel.size, panel.half_width)
+    low, high = panel.low / panel.time, panel.high / panel.time
+    widths = _at(panel.points[0], panel.size, np.log(np.maximum(high, 1 / low)))
     extent = [np.abs(np.log(panel.ratio[known])).max(initial=0.0), widths[known].max(initial=0.0), math.log(1.05)]
     top = math.exp(min(max(extent) * 1.2, math.log(64.0)))
     ax.set_ylim(1 / top, top)
-    ax.fill_between(
-        panel.size,
-        np.exp(-panel.half_width),
-        np.exp(panel.half_width),
-        color=current_theme().accent,
-        alpha=0.25,
-        linewidth=0,
-    )
-    ax.axhline(1.0, color=current_theme().accent, linewidth=1)
+    color = current_theme().accent
+    ax.fill_between(panel.size, low, high, color=color, alpha=0.25, linewidth=0)
+    ax.axhline(1.0, color=color, linewidth=1)
     edge = next(step for step in (32.0, 16.0, 8.0, 4.0, 3.0, 2.0, 1.5, 1.25, 1.1, 1.05) if step < top)
     ax.set_yticks([1 / edge, 1.0, edge], [f"÷{edge:g}", "1", f"×{edge:g}"])
     ax.yaxis.set_minor_locator(NullLocator())

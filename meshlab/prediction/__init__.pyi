@@ -1,6 +1,6 @@
 from .bounds import with_bounds as with_bounds
-from .calibration import calibrate as calibrate
 from .calibration import Calibration as Calibration
+from .calibration import calibrate as calibrate
 from .constants import ALGORITHMS as ALGORITHMS
 from .constants import PROTOCOLS as PROTOCOLS
 from .constants import VERSIONS as VERSIONS
@@ -9,7 +9,7 @@ from .costs import Cost as Cost
 from .costs import cost as cost
 from .group_links import GroupLinks as GroupLinks
 from .group_links import LinkTable as LinkTable
-from .predictions import predict as predict
 from .predictions import Prediction as Prediction
+from .predictions import predict as predict
 from .tuner import NcclSettings as NcclSettings
 from .tuner import TimingMode as TimingMode

@@ -35,6 +35,7 @@ from meshlab.prediction.fits import (
 from meshlab.prediction.group_links import GroupLinks
 from meshlab.prediction.tuner import NcclSettings
 from meshlab.topology.model.presets import ClusterLike
+from meshlab.topology.model.products import models_in
 from meshlab.topology.placement.placement import Placement, as_placement
 from meshlab.units import format_size, format_time_us
 
@@ -432,7 +433,7 @@ def calibrate(
     ------
     BenchError
         If a result is wrong.
-        If the rows mix modes, placements, element types or systems.
+        If the rows mix modes, placements, element types or systems, or were measured on other GPUs than the cluster's.
         If no collective has at least four sizes over two decades on groups of several ranks.
     TopologyError
         If the links of the cluster have no bandwidth.
@@ -455,6 +456,9 @@ def calibrate(
     is_modelled = cluster is not None or isinstance(mesh, Placement)
     if is_modelled:
         parts = [replace(part, placement=_placed(part, cluster, mesh)) for part in parts]
+        for part in parts:
+            if part.placement is not None:
+                _check_gpu(part.results, part.placement)
         settings = settings or _settings(first, measured_mode)
     outliers: list[tuple[str, str, int, float]] = []
     left_out: list[str] = []
@@ -485,19 +489,21 @@ def calibrate(
     return calibration
 
 
-def as_calibration(value: Any, cluster: ClusterLike | None = None) -> Calibration:
-    """Return a calibration unchanged, that of a run, or calibrate from results."""
+def as_calibration(value: Any, cluster: ClusterLike | None = None, mode: str | None = None) -> Calibration:
+    """Return a calibration unchanged, that of a run, or calibrate from results.
+
+    Logs of nccl-tests have rows in place and out of place, of which the latter are used.
+    """
     if isinstance(value, Calibration):
         return value
     if isinstance(value, (str, os.PathLike)) and Path(value).is_dir():
         value = load(Path(value))
     if isinstance(value, RunData) and value.calibration is not None:
         return value.calibration
-    return calibrate(value, cluster if _is_nccl(value) else None)
-
-
-def _is_nccl(source: Any) -> bool:
-    return any(frames.results["source"].isin(["nccl", "nccl-tests"]).any() for frames in frames_of(source, _read_log))
+    results = [frames.results for frames in frames_of(value, _read_log)]
+    is_gpu = any(frame["source"].isin(["nccl", "nccl-tests"]).any() for frame in results)
+    has_both = any(frame["in_place"].nunique() > 1 for frame in results)
+    return calibrate(value, cluster if is_gpu else None, mode=mode, in_place=False if has_both else None)
 
 
 def _read_log(path: Path) -> Any:
@@ -547,7 +553,7 @@ def _check(parts: Sequence[_Part]) -> None:
         ("dtype", "element types"),
         ("source", "systems"),
     ):
-        values = {value: None for part in parts for value in part.results[name].dropna().unique()}
+        values = {value: None for part in parts for value in part.results[name].dropna().unique().tolist()}
         if len(values) > 1:
             shown = {True: "in place", False: "out of place"} if name == "in_place" else {}
             names = [str(shown.get(value, value)) for value in values]
@@ -571,6 +577,18 @@ def _settings(rows: pd.DataFrame, mode: str) -> NcclSettings:
     environment = rows.attrs.get("environment") or {}
     known: Any = mode if mode in MODES else "pipelined"
     return NcclSettings.of_environment(environment, mode=known)
+
+
+def _check_gpu(rows: pd.DataFrame, placement: Placement) -> None:
+    """Raise if the results are of another GPU than that of the cluster."""
+    gpu = str(rows.attrs.get("gpu") or "")
+    names = {device.name for template in placement.cluster.templates for device in template.devices}
+    measured, given = models_in(gpu), {model for name in names for model in models_in(name)}
+    if measured and given and not measured & given:  # names without a model cannot be compared
+        raise BenchError(
+            f"cannot calibrate: the results are of {gpu}, but the cluster has {', '.join(sorted(names))}",
+            hint="pass the cluster that was measured",
+        )
 
 
 def _placed(part: _Part, cluster: ClusterLike | None, mesh: MeshLike | Placement | None) -> Placement:

@@ -61,6 +61,9 @@ _MORE_RANKS, _MORE_RANKS_MIDDLE = np.log(1.4), np.log(2.0)
 _OTHER_SIZES = ((1.01, np.log(1.25)), (4.0, np.log(2.0)))
 """Least half-width at sizes beyond the measured ones by more than a factor."""
 
+_OVER_BOUND = 1.05
+"""Public measurements exceed the bound of the hardware by at most 4 %."""
+
 _MOST_ESTIMATED = 1 << 30
 """NCCL's own estimate needs buffers, so it is limited to this size in bytes."""
 
@@ -138,8 +141,11 @@ class PredictedLine:
 
     @property
     def time_us_lo(self) -> Floats:
-        """The lower bounds of the band, in µs."""
-        return self.time_us * np.exp(-self.half_width)
+        """The lower bounds of the band, in µs. They are not shorter than at the bound of the hardware."""
+        low = self.time_us * np.exp(-self.half_width)
+        if not np.isfinite(self.bound_gbs):
+            return low
+        return np.maximum(low, np.minimum(self.time_us, self.bound_us / _OVER_BOUND))
 
     @property
     def time_us_hi(self) -> Floats:
@@ -207,7 +213,7 @@ class Prediction:
         """The machine, or the calibrated system."""
         if self.cluster is None:
             return self.where
-        return f"{self.cluster.title or self.cluster.names[0]}, {self.cluster.summary}"
+        return ", ".join(part for part in (self.cluster.title, self.cluster.summary) if part)
 
     def frame(self) -> pd.DataFrame:
         """Return the prediction as a table.
@@ -269,7 +275,9 @@ class Prediction:
         -------
         str
         """
-        return "\n".join([*(f"{_described(line)}" for line in self.lines), *self.notes])
+        is_measured = any(basis != "formula only" for line in self.lines for basis in line.basis)
+        lines = [_described(line) + (_evidence(line) if is_measured else "") for line in self.lines]
+        return "\n".join([*lines, *([] if is_measured else [_UNMEASURED]), *self.notes])
 
     def plot(self, results: Any = None, *, ax: Axes | None = None) -> Axes:
         """Draw time against message size, with bands, bounds and measured points.
@@ -331,7 +339,11 @@ class Prediction:
         return f"<Prediction {self.mesh} on {self.title}: {names}>"
 
     def __str__(self) -> str:
-        return f"{self.mesh} on {self.title}\n\n{_text_table(*self._table())}\n\n{self.explain()}"
+        return f"{self.summary()}\n\n{self.explain()}"
+
+    def summary(self) -> str:
+        """Return a table with a few sizes of each line, as text."""
+        return f"{self.mesh} on {self.title}\n\n{_text_table(*self._table())}"
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         """Return header and rows of a small table: a few sizes of each line."""
@@ -411,17 +423,25 @@ def _described(line: PredictedLine) -> str:
         share = line.of_bound[-1]
         text += f"{'' if np.isnan(share) else f', {100 * share:.0f} % of the bound'}. "
         text += f"The bound is {format_bandwidth(line.bound_gbs)}: {line.bound}"
-    text += ". "
+    text += "."
     if line.above_wire:
-        text += f"busbw may exceed the bandwidth of a wire: {line.above_wire}. "
+        text += f" busbw may exceed the bandwidth of a wire: {line.above_wire}."
+    return text
+
+
+_UNMEASURED = (
+    "Nothing of this was measured. The formula is right within 20 % from 1 GiB on for most systems, and below "
+    f"{format_size(EXACT_FROM)} only within a factor of two."
+)
+
+
+def _evidence(line: PredictedLine) -> str:
+    """Return a sentence about the basis of a line."""
     bases = [
         f"{basis} ({BASES[basis]})" + ("" if len(set(line.basis)) == 1 else f" {_range(line, basis)}")
         for basis in dict.fromkeys(line.basis)
     ]
-    text += f"Basis: {'; '.join(bases)}."
-    if line.basis[0] == "formula only" and line.size_bytes[0] < EXACT_FROM:
-        text += f" Below {format_size(EXACT_FROM)} the formula is only right within a factor of two."
-    return text
+    return f" Basis: {'; '.join(bases)}."
 
 
 def _range(line: PredictedLine, basis: str) -> str:
@@ -510,7 +530,7 @@ def predict(
     else:
         raise BenchError(
             "a prediction needs a cluster or a calibration",
-            hint="pass cluster='dgx-h100' or ml.probe(), or calibration=ml.calibrate(results)",
+            hint="pass the name of a preset, such as 'dgx-h100', or measured results to calibrate with",
         )
     if known is not None and settings is None:
         settings = known.settings

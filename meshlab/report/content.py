@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from meshlab.frames.schema import empty_samples, is_pair, is_plain
 from meshlab.frames.store import Frames
 from meshlab.plots.lines import Line, lines_of
 from meshlab.prediction.bounds import bound_note, share_of_bound
+from meshlab.topology.model.products import models_in
 from meshlab.units import SEPARATOR, THIN, format_bandwidth, format_size, format_time_us
 
 if TYPE_CHECKING:
@@ -337,10 +337,6 @@ def _named(rows: pd.DataFrame) -> str:
     return ", ".join(named) + (f" and {more:,} more" if more else "")
 
 
-_MODEL = re.compile(r"\b(?!HBM|SXM)(?:[A-Z]{1,3}\d{1,4}[A-Z]*|\d{4})\b")
-"""The model in the name of a GPU: H100 in "NVIDIA H100 80GB HBM3"."""
-
-
 def _different_machine(results: pd.DataFrame, cluster: Cluster) -> list[str]:
     """Return a caveat if the results cannot have been measured on the cluster of the report."""
     sources = set(results["source"].dropna())
@@ -349,8 +345,8 @@ def _different_machine(results: pd.DataFrame, cluster: Cluster) -> list[str]:
     if sources and sources <= set(CPU_SOURCES):
         measured = "a CPU" if gpus else ""
     elif gpu:
-        models = set(_MODEL.findall(gpu))
-        shown = {model for name in gpus for model in _MODEL.findall(name)}
+        models = models_in(gpu)
+        shown = {model for name in gpus for model in models_in(name)}
         # Names without a model, such as "some GPU", cannot be compared, so they produce no caveat.
         is_different = not gpus or bool(models and shown and not models & shown)
         measured = gpu if is_different else ""
