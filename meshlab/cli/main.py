@@ -281,8 +281,8 @@ def make_parser() -> argparse.ArgumentParser:
         "predict",
         commands.predict,
         "predict the time of collectives on a cluster",
-        "Starts nothing. NCCL's algorithms and protocols are those that its own tuner would choose. Times below 256 MiB "
-        "are only right within a factor of two, unless --calibration has measurements of the machine. Prints a table "
+        "Starts nothing. NCCL's algorithms and protocols are those that its own tuner would choose. Times below "
+        "256 MiB are only right within a factor of two, unless --calibration has measurements of the machine. Prints a table "
         "and an explanation.",
     )
     predict.add_argument("mesh", help='for example "pp=8, dp=16, tp=8"; the last axis varies fastest')
@@ -290,7 +290,7 @@ def make_parser() -> argparse.ArgumentParser:
         "collectives",
         nargs="*",
         metavar="COLLECTIVE",
-        help="collectives, before the options (default: send_recv for pp, all_to_all for ep, all_reduce for all others)",
+        help="before the options (default: send_recv for pp, all_to_all for ep, all_reduce for other axes)",
     )
     predict.add_argument(
         "--cluster",

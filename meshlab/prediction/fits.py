@@ -229,12 +229,21 @@ def find_outliers(shape: ModelTimes, time_us: Floats) -> npt.NDArray[np.bool_]:
     # The worst first: a row that is far off also makes its neighbours look bad.
     while kept.sum() > 2:
         rows = np.flatnonzero(kept)
-        off = [_left_out(x[rows], ratio[rows], row, has_residual=True) for row in range(rows.size)]
+        off = [_off(x[rows], ratio[rows], row) for row in range(rows.size)]
         worst = int(np.argmax(np.abs(off)))
         if abs(off[worst]) < np.log(_OFF):
             break
         kept[rows[worst]] = False
     return ~kept
+
+
+def _off(x: Floats, ratio: Floats, row: int) -> float:
+    """Return how far a row is off its neighbours, in units of log time."""
+    if 0 < row < x.size - 1:
+        return _left_out(x, ratio, row, has_residual=True)
+    # The only neighbour of the first or last row may be the outlier itself, so that the one after it decides.
+    near = ratio[[1, 2] if row == 0 else [-2, -3]]
+    return float(min(ratio[row] - near, key=abs))
 
 
 def spread_of(repeats: Sequence[Floats]) -> float:
