@@ -155,8 +155,7 @@ class GroupLinks:
                 f"world_size must be from 1 to the {cluster.n_devices:,} devices of the cluster, not {world_size!r}",
                 hint="use a cluster with GPUs, such as ml.preset('dgx-h100', nodes=4)",
             )
-        # The fingerprint, by which clusters are compared, does not contain latencies.
-        return _table(cluster, tuple(level.latency_us for level in cluster.levels), size)
+        return _table(cluster, _latencies(cluster), size)
 
     def __len__(self) -> int:
         return len(self.n_ranks)
@@ -247,7 +246,8 @@ class LinkTable:
         for u in np.flatnonzero(~closed).tolist():
             axes = _merged(size[u].tolist(), stride[u].tolist())
             if axes not in self.cache:
-                self.cache[axes] = _exact(_rank_map(self.cluster, self.world_size), self.world_size, axes)
+                rank_map = _rank_map(self.cluster, _latencies(self.cluster), self.world_size)
+                self.cache[axes] = _exact(rank_map, self.world_size, axes)
             parts.append(self.cache[axes])
         order = np.concatenate([np.flatnonzero(closed), np.flatnonzero(~closed)])
         return _concatenate(parts).rows(np.argsort(order, kind="stable"))
@@ -265,7 +265,7 @@ class _Host:
     device_gbs: float  # all NVLinks of a device together
     nic_gbs: float
     pcie_gbs: float
-    has_ll128: bool
+    has_near_nics: bool
     cpu: int
 
     @classmethod
@@ -300,14 +300,14 @@ class _Host:
         away = node.distance[:count, count:][near] if near.any() else np.array([NEAR])
         is_arm = "GRACE" in vendor.upper() or "NEOVERSE" in vendor.upper()
         # Between nodes NCCL uses LL128 only if NICs and GPUs share a PCIe switch, or are joined by NVLink-C2C.
-        ll128 = bool(lowest >= 70 and (away.max() <= NEAR or (is_arm and lowest >= 90)))
+        near_enough = bool(away.max() <= NEAR or (is_arm and lowest >= 90))
         return cls(
             compute_capability=lowest,
             is_switched=switched,
             device_gbs=total * float(known.max()) if known.size else float("inf"),
             nic_gbs=nic,
             pcie_gbs=float(np.nanmin([*(device.pcie_gbs for device in node.devices), np.inf])),
-            has_ll128=ll128,
+            has_near_nics=near_enough,
             cpu=CPUS.index("amd" if amd else "intel" if "INTEL" in vendor.upper() else "other"),
         )
 
@@ -337,7 +337,7 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
     per_domain = np.where(joined, -(-n // domains), crossings.ranks_per_node[1])
     has_inner = per_domain > 1
     is_nvlink = has_inner & (crossings.hops[_HOST] == 0)
-    switched = lowest("is_switched") > 0
+    switched, capability = lowest("is_switched") > 0, lowest("compute_capability")
     # Without a switch, a device has separate links to each of its peers, and rings use all of them.
     direct = np.minimum(crossings.inner_gbs * np.maximum(per_domain - 1, 1), lowest("device_gbs"))
     inner = np.where(is_nvlink & ~switched, direct, crossings.inner_gbs)
@@ -366,7 +366,7 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
         inner_gbs=inner,
         inner_is_nvlink=is_nvlink,
         is_switched=switched & is_nvlink,
-        compute_capability=lowest("compute_capability").astype(np.int32),
+        compute_capability=capability.astype(np.int32),
         nics=nics.astype(np.int32),
         nic_gbs=nic_gbs,
         pcie_gbs=pcie_gbs,
@@ -376,7 +376,7 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
         uplink_gbs=crossings.uplink_gbs,
         uplink_ranks=uplink_ranks.astype(np.int32),
         network_latency_us=np.where(leaves, extra[crossings.worst_level], 0.0),
-        has_ll128=(lowest("has_ll128") > 0) & (is_nvlink | ~has_inner),
+        has_ll128=(capability >= 70) & (is_nvlink | ~has_inner) & (~leaves | (lowest("has_near_nics") > 0)),
         cpu=lowest("cpu").astype(np.int8),
     )
 
@@ -414,9 +414,13 @@ def _concatenate(parts: Sequence[GroupLinks]) -> GroupLinks:
 # -- the table by size and stride --------------------------------------------------------------------------------------
 
 
+def _latencies(cluster: Cluster) -> tuple[float | None, ...]:
+    """Return the part of a cache's key that the fingerprint, by which clusters are compared, does not contain."""
+    return tuple(level.latency_us for level in cluster.levels)
+
+
 @functools.lru_cache(maxsize=8)
 def _table(cluster: Cluster, latencies: tuple[float | None, ...], world_size: int) -> LinkTable:
-    """Return the table of a cluster. The latencies are part of the key only."""
     divisors = [n for n in range(1, world_size + 1) if world_size % n == 0]
     # Sorted by size and stride, as `LinkTable.index` expects.
     pairs = [(1, 1)] + [(n, s) for n in divisors[1:] for s in divisors if world_size % (n * s) == 0]
@@ -425,13 +429,13 @@ def _table(cluster: Cluster, latencies: tuple[float | None, ...], world_size: in
     if nested is not None and nested.covers(sizes[:, None], strides[:, None]).all():
         links = nested.links(sizes[:, None], strides[:, None])
     else:
-        rank_map = _rank_map(cluster, world_size)
+        rank_map = _rank_map(cluster, latencies, world_size)
         links = _concatenate([_exact(rank_map, world_size, (pair,)) for pair in pairs])
     return LinkTable(cluster, world_size, links, sizes, strides)
 
 
 @functools.lru_cache(maxsize=2)
-def _rank_map(cluster: Cluster, world_size: int) -> RankMap:
+def _rank_map(cluster: Cluster, latencies: tuple[float | None, ...], world_size: int) -> RankMap:
     return RankMap.of(cluster, np.arange(world_size, dtype=np.int32))
 
 
@@ -562,7 +566,7 @@ class _Nested:
             uplink_gbs=np.full(count, np.inf),
             uplink_ranks=np.ones(count, dtype=np.int32),
             network_latency_us=np.where(leaves, self.latency_us, 0.0),
-            has_ll128=np.full(count, one.has_ll128),
+            has_ll128=(one.compute_capability >= 70) & (~leaves | one.has_near_nics),
             cpu=np.full(count, one.cpu, dtype=np.int8),
         )
 

@@ -74,6 +74,17 @@ def test_latency_of_the_fabric() -> None:
     assert one("tp=8", "aws-p5", 1, "tp").network_latency_us[0] == 0
 
 
+def test_ll128_needs_nvlink_inside_and_near_nics_between_hosts() -> None:
+    assert one("tp=8", "dgx-h100", 1, "tp").has_ll128[0]
+    assert not one("tp=8", "pcie-l40s", 1, "tp").has_ll128[0]
+    assert one("dp=144", "gb200-nvl72", 36, "dp").has_ll128[0]  # over NVLink-C2C
+    host = ml.preset("dgx-h100").nodes[0]
+    far = replace(host, words=tuple(tuple("PHB" if word == "PXB" else word for word in row) for row in host.words))
+    cluster = Cluster.from_nodes([far, replace(far, name="b")])
+    assert not GroupLinks.of(ml.place("dp=16", cluster), "dp")[0].has_ll128[0]
+    assert GroupLinks.of(ml.place("dp=2, tp=8", cluster), "tp")[0].has_ll128[0]
+
+
 def test_signatures_of_different_groups() -> None:
     """Groups of three on hosts of eight: some are inside a host, some on two."""
     links, of_group = GroupLinks.of(ml.place("a=8, b=3", ml.preset("dgx-h100", nodes=3)), "b")
@@ -183,14 +194,22 @@ def test_the_table_has_every_pair_and_is_cached() -> None:
     assert len(table.links) == 1 + sum(64 % (n * s) == 0 for n in (2, 4, 8, 16, 32, 64) for s in (1, 2, 4, 8, 16, 32))
     assert GroupLinks.by_stride(cluster) is table
     assert table.index(1, 4) == table.index(1, 1)
-    slower = replace(cluster, levels=tuple(replace(level, latency_us=20.0) for level in cluster.levels))
-    assert slower == cluster  # fingerprints have no latencies, but the table does
-    row = table.index([64], [1])
-    assert GroupLinks.by_stride(slower).links.network_latency_us[row] > table.links.network_latency_us[row]
     with pytest.raises(ml.MeshlabError, match="no axis of 64 ranks has the size 3 and the stride 1"):
         table.index([2, 3], [1, 1])
     with pytest.raises(ml.MeshlabError, match="world_size must be from 1 to the 64 devices"):
         GroupLinks.by_stride(cluster, 65)
+
+
+@pytest.mark.parametrize("machine", ["dgx-h100", "tapered-h100"])
+def test_the_cache_distinguishes_latencies(machine: str) -> None:
+    """Clusters are equal if only their latencies differ, because fingerprints do not contain them."""
+    cluster = ml.preset(machine, nodes=8)
+    slower = replace(cluster, levels=tuple(replace(level, latency_us=20.0) for level in cluster.levels))
+    assert slower == cluster
+    tables = [GroupLinks.by_stride(one) for one in (cluster, slower)]
+    of_all = [table.links.network_latency_us[table.index([64], [1])][0] for table in tables]
+    of_unions = [table.union([[4, 4]], [[2, 16]]).network_latency_us[0] for table in tables]
+    assert of_all == of_unions == [0.0, pytest.approx(17.3)]
 
 
 def test_a_part_of_the_cluster() -> None:

@@ -667,7 +667,7 @@ class Cluster:
         pandas.DataFrame
             One row per level: ``level``, number of ``domains``, ``devices_min`` and ``devices_max`` per domain, ``gbs``
             (GB/s that one device of the slowest host can send while all devices send), ``latency_us`` (of one hop in a
-            ring, as NCCL assumes) and ``taper`` (oversubscription). Unknown values are missing.
+            ring) and ``taper`` (oversubscription). Unknown values are missing.
 
         Examples
         --------
