@@ -282,8 +282,8 @@ def make_parser() -> argparse.ArgumentParser:
         commands.predict,
         "predict the time of collectives on a cluster",
         "Starts nothing. NCCL's algorithms and protocols are those that its own tuner would choose. Times below "
-        "256 MiB are only right within a factor of two, unless --calibration has measurements of the machine. Prints a table "
-        "and an explanation.",
+        "256 MiB are only right within a factor of two, unless --calibration has measurements of the machine. Prints "
+        "a table and an explanation.",
     )
     predict.add_argument("mesh", help='for example "pp=8, dp=16, tp=8"; the last axis varies fastest')
     predict.add_argument(

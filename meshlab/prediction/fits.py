@@ -75,7 +75,8 @@ class TimeFit:
     Parameters
     ----------
     scales : tuple of (str, float, float)
-        Kind, scale of the latency and scale of the transfer time.
+        Kind, scale of the latency and scale of the transfer time. The last one has no name and is for kinds that were
+        not measured.
     size_bytes : tuple of int
         The measured sizes, in increasing order.
     residual : tuple of float
@@ -98,7 +99,7 @@ class TimeFit:
     def time_parts(self, shape: ModelTimes) -> tuple[Floats, Floats]:
         """Return latency and transfer time, in µs, with the scales and the residual."""
         known = {kind: pair for kind, *pair in self.scales}
-        pairs = np.array([known.get(kind, (1.0, 1.0)) for kind in shape.kind]).reshape(-1, 2)
+        pairs = np.array([known.get(kind, self.scales[-1][1:]) for kind in shape.kind]).reshape(-1, 2)
         factor = np.exp(_interpolate(np.log2(shape.size_bytes), np.log2(self.size_bytes), np.array(self.residual)))
         return shape.latency_us * pairs[:, 0] * factor, shape.transfer_us * pairs[:, 1] * factor
 
@@ -154,7 +155,7 @@ def fit(shape: ModelTimes, time_us: Floats, *, spread: float = 0.0) -> TimeFit:
     half_width = float(np.quantile(np.abs(errors), _COVERAGE, method="higher"))
     least = _NARROWEST if has_residual else _NARROWEST_OF_FEW
     return TimeFit(
-        scales=_named(kinds, scales[0]),
+        scales=_named(kinds, scales[0], parts, log_time),
         size_bytes=tuple(int(size) for size in shape.size_bytes),
         residual=tuple(map(float, residuals[0] if has_residual else np.zeros(n))),
         half_width=max(half_width, spread, least),
@@ -168,16 +169,21 @@ def fit_scales(shapes: Sequence[ModelTimes], times_us: Sequence[Floats], half_wi
     kinds = tuple(dict.fromkeys(kind for shape in shapes for kind in shape.kind))
     parts = np.concatenate([np.stack([shape.latency_us, shape.transfer_us], axis=-1) for shape in shapes])
     kind = np.array([kinds.index(name) for shape in shapes for name in shape.kind])
-    scales = _scales(parts, kind, len(kinds), np.log(np.concatenate(times_us)), np.ones((1, len(parts))))
+    log_time = np.log(np.concatenate(times_us))
+    scales = _scales(parts, kind, len(kinds), log_time, np.ones((1, len(parts))))
     sizes = np.unique(np.concatenate([shape.size_bytes for shape in shapes]))
-    named = _named(kinds, scales[0])
+    named = _named(kinds, scales[0], parts, log_time)
     return TimeFit(named, tuple(int(size) for size in sizes), (0.0,) * sizes.size, half_width)
 
 
-def _named(kinds: Sequence[str], log_scales: Floats) -> tuple[tuple[str, float, float], ...]:
-    """Return the scales of each kind by name."""
-    pairs = np.exp(log_scales).tolist()
-    return tuple((name, latency, transfer) for name, (latency, transfer) in zip(kinds, pairs, strict=True))
+def _named(
+    kinds: Sequence[str], log_scales: Floats, parts: Floats, log_time: Floats
+) -> tuple[tuple[str, float, float], ...]:
+    """Return the scales of each kind by name, and last those of all rows together."""
+    n = len(parts)
+    shared = _scales(parts, np.zeros(n, dtype=np.intp), 1, log_time, np.ones((1, n)))[0]
+    pairs = np.exp(np.concatenate([log_scales, shared])).tolist()
+    return tuple((name, latency, transfer) for name, (latency, transfer) in zip((*kinds, ""), pairs, strict=True))
 
 
 def _left_out(x: Floats, residual: Floats, row: int, has_residual: bool) -> float:
