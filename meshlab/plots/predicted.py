@@ -515,7 +515,7 @@ def _name_outside(ax: Axes, panel: _Panel, ratio: Floats, outside: Mask, size: t
     order = np.flatnonzero(outside)
     taken: list[tuple[float, float, float, float]] = []
     for k in order[np.argsort(-np.abs(np.log(panel.ratio[order])))][:_MOST_NAMED]:
-        label = f"{format_size(panel.points[0][k])} ×{panel.ratio[k]:.2g}"
+        label = f"{format_size(panel.points[0][k])} ×{_two_digits(panel.ratio[k])}"
         wide, tall = text_width(label, _TEXT), _LINE
         corners = [(5.0, -tall / 2), (-5 - wide, -tall / 2)]
         corners += [(shift, side) for side in (4.0, -4 - tall) for shift in (-wide / 2, 0.0, -wide)]
@@ -526,7 +526,7 @@ def _name_outside(ax: Axes, panel: _Panel, ratio: Floats, outside: Mask, size: t
             over = max(left + wide - size[0] - 8, -left, bottom + tall - size[1] - 4, -bottom, 0.0)
             crowded = any(left < b and a < left + wide and bottom < d and c < bottom + tall for a, b, c, d in taken)
             on_line = bottom < size[1] / 2 < bottom + tall
-            return float(covered.sum() + 0.5 * on_line + over + 100 * crowded)
+            return float(covered.sum() + 0.5 * on_line + 2 * over + 100 * crowded)
 
         best = min(corners, key=cost)
         left, bottom = x[k] + best[0], y[k] + best[1]
@@ -537,6 +537,10 @@ def _name_outside(ax: Axes, panel: _Panel, ratio: Floats, outside: Mask, size: t
             label, (panel.points[0][k], ratio[k]), best, textcoords="offset points", ha="left", va="bottom",
             fontsize=_TEXT, annotation_clip=False, parse_math=False, gid="outside",
         )  # fmt: skip
+
+
+def _two_digits(ratio: float) -> str:
+    return f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:.0f}"
 
 
 def _fit_ticks(ax: Axes, width: float, *, is_labelled: bool) -> None:

@@ -68,6 +68,9 @@ _UNIFORM = {"mode": "modes", "in_place": "placements", "dtype": "element types",
 _ALL_RANKS = "ranks"
 """Name of the only axis of a mesh for results that have none."""
 
+_MOST_OUTLIERS = 0.25
+"""With a larger share of outliers, the neighbours do not tell which rows are right."""
+
 _SAME_GBS = 0.01
 """Bandwidths of two signatures that differ by less than this are the same."""
 
@@ -682,6 +685,12 @@ def _fit_group(
         else:
             shape = shape_of(links, str(name), sizes, str(own["dtype"].iloc[0]), settings)
         bad = find_outliers(shape, times) & (not keep_outliers)
+        if bad.mean() > _MOST_OUTLIERS:
+            left_out.append(
+                f"{what} is too noisy: {bad.sum()} of {bad.size} sizes are three times off their neighbours. Measure "
+                "again on an idle machine, or pass keep_outliers=True"
+            )
+            continue
         outliers += [
             (str(name), axis, int(size), float(time)) for size, time in zip(sizes[bad], times[bad], strict=True)
         ]

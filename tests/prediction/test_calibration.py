@@ -148,6 +148,15 @@ def test_an_outlier_is_reported_and_not_part_of_the_fit_unless_confirmed() -> No
     assert line.time_us[0] == pytest.approx(time)
 
 
+def test_rows_that_jump_everywhere_are_refused_unless_they_are_kept() -> None:
+    rows = rows_of(placed(8))
+    rows["time_us"] *= np.where(np.arange(len(rows)) % 3 == 1, 30.0, 1.0)
+    with pytest.raises(BenchError, match=r"too noisy: \d of 15 sizes are three times off their neighbours"):
+        ml.calibrate(rows)
+    kept = ml.calibrate(rows, keep_outliers=True)
+    assert kept.lines[0].fit.half_width > np.log(3)
+
+
 def test_the_slowest_group_counts_and_the_median_of_launches() -> None:
     rows = rows_of(placed(8))
     slow = rows.assign(group="dp_1", time_us=2 * rows["time_us"])

@@ -45,7 +45,7 @@ def test_times_are_those_of_the_cost_model() -> None:
 
 def test_the_formula_alone_is_a_factor_of_two_below_256_mib_and_narrower_above() -> None:
     line = ml.predict("dp=16", "dgx-h100", sizes="1K, 128M, 256M, 1G").lines[0]
-    np.testing.assert_allclose(line.time_us_hi / line.time_us, [2, 2, 1.3, 1.2])
+    np.testing.assert_allclose(line.time_us_hi / line.time_us, [2, 2, 1.4, 1.25])
     assert (line.time_us_lo >= line.bound_us / 1.06).all()
 
 
