@@ -14,6 +14,7 @@ from .analysis.comparison import compare as compare
 from .benchmark.api import bench as bench
 from .benchmark.api import bench_pairs as bench_pairs
 from .benchmark.environments import compare_env as compare_env
+from .benchmark.rehearsing import rehearse as rehearse
 from .benchmark.run import Run as Run
 from .comm.communicator import Communicator as Communicator
 from .engines.engines import Engines as Engines
@@ -27,6 +28,8 @@ from .frames.schema import describe as describe
 from .mesh.groups import Group as Group
 from .mesh.mesh import DeviceMesh as DeviceMesh
 from .prediction.calibration import calibrate as calibrate
+from .prediction.job import Job as Job
+from .prediction.layouts import search as search
 from .prediction.predictions import predict as predict
 from .report.report import Report as Report
 from .topology.model.cluster import Cluster as Cluster

@@ -85,6 +85,9 @@ FORWARDING = {
     ("prediction/calibration", "_read_log"): "nccl_tests/reader",
     ("prediction/predictions", "Prediction.plot"): "plots/predicted",
     ("prediction/predictions", "Prediction._repr_html_"): "plots/predicted",
+    ("benchmark/rehearsal", "Rehearsal.plot"): "plots/rehearsals",
+    ("benchmark/rehearsal", "Rehearsal._repr_html_"): "plots/rehearsals",
+    ("prediction/layouts", "Layouts.plot"): "plots/step_bars",
     ("benchmark/run", "Run._ipython_display_"): "widgets/live",
 }
 
@@ -238,7 +241,10 @@ def test_classes_of_one_name_are_one_thing() -> None:
     assert {name: files for name, files in classes.items() if len(files) > 1} == {}
 
 
-@pytest.mark.parametrize("module", ["meshlab.benchmark.on_ranks.timing", "meshlab.engines.worker"])
+@pytest.mark.parametrize(
+    "module",
+    ["meshlab.benchmark.on_ranks.timing", "meshlab.benchmark.on_ranks.training_step", "meshlab.engines.worker"],
+)
 def test_what_runs_on_the_ranks_is_light(module: str) -> None:
     heavy = ["pandas", "matplotlib", "pyarrow", "ipywidgets", "anywidget"]
     code = f"import sys, json, {module}; print(json.dumps([name for name in {heavy} if name in sys.modules]))"

@@ -9,6 +9,14 @@ from .costs import Cost as Cost
 from .costs import cost as cost
 from .group_links import GroupLinks as GroupLinks
 from .group_links import LinkTable as LinkTable
+from .job import Job as Job
+from .job import Memory as Memory
+from .job import StepCall as StepCall
+from .layouts import Layouts as Layouts
+from .layouts import price as price
+from .layouts import search as search
+from .models import MODELS as MODELS
+from .models import LatentAttention as LatentAttention
 from .predictions import Prediction as Prediction
 from .predictions import predict as predict
 from .tuner import NcclSettings as NcclSettings

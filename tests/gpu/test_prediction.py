@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from dataclasses import replace
 from typing import Any
 
 import cloudpickle
@@ -44,7 +46,9 @@ def test_estimates_of_nccl_agree_with_the_port(gpu_engines: ml.Engines, mesh: ml
     # The constants that are not newer than the library.
     version = next((name for name in VERSIONS if tuple(map(int, name.split("."))) <= library), list(VERSIONS)[-1])
     facts = gpu_engines.ranks[0].capabilities.facts
-    settings = NcclSettings(version=version, nvls=facts.get("NVLS multicast") != "no")
+    settings = replace(NcclSettings.of_environment(os.environ), version=version)
+    if facts.get("NVLS multicast") == "no":
+        settings = replace(settings, nvls=False)
     links, of_group = GroupLinks.of(ml.place(mesh, ml.probe()), "tp")
     parts = []
     for collective, estimated in found.items():
