@@ -17,6 +17,7 @@ from meshlab.topology.placement.placement import Placement
 from meshlab.units import SEPARATOR, format_bandwidth, format_size, format_time_us
 from meshlab.widgets.edits import Design, Pairs, free_names, pairs_of, rest_axis, step_axis, templates
 from meshlab.widgets.machines import DIALS, Machine, find_part
+from meshlab.widgets.prices import Price
 
 __all__ = ["AxisRow", "axis_rows", "difference_lines", "machine_panel", "machine_text", "mesh_panel", "pack_rows"]
 
@@ -160,8 +161,8 @@ class AxisRow:
         Predicted time or, without a prediction, the time on the slowest link.
     low, high : float
         Interval of a prediction. NaN without one.
-    basis : str
-        Where the time comes from.
+    basis, detail : str
+        Where the time comes from, and what it is made of.
     pinned : float
         Time of the same axis in candidate A. NaN without one.
     """
@@ -176,35 +177,34 @@ class AxisRow:
     text: str
     gbs: float
     seconds: float
-    low: float = math.nan
-    high: float = math.nan
-    basis: str = "slowest link"
-    pinned: float = math.nan
+    low: float
+    high: float
+    basis: str
+    detail: str
+    pinned: float
 
 
 def axis_rows(
     placement: Placement,
     loads_of: Callable[[str], Loads],
-    predicted: Callable[[str], tuple[float, float, float, str] | None],
+    price_of: Callable[[str], Price],
     pinned: Mapping[str, float],
 ) -> list[AxisRow]:
     """Return the rows of all axes and groups of a mesh on a machine."""
     mesh = placement.mesh
     rows = []
     for axis in (*mesh.axis_names, *(group.name for group in mesh.custom_groups)):
-        found = loads_of(axis)
+        found, price = loads_of(axis), price_of(axis)
         mark, meaning = MARKS[found.state]
         text = placement.explain(axis).removeprefix(f"{axis} ")
-        seconds = found.seconds
-        gbs = found.volume_bytes / seconds / 1e9 if seconds and math.isfinite(seconds) else math.nan
-        row = AxisRow(
-            axis, mesh[axis].size, found.collective, found.size_bytes, mark, meaning, found.is_conflict, text, gbs,
-            seconds, pinned=pinned.get(axis, math.nan),
+        on_link = found.seconds
+        gbs = found.volume_bytes / on_link / 1e9 if on_link and math.isfinite(on_link) else math.nan
+        rows.append(
+            AxisRow(
+                axis, mesh[axis].size, found.collective, found.size_bytes, mark, meaning, found.is_conflict, text, gbs,
+                **price._asdict(), pinned=pinned.get(axis, math.nan),
+            )
         )  # fmt: skip
-        price = predicted(axis)
-        if price is not None:
-            row = AxisRow(**{**row.__dict__, **dict(zip(("seconds", "low", "high", "basis"), price, strict=True))})
-        rows.append(row)
     return rows
 
 
@@ -239,6 +239,8 @@ def pack_rows(rows: Sequence[AxisRow], calls: Mapping[str, Any]) -> dict[str, An
             "low": share(row.low),
             "high": share(row.high),
             "basis": row.basis,
+            "detail": row.detail,
+            "interval": _interval(row.low, row.high),
             "pinned": share(row.pinned),
             "change": change(row),
             "collective": row.collective,
@@ -247,8 +249,14 @@ def pack_rows(rows: Sequence[AxisRow], calls: Mapping[str, Any]) -> dict[str, An
         }
         for row in rows
     ]
-    is_predicted = any(row.basis != "slowest link" for row in rows)
+    is_predicted = any(math.isfinite(row.high) for row in rows)
     return {"rows": packed, "head": "Predicted time" if is_predicted else "Time on the slowest link"}
+
+
+def _interval(low: float, high: float) -> str:
+    if not math.isfinite(low) or not math.isfinite(high):
+        return ""
+    return f"{format_time_us(low * 1e6)} to {format_time_us(high * 1e6)}"
 
 
 def difference_lines(diff: MeshDiff, before: Cluster | None, after: Cluster | None) -> list[str]:

@@ -28,6 +28,7 @@ from meshlab.widgets.machines import Machine, find_part
 from meshlab.widgets.measuring import Measuring, MeasuringTraits
 from meshlab.widgets.panels import AxisRow
 from meshlab.widgets.picture import PICTURE_SCRIPTS, Picture
+from meshlab.widgets.prices import Price, predicted_lines, price_of
 from meshlab.widgets.source import python
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 
     from meshlab.benchmark.run import Run
     from meshlab.engines.engines import Engines
+    from meshlab.frames.plan import Plan
     from meshlab.frames.rundata import RunData
+    from meshlab.plots.lines import Line
 
 __all__ = ["PANELS", "Workbench"]
 
@@ -182,6 +185,7 @@ class Workbench(Picture, MeasuringTraits):
         self._problem: dict[str, Any] | None = None
         self._pinned_times: tuple[object, Mapping[str, float]] = (None, _NO_CALLS)
         self._rows: list[AxisRow] = []
+        self._prices: dict[str, tuple[Loads, Price]] = {}
         self._is_flicked = False
         super().__init__(
             shape, None if machine is None else machine.cluster, axis=axis, pick=pick, color=color, focus=focus,
@@ -193,7 +197,7 @@ class Workbench(Picture, MeasuringTraits):
                 self.panels = panels
         if {"measure", "runs"} & set(self.panels):
             self._measuring = Measuring(self)
-            self._measuring.opened = self._show_mesh_of
+            self._measuring.opened, self._measuring.predict = self._show_mesh_of, self._predict
         if engines is not None:
             self.engines = engines
         if run is not None:
@@ -669,7 +673,7 @@ class Workbench(Picture, MeasuringTraits):
         found: dict[str, Loads] = {}
         if view.placement is not None and view.groups is not None and not self._is_flicked:
             found = {axis: self._loads_of(axis) for axis in view.placement.mesh.axis_names}
-            self._rows = panels.axis_rows(view.placement, self._loads_of, self._predicted, self._times_of_pinned())
+            self._rows = panels.axis_rows(view.placement, self._loads_of, self._price_of, self._times_of_pinned())
         elif not self._is_flicked:
             self._rows = []
         machine = design.machine
@@ -716,13 +720,26 @@ class Workbench(Picture, MeasuringTraits):
             times = {}
             for axis in mesh.axis_names:
                 collective, size = self._call_of(axis)
-                times[axis] = loads(placement, axis, collective=collective, size=size, scene=scene).seconds
+                found = loads(placement, axis, collective=collective, size=size, scene=scene)
+                times[axis] = price_of(placement, found).seconds
             self._pinned_times = (key, times)
         return self._pinned_times[1]
 
-    def _predicted(self, axis: str) -> tuple[float, float, float, str] | None:
-        """Return seconds, their interval, and the basis of the prediction for an axis, None without one."""
-        return None
+    def _price_of(self, axis: str) -> Price:
+        """Return the predicted time of an axis."""
+        loads = self._loads_of(axis)
+        placement = self._view_of.placement
+        assert placement is not None  # there are loads
+        if axis not in self._prices or self._prices[axis][0] is not loads:
+            self._prices[axis] = (loads, price_of(placement, loads))
+        return self._prices[axis][1]
+
+    def _predict(self, mesh: DeviceMesh, plan: Plan) -> Mapping[str, Line]:
+        """Return the predicted lines of a run on the machine. A run on CPUs is not on this machine."""
+        cluster, run = self.cluster, self.run
+        if cluster is None or run is None or run.source != "nccl" or cluster.n_devices < mesh.world_size:
+            return {}
+        return predicted_lines(mesh, cluster, plan)
 
     def _make_code(self) -> str:
         design = self._design

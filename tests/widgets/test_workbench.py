@@ -12,8 +12,10 @@ from ipywidgets.widgets.widget import _instances
 
 import meshlab as ml
 from meshlab.errors import MeshError, MeshlabError, TopologyError
+from meshlab.frames.plan import Plan
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.widgets.machines import DIALS
+from meshlab.widgets.prices import predicted_lines
 from meshlab.widgets.workbench import Workbench
 
 SLURM = "SwitchName=s0 Nodes=a[0-3]\nSwitchName=s1 Nodes=a[4-7]\nSwitchName=top Switches=s[0-1]"
@@ -439,6 +441,7 @@ def test_the_first_display_without_arguments(monkeypatch):
 
 
 def test_candidates_are_compared(wb):
+    times = dict(zip(wb.table()["axis"], wb.table()["time_us"], strict=True))
     do(wb, "pin")
     assert wb.pinned == (wb.cluster, wb.mesh)
     assert wb._panel["pinned"]["lines"] == ["no difference"]
@@ -451,7 +454,7 @@ def test_candidates_are_compared(wb):
     table = wb.table()
     assert table["axis"].tolist() == ["tp", "dp"]
     assert (table["time_us"] > 0).all()
-    assert table["pinned_time_us"].iloc[0] == pytest.approx(1266.8, rel=1e-3)
+    assert table["pinned_time_us"].tolist() == pytest.approx([times["tp"], times["dp"]])
     do(wb, "swap")
     assert wb.mesh == DeviceMesh("dp=4, tp=8")
     assert wb.pinned[1] == DeviceMesh("tp=8, dp=4")
@@ -464,6 +467,31 @@ def test_candidates_are_compared(wb):
     assert wb.pinned is None
     with pytest.raises(MeshError, match="no candidate is pinned"):
         wb.swap()
+
+
+def test_the_time_of_an_axis_is_predicted_with_its_interval(wb):
+    price = ml.predict(wb.mesh, wb.cluster, {"dp": "all_reduce"}, "256M").frame().iloc[0]
+    row = wb.table().iloc[0]
+    assert row[["time_us", "time_us_lo", "time_us_hi"]].tolist() == pytest.approx(
+        price[["time_us", "time_us_lo", "time_us_hi"]].tolist()
+    )
+    assert (row["axis"], row["basis"]) == ("dp", "formula only")
+    shown = wb._table["rows"][0]
+    assert shown["low"] < shown["share"] < shown["high"] <= 1
+    assert wb._table["head"] == "Predicted time"
+    assert shown["detail"].startswith("NCCL takes ring ")
+    wb.mesh = "pp=4, dp=1, tp=8"
+    assert [row["basis"] for row in wb._table["rows"]] == ["formula only", "slowest link", "formula only"]
+
+
+def test_the_predicted_curves_of_a_plan_have_the_names_of_its_lines():
+    plan = Plan(["all_reduce", "all_gather"], "dp", sizes="1M:4M")
+    lines = predicted_lines(DeviceMesh("dp=4, tp=8"), ml.preset("dgx-h100", nodes=4), plan)
+    assert list(lines) == ["all_reduce", "all_gather"]
+    for line in lines.values():
+        assert line.size.tolist() == [1 << 20, 1 << 21, 1 << 22]
+        assert (line.low < line.value).all()
+        assert (line.value < line.high).all()
 
 
 def test_the_call_of_an_axis_is_editable(wb):

@@ -27,14 +27,15 @@ function tablePanel({ model, root, listen, shell }) {
 
   const percent = (share) => `${(100 * share).toFixed(2)}%`;
 
-  function timeCell(row) {
+  function timeCell(row, isOn) {
     const bar = element("i", { class: row.conflict ? "ml-hot" : "", style: `width:${percent(row.share)}` });
     const track = element("div", { class: "ml-track" }, bar);
     if (row.low !== null && row.high !== null) {
       track.append(element("b", { class: "wb-interval", style: `left:${percent(row.low)};width:${percent(Math.max(row.high - row.low, 0))}` }));
     }
     if (row.pinned !== null) track.append(element("u", { style: `left:calc(${percent(row.pinned)} - 1px)`, title: "Candidate A" }));
-    return element("td", { class: "wb-time-bar", title: row.basis }, track);
+    const title = [row.interval, row.detail, row.basis].filter(Boolean).join(" · ");
+    return element("td", { class: "wb-time-bar", title }, track, ...(row.interval && isOn ? [element("span", { class: "ml-soft wb-interval-text", text: row.interval })] : []));
   }
 
   function callLine(row, collectives) {
@@ -54,8 +55,9 @@ function tablePanel({ model, root, listen, shell }) {
         const name = element("th", { scope: "row" }, element("span", { class: `wb-mark wb-${{ "■": "bad", "▲": "bad", "●": "good", "◆": "own" }[row.mark] ?? "plain"}`, title: row.meaning, text: row.mark }),
           button(`${row.axis}=${count(row.size)}`, { class: "ml-quiet", "aria-current": String(isOn) }));
         return element("tr", { "data-axis": row.axis, class: isOn ? "wb-on" : "" }, name,
-          element("td", { class: "wb-does" }, element("span", { text: row.text }), note),
-          element("td", { class: "wb-n", text: row.gbs }), timeCell(row),
+          element("td", { class: "wb-does" }, element("span", { text: row.text }), note,
+            ...(isOn && row.detail ? [element("span", { class: "ml-soft wb-detail", text: `${row.detail}, ${row.basis}` })] : [])),
+          element("td", { class: "wb-n", text: row.gbs }), timeCell(row, isOn),
           element("td", { class: "wb-n" }, row.time, ...(row.change ? [element("span", { class: "ml-soft wb-change", text: `${row.change} to A` })] : [])));
       });
       const heads = [["Axis", ""], ["What its groups do", ""], ["Per rank", "wb-n"], [head, "wb-time-head"], ["", ""]];
