@@ -41,7 +41,7 @@ def price_of(placement: Placement, loads: Loads) -> Price:
     >>> placement = ml.place("dp=2, tp=8", ml.preset("dgx-h100", nodes=2))
     >>> price = price_of(placement, placement.loads("dp"))
     >>> price.low < price.seconds < price.high, price.detail
-    (True, 'NCCL takes ring LL128, at 97 % of the bound')
+    (True, 'NCCL takes ring Simple, at 99 % of the bound')
     """
     try:
         lines = predict(placement, collectives={loads.axis: loads.collective}, sizes=loads.size_bytes).lines
