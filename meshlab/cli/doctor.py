@@ -60,6 +60,7 @@ def run_checks() -> list[Check]:
         _package("ipywidgets", note="then restart a running Jupyter server"),
         _package("anywidget", note="then restart a running Jupyter server"),
         _package("jupyterlab", optional="notebooks and meshlab lab", extra="lab"),
+        _package("voila", optional="meshlab app", extra="app"),
         _mpi(),
         _mpiexec(),
         _shared_memory(),

@@ -41,6 +41,7 @@ examples:
   meshlab compare run1 run2                   regressions; also of nccl-tests logs
   meshlab predict "dp=16, tp=8" --cluster dgx-h100    expected times; starts nothing
   meshlab search llama3-405b --cluster dgx-h100 --nodes 128   the best layouts
+  meshlab app                                 the workbench as a page of its own
   meshlab doctor                              check the installation
 
 exit codes:
@@ -355,6 +356,22 @@ def make_parser() -> argparse.ArgumentParser:
         "table and an explanation.",
     )
     layout_search.add_search_options(search)
+
+    app = add(
+        "app",
+        commands.app,
+        "open the workbench as a page of its own",
+        "Serves it on this host, with Voilà (the extra app). The address contains a secret token. Ctrl-C stops it. "
+        "Each visitor has a workbench of their own. Arguments after -- are passed to Voilà:\n"
+        "  meshlab app --cluster dgx-h100 -- --Voila.ip=0.0.0.0",
+    )
+    app.add_argument(
+        "--cluster", metavar="NAME|FILE", help="a preset, or a description of a machine (default: this machine)"
+    )
+    app.add_argument("--mesh", help='the first mesh, for example "dp=2, tp=8"')
+    app.add_argument("--port", type=int, default=8866, help="port of the server (default: %(default)s)")
+    app.add_argument("--no-browser", action="store_true", help="do not open a browser")
+    app.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
 
     lab = add(
         "lab",

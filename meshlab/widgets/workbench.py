@@ -705,8 +705,7 @@ class Workbench(Picture, MeasuringTraits):
         design = self._design
         assert design.pinned is not None
         before, mesh = design.pinned
-        machines = [None if one is None else one.cluster for one in (before, design.machine)]
-        return panels.difference_lines(mesh.diff(design.mesh), *machines)
+        return panels.difference_lines(mesh.diff(design.mesh), before, design.machine)
 
     def _times_of_pinned(self) -> Mapping[str, float]:
         """Return the time of every axis of candidate A."""

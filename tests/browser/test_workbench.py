@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -305,3 +306,17 @@ def test_sixteen_thousand_gpus_stay_fluid(wired, page, say):
     assert min(draws) < 800
     assert first[0] < 60
     assert total[0] < 120
+
+
+@pytest.mark.long
+def test_the_picture_of_the_readme_is_drawn(wired, page):
+    """Written to a folder on request. CONTRIBUTING.md names it."""
+    machine = ml.preset("dgx-h100", nodes=4)
+    wb = Workbench(machine, "dp=4, tp=8", axis="dp", failed=["node1/NIC3"], pinned=(machine, "dp=4, tp=8"))
+    page.set_viewport_size({"width": 1232, "height": 900})
+    shown = wired("workbench", wb)
+    shown.wait()
+    assert "▲" in page.locator(".wb-table").inner_text()
+    folder = os.environ.get("MESHLAB_PICTURES")
+    if folder:
+        page.locator(ROOT).screenshot(path=f"{folder}/workbench.png")

@@ -445,6 +445,11 @@ def test_candidates_are_compared(wb):
     do(wb, "pin")
     assert wb.pinned == (wb.cluster, wb.mesh)
     assert wb._panel["pinned"]["lines"] == ["no difference"]
+    do(wb, "turn", dial="nics", by=-1)
+    do(wb, "fail", part="node1/NIC3")
+    assert wb._panel["pinned"]["lines"] == ["machine: NICs per host 8 → 4 · failed: node1/NIC3"]
+    do(wb, "undo")
+    do(wb, "undo")
     do(wb, "move", axis="tp", to=0)
     row = next(row for row in wb._table["rows"] if row["axis"] == "tp")
     assert row["pinned"] < row["share"]
