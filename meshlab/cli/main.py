@@ -293,6 +293,17 @@ def make_parser() -> argparse.ArgumentParser:
     app.add_argument("--no-browser", action="store_true", help="do not open a browser")
     app.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
 
+    export = add(
+        "export",
+        commands.export,
+        "write a notebook as HTML in which widgets are figures",
+        "A page of nbconvert shows stored widgets only with JavaScript from another host. This one shows their figures "
+        "and tables instead, so that nothing is blank without a network.",
+    )
+    export.add_argument("notebook", help="the notebook")
+    export.add_argument("--execute", action="store_true", help="run all cells first; the notebook is not changed")
+    export.add_argument("--out", metavar="FILE", help="the page (default: the notebook's name with .html)")
+
     lab = add(
         "lab",
         commands.lab,
