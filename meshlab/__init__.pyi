@@ -7,12 +7,14 @@ from . import frames as frames
 from . import mesh as mesh
 from . import nccl_tests as nccl_tests
 from . import plots as plots
+from . import prediction as prediction
 from . import topology as topology
 from . import widgets as widgets
 from .analysis.comparison import compare as compare
 from .benchmark.api import bench as bench
 from .benchmark.api import bench_pairs as bench_pairs
 from .benchmark.environments import compare_env as compare_env
+from .benchmark.rehearsing import rehearse as rehearse
 from .benchmark.run import Run as Run
 from .comm.communicator import Communicator as Communicator
 from .engines.engines import Engines as Engines
@@ -25,6 +27,8 @@ from .frames.plan import Sampling as Sampling
 from .frames.schema import describe as describe
 from .mesh.groups import Group as Group
 from .mesh.mesh import DeviceMesh as DeviceMesh
+from .prediction.job import Job as Job
+from .prediction.layouts import search as search
 from .report.report import Report as Report
 from .topology.model.cluster import Cluster as Cluster
 from .topology.model.presets import preset as preset

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 
 import meshlab as ml
@@ -43,6 +44,12 @@ def words(text: str) -> list[str]:
         ("show 'dp=2, dp=2'", "axis 'dp' appears 2 times"),
         ("show 'dp=2' --axis tp", "unknown axis or group 'tp'; choose one of the axes dp"),
         ("bench --mesh 'tp=2' --axis ep", "unknown axis or group 'ep'"),
+        ("search llama3-7b --cluster dgx-h100", "unknown model 'llama3-7b' (did you mean 'llama3-70b'?)"),
+        ("search llama3-8b --cluster dgx-h100 --tp 3", "tp=3 does not divide 8 ranks; use tp=2 or 4"),
+        ("search llama3-8b --cluster dgx-h100 --set recomputation=full", "(did you mean 'recompute'?); write --set"),
+        ("search llama3-8b --cluster dgx-h100 --rows 0", "--rows 0 must be positive"),
+        ("search llama3-8b --cluster dgx-h100 --out a.pdf", "--out a.pdf must end in one of .csv, .png, .svg"),
+        ("search llama3-70b --cluster dgx-h100", "no layout of 8 ranks can run Llama 3 70B: the nearest is tp=8"),
         (
             "bench all_reduced --mesh 'tp=2'",
             "unknown collective 'all_reduced' (did you mean 'all_reduce'?); choose one of all_reduce",
@@ -67,6 +74,11 @@ def words(text: str) -> list[str]:
         ("bench --mesh dp=2 tp=2 --axis dp,ep", "unknown axis or group 'ep'"),
         ("bench --mesh 'tp=2' --ranks 1", "tp=2 has 2 ranks, but there is 1 engine; pass --ranks 2, or omit --ranks"),
         ("demo --mesh 'dp=2 tp'", "'tp' is not an axis; write name=size"),
+        ("rehearse llama3-8x --mesh tp=4", "unknown model 'llama3-8x' (did you mean 'llama3-8b'?)"),
+        ("rehearse llama3-8b --mesh tp=3", "32 heads are not divisible by tp = 3; use tp = 4"),
+        ("rehearse llama3-8b --mesh tp=2 --mesh tp=4", "need the same number of ranks: tp=2 has 2, tp=4 has 4"),
+        ("rehearse llama3-8b --mesh tp=4 --ranks 2", "tp=4 has 4 ranks, but there are 2 engines"),
+        ("rehearse llama3-8b --mesh tp=4 --set layer=3", "--set layer=3 is not a change of the job (did you mean"),
         ("bench --here", "--here needs a mesh, because the launcher is unknown"),
         ("bench --axis tp", "unknown axis or group 'tp'; choose one of the axes all_ranks or of the groups world"),
         (
@@ -133,7 +145,8 @@ def test_a_folder_that_cannot_be_written_is_reported_before_anything_starts(
 
 
 @pytest.mark.parametrize(
-    "command", ["", "--help", "demo --help", "bench --help", "show --help", "report --help", "lab --help"]
+    "command",
+    ["", "--help", "demo --help", "bench --help", "show --help", "report --help", "lab --help", "rehearse --help"],
 )
 def test_help_shows_usage_examples_and_exit_codes(capsys: pytest.CaptureFixture[str], command: str) -> None:
     with pytest.raises(SystemExit) as stop:
@@ -591,3 +604,27 @@ def test_lab_does_not_overwrite_a_notebook(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "01_first_mesh.ipynb").read_text() == "mine"
     assert called[0][-1] == str(tmp_path / "01_first_mesh.ipynb")
     assert main(["lab", str(tmp_path / "missing")]) == 2
+
+
+def test_a_rehearsal_compares_layouts_and_writes_its_frame(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = tmp_path / "steps.csv"
+    options = "--set global_batch=4 --set layers=4 --rounds 1 --steps 1 --scale 0.25 --backend threads"
+    assert main(words(f"rehearse llama3-8b --mesh dp=2,tp=2 --mesh tp=4 {options} --out {out}")) == 0
+    printed = capsys.readouterr().out
+    assert "No verdict about time: 4 ranks are threads of one process." in printed
+    assert "tp (4 ranks, " in printed
+    frame = pd.read_csv(out)
+    assert frame["layout"].unique().tolist() == ["dp=2, tp=2", "tp=4"]
+    assert frame["n_wrong"].dropna().eq(0).all()
+
+
+def test_search_prints_the_best_layouts_and_writes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("layouts.csv", "layouts.png", "layouts.svg"):
+        out = tmp_path / name
+        command = f"search llama3-8b --cluster dgx-h100 --nodes 2 --set recompute=full --tp 1,2 --rows 3 --out '{out}'"
+        assert main(words(command)) == 0
+        assert out.stat().st_size > 1000
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["place", "mesh", "step"]
+    assert sum(line.startswith("    1") for line in lines[:4]) >= 1
+    assert any("is first" in line for line in lines)

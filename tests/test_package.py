@@ -32,7 +32,7 @@ LEVELS = [
     ["mesh"],
     ["topology", "comm"],
     ["frames"],
-    ["engines", "nccl_tests"],
+    ["engines", "nccl_tests", "prediction"],
     ["analysis"],
     ["benchmark"],
     ["plots"],
@@ -44,7 +44,7 @@ LEVELS = [
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 
 # These folders work on frames and plain values, so they never import what measures.
-NEVER_IMPORT = {name: {"engines", "benchmark"} for name in ("analysis", "plots", "nccl_tests")}
+NEVER_IMPORT = {name: {"engines", "benchmark"} for name in ("analysis", "plots", "nccl_tests", "prediction")}
 
 # The only imports that go up, or would close a circle: methods that forward, `.plot()`, and display hooks. All are
 # inside functions, so nothing is imported before the method is called.
@@ -82,6 +82,9 @@ FORWARDING = {
     ("frames/rundata", "RunData._repr_html_"): "plots/curves",
     ("frames/rundata", "RunData._repr_png_"): "plots/curves",
     ("analysis/comparison", "Comparison.plot"): "plots/ratios",
+    ("benchmark/rehearsal", "Rehearsal.plot"): "plots/rehearsals",
+    ("benchmark/rehearsal", "Rehearsal._repr_html_"): "plots/rehearsals",
+    ("prediction/layouts", "Layouts.plot"): "plots/step_bars",
     ("benchmark/run", "Run._ipython_display_"): "widgets/live",
     ("benchmark/run", "Run.view"): "widgets/live",
 }
@@ -236,7 +239,10 @@ def test_classes_of_one_name_are_one_thing() -> None:
     assert {name: files for name, files in classes.items() if len(files) > 1} == {}
 
 
-@pytest.mark.parametrize("module", ["meshlab.benchmark.on_ranks.timing", "meshlab.engines.worker"])
+@pytest.mark.parametrize(
+    "module",
+    ["meshlab.benchmark.on_ranks.timing", "meshlab.benchmark.on_ranks.training_step", "meshlab.engines.worker"],
+)
 def test_what_runs_on_the_ranks_is_light(module: str) -> None:
     heavy = ["pandas", "matplotlib", "pyarrow", "ipywidgets", "anywidget"]
     code = f"import sys, json, {module}; print(json.dumps([name for name in {heavy} if name in sys.modules]))"
@@ -340,6 +346,7 @@ def test_about_thirty_names_are_at_the_top() -> None:
         "mesh",
         "nccl_tests",
         "plot",
+        "prediction",
         "topology",
         "widgets",
     }
@@ -354,7 +361,7 @@ def test_dir_offers_public_names_only() -> None:
 
 PUBLIC = [
     (space, name)
-    for space in ("plot", "topology", "analysis", "nccl_tests", "benchmark", "engines", "frames")
+    for space in ("plot", "topology", "analysis", "nccl_tests", "prediction", "benchmark", "engines", "frames")
     for name in getattr(meshlab, space).__all__
 ]
 

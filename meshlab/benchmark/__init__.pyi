@@ -5,4 +5,8 @@ from .environments import READS as READS
 from .environments import EnvComparison as EnvComparison
 from .environments import compare_env as compare_env
 from .estimate import Estimate as Estimate
+from .rehearsal import Rehearsal as Rehearsal
+from .rehearsal import RehearsedCall as RehearsedCall
+from .rehearsal import RehearsedLayout as RehearsedLayout
+from .rehearsing import rehearse as rehearse
 from .run import Run as Run

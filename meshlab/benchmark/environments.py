@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from meshlab import markup
 from meshlab.analysis.comparison import Comparison, compare
 from meshlab.benchmark.api import bench
-from meshlab.benchmark.run import Run, shows_progress
+from meshlab.benchmark.run import Run, progress_bar
 from meshlab.engines.launcher import count_gpus, launch
 from meshlab.errors import BenchError, CommunicatorError, EngineError, MeshlabError
 from meshlab.frames.plan import Plan
@@ -175,7 +173,7 @@ def compare_env(
     if not _has_functions(collective):
         _check_read(settings, "nccl" if backend == "auto" and count_gpus() >= mesh.world_size else backend)
     runs: dict[str, list[Run]] = {name: [] for name in settings}
-    with _bar(progress) as bar:
+    with progress_bar(progress, unit="step") as bar:
         for number in range(rounds):
             # A B, B A, A B, …: over two rounds, a linear drift of the clocks adds the same time to every setting.
             for name in list(settings)[:: -1 if number % 2 else 1]:
@@ -215,26 +213,6 @@ def _check_read(settings: Mapping[str, Mapping[str, str]], backend: str) -> None
             hint=f"{hint} {'it' if len(set(unread)) == 1 else 'them'}; {backend} reads variables that start with "
             f"{', '.join((prefixes or ())[:4])} and others in meshlab.benchmark.READS",
         )
-
-
-@contextmanager
-def _bar(progress: bool | None) -> Iterator[Any]:
-    """Return a progress bar over the steps of all runs."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    is_notebook = getattr(shell, "kernel", None) is not None
-    make: Any
-    if is_notebook:
-        from tqdm.notebook import tqdm as make
-    else:
-        from tqdm import tqdm as make
-    with make(
-        total=None,
-        unit="step",
-        disable=not shows_progress(progress, is_notebook=is_notebook),
-        leave=False,
-        dynamic_ncols=True,
-    ) as bar:
-        yield bar
 
 
 def _follow(run: Run, bar: Any, what: str) -> None:

@@ -30,8 +30,8 @@ from meshlab.benchmark.on_ranks.timing import (
     measure_together,
 )
 from meshlab.engines.engines import Lease
-from meshlab.engines.memory import USABLE
-from meshlab.engines.rounds import Reply
+from meshlab.engines.memory import usable_bytes
+from meshlab.engines.rounds import RankInfo, Reply
 from meshlab.errors import BenchError, EngineError, MeshlabError
 from meshlab.frames.plan import Step, n_blocks, turns
 from meshlab.frames.rundata import Columns, Progress, Row, RunData, State
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Executor",
+    "describe_sharing",
     "device_lines",
     "device_rows",
     "differing_settings",
@@ -336,7 +337,10 @@ class Executor:
         if step.concurrent is not None:
             everyone, arrays = self._everyone(groups, mesh[step.concurrent.axis])
             return call(
-                measure_concurrent, arguments=(*arguments, arrays), also=(everyone,), concurrent=step.concurrent.axis
+                measure_concurrent,
+                arguments=(*arguments, arrays),
+                also=(everyone,),
+                concurrent=((mesh, step.concurrent.axis),),
             )
         own = plan.functions.get(step.collective)
         if step.grouping == "alone":
@@ -434,18 +438,15 @@ class Executor:
         answers = [reply.value or {} for reply in replies]
         settings = [one.get("settings", {}) for one in answers]
         # A rank that could not describe itself has no limit. If a step is too large, it fails with the library's error.
-        self._limits = self._shares([one.get("free", (False, np.iinfo(np.int64).max)) for one in answers])
+        free = [one.get("free", (False, np.iinfo(np.int64).max)) for one in answers]
+        self._limits = usable_bytes(free, self._hosts)
         firsts = [one for one in answers if "host" in one]
         self._note_devices("before", {one["host"]["name"]: one["devices"] for one in firsts})
         about = {"run": data.run_id, "started": data.started_at, "ranks": data.where, "mesh": str(data.mesh)}
-        cores, n = environment.usable_cores(), engines.world_size
-        if capabilities.backend == "mpi" and len(set(self._hosts)) == 1 and n > cores:
-            about["oversubscribed"] = f"{n} ranks share {cores} cores"
-            about["note"] = f"{about['oversubscribed']}, so times include waiting for a core."
-        gpus = [(fact.host, fact.capabilities.facts.get("device number")) for fact in facts]
-        if capabilities.backend == "nccl" and len(set(gpus)) < n:
-            about["oversubscribed"] = f"{n} ranks share {len(set(gpus))} GPUs"
-            about["note"] = f"{about['oversubscribed']}, so times include waiting for a GPU."
+        shared = describe_sharing(facts)
+        if shared:
+            unit = "GPU" if capabilities.backend == "nccl" else "core"
+            about |= {"oversubscribed": shared, "note": f"{shared}, so times include waiting for a {unit}."}
         if len(set(self._hosts)) > 1:
             about["hosts"] = ", ".join(dict.fromkeys(self._hosts))
         differing = differing_settings(settings)
@@ -496,16 +497,6 @@ class Executor:
         firsts = sorted({host: rank for rank, host in reversed(list(enumerate(self._hosts)))}.values())
         return lease.call(function, self._data.mesh, WORLD, (firsts,))
 
-    def _shares(self, free: Sequence[tuple[bool, int]]) -> npt.NDArray[np.int64]:
-        """Return the memory for buffers of each rank, in bytes. The ranks of a host share its memory."""
-        return np.array(
-            [
-                int(USABLE * n_bytes / (self._hosts.count(host) if is_shared else 1))
-                for (is_shared, n_bytes), host in zip(free, self._hosts, strict=True)
-            ],
-            dtype=np.int64,
-        )
-
     def _describe_after(self, lease: Lease) -> None:
         """Free the buffers, and record the readings of the GPUs after the run, if there were any before."""
         lease.call(release_buffers)
@@ -524,6 +515,16 @@ class Executor:
             data.device_rows = [row for row in data.device_rows if row["when"] != when] + rows
             lines = device_lines(rows, with_host=len(readings) > 1)
             data.environment = {**data.environment, f"GPUs {when}": lines}
+
+
+def describe_sharing(ranks: Sequence[RankInfo]) -> str:
+    """Return a note if ranks share cores or GPUs, such as "4 ranks share 2 cores", or else an empty string."""
+    backend, n = ranks[0].capabilities.backend, len(ranks)
+    cores = environment.usable_cores()
+    if backend == "mpi" and len({info.host for info in ranks}) == 1 and n > cores:
+        return f"{n} ranks share {cores} core{'s' * (cores != 1)}"
+    gpus = {(info.host, info.capabilities.facts.get("device number")) for info in ranks}
+    return f"{n} ranks share {len(gpus)} GPU{'s' * (len(gpus) != 1)}" if backend == "nccl" and len(gpus) < n else ""
 
 
 def machine_text(hosts: Iterable[Mapping[str, Any]]) -> str:

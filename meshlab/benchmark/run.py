@@ -8,7 +8,7 @@ import secrets
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from meshlab.widgets.live import LiveView
 
-__all__ = ["Run", "check_resumable"]
+__all__ = ["Run", "check_resumable", "progress_bar"]
 
 _ESTIMATE_S = 2.0  # time to wait for the probes
 
@@ -427,6 +427,26 @@ def shows_progress(choice: bool | None, *, is_notebook: bool = False) -> bool:
     if choice is not None:
         return choice
     return (is_notebook or sys.stderr.isatty()) and os.environ.get("MESHLAB_PROGRESS") != "0"
+
+
+@contextlib.contextmanager
+def progress_bar(progress: bool | None, *, unit: str, total: int | None = None) -> Iterator[Any]:
+    """Draw a progress bar on a terminal or in a notebook, see `shows_progress`, within a ``with`` block."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    is_notebook = getattr(shell, "kernel", None) is not None
+    make: Any
+    if is_notebook:
+        from tqdm.notebook import tqdm as make
+    else:
+        from tqdm import tqdm as make
+    with make(
+        total=total,
+        unit=unit,
+        disable=not shows_progress(progress, is_notebook=is_notebook),
+        leave=False,
+        dynamic_ncols=True,
+    ) as bar:
+        yield bar
 
 
 def check_resumable(run: RunData, engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:

@@ -44,6 +44,7 @@ __all__ = [
     "lab",
     "print_comparison",
     "print_error",
+    "rehearse",
     "report",
     "show",
 ]
@@ -62,6 +63,7 @@ _OPTIONS = {
     "concurrent": "--concurrent",
     "grouping": "--grouping",
     "in_place": "--in-place",
+    "memory_gib": "--memory",
     "mesh": "--mesh",
     "overwrite": "--force",
     "redact": "--redact",
@@ -312,6 +314,61 @@ def bench(options: argparse.Namespace) -> int:
         redact=options.redact,
         force=options.force,
     )
+
+
+def rehearse(options: argparse.Namespace) -> int:
+    """Rehearse the communication of a training step on one or several layouts."""
+    from meshlab.benchmark.rehearsing import rehearse
+    from meshlab.cli.layout_search import job_fields
+    from meshlab.engines.engines import check_mesh_size
+    from meshlab.engines.launcher import launch
+    from meshlab.engines.mpi_world import join
+    from meshlab.mesh.mesh import DeviceMesh
+    from meshlab.prediction.job import Job
+
+    process = launched_as()
+    n = options.ranks if process is None else process[1]
+    meshes = [DeviceMesh(text, world_size=n if "-1" in text else None) for text in options.mesh]
+    if n is None:
+        n = meshes[0].world_size
+        if any(mesh.world_size != n for mesh in meshes):
+            texts = [f"{mesh} has {mesh.world_size}" for mesh in meshes]
+            raise MeshError(f"the layouts need the same number of ranks: {', '.join(texts)}", hint="change a mesh")
+    for mesh in meshes:
+        check_mesh_size(mesh, n)
+    job = Job.preset(options.job, **job_fields(options.set))
+    for mesh in meshes:  # before any process starts
+        job.step(mesh, options.experts)
+    joined = None if process is None else join(backend=options.backend)
+    if process is not None and joined is None:
+        return OK  # this process was a rank
+    with joined or launch(n, backend=options.backend) as engines:
+        _print(f"{_system(engines)}: {job.title}")
+        try:
+            found = rehearse(
+                engines,
+                meshes,
+                job,
+                experts=options.experts,
+                scale=options.scale,
+                size_scale=options.size_scale,
+                compute=options.compute,
+                tflops=options.tflops,
+                rounds=options.rounds,
+                steps=options.steps,
+            )
+        except EngineError as error:
+            print_error(error)
+            if error.measured is not None:
+                _print(error.measured)
+            return FAILED
+    _print(found)
+    if options.out:
+        from meshlab.files import write_file
+
+        write_file(Path(options.out), found.frame().to_csv(index=False).encode())
+        _print(f"frame: {options.out}")
+    return FAILED if (found.frame()["n_wrong"].fillna(0) > 0).any() else OK
 
 
 def _default_ranks(backend: str) -> int:

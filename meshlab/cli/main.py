@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from meshlab.cli import commands
+from meshlab.cli import commands, layout_search
 from meshlab.cli.commands import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, error_text, print_error
 from meshlab.engines.mpi_world import launched_as
 from meshlab.errors import MeshlabError
@@ -36,9 +36,11 @@ examples:
   meshlab bench all_reduce                    on all GPUs, or one rank per core
   meshlab bench --mesh "dp=2, tp=2" --axis tp --sizes 1K:16M --out run1
   mpiexec -n 4 meshlab bench --mesh tp=4      on ranks of a launcher (or srun)
+  meshlab rehearse llama3-8b --mesh dp=8 --mesh "dp=4, tp=2"   layouts of a job
   meshlab report run1 --out run1.md           the report of a saved run
   meshlab compare run1 run2                   regressions; also of nccl-tests logs
   meshlab app                                 the workbench as a page of its own
+  meshlab search llama3-405b --cluster dgx-h100 --nodes 128   the best layouts
   meshlab doctor                              check the installation
 
 exit codes:
@@ -240,6 +242,38 @@ def make_parser() -> argparse.ArgumentParser:
     _add_force(bench)
     _add_backend(bench)
 
+    rehearse = add(
+        "rehearse",
+        commands.rehearse,
+        "rehearse the communication of a training step",
+        "Runs the collectives of a training job with its volumes and in its order, with matrix products between them "
+        "on GPUs and waits otherwise, and prints the exposed and hidden time of each axis. Several meshes take turns "
+        "and are compared. Long steps are cut down to a few layers and micro-batches, and extrapolated.",
+    )
+    rehearse.add_argument("job", help="a preset, such as llama3-8b; an unknown name lists them")
+    rehearse.add_argument("--mesh", action="append", required=True, help="a layout; repeat it to compare several")
+    rehearse.add_argument("--experts", metavar="MESH", help='the layout of the experts, such as "edp=2, ep=4"')
+    rehearse.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="change the job, such as global_batch=64"
+    )
+    rehearse.add_argument("--ranks", type=int, metavar="N", help="number of ranks, if the size of an axis is -1")
+    rehearse.add_argument("--rounds", type=int, default=6, metavar="N", help="rounds (default: %(default)s)")
+    rehearse.add_argument("--steps", type=int, default=5, metavar="N", help="steps per round (default: %(default)s)")
+    rehearse.add_argument(
+        "--scale", type=_auto_or_number, default="auto", help="part of a step to run (default: %(default)s)"
+    )
+    rehearse.add_argument(
+        "--size-scale", type=_auto_or_number, default="auto", help="size of the messages (default: %(default)s)"
+    )
+    rehearse.add_argument(
+        "--compute", choices=("auto", "products", "wait"), default="auto", help="the computation (default: %(default)s)"
+    )
+    rehearse.add_argument(
+        "--tflops", type=float, default=400.0, metavar="X", help="rate of waits, in TFLOP/s (default: %(default)g)"
+    )
+    rehearse.add_argument("--out", metavar="FILE", help="write the frame as CSV")
+    _add_backend(rehearse)
+
     report = add(
         "report",
         commands.report,
@@ -304,6 +338,16 @@ def make_parser() -> argparse.ArgumentParser:
     export.add_argument("--execute", action="store_true", help="run all cells first; the notebook is not changed")
     export.add_argument("--out", metavar="FILE", help="the page (default: the notebook's name with .html)")
 
+    search = add(
+        "search",
+        layout_search.search,
+        "find the best layouts of a training job on a cluster",
+        "Starts nothing. Considers all factorisations into pp, dp, cp, tp and ep in all orders, drops those that the "
+        "job or the memory rules out, and ranks the others by computation, bubble and exposed communication. Prints a "
+        "table and an explanation.",
+    )
+    layout_search.add_search_options(search)
+
     lab = add(
         "lab",
         commands.lab,
@@ -327,6 +371,16 @@ def _add_backend(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="nccl: one GPU per rank; mpi: processes; threads: in this process, for experiments (default: %(default)s)",
     )
+
+
+def _auto_or_number(text: str) -> float | str:
+    """Parse a number, or the word auto."""
+    if text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None
 
 
 def _fraction(text: str) -> float:

@@ -29,7 +29,7 @@ from meshlab.units import format_size
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Engines", "Lease", "check_mesh_size"]
+__all__ = ["Engines", "Lease", "check_mesh_size", "raise_first_error"]
 
 # A NCCL communicator holds about 200 MB of GPU memory, so the least recently used ones are closed beyond this number.
 _MOST_GROUP_SETS = 32
@@ -260,9 +260,7 @@ class Engines:
         with Lease(self, task) as lease:
             replies = lease.call(function, mesh, axis, arguments, deadline_s=deadline_s)
         if check:
-            _raise_first_error(
-                replies, task, self.ranks, hint="pass check=False for the values and errors of all ranks"
-            )
+            raise_first_error(replies, task, self.ranks, hint="pass check=False for the values and errors of all ranks")
         groups = (mesh or DeviceMesh(all_ranks=self.world_size))[axis]
         names = groups.names
         frame = pd.DataFrame(
@@ -585,7 +583,7 @@ class Engines:
             )
         task = f"creating the communicators of {groups.name}"
         replies = self._run_round("split", arguments, task=task)
-        _raise_first_error(replies, task, self.ranks)
+        raise_first_error(replies, task, self.ranks)
         self._group_sets[name] = None
         return name, groups
 
@@ -702,7 +700,7 @@ class Lease:
         arguments: tuple[Any, ...] = (),
         *,
         also: Sequence[str] = (),
-        concurrent: str | None = None,
+        concurrent: Sequence[tuple[DeviceMesh, str]] = (),
         ranks: Collection[int] | None = None,
         deadline_s: float | None = None,
     ) -> list[Reply]:
@@ -722,8 +720,9 @@ class Lease:
         also : sequence of str, default ()
             Further axes, whose communicators follow that of `axis`. Only ranks that are in a group along all of them
             take part.
-        concurrent : str, optional
-            A further axis whose communicator may be used at the same time as the others.
+        concurrent : sequence of (DeviceMesh, str), default ()
+            Further axes, each of a mesh, whose communicators may be used at the same time as each other and as the
+            others.
         ranks : collection of int, optional
             The ranks that take part. By default all ranks.
         deadline_s : float, optional
@@ -739,9 +738,9 @@ class Lease:
             engines.between_tasks(self)
         names, colors = [], []
         communicators: dict[str, Sequence[int]] = {}
-        wanted = [(one, False) for one in (axis, *also)] + ([] if concurrent is None else [(concurrent, True)])
-        for one, separate in wanted:
-            name, groups = engines._open_group_set(mesh, one, separate=separate)
+        wanted = [(mesh, one, False) for one in (axis, *also)] + [(*one, True) for one in concurrent]
+        for laid_out, one, separate in wanted:
+            name, groups = engines._open_group_set(laid_out, one, separate=separate)
             names.append(name)
             colors.append(groups.color)
             communicators |= {group.name: group.ranks for group in groups}
@@ -821,7 +820,8 @@ def _pickled(task: tuple[Callable[..., Any], tuple[Any, ...]]) -> bytes:
         ) from error
 
 
-def _raise_first_error(replies: Sequence[Reply], task: str, infos: Sequence[RankInfo], *, hint: str = "") -> None:
+def raise_first_error(replies: Sequence[Reply], task: str, infos: Sequence[RankInfo], *, hint: str = "") -> None:
+    """Raise an `EngineError` if the function raised on any rank."""
     failed = [reply for reply in replies if reply.error is not None]
     if failed:
         first = failed[0]

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from meshlab.errors import EngineError
 from meshlab.units import format_size
@@ -12,7 +16,14 @@ from meshlab.units import format_size
 if TYPE_CHECKING:
     from meshlab.engines.engines import Engines
 
-__all__ = ["USABLE", "check_host_memory", "free_bytes", "host_free_bytes", "local_buffer_bytes"]
+__all__ = [
+    "USABLE",
+    "check_host_memory",
+    "free_bytes",
+    "host_free_bytes",
+    "local_buffer_bytes",
+    "usable_bytes",
+]
 
 
 USABLE = 0.8
@@ -93,6 +104,28 @@ def free_bytes(comm: Any) -> tuple[bool, int]:
         return True, host_free_bytes()
     free, _ = comm.xp.cuda.runtime.memGetInfo()
     return False, int(free)
+
+
+def usable_bytes(free: Sequence[tuple[bool, int]], hosts: Sequence[str]) -> npt.NDArray[np.int64]:
+    """Return the memory that the buffers of each rank may use, in bytes. The ranks of a host share its memory.
+
+    Parameters
+    ----------
+    free : sequence of (bool, int)
+        The result of `free_bytes` on each rank.
+    hosts : sequence of str
+        The host of each rank.
+
+    Examples
+    --------
+    >>> usable_bytes([(True, 1000), (True, 1000)], ["a", "a"]).tolist()
+    [400, 400]
+    """
+    shares = [
+        int(USABLE * n_bytes / (hosts.count(host) if is_shared else 1))
+        for (is_shared, n_bytes), host in zip(free, hosts, strict=True)
+    ]
+    return np.array(shares, dtype=np.int64)
 
 
 def local_buffer_bytes(engines: Engines) -> int | None:

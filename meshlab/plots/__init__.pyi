@@ -8,7 +8,9 @@ from .lateness import batches as batches
 from .lateness import stragglers as stragglers
 from .machine import topology as topology
 from .ratios import comparison as comparison
+from .rehearsals import rehearsal as rehearsal
 from .rings import ring as ring
+from .step_bars import step_times as step_times
 from .style import figure_png as figure_png
 from .style import figure_svg as figure_svg
 from .style import group_colors as group_colors

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from meshlab.errors import TopologyError
-from meshlab.topology.model.cluster import MOST_NODES, Cluster, Ints, check_taper, regular_levels
+from meshlab.topology.model.cluster import HOP_US, MOST_NODES, Cluster, Ints, check_taper, regular_levels
 from meshlab.topology.model.hardware import Node, Words
 from meshlab.topology.model.links import UNKNOWN, Distance, distances
 
@@ -122,7 +122,8 @@ def with_network(
         if not isinstance(value, int | np.integer) or not least <= value <= MOST_NODES:
             raise TopologyError(f"{name} must be an integer from {least} to {MOST_NODES:,}, not {value!r}")
     check_taper(taper)
-    levels = regular_levels(cluster.n_nodes, nodes_per_leaf, rails, nodes_per_pod, taper)
+    latency_us = cluster.levels[0].latency_us if cluster.levels else HOP_US
+    levels = regular_levels(cluster.n_nodes, nodes_per_leaf, rails, nodes_per_pod, taper, latency_us)
     return replace(cluster, levels=levels)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from meshlab.errors import MeshlabError
+from meshlab.errors import BenchError, MeshlabError
 from meshlab.markup import escape, table
 from meshlab.mesh.interop.frameworks import FRAMEWORKS
 from meshlab.units import format_size, format_time_us
@@ -23,13 +23,15 @@ def export(workbench: Workbench, what: str) -> dict[str, Any]:
     workbench : Workbench
         The workbench.
     what : str
-        ``svg``, ``csv``, ``groups`` (a table of the groups as CSV), ``report``, ``text`` or ``frameworks``.
+        ``svg``, ``csv``, ``groups`` (a table of the groups as CSV), ``text``, ``report`` (of the design), ``run`` (a
+        report of the run that is shown), ``page`` (interactive, without Python), or ``frameworks``.
     """
     try:
         if what == "frameworks":
             return {"what": what, "frameworks": [_recipe(workbench, name) for name in FRAMEWORKS]}
         name, kind, text = {
-            "svg": _svg, "csv": _csv, "groups": _groups, "report": _report, "text": _text,
+            "svg": _svg, "csv": _csv, "groups": _groups, "page": _page, "report": _report, "run": _run_report,
+            "text": _text,
         }[what](workbench)  # fmt: skip
     except (MeshlabError, KeyError) as error:
         return {"what": what, "problem": str(error)}
@@ -57,6 +59,21 @@ def _groups(workbench: Workbench) -> tuple[str, str, str]:
     placement = workbench.placement
     frame = workbench.mesh.stats() if placement is None else placement.frame()
     return "groups.csv", "text/csv", frame.to_csv(index=False)
+
+
+def _page(workbench: Workbench) -> tuple[str, str, str]:
+    from meshlab.widgets.page import page_of
+
+    return "page.html", "text/html", page_of(workbench, title=str(workbench.mesh), note=workbench.summary)
+
+
+def _run_report(workbench: Workbench) -> tuple[str, str, str]:
+    from meshlab.report.report import Report
+
+    run = workbench.run
+    if run is None:
+        raise BenchError("no run is shown", hint="start one, or open one in the tab Runs")
+    return "report.html", "text/html", Report(run).html()
 
 
 def _text(workbench: Workbench) -> tuple[str, str, str]:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from meshlab.mesh.diff import MeshDiff
-from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.presets import PRESETS
 from meshlab.topology.placement.loads import MARKS, Loads
 from meshlab.topology.placement.placement import Placement
@@ -251,15 +250,30 @@ def pack_rows(rows: Sequence[AxisRow], calls: Mapping[str, Any]) -> dict[str, An
     return {"rows": packed, "head": "Predicted time" if is_predicted else "Time on the slowest link"}
 
 
-def difference_lines(diff: MeshDiff, before: Cluster | None, after: Cluster | None) -> list[str]:
+def difference_lines(diff: MeshDiff, before: Machine | None, after: Machine | None) -> list[str]:
     """Return what differs between candidate A and the present one: the machine, then each axis."""
-    lines = []
-    if before is not None and after is not None and before != after:
-        lines.append(f"machine: {before.summary} → {after.summary}")
+    lines = [] if before is None or after is None else _machine_differences(before, after)
     text = str(diff).splitlines()
     if diff.before != diff.after:
         lines += [text[0].partition(": ")[2], *text[1:]]
     return lines or ["no difference"]
+
+
+def _machine_differences(before: Machine, after: Machine) -> list[str]:
+    if before.cluster == after.cluster:
+        return []
+    titles = [one.cluster.title or one.cluster.names[0] for one in (before, after)]
+    parts = [" → ".join(titles)] if titles[0] != titles[1] else []
+    for name, dial in DIALS.items():
+        numbers = [number_text(name, one.values[name]) or "unknown" for one in (before, after)]
+        if numbers[0] != numbers[1]:
+            parts.append(f"{dial.label} {' → '.join(numbers)}")
+    for word, names in (("failed", after.failed), ("removed", after.removed), ("failed in A", before.failed)):
+        others = before.removed if word == "removed" else before.failed if word == "failed" else after.failed
+        new = [name for name in names if name not in others]
+        if new:
+            parts.append(f"{word}: {', '.join(new)}")
+    return [f"machine: {' · '.join(parts) or 'other parts'}"]
 
 
 def table_frame(rows: Sequence[AxisRow]) -> Any:

@@ -132,6 +132,9 @@ class Workbench(Picture, MeasuringTraits):
     panels = traitlets.Any(PANELS).tag(sync=True, to_json=lambda names, _: list(names))
     """The panels that are shown."""
 
+    _measuring: Measuring | None = None
+    """What measures. None without a panel for it, and if the constructor raises, because ipywidgets calls `close`."""
+
     _panel = traitlets.Dict().tag(sync=True)
     """The content of the panels, without the table."""
 
@@ -163,22 +166,23 @@ class Workbench(Picture, MeasuringTraits):
         panels: Iterable[str] | None = None,
     ) -> None:
         self._note = ""
-        self._measuring: Measuring | None = None
         machine, shape = self._first(cluster, mesh)
         if machine is not None:
             machine = machine.with_failed(failed)
-        self._design = Design(machine, shape, size=size)
+        self._fitting(shape, machine)
+        self._design = Design(
+            machine,
+            shape,
+            rest=self._as_rest(rest, shape),
+            size=size,
+            per_axis=self._as_calls(per_axis, shape),
+            pinned=None if pinned is None else self._as_pinned(pinned),
+        )
         self._history = History()
         self._problem: dict[str, Any] | None = None
         self._pinned_times: tuple[object, Mapping[str, float]] = (None, _NO_CALLS)
         self._rows: list[AxisRow] = []
         self._is_flicked = False
-        self._fitting(shape, machine)
-        self._design = self._design.with_mesh(
-            shape,
-            pinned=None if pinned is None else self._as_pinned(pinned),
-        )
-        self._design = replace(self._design, per_axis=self._as_calls(per_axis, shape), rest=self._as_rest(rest, shape))
         super().__init__(
             shape, None if machine is None else machine.cluster, axis=axis, pick=pick, color=color, focus=focus,
             size=size, collective=collective, values=values, height=height,
@@ -187,8 +191,8 @@ class Workbench(Picture, MeasuringTraits):
             self._mirror()
             if panels is not None:
                 self.panels = panels
-        self._measuring = Measuring(self) if {"measure", "runs"} & set(self.panels) else None
-        if self._measuring is not None:
+        if {"measure", "runs"} & set(self.panels):
+            self._measuring = Measuring(self)
             self._measuring.opened = self._show_mesh_of
         if engines is not None:
             self.engines = engines
@@ -238,6 +242,12 @@ class Workbench(Picture, MeasuringTraits):
         """The machine without its failed parts, as Python code."""
         machine = self._design.machine
         return "" if machine is None else machine.code
+
+    @property
+    def summary(self) -> str:
+        """The machine and the mesh in one line."""
+        machine = self._design.machine
+        return SEPARATOR.join([*([] if machine is None else [panels.machine_text(machine)]), str(self._design.mesh)])
 
     def table(self) -> pd.DataFrame:
         """Return the table of the axes.
@@ -663,12 +673,11 @@ class Workbench(Picture, MeasuringTraits):
         elif not self._is_flicked:
             self._rows = []
         machine = design.machine
-        text = [] if machine is None else [panels.machine_text(machine)]
         with self.hold_sync():
             self._panel = {
                 "edit": self._edit,
                 "title": type(self).__name__,
-                "summary": SEPARATOR.join([*text, str(design.mesh)]),
+                "summary": self.summary,
                 "undo": bool(self._history.past) or self._problem is not None,
                 "redo": bool(self._history.future),
                 "machine": None if machine is None else panels.machine_panel(machine),
@@ -692,8 +701,7 @@ class Workbench(Picture, MeasuringTraits):
         design = self._design
         assert design.pinned is not None
         before, mesh = design.pinned
-        machines = [None if one is None else one.cluster for one in (before, design.machine)]
-        return panels.difference_lines(mesh.diff(design.mesh), *machines)
+        return panels.difference_lines(mesh.diff(design.mesh), before, design.machine)
 
     def _times_of_pinned(self) -> Mapping[str, float]:
         """Return the time of every axis of candidate A."""
@@ -764,7 +772,7 @@ class Workbench(Picture, MeasuringTraits):
             self.send({"type": "export", **exports.export(self, str(content.get("what", "")))})
         elif kind == "flick":
             self._flick(bool(content.get("on")))
-        elif self._measuring is not None and kind.split(".")[0] in ("measure", "run", "monitor"):
+        elif self._measuring is not None and kind.partition(".")[0] in ("measure", "run", "monitor"):
             self._measuring.receive(content, buffers)
 
     def _edited(self, content: dict[str, Any]) -> None:

@@ -120,3 +120,66 @@ def test_a_machine_and_a_mesh_are_designed_and_the_code_runs(lab, page, serious_
     times = sorted(page.evaluate("() => times"))
     say(f"step of a size to Python's answer on the screen, 16,384 GPUs: {times[0]:.0f} to {times[-1]:.0f} ms")
     assert times[0] < 300
+
+
+@pytest.mark.long
+def test_a_person_walks_from_a_preset_to_a_report_without_code(lab, page):
+    notebook = show(lab, page, "walk.ipynb", "ml.Workbench('dgx-a100', 'dp=2, tp=4')")
+    root = page.locator(ROOT)
+    button = lambda name, within=root: within.get_by_role("button", name=name, exact=True)  # noqa: E731
+    page.keyboard.press("Control+b")
+    root.locator(".wb-preset").select_option("dgx-h100")
+    notebook.wait_for("wb.cluster == ml.preset('dgx-h100')", "True")
+    page.get_by_label("Hosts", exact=True).fill("4")
+    page.keyboard.press("Enter")
+    notebook.wait_for("str(wb.mesh)", "'dp=8, tp=4'")
+
+    stage = root.locator(".meshlab-picture .ml-stage")
+    stage.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    bar = root.locator(".wb-part")
+    bar.locator("select").select_option("node0/NIC0")
+    button("Fail", bar).click()
+    notebook.wait_for("wb.failed", "('node0/NIC0',)")
+    page.get_by_label("Move tp", exact=True).focus()
+    page.keyboard.press("Alt+ArrowUp")
+    notebook.wait_for("str(wb.mesh)", "'tp=4, dp=8'")
+    page.keyboard.press("Control+z")
+    notebook.wait_for("str(wb.mesh)", "'dp=8, tp=4'")
+    button("Pin as A").click()
+    page.get_by_label("Size of tp: less", exact=True).click()
+    notebook.wait_for("str(wb.mesh)", "'dp=16, tp=2'")
+    root.locator(".wb-table", has_text="to A").wait_for()
+
+    root.get_by_role("tab", name="Measure").click()
+    engines, form = root.get_by_label("Engines", exact=True), root.get_by_label("Next run", exact=True)
+    engines.locator("option", has_text="4 MPI ranks").wait_for(state="attached")
+    button("Start", engines).click()
+    notebook.wait_for("wb.engines is not None and wb.engines.state", "'ready'")
+    button("Use dp=2, tp=2", form).click()
+    form.locator("input[name=sizes]").fill("1K:64K*4")
+    page.keyboard.press("Enter")
+    for count in (1, 2):
+        button("Start", form).click()
+        notebook.wait_for(f"len(wb.runs) == {count} and wb.run.state", "'done'")
+    assert root.locator(".meshlab-curve svg").is_visible()
+    form.locator("input[name=sizes]").fill("1K:64M")
+    page.keyboard.press("Enter")
+    button("Start", form).click()
+    button("Stop after this step").click()
+    notebook.wait_for("wb.run.state", "'cancelled'")
+
+    root.get_by_role("tab", name="Runs").click()
+    for box in root.get_by_label("Compare").all()[-2:]:
+        box.check()
+    root.get_by_label("Comparison", exact=True).locator("table").wait_for()
+    for item, name in (("Report of the run HTML", "report.html"), ("Interactive page HTML", "page.html")):
+        button("Export").click()
+        with page.expect_download() as download:
+            page.get_by_role("menuitem", name=item).click()
+        assert download.value.suggested_filename == name
+
+    same = "names['wb'].cluster == wb.cluster and names['wb'].mesh == wb.mesh and names['wb'].pinned == wb.pinned"
+    assert notebook.ask(f"(lambda names: (exec(wb.code, names), {same})[1])({{}})") == "True"
+    notebook.ask("wb.close()")

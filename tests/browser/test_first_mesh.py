@@ -58,7 +58,17 @@ def cell_with(page: Any, text: str) -> Any:
 def run_cell(page: Any, code: str) -> None:
     """Write code into the last, empty cell and run it."""
     page.keyboard.press("Escape")
-    page.locator(".jp-Notebook-cell").last.click()
+    last = page.locator(".jp-Notebook-cell").last
+
+    def is_visible() -> bool:
+        # Cells far away are hidden, and scrolling by itself does not help while the heights of others still change.
+        page.evaluate(
+            "for (const e of document.querySelectorAll('.jp-WindowedPanel-outer')) e.scrollTop = e.scrollHeight"
+        )
+        return bool(last.is_visible())
+
+    wait_until(page, is_visible)
+    last.click()
     page.keyboard.press("Escape")
     page.keyboard.press("b")
     page.keyboard.press("Enter")

@@ -80,9 +80,9 @@ class Hand:
         self.look()
 
     def look(self) -> None:
-        self.box = self.page.locator(".ml-stage").bounding_box()
-        width = self.page.evaluate("() => document.querySelector('.ml-stage').clientWidth")
-        height = self.page.evaluate("() => document.querySelector('.ml-stage').clientHeight")
+        self.box = self.page.locator(".meshlab-picture .ml-stage").bounding_box()
+        width = self.page.evaluate("() => document.querySelector('.meshlab-picture .ml-stage').clientWidth")
+        height = self.page.evaluate("() => document.querySelector('.meshlab-picture .ml-stage').clientHeight")
         self.drawn = layout(self.scene, fit(self.scene, width, min(540, max(round(width * 0.75), 320))))
         self.x = (width - self.drawn.width) / 2
         unit = self.drawn.unit
@@ -173,7 +173,7 @@ def test_the_tooltip_stays_while_the_pointer_rests_and_when_it_enters(shown, han
     page.wait_for_timeout(400)  # longer than the delay after which something crossed would replace it
     assert hand.tip()[0] == "rank 3"
     page.keyboard.press("Tab")
-    page.locator(".ml-stage").focus()
+    page.locator(".meshlab-picture .ml-stage").focus()
     page.keyboard.press("Escape")
     shown.settle()
     assert tip.is_hidden()
@@ -208,7 +208,7 @@ def test_a_conflict_is_orange_and_hatched_and_a_clean_mesh_has_no_orange(shown, 
 
 def test_the_keyboard_moves_keeps_zooms_and_clears(shown, hand):
     page = shown.page
-    page.locator(".ml-stage").focus()
+    page.locator(".meshlab-picture .ml-stage").focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowRight", "Enter"):  # the first one only enters
         page.keyboard.press(key)
     shown.settle()
@@ -240,7 +240,7 @@ def test_the_wheel_scrolls_the_page_unless_the_picture_has_the_focus(shown, hand
     page.wait_for_function("() => scrollY > 0")
     assert page.locator(".ml-crumbs").inner_text().startswith("32 GPUs")
     page.evaluate("() => scrollTo(0, 0)")
-    page.evaluate("() => document.querySelector('.ml-stage').focus({ preventScroll: true })")
+    page.evaluate("() => document.querySelector('.meshlab-picture .ml-stage').focus({ preventScroll: true })")
     page.mouse.wheel(0, -400)
     page.wait_for_function("() => document.querySelector('.ml-crumbs').innerText.includes('node')")
     assert page.evaluate("() => scrollY") == 0
@@ -301,7 +301,7 @@ def test_zoom_keeps_the_gpu_under_the_pointer(bare, pods):
     shown = bare("picture", picture)
     hand, page = Hand(shown, picture), shown.page
     x, y = hand.at(77)
-    page.locator(".ml-stage").focus()
+    page.locator(".meshlab-picture .ml-stage").focus()
     for _ in range(6):
         page.mouse.move(x, y)
         page.mouse.wheel(0, -150)
@@ -364,7 +364,7 @@ def test_colours_by_load_by_sharing_and_by_a_measured_column(shown, hand, pictur
     page.mouse.move(5, 5)
     shown.receive(picture, "_values", "_view", "color")
     assert page.evaluate(PIXEL, [0, *resting[0]]) == [0x44, 0x01, 0x54, 255]
-    assert "time_us: 0 to 31.0" in page.locator(".ml-legend").inner_text()
+    assert "time_us: 0 to 31.0" in page.locator(".meshlab-picture .ml-legend").inner_text()
 
 
 def test_legend_entries_switch_marks_off(shown):
@@ -518,7 +518,9 @@ def test_a_finger_scrolls_the_page_and_two_fingers_zoom(chromium, picture, shown
     touch("touchEnd")
     page.wait_for_function("() => model.get('focus') !== 'all'")
     tools.detach()
-    assert page.locator(".ml-stage").evaluate("stage => getComputedStyle(stage).touchAction") == "pan-y"
+    assert (
+        page.locator(".meshlab-picture .ml-stage").evaluate("stage => getComputedStyle(stage).touchAction") == "pan-y"
+    )
 
 
 def test_cleaning_up_leaves_no_listener_and_no_element(shown, page):
@@ -540,7 +542,7 @@ def test_it_works_in_a_shadow_root(page, bare, picture):
       (await import("/picture.js")).default.render({ model, el });
     }""")
     shown.settle()
-    stage = page.locator(".ml-stage")  # playwright looks into shadow roots
+    stage = page.locator(".meshlab-picture .ml-stage")  # playwright looks into shadow roots
     stage.focus()
     for key in ("ArrowDown", "ArrowDown", "Enter"):
         page.keyboard.press(key)
@@ -557,7 +559,7 @@ def test_ranks_without_a_machine_and_a_machine_without_a_mesh(bare):
     shown = bare("picture", grouped)
     Hand(shown, grouped).point(0)
     assert Hand(shown, grouped).tip() == ["rank 0", "dp=0 · tp=0", "not in pair"]
-    assert "no rank" in shown.page.locator(".ml-legend").inner_text()
+    assert "no rank" in shown.page.locator(".meshlab-picture .ml-legend").inner_text()
     machine = Picture(None, "dgx-h100", pick=2)
     shown = bare("picture", machine)
     Hand(shown, machine).point(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -196,7 +197,7 @@ def test_everything_works_with_the_keyboard(shown, wb, page):
     assert wb.mesh == DeviceMesh("model=4, dp=8")
     assert focused(shown) == "Size of model"
 
-    stage = page.locator(".ml-stage")
+    stage = page.locator(".meshlab-picture .ml-stage")
     stage.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
@@ -231,7 +232,7 @@ def test_cells_change_before_python_answers_and_late_answers_are_dropped(bare, w
         ["step", -1, before + 2],
     ]
     shown.settle()
-    legend = page.locator(".ml-legend")
+    legend = page.locator(".meshlab-picture .ml-legend")
     wb._handle_custom_msg({"type": "edit", "edit": before + 1, "action": "step", "axis": "tp", "by": -1}, [])
     shown.receive(wb, "_view", "_loads", "_scene", "_panel", "_table")
     wb._handle_custom_msg({"type": "edit", "edit": before + 2, "action": "step", "axis": "tp", "by": -1}, [])
@@ -305,3 +306,17 @@ def test_sixteen_thousand_gpus_stay_fluid(wired, page, say):
     assert min(draws) < 800
     assert first[0] < 60
     assert total[0] < 120
+
+
+@pytest.mark.long
+def test_the_picture_of_the_readme_is_drawn(wired, page):
+    """Written to a folder on request. CONTRIBUTING.md names it."""
+    machine = ml.preset("dgx-h100", nodes=4)
+    wb = Workbench(machine, "dp=4, tp=8", axis="dp", failed=["node1/NIC3"], pinned=(machine, "dp=4, tp=8"))
+    page.set_viewport_size({"width": 1232, "height": 900})
+    shown = wired("workbench", wb)
+    shown.wait()
+    assert "▲" in page.locator(".wb-table").inner_text()
+    folder = os.environ.get("MESHLAB_PICTURES")
+    if folder:
+        page.locator(ROOT).screenshot(path=f"{folder}/workbench.png")

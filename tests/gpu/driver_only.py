@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import site
 import subprocess
 import sys
 import tempfile
@@ -119,6 +120,16 @@ def clean_environment(venv: Path) -> dict[str, str]:
     return kept
 
 
+def link_packages(folder: Path) -> Path:
+    """Link the packages of this interpreter into a folder, except those for GPUs, of which the extra brings its own."""
+    folder.mkdir()
+    for packages in map(Path, site.getsitepackages()):
+        for entry in packages.iterdir() if packages.is_dir() else ():
+            if not entry.name.startswith(("cupy", "nvidia", "nccl", "cuda")):
+                (folder / entry.name).symlink_to(entry)
+    return folder
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--wheels", type=Path, required=True, help="folder of wheels, with that of meshlab")
@@ -142,8 +153,11 @@ def main() -> int:
                 print(f"failed with exit code {done.returncode}", flush=True)
                 failed.append(title)
 
-        flags = ["--system-site-packages"] if options.system_site_packages else []
-        run("make an environment", sys.executable, "-m", "venv", *flags, venv)
+        run("make an environment", sys.executable, "-m", "venv", venv)
+        if options.system_site_packages:
+            # Not venv's own flag, which leads to the packages of the base interpreter if this one is in a venv too.
+            (packages,) = venv.glob("lib/python*/site-packages")
+            (packages / "interpreter.pth").write_text(f"{link_packages(Path(folder) / 'interpreter')}\n")
         install = [python, "-m", "pip", "install", "--quiet", "--no-index", "--find-links", options.wheels.resolve()]
         run("install", *install, f"{wheel.resolve()}[{options.extra}]")
         if failed:

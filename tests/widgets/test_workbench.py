@@ -442,6 +442,11 @@ def test_candidates_are_compared(wb):
     do(wb, "pin")
     assert wb.pinned == (wb.cluster, wb.mesh)
     assert wb._panel["pinned"]["lines"] == ["no difference"]
+    do(wb, "turn", dial="nics", by=-1)
+    do(wb, "fail", part="node1/NIC3")
+    assert wb._panel["pinned"]["lines"] == ["machine: NICs per host 8 → 4 · failed: node1/NIC3"]
+    do(wb, "undo")
+    do(wb, "undo")
     do(wb, "move", axis="tp", to=0)
     row = next(row for row in wb._table["rows"] if row["axis"] == "tp")
     assert row["pinned"] < row["share"]
@@ -491,6 +496,7 @@ def test_the_call_of_an_axis_is_editable(wb):
         ("groups", "text/csv", "axis,group"),
         ("text", "text/plain", "mesh: dp=4, tp=8"),
         ("report", "text/html", "The slowest axis is dp: it leaves the host"),
+        ("page", "text/html", "4 hosts × 8 GPUs · NVLink domains of 8 · dp=4, tp=8"),
     ],
 )
 def test_exports(wb, what, kind, part):

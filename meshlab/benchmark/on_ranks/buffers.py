@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from meshlab.comm.communicator import Communicator
     from meshlab.frames.plan import Step
 
-__all__ = ["Buffers", "allocate", "release_buffers"]
+__all__ = ["Buffers", "allocate", "allocate_shared", "release_buffers"]
 
 _ALIGNMENT = 1 << 21  # bytes; the size of a page of GPU memory, at which separately allocated buffers would start
 
@@ -42,20 +42,30 @@ def allocate(parts: Sequence[tuple[Communicator, Step]]) -> list[Buffers]:
     The memory is that of the previous step if it is large enough: allocating 1 GiB and touching it for the first time
     takes longer than measuring with it. So the buffers of the previous step must no longer be used.
     """
-    layouts = [_layout(comm, step) for comm, step in parts]
-    n_bytes = sum(_aligned(size) for sizes in layouts for size in sizes)
-    if _kept.block is None or _kept.block.size < n_bytes:
+    return [buffers for (buffers,) in allocate_shared([[part] for part in parts])]
+
+
+def allocate_shared(sets: Sequence[Sequence[tuple[Communicator, Step]]]) -> list[list[Buffers]]:
+    """Return uninitialised buffers as `allocate`, where all collectives of a set use the same memory."""
+    layouts = [[_layout(comm, step) for comm, step in parts] for parts in sets]
+    starts = np.cumsum([0, *(max(map(_n_bytes, found)) for found in layouts)])
+    if _kept.block is None or _kept.block.size < starts[-1]:
         # Free the old block first: both may not fit into the memory, and a step is allowed to use nearly all of it.
         _kept.block = None
-        _kept.block = parts[0][0].empty(n_bytes, np.uint8)
-    found, start = [], 0
-    for (comm, step), sizes in zip(parts, layouts, strict=True):
-        arrays = []
-        for size in sizes:
-            arrays.append(_kept.block[start : start + size].view(_dtype(step)))
-            start += _aligned(size)
-        found.append(_in_place(comm, step, arrays[0]) if step.in_place else Buffers(*arrays))
-    return found
+        _kept.block = sets[0][0][0].empty(int(starts[-1]), np.uint8)
+    return [
+        [_buffers(comm, step, int(start)) for comm, step in parts]
+        for parts, start in zip(sets, starts[:-1], strict=True)
+    ]
+
+
+def _buffers(comm: Communicator, step: Step, start: int) -> Buffers:
+    """Return the buffers of a step in the memory of this rank, from a position in bytes."""
+    arrays = []
+    for size in _layout(comm, step):
+        arrays.append(_kept.block[start : start + size].view(_dtype(step)))
+        start += _aligned(size)
+    return _in_place(comm, step, arrays[0]) if step.in_place else Buffers(*arrays)
 
 
 def release_buffers(comm: object = None) -> None:
@@ -91,6 +101,10 @@ def _dtype(step: Step) -> np.dtype[Any]:
     if step.dtype is None:
         raise TypeError("a function allocates its own buffers")
     return carrier(find_dtype(step.dtype))
+
+
+def _n_bytes(sizes: Sequence[int]) -> int:
+    return sum(map(_aligned, sizes))
 
 
 def _aligned(n_bytes: int) -> int:

@@ -785,7 +785,7 @@ class Cluster:
         pandas.DataFrame
             One row per level: ``level``, number of ``domains``, ``devices_min`` and ``devices_max`` per domain, ``gbs``
             (GB/s that one device of the slowest host can send while all devices send), ``latency_us`` (of one hop in a
-            ring, as NCCL assumes) and ``taper`` (oversubscription). Unknown values are missing.
+            ring) and ``taper`` (oversubscription). Unknown values are missing.
 
         Examples
         --------
@@ -882,7 +882,9 @@ class Lazy(Sequence[Item], Generic[Item]):
         return f"[{shown}{', …' if self._length > 3 else ''}] ({self._length:,})"
 
 
-def regular_levels(nodes: int, leaf: int, rails: int = 1, pod: int = 0, taper: float = 1.0) -> tuple[Level, ...]:
+def regular_levels(
+    nodes: int, leaf: int, rails: int = 1, pod: int = 0, taper: float = 1.0, latency_us: float | None = HOP_US
+) -> tuple[Level, ...]:
     """Return the levels of a network with the same number of hosts below each leaf switch, and in each pod.
 
     A `leaf` of 0 is unknown, and a `pod` of 0 means no pods.
@@ -890,12 +892,12 @@ def regular_levels(nodes: int, leaf: int, rails: int = 1, pod: int = 0, taper: f
     if nodes == 1:
         return ()
     number = np.arange(nodes, dtype=np.int32)
-    levels = [Level("leaf", number // leaf, rails, latency_us=HOP_US)] if leaf else []
+    levels = [Level("leaf", number // leaf, rails, latency_us=latency_us)] if leaf else []
     if pod:
-        levels.append(Level("pod", number // pod, latency_us=HOP_US))
+        levels.append(Level("pod", number // pod, latency_us=latency_us))
     # A single pod joins all hosts already, and an outer level would count hops that no route takes.
     if not pod or nodes > pod:
-        levels.append(Level("cluster", number * 0, latency_us=HOP_US, taper=taper))
+        levels.append(Level("cluster", number * 0, latency_us=latency_us, taper=taper))
     return tuple(levels)
 
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from meshlab.errors import TopologyError, did_you_mean
-from meshlab.topology.model.cluster import MOST_NODES, Cluster, Level, check_taper, regular_levels
+from meshlab.topology.model.cluster import HOP_US, MOST_NODES, Cluster, Level, check_taper, regular_levels
 from meshlab.topology.model.hardware import Nic, Node, Numa, count_cpus
 from meshlab.topology.model.products import find_product
 
@@ -17,6 +17,11 @@ __all__ = ["PRESETS", "ClusterLike", "Fabric", "Preset", "as_cluster", "as_node"
 
 ClusterLike = Cluster | str
 """A cluster, or the name of a preset such as ``"dgx-h100"``."""
+
+# Latency of one hop between hosts in µs, on fabrics other than InfiniBand, which has `HOP_US`. They add half of what a
+# published all_reduce of 8 bytes on two hosts takes longer than the 25 µs of NCCL's tree, which has two such hops in
+# sequence: 69 on p5 and 164 on p4de (AWS), 123 on A3 Mega (Google).
+_EFA_P5_US, _EFA_P4_US, _TCPXO_US = 25.0, 72.0, 52.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,8 @@ class Fabric:
         Oversubscription between pods.
     rack : int, default 1
         Hosts per NVLink domain, 1 if NVLink ends at the host.
+    hop_us : float, default 2.7
+        Latency of one hop between hosts in µs.
     """
 
     leaf: int = 0
@@ -42,10 +49,11 @@ class Fabric:
     pod: int = 0
     taper: float = 1.0
     rack: int = 1
+    hop_us: float = HOP_US
 
     def levels(self, nodes: int) -> tuple[Level, ...]:
         """Return the network levels for a number of hosts."""
-        return regular_levels(nodes, self.leaf, self.rails, self.pod, self.taper)
+        return regular_levels(nodes, self.leaf, self.rails, self.pod, self.taper, self.hop_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +229,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             sockets=2,
             cpu_model="Intel Xeon Platinum 8275CL",
             memory_gib=1152,
-            fabric=Fabric(),
+            fabric=Fabric(hop_us=_EFA_P4_US),
             source="aws/aws-ofi-nccl topology/p4d-24xl-topo.xml, AWS instance pages; the network is not public",
         ),
         "aws-p5": Preset(
@@ -235,7 +243,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             sockets=2,
             cpu_model="AMD EPYC 7R13",
             memory_gib=2048,
-            fabric=Fabric(),
+            fabric=Fabric(hop_us=_EFA_P5_US),
             source="aws/aws-ofi-nccl topology/p5.48xl-topo.xml (32 NICs of 100 Gb/s); the network is not public",
         ),
         "azure-ndv5": Preset(
@@ -265,6 +273,35 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             memory_gib=1872,
             fabric=Fabric(),
             source="Google's page on A3 machine types (4 data NICs of 200 Gb/s); the network is not public",
+        ),
+        "gcp-a3-mega": Preset(
+            title="Google A3 Mega",
+            gpu="H100 80GB",
+            nvlinks=18,
+            switches=((0, 2, 2), (0, 2, 2), (1, 2, 2), (1, 2, 2)),
+            near="PIX",
+            gbits=200,
+            cpus=MappingProxyType({0: "0-51,104-155", 1: "52-103,156-207"}),
+            sockets=2,
+            cpu_model="Intel Xeon Platinum 8481C",
+            memory_gib=1872,
+            fabric=Fabric(hop_us=_TCPXO_US),
+            source="Google's page on A3 machine types (8 data NICs of 200 Gb/s); the network is not public",
+        ),
+        "alps-gh200": Preset(
+            title="Alps, 4 × GH200",
+            gpu="GH200 96GB",
+            nvlinks=6,
+            switches=((0, 1, 1), (1, 1, 1), (2, 1, 1), (3, 1, 1)),
+            near="PHB",
+            gbits=200,
+            cpus=MappingProxyType({n: f"{72 * n}-{72 * n + 71}" for n in range(4)}),
+            sockets=4,
+            cpu_model="NVIDIA Grace",
+            memory_gib=512,
+            fabric=Fabric(),
+            source="CSCS documentation of Alps (4 × GH200 and 4 Slingshot NICs of 200 Gb/s per node); its dragonfly "
+            "network is drawn as one level",
         ),
         "superpod-h100": replace(_DGX_H100, title="DGX SuperPOD H100"),
         "superpod-b200": replace(

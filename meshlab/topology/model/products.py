@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from meshlab.errors import TopologyError
 from meshlab.topology.model.hardware import Device
 
-__all__ = ["PRODUCTS", "Product", "find_product", "product_of_pci"]
+__all__ = ["PRODUCTS", "Product", "find_product", "peak_tflops", "product_of_pci"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +114,36 @@ def product_of_pci(vendor: str | None, device: str | None) -> Product | None:
     'H100 80GB'
     """
     return _BY_PCI.get(device) if vendor == "0x10de" and device else None
+
+
+_TFLOPS = (
+    # Peak of dense matrix products in bfloat16 (float16 on V100), from NVIDIA's data sheets. The first match is used.
+    (r"GB200", 2500.0),
+    (r"B200", 2250.0),
+    (r"H100.*PCIe", 756.0),
+    (r"H100.*NVL", 835.0),
+    (r"H20\b", 148.0),
+    (r"H100|H200|H800", 989.0),  # also GH200
+    (r"A100|A800", 312.0),
+    (r"V100", 125.0),
+    (r"L40S", 362.0),
+    (r"L4\b", 121.0),
+    (r"A10G", 70.0),
+    (r"RTX 3090", 71.0),
+)
+
+
+def peak_tflops(name: str) -> float:
+    """Return the peak of dense 16-bit matrix products of a GPU in TFLOP/s, or NaN if the product is unknown.
+
+    Parameters
+    ----------
+    name : str
+        Name of a product, also as printed by a driver.
+
+    Examples
+    --------
+    >>> peak_tflops("NVIDIA H100 80GB HBM3"), peak_tflops("GPU")
+    (989.0, nan)
+    """
+    return next((peak for pattern, peak in _TFLOPS if re.search(pattern, name, re.IGNORECASE)), float("nan"))

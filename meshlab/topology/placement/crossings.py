@@ -56,6 +56,10 @@ class Crossings:
         float64: GB/s out of the worst host while all groups run, NaN if the group uses no NIC.
     taper : numpy.ndarray
         float64: the largest oversubscription on the ring, 1 if there is none.
+    inner_gbs : numpy.ndarray
+        float64: GB/s of the slowest hop inside a host or an NVLink domain, infinite without such a hop, NaN if unknown.
+    uplink_gbs : numpy.ndarray
+        float64: GB/s of the slowest hop through an oversubscribed uplink, infinite if there is none.
     ring_gbs : numpy.ndarray
         float64: GB/s of the slowest hop while all groups run, NaN if the speed of a hop is unknown.
     groups_per_node : int
@@ -73,6 +77,8 @@ class Crossings:
     groups_per_nic: Floats
     node_gbs: Floats
     taper: Floats
+    inner_gbs: Floats
+    uplink_gbs: Floats
     ring_gbs: Floats
     groups_per_node: int
 
@@ -114,7 +120,7 @@ def cross(rank_map: RankMap, groups: Ints) -> Crossings:
     use = (_nics_of_single_ranks if one_rank_per_host else _nics)(rank_map, members, leaves)
     taper, taper_gbs = _taper(rank_map, members, level)
     # The minimum propagates NaN (an unknown speed) and ignores inf (no hop of this kind).
-    slowest = gbs.min(axis=0) if size > 1 else np.full(count, np.nan)
+    slowest = gbs.min(axis=0) if size > 1 else np.full(count, np.inf)
     ring = np.where(leaves, np.minimum(np.minimum(slowest, use.node_gbs), taper_gbs), slowest)
     ring[np.isinf(ring)] = np.nan
     return Crossings(
@@ -129,6 +135,8 @@ def cross(rank_map: RankMap, groups: Ints) -> Crossings:
         groups_per_nic=use.groups_per_nic,
         node_gbs=use.node_gbs,
         taper=taper,
+        inner_gbs=slowest,
+        uplink_gbs=taper_gbs,
         ring_gbs=ring,
         groups_per_node=use.groups_per_node,
     )

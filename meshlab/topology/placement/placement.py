@@ -527,7 +527,7 @@ def _explain_nics(placement: Placement, answer: Crossings) -> str:
     if busiest == 1:
         each = ", one each"
     elif busiest > 1:
-        each = f", {busiest:g} to a NIC"
+        each = f", {busiest:.3g} to a NIC"
     else:
         each = f", {1 / busiest:g} each"
     return f"{share} {nics} NIC{'s' * (nics > 1)}{each}{f'{rate} per group' if rate else ''}"

@@ -2,7 +2,7 @@
 
 function exportPanel({ model, root, listen, shell }) {
   const actions = {
-    report: () => ask("report"), svg: () => ask("svg"), png: () => saveUrl("topology.png", shell.picture.toDataUrl()), csv: () => ask("csv"), groups: () => ask("groups"),
+    report: () => ask("report"), page: () => ask("page"), run: () => ask("run"), svg: () => ask("svg"), png: () => saveUrl("topology.png", shell.picture.toDataUrl()), csv: () => ask("csv"), groups: () => ask("groups"),
     text: () => ask("text"), cell: () => copy(model.get("_code"), "the cell"),
   };
   const choose = (value, item) => {
@@ -17,12 +17,17 @@ function exportPanel({ model, root, listen, shell }) {
   function fill() {
     const { heading, item } = list;
     const code = frameworks.map(({ name, problem }) => item(`code:${name}`, name, { off: problem }));
-    refill(list.list, heading("Save"), item("report", "Report", { note: "HTML" }), item("svg", "Picture", { note: "SVG" }), item("png", "Picture as seen", { note: "PNG" }),
-      item("csv", "Table of axes", { note: "CSV" }), item("groups", "Table of groups", { note: "CSV" }), item("text", "Description", { note: "text" }),
-      heading("Copy"), item("cell", "Notebook cell"), ...code);
+    const files = [["report", "Report", "HTML"], ["run", "Report of the run", "HTML"], ["page", "Interactive page", "HTML"], ["svg", "Picture", "SVG"], ["png", "Picture as seen", "PNG"],
+      ["csv", "Table of axes", "CSV"], ["groups", "Table of groups", "CSV"], ["text", "Description", "text"]];
+    const saved = files.filter(([name]) => (shell.isLive || name === "png") && (name !== "run" || model.get("_run")?.state)).map(([name, text, note]) => item(name, text, { note }));
+    refill(list.list, heading("Save"), ...saved, heading("Copy"), item("cell", "Notebook cell"), ...code);
   }
   fill();
-  listen(list.opener, "click", () => list.isOpen() && ask("frameworks"));
+  listen(list.opener, "click", () => {
+    if (!list.isOpen()) return;
+    fill();
+    ask("frameworks");
+  });
 
   function ask(what) {
     shell.send({ type: "export", what });

@@ -18,7 +18,7 @@ function workbenchPanel({ model, root: parent }) {
   const ended = new AbortController();
   const listen = (target, event, handler, options = {}) => target.addEventListener(event, handler, { signal: ended.signal, ...options });
   const shows = (name) => model.get("panels").includes(name);
-  const isLive = typeof model.send === "function"; // a saved page has no kernel
+  const isLive = !model.get("_view_only") && typeof model.send === "function"; // a saved page has no kernel
   root.classList.toggle("wb-view-only", !isLive);
 
   const title = element("b", { class: "wb-title" }), summary = element("span", { class: "wb-summary" }), tools = element("span", { class: "wb-tools" });
@@ -65,7 +65,7 @@ function workbenchPanel({ model, root: parent }) {
   }
 
   const shell = {
-    root, edit, say, announce,
+    root, edit, say, announce, isLive,
     id: (name) => `meshlab-${number}-${name}`,
     send: (content, ...more) => isLive && model.send(content, ...more),
     onMessage: (type, handler) => messages.set(type, handler),
@@ -107,10 +107,11 @@ function workbenchPanel({ model, root: parent }) {
   if (shows("mesh")) add(meshPanel, side);
   if (shows("table")) add(tablePanel, axes);
   if (shows("export")) add(exportPanel, tools);
-  if (shows("measure") && typeof measurePanel === "function") add(measurePanel, boxes.measure);
-  if (shows("runs") && typeof runsPanel === "function") add(runsPanel, boxes.runs);
+  if (shows("measure") && (isLive || model.get("_run")?.state)) add(measurePanel, boxes.measure);
+  if (shows("runs") && isLive) add(runsPanel, boxes.runs);
   side.hidden = !side.children.length;
-  pin.hidden = !shows("table");
+  pin.hidden = !shows("table") || !isLive;
+  undo.hidden = redo.hidden = !isLive;
 
   function update() {
     const now = changed;

@@ -1,0 +1,134 @@
+"""The command ``meshlab search``, and the description of a job in options."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from meshlab.errors import BenchError, did_you_mean
+
+if TYPE_CHECKING:
+    from meshlab.prediction.layouts import Layouts
+    from meshlab.topology.model.cluster import Cluster
+
+__all__ = ["add_search_options", "job_fields", "search"]
+
+_DEGREES = ("pp", "dp", "cp", "tp", "ep", "interleave")
+_FILES = (".csv", ".png", ".svg")
+
+
+def add_search_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``meshlab search`` to its parser."""
+    parser.add_argument("job", help="a model, such as llama3-405b; an unknown name lists them")
+    parser.add_argument(
+        "--cluster", required=True, metavar="NAME", help="a preset such as dgx-h100, or a file that describes hardware"
+    )
+    parser.add_argument("--nodes", type=int, metavar="N", help="number of hosts of a preset (default: its smallest)")
+    parser.add_argument("--ranks", type=int, metavar="N", help="number of ranks (default: all devices)")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="FIELD=VALUE", help="change the job, such as recompute=full"
+    )
+    for name in _DEGREES:
+        what = "model chunks per stage" if name == "interleave" else f"sizes of {name}"
+        parser.add_argument(
+            f"--{name}", type=_integers, metavar="N", help=f"{what} to consider, separated by commas (default: all)"
+            if name != "interleave" else f"{what} to consider, separated by commas (default: that of the job)",
+        )  # fmt: skip
+    parser.add_argument("--order", metavar="AXES", help='order of the axes, such as "pp, dp, cp, tp" (default: all)')
+    parser.add_argument("--memory", type=float, metavar="GIB", help="memory of a device (default: that of the cluster)")
+    parser.add_argument("--rows", type=int, default=10, metavar="N", help="layouts to print (default: %(default)s)")
+    parser.add_argument("--out", metavar="FILE", help="write the table (.csv) or the figure (.png, .svg)")
+
+
+def search(options: argparse.Namespace) -> int:
+    """Print the layouts on which a job can run, best first."""
+    from meshlab.mesh.describe import wrapped
+    from meshlab.prediction.job import Job
+    from meshlab.prediction.layouts import search as find_layouts
+
+    if options.out and Path(options.out).suffix not in _FILES:
+        raise BenchError(f"--out {options.out} must end in one of {', '.join(_FILES)}")
+    if options.rows < 1:
+        raise BenchError(f"--rows {options.rows} must be positive")
+    layouts = find_layouts(
+        _cluster(options.cluster, options.nodes),
+        Job.preset(options.job, **job_fields(options.set)),
+        world_size=options.ranks,
+        order=options.order,
+        memory_gib=options.memory,
+        **{name: getattr(options, name) for name in _DEGREES},
+    )
+    width = shutil.get_terminal_size().columns
+    print(f"{layouts.summary(options.rows)}\n\n{wrapped(layouts.explain(), width)}", flush=True)
+    if options.out:
+        _write(layouts, Path(options.out), options.rows)
+    return 0
+
+
+def job_fields(words: Sequence[str]) -> dict[str, object]:
+    """Parse changes of a job, such as ``global_batch=64``.
+
+    Examples
+    --------
+    >>> job_fields(["global_batch=64", "sequence_parallel=false", "recompute=full"])
+    {'global_batch': 64, 'sequence_parallel': False, 'recompute': 'full'}
+    """
+    from meshlab.prediction.job import Job
+
+    known = [field.name for field in fields(Job)]
+    found: dict[str, object] = {}
+    for word in words:
+        name, equals, text = (part.strip() for part in word.partition("="))
+        if not equals or name not in known:
+            raise BenchError(
+                f"--set {word} is not a change of the job{did_you_mean(name, known)}",
+                hint=f"write --set global_batch=64; the fields are {', '.join(known)}",
+            )
+        value: object = text
+        if text.lower() in ("true", "false"):
+            value = text.lower() == "true"
+        else:
+            with contextlib.suppress(ValueError):
+                value = int(text)
+        found[name] = value
+    return found
+
+
+def _integers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer or several; write 8 or 4,8") from None
+
+
+def _cluster(name: str, nodes: int | None) -> Cluster:
+    """Return a preset with a number of hosts, or the cluster that a file describes."""
+    from meshlab.topology.model.presets import as_cluster, preset
+    from meshlab.topology.readers.detect import read
+
+    if not Path(name).is_file():
+        return preset(name, nodes)
+    if nodes is None:
+        return as_cluster(read(Path(name)))
+    raise BenchError("--nodes is the size of a preset, but --cluster is a file", hint="omit --nodes")
+
+
+def _write(layouts: Layouts, path: Path, rows: int) -> None:
+    from matplotlib.figure import Figure
+
+    from meshlab.files import write_file
+    from meshlab.plots.style import figure_png, figure_svg
+
+    if path.suffix == ".csv":
+        data = layouts.frame().to_csv(index=False).encode()
+    else:
+        figure = layouts.plot(most=rows, ax=Figure((8, 1.5 + 0.4 * min(rows, len(layouts)))).add_subplot()).figure
+        assert isinstance(figure, Figure)
+        data = figure_png(figure) if path.suffix == ".png" else figure_svg(figure, label=layouts.verdict).encode()
+    write_file(path, data)
+    print(f"\n{path}", flush=True)
