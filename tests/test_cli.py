@@ -662,6 +662,6 @@ def test_the_page_of_the_app_is_a_program_that_runs(tmp_path: Path, monkeypatch:
         code = commands._app_code(cluster, mesh)
         *lines, last = code.splitlines()
         scope: dict[str, Any] = {}
-        exec("\n".join(lines), scope)  # noqa: S102
-        assert eval(last, scope).mesh.world_size == {None: 32, "dgx-h100": 8, "topo.txt": 2}[cluster]  # noqa: S307
+        exec("\n".join(lines), scope)
+        assert eval(last, scope).mesh.world_size == {None: 32, "dgx-h100": 8, "topo.txt": 2}[cluster]
         assert Path.cwd() == tmp_path

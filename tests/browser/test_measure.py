@@ -223,7 +223,7 @@ def test_nothing_overlaps_or_scrolls_sideways(bare, page, measured, width):
     measured._monitor = {}
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_the_panels_have_no_serious_accessibility_faults(bare, page, serious_faults, measured, theme):
     eight_gpus(measured)
     bare("measure", measured, theme=theme)
