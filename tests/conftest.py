@@ -18,7 +18,15 @@ MakeResults = Callable[..., pd.DataFrame]
 # The workers of pytest-xdist get whole files. All files that start MPI ranks go to one worker, and all that start a
 # browser to another, because each worker would start its own.
 SHARED_WORKER = {
-    "ranks": ("analysis/test_concurrency", "benchmark/", "comm/", "engines/", "test_cli", "test_readme"),
+    "ranks": (
+        "analysis/test_concurrency",
+        "benchmark/",
+        "comm/",
+        "engines/",
+        "test_cli",
+        "test_readme",
+        "widgets/test_measuring",
+    ),
     "browser": ("browser/", "notebooks/"),
 }
 

@@ -159,6 +159,8 @@ def test_a_folder_that_cannot_be_written_is_reported_before_anything_starts(
         "report --help",
         "predict --help",
         "lab --help",
+        "app --help",
+        "export --help",
         "rehearse --help",
     ],
 )
@@ -673,3 +675,29 @@ def test_search_prints_the_best_layouts_and_writes_them(tmp_path: Path, capsys: 
     assert lines[0].split()[:3] == ["place", "mesh", "step"]
     assert sum(line.startswith("    1") for line in lines[:4]) >= 1
     assert any("is first" in line for line in lines)
+
+
+def test_app_needs_voila(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["app"]) == 2
+    assert "Voilà is not installed; run pip install '.[app]'" in capsys.readouterr().err
+
+
+def test_app_rejects_an_unknown_machine_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert main(["app", "--cluster", "dgx-h1000"]) == 2
+    assert "dgx-h1000" in capsys.readouterr().err
+
+
+def test_the_page_of_the_app_is_a_program_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "topo.txt").write_text("\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n")
+    for cluster, mesh in ((None, None), ("dgx-h100", "dp=1, tp=8"), ("topo.txt", "tp=2")):
+        code = commands._app_code(cluster, mesh)
+        *lines, last = code.splitlines()
+        scope: dict[str, Any] = {}
+        exec("\n".join(lines), scope)
+        assert eval(last, scope).mesh.world_size == {None: 32, "dgx-h100": 8, "topo.txt": 2}[cluster]
+        assert Path.cwd() == tmp_path

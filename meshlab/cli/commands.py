@@ -229,7 +229,7 @@ def app(options: argparse.Namespace) -> int:
                 try:
                     return server.wait()
                 except KeyboardInterrupt:
-                    # Ctrl-C also reaches Voilà, which ends its kernels and ranks. A signal to this process does not.
+                    # Ctrl-C also reaches Voilà, which ends its kernels. A signal to this process alone does not.
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         return server.wait(2.0)
                     server.send_signal(signal.SIGINT)
@@ -584,6 +584,46 @@ def _write(run: RunData, folder: Path) -> bool:
         print_error(f"the run is saved, but its report could not be drawn: {type(error).__name__}: {error}")
         return False
     return True
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write a notebook as HTML in which widgets are figures."""
+    from importlib.util import find_spec
+
+    from meshlab.files import write_file
+
+    if find_spec("nbconvert") is None:
+        print_error("nbconvert is not installed; run pip install nbconvert")
+        return BAD_INPUT
+    import nbconvert
+    import nbformat
+
+    html: Any = nbconvert.HTMLExporter
+    executor: Any = nbconvert.preprocessors.ExecutePreprocessor
+    reads: Any = nbformat.reads
+    path = Path(options.notebook)
+    try:
+        notebook = reads(path.read_text(encoding="utf-8"), as_version=4)
+    except OSError as error:
+        raise BenchError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise BenchError(f"{path} is not a notebook: {error}") from error
+    resources = {"metadata": {"path": str(path.parent)}}
+    if options.execute:
+        executor(timeout=None, store_widget_state=False).preprocess(notebook, resources)
+    # nbconvert prefers a widget to the HTML next to it, and the state of a widget to both.
+    notebook.metadata.pop("widgets", None)
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if "text/html" in data:
+                data.pop(_WIDGET_VIEW, None)
+    page, _ = html(embed_images=True).from_notebook_node(notebook, resources)
+    _print(write_file(options.out or path.with_suffix(".html"), page))
+    return OK
+
+
+_WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 # -- commands that read runs -------------------------------------------------------------------------------------------

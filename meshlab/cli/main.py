@@ -40,8 +40,8 @@ examples:
   meshlab report run1 --out run1.md           the report of a saved run
   meshlab compare run1 run2                   regressions; also of nccl-tests logs
   meshlab predict "dp=16, tp=8" --cluster dgx-h100    expected times; starts nothing
-  meshlab search llama3-405b --cluster dgx-h100 --nodes 128   the best layouts
   meshlab app                                 the workbench as a page of its own
+  meshlab search llama3-405b --cluster dgx-h100 --nodes 128   the best layouts
   meshlab doctor                              check the installation
 
 exit codes:
@@ -347,16 +347,6 @@ def make_parser() -> argparse.ArgumentParser:
     )
     predict.add_argument("--out", metavar="FILE", help="write the table (.csv) or the figure (.png, .svg)")
 
-    search = add(
-        "search",
-        layout_search.search,
-        "find the best layouts of a training job on a cluster",
-        "Starts nothing. Considers all factorisations into pp, dp, cp, tp and ep in all orders, drops those that the "
-        "job or the memory rules out, and ranks the others by computation, bubble and exposed communication. Prints a "
-        "table and an explanation.",
-    )
-    layout_search.add_search_options(search)
-
     app = add(
         "app",
         commands.app,
@@ -372,6 +362,27 @@ def make_parser() -> argparse.ArgumentParser:
     app.add_argument("--port", type=int, default=8866, help="port of the server (default: %(default)s)")
     app.add_argument("--no-browser", action="store_true", help="do not open a browser")
     app.add_argument("arguments", nargs="*", help=argparse.SUPPRESS)
+
+    export = add(
+        "export",
+        commands.export,
+        "write a notebook as HTML in which widgets are figures",
+        "A page of nbconvert shows stored widgets only with JavaScript from another host. This one shows their figures "
+        "and tables instead, so that nothing is blank without a network.",
+    )
+    export.add_argument("notebook", help="the notebook")
+    export.add_argument("--execute", action="store_true", help="run all cells first; the notebook is not changed")
+    export.add_argument("--out", metavar="FILE", help="the page (default: the notebook's name with .html)")
+
+    search = add(
+        "search",
+        layout_search.search,
+        "find the best layouts of a training job on a cluster",
+        "Starts nothing. Considers all factorisations into pp, dp, cp, tp and ep in all orders, drops those that the "
+        "job or the memory rules out, and ranks the others by computation, bubble and exposed communication. Prints a "
+        "table and an explanation.",
+    )
+    layout_search.add_search_options(search)
 
     lab = add(
         "lab",

@@ -11,7 +11,7 @@ import pytest
 import meshlab as ml
 from meshlab.frames.plan import Sampling
 from meshlab.widgets.live import LiveView
-from meshlab.widgets.measuring import _monitor_rows
+from meshlab.widgets.readings import load_rows
 from tests.browser.pages import overlapping_texts, scrolls_sideways, state_of
 from tests.widgets.measure_widget import MeasureWidget
 
@@ -190,7 +190,7 @@ GPU = {
 def eight_gpus(widget: MeasureWidget) -> None:
     devices = [{**GPU, "id": k, "throttle": "power cap" if k == 3 else ""} for k in range(8)]
     ranks = {("n", k): f"rank {k}" for k in range(8)}
-    rows = _monitor_rows({"host": "n", "devices": devices}, ranks, False)
+    rows = load_rows({"host": "n", "devices": devices}, ranks, False)
     history = [0.1, 0.5, 0.9] * 20
     widget._monitor = {"rows": [{**row, "history": history} for row in rows], "at": 1.0}
 
@@ -223,7 +223,7 @@ def test_nothing_overlaps_or_scrolls_sideways(bare, page, measured, width):
     measured._monitor = {}
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_the_panels_have_no_serious_accessibility_faults(bare, page, serious_faults, measured, theme):
     eight_gpus(measured)
     bare("measure", measured, theme=theme)

@@ -18,7 +18,7 @@ from meshlab.errors import BenchError, EngineError
 from meshlab.frames.plan import Sampling
 from meshlab.plots.lines import Line
 from meshlab.widgets import measuring
-from meshlab.widgets.measuring import _monitor_rows
+from meshlab.widgets.readings import load_rows
 from tests.widgets.measure_widget import MeasureWidget
 
 QUICK = Sampling(max_s=0.02, min_batches=6)
@@ -259,13 +259,13 @@ def test_only_runs_and_engines_are_accepted(widget: MeasureWidget) -> None:
 def test_the_monitor_shows_every_gpu_or_the_processors() -> None:
     host = {"host": "n", "cpu_percent": 25.0, "cores": 2, "load": 1.5, "memory_used_bytes": 1 << 30,
             "memory_bytes": 4 << 30, "devices": []}  # fmt: skip
-    (row,) = _monitor_rows(host, {}, False)
+    (row,) = load_rows(host, {}, False)
     assert (row["name"], row["use"], row["memory"]) == ("CPU · 2 cores", "25 %", "1\u2009GiB of 4\u2009GiB")
     device = {"id": 1, "utilisation_percent": 87.0, "memory_bytes": 80 << 30, "memory_used_bytes": 40 << 30,
               "power_w": 612.4, "power_limit_w": 700.0, "temperature_c": 61.0, "clock_sm_mhz": 1980,
               "clock_memory_mhz": 2619, "throttle": "power cap", "nvlink_tx_gbs": 210.0, "nvlink_rx_gbs": 208.0,
               "pcie_tx_gbs": 1.25, "pcie_rx_gbs": 0.5}  # fmt: skip
-    (row,) = _monitor_rows({**host, "devices": [device]}, {("n", 1): "rank 5"}, True)
+    (row,) = load_rows({**host, "devices": [device]}, {("n", 1): "rank 5"}, True)
     assert row["name"] == "n · GPU 1 · rank 5"
     assert (row["share"], row["memory_share"], row["throttle"]) == (0.87, 0.5, "power cap")
     assert dict(row["facts"]) == {
@@ -276,7 +276,7 @@ def test_the_monitor_shows_every_gpu_or_the_processors() -> None:
         "NVLink": "↑ 210\u2009GB/s ↓ 208\u2009GB/s",
         "PCIe": "↑ 1.25\u2009GB/s ↓ 0.500\u2009GB/s",
     }
-    (row,) = _monitor_rows({**host, "devices": [{"id": 0}]}, {}, False)  # a driver that answers nothing
+    (row,) = load_rows({**host, "devices": [{"id": 0}]}, {}, False)  # a driver that answers nothing
     assert (row["use"], row["memory"], row["facts"]) == ("–", "–", [])
 
 

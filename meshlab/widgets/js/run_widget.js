@@ -1,3 +1,3 @@
 // The widget LiveView: one run.
 
-export default { render: dom.widgetOf(runPanel, "mr-live") };
+export default { render: dom.widgetOf(runPanel, "meshlab-live") };
