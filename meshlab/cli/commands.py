@@ -188,15 +188,15 @@ def _cluster(name: str | None) -> Cluster | str | None:
 
 def _write_prediction(prediction: Prediction, path: Path) -> None:
     from meshlab.files import write_file
-    from meshlab.plots.predicted import prediction_figure
+    from meshlab.plots.predicted import figure_of
     from meshlab.plots.style import figure_png, figure_svg
 
     if path.suffix == ".csv":
         data = prediction.frame().to_csv(index=False).encode()
     elif path.suffix == ".png":
-        data = figure_png(prediction_figure(prediction))
+        data = figure_png(figure_of(prediction))
     else:
-        data = figure_svg(prediction_figure(prediction)).encode()
+        data = figure_svg(figure_of(prediction)).encode()
     write_file(path, data)
     _print(f"\n{path}")
 

@@ -26,7 +26,7 @@ from meshlab.prediction.tuner import NcclSettings
 from meshlab.topology.model.presets import ClusterLike
 from meshlab.topology.placement.loads import default_collective
 from meshlab.topology.placement.placement import Placement, as_placement
-from meshlab.units import format_bandwidth, format_size, format_time_us
+from meshlab.units import THIN, format_bandwidth, format_size, format_time_us
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -364,7 +364,7 @@ class Prediction:
                         format_size(line.size_bytes[k]),
                         spelled(line.algorithm[k], line.protocol[k]),
                         format_time_us(line.time_us[k]),
-                        f"{format_time_us(line.time_us_lo[k])} to {format_time_us(line.time_us_hi[k])}",
+                        _interval(line.time_us_lo[k], line.time_us_hi[k]),
                         format_bandwidth(line.busbw_gbs[k]),
                         "" if np.isnan(share) else f"{100 * share:.0f} %",
                         line.basis[k],
@@ -373,15 +373,24 @@ class Prediction:
         return header, rows
 
     def _repr_html_(self) -> str:
-        from meshlab.plots.predicted import prediction_html
+        from meshlab.plots.predicted import figure_html
 
         header, rows = self._table()
+        rows = [[cell.replace(THIN, _NO_BREAK).replace(" ", _NO_BREAK) for cell in row] for row in rows]
         sentences = "".join(f"<div>{markup.escape(line)}</div>" for line in self.explain().splitlines())
         table = markup.table(header, rows, most=_ROWS_SHOWN, right=(2, 4, 5, 6, 7))
-        return markup.card(f"Prediction {self.mesh}", self.title, prediction_html(self), table, sentences)
+        return markup.card(f"Prediction {self.mesh}", self.title, sentences, figure_html(self), table)
 
 
 _SIZES_SHOWN, _ROWS_SHOWN = 5, 60
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+def _interval(low: float, high: float) -> str:
+    """Write the bounds of a time, with the unit once if both have the same."""
+    first, last = format_time_us(low), format_time_us(high)
+    number, _, unit = first.rpartition(THIN)
+    return f"{number if last.endswith(unit) else first} to {last}"
 
 
 def _column(values: Any, n: int) -> Any:
@@ -420,8 +429,8 @@ def _described(line: PredictedLine) -> str:
         text += f"NCCL takes {line.choices[0][1]}. "
     size, low, high = line.size_bytes[-1], line.time_us_lo[-1], line.time_us_hi[-1]
     text += (
-        f"{format_size(size)} takes {format_time_us(line.time_us[-1])} ({format_time_us(low)} to "
-        f"{format_time_us(high)}), {format_bandwidth(line.busbw_gbs[-1])} busbw"
+        f"{format_size(size)} takes {format_time_us(line.time_us[-1])} ({_interval(low, high)}), "
+        f"{format_bandwidth(line.busbw_gbs[-1])} busbw"
     )
     if np.isfinite(line.bound_gbs):
         share = line.of_bound[-1]
