@@ -735,7 +735,7 @@ def _with_estimates(line: PredictedLine, engines: Any, mesh: DeviceMesh) -> Pred
     frame = engines.run(estimates, mesh, axis=line.axis, arguments=(line.collective, line.dtype, sizes))
     values = frame["value"][frame["group"] == mesh[line.axis].names[line.members[0]]].iloc[0]
     known = np.full(line.size_bytes.size, np.nan)
-    known[: len(values)] = values
+    known[: len(values)] = [value if value > 0 else np.nan for value in values]  # 0 if NCCL's tuner has no plan
     return replace(line, estimate_us=known)
 
 
