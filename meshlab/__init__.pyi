@@ -27,8 +27,10 @@ from .frames.plan import Sampling as Sampling
 from .frames.schema import describe as describe
 from .mesh.groups import Group as Group
 from .mesh.mesh import DeviceMesh as DeviceMesh
+from .prediction.calibration import calibrate as calibrate
 from .prediction.job import Job as Job
 from .prediction.layouts import search as search
+from .prediction.predictions import predict as predict
 from .report.report import Report as Report
 from .topology.model.cluster import Cluster as Cluster
 from .topology.model.presets import preset as preset

@@ -62,6 +62,10 @@ def words(text: str) -> list[str]:
             "bench --mesh 'tp=2' --dtype float33",
             "unknown dtype 'float33' (did you mean 'float32'?); choose one of float",
         ),
+        ("predict tp=2", "a prediction needs a cluster or a calibration; pass the name of a preset"),
+        ("predict tp=2 gather --cluster dgx-h100", "gather has no cost model; choose all_gather, which is the nearest"),
+        ("predict tp=2 --cluster dgx", "unknown preset 'dgx'"),
+        ("predict tp=2 --cluster dgx-h100 --out a.pdf", "--out a.pdf must end in one of .csv, .png, .svg"),
         ("bench --mesh 'tp=2' --op xor", "unknown reduce operation 'xor'; choose one of sum"),
         ("bench --mesh 'tp=2' --mode fast", "unknown mode 'fast'; choose one of isolated, pipelined"),
         ("bench --mesh 'tp=2' --sizes 12Q", "'12Q' is not a size"),
@@ -151,7 +155,17 @@ def test_a_folder_that_cannot_be_written_is_reported_before_anything_starts(
 
 @pytest.mark.parametrize(
     "command",
-    ["", "--help", "demo --help", "bench --help", "show --help", "report --help", "lab --help", "rehearse --help"],
+    [
+        "",
+        "--help",
+        "demo --help",
+        "bench --help",
+        "show --help",
+        "report --help",
+        "predict --help",
+        "lab --help",
+        "rehearse --help",
+    ],
 )
 def test_help_shows_usage_examples_and_exit_codes(capsys: pytest.CaptureFixture[str], command: str) -> None:
     with pytest.raises(SystemExit) as stop:
@@ -203,6 +217,37 @@ def test_a_benchmark_needs_no_mesh(capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 group of 3 · 3 ranks · threads in this process" in capsys.readouterr().out
     assert main(words("bench all_reduce --sizes 1K --seconds 0.02 --backend threads")) == 0
     assert re.search(r"1 group of (\d) · \1 ranks · threads in this process", capsys.readouterr().out)
+
+
+def test_predict_prints_a_table_and_an_explanation(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words("predict dp=2 tp=8 all_gather --cluster dgx-h100 --axis tp --sizes 1G")) == 0
+    text = capsys.readouterr().out
+    assert "dp=2, tp=8 on DGX H100, 2 nodes" in text
+    assert re.search(r"tp +all_gather +1\sGiB +\S+ Simple", text)
+    assert "formula only" in text
+    assert "Nothing of this was measured." in text
+
+
+@pytest.mark.parametrize("suffix", ["csv", "png", "svg"])
+def test_predict_writes_the_table_or_the_figure(
+    suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / f"times.{suffix}"
+    assert main(["predict", "tp=8", "--cluster", "dgx-h100", "--sizes", "1M:1G", "--out", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(path)
+    start = {"csv": b"axis,groups", "png": b"\x89PNG", "svg": b"<svg"}[suffix]
+    assert path.read_bytes().startswith(start)
+
+
+def test_predict_calibrates_with_results_of_the_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from meshlab.frames.store import frame_to_parquet
+
+    frame_to_parquet(ml.example(), tmp_path / "h200.parquet")
+    arguments = words(f"predict tp=2 --cluster dgx-h200 --sizes 1K --calibration {tmp_path / 'h200.parquet'}")
+    assert main([*arguments, "--mode", "graph"]) == 0
+    assert "calibrated" in capsys.readouterr().out
+    assert main(arguments) == 2
+    assert "mix the modes graph, pipelined, isolated; choose one, such as --mode graph" in capsys.readouterr().err
 
 
 def test_show_stays_short_for_a_large_mesh(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from meshlab.frames.plan import Plan
     from meshlab.frames.rundata import RunData
     from meshlab.mesh.mesh import DeviceMesh
+    from meshlab.prediction.predictions import Prediction
+    from meshlab.topology.model.cluster import Cluster
 
 __all__ = [
     "BAD_INPUT",
@@ -39,6 +41,7 @@ __all__ = [
     "doctor",
     "error_text",
     "lab",
+    "predict",
     "print_comparison",
     "print_error",
     "rehearse",
@@ -62,6 +65,7 @@ _OPTIONS = {
     "in_place": "--in-place",
     "memory_gib": "--memory",
     "mesh": "--mesh",
+    "mode": "--mode",
     "overwrite": "--force",
     "redact": "--redact",
     "resume": "--resume",
@@ -143,6 +147,58 @@ def show(options: argparse.Namespace) -> int:
     width = shutil.get_terminal_size().columns
     _print(f"{mesh_text(mesh, options.axis, width)}\n\n{wrapped(mesh.explain(), width)}")
     return OK
+
+
+def predict(options: argparse.Namespace) -> int:
+    """Predict the time of collectives along the axes of a mesh."""
+    from meshlab.mesh.describe import wrapped
+    from meshlab.prediction.calibration import as_calibration
+    from meshlab.prediction.predictions import predict
+
+    if options.out and Path(options.out).suffix not in _PREDICTION_FILES:
+        raise BenchError(f"--out {options.out} must end in one of {', '.join(_PREDICTION_FILES)}")
+    cluster = _cluster(options.cluster)
+    measured = Path(options.calibration) if options.calibration else None
+    prediction = predict(
+        options.mesh,
+        cluster,
+        _split_commas(options.collectives) or None,
+        options.sizes,
+        axis=_split_commas(options.axis) if options.axis else None,
+        dtype=options.dtype,
+        calibration=None if measured is None else as_calibration(measured, cluster, options.mode),
+    )
+    width = shutil.get_terminal_size().columns
+    _print(f"{prediction.summary()}\n\n{wrapped(prediction.explain(), width)}")
+    if options.out:
+        _write_prediction(prediction, Path(options.out))
+    return OK
+
+
+_PREDICTION_FILES = (".csv", ".png", ".svg")
+
+
+def _cluster(name: str | None) -> Cluster | str | None:
+    """Return a cluster from the path of a file. The name of a preset is returned unchanged."""
+    from meshlab.topology.model.presets import as_cluster
+    from meshlab.topology.readers.detect import read
+
+    return as_cluster(read(Path(name))) if name is not None and Path(name).is_file() else name
+
+
+def _write_prediction(prediction: Prediction, path: Path) -> None:
+    from meshlab.files import write_file
+    from meshlab.plots.predicted import figure_of
+    from meshlab.plots.style import figure_png, figure_svg
+
+    if path.suffix == ".csv":
+        data = prediction.frame().to_csv(index=False).encode()
+    elif path.suffix == ".png":
+        data = figure_png(figure_of(prediction))
+    else:
+        data = figure_svg(figure_of(prediction)).encode()
+    write_file(path, data)
+    _print(f"\n{path}")
 
 
 def lab(options: argparse.Namespace) -> int:

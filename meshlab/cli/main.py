@@ -39,6 +39,7 @@ examples:
   meshlab rehearse llama3-8b --mesh dp=8 --mesh "dp=4, tp=2"   layouts of a job
   meshlab report run1 --out run1.md           the report of a saved run
   meshlab compare run1 run2                   regressions; also of nccl-tests logs
+  meshlab predict "dp=16, tp=8" --cluster dgx-h100    expected times; starts nothing
   meshlab search llama3-405b --cluster dgx-h100 --nodes 128   the best layouts
   meshlab doctor                              check the installation
 
@@ -309,6 +310,41 @@ def make_parser() -> argparse.ArgumentParser:
         help="slowdown that counts as a regression: 0.05 or 5%% (default: %(default)s)",
     )
     compare.add_argument("--anyway", action="store_true", help="compare even if machines or settings differ")
+
+    predict = add(
+        "predict",
+        commands.predict,
+        "predict the time of collectives on a cluster",
+        "Starts nothing. NCCL's algorithms and protocols are those that its own tuner would choose. Times below "
+        "256 MiB are only right within a factor of two, unless --calibration has measurements of the machine. Prints "
+        "a table and an explanation.",
+    )
+    predict.add_argument("mesh", help='for example "pp=8, dp=16, tp=8"; the last axis varies fastest')
+    predict.add_argument(
+        "collectives",
+        nargs="*",
+        metavar="COLLECTIVE",
+        help="before the options (default: send_recv for pp, all_to_all for ep, all_reduce for other axes)",
+    )
+    predict.add_argument(
+        "--cluster",
+        metavar="NAME",
+        help="a preset such as dgx-h100, which gets as many hosts as the mesh needs, or a file that describes hardware",
+    )
+    predict.add_argument(
+        "--axis", action="append", metavar="AXIS", help="axes, separated by commas (default: all with several ranks)"
+    )
+    predict.add_argument("--sizes", default="8:4G", help="message sizes (default: %(default)s)")
+    predict.add_argument("--dtype", default="float32", help="element type (default: %(default)s)")
+    predict.add_argument(
+        "--calibration",
+        metavar="RUN",
+        help="a saved run, results or a log of nccl-tests of this machine, to calibrate with",
+    )
+    predict.add_argument(
+        "--mode", choices=["pipelined", "graph", "isolated"], help="the rows of --calibration to use, if it has several"
+    )
+    predict.add_argument("--out", metavar="FILE", help="write the table (.csv) or the figure (.png, .svg)")
 
     search = add(
         "search",

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from meshlab.prediction.calibration import Calibration
+    from meshlab.topology.model.presets import ClusterLike
+
 __all__ = [
     "Columns",
     "Progress",
@@ -112,6 +115,8 @@ class RunData:
         Events of the run, with their times.
     results, samples : pandas.DataFrame, optional
         The frames of a finished run.
+    calibration : mapping, optional
+        The calibration of a saved run, as plain data.
 
     Examples
     --------
@@ -141,6 +146,7 @@ class RunData:
         log: Iterable[str] = (),
         results: pd.DataFrame | None = None,
         samples: pd.DataFrame | None = None,
+        calibration: Mapping[str, Any] | None = None,
     ) -> None:
         self.plan = plan
         self.mesh = mesh
@@ -158,6 +164,7 @@ class RunData:
         self.log = list(log)
         self.steps: tuple[Step, ...] = plan.steps(mesh)
         """The steps of the plan on the mesh."""
+        self._calibration: Any = calibration
         self._lock = threading.RLock()
         self._rows: list[Row] = [] if results is None else rows_of_results(results)
         self._samples: list[Columns] = [] if samples is None or samples.empty else [columns_of_samples(samples)]
@@ -264,6 +271,20 @@ class RunData:
         return {name: value for name, value in values.items() if value}
 
     @property
+    def calibration(self) -> Calibration | None:
+        """The calibration that `meshlab.calibrate` made from this run, or None. It is saved with the run."""
+        if isinstance(self._calibration, Mapping):  # as it was saved: most readers of a run do not need it
+            from meshlab.prediction.calibration import Calibration
+
+            self._calibration = Calibration.from_document(self._calibration)
+        kept: Calibration | None = self._calibration
+        return kept
+
+    @calibration.setter
+    def calibration(self, calibration: Calibration | None) -> None:
+        self._calibration = calibration
+
+    @property
     def progress(self) -> Progress:
         """The progress when the run stopped."""
         return Progress(self.n_done, self.plan.launches * len(self.steps), "", self.elapsed_s, 0.0)
@@ -289,11 +310,17 @@ class RunData:
         verb = "is" if len(wrong) == 1 else "are"
         return f"{len(wrong):,} of {total:,} results {verb} WRONG: {', '.join(named)}{more}"
 
-    def table(self) -> ResultsTable:
+    def table(self, cluster: ClusterLike | None = None) -> ResultsTable:
         """Return the results as one table per axis: sizes down, and time and bus bandwidth of each collective across.
 
         Each cell is the slowest group of the axis. `results` has all columns and rows. If the run has not ended, the
         first line is its progress.
+
+        Parameters
+        ----------
+        cluster : Cluster or str, optional
+            The measured cluster. With it, the tables of GPUs also show the share of the bandwidth that the hardware
+            allows, for sizes of 16 MiB and more.
 
         Examples
         --------
@@ -304,7 +331,12 @@ class RunData:
         all_reduce
         """
         note = self.running_note
-        return replace(results_table(self.results), note=note)
+        if cluster is None:
+            return replace(results_table(self.results), note=note)
+        from meshlab.prediction.bounds import bound_note, with_bounds
+
+        bounded = with_bounds(self, cluster)
+        return replace(results_table(bounded), note=note, below=tuple(bound_note(bounded)))
 
     def wait(self, timeout_s: float | None = None, *, progress: bool | None = None) -> pd.DataFrame:
         """Return the results, or raise the error of the run. A saved run does not wait; see `Run.wait`."""

@@ -299,6 +299,7 @@ def to_document(run: RunData) -> dict[str, Any]:
         "mesh": _mesh_to_json(run.mesh),
         "environment": run.environment,
         "log": run.log,
+        "calibration": None if run.calibration is None else run.calibration.to_document(),
     }
 
 
@@ -350,6 +351,7 @@ def from_document(
         where=results.attrs.get("where", document["where"]),
         results=results,
         samples=samples,
+        calibration=document.get("calibration"),
         **{name: document[name] for name in names},
     )
 

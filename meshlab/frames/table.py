@@ -34,26 +34,35 @@ class TablePart:
         The names of the columns.
     sizes : tuple of str
         The names of the rows. Empty for functions, which have no sizes and one row.
-    cells : tuple of tuple of (float, float, str)
-        Per row and collective: time in µs and bus bandwidth in GB/s of the slowest group, and the status.
+    cells : tuple of tuple of (float, float, str, float)
+        Per row and collective: time in µs and bus bandwidth in GB/s of the slowest group, the status, and the share of
+        the bound, NaN if it is unknown.
     """
 
     title: str
     collectives: tuple[str, ...]
     sizes: tuple[str, ...]
-    cells: tuple[tuple[tuple[float, float, str], ...], ...]
+    cells: tuple[tuple[tuple[float, float, str, float], ...], ...]
 
     def columns(self) -> list[tuple[str, str, list[str]]]:
         """Return the columns as name, unit and texts, with aligned decimal points."""
         found = []
         for number, name in enumerate(self.collectives):
             column = [row[number] for row in self.cells]
-            times = [three_digits(time) if status == "ok" else status for time, _, status in column]
-            rates = [three_digits(rate) if status == "ok" else "" for _, rate, status in column]
+            times = [three_digits(time) if status == "ok" else status for time, _, status, _ in column]
+            rates = [three_digits(rate) if status == "ok" else "" for _, rate, status, _ in column]
             found.append((name, "µs", align_decimals(times)))
             if self.sizes:
                 found.append(("", "GB/s", align_decimals(rates)))
+            if self.sizes and self.has_bounds:
+                shares = ["" if math.isnan(share) else f"{100 * share:.0f}" for *_, share in column]
+                found.append(("", "% of bound", _justified(shares)))
         return found
+
+    @property
+    def has_bounds(self) -> bool:
+        """True if the share of a bound is known in any cell."""
+        return any(not math.isnan(share) for row in self.cells for *_, share in row)
 
     def __str__(self) -> str:
         columns = self.columns()
@@ -62,9 +71,10 @@ class TablePart:
             is_ok = [row[2] == "ok" for row in self.cells[0]]
             return "\n".join([self.title, *(line + " µs" * ok for line, ok in zip(lines, is_ok, strict=True))])
         blocks = [["", "size", *self.sizes]]
-        for (name, *_, times), (*_, rates) in zip(columns[::2], columns[1::2], strict=True):
-            left, right = (_justified([unit, *texts]) for unit, texts in (("µs", times), ("GB/s", rates)))
-            blocks.append([name, *(f"{time}  {rate}" for time, rate in zip(left, right, strict=True))])
+        each = 3 if self.has_bounds else 2
+        for start in range(0, len(columns), each):
+            parts = [_justified([unit, *texts]) for _, unit, texts in columns[start : start + each]]
+            blocks.append([columns[start][0], *("  ".join(cells) for cells in zip(*parts, strict=True))])
         lines = ["  ".join(cells).rstrip() for cells in zip(*map(_justified, blocks), strict=True)]
         return "\n".join([self.title, *lines])
 
@@ -89,21 +99,25 @@ class ResultsTable:
         The tables.
     note : str, default ""
         A line above the tables, such as the progress of a run that has not ended.
+    below : tuple of str, default ()
+        Sentences below the tables, such as the reasons of bounds.
     """
 
     parts: tuple[TablePart, ...]
     note: str = ""
+    below: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         tables = "\n\n".join(map(str, self.parts)) or "no results"
-        return f"{self.note}\n\n{tables}" if self.note else tables
+        return "\n\n".join(part for part in (self.note, tables, "\n".join(self.below)) if part)
 
     def __repr__(self) -> str:
         return str(self)
 
     def _repr_html_(self) -> str:
         note = f"<div><b>{markup.escape(self.note)}</b></div>" if self.note else ""
-        return note + ("".join(part.html() for part in self.parts) or "no results")
+        below = "".join(f'<div class="ml-sub">{markup.escape(sentence)}</div>' for sentence in self.below)
+        return note + ("".join(part.html() for part in self.parts) or "no results") + below
 
 
 def results_table(results: pd.DataFrame) -> ResultsTable:
@@ -114,7 +128,7 @@ def results_table(results: pd.DataFrame) -> ResultsTable:
     Parameters
     ----------
     results : pandas.DataFrame
-        A results frame, see `meshlab.frames.schema.RESULTS`.
+        A results frame, see `meshlab.frames.schema.RESULTS`. It may have a column ``of_bound``.
 
     Returns
     -------
@@ -155,19 +169,20 @@ def _part(title: str, rows: pd.DataFrame, sizes: Sequence[int]) -> TablePart:
     collectives = tuple(dict.fromkeys(rows["collective"]))
     keys = ["size_bytes", "collective"] if sizes else ["collective"]
     cells = {key: _cell(part) for key, part in rows.groupby(keys, sort=False)}
-    absent = (math.nan, math.nan, "")
+    absent = (math.nan, math.nan, "", math.nan)
     lines = [tuple(cells.get((size, name), absent) for name in collectives) for size in sizes] or [
         tuple(cells[(name,)] for name in collectives)
     ]
     return TablePart(title, collectives, tuple(format_size(size) for size in sizes), tuple(lines))
 
 
-def _cell(part: pd.DataFrame) -> tuple[float, float, str]:
+def _cell(part: pd.DataFrame) -> tuple[float, float, str, float]:
     bad = part[part["status"] != "ok"]
     if len(bad):
-        return math.nan, math.nan, str(bad["status"].iloc[0])
+        return math.nan, math.nan, str(bad["status"].iloc[0]), math.nan
     slowest = part.iloc[int(part["time_us"].to_numpy().argmax())]
-    return float(slowest["time_us"]), float(slowest["busbw_gbs"]), "ok"
+    share = float(slowest["of_bound"]) if "of_bound" in part else math.nan
+    return float(slowest["time_us"]), float(slowest["busbw_gbs"]), "ok", share
 
 
 def three_digits(value: float) -> str:

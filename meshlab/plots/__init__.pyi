@@ -7,6 +7,8 @@ from .host_diagram import host as host
 from .lateness import batches as batches
 from .lateness import stragglers as stragglers
 from .machine import topology as topology
+from .predicted import calibration as calibration
+from .predicted import prediction as prediction
 from .ratios import comparison as comparison
 from .rehearsals import rehearsal as rehearsal
 from .rings import ring as ring

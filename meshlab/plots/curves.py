@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -27,6 +28,7 @@ from meshlab.plots.style import (
     set_title,
     text_width,
 )
+from meshlab.prediction.bounds import bound_lines, share_of_bound, with_bounds
 from meshlab.units import SEPARATOR, THIN, format_bandwidth, format_size
 
 if TYPE_CHECKING:
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
+
+    from meshlab.mesh.mesh import MeshLike
+    from meshlab.topology.model.presets import ClusterLike
 
 __all__ = [
     "bandwidth",
@@ -43,7 +48,9 @@ __all__ = [
     "run_figure",
     "run_figure_html",
     "run_figure_png",
+    "scale_sizes",
     "spread_labels",
+    "time_tick",
 ]
 
 _BANDWIDTHS = {"busbw_gbs": "bus bandwidth", "algbw_gbs": "algorithm bandwidth"}
@@ -87,6 +94,8 @@ def bandwidth(
     y: Literal["busbw_gbs", "algbw_gbs"] = "busbw_gbs",
     previous: Any = None,
     references: Mapping[str, float] | None = None,
+    cluster: ClusterLike | None = None,
+    mesh: MeshLike | None = None,
 ) -> Axes:
     """Draw bandwidth against message size, with one line per collective, axis and other varying column.
 
@@ -106,6 +115,11 @@ def bandwidth(
         An earlier run, drawn in grey.
     references : mapping of str to float, optional
         Rates in GB/s to compare with, such as ``{"NVLink": 450}``, drawn as dashed lines.
+    cluster : Cluster or str, optional
+        The measured cluster. With it, the bandwidth that its hardware allows is a dashed line, and each line is
+        labelled with its share of this bound at the largest size, from 16 MiB on. Only for bus bandwidths of GPUs.
+    mesh : DeviceMesh or str, optional
+        The measured mesh, which the bounds depend on. By default that of the run.
 
     Returns
     -------
@@ -115,7 +129,9 @@ def bandwidth(
     ------
     BenchError
         If `run` or `previous` has no results.
-        If `y` is not a bandwidth column.
+        If `y` is not a bandwidth column, or not the bus bandwidth if there is a cluster.
+    TopologyError
+        If the cluster is too small for the mesh, or the bandwidth of its links is unknown.
 
     Examples
     --------
@@ -132,7 +148,11 @@ def bandwidth(
     results = as_results(run)
     lines, earlier = with_groups(lines_of(results, y)), [] if previous is None else lines_of(as_results(previous), y)
     ax = _axes(ax)
-    references = references or {}
+    references = dict(references or {})
+    bounded = _with_bounds(run, cluster, mesh, y)
+    if bounded is not None:
+        lines = [_with_share(line, bounded) for line in lines]
+        references |= bound_lines(bounded)
     ax.set_ylabel(f"{_BANDWIDTHS[y]} (GB/s)")
     highest = _concatenate(part.ravel() for line in lines for part in (line.high, line.groups))
     top = np.nanmax([0.0, *_values(lines, earlier), *highest, *references.values()])
@@ -141,6 +161,25 @@ def bandwidth(
     _draw_references(ax, references)
     draw_lines(ax, lines, earlier)
     return ax
+
+
+def _with_bounds(run: Any, cluster: ClusterLike | None, mesh: MeshLike | None, y: str) -> pd.DataFrame | None:
+    """Return the results with their bounds, which they may have already. None without a cluster."""
+    if cluster is None:
+        return run if "of_bound" in getattr(run, "columns", ()) and y == "busbw_gbs" else None
+    if y != "busbw_gbs":
+        raise BenchError(f"bounds are bus bandwidths, but y={y!r}; remove y= or cluster=")
+    return with_bounds(run, cluster, mesh=mesh)
+
+
+def _with_share(line: Line, bounded: pd.DataFrame) -> Line:
+    """Add the share of the bound at the largest size to the name of a line."""
+    known = np.flatnonzero(np.isfinite(line.value))
+    if not known.size:
+        return line
+    share = share_of_bound(bounded.iloc[line.rows], line.size[known[-1]], line.value[known[-1]])
+    parts = [part for part in (line.name, f"{share} of bound" if share else "") if part]
+    return replace(line, name=SEPARATOR.join(parts))
 
 
 def latency(run: Any, *, ax: Axes | None = None, previous: Any = None) -> Axes:
@@ -189,7 +228,7 @@ def latency(run: Any, *, ax: Axes | None = None, previous: Any = None) -> Axes:
         ax.set_ylim(times.min() / 1.6, times.max() * 1.6)
     few_decades = times.size and times.max() < 50 * times.min()
     ax.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if few_decades else (1,), numticks=99))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: _time_tick(time)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: time_tick(time)))
     ax.yaxis.set_minor_formatter(NullFormatter())
     reserve(ax, above=set_title(ax, title_parts(results), note=stroke_note(lines)))
     draw_lines(ax, lines, earlier)
@@ -316,7 +355,7 @@ def draw_lines(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None
     if is_labelled:
         reserve(ax, right=label_room)
     place = _legend_place(ax, [name for _, name in handles])
-    _scale_sizes(ax, float(sizes.min()), float(sizes.max()))
+    scale_sizes(ax, float(sizes.min()), float(sizes.max()))
     if is_labelled:
         _label_ends(ax, drawn)
     if handles:
@@ -389,7 +428,7 @@ def _shorten(ax: Axes, handles: Sequence[tuple[Line2D, str]]) -> list[tuple[Line
     return [*handles[: most - 1], more]
 
 
-def _scale_sizes(ax: Axes, smallest: float, largest: float) -> None:
+def scale_sizes(ax: Axes, smallest: float, largest: float) -> None:
     """Scale x by powers of two, from the smallest to the largest size."""
     import matplotlib as mpl
     from matplotlib.ticker import NullLocator
@@ -493,7 +532,8 @@ def spread_labels(wanted: npt.ArrayLike, gap: float, low: float, high: float) ->
     return result
 
 
-def _time_tick(time_us: float) -> str:
+def time_tick(time_us: float) -> str:
+    """Write a time as short as possible, for a tick."""
     for limit, unit in ((1e3, "µs"), (1e6, "ms")):
         if time_us < limit * 0.999:
             return f"{time_us / limit * 1e3:g}{THIN}{unit}"

@@ -1,3 +1,6 @@
+from .bounds import with_bounds as with_bounds
+from .calibration import Calibration as Calibration
+from .calibration import calibrate as calibrate
 from .constants import ALGORITHMS as ALGORITHMS
 from .constants import PROTOCOLS as PROTOCOLS
 from .constants import VERSIONS as VERSIONS
@@ -14,5 +17,7 @@ from .layouts import price as price
 from .layouts import search as search
 from .models import MODELS as MODELS
 from .models import LatentAttention as LatentAttention
+from .predictions import Prediction as Prediction
+from .predictions import predict as predict
 from .tuner import NcclSettings as NcclSettings
 from .tuner import TimingMode as TimingMode

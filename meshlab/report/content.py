@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,8 @@ from meshlab.frames.labels import (
 from meshlab.frames.schema import empty_samples, is_pair, is_plain
 from meshlab.frames.store import Frames
 from meshlab.plots.lines import Line, lines_of
+from meshlab.prediction.bounds import bound_note, share_of_bound
+from meshlab.topology.model.products import models_in
 from meshlab.units import SEPARATOR, THIN, format_bandwidth, format_size, format_time_us
 
 if TYPE_CHECKING:
@@ -55,15 +56,23 @@ def verdict(results: pd.DataFrame, samples: pd.DataFrame | None = None) -> list[
 
     They state whether the results are correct, how fast each axis is, how the axes differ, and the findings of runs
     that measured pairs, contention or concurrent axes. The latter need `samples`, which have the blocks that are
-    compared.
+    compared. Results with bounds (see `meshlab.prediction.with_bounds`) also have their share of the bound.
     """
     rows = results[~is_pair(results)]
     # An axis is compared with other axes under the same load. `_findings` compares it with itself under different ones.
-    lines = [line for line in lines_of(rows[is_plain(rows)], "busbw_gbs") if len(line)]
+    shown = rows[is_plain(rows)]
+    lines = [line for line in lines_of(shown, "busbw_gbs") if len(line)]
     differences = _difference(lines, is_one_launch=len(rows[["run_id", "launch"]].drop_duplicates()) < 2)
     if not lines:
+        shown = rows
         lines = [line for line in lines_of(rows, "busbw_gbs") if len(line)]
-    return [_correctness(results), *_peaks(lines), *differences, *_findings(_frames(results, samples))]
+    return [
+        _correctness(results),
+        *_peaks(lines, shown),
+        *bound_note(shown),
+        *differences,
+        *_findings(_frames(results, samples)),
+    ]
 
 
 def has_failed(results: pd.DataFrame) -> bool:
@@ -109,15 +118,18 @@ def _axis(line: Line) -> str:
     return axis_label(*(line.keys[name] for name in LABELLED))
 
 
-def _peaks(lines: Sequence[Line]) -> Iterator[str]:
-    """Yield the highest bandwidth of each axis."""
+def _peaks(lines: Sequence[Line], rows: pd.DataFrame) -> Iterator[str]:
+    """Yield the highest bandwidth of each axis, with its share of the bound. `rows` are those of the lines."""
     peaks: dict[str, tuple[float, str]] = {}
     for line in lines:
         index = int(line.value.argmax())
-        what = f"{line.keys['collective']} at {_size(line.size[index])}"
+        what = f"{line.keys['collective']} at {_size(line.size[index])} reaches "
+        what += f"{format_bandwidth(line.value[index])} busbw"
+        share = share_of_bound(rows.iloc[line.rows], line.size[index], line.value[index])
+        what += f", {share} of the bound" if share else ""
         peaks[_axis(line)] = max(peaks.get(_axis(line), (0.0, "")), (float(line.value[index]), what))
-    for axis, (peak, what) in peaks.items():
-        yield f"On {axis}, {what} reaches {format_bandwidth(peak)} busbw."
+    for axis, (_, what) in peaks.items():
+        yield f"On {axis}, {what}."
 
 
 def _difference(lines: Sequence[Line], *, is_one_launch: bool) -> list[str]:
@@ -325,10 +337,6 @@ def _named(rows: pd.DataFrame) -> str:
     return ", ".join(named) + (f" and {more:,} more" if more else "")
 
 
-_MODEL = re.compile(r"\b(?!HBM|SXM)(?:[A-Z]{1,3}\d{1,4}[A-Z]*|\d{4})\b")
-"""The model in the name of a GPU: H100 in "NVIDIA H100 80GB HBM3"."""
-
-
 def _different_machine(results: pd.DataFrame, cluster: Cluster) -> list[str]:
     """Return a caveat if the results cannot have been measured on the cluster of the report."""
     sources = set(results["source"].dropna())
@@ -337,8 +345,8 @@ def _different_machine(results: pd.DataFrame, cluster: Cluster) -> list[str]:
     if sources and sources <= set(CPU_SOURCES):
         measured = "a CPU" if gpus else ""
     elif gpu:
-        models = set(_MODEL.findall(gpu))
-        shown = {model for name in gpus for model in _MODEL.findall(name)}
+        models = models_in(gpu)
+        shown = {model for name in gpus for model in models_in(name)}
         # Names without a model, such as "some GPU", cannot be compared, so they produce no caveat.
         is_different = not gpus or bool(models and shown and not models & shown)
         measured = gpu if is_different else ""
@@ -399,7 +407,9 @@ def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
     title = SEPARATOR.join(part for part in (str(keys["collective"]), describe_groups(rows), *words) if part)
     rows = rows.sort_values(["size_bytes", "launch", "group"])
     varying = [name for name in ("launch", "group") if rows[name].nunique() > 1]
-    header = ("size", *varying, "n", "median", "95 % interval", "p99", "algbw", "busbw", "wrong")
+    has_bounds = "of_bound" in rows and bool(rows["of_bound"].notna().any())
+    header = ("size", *varying, "n", "median", "95 % interval", "p99", "algbw", "busbw")
+    header += (*["of bound"] * has_bounds, "wrong")
     cells = []
     row: Any
     for row in rows.head(MOST_ROWS).itertuples():
@@ -412,9 +422,14 @@ def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
             _interval(row.time_us_lo, row.time_us_hi),
             format_time_us(row.p99_us),
             *bandwidths,
+            *[_percent(row.of_bound) for _ in range(has_bounds)],
         ]
         cells.append((*(Cell(text) for text in texts), _wrong_cell(row)))
     return ReportTable(title, header, tuple(cells), max(0, len(rows) - MOST_ROWS))
+
+
+def _percent(share: float) -> str:
+    return "" if _missing(share) else f"{100 * share:.0f} %"
 
 
 def _interval(low: float, high: float) -> str:

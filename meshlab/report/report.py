@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshlab import markup
-from meshlab.errors import BenchError, MeshError, ParseError
+from meshlab.errors import BenchError, MeshError, ParseError, TopologyError
 from meshlab.files import write_file
 from meshlab.frames.labels import where_text
 from meshlab.frames.rundata import RunData
@@ -19,6 +19,7 @@ from meshlab.frames.schema import RESULTS
 from meshlab.frames.store import as_frames, frame_from_json, frame_to_json, load
 from meshlab.mesh.groups import Groups
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.prediction.bounds import with_bounds
 from meshlab.report import content
 from meshlab.report.pictures import Pictures, ReportPicture, draw, matrix_pictures, picture_file, pictures_by_axis
 from meshlab.topology.health import health
@@ -107,6 +108,7 @@ class Report:
         own_mesh = None if data is None else data.mesh
         self.mesh: DeviceMesh | None = own_mesh if mesh is None else as_mesh(mesh)
         self.cluster = None if cluster is None else as_cluster(cluster)
+        self._bounded, self._no_bounds = self._with_bounds()
         self.title = title or (f"Collectives on {self.mesh}" if self.mesh is not None else "Collectives")
         self.state = "" if data is None else data.state
         log = [] if data is None else list(data.log)
@@ -211,16 +213,16 @@ class Report:
 
     def _repr_html_(self) -> str:
         verdict = "".join(f"<div>{markup.escape(sentence)}</div>" for sentence in self._verdict())
-        shown = [*matrix_pictures(self.results), *(drawn[0] for _, drawn in pictures_by_axis(self.results))]
+        shown = [*matrix_pictures(self.results), *(drawn[0] for _, drawn in pictures_by_axis(self._bounded))]
         pictures = "".join(picture.svg for picture in shown)
         return markup.card(self.title, 'Report.save("report.html") writes the complete report', verdict, pictures)
 
     def _verdict(self) -> list[str]:
-        return [self.progress] * bool(self.progress) + content.verdict(self.results, self._blocks)
+        return [self.progress] * bool(self.progress) + content.verdict(self._bounded, self._blocks)
 
     def _content(self) -> dict[str, Any]:
         """Return the content that both formats share."""
-        tables, more_tables = content.tables(self.results, self._blocks)
+        tables, more_tables = content.tables(self._bounded, self._blocks)
         return {
             "title": self.title,
             "where": where_text(self.results),
@@ -258,6 +260,15 @@ class Report:
             facts.append(("Run", self.state))
         return facts
 
+    def _with_bounds(self) -> tuple[pd.DataFrame, str]:
+        """Return the results with the bounds of the machine, or the reason why they have none."""
+        if self.cluster is None or self.mesh is None:
+            return self.results, ""
+        try:
+            return with_bounds(self.results, self.cluster, mesh=self.mesh), ""
+        except TopologyError as error:
+            return self.results, f"Bandwidths have no bound: {error.message}."
+
     def _machine(self) -> list[str]:
         """Describe the machine, the links that each axis uses on it, and its faults."""
         if self.cluster is None:
@@ -265,7 +276,8 @@ class Report:
         sentences = [self.cluster.summary]
         if self.mesh is not None and self.cluster.n_devices >= self.mesh.world_size:
             sentences += place(self.mesh, self.cluster).explain().splitlines()
-        return sentences + [str(finding) for finding in health(self.cluster)]
+        no_bounds = [self._no_bounds] if self._no_bounds else []
+        return sentences + [str(finding) for finding in health(self.cluster)] + no_bounds
 
     def _shown_axes(self) -> list[str]:
         """Return the axes and groups to show: the axes of the mesh with several ranks, then other measured ones."""
@@ -281,7 +293,7 @@ class Report:
         return list(dict.fromkeys(axes))[:_MOST_PICTURES]
 
     def _draw(self) -> Pictures:
-        return draw(self.results, self.mesh, self.cluster, self._shown_axes())
+        return draw(self._bounded, self.mesh, self.cluster, self._shown_axes())
 
     def _markdown(self, pictures: Pictures | None = None, prefix: str = "") -> str:
         groups = [self.mesh[axis] for axis in self._shown_axes()] if self.mesh is not None else []

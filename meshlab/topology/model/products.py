@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from meshlab.errors import TopologyError
 from meshlab.topology.model.hardware import Device
 
-__all__ = ["PRODUCTS", "Product", "find_product", "peak_tflops", "product_of_pci"]
+__all__ = ["PRODUCTS", "Product", "find_product", "models_in", "peak_tflops", "product_of_pci"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,20 @@ def find_product(name: str) -> Product:
     raise TopologyError(
         f"unknown GPU product {name!r}", hint=f"choose one of {', '.join(product.name for product in PRODUCTS)}"
     )
+
+
+_MODEL = re.compile(r"\b(?!HBM|SXM)(?:[A-Z]{1,3}\d{1,4}[A-Z]*|\d{4})\b")
+
+
+def models_in(name: str) -> set[str]:
+    """Return the models in the name of a GPU. Memory and form factor are not models.
+
+    Examples
+    --------
+    >>> models_in("NVIDIA H100 80GB HBM3"), models_in("A100-SXM4-40GB"), models_in("some GPU")
+    ({'H100'}, {'A100'}, set())
+    """
+    return set(_MODEL.findall(name))
 
 
 def product_of_pci(vendor: str | None, device: str | None) -> Product | None:
