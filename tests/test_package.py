@@ -85,6 +85,7 @@ FORWARDING = {
     ("frames/rundata", "RunData.table"): "prediction/bounds",
     ("analysis/comparison", "Comparison.plot"): "plots/ratios",
     ("prediction/calibration", "Calibration.plot"): "plots/predicted",
+    ("prediction/calibration", "Calibration._repr_html_"): "plots/predicted",
     ("prediction/calibration", "_read_log"): "nccl_tests/reader",
     ("prediction/predictions", "Prediction.plot"): "plots/predicted",
     ("prediction/predictions", "Prediction._repr_html_"): "plots/predicted",

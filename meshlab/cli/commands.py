@@ -191,15 +191,15 @@ def _cluster(name: str | None) -> Cluster | str | None:
 
 def _write_prediction(prediction: Prediction, path: Path) -> None:
     from meshlab.files import write_file
-    from meshlab.plots.predicted import prediction_figure
+    from meshlab.plots.predicted import figure_of
     from meshlab.plots.style import figure_png, figure_svg
 
     if path.suffix == ".csv":
         data = prediction.frame().to_csv(index=False).encode()
     elif path.suffix == ".png":
-        data = figure_png(prediction_figure(prediction))
+        data = figure_png(figure_of(prediction))
     else:
-        data = figure_svg(prediction_figure(prediction)).encode()
+        data = figure_svg(figure_of(prediction)).encode()
     write_file(path, data)
     _print(f"\n{path}")
 
@@ -375,7 +375,7 @@ def bench(options: argparse.Namespace) -> int:
 def rehearse(options: argparse.Namespace) -> int:
     """Rehearse the communication of a training step on one or several layouts."""
     from meshlab.benchmark.rehearsing import rehearse
-    from meshlab.cli.layout_search import job_fields
+    from meshlab.cli.layout_search import job_fields, job_hints
     from meshlab.engines.engines import check_mesh_size
     from meshlab.engines.launcher import launch
     from meshlab.engines.mpi_world import join
@@ -392,9 +392,11 @@ def rehearse(options: argparse.Namespace) -> int:
             raise MeshError(f"the layouts need the same number of ranks: {', '.join(texts)}", hint="change a mesh")
     for mesh in meshes:
         check_mesh_size(mesh, n)
-    job = Job.preset(options.job, **job_fields(options.set))
-    for mesh in meshes:  # before any process starts
-        job.step(mesh, options.experts)
+    changes = job_fields(options.set)
+    with job_hints():
+        job = Job.preset(options.job, **changes)
+        for mesh in meshes:  # before any process starts
+            job.step(mesh, options.experts)
     joined = None if process is None else join(backend=options.backend)
     if process is not None and joined is None:
         return OK  # this process was a rank

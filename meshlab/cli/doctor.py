@@ -171,6 +171,6 @@ def _gpu_packages() -> list[Check]:
             checks.append(Check(part.name, verdict, f"{part.problem}; needed for GPUs", part.fix))
     if is_used:
         part = find_cublas()
-        text = part.text or f"{part.problem}; needed for benchmark.overlap()"
+        text = part.text or f"{part.problem}; needed for matrix products in rehearse() and benchmark.overlap()"
         checks.append(Check(part.name, "absent" if part.problem else "ok", text, part.fix if part.problem else ""))
     return checks

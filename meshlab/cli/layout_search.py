@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshlab.errors import BenchError, did_you_mean
+from meshlab.errors import BenchError, MeshlabError, TopologyError, did_you_mean
 
 if TYPE_CHECKING:
     from meshlab.prediction.layouts import Layouts
     from meshlab.topology.model.cluster import Cluster
 
-__all__ = ["add_search_options", "job_fields", "search"]
+__all__ = ["add_search_options", "job_fields", "job_hints", "search"]
 
 _DEGREES = ("pp", "dp", "cp", "tp", "ep", "interleave")
+_ASSIGNMENT = re.compile(r"(?<!× )\b(\w+)(?:=| = )(?:'(\w+)'|(\w+))?")
 _FILES = (".csv", ".png", ".svg")
 
 
 def add_search_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``meshlab search`` to its parser."""
-    parser.add_argument("job", help="a model, such as llama3-405b; an unknown name lists them")
+    parser.add_argument("job", help="a model, such as llama3-405b; a wrong name prints the list")
     parser.add_argument(
         "--cluster", required=True, metavar="NAME", help="a preset such as dgx-h100, or a file that describes hardware"
     )
@@ -41,6 +43,7 @@ def add_search_options(parser: argparse.ArgumentParser) -> None:
         )  # fmt: skip
     parser.add_argument("--order", metavar="AXES", help='order of the axes, such as "pp, dp, cp, tp" (default: all)')
     parser.add_argument("--memory", type=float, metavar="GIB", help="memory of a device (default: that of the cluster)")
+    parser.add_argument("--peak", type=float, metavar="TFLOPS", help="peak of a device (default: that of its product)")
     parser.add_argument("--rows", type=int, default=10, metavar="N", help="layouts to print (default: %(default)s)")
     parser.add_argument("--out", metavar="FILE", help="write the table (.csv) or the figure (.png, .svg)")
 
@@ -55,14 +58,17 @@ def search(options: argparse.Namespace) -> int:
         raise BenchError(f"--out {options.out} must end in one of {', '.join(_FILES)}")
     if options.rows < 1:
         raise BenchError(f"--rows {options.rows} must be positive")
-    layouts = find_layouts(
-        _cluster(options.cluster, options.nodes),
-        Job.preset(options.job, **job_fields(options.set)),
-        world_size=options.ranks,
-        order=options.order,
-        memory_gib=options.memory,
-        **{name: getattr(options, name) for name in _DEGREES},
-    )
+    cluster, changes = _cluster(options.cluster, options.nodes), job_fields(options.set)
+    with job_hints(*_DEGREES, "peak"):
+        layouts = find_layouts(
+            cluster,
+            Job.preset(options.job, **changes),
+            world_size=options.ranks,
+            order=options.order,
+            memory_gib=options.memory,
+            peak=options.peak,
+            **{name: getattr(options, name) for name in _DEGREES},
+        )
     width = shutil.get_terminal_size().columns
     print(f"{layouts.summary(options.rows)}\n\n{wrapped(layouts.explain(), width)}", flush=True)
     if options.out:
@@ -99,6 +105,33 @@ def job_fields(words: Sequence[str]) -> dict[str, object]:
     return found
 
 
+@contextlib.contextmanager
+def job_hints(*names: str) -> Iterator[None]:
+    """Replace arguments in the hints of errors by options: ``--set`` for fields of the job, or an option of that name.
+
+    Examples
+    --------
+    >>> with job_hints("tp"):
+    ...     raise MeshlabError("too large", hint="use tp=4, or pass recompute='full' and zero=3")
+    Traceback (most recent call last):
+    meshlab.errors.MeshlabError: too large; use --tp 4, or pass --set recompute=full and --set zero=3
+    """
+    from meshlab.prediction.job import Job
+
+    known = {field.name for field in fields(Job)}
+
+    def option(found: re.Match[str]) -> str:
+        name, value = found[1], found[2] or found[3]
+        if name in names:
+            return f"--{name} {value or 'N'}"
+        return f"--set {name}={value or 'N'}" if name in known else found[0]
+
+    try:
+        yield
+    except MeshlabError as error:
+        raise error.with_hint(_ASSIGNMENT.sub(option, error.hint)) from None
+
+
 def _integers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
@@ -112,7 +145,11 @@ def _cluster(name: str, nodes: int | None) -> Cluster:
     from meshlab.topology.readers.detect import read
 
     if not Path(name).is_file():
-        return preset(name, nodes)
+        try:
+            return preset(name, nodes)
+        except TopologyError as error:
+            hint = error.hint.replace("read a file with ml.topology.read()", "pass a file that describes hardware")
+            raise error.with_hint(hint) from None
     if nodes is None:
         return as_cluster(read(Path(name)))
     raise BenchError("--nodes is the size of a preset, but --cluster is a file", hint="omit --nodes")

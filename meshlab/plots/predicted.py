@@ -25,14 +25,15 @@ from meshlab.plots.style import (
 )
 from meshlab.plots.theme import current_theme
 from meshlab.prediction.calibration import Calibrated, Calibration
-from meshlab.prediction.predictions import EXACT_FROM, PredictedLine, Prediction
+from meshlab.prediction.costs import EXACT_FROM
+from meshlab.prediction.predictions import PredictedLine, Prediction
 from meshlab.units import format_bandwidth, format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["calibration", "prediction", "prediction_figure", "prediction_html"]
+__all__ = ["calibration", "figure_html", "figure_of", "prediction"]
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -177,20 +178,22 @@ def calibration(calibration: Calibration, *, ax: Axes | None = None) -> Axes:
     return _draw([_of_fit(calibration, one) for one in lines], parts, note, ax)
 
 
-def prediction_html(prediction: Prediction) -> str:
-    """Return the figure of a prediction as an ``<svg>`` element."""
-    figure = prediction_figure(prediction)
+def figure_html(value: Prediction | Calibration) -> str:
+    """Return the figure of a prediction or a calibration as an ``<svg>`` element."""
+    figure = figure_of(value)
     return figure_svg(figure, label=str(figure.get_label()))
 
 
-def prediction_figure(prediction: Prediction) -> Figure:
-    """Return the figure of a prediction, without registering it with pyplot."""
+def figure_of(value: Prediction | Calibration) -> Figure:
+    """Return the figure of a prediction or a calibration, without registering it with pyplot."""
     from matplotlib.figure import Figure
 
-    n = min(len(prediction.lines), _MOST_PANELS)
-    figure = Figure((_WIDTH, _height(n, _columns(_WIDTH * 72 - _LEFT, n), has_ratios=False) / 72))
-    figure.set_label(f"predicted time per call on {prediction.title}")
-    prediction.plot(ax=figure.add_axes((0.0, 0.0, 1.0, 1.0)))
+    has_ratios = isinstance(value, Calibration)
+    n = min(len(value.lines), _MOST_PANELS)
+    figure = Figure((_WIDTH, _height(n, _columns(_WIDTH * 72 - _LEFT, n), has_ratios=has_ratios) / 72))
+    where = value.title if isinstance(value, Prediction) else value.where
+    figure.set_label(f"{'calibration' if has_ratios else 'predicted time per call'} on {where}")
+    value.plot(ax=figure.add_axes((0.0, 0.0, 1.0, 1.0)))
     return figure
 
 

@@ -1,4 +1,4 @@
-"""Figure of a search: a bar per layout, split into computation, bubble and exposed communication by axis."""
+"""Figure of a search: one bar per layout with computation, bubble, and exposed communication by axis."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ _COLORS = {"tp": 0, "cp": 2, "ep": 3, "pp": 1, "dp": 5}
 def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> Axes:
     """Draw a bar per layout, best first: computation, bubble, and exposed communication in the colour of its axis.
 
-    The solid part of the bar is the low end, at which all communication is hidden that the schedule allows. The hatched
-    part follows up to the high end, at which none is. Brackets join layouts that are tied. If computation dominates all
-    bars, its beginning is cut off. Below the bars, the layouts that cannot run are counted by reason.
+    The solid part of a bar is the low end, at which the schedule hides all communication that it can hide. The hatched
+    part reaches up to the high end, at which nothing is hidden. Brackets join tied layouts. If computation dominates
+    all bars, its beginning is cut off. Below the bars, dropped layouts are counted by reason.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> A
 
 
 def _label(row: pd.Series) -> list[str]:
-    """Return the lines of the name of a layout."""
+    """Return the label of a layout as one or two lines."""
     chunks = f"interleave={row['interleave']}" if row["interleave"] > 1 else ""
     return [row["mesh"], *filter(None, [", ".join(filter(None, [row.get("experts"), chunks]))])]
 
@@ -180,11 +180,11 @@ def _draw_bars(ax: Axes, frame: pd.DataFrame, theme: Theme) -> None:
             linewidth=0.0, gid=f"{name}_s_hi",
         )  # fmt: skip
         at += width
-    # The low end is marked, because the hatched part that follows may have the same colour.
+    # Mark the low end, because the hatched part after it may have the same colour.
     low = frame["step_s_lo"].to_numpy(dtype=float)
     ax.vlines(low, y - height / 2 - 0.04, y + height / 2 + 0.04, color=theme.ink, linewidth=1.0, gid="low end")
     if is_cut:
-        # Two slanted gaps in every bar show that its beginning is missing.
+        # Two slanted gaps in every bar show that the axis does not start at zero.
         points = (longest - start) / axes_size(ax)[0]
         x = start + np.array([5.0, 8.5])[:, None] * points
         slant = 2.0 * points
@@ -249,7 +249,7 @@ def _below(ax: Axes, line: str, down: float, left: float, color: str) -> None:
 
 
 def _dropped_lines(layouts: Layouts, width: float) -> list[tuple[float, str]]:
-    """Return one line per reason why layouts cannot run, with the number that would fix it, and its indentation."""
+    """Return wrapped lines with their indentation: the dropped layouts by reason, with the number that fixes each."""
     frame = layouts.dropped()
     if frame.empty:
         return []

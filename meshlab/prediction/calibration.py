@@ -335,8 +335,11 @@ class Calibration:
         return f"<Calibration {self.where or self.source}: {', '.join(self.collectives)}, {n} rows>"
 
     def _repr_html_(self) -> str:
+        from meshlab.plots.predicted import figure_html
+
         head, *rest = self.explain().splitlines()
-        return markup.card("Calibration", head, *(f"<div>{markup.escape(line)}</div>" for line in rest))
+        sentences = "".join(f"<div>{markup.escape(line)}</div>" for line in rest)
+        return markup.card("Calibration", head, sentences, figure_html(self))
 
     def to_document(self) -> dict[str, Any]:
         """Return the calibration as plain data, for JSON."""

@@ -130,7 +130,7 @@ def _gib(size: float) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A training job: a transformer, its batch, and what the framework does with both.
+    """A training job: a transformer, its batch, and the options of the training framework.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class Job:
     head_size : int, optional
         Size of a head. By default ``hidden / heads``.
     latent : LatentAttention, optional
-        Ranks and head sizes of multi-head latent attention. By default attention has full rank.
+        Ranks and head sizes of multi-head latent attention. By default the projections have full rank.
     ffn_hidden : int, optional
         Inner size of the feed-forward network. By default ``4 * hidden``.
     gated : bool, default True
@@ -174,17 +174,18 @@ class Job:
     gradient_dtype : str, default "float32"
         Element type in which gradients are accumulated and reduced.
     dispatch_dtype : str, optional
-        Element type in which tokens are sent to their experts. By default `dtype`. With 8-bit floats, a scale per 128
-        elements is added.
+        Element type in which tokens are sent to their experts. By default `dtype`. 8-bit floats have a 32-bit scale per
+        128 elements.
     recompute : {"none", "selective", "full"}, default "none"
-        Activations that the backward pass computes again: none; norms, activation functions and projections from
-        latent vectors; or each layer from its input.
+        Activations that the backward pass recomputes. ``"selective"``: norms, activation functions, and projections
+        from latent vectors. ``"full"``: each layer, from its input.
     zero : {0, 1, 2, 3}, default 1
         Sharding over data-parallel ranks: 1 optimizer state, 2 gradients, 3 weights (FSDP).
     sequence_parallel : bool, default True
         True if activations outside of tensor-parallel regions are sharded over tp.
     context : {"p2p", "all_gather", "all_to_all"}, default "p2p"
-        How context parallelism exchanges keys and values: a ring, a gather, or heads for tokens (Ulysses).
+        Exchange of keys and values in context parallelism: a ring, an all_gather, or an all_to_all that swaps the
+        sharding of tokens for that of heads (Ulysses).
     interleave : int, default 1
         Model chunks per pipeline stage.
     uneven_stages : bool, default False
@@ -292,10 +293,10 @@ class Job:
                 set_field(self, "ffn_hidden", 4 * self.hidden)
             rest = self._count()
             set_field(self, unknown, 1)
-            inner = round((wanted - rest) / (self._count() - rest) / 128) * 128  # as GPUs prefer
+            inner = round((wanted - rest) / (self._count() - rest) / 128) * 128  # aligned, as in real models
             if inner <= 0:
                 raise MeshError(
-                    f"parameters={self.parameters} are fewer than the {rest / 1e9:.3g} B of attention and embedding",
+                    f"parameters={self.parameters} is less than the {rest / 1e9:.3g} B of attention and embedding",
                     hint="check layers, hidden and vocabulary",
                 )
             set_field(self, unknown, inner)
@@ -313,13 +314,17 @@ class Job:
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Job:
-        """Return a well-known model with the batch that it was trained with.
+        """Return a job that trains a well-known model.
+
+        The architecture is the published one. The batch is published for ``"llama3-405b"``, ``"gpt3-175b"``,
+        ``"megatron-1t"`` and ``"deepseek-v3"``. For the other models meshlab chose it, so pass your own. The attributes
+        `source` and `chosen` of a model in ``ml.prediction.MODELS`` have the details.
 
         Parameters
         ----------
         name : str
             Name of the model, such as ``"llama3-405b"`` or ``"deepseek-v3"``. ``list(ml.prediction.MODELS)`` lists
-            them, and each has its source.
+            all names.
         **changes
             Arguments of `Job` that replace those of the model, such as ``recompute="full"``.
 
@@ -335,6 +340,8 @@ class Job:
         Examples
         --------
         >>> import meshlab as ml
+        >>> ml.prediction.MODELS["llama3-70b"].chosen
+        ('global_batch',)
         >>> ml.Job.preset("deepseek-v3", global_batch=4096)
         <Job DeepSeek-V3: 671 B parameters, 37.6 B per token, 61 layers, hidden 7,168, 256 experts (top 8),
         4,096 × 4,096 tokens, bfloat16, ZeRO-1, selective recomputation>
@@ -346,7 +353,7 @@ class Job:
         return cls(**{"name": MODELS[name].title, **MODELS[name].fields, **changes})
 
     def replace(self, **changes: Any) -> Job:
-        """Return the job with other values of some arguments. The parameters are counted again.
+        """Return a copy of the job with different values of some arguments. Its parameters are counted again.
 
         Examples
         --------
@@ -449,16 +456,16 @@ class Job:
 
     @cached_property
     def model_flops(self) -> float:
-        """Floating-point operations of a step without recomputation: 6 per active parameter and token, and attention.
+        """Floating-point operations of a step without recomputation: 6 per active parameter and token, plus attention.
 
-        Attention is causal, so half of its scores count.
+        Attention is causal, so only half of its scores count.
         """
         matrices = self.active_parameters - self.embedding_parameters * (0 if self.tied else 1)
         return 3.0 * self.tokens * (2 * matrices + self.layers * self.attention_flops)
 
     @property
     def attention_flops(self) -> float:
-        """Forward computation of the scores and their product with the values, per token and layer."""
+        """Floating-point operations of scores and weighted values in the forward pass, per token and layer."""
         return float(self.sequence * self.heads * sum(self.head_sizes))
 
     # -- one layout ----------------------------------------------------------------------------------------------------
@@ -570,7 +577,7 @@ class Job:
         -------
         pandas.DataFrame
             ``axis``, ``collective``, ``what``, ``size_bytes`` (of one call, as in nccl-tests), ``dtype``, ``calls`` per
-            step, ``total_bytes`` (their product) and ``overlaps`` (computation that may run during the call).
+            step, ``total_bytes`` (their product) and ``overlaps`` (the computation that may overlap with the call).
 
         Examples
         --------
@@ -594,8 +601,8 @@ class Job:
     def memory(self, mesh: MeshLike, experts: MeshLike | None = None) -> Memory:
         """Return the memory of one rank, at the busiest pipeline stage.
 
-        Weights, gradients and the state of Adam are exact. Activations are those that a fused attention kernel saves,
-        and no buffers of libraries are included.
+        Weights, gradients and the state of Adam are exact. Activations are an estimate for a fused attention kernel.
+        Buffers of libraries are not included.
 
         Parameters
         ----------

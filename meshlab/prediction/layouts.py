@@ -16,7 +16,7 @@ from meshlab import markup
 from meshlab.errors import MeshError, TopologyError
 from meshlab.frames.table import three_digits
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.prediction.costs import prices
+from meshlab.prediction.costs import formula_band, prices
 from meshlab.prediction.group_links import GroupLinks, LinkTable
 from meshlab.prediction.job import Job, StepCall
 from meshlab.prediction.tuner import NcclSettings
@@ -37,18 +37,21 @@ AXES = ("pp", "dp", "cp", "tp")
 """The axes of the dense layout, in the usual order: slowest first."""
 
 COMPONENTS = ("tp", "cp", "ep", "pp", "dp")
-"""The axes by which exposed communication is split. ``dp`` includes the reductions over dp and cp."""
+"""The axes into which exposed communication is split. ``dp`` includes the reductions over dp and cp."""
 
 UTILISATION = (0.45, 0.6)
 """Share of a GPU's peak that the computation of large models reaches, without communication and bubble.
 
-Published totals, which include both, are 38 to 43 % (Llama 3 405B, arXiv 2407.21783, table 4) and up to 47 % (README of
-Megatron-LM) on H100.
+This is an assumption, because only totals are published, which include both. On H100 they are 38 to 43 % (Llama 3 405B,
+arXiv 2407.21783, table 4) and up to 47 % (README of Megatron-LM).
 """
 
 _COMPONENT = {
     "tp": "tp", "cp": "cp", "ep": "ep", "etp": "ep", "pp": "pp", "data": "dp", "expert_data": "dp", "replicas": "dp"
 }  # fmt: skip
+_SPEEDUP = {"bfloat16": 1.0, "float16": 1.0, "float32": 0.5, "float8_e4m3fn": 2.0, "float8_e5m2": 2.0}
+"""Peak relative to 16 bits, as in data sheets from Ampere (TF32) and Ada or Hopper (8 bits) on."""
+
 _MARGIN = 0.2  # of exposed communication: the error of uncalibrated predictions, which can change an order
 _MOST_TIES = 16
 _SHOWN = 10
@@ -80,14 +83,14 @@ def search(
 ) -> Layouts:
     """Find the layouts on which a job can run, and rank them by the expected time of a step.
 
-    All factorisations of the ranks into pp × dp × cp × tp are considered in all orders of the axes. With experts, every
-    ep that divides the ranks of a stage is combined with them (each expert on one rank). Layouts that the job or the
-    memory rules out are dropped with the number that would fix them.
+    All factorisations of the ranks into pp × dp × cp × tp are considered, in all orders of the axes. With experts, each
+    of them is combined with every ep that divides the ranks of a stage, so that an expert is on one rank. Layouts that
+    do not suit the job or exceed the memory are dropped, with the number that would fix them.
 
-    A step consists of computation, the bubble of the pipeline, and exposed communication. The low end assumes that all
-    communication is hidden that the schedule allows (see `StepCall`), the high end that none is. Ranking uses both
-    ends, and layouts whose order depends on the overlap or on an error of 20 % in communication are tied. The times of
-    collectives are those of `meshlab.prediction.costs`.
+    A step consists of computation, the bubble of the pipeline, and exposed communication. The low end assumes that the
+    schedule hides all communication that it can hide (see `StepCall`). The high end assumes that it hides none. The
+    ranking uses both ends. Layouts are tied if their order depends on the overlap, or on an error of 20 % in the time
+    of communication. The times of collectives are those of `meshlab.prediction.costs`.
 
     Parameters
     ----------
@@ -111,8 +114,8 @@ def search(
     peak : float, optional
         Peak of a device in TFLOP/s. By default that of the slowest product, for the dtype of the job.
     utilisation : (float, float), default (0.45, 0.6)
-        Share of the peak that computation reaches. It is the same for all layouts, so it hardly changes their order.
-        Times are given for its middle.
+        Share of the peak that computation reaches. The default is an assumption. The share is the same for all layouts,
+        so it hardly changes their order. Times are those at its middle.
     settings : NcclSettings, optional
         Settings of NCCL that change the predicted times.
 
@@ -206,8 +209,9 @@ class _Hardware:
                     f"the peak of {unknown[0]!r} is unknown" if unknown else "the cluster has no devices",
                     hint="pass peak= in TFLOP/s, such as 989 for an H100 in bfloat16",
                 )
-            # Data sheets: half in 32 bits (TF32), and double in 8 bits.
-            peak = min(peaks.values()) * {"float32": 0.5, "float64": 0.5}.get(job.dtype, 2 if "8" in job.dtype else 1)
+            if job.dtype not in _SPEEDUP:
+                raise MeshError(f"the peak for {job.dtype} is unknown", hint="pass peak= in TFLOP/s")
+            peak = min(peaks.values()) * _SPEEDUP[job.dtype]
         return cls(memory_gib * memory_share * 2**30, peak * 1e12, utilisation)
 
 
@@ -300,7 +304,7 @@ class _Dropped:
     memory: float
 
     def reason(self, i: int) -> tuple[str, str, str]:
-        """Return the kind of the problem of a layout, the problem, and its fix."""
+        """Return the kind of a layout's problem, the problem, and its fix."""
         number = int(self.kind[i])
         if number < len(self.problems):
             problem = self.problems[number]
@@ -318,18 +322,18 @@ class _Dropped:
             other = self.job.replace(**change)
             needed = float(np.sum(memory_of(other, one)))
             if needed <= self.memory:
-                words = ", ".join(f"{name}={value!r}" for name, value in change.items())
+                words = " and ".join(f"{name}={value!r}" for name, value in change.items())
                 return f"pass {words} ({_gib(needed)})"
         share = self.memory / self.needed[i]
         return f"use devices with {1 / share:.1f} times the memory, or more ranks"
 
     def nearest(self) -> int | None:
-        """Return the layout that exceeds the memory by the least, or None if the job rules out all."""
+        """Return the layout that exceeds the memory by the least, or None if none suits the job."""
         over = np.flatnonzero(self.kind == len(self.problems))
         return int(over[self.needed[over].argmin()]) if len(over) else None
 
     def groups(self) -> Iterator[tuple[int, int]]:
-        """Yield for each kind of problem the number of its layouts, and one of them: the one that is nearest."""
+        """Yield for each kind of problem the number of its layouts and the index of one, the nearest if known."""
         for number in range(len(self.problems) + 1):
             rows = np.flatnonzero(self.kind == number)
             if len(rows):
@@ -419,7 +423,7 @@ class _Placed:
         links, rows["data"] = _unions(table, size, stride)
         if job.experts:
             rows["expert_data"] = rows.pop("edp")
-        # Orders that differ only in links that are equal have the same times, so one of them stands for all.
+        # Orders whose groups have the same links have the same times, so one of them represents all.
         links, number = _distinct(links)
         rows = {role: number[row[kept]] for role, row in rows.items()}
         which, order = which[kept], np.repeat(np.arange(len(orders)), count)[kept]
@@ -532,8 +536,8 @@ def _times(job: Job, hardware: _Hardware, d: Degrees, placed: _Placed, settings:
 def _ties(ends: Floats, exposed: Floats) -> tuple[Sizes, Sizes]:
     """Return an order of the layouts by their mean time, and the number of the tie of each, in that order.
 
-    A layout is tied with the best one of a group if it is not clearly slower at one of the ends. Clearly means by more
-    than the error of its communication. The layouts after the first groups are one group.
+    A layout is tied with the best one of a group unless it is slower at both ends by more than the error of its
+    communication. The layouts after the first groups form a single group.
     """
     left = np.argsort(ends.mean(axis=0), kind="stable")
     order: list[Sizes] = []
@@ -548,7 +552,7 @@ def _ties(ends: Floats, exposed: Floats) -> tuple[Sizes, Sizes]:
     return np.concatenate(order), np.concatenate(tie)
 
 
-# -- the answer --------------------------------------------------------------------------------------------------------
+# -- the result --------------------------------------------------------------------------------------------------------
 
 
 class Layouts:
@@ -606,12 +610,12 @@ class Layouts:
         Parameters
         ----------
         i : int, default 0
-            The rank of the layout: 0 is the best.
+            Position of the layout in the ranking. 0 is the best.
 
         Raises
         ------
         MeshError
-            If there is no such layout.
+            If the position is out of range.
         """
         return DeviceMesh(self._text(self._check(i)))
 
@@ -621,12 +625,12 @@ class Layouts:
         Parameters
         ----------
         i : int, default 0
-            The rank of the layout: 0 is the best.
+            Position of the layout in the ranking. 0 is the best.
 
         Raises
         ------
         MeshError
-            If there is no such layout.
+            If the position is out of range.
         """
         text = self._expert_text(self._check(i))
         return self.mesh(i).view(text) if text else None
@@ -690,18 +694,18 @@ class Layouts:
         return pd.DataFrame(columns)
 
     def dropped(self, *, every: bool = False) -> pd.DataFrame:
-        """Return the layouts that cannot run the job, with the reason and the number that would fix it.
+        """Return the layouts on which the job cannot run, with the reason and the number that would fix it.
 
         Parameters
         ----------
         every : bool, default False
-            True for one row per layout. By default there is one row per kind of reason, with the nearest layout.
+            True for one row per layout. By default there is one row per kind of reason.
 
         Returns
         -------
         pandas.DataFrame
-            ``kind``, ``layouts`` (their number), ``example`` (a mesh, or the mesh if `every`), ``reason`` and ``fix``.
-            Orders of the axes are not counted.
+            ``kind``, ``layouts`` (their number), ``example`` (a mesh), ``reason`` and ``fix``. Layouts that differ only
+            in the order of their axes count once.
         """
         import pandas as pd
 
@@ -716,7 +720,7 @@ class Layouts:
         return _mesh_text(self._dropped.degrees, i, AXES) + (f"; ep={ep}" if ep > 1 else "")
 
     def summary(self, most: int = _SHOWN) -> str:
-        """Return a table of the best layouts as text.
+        """Return a text table of the best layouts.
 
         Parameters
         ----------
@@ -752,7 +756,7 @@ class Layouts:
         return ["place", "mesh", *more, "step", "compute", "bubble", "exposed communication", "memory"], rows
 
     def explain(self) -> str:
-        """Explain which layout is best and why, and why others lose: the axis, and its links.
+        """Explain which layout is best, and which axes and links make other layouts slower.
 
         Returns
         -------
@@ -778,7 +782,7 @@ class Layouts:
 
         return step_times(self, most=most, ax=ax)
 
-    # -- words ---------------------------------------------------------------------------------------------------------
+    # -- text ----------------------------------------------------------------------------------------------------------
 
     @property
     def verdict(self) -> str:
@@ -809,7 +813,7 @@ class Layouts:
         lines += [f"  {name}: {self._links(0, role)}" for name, role in _ROLES if self._size(0, role) > 1]
         others = list(self._contrasts(frame))
         if others:
-            lines.append("Why others lose (mean of both ends):")
+            lines.append("Why other layouts are slower (means of both ends):")
             lines += [f"  {one}" for one in others]
         tied = frame[(frame["tie"] == 0)].iloc[1:]
         if len(tied):
@@ -825,7 +829,7 @@ class Layouts:
             lines.append(f"Dropped: {', '.join(parts)}.")
         lines.append(
             f"With {_percent_range(low, high)} of the peak, computation and bubble take {middle / high:.2f} to "
-            f"{middle / low:.2f} times as long, for all layouts alike. {CAVEAT}"
+            f"{middle / low:.2f} times as long on every layout. {CAVEAT}"
         )
         return lines
 
@@ -855,7 +859,7 @@ class Layouts:
         return text
 
     def _contrasts(self, frame: pd.DataFrame) -> Iterator[str]:
-        """Compare the first layout with the best ones that have half or twice its size of an axis, or another order."""
+        """Compare the first layout with the best ones with half or twice its size of an axis, or a different order."""
         first = frame.iloc[0]
         seen = {0}
         domain = int(self._placed.links.ranks_per_domain.max())
@@ -964,8 +968,8 @@ def price(
     -------
     pandas.DataFrame
         One row per call: ``axis``, ``collective``, ``what``, ``size_bytes``, ``calls`` per step, ``time_us`` of one
-        call on the slowest group with its band ``time_us_lo`` and ``time_us_hi``, and ``total_s`` per step. Below
-        256 MiB, the band is a factor of two.
+        call on the slowest group with its band ``time_us_lo`` and ``time_us_hi``, and ``total_s`` per step. The band
+        is a factor of 2 below 256 MiB, 1.4 below 1 GiB, and 1.25 from there on.
 
     Examples
     --------
@@ -997,9 +1001,7 @@ def price(
         time[numbers] = priced.time_us(np.arange(len(links))[:, None], sizes).max(axis=0)
     rows = [("-".join(call.axis), call.collective, call.what, call.size_bytes, call.calls) for call in calls]
     frame = pd.DataFrame(rows, columns=["axis", "collective", "what", "size_bytes", "calls"])
-    # Nine of ten public measurements are inside this band.
-    size = frame["size_bytes"].to_numpy()
-    factor = np.select([size < 256 << 20, size < 1 << 30], [2.0, 1.3], 1.2)
+    factor = formula_band(frame["size_bytes"])
     frame = frame.assign(time_us=time, time_us_lo=time / factor, time_us_hi=time * factor)
     frame["total_s"] = time * frame["calls"] * 1e-6
     return frame

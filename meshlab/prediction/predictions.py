@@ -19,14 +19,14 @@ from meshlab.frames.store import as_results
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction.calibration import Calibrated, Calibration, Signature, as_calibration, grown, times_by_size
 from meshlab.prediction.constants import ALGORITHMS, PROTOCOLS
-from meshlab.prediction.costs import COLLECTIVES, cost
+from meshlab.prediction.costs import COLLECTIVES, EXACT_FROM, cost, formula_band
 from meshlab.prediction.fits import Floats, Ints, ModelTimes
 from meshlab.prediction.group_links import GroupLinks
 from meshlab.prediction.tuner import NcclSettings
 from meshlab.topology.model.presets import ClusterLike
 from meshlab.topology.placement.loads import default_collective
 from meshlab.topology.placement.placement import Placement, as_placement
-from meshlab.units import format_bandwidth, format_size, format_time_us
+from meshlab.units import THIN, format_bandwidth, format_size, format_time_us
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from meshlab.comm.communicator import Communicator
     from meshlab.topology.model.cluster import Cluster
 
-__all__ = ["BASES", "BOUND_FROM", "EXACT_FROM", "PredictedLine", "Prediction", "predict"]
+__all__ = ["BASES", "BOUND_FROM", "PredictedLine", "Prediction", "predict"]
 
 BASES: Mapping[str, str] = {
     "calibrated": "measured on these groups",
@@ -48,16 +48,6 @@ BASES: Mapping[str, str] = {
 
 BOUND_FROM = 16 << 20
 """Bandwidths are compared with their bound from this size on, in bytes. Below, latency dominates."""
-
-EXACT_FROM = 256 << 20
-"""From this size on, in bytes, the formula alone is more exact than a factor of two."""
-
-_FORMULA = ((0, np.log(2.0)), (EXACT_FROM, np.log(1.4)), (1 << 30, np.log(1.25)))
-"""Half-width of the band of the formula from each size on.
-
-Of the public measurements on known hardware that repeat, 84 % are inside below 256 MiB, and 90 % above. The others are
-slower.
-"""
 
 _MORE_RANKS, _MORE_RANKS_MIDDLE = np.log(1.4), np.log(2.0)
 """Least half-width of an extrapolation to more ranks, and that from 1 MiB to 256 MiB, where algorithms change."""
@@ -364,7 +354,7 @@ class Prediction:
                         format_size(line.size_bytes[k]),
                         spelled(line.algorithm[k], line.protocol[k]),
                         format_time_us(line.time_us[k]),
-                        f"{format_time_us(line.time_us_lo[k])} to {format_time_us(line.time_us_hi[k])}",
+                        _interval(line.time_us_lo[k], line.time_us_hi[k]),
                         format_bandwidth(line.busbw_gbs[k]),
                         "" if np.isnan(share) else f"{100 * share:.0f} %",
                         line.basis[k],
@@ -373,15 +363,24 @@ class Prediction:
         return header, rows
 
     def _repr_html_(self) -> str:
-        from meshlab.plots.predicted import prediction_html
+        from meshlab.plots.predicted import figure_html
 
         header, rows = self._table()
+        rows = [[cell.replace(THIN, _NO_BREAK).replace(" ", _NO_BREAK) for cell in row] for row in rows]
         sentences = "".join(f"<div>{markup.escape(line)}</div>" for line in self.explain().splitlines())
         table = markup.table(header, rows, most=_ROWS_SHOWN, right=(2, 4, 5, 6, 7))
-        return markup.card(f"Prediction {self.mesh}", self.title, prediction_html(self), table, sentences)
+        return markup.card(f"Prediction {self.mesh}", self.title, sentences, figure_html(self), table)
 
 
 _SIZES_SHOWN, _ROWS_SHOWN = 5, 60
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+def _interval(low: float, high: float) -> str:
+    """Write the bounds of a time, with the unit once if both have the same."""
+    first, last = format_time_us(low), format_time_us(high)
+    number, _, unit = first.rpartition(THIN)
+    return f"{number if last.endswith(unit) else first} to {last}"
 
 
 def _column(values: Any, n: int) -> Any:
@@ -420,8 +419,8 @@ def _described(line: PredictedLine) -> str:
         text += f"NCCL takes {line.choices[0][1]}. "
     size, low, high = line.size_bytes[-1], line.time_us_lo[-1], line.time_us_hi[-1]
     text += (
-        f"{format_size(size)} takes {format_time_us(line.time_us[-1])} ({format_time_us(low)} to "
-        f"{format_time_us(high)}), {format_bandwidth(line.busbw_gbs[-1])} busbw"
+        f"{format_size(size)} takes {format_time_us(line.time_us[-1])} ({_interval(low, high)}), "
+        f"{format_bandwidth(line.busbw_gbs[-1])} busbw"
     )
     if np.isfinite(line.bound_gbs):
         share = line.of_bound[-1]
@@ -681,9 +680,7 @@ def _timed(shape: ModelTimes, found: tuple[Calibrated, str] | None) -> tuple[Flo
     """Return latency, transfer time, basis and half-width of the band at each size."""
     sizes = shape.size_bytes
     if found is None:
-        half_width = np.zeros(sizes.size)
-        for start, width in _FORMULA:
-            half_width[sizes >= start] = width
+        half_width = np.log(formula_band(sizes))
         return shape.latency_us, shape.transfer_us, ("formula only",) * sizes.size, half_width
     fitted, basis = found
     if fitted.gbs is not None:
@@ -726,7 +723,7 @@ def _with_estimates(line: PredictedLine, engines: Any, mesh: DeviceMesh) -> Pred
     frame = engines.run(estimates, mesh, axis=line.axis, arguments=(line.collective, line.dtype, sizes))
     values = frame["value"][frame["group"] == mesh[line.axis].names[line.members[0]]].iloc[0]
     known = np.full(line.size_bytes.size, np.nan)
-    known[: len(values)] = values
+    known[: len(values)] = [value if value > 0 else np.nan for value in values]  # 0 if NCCL's tuner has no plan
     return replace(line, estimate_us=known)
 
 

@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Overlap = Literal["nothing", "compute", "layer", "pass"]
-"""Computation that may run during a call, see `meshlab.prediction.StepCall`."""
+"""The computation that may overlap with a call, see `meshlab.prediction.StepCall`."""
 
 Phase = Literal["forward", "backward"]
 """A pass of a micro-batch."""
@@ -96,11 +96,11 @@ class Problem(NamedTuple):
     Parameters
     ----------
     kind : str
-        The number of the job that rules them out, such as ``"layers"``.
+        The field of the job that rules them out, such as ``"layers"``.
     bad : numpy.ndarray
         bool of shape (k,): the layouts.
     reason, fix : callable
-        Functions from the index of such a layout to the reason, and to the nearest number that works.
+        Functions that return the reason, and the nearest number that works, for the index of such a layout.
     """
 
     kind: str
@@ -121,7 +121,7 @@ def problems(job: Job, d: Degrees) -> Iterator[Problem]:
             return f"use pp={max(most // v, 1)} or fewer"
         below = job.layers // int(stages[i]) * int(stages[i])
         nearest = nearest_divisor(job.layers // v if job.layers % v == 0 else job.layers, int(d.pp[i]))
-        return f"use pp={nearest}, {below} or {below + stages[i]} layers, or uneven_stages=True"
+        return f"use pp={nearest}, layers={below} or {below + stages[i]}, or uneven_stages=True"
 
     yield Problem(
         "layers",
@@ -144,7 +144,7 @@ def problems(job: Job, d: Degrees) -> Iterator[Problem]:
     yield Problem(
         "kv_heads",
         (kv % heads != 0) & (heads % kv != 0),
-        lambda i: f"{kv} heads of keys and values are not divisible by {names} = {heads[i]}, or the reverse",
+        lambda i: f"neither of kv_heads={kv} and {names} = {heads[i]} divides the other",
         lambda i: f"use {names} = {nearest_divisor(kv, int(heads[i]))}",
     )
     inner = int(job.ffn_hidden or 1)
@@ -152,9 +152,9 @@ def problems(job: Job, d: Degrees) -> Iterator[Problem]:
         "ffn_hidden",
         (inner % d.tp != 0) & (job.moe_layers < job.layers),
         lambda i: f"ffn_hidden={inner:,} is not divisible by tp={d.tp[i]}",
-        lambda i: f"use ffn_hidden={_multiple(inner, int(d.tp[i])):,}",
+        lambda i: f"use ffn_hidden={_multiple(inner, int(d.tp[i]))}",
     )
-    # Causal attention is balanced by two parts per rank: one from the beginning and one from the end of the sequence.
+    # Each rank of cp has two parts, one from each half of the sequence, to balance causal attention.
     parts = np.where(d.cp > 1, 2 * d.cp, 1) * (d.tp if job.sequence_parallel else 1)
     yield Problem(
         "sequence",
@@ -163,7 +163,7 @@ def problems(job: Job, d: Degrees) -> Iterator[Problem]:
             f"{job.sequence:,} tokens do not divide into {parts[i]:,} parts for "
             + _product(("cp", d.cp[i]), ("tp", d.tp[i] if job.sequence_parallel else 1))
         ),
-        lambda i: f"use sequence={_multiple(job.sequence, int(parts[i])):,}",
+        lambda i: f"use sequence={_multiple(job.sequence, int(parts[i]))}",
     )
     batch = job.micro_batch * d.dp
     yield Problem(
@@ -173,17 +173,17 @@ def problems(job: Job, d: Degrees) -> Iterator[Problem]:
             f"a global batch of {job.global_batch:,} is not divisible by micro_batch × dp = "
             f"{job.micro_batch} × {d.dp[i]}"
         ),
-        lambda i: f"use global_batch={_multiple(job.global_batch, int(batch[i])):,}",
+        lambda i: f"use global_batch={_multiple(job.global_batch, int(batch[i]))}",
     )
     m = d.micro_batches(job)
     yield Problem(
         "interleave",
         (m % d.pp != 0) & (d.chunks > 1),
         lambda i: f"{m[i]} micro-batches are not a multiple of pp={d.pp[i]}, as interleave={d.chunks[i]} requires",
-        lambda i: f"use global_batch={_multiple(job.global_batch, int(batch[i] * d.pp[i])):,}, or interleave=1",
+        lambda i: f"use global_batch={_multiple(job.global_batch, int(batch[i] * d.pp[i]))}, or interleave=1",
     )
     if not job.experts:
-        yield Problem("experts", d.ep > 1, lambda i: f"ep={d.ep[i]} without experts", lambda i: "use ep=1")
+        yield Problem("experts", d.ep > 1, lambda i: f"ep={d.ep[i]}, but the job has no experts", lambda i: "use ep=1")
         return
     yield Problem(
         "experts",
@@ -194,7 +194,7 @@ def problems(job: Job, d: Degrees) -> Iterator[Problem]:
     yield Problem(
         "sequence_parallel",
         (d.tp > 1) & (not job.sequence_parallel),
-        lambda i: "tokens are sent to experts from every tp rank, which needs sequence parallelism",
+        lambda i: f"experts with tp={d.tp[i]} need sequence parallelism, so that every tp rank sends its own tokens",
         lambda i: "pass sequence_parallel=True, or use tp=1",
     )
 
@@ -283,7 +283,7 @@ class _Program:
         if self.job.recompute == "full":
             return self.layer_flops(kind)
         if self.job.recompute == "none" or self.job.latent is None:
-            return self.zero  # norms and activation functions are no matrix products
+            return self.zero  # norms and activation functions are not matrix products
         rank, kv_rank, rotary, plain, value = self.job.latent
         up = self.job.heads * (rank * (rotary + plain) + kv_rank * (plain + value))
         return np.asarray(2 * self.tokens / self.d.tp * up)
@@ -293,7 +293,7 @@ class _Program:
         return np.asarray(2 * self.tokens / self.d.tp * self.job.embedding_parameters)
 
     def layer_counts(self) -> dict[str, Sizes]:
-        """Layers of each kind in the busiest stage: the layers with experts come last, and each stage has few dense."""
+        """Layers of each kind in the busiest stage. It has layers with experts, because dense layers are the first."""
         stage = self.d.layers(self.job)
         moe = np.minimum(stage, self.job.moe_layers)
         return {"dense": stage - moe, "moe": moe}
@@ -429,7 +429,7 @@ class _Program:
             yield from (output,) if phase == "forward" else (queries, values)
 
     def _experts(self, phase: Phase) -> Iterator[Exchange | Floats]:
-        """Yield the routed and shared experts of one layer. Tokens leave in one dtype and return in another one."""
+        """Yield the routed and shared experts of one layer. The dtypes of dispatched and combined tokens may differ."""
         job, d = self.job, self.d
         factor = 1 if phase == "forward" else 2
         routed, shared = factor * self.routed, factor * self.shared
@@ -542,7 +542,7 @@ def memory_of(job: Job, d: Degrees) -> tuple[Floats, Floats, Floats, Floats]:
         inputs = p.activation / (d.tp if job.sequence_parallel else 1)
         stage = (counts["dense"] + counts["moe"]) * inputs
     m = d.micro_batches(job)
-    # 1F1B: the first stage has as many micro-batches in flight as there are stages.
+    # 1F1B: the first stage has one micro-batch in flight per stage.
     more = np.where(d.chunks > 1, (d.pp - 1) / d.chunks, 0.0)
     in_flight = np.minimum(d.pp + more, np.maximum(m, 1))
     working = np.maximum(saved["dense"] * (counts["dense"] > 0), saved["moe"] * (counts["moe"] > 0))
@@ -565,14 +565,14 @@ def _saved_bytes(p: _Program, kind: str) -> Floats:
         attention += job.latent.query_rank + job.latent.kv_rank + job.latent.rotary_size
     if job.latent is None or not is_selective:
         attention += job.heads * job.head_sizes[0] + job.kv_size
-    # Of a feed-forward network: the inputs and the output of the activation function.
+    # A feed-forward network saves the inputs and the output of its activation function.
     per_inner = job.matrices - 1 + (0 if is_selective else 1)
     if kind == "dense":
         inner = float(per_inner * (job.ffn_hidden or 0))
     else:
         per_expert = per_inner * (job.expert_hidden or 0)
         width = find_dtype(str(job.dispatch_dtype)).itemsize / p.bytes
-        copies = width + (0 if is_selective else 1)  # of a token, before and after its experts
+        copies = width + (0 if is_selective else 1)  # a token before its expert, and the result
         inner = job.top_k * (copies * job.hidden + per_expert) + job.shared_experts * per_expert
     by = d.tp if job.sequence_parallel else 1
     return np.asarray(p.tokens * p.bytes * ((attention + inner) / d.tp + outside / by))

@@ -29,7 +29,7 @@ import sys
 from meshlab.comm.backends.cuda_parts import find_parts
 parts = find_parts()
 bad = [p for p in parts if p.problem or (" at " in p.text or p.text[:1] == "/") and sys.prefix not in p.text]
-sys.exit("\\n".join(f"{p.name}: {p.problem or p.text}" for p in bad))
+sys.exit("\\n".join(f"{p.name}: {p.problem or p.text}" for p in bad) or 0)
 """
 
 ALL_REDUCE = """

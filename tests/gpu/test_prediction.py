@@ -72,3 +72,11 @@ def test_estimates_of_nccl_agree_with_the_port(gpu_engines: ml.Engines, mesh: ml
     known = frame[frame["nccl_us"] > 0]  # NCCL reports no time for what its tuner does not plan
     assert {"all_reduce", "all_gather", "reduce_scatter"} <= set(known["collective"])
     np.testing.assert_allclose(known["port_us"], known["nccl_us"], rtol=1e-3)
+
+
+def test_a_prediction_has_the_estimates_of_the_running_library(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> None:
+    names = ["all_reduce", "all_gather", "broadcast", "send_recv"]
+    frame = ml.predict(mesh, ml.probe(), names, "1K:256M", axis="tp", engines=gpu_engines).frame()
+    by_name = frame.groupby("collective")["nccl_estimate_us"]
+    assert by_name.get_group("all_reduce").gt(0).all()
+    assert not (frame["nccl_estimate_us"] <= 0).any()

@@ -23,15 +23,21 @@ def ring_bytes(call: StepCall, n: int) -> float:
     return call.calls * call.size_bytes * factor[call.collective]
 
 
+def near(published: float) -> object:
+    """Return the range of a published count in 10^9: 0.4 %, or half of its last digit."""
+    return pytest.approx(1e9 * published, rel=0.004, abs=0.5e9 if published.is_integer() else 0.05e9)
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_are_those_that_were_published(name: str) -> None:
     job, model = Job.preset(name), MODELS[name]
-    assert job.n_parameters == pytest.approx(1e9 * model.parameters, rel=0.004)
+    assert job.n_parameters == near(model.parameters)
     assert model.source
+    assert set(model.chosen) <= set(model.fields)
     if job.experts:
         # DeepSeek counts the output layer but not the embedding.
         embedding = job.embedding_parameters if name == "deepseek-v3" else 0
-        assert job.active_parameters - embedding == pytest.approx(1e9 * model.active, rel=0.004)
+        assert job.active_parameters - embedding == near(model.active)
 
 
 def test_the_inner_size_follows_from_the_parameters() -> None:
@@ -183,13 +189,13 @@ def test_calls_of_one_layer_are_one_block() -> None:
 @pytest.mark.parametrize(
     ("mesh", "words"),
     [
-        ("pp=7", "32 layers do not divide into pp=7 stages; use pp=8, 28 or 35 layers, or uneven_stages=True"),
+        ("pp=7", "32 layers do not divide into pp=7 stages; use pp=8, layers=28 or 35, or uneven_stages=True"),
         ("pp=64", "use pp=32 or fewer"),
         ("tp=3", "32 heads are not divisible by tp = 3; use tp = 4"),
         ("tp=64", "32 heads are not divisible by tp = 64; use tp = 32"),
-        ("cp=3", "8,192 tokens do not divide into 6 parts for cp=3; use sequence=8,190"),
+        ("cp=3", "8,192 tokens do not divide into 6 parts for cp=3; use sequence=8190"),
         ("dp=3", "a global batch of 512 is not divisible by micro_batch × dp = 1 × 3; use global_batch=513"),
-        ("ep=2", "ep=2 without experts; use ep=1"),
+        ("ep=2", "ep=2, but the job has no experts; use ep=1"),
         ("dp=2, dq=2", "a training job has no axis 'dq'"),
     ],
 )
@@ -217,7 +223,7 @@ def test_an_expert_layout_that_does_not_fit() -> None:
         ({"zero": 4}, "unknown zero 4; choose one of 0, 1, 2, 3"),
         ({"parameters": "many"}, "parameters must be a positive number, not 'many'"),
         ({"parameters": "1B", "ffn_hidden": 8192}, "contradicts the architecture, which has 1.313 B"),
-        ({"parameters": "0.1B"}, "are fewer than the"),
+        ({"parameters": "0.1B"}, "is less than the"),
         ({"experts": 4, "top_k": 5}, "top_k=5 exceeds the 4 experts"),
     ],
 )

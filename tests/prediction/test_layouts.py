@@ -149,18 +149,23 @@ def test_every_dropped_layout_has_a_number_that_works() -> None:
         (2048, (16, 8, 16, 8), {"sequence": 131_072, "global_batch": 128, "context": "all_gather"}, 0.38),
     ],
 )
-def test_published_runs_of_llama_3_are_near_the_predicted_range(
+def test_published_runs_of_llama_3_need_an_interleaved_pipeline(
     nodes: int, mesh: tuple[int, ...], changes: dict[str, Any], mfu: float
 ) -> None:
-    """Table 4 of arXiv 2407.21783, on H100. Its pipeline is interleaved; here each chunk has one layer."""
+    """Table 4 of arXiv 2407.21783, version 3, on H100.
+
+    Its pipeline is interleaved, but the number of chunks is not published. 8 chunks of one layer are an assumption.
+    With them, the published value is in the predicted range. Without interleaving, the range is far below it.
+    """
     pp, dp, cp, tp = mesh
     job = Job.preset("llama3-405b", recompute="selective", **changes)
     layouts = search(
-        ml.preset("tapered-h100", nodes=nodes), job, pp=pp, dp=dp, cp=cp, tp=tp, interleave=8,
+        ml.preset("tapered-h100", nodes=nodes), job, pp=pp, dp=dp, cp=cp, tp=tp, interleave=[1, 8],
         order="dp, pp, cp, tp",
     )  # fmt: skip
-    row = layouts.frame().iloc[0]
-    assert row["mfu_lo"] < mfu < row["mfu_hi"]
+    rows = layouts.frame().set_index("interleave")
+    assert rows.loc[8, "mfu_lo"] < mfu < rows.loc[8, "mfu_hi"]
+    assert rows.loc[1, "mfu_hi"] < 0.8 * mfu
 
 
 def test_an_interleaved_pipeline_trades_its_bubble_for_exchanges(dense: Layouts) -> None:
@@ -195,6 +200,7 @@ def test_the_low_end_hides_what_the_schedule_allows(dense: Layouts) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"job": Job(**SMALL, dtype="float64")}, "the peak for float64 is unknown; pass peak="),
         ({"tp": 3}, "tp=3 does not divide 64 ranks; use tp=2 or 4"),
         ({"tp": 0}, "tp must be a positive integer or several, not 0"),
         ({"pp": 64, "tp": 8}, "no layout of 64 ranks has pp=64, tp=8"),
@@ -207,7 +213,7 @@ def test_the_low_end_hides_what_the_schedule_allows(dense: Layouts) -> None:
         ({"job": Job(**{**SMALL, "layers": 17}), "pp": 2}, "17 layers do not divide into pp=2 stages"),
         ({"job": "llama3-405b", "world_size": 8}, "no layout of 8 ranks can run Llama 3 405B: the nearest is"),
         ({"job": "llama3-70b", "world_size": 16}, "which needs"),
-        ({"job": Job(**SMALL), "ep": 2}, "ep=2 without experts"),
+        ({"job": Job(**SMALL), "ep": 2}, "ep=2, but the job has no experts"),
     ],
 )
 def test_searches_that_find_nothing(dense: Layouts, options: dict[str, Any], words: str) -> None:

@@ -55,22 +55,23 @@ def probe_steps(
     """Measure a few batches of each step. All ranks return the same values. Collective over all groups."""
     vote = StopVote(everyone, groups)
     found = []
-    for step in steps:
-        # The first time, libraries connect the peers and kernels are compiled, which no later step has to wait for.
-        set_up_step(comm, step, check)
-        vote.share([0.0])
-        began = time.perf_counter()
-        call, _ = set_up_step(comm, step, check)
-        single_us = float(vote.share([np.median(call.measure(step.mode, 1, 3).time_us)]).max())
-        (setup_s,) = vote.share([time.perf_counter() - began - 3e-6 * single_us]).max(axis=0)
-        calls = calls_per_batch(single_us, step.mode, sampling)
-        began = time.perf_counter()
-        timings = call.measure(step.mode, calls, _BATCHES)
-        wall_s = (time.perf_counter() - began) / _BATCHES
-        shared = vote.share([*timings.time_us[1:].tolist(), wall_s])
-        times, batch_s = shared[:, :-1], float(shared[:, -1].max())
-        medians = np.median(times, axis=1)
-        deviations = np.median(np.abs(times - medians[:, None]), axis=1) / medians
-        spread = 1.4826 * float(deviations.max())
-        found.append(Probe(max(float(setup_s), 0.0), float(medians.max()), batch_s, spread))
+    with comm.backend.local():  # all calls in one stream, as in `measure_together`
+        for step in steps:
+            # The first time, libraries connect the peers and kernels are compiled, which no later step has to wait for.
+            set_up_step(comm, step, check)
+            vote.share([0.0])
+            began = time.perf_counter()
+            call, _ = set_up_step(comm, step, check)
+            single_us = float(vote.share([np.median(call.measure(step.mode, 1, 3).time_us)]).max())
+            (setup_s,) = vote.share([time.perf_counter() - began - 3e-6 * single_us]).max(axis=0)
+            calls = calls_per_batch(single_us, step.mode, sampling)
+            began = time.perf_counter()
+            timings = call.measure(step.mode, calls, _BATCHES)
+            wall_s = (time.perf_counter() - began) / _BATCHES
+            shared = vote.share([*timings.time_us[1:].tolist(), wall_s])
+            times, batch_s = shared[:, :-1], float(shared[:, -1].max())
+            medians = np.median(times, axis=1)
+            deviations = np.median(np.abs(times - medians[:, None]), axis=1) / medians
+            spread = 1.4826 * float(deviations.max())
+            found.append(Probe(max(float(setup_s), 0.0), float(medians.max()), batch_s, spread))
     return found

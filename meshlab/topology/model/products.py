@@ -13,7 +13,7 @@ __all__ = ["PRODUCTS", "Product", "find_product", "models_in", "peak_tflops", "p
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A GPU product, as in NVIDIA's data sheets and the PCI ID repository.
+    """A GPU product.
 
     Parameters
     ----------
@@ -57,6 +57,8 @@ class Product:
         )
 
 
+# All PCI IDs are those of the PCI ID repository (pci.ids). Of the other values, the SM counts of A100, H100 and
+# RTX 3090 were compared with published specifications. The rest is not confirmed.
 PRODUCTS = (
     Product("V100 SXM2 16GB", (7, 0), 16, 80, 6, 3, "0x1db1"),
     Product("V100 SXM2 32GB", (7, 0), 32, 80, 6, 3, "0x1db5"),
@@ -130,17 +132,26 @@ def product_of_pci(vendor: str | None, device: str | None) -> Product | None:
     return _BY_PCI.get(device) if vendor == "0x10de" and device else None
 
 
+# Peak of dense matrix products in bfloat16 (float16 on V100). From Ampere on, data sheets also have twice the value,
+# for sparse matrices. The first match is used.
 _TFLOPS = (
-    # Peak of dense matrix products in bfloat16 (float16 on V100), from NVIDIA's data sheets. The first match is used.
+    # NVIDIA's pages and data sheets, as cited in torchtitan/tools/utils.py of PyTorch.
     (r"GB200", 2500.0),
     (r"B200", 2250.0),
     (r"H100.*PCIe", 756.0),
     (r"H100.*NVL", 835.0),
-    (r"H20\b", 148.0),
-    (r"H100|H200|H800", 989.0),  # also GH200
-    (r"A100|A800", 312.0),
-    (r"V100", 125.0),
+    (r"H100|H200", 989.0),  # also GH200
+    (r"A100\b", 312.0),
     (r"L40S", 362.0),
+    # NVIDIA's data sheet, as cited in lightning/fabric/utilities/throughput.py.
+    (r"V100S", 130.0),
+    (r"V100.*PCIe", 112.0),
+    (r"V100", 125.0),
+    # Not confirmed with a data sheet. torchtitan cites Tom's Hardware for H20. Public tables agree on L4, but not on
+    # A10G (70 or 125) and RTX 3090 (71 or 142). A800 and H800 are assumed to equal A100 and H100.
+    (r"H20\b", 148.0),
+    (r"H800", 989.0),
+    (r"A800", 312.0),
     (r"L4\b", 121.0),
     (r"A10G", 70.0),
     (r"RTX 3090", 71.0),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import sys
 from dataclasses import replace
@@ -13,7 +14,7 @@ from meshlab.errors import TopologyError
 from meshlab.topology.model.cluster import Cluster, Level
 from meshlab.topology.model.hardware import Device, Node
 from meshlab.topology.model.presets import PRESETS, preset
-from meshlab.topology.model.products import find_product, product_of_pci
+from meshlab.topology.model.products import find_product, peak_tflops, product_of_pci
 
 
 def host(called: str, count: int, **facts: object) -> Node:
@@ -192,6 +193,19 @@ def test_every_preset_is_consistent_and_has_a_source(name: str) -> None:
 def test_invalid_presets_are_explained(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         preset(**arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H100 PCIe", 756), ("NVIDIA H100 NVL", 835), ("NVIDIA GH200 480GB", 989), ("NVIDIA H20", 148),
+        ("NVIDIA A100-SXM4-80GB", 312), ("NVIDIA RTX A1000", None), ("Tesla V100-PCIE-16GB", 112), ("V100 SXM2", 125),
+        ("NVIDIA GB200", 2500), ("NVIDIA B200", 2250), ("NVIDIA L40S", 362), ("NVIDIA L4", 121), ("NVIDIA L40", None),
+    ],
+)  # fmt: skip
+def test_the_peak_follows_from_the_name_that_a_driver_prints(name: str, peak: float | None) -> None:
+    found = peak_tflops(name)
+    assert math.isnan(found) if peak is None else found == peak
 
 
 def test_products_are_found_by_name_prefix_and_pci_id() -> None:
