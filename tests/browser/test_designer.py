@@ -95,7 +95,7 @@ def test_a_machine_and_a_mesh_are_designed_and_the_code_runs(lab, page, serious_
     notebook.wait_for("wb.mesh", "DeviceMesh('dp=8, tp=4')")
     page.get_by_label("Size of tp", exact=True).fill("3")
     page.keyboard.press("Enter")
-    alert = page.locator(f"{ROOT} [role=alert]:not([hidden])")
+    alert = page.locator(f"{ROOT} .wb-problem:not([hidden])")
     alert.wait_for()
     assert "tp=3 does not divide 32" in alert.inner_text()
     assert notebook.ask("wb.mesh") == "DeviceMesh('dp=8, tp=4')"
@@ -119,7 +119,7 @@ def test_a_machine_and_a_mesh_are_designed_and_the_code_runs(lab, page, serious_
         page.wait_for_function("count => times.length === count", arg=count)
     times = sorted(page.evaluate("() => times"))
     say(f"step of a size to Python's answer on the screen, 16,384 GPUs: {times[0]:.0f} to {times[-1]:.0f} ms")
-    assert times[0] < 300
+    assert times[0] < 600  # 140 on an idle machine
 
 
 @pytest.mark.long
