@@ -270,8 +270,10 @@ def _search(links: GroupLinks, speeds: tuple[float, ...], between: bool) -> dict
     """Return the channels for signatures that try the same speeds."""
     ppn = links.ranks_per_domain
     with np.errstate(divide="ignore", invalid="ignore"):
-        # A path that ends at a NIC or at the tree's root does not need the NVLinks of its last rank.
-        roomy = np.where(ppn > 1, links.inner_gbs * ppn / np.maximum(ppn - 1, 1), np.inf)
+        # A path that ends at a NIC or at the tree's root does not need the NVLinks of its last rank. PCIe leads to the
+        # NICs as well, so there every path uses the links of all ranks.
+        spared = np.where(links.inner_is_nvlink, ppn / np.maximum(ppn - 1, 1), 1.0)
+        roomy = np.where(ppn > 1, links.inner_gbs * spared, np.inf)
     if between:
         merged, line = merged_nics(links)
         channels, ring = _best(speeds, lambda v: np.minimum(merged * np.floor(line / v), np.floor(roomy / v)))
