@@ -55,6 +55,7 @@ _SPEEDUP = {"bfloat16": 1.0, "float16": 1.0, "float32": 0.5, "float8_e4m3fn": 2.
 
 _MARGIN = 0.2  # of exposed communication: the error of uncalibrated predictions, which can change an order
 _MOST_TIES = 16
+_MOST_FEWER = 64  # ranks that may stay idle
 _SHOWN = 10
 
 Floats = npt.NDArray[np.float64]
@@ -156,12 +157,13 @@ def search(
     ranks = table.world_size
     hardware = _Hardware.of(machine, ranks, work, memory_gib, memory_share, peak, utilisation)
     wanted = {"pp": pp, "dp": dp, "cp": cp, "tp": tp, "ep": ep if work.experts or ep is not None else 1}
-    allowed = {name: _allowed(name, value, ranks) for name, value in wanted.items()}
+    degrees_of = {name: None if value is None else _positive_integers(name, value) for name, value in wanted.items()}
+    allowed = {name: _allowed(name, values, ranks) for name, values in degrees_of.items()}
     chunks = sorted(set(_positive_integers("interleave", work.interleave if interleave is None else interleave)))
     candidates = _candidates(ranks, allowed, chunks)
     kept, dropped = _filter(work, candidates, hardware)
     if not kept.any():
-        raise _nothing_fits(work, ranks, dropped)
+        raise _nothing_fits(work, ranks, dropped, _fewer_ranks(work, ranks, degrees_of, chunks, hardware))
     degrees = _rows(candidates, np.flatnonzero(kept))
     placed = _Placed.of(table, work, degrees, _orders(order))
     times = _times(work, hardware, degrees, placed, settings or NcclSettings())
@@ -231,10 +233,9 @@ def _is_positive(value: object) -> bool:
     return is_number and 0 < float(value) < math.inf  # type: ignore[arg-type]
 
 
-def _allowed(name: str, value: Degree, ranks: int) -> set[int] | None:
-    if value is None:
+def _allowed(name: str, values: list[int] | None, ranks: int) -> set[int] | None:
+    if values is None:
         return None
-    values = _positive_integers(name, value)
     found = {one for one in values if ranks % one == 0}
     if not found:
         nearest = sorted(_divisors(ranks), key=lambda d: abs(math.log(d / values[0])))[:2]
@@ -360,14 +361,30 @@ def _gib(size: float) -> str:
     return f"{size / 2**30:.2f}{THIN}GiB"
 
 
-def _nothing_fits(job: Job, ranks: int, dropped: _Dropped) -> MeshError:
+def _fewer_ranks(
+    job: Job, ranks: int, degrees: dict[str, list[int] | None], chunks: list[int], hardware: _Hardware
+) -> int | None:
+    """Return the next lower number of ranks on which the job can run, such as 30 if one of 31 is too many."""
+    for fewer in range(ranks - 1, max(ranks // 2, ranks - _MOST_FEWER) - 1, -1):
+        try:
+            allowed = {name: _allowed(name, values, fewer) for name, values in degrees.items()}
+            candidates = _candidates(fewer, allowed, chunks)
+        except MeshError:  # a wanted degree does not divide this number
+            continue
+        if _filter(job, candidates, hardware)[0].any():
+            return fewer
+    return None
+
+
+def _nothing_fits(job: Job, ranks: int, dropped: _Dropped, fewer: int | None) -> MeshError:
     total = len(dropped.kind)
     i = dropped.nearest()
-    what = f"no layout of {ranks:,} ranks can run {job.title}"
+    what = f"no layout of {ranks:,} rank{'s' * (ranks != 1)} can run {job.title}"
     if i is None:
         reasons = [(count, *dropped.reason(index)) for count, index in dropped.groups()]
         count, _, reason, fix = max(reasons)
-        return MeshError(f"{what}: {reason} ({count:,} of {total:,} layouts)", hint=fix)
+        more = f", or world_size={fewer}" if fewer else ""
+        return MeshError(f"{what}: {reason} ({count:,} of {total:,} layouts)", hint=fix + more)
     _, reason, fix = dropped.reason(i)
     return MeshError(f"{what}: the nearest is {_mesh_text(dropped.degrees, i, AXES)}, which {reason}", hint=fix)
 

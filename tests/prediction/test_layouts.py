@@ -239,6 +239,17 @@ def test_the_nearest_layout_comes_with_a_change_that_works(dense: Layouts) -> No
     assert len(search(dense.cluster, Job.preset("llama3-70b", **changed), memory_gib=23)) > 0
 
 
+def test_a_machine_without_one_of_its_gpus_uses_fewer_ranks() -> None:
+    cluster = ml.preset("dgx-h100", nodes=4).without_device(3)
+    with pytest.raises(MeshError, match=r"no layout of 31 ranks can run .*, or world_size=(\d+)$") as caught:
+        search(cluster, Job(**SMALL))
+    fewer = int(str(caught.value).rpartition("=")[2])
+    assert len(search(cluster, Job(**SMALL), world_size=fewer)) > 0
+    for more in range(fewer + 1, 31):
+        with pytest.raises(MeshError):
+            search(cluster, Job(**SMALL), world_size=more)
+
+
 @pytest.mark.parametrize("i", [-1, 10_000, "first"])
 def test_a_layout_that_does_not_exist(dense: Layouts, i: Any) -> None:
     with pytest.raises(MeshError, match=r"unknown layout .*choose a number from 0, the best, to \d+"):
