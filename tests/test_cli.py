@@ -86,6 +86,11 @@ def words(text: str) -> list[str]:
         ("rehearse llama3-8b --mesh dp=3", "micro_batch × dp = 1 × 3; use --set global_batch=513"),
         ("rehearse llama3-8b --mesh tp=3", "32 heads are not divisible by tp = 3; use tp = 4"),
         ("rehearse llama3-8b --mesh tp=2 --mesh tp=4", "need the same number of ranks: tp=2 has 2, tp=4 has 4"),
+        ("rehearse llama3-8b --mesh tp=4 --out steps.pdf", "--out steps.pdf must end in .csv"),
+        (
+            "rehearse llama3-8b --mesh tp=4 --out nowhere/steps.csv",
+            "is in a folder that does not exist; create it first",
+        ),
         ("rehearse llama3-8b --mesh tp=4 --ranks 2", "tp=4 has 4 ranks, but there are 2 engines"),
         ("rehearse llama3-8b --mesh tp=4 --set layer=3", "--set layer=3 is not a change of the job (did you mean"),
         ("bench --here", "--here needs a mesh, because the launcher is unknown"),

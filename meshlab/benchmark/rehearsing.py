@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -33,9 +33,9 @@ from meshlab.engines.engines import Engines, Lease, raise_first_error
 from meshlab.engines.memory import usable_bytes
 from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError, did_you_mean
 from meshlab.frames.plan import Step
-from meshlab.mesh.axes import WORLD
+from meshlab.mesh.axes import WORLD, as_integer
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.prediction.job import Job, StepCall
+from meshlab.prediction.job import Job, StepCall, check_calls
 from meshlab.prediction.layouts import price
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.presets import ClusterLike, as_cluster
@@ -167,14 +167,18 @@ def rehearse(
     2  communication    tp      2         8192        0
     3  communication    dp      2        16384        0
     """
+    if not isinstance(engines, Engines):
+        raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
     for name, value in (("rounds", rounds), ("steps", steps)):
-        if value < 1:
-            raise BenchError(f"{name} must be at least 1, not {value}")
-    for name, number in (("scale", scale), ("size_scale", size_scale)):
-        if number != "auto" and not 0 < number <= 1:
-            raise BenchError(f"{name} must be 'auto' or a number above 0 and up to 1, not {number!r}")
-    if not tflops > 0:
-        raise BenchError(f"tflops must be positive, not {tflops!r}")
+        number = as_integer(value)
+        if number is None or number < 1:
+            raise BenchError(f"{name} must be an integer of at least 1, not {value!r}")
+    for name, share in (("scale", scale), ("size_scale", size_scale)):
+        if share != "auto" and not _is_positive(share, most=1):
+            raise BenchError(f"{name} must be 'auto' or a number above 0 and up to 1, not {share!r}")
+    for name, given in (("tflops", tflops), ("effect", effect), ("deadline_s", deadline_s)):
+        if not (_is_positive(given) or (given is None and name == "deadline_s")):
+            raise BenchError(f"{name} must be a positive number, not {given!r}")
     if compute not in ("auto", "products", "wait"):
         raise BenchError(f"unknown compute {compute!r}; choose one of auto, products, wait")
     if compute == "products" and engines.backend != "nccl":
@@ -185,9 +189,11 @@ def rehearse(
         raise BenchError(
             f"predictions are made for NCCL, but these engines run {engines.backend}", hint="omit cluster="
         )
-    meshes = [mesh] if isinstance(mesh, (str, DeviceMesh)) else list(mesh)
-    views = [experts] * len(meshes) if experts is None or isinstance(experts, (str, DeviceMesh)) else list(experts)
-    if not meshes or len(views) != len(meshes):
+    meshes = _listed(mesh, 1)
+    views = _listed(experts, len(meshes))
+    if not meshes:
+        raise BenchError("mesh is an empty list", hint="pass at least one mesh, such as 'dp=2, tp=4'")
+    if len(views) != len(meshes):
         raise BenchError(f"expected one layout of the experts per mesh, not {len(views)} for {len(meshes)}")
     if isinstance(job, str):
         job = Job.preset(job)
@@ -209,6 +215,17 @@ def rehearse(
     with progress_bar(progress, unit="round", total=len(layouts) * (rounds + 1)) as bar:
         session.run(bar)
     return session.result()
+
+
+def _listed(value: Any, n: int) -> list[Any]:
+    """Return several meshes as a list, and a single one or None n times."""
+    is_several = isinstance(value, Iterable) and not isinstance(value, (str, DeviceMesh))
+    return list(value) if is_several else [value] * n
+
+
+def _is_positive(value: object, most: float = math.inf) -> bool:
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return is_number and 0 < float(value) <= most and float(value) < math.inf  # type: ignore[arg-type]
 
 
 # -- layouts -----------------------------------------------------------------------------------------------------------
@@ -239,16 +256,15 @@ def _layout(engines: Engines, mesh: MeshLike, experts: MeshLike | None, job: Job
     """Return the communication of a job on a mesh, after all checks that need no ranks."""
     mesh = as_mesh(mesh, fill=engines.world_size)
     engines.check_mesh(mesh)
-    view = None if experts is None else mesh.view(experts) if isinstance(experts, str) else experts
+    view = None if experts is None else mesh.view(experts) if isinstance(experts, str) else as_mesh(experts)
     if view is not None:
         engines.check_mesh(view)
     if isinstance(job, Job):
         calls, micro_batches, bubble = job.step(mesh, view), job.micro_batches(mesh, view), job.bubble(mesh, view)
     else:
-        calls, bubble = tuple(job), math.nan
-        wrong = [call for call in calls if not isinstance(call, StepCall)]
-        if wrong:
-            raise BenchError(f"job must be a Job, a preset or a sequence of StepCall, but contains {wrong[0]!r}")
+        if not isinstance(job, Sequence):
+            raise BenchError(f"job must be a Job, a preset or a sequence of StepCall, not {type(job).__name__}")
+        calls, bubble = check_calls(job), math.nan
         micro_batches = max((call.micro_batches for call in calls), default=1)
     sets: dict[str, tuple[DeviceMesh, str]] = {}
     kept, axis_of = [], []
@@ -487,7 +503,7 @@ class _Session:
 
     def _work(self) -> None:
         try:
-            task = f"a rehearsal of {len(self._layouts)} layout{'s' * (len(self._layouts) != 1)}"
+            task = f"rehearsing {len(self._layouts)} layout{'s' * (len(self._layouts) != 1)}"
             with Lease(self._engines, task, cancel=self._cancel_for_close) as lease:
                 self._prepare(lease)
                 try:
@@ -611,7 +627,8 @@ class _Session:
         numbers = [number for number, call in enumerate(scaled.calls) if call.step is not None]
         sizes = np.array([scaled.calls[number].step.size_bytes for number in numbers])  # type: ignore[union-attr]
         calls = [
-            replace(layout.calls[number], size_bytes=int(size)) for number, size in zip(numbers, sizes, strict=True)
+            replace(layout.calls[number], size_bytes=max(int(size), 1))
+            for number, size in zip(numbers, sizes, strict=True)
         ]
         try:
             frame = price(calls, layout.mesh, self._cluster, experts=layout.experts)

@@ -382,6 +382,10 @@ def rehearse(options: argparse.Namespace) -> int:
     from meshlab.mesh.mesh import DeviceMesh
     from meshlab.prediction.job import Job
 
+    if options.out and Path(options.out).suffix != ".csv":
+        raise BenchError(f"--out {options.out} must end in .csv")
+    if options.out and not Path(options.out).parent.is_dir():
+        raise BenchError(f"--out {options.out} is in a folder that does not exist", hint="create it first")
     process = launched_as()
     n = options.ranks if process is None else process[1]
     meshes = [DeviceMesh(text, world_size=n if "-1" in text else None) for text in options.mesh]

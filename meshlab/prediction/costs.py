@@ -258,7 +258,9 @@ def prices(links: GroupLinks, collective: str, *, dtype: str = "float32", settin
         gbs = gbs.copy()
         law = _switch_law(links, constants)
         gbs[:, NVLS, SIMPLE] = np.where(several, np.minimum(gbs[:, NVLS, SIMPLE], law), law)
-        gbs[:, NVLS_TREE, SIMPLE] = np.minimum(gbs[:, NVLS_TREE, SIMPLE], law)
+        # Two domains exchange all bytes in both directions.
+        most = np.where(links.domains == 2, np.minimum(law, network), law)
+        gbs[:, NVLS_TREE, SIMPLE] = np.minimum(gbs[:, NVLS_TREE, SIMPLE], most)
     usable = allowed & (believed.gbs > 0)
     usable[links.n_ranks == 1] = False
     _check_choice(links, usable, settings)
@@ -419,9 +421,11 @@ def _on_pcie(links: GroupLinks, graphs: Graphs) -> Graphs:
     """Return the channels with the practical bandwidth of PCIe where a domain has no NVLink."""
     slow = np.where((links.ranks_per_domain > 1) & ~links.inner_is_nvlink, _PCIE_SHARE, 1.0)
     one = links.domains == 1
+    # Between domains, only a ring that is faster than PCIe is slower than believed.
+    most = np.where(slow < 1, links.inner_gbs * slow / graphs.channels, np.inf)
     return replace(
         graphs,
-        ring=graphs.ring * np.where(one, slow, 1.0),
+        ring=np.where(one, graphs.ring * slow, np.minimum(graphs.ring, most)),
         tree_inside=graphs.tree_inside * slow,
         tree_between=graphs.tree_between * np.where(one, slow, 1.0),
     )
@@ -440,6 +444,8 @@ def _message_gbs(links: GroupLinks, collective: str) -> tuple[Floats, Floats, Fl
     merged, _ = merged_nics(links)
     with np.errstate(divide="ignore", invalid="ignore"):
         if collective == "send_recv":
+            # Without a switch, a message to one peer has the links to that peer only.
+            inner = np.where(links.inner_is_nvlink & ~links.is_switched, inner / np.maximum(ppn - 1, 1), inner)
             # Only one rank of a domain sends out of it, through the NIC near it.
             out, uplink = links.network_gbs / merged, links.uplink_gbs
         else:
@@ -528,7 +534,8 @@ def _bound(
     network = np.where(several, np.minimum(links.network_gbs, links.uplink_gbs), np.inf)
     tapered = several & (links.uplink_gbs < links.network_gbs)
     # A ring that leaves the domain passes over the NVLinks of all ranks of the domain but one.
-    passed = np.where(several, links.ranks_per_domain / np.maximum(links.ranks_per_domain - 1, 1), 1.0)
+    spares = several & links.inner_is_nvlink
+    passed = np.where(spares, links.ranks_per_domain / np.maximum(links.ranks_per_domain - 1, 1), 1.0)
     inner = links.inner_gbs * passed
     switch = np.zeros(len(links), dtype=bool)
     factor = np.ones(len(links))
@@ -549,7 +556,7 @@ def _bound(
         factor = np.where(sharp, both_ways, factor)
         law = _switch_law(links, constants) * both_ways
         switch = on_switch & (law > inner) & (links.ranks_per_domain > 1)
-        inner = np.where(switch, law, np.where(several & trees, np.maximum(inner, links.inner_gbs * both_ways), inner))
+        inner = np.where(switch, law, inner)  # through all links of a domain, trees send no less than rings
     network = network * factor
     outside = network < inner
     bound = np.where(n == 1, np.inf, np.minimum(network, inner))

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.errors import TopologyError
+from meshlab.mesh.axes import as_integer
 from meshlab.prediction.constants import CPUS
 from meshlab.topology.model.cluster import INNER_LEVELS, Cluster, Ints
 from meshlab.topology.model.hardware import Node
@@ -149,11 +150,12 @@ class GroupLinks:
         >>> table.links.domains[table.index([8, 4], [1, 8])].tolist()
         [1, 4]
         """
-        size = cluster.n_devices if world_size is None else world_size
-        if not 1 <= size <= cluster.n_devices:
+        size = cluster.n_devices if world_size is None else as_integer(world_size)
+        if size is None or not 1 <= size <= cluster.n_devices:
             raise TopologyError(
-                f"world_size must be from 1 to the {cluster.n_devices:,} devices of the cluster, not {world_size!r}",
-                hint="use a cluster with GPUs, such as ml.preset('dgx-h100', nodes=4)",
+                f"world_size must be an integer from 1 to the {cluster.n_devices:,} devices of the cluster, "
+                f"not {world_size!r}",
+                hint="use a cluster with more GPUs, such as ml.preset('dgx-h100', nodes=4)",
             )
         return _table(cluster, _latencies(cluster), size)
 

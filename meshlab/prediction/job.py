@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
 from meshlab import markup
 from meshlab.comm.elements import find_dtype
 from meshlab.errors import MeshError, did_you_mean
+from meshlab.mesh.axes import as_integer, short
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction.models import MODELS, LatentAttention
 from meshlab.prediction.volumes import (
@@ -93,10 +94,56 @@ class StepCall:
     overlaps: Overlap
     overlap_flops: float
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.axis, tuple) or not self.axis or not all(isinstance(name, str) for name in self.axis):
+            raise MeshError(f"axis of a call must be a tuple of names, not {self.axis!r}", hint='write ("tp",)')
+        for field in ("size_bytes", "repeats", "micro_batches"):
+            value = as_integer(getattr(self, field))
+            if value is None or value < 1:
+                raise MeshError(f"{field} of a call must be a positive integer, not {getattr(self, field)!r}")
+        for field in ("gap_flops", "overlap_flops"):
+            flops = getattr(self, field)
+            if isinstance(flops, bool) or not isinstance(flops, int | float) or not 0 <= flops < math.inf:
+                raise MeshError(f"{field} of a call must be a number of at least 0, not {flops!r}")
+        for field, known in (("phase", get_args(Phase)), ("overlaps", get_args(Overlap))):
+            if getattr(self, field) not in known:
+                raise MeshError(
+                    f"unknown {field} {getattr(self, field)!r} of a call", hint=f"choose one of {', '.join(known)}"
+                )
+
     @property
     def calls(self) -> int:
         """Number of calls per step."""
         return self.repeats * self.micro_batches
+
+
+def check_calls(calls: object) -> tuple[StepCall, ...]:
+    """Return the calls of a step as a tuple, or raise a `MeshError` if they are none."""
+    found: tuple[Any, ...] = tuple(calls) if isinstance(calls, Iterable) else (calls,)
+    wrong = [call for call in found if not isinstance(call, StepCall)] or (
+        [] if isinstance(calls, Iterable) else [calls]
+    )
+    if wrong:
+        raise MeshError(
+            f"a step must be a sequence of StepCall, but contains {short(wrong[0])}",
+            hint="pass the result of Job.step()",
+        )
+    micro_batches = max((call.micro_batches for call in found), default=1)
+    blocks = {call.block: call for call in reversed(found)}
+    for call in found:
+        first = blocks[call.block]
+        if (call.repeats, call.phase) != (first.repeats, first.phase):
+            raise MeshError(
+                f"the calls of block {call.block} differ in repeats or phase: {first.repeats} ({first.phase}) and "
+                f"{call.repeats} ({call.phase})",
+                hint="give them different blocks",
+            )
+        if call.micro_batches not in (1, micro_batches):
+            raise MeshError(
+                f"micro_batches={call.micro_batches} of a call is neither 1 nor the {micro_batches} of the step",
+                hint=f"pass 1 or {micro_batches}",
+            )
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,18 +294,39 @@ class Job:
     name: str = ""
 
     def __post_init__(self) -> None:
+        set_field = object.__setattr__
         for field, least in _LEAST.items():
             value = getattr(self, field)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise MeshError(f"{field} must be an integer of at least {least}, not {value!r}")
+            if value is None and field in _OPTIONAL:
+                continue
+            number = as_integer(value)
+            if number is None or number < least:
+                raise MeshError(f"{field} must be an integer of at least {least}, not {short(value)}")
+            if number > _MOST:
+                raise MeshError(f"{field} must be at most {_MOST:,}, not {short(value)}")
+            set_field(self, field, number)
+        for field in ("gated", "sequence_parallel", "tied", "uneven_stages", "overlap_experts"):
+            if not isinstance(getattr(self, field), bool):
+                raise MeshError(f"{field} must be True or False, not {getattr(self, field)!r}")
+        if not isinstance(self.name, str):
+            raise MeshError(f"name must be a string, not {self.name!r}")
+        if self.latent is not None and not isinstance(self.latent, LatentAttention):
+            raise MeshError(
+                f"latent must be a LatentAttention or None, not {self.latent!r}",
+                hint="create one with ml.prediction.LatentAttention(…)",
+            )
         for field, known in _CHOICES.items():
-            if getattr(self, field) not in known:
+            value = getattr(self, field)
+            if isinstance(value, bool) or value not in known:
                 raise MeshError(
                     f"unknown {field} {getattr(self, field)!r}", hint=f"choose one of {', '.join(map(str, known))}"
                 )
-        set_field = object.__setattr__
         for field in ("dtype", "gradient_dtype", "dispatch_dtype"):
-            set_field(self, field, find_dtype(getattr(self, field) or self.dtype).name)
+            name = self.dtype if field == "dispatch_dtype" and self.dispatch_dtype is None else getattr(self, field)
+            dtype = "" if name is None else find_dtype(name).name
+            if "float" not in dtype and (field != "dispatch_dtype" or not dtype):
+                raise MeshError(f"{field} must be a floating-point type, not {name!r}", hint="pass bfloat16 or float32")
+            set_field(self, field, dtype)
         if self.kv_heads is None:
             set_field(self, "kv_heads", self.heads)
         elif self.heads % self.kv_heads:
@@ -313,7 +381,7 @@ class Job:
         set_field(self, "parameters", counted)
 
     @classmethod
-    def preset(cls, name: str, **changes: Any) -> Job:
+    def preset(cls, name: str, /, **changes: Any) -> Job:
         """Return a job that trains a well-known model.
 
         The architecture is the published one. The batch is published for ``"llama3-405b"``, ``"gpt3-175b"``,
@@ -335,7 +403,7 @@ class Job:
         Raises
         ------
         MeshError
-            If the model is unknown.
+            If the model or an argument is unknown.
 
         Examples
         --------
@@ -346,10 +414,11 @@ class Job:
         <Job DeepSeek-V3: 671 B parameters, 37.6 B per token, 61 layers, hidden 7,168, 256 experts (top 8),
         4,096 × 4,096 tokens, bfloat16, ZeRO-1, selective recomputation>
         """
-        if name not in MODELS:
+        if not isinstance(name, str) or name not in MODELS:
             raise MeshError(
-                f"unknown model {name!r}{did_you_mean(name, MODELS)}", hint=f"choose one of {', '.join(MODELS)}"
+                f"unknown model {name!r}{did_you_mean(str(name), MODELS)}", hint=f"choose one of {', '.join(MODELS)}"
             )
+        _check_fields(changes)
         return cls(**{"name": MODELS[name].title, **MODELS[name].fields, **changes})
 
     def replace(self, **changes: Any) -> Job:
@@ -361,6 +430,7 @@ class Job:
         >>> ml.Job.preset("llama3-8b").replace(sequence=32768).sequence
         32768
         """
+        _check_fields(changes)
         return dataclasses.replace(self, **{"parameters": None, **changes})
 
     # -- the model -----------------------------------------------------------------------------------------------------
@@ -539,7 +609,7 @@ class Job:
                 every = StepCall(
                     axis=axis,
                     collective=item.collective,
-                    size_bytes=round(float(item.size[0])),
+                    size_bytes=max(round(float(item.size[0])), 1),
                     dtype=item.dtype,
                     what=item.what,
                     phase=block.phase,
@@ -683,7 +753,19 @@ _POSITIVE = (
     "layers", "hidden", "heads", "sequence", "global_batch", "micro_batch", "kv_heads", "head_size", "ffn_hidden",
     "vocabulary", "top_k", "expert_hidden", "interleave",
 )  # fmt: skip
+_OPTIONAL = ("kv_heads", "head_size", "ffn_hidden", "expert_hidden")
+_MOST = 1 << 40  # no array of sizes in bytes overflows
 _LEAST = dict.fromkeys(_POSITIVE, 1) | dict.fromkeys(("experts", "shared_experts", "dense_layers"), 0)
+
+
+def _check_fields(changes: Iterable[str]) -> None:
+    """Raise if a change of a job is not one of its arguments."""
+    known = [field.name for field in dataclasses.fields(Job)]
+    for name in changes:
+        if name not in known:
+            raise MeshError(
+                f"a Job has no argument {name!r}{did_you_mean(name, known)}", hint=f"choose one of {', '.join(known)}"
+            )
 
 
 def _parse_count(value: float | str) -> float:

@@ -15,10 +15,11 @@ import numpy.typing as npt
 from meshlab import markup
 from meshlab.errors import MeshError, TopologyError
 from meshlab.frames.table import three_digits
+from meshlab.mesh.axes import as_integer
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction.costs import formula_band, prices
 from meshlab.prediction.group_links import GroupLinks, LinkTable
-from meshlab.prediction.job import Job, StepCall
+from meshlab.prediction.job import Job, StepCall, check_calls
 from meshlab.prediction.tuner import NcclSettings
 from meshlab.prediction.volumes import Degrees, Exchange, memory_of, problems, program, stage_flops
 from meshlab.topology.model.cluster import Cluster
@@ -54,6 +55,7 @@ _SPEEDUP = {"bfloat16": 1.0, "float16": 1.0, "float32": 0.5, "float8_e4m3fn": 2.
 
 _MARGIN = 0.2  # of exposed communication: the error of uncalibrated predictions, which can change an order
 _MOST_TIES = 16
+_MOST_FEWER = 64  # ranks that may stay idle
 _SHOWN = 10
 
 Floats = npt.NDArray[np.float64]
@@ -149,15 +151,19 @@ def search(
     work = Job.preset(job) if isinstance(job, str) else job
     if not isinstance(work, Job):
         raise MeshError(f"job must be a Job or the name of a model, not {type(job).__name__}", hint="see ml.Job.preset")
-    ranks = machine.n_devices if world_size is None else world_size
-    hardware = _Hardware.of(machine, work, memory_gib, memory_share, peak, utilisation)
-    table = GroupLinks.by_stride(machine, ranks)
+    if settings is not None and not isinstance(settings, NcclSettings):
+        raise MeshError(f"settings must be NcclSettings, not {type(settings).__name__}")
+    table = GroupLinks.by_stride(machine, world_size)
+    ranks = table.world_size
+    hardware = _Hardware.of(machine, ranks, work, memory_gib, memory_share, peak, utilisation)
     wanted = {"pp": pp, "dp": dp, "cp": cp, "tp": tp, "ep": ep if work.experts or ep is not None else 1}
-    allowed = {name: _allowed(name, value, ranks) for name, value in wanted.items()}
-    candidates = _candidates(ranks, allowed, _chunks(work.interleave if interleave is None else interleave))
+    degrees_of = {name: None if value is None else _positive_integers(name, value) for name, value in wanted.items()}
+    allowed = {name: _allowed(name, values, ranks) for name, values in degrees_of.items()}
+    chunks = sorted(set(_positive_integers("interleave", work.interleave if interleave is None else interleave)))
+    candidates = _candidates(ranks, allowed, chunks)
     kept, dropped = _filter(work, candidates, hardware)
     if not kept.any():
-        raise _nothing_fits(work, ranks, dropped)
+        raise _nothing_fits(work, ranks, dropped, _fewer_ranks(work, ranks, degrees_of, chunks, hardware))
     degrees = _rows(candidates, np.flatnonzero(kept))
     placed = _Placed.of(table, work, degrees, _orders(order))
     times = _times(work, hardware, degrees, placed, settings or NcclSettings())
@@ -184,18 +190,23 @@ class _Hardware:
     def of(
         cls,
         cluster: Cluster,
+        ranks: int,
         job: Job,
         memory_gib: float | None,
         memory_share: float,
         peak: float | None,
         utilisation: tuple[float, float],
     ) -> _Hardware:
-        low, high = utilisation
-        if not 0 < low <= high <= 1:
+        shares = tuple(utilisation) if isinstance(utilisation, Sequence) else ()
+        if len(shares) != 2 or not all(map(_is_positive, shares)) or not shares[0] <= shares[1] <= 1:
             raise MeshError(f"utilisation must be two shares of the peak, not {utilisation!r}", hint="pass (0.45, 0.6)")
-        if not 0 < memory_share <= 1:
+        if not _is_positive(memory_share) or memory_share > 1:
             raise MeshError(f"memory_share must be from 0 to 1, not {memory_share!r}", hint="pass 0.9")
-        devices = [device for template in cluster.templates for device in template.devices]
+        for name, given, unit in (("memory_gib", memory_gib, "GiB"), ("peak", peak, "TFLOP/s")):
+            if given is not None and not _is_positive(given):
+                raise MeshError(f"{name} must be a positive number of {unit}, not {given!r}")
+        kinds = np.unique(cluster.kinds[cluster.node_of[:ranks]]).tolist()
+        devices = [device for kind in kinds for device in cluster.templates[kind].devices]
         if memory_gib is None:
             sizes = [device.memory_bytes for device in devices]
             if not all(sizes) or not sizes:
@@ -211,18 +222,21 @@ class _Hardware:
                 )
             if job.dtype not in _SPEEDUP:
                 raise MeshError(f"the peak for {job.dtype} is unknown", hint="pass peak= in TFLOP/s")
-            peak = min(peaks.values()) * _SPEEDUP[job.dtype]
-        return cls(memory_gib * memory_share * 2**30, peak * 1e12, utilisation)
+            # GPUs before Ada multiply 8-bit floats as 16-bit ones.
+            has_8_bits = all((device.compute_capability or (0, 0)) >= (8, 9) for device in devices)
+            peak = min(peaks.values()) * (_SPEEDUP[job.dtype] if has_8_bits else min(_SPEEDUP[job.dtype], 1.0))
+        return cls(memory_gib * memory_share * 2**30, peak * 1e12, (shares[0], shares[1]))
 
 
-def _allowed(name: str, value: Degree, ranks: int) -> set[int] | None:
-    if value is None:
+def _is_positive(value: object) -> bool:
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return is_number and 0 < float(value) < math.inf  # type: ignore[arg-type]
+
+
+def _allowed(name: str, values: list[int] | None, ranks: int) -> set[int] | None:
+    if values is None:
         return None
-    values = [value] if isinstance(value, int) else list(value)
-    for one in values:
-        if isinstance(one, bool) or not isinstance(one, int | np.integer) or one < 1:
-            raise MeshError(f"{name} must be a positive integer or several, not {value!r}")
-    found = {int(one) for one in values if ranks % one == 0}
+    found = {one for one in values if ranks % one == 0}
     if not found:
         nearest = sorted(_divisors(ranks), key=lambda d: abs(math.log(d / values[0])))[:2]
         raise MeshError(
@@ -236,11 +250,13 @@ def _divisors(number: int) -> list[int]:
     return [d for d in range(1, number + 1) if number % d == 0]
 
 
-def _chunks(value: int | Iterable[int]) -> list[int]:
-    values = [value] if isinstance(value, int) else list(value)
-    if not values or any(isinstance(one, bool) or not isinstance(one, int | np.integer) or one < 1 for one in values):
-        raise MeshError(f"interleave must be a positive integer or several, not {value!r}")
-    return sorted({int(one) for one in values})
+def _positive_integers(name: str, value: int | Iterable[int]) -> list[int]:
+    """Return a degree or several as a list."""
+    values = [as_integer(one) for one in (value if isinstance(value, Iterable) else [value])]
+    found = [one for one in values if one is not None and one >= 1]
+    if not found or len(found) < len(values):
+        raise MeshError(f"{name} must be a positive integer or several, not {value!r}")
+    return found
 
 
 def _candidates(ranks: int, allowed: dict[str, set[int] | None], chunks: list[int]) -> Degrees:
@@ -345,14 +361,30 @@ def _gib(size: float) -> str:
     return f"{size / 2**30:.2f}{THIN}GiB"
 
 
-def _nothing_fits(job: Job, ranks: int, dropped: _Dropped) -> MeshError:
+def _fewer_ranks(
+    job: Job, ranks: int, degrees: dict[str, list[int] | None], chunks: list[int], hardware: _Hardware
+) -> int | None:
+    """Return the next lower number of ranks on which the job can run, such as 30 if one of 31 is too many."""
+    for fewer in range(ranks - 1, max(ranks // 2, ranks - _MOST_FEWER) - 1, -1):
+        try:
+            allowed = {name: _allowed(name, values, fewer) for name, values in degrees.items()}
+            candidates = _candidates(fewer, allowed, chunks)
+        except MeshError:  # a wanted degree does not divide this number
+            continue
+        if _filter(job, candidates, hardware)[0].any():
+            return fewer
+    return None
+
+
+def _nothing_fits(job: Job, ranks: int, dropped: _Dropped, fewer: int | None) -> MeshError:
     total = len(dropped.kind)
     i = dropped.nearest()
-    what = f"no layout of {ranks:,} ranks can run {job.title}"
+    what = f"no layout of {ranks:,} rank{'s' * (ranks != 1)} can run {job.title}"
     if i is None:
         reasons = [(count, *dropped.reason(index)) for count, index in dropped.groups()]
         count, _, reason, fix = max(reasons)
-        return MeshError(f"{what}: {reason} ({count:,} of {total:,} layouts)", hint=fix)
+        more = f", or world_size={fewer}" if fewer else ""
+        return MeshError(f"{what}: {reason} ({count:,} of {total:,} layouts)", hint=fix + more)
     _, reason, fix = dropped.reason(i)
     return MeshError(f"{what}: the nearest is {_mesh_text(dropped.degrees, i, AXES)}, which {reason}", hint=fix)
 
@@ -367,7 +399,8 @@ def _orders(order: str | Sequence[str] | None) -> list[tuple[str, ...]]:
     every = list(itertools.permutations(AXES))
     if order is None:
         return every
-    names = tuple(part.strip() for part in order.split(",")) if isinstance(order, str) else tuple(order)
+    words = order.split(",") if isinstance(order, str) else order if isinstance(order, Iterable) else []
+    names = tuple(str(word).strip() for word in words)
     if sorted(names) != sorted(AXES):
         raise MeshError(f"order must list {', '.join(AXES)} once each, not {order!r}", hint='pass "pp, dp, cp, tp"')
     return [names]
@@ -672,6 +705,8 @@ class Layouts:
         """
         import pandas as pd
 
+        if most is not None and (as_integer(most) or 0) < 1:
+            raise MeshError(f"the number of layouts must be a positive integer, not {most!r}")
         rows = self._order[:most]
         count = len(rows)
         d, times = self._degrees, self._times
@@ -982,6 +1017,7 @@ def price(
     """
     import pandas as pd
 
+    check_calls(calls)
     mesh = as_mesh(mesh)
     meshes = [mesh, *([] if experts is None else [mesh.view(dict(_pairs(as_mesh(experts))))])]
     placements = [place(one, cluster) for one in meshes]

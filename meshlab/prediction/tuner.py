@@ -8,7 +8,7 @@ choice.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
@@ -135,6 +135,17 @@ class NcclSettings:
         return _OFFSETS_US[self.mode]
 
     def __post_init__(self) -> None:
+        for field in ("algorithms", "protocols"):
+            words = getattr(self, field)
+            if words is not None and (isinstance(words, str) or not isinstance(words, Iterable)):
+                raise MeshlabError(f"{field} must be several names, not {words!r}", hint='write ("ring",)')
+            object.__setattr__(self, field, None if words is None else tuple(words))
+        for field in ("nvls", "sharp"):
+            if not isinstance(getattr(self, field), bool):
+                raise MeshlabError(f"{field} must be True or False, not {getattr(self, field)!r}")
+        latency = self.plugin_latency_us
+        if latency is not None and not (isinstance(latency, int | float) and 0 <= latency < float("inf")):
+            raise MeshlabError(f"plugin_latency_us must be a number of microseconds, not {latency!r}")
         for what, given, known in (
             ("algorithm", self.algorithms or (), ALGORITHMS[:P2P]),
             ("protocol", self.protocols or (), PROTOCOLS),
@@ -270,8 +281,10 @@ def _search(links: GroupLinks, speeds: tuple[float, ...], between: bool) -> dict
     """Return the channels for signatures that try the same speeds."""
     ppn = links.ranks_per_domain
     with np.errstate(divide="ignore", invalid="ignore"):
-        # A path that ends at a NIC or at the tree's root does not need the NVLinks of its last rank.
-        roomy = np.where(ppn > 1, links.inner_gbs * ppn / np.maximum(ppn - 1, 1), np.inf)
+        # A path that ends at a NIC or at the tree's root does not need the NVLinks of its last rank. PCIe leads to the
+        # NICs as well, so there every path uses the links of all ranks.
+        spared = np.where(links.inner_is_nvlink, ppn / np.maximum(ppn - 1, 1), 1.0)
+        roomy = np.where(ppn > 1, links.inner_gbs * spared, np.inf)
     if between:
         merged, line = merged_nics(links)
         channels, ring = _best(speeds, lambda v: np.minimum(merged * np.floor(line / v), np.floor(roomy / v)))

@@ -311,13 +311,29 @@ def _axes() -> Any:
         ("ddp=2, tp=2", STEP, {}, MeshError, r"no axis 'dp' \(did you mean 'ddp'\?\); add dp=1 to the mesh"),
         (MESH, [], {}, BenchError, "does not communicate on .*: no calls; choose a mesh"),
         ("dp=4, tp=1", STEP[:1], {}, BenchError, "all of its axes have one rank"),
-        (MESH, ["tp"], {}, BenchError, r"job must be a Job, .*but contains 'tp'"),
+        (MESH, ["tp"], {}, MeshError, "a step must be a sequence of StepCall, but contains 'tp'"),
+        (MESH, None, {}, BenchError, "job must be a Job, .*not NoneType"),
+        (MESH, [STEP[0], replace(STEP[1], block=0)], {}, MeshError, "the calls of block 0 differ in repeats or phase"),
+        (
+            MESH,
+            [call("tp", micro_batches=m, block=m) for m in (2, 3)],
+            {},
+            MeshError,
+            "neither 1 nor the 3 of the step",
+        ),
+        (None, STEP, {}, MeshError, "mesh must be a DeviceMesh or text"),
+        (MESH, STEP, {"experts": 3}, MeshError, "mesh must be a DeviceMesh or text"),
+        (MESH, STEP, {"experts": [None] * 2}, BenchError, "expected one layout of the experts per mesh, not 2 for 1"),
         (MESH, [call("tp", "gather")], {}, BenchError, r"gather cannot be rehearsed, because not all ranks"),
         (MESH, [call("tp", "barrier")], {}, BenchError, "barrier cannot be rehearsed"),
         (MESH, STEP, {"scale": 0}, BenchError, "scale must be 'auto' or a number above 0 and up to 1, not 0"),
         (MESH, STEP, {"size_scale": 2}, BenchError, "size_scale must be 'auto' or a number above 0"),
-        (MESH, STEP, {"rounds": 0}, BenchError, "rounds must be at least 1, not 0"),
-        (MESH, STEP, {"tflops": 0}, BenchError, "tflops must be positive, not 0"),
+        (MESH, STEP, {"rounds": 0}, BenchError, "rounds must be an integer of at least 1, not 0"),
+        (MESH, STEP, {"steps": 1.5}, BenchError, "steps must be an integer of at least 1, not 1.5"),
+        (MESH, STEP, {"scale": "all"}, BenchError, "scale must be 'auto' or a number above 0 and up to 1, not 'all'"),
+        (MESH, STEP, {"tflops": 0}, BenchError, "tflops must be a positive number, not 0"),
+        (MESH, STEP, {"effect": -1}, BenchError, "effect must be a positive number, not -1"),
+        (MESH, STEP, {"deadline_s": 0}, BenchError, "deadline_s must be a positive number, not 0"),
         (MESH, STEP, {"compute": "gpu"}, BenchError, "unknown compute 'gpu'; choose one of auto, products, wait"),
         (MESH, STEP, {"compute": "products"}, BenchError, "needs GPUs, but these engines run threads; pass compute="),
         (
@@ -327,7 +343,7 @@ def _axes() -> Any:
             BenchError,
             "predictions are made for NCCL, but .* threads; omit cluster=",
         ),
-        ([], STEP, {}, BenchError, "expected one layout of the experts per mesh"),
+        ([], STEP, {}, BenchError, "mesh is an empty list"),
     ],
 )
 def test_bad_input(
@@ -336,6 +352,11 @@ def test_bad_input(
     with pytest.raises(error, match=message):
         rehearse(thread_engines, mesh, job, **options)
     assert thread_engines.state == "ready"
+
+
+def test_a_rehearsal_needs_engines() -> None:
+    with pytest.raises(BenchError, match=r"engines must be Engines, not NoneType; start some with ml\.launch"):
+        ml.rehearse(None, MESH, STEP)  # type: ignore[arg-type]
 
 
 def test_unsupported_calls_name_the_nearest_ones(monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines) -> None:

@@ -140,6 +140,30 @@ def test_send_recv_in_a_large_communicator_has_few_channels() -> None:
     assert eighty.busbw_gbs[0, 0] == pytest.approx(15.2, rel=0.12)
 
 
+@pytest.mark.parametrize("preset", ["dgx-a100", "gb200-nvl72", "pcie-l40s", "gcp-a3-high", "alps-gh200"])
+def test_no_axis_exceeds_its_bound(preset: str) -> None:
+    axes = GroupLinks.by_stride(ml.preset(preset, nodes=16)).links
+    several = axes.rows(np.flatnonzero(axes.n_ranks > 1))
+    for collective in COLLECTIVES:
+        answer = cost(several, collective, SIZES)
+        assert (answer.busbw_gbs <= answer.bound_gbs[:, None] * (1 + 1e-9)).all(), collective
+
+
+def test_without_a_switch_a_message_has_the_links_to_one_peer() -> None:
+    four, pair = links_of("pp=4", "alps-gh200", 1, "pp"), links_of("pp=2, dp=2", "alps-gh200", 1, "pp")
+    sizes = [1 << 30]
+    assert cost(four, "send_recv", sizes).time_us == pytest.approx(cost(pair, "send_recv", sizes).time_us, rel=0.01)
+    # Rings and exchanges between all ranks use the links to all peers.
+    assert cost(four, "all_gather", sizes).busbw_gbs[0, 0] > 2.5 * cost(pair, "all_gather", sizes).busbw_gbs[0, 0]
+
+
+def test_two_hosts_do_not_make_pcie_faster() -> None:
+    for collective in ("all_reduce", "all_gather", "broadcast"):
+        one, two = (cost(links_of(f"dp={8 * k}", "pcie-l40s", k, "dp"), collective, [1 << 33]) for k in (1, 2))
+        # NCCL's list of channel speeds for hosts in a network is finer.
+        assert two.busbw_gbs[0, 0] < 1.15 * one.busbw_gbs[0, 0]
+
+
 def test_all_to_all_behind_an_uplink() -> None:
     """All ranks of a pod send through it, not only those at the ends of a ring."""
     links = links_of("dp=768, tp=8", "tapered-h100", 768, "dp")

@@ -196,7 +196,7 @@ def test_the_table_has_every_pair_and_is_cached() -> None:
     assert table.index(1, 4) == table.index(1, 1)
     with pytest.raises(ml.MeshlabError, match="no axis of 64 ranks has the size 3 and the stride 1"):
         table.index([2, 3], [1, 1])
-    with pytest.raises(ml.MeshlabError, match="world_size must be from 1 to the 64 devices"):
+    with pytest.raises(ml.MeshlabError, match="world_size must be an integer from 1 to the 64 devices"):
         GroupLinks.by_stride(cluster, 65)
 
 
@@ -238,7 +238,7 @@ def test_cpus_are_predicted_by_calibration_only() -> None:
     with pytest.raises(ml.MeshlabError, match="no cost model for collectives on CPUs") as caught:
         GroupLinks.of(ml.place("tp=4", laptop), "tp")
     assert "calibrate" in str(caught.value.hint)  # type: ignore[attr-defined]
-    with pytest.raises(ml.MeshlabError, match="world_size must be from 1 to the 0 devices"):
+    with pytest.raises(ml.MeshlabError, match="world_size must be an integer from 1 to the 0 devices"):
         GroupLinks.by_stride(laptop)
 
 

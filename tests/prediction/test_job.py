@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from meshlab.errors import MeshError
@@ -217,7 +219,42 @@ def test_an_expert_layout_that_does_not_fit() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
+        ({"axis": "tp"}, "axis of a call must be a tuple of names, not 'tp'"),
+        ({"size_bytes": 0}, "size_bytes of a call must be a positive integer, not 0"),
+        ({"repeats": 1.5}, "repeats of a call must be a positive integer, not 1.5"),
+        ({"gap_flops": float("nan")}, "gap_flops of a call must be a number of at least 0, not nan"),
+        ({"phase": "sideways"}, "unknown phase 'sideways' of a call; choose one of forward, backward"),
+        ({"overlaps": "all"}, "unknown overlaps 'all' of a call; choose one of nothing, compute, layer, pass"),
+    ],
+)
+def test_a_call_that_cannot_be(changes: dict[str, Any], words: str) -> None:
+    call = Job.preset("llama3-8b").step("dp=2")[0]
+    with pytest.raises(MeshError, match=re.escape(words)):
+        replace(call, **changes)
+
+
+def test_a_preset_can_have_another_name_and_numbers_of_numpy() -> None:
+    job = Job.preset("llama3-8b", name="mine", sequence=np.int64(4096))
+    assert (job.name, job.sequence) == ("mine", 4096)
+    assert isinstance(job.sequence, int)
+    with pytest.raises(MeshError, match=r"a Job has no argument 'sequences' \(did you mean 'sequence'\?\)"):
+        job.replace(sequences=3)
+    with pytest.raises(MeshError, match=r"unknown model \['llama3-8b'\]"):
+        Job.preset(["llama3-8b"])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
         ({"layers": 0}, "layers must be an integer of at least 1, not 0"),
+        ({"layers": None}, "layers must be an integer of at least 1, not None"),
+        ({"layers": 10**30}, "layers must be at most 1,099,511,627,776, not "),
+        ({"tied": "no"}, "tied must be True or False, not 'no'"),
+        ({"zero": True}, "unknown zero True; choose one of 0, 1, 2, 3"),
+        ({"name": 3}, "name must be a string, not 3"),
+        ({"latent": (1, 2, 3, 4, 5)}, "latent must be a LatentAttention or None, not (1, 2, 3, 4, 5)"),
+        ({"dtype": "int32"}, "dtype must be a floating-point type, not 'int32'"),
+        ({"gradient_dtype": None}, "gradient_dtype must be a floating-point type, not None"),
         ({"heads": 7}, "hidden=2048 is not a multiple of 7 heads; pass head_size=, or use heads=8"),
         ({"kv_heads": 5}, "16 heads are not a multiple of kv_heads=5; use kv_heads=4"),
         ({"zero": 4}, "unknown zero 4; choose one of 0, 1, 2, 3"),

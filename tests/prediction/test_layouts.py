@@ -204,6 +204,15 @@ def test_the_low_end_hides_what_the_schedule_allows(dense: Layouts) -> None:
         ({"tp": 3}, "tp=3 does not divide 64 ranks; use tp=2 or 4"),
         ({"tp": 0}, "tp must be a positive integer or several, not 0"),
         ({"pp": 64, "tp": 8}, "no layout of 64 ranks has pp=64, tp=8"),
+        ({"tp": []}, "tp must be a positive integer or several, not []"),
+        ({"tp": 2.0}, "tp must be a positive integer or several, not 2.0"),
+        ({"interleave": 1.5}, "interleave must be a positive integer or several, not 1.5"),
+        ({"utilisation": 0.5}, "utilisation must be two shares of the peak, not 0.5"),
+        ({"memory_gib": 0}, "memory_gib must be a positive number of GiB, not 0"),
+        ({"peak": -1}, "peak must be a positive number of TFLOP/s, not -1"),
+        ({"peak": float("nan")}, "peak must be a positive number of TFLOP/s, not nan"),
+        ({"settings": "ring"}, "settings must be NcclSettings, not str"),
+        ({"order": 3}, "order must list pp, dp, cp, tp once each, not 3"),
         ({"order": "dp, tp"}, "order must list pp, dp, cp, tp once each"),
         ({"utilisation": (0.6, 0.4)}, "utilisation must be two shares"),
         ({"memory_share": 2}, "memory_share must be from 0 to 1, not 2"),
@@ -230,6 +239,17 @@ def test_the_nearest_layout_comes_with_a_change_that_works(dense: Layouts) -> No
     assert len(search(dense.cluster, Job.preset("llama3-70b", **changed), memory_gib=23)) > 0
 
 
+def test_a_machine_without_one_of_its_gpus_uses_fewer_ranks() -> None:
+    cluster = ml.preset("dgx-h100", nodes=4).without_device(3)
+    with pytest.raises(MeshError, match=r"no layout of 31 ranks can run .*, or world_size=(\d+)$") as caught:
+        search(cluster, Job(**SMALL))
+    fewer = int(str(caught.value).rpartition("=")[2])
+    assert len(search(cluster, Job(**SMALL), world_size=fewer)) > 0
+    for more in range(fewer + 1, 31):
+        with pytest.raises(MeshError):
+            search(cluster, Job(**SMALL), world_size=more)
+
+
 @pytest.mark.parametrize("i", [-1, 10_000, "first"])
 def test_a_layout_that_does_not_exist(dense: Layouts, i: Any) -> None:
     with pytest.raises(MeshError, match=r"unknown layout .*choose a number from 0, the best, to \d+"):
@@ -249,6 +269,43 @@ def test_clusters_without_speeds_memory_or_peak() -> None:
     with pytest.raises(TopologyError, match=r"the peak of 'Next' is unknown; pass peak="):
         search(Cluster.from_nodes([Node("a", other, words=linked)]), Job(**SMALL))
     assert len(search(Cluster.from_nodes([Node("a", other, words=linked)]), Job(**SMALL), peak=100)) > 0
+
+
+@pytest.mark.parametrize("world_size", [0, 1.5, "8", True])
+def test_a_wrong_number_of_ranks(dense: Layouts, world_size: Any) -> None:
+    with pytest.raises(TopologyError, match="world_size must be an integer from 1 to the 64 devices"):
+        search(dense.cluster, dense.job, world_size=world_size)
+
+
+@pytest.mark.parametrize("most", [0, -1, "all"])
+def test_a_wrong_number_of_rows(dense: Layouts, most: Any) -> None:
+    with pytest.raises(MeshError, match="the number of layouts must be a positive integer"):
+        dense.summary(most)
+
+
+def test_only_devices_with_ranks_limit_the_speed() -> None:
+    hosts = [replace(ml.preset(name, nodes=1).node(0), name=name) for name in ("dgx-h100", "pcie-l40s")]
+    mixed = Cluster.from_nodes(hosts)
+    alone = search(Cluster.from_nodes(hosts[:1]), Job(**SMALL))
+    assert search(mixed, Job(**SMALL), world_size=8).frame(1)["compute_s"][0] == alone.frame(1)["compute_s"][0]
+    assert search(mixed, Job(**SMALL), dp=16).frame(1)["compute_s"][0] > 1.2 * alone.frame(1)["compute_s"][0]
+
+
+def test_the_peak_depends_on_the_type() -> None:
+    job = {dtype: Job(**SMALL, dtype=dtype) for dtype in ("bfloat16", "float8_e4m3fn", "float64")}
+
+    def compute(machine: str, dtype: str) -> float:
+        return float(search(machine, job[dtype], dp=8).frame(1)["compute_s"][0])
+
+    assert compute("dgx-h100", "float8_e4m3fn") == pytest.approx(compute("dgx-h100", "bfloat16") / 2)
+    assert compute("dgx-a100", "float8_e4m3fn") == pytest.approx(compute("dgx-a100", "bfloat16"))
+    with pytest.raises(MeshError, match="the peak for float64 is unknown; pass peak="):
+        compute("dgx-h100", "float64")
+
+
+def test_cpus_have_no_step_times() -> None:
+    with pytest.raises(TopologyError, match="no cost model for collectives on CPUs"):
+        search(ml.preset("dgx-h100", nodes=1).with_cpu_slots(8), Job(**SMALL))
 
 
 def test_a_price_needs_the_mesh_of_every_call() -> None:

@@ -188,6 +188,10 @@ def test_settings_of_the_environment() -> None:
     ("wrong", "message"),
     [
         ({"algorithms": ("rings",)}, "unknown algorithm 'rings'"),
+        ({"algorithms": "ring"}, "algorithms must be several names, not 'ring'"),
+        ({"protocols": 3}, "protocols must be several names, not 3"),
+        ({"sharp": 1}, "sharp must be True or False, not 1"),
+        ({"plugin_latency_us": -1}, "plugin_latency_us must be a number of microseconds, not -1"),
         ({"protocols": ("LL",)}, "unknown protocol 'LL'"),
         ({"mode": "eager"}, "unknown timing mode 'eager'"),
         ({"version": "1.0"}, "unknown NCCL version '1.0'"),
