@@ -16,6 +16,7 @@ from meshlab.mesh.mesh import DeviceMesh
 from meshlab.widgets.machines import Machine
 
 __all__ = [
+    "MOST_OPTIONS",
     "Design",
     "History",
     "MisfitError",
@@ -23,10 +24,14 @@ __all__ = [
     "Template",
     "add_axis",
     "fit_mesh",
+    "free_names",
+    "misfit_of",
     "move_axis",
+    "pairs_of",
     "paste_mesh",
     "rebuilt",
     "remove_axis",
+    "rename_axis",
     "rest_axis",
     "step_axis",
     "templates",

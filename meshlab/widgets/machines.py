@@ -26,23 +26,22 @@ MOST_DEVICES = 1 << 17
 
 
 class Dial(NamedTuple):
-    """A number of the machine that can be changed: its label, its least value, and the noun for its values."""
+    """A number of the machine that can be changed: its label, and its least value."""
 
     label: str
     least: Number
-    noun: str
 
 
 DIALS: Mapping[str, Dial] = MappingProxyType(
     {
-        "nodes": Dial("Hosts", 1, "host"),
-        "devices": Dial("GPUs per host", 1, "GPU"),
-        "nics": Dial("NICs per host", 1, "NIC"),
-        "nodes_per_leaf": Dial("Hosts per leaf", 1, "host"),
-        "rails": Dial("Rails", 1, "rail"),
-        "nodes_per_pod": Dial("Hosts per pod", 0, "host"),
-        "taper": Dial("Oversubscription", 1, ""),
-        "nvlink_domain": Dial("NVLink domain", 1, "GPU"),
+        "nodes": Dial("Hosts", 1),
+        "devices": Dial("GPUs per host", 1),
+        "nics": Dial("NICs per host", 1),
+        "nodes_per_leaf": Dial("Hosts per leaf", 1),
+        "rails": Dial("Rails", 1),
+        "nodes_per_pod": Dial("Hosts per pod", 0),
+        "taper": Dial("Oversubscription", 1),
+        "nvlink_domain": Dial("NVLink domain", 1),
     }
 )
 """The numbers of a machine, by the name of the argument that sets them."""

@@ -18,7 +18,18 @@ from meshlab.widgets.edits import Design, Pairs, free_names, pairs_of, rest_axis
 from meshlab.widgets.machines import DIALS, Machine, find_part
 from meshlab.widgets.prices import Price
 
-__all__ = ["AxisRow", "axis_rows", "difference_lines", "machine_panel", "machine_text", "mesh_panel", "pack_rows"]
+__all__ = [
+    "AxisRow",
+    "axis_rows",
+    "difference_lines",
+    "machine_panel",
+    "machine_text",
+    "mesh_panel",
+    "number_text",
+    "pack_rows",
+    "pairs_text",
+    "table_frame",
+]
 
 _VENDORS = {"aws": "AWS", "azure": "Azure", "gcp": "Google", "pcie": "Other", "tapered": "Other"}
 
@@ -93,8 +104,6 @@ def machine_panel(machine: Machine) -> dict[str, Any]:
         "title": machine.cluster.title or machine.cluster.names[0],
         "dials": dials,
         "failed": [[name, find_part(machine.whole, name).text] for name in machine.failed],
-        "removed": [[name, name] for name in machine.removed],
-        "has_devices": bool(machine.whole.n_devices),
     }
 
 
