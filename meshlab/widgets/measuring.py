@@ -272,7 +272,8 @@ class Measuring:
     def _follow(self, run: Run) -> None:
         predicted, references = {}, {}
         with suppress(MeshlabError):  # a run is shown without its prediction rather than not at all
-            predicted = dict(self.predict(run.mesh, run.plan))
+            lines = self.predict(run.mesh, run.plan)
+            predicted = {name or run.plan.collective[0]: line for name, line in lines.items()}  # as its measured line
             references = self._references(run)
         follower = RunFollower(run, self._view, predicted=predicted, references=references)
         self._follower = follower

@@ -174,7 +174,7 @@ def test_the_form_measures_contention_and_pairs(with_engines: MeasureWidget) -> 
 
 
 def test_a_prediction_is_drawn_with_the_name_of_its_line(with_engines: MeasureWidget) -> None:
-    with_engines.measuring.predict = lambda mesh, plan: {"all_reduce": Line.of([1024, 4096], [1.0, 2.0])}
+    with_engines.measuring.predict = lambda mesh, plan: {"": Line.of([1024, 4096], [1.0, 2.0])}  # the only line
     run = with_engines.measuring.start(axis="tp", sizes="1K, 4K", sampling=QUICK)
     run.wait(30)
     wait_until(lambda: with_engines._run["has_ended"] and len(with_engines._curve["lines"]) == 2)
