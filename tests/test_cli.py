@@ -330,6 +330,7 @@ def test_bench_prints_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert len(list(tmp_path.glob("long-*.png"))) == len(pictures) + 1  # the groups of dp are shown too
 
 
+@pytest.mark.long  # .ci/run runs the demo too
 def test_the_demo_runs_all_steps_over_mpi(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["demo", "--sizes", "1K:16K*4", "--out", str(tmp_path / "demo")]) == 0
     out = capsys.readouterr().out

@@ -245,10 +245,10 @@ def test_level_and_focus_select_a_part(level: int, expected: str) -> None:
 
 
 def test_focus_goes_to_a_place() -> None:
-    cluster = preset("tapered-h100", nodes=2048, nodes_per_leaf=32, nodes_per_pod=512, rails=8)
-    for focus in ("node1125", "node:1125", "nic:9000", "device:9000"):
-        ax = ml.plot.topology("pp=16, dp=128, tp=8", cluster, axis="dp", group="dp_64", focus=focus)
-        assert "node1125 · NVLink domain" in texts_of(ax)
+    cluster = preset("tapered-h100", nodes=256, nodes_per_leaf=32, nodes_per_pod=128, rails=8)
+    for focus in ("node125", "node:125", "nic:1000", "device:1000"):
+        ax = ml.plot.topology("pp=2, dp=128, tp=8", cluster, axis="dp", group="dp_4", focus=focus)
+        assert "node125 · NVLink domain" in texts_of(ax)
         assert overlaps(ax) == []
     with pytest.raises(TopologyError, match="unknown place 'node9999'; choose all, 'node0', or a number such as pod:0"):
         ml.plot.topology("tp=8", cluster, focus="node9999")
