@@ -35,8 +35,8 @@ from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError, did
 from meshlab.frames.plan import Step
 from meshlab.mesh.axes import WORLD, as_integer
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.prediction.call_prices import price
 from meshlab.prediction.job import Job, StepCall, check_calls
-from meshlab.prediction.layouts import price
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.presets import ClusterLike, as_cluster
 from meshlab.topology.readers.hosts import cluster_from_hosts

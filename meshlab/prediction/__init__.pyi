@@ -1,6 +1,7 @@
 from .bounds import with_bounds as with_bounds
 from .calibration import Calibration as Calibration
 from .calibration import calibrate as calibrate
+from .call_prices import price as price
 from .constants import ALGORITHMS as ALGORITHMS
 from .constants import PROTOCOLS as PROTOCOLS
 from .constants import VERSIONS as VERSIONS
@@ -13,7 +14,6 @@ from .job import Job as Job
 from .job import Memory as Memory
 from .job import StepCall as StepCall
 from .layouts import Layouts as Layouts
-from .layouts import price as price
 from .layouts import search as search
 from .models import MODELS as MODELS
 from .models import LatentAttention as LatentAttention

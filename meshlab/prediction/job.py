@@ -740,8 +740,14 @@ class Job:
 
     def _repr_html_(self) -> str:
         shown = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in ("name", "latent")]
-        rows = [[name.replace("_", " "), f"{value:,}" if isinstance(value, int) else value] for name, value in shown]
+        rows = [[name.replace("_", " "), _shown(value)] for name, value in shown]
         return markup.card(self.title, " · ".join(self._parts()), markup.table(["field", "value"], rows))
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,.0f}" if isinstance(value, int | float) else value
 
 
 _CHOICES = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -13,29 +12,38 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab import markup
-from meshlab.errors import MeshError, TopologyError
+from meshlab.errors import MeshError
 from meshlab.frames.table import three_digits
 from meshlab.mesh.axes import as_integer
-from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.prediction.costs import formula_band, prices
+from meshlab.mesh.mesh import DeviceMesh
+from meshlab.prediction.candidates import (
+    AXES,
+    DroppedLayouts,
+    WeakestDevice,
+    all_factorisations,
+    allowed_degrees,
+    degrees_at,
+    drop_layouts,
+    find_fewer_ranks,
+    mesh_text,
+    nothing_fits,
+    parse_orders,
+    positive_integers,
+)
+from meshlab.prediction.costs import prices
 from meshlab.prediction.group_links import GroupLinks, LinkTable
-from meshlab.prediction.job import Job, StepCall, check_calls
+from meshlab.prediction.job import Job
 from meshlab.prediction.tuner import NcclSettings
-from meshlab.prediction.volumes import Degrees, Exchange, memory_of, problems, program, stage_flops
+from meshlab.prediction.volumes import Degrees, Exchange, memory_of, program, stage_flops
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.presets import ClusterLike, as_cluster
-from meshlab.topology.model.products import peak_tflops
-from meshlab.topology.placement.placement import place
 from meshlab.units import THIN, format_bandwidth
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-__all__ = ["COMPONENTS", "Layouts", "price", "search"]
-
-AXES = ("pp", "dp", "cp", "tp")
-"""The axes of the dense layout, in the usual order: slowest first."""
+__all__ = ["COMPONENTS", "Layouts", "search"]
 
 COMPONENTS = ("tp", "cp", "ep", "pp", "dp")
 """The axes into which exposed communication is split. ``dp`` includes the reductions over dp and cp."""
@@ -50,12 +58,8 @@ arXiv 2407.21783, table 4) and up to 47 % (README of Megatron-LM).
 _COMPONENT = {
     "tp": "tp", "cp": "cp", "ep": "ep", "etp": "ep", "pp": "pp", "data": "dp", "expert_data": "dp", "replicas": "dp"
 }  # fmt: skip
-_SPEEDUP = {"bfloat16": 1.0, "float16": 1.0, "float32": 0.5, "float8_e4m3fn": 2.0, "float8_e5m2": 2.0}
-"""Peak relative to 16 bits, as in data sheets from Ampere (TF32) and Ada or Hopper (8 bits) on."""
-
 _MARGIN = 0.2  # of exposed communication: the error of uncalibrated predictions, which can change an order
 _MOST_TIES = 16
-_MOST_FEWER = 64  # ranks that may stay idle
 _SHOWN = 10
 
 Floats = npt.NDArray[np.float64]
@@ -155,255 +159,19 @@ def search(
         raise MeshError(f"settings must be NcclSettings, not {type(settings).__name__}")
     table = GroupLinks.by_stride(machine, world_size)
     ranks = table.world_size
-    hardware = _Hardware.of(machine, ranks, work, memory_gib, memory_share, peak, utilisation)
+    hardware = WeakestDevice.of(machine, ranks, work, memory_gib, memory_share, peak, utilisation)
     wanted = {"pp": pp, "dp": dp, "cp": cp, "tp": tp, "ep": ep if work.experts or ep is not None else 1}
-    degrees_of = {name: None if value is None else _positive_integers(name, value) for name, value in wanted.items()}
-    allowed = {name: _allowed(name, values, ranks) for name, values in degrees_of.items()}
-    chunks = sorted(set(_positive_integers("interleave", work.interleave if interleave is None else interleave)))
-    candidates = _candidates(ranks, allowed, chunks)
-    kept, dropped = _filter(work, candidates, hardware)
+    degrees_of = {name: None if value is None else positive_integers(name, value) for name, value in wanted.items()}
+    allowed = {name: allowed_degrees(name, values, ranks) for name, values in degrees_of.items()}
+    chunks = sorted(set(positive_integers("interleave", work.interleave if interleave is None else interleave)))
+    candidates = all_factorisations(ranks, allowed, chunks)
+    kept, dropped = drop_layouts(work, candidates, hardware)
     if not kept.any():
-        raise _nothing_fits(work, ranks, dropped, _fewer_ranks(work, ranks, degrees_of, chunks, hardware))
-    degrees = _rows(candidates, np.flatnonzero(kept))
-    placed = _Placed.of(table, work, degrees, _orders(order))
+        raise nothing_fits(work, ranks, dropped, find_fewer_ranks(work, ranks, degrees_of, chunks, hardware))
+    degrees = degrees_at(candidates, np.flatnonzero(kept))
+    placed = _Placed.of(table, work, degrees, parse_orders(order))
     times = _times(work, hardware, degrees, placed, settings or NcclSettings())
     return Layouts(machine, work, ranks, hardware, degrees, placed, times, dropped)
-
-
-# -- hardware and candidates -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Hardware:
-    """Memory and speed of the weakest device."""
-
-    memory: float
-    flops: float
-    utilisation: tuple[float, float]
-
-    @property
-    def speed(self) -> float:
-        """Floating-point operations per second at the middle of the utilisation."""
-        return self.flops * sum(self.utilisation) / 2
-
-    @classmethod
-    def of(
-        cls,
-        cluster: Cluster,
-        ranks: int,
-        job: Job,
-        memory_gib: float | None,
-        memory_share: float,
-        peak: float | None,
-        utilisation: tuple[float, float],
-    ) -> _Hardware:
-        shares = tuple(utilisation) if isinstance(utilisation, Sequence) else ()
-        if len(shares) != 2 or not all(map(_is_positive, shares)) or not shares[0] <= shares[1] <= 1:
-            raise MeshError(f"utilisation must be two shares of the peak, not {utilisation!r}", hint="pass (0.45, 0.6)")
-        if not _is_positive(memory_share) or memory_share > 1:
-            raise MeshError(f"memory_share must be from 0 to 1, not {memory_share!r}", hint="pass 0.9")
-        for name, given, unit in (("memory_gib", memory_gib, "GiB"), ("peak", peak, "TFLOP/s")):
-            if given is not None and not _is_positive(given):
-                raise MeshError(f"{name} must be a positive number of {unit}, not {given!r}")
-        kinds = np.unique(cluster.kinds[cluster.node_of[:ranks]]).tolist()
-        devices = [device for kind in kinds for device in cluster.templates[kind].devices]
-        if memory_gib is None:
-            sizes = [device.memory_bytes for device in devices]
-            if not all(sizes) or not sizes:
-                raise TopologyError("the memory of some devices is unknown", hint="pass memory_gib=, such as 80")
-            memory_gib = min(size for size in sizes if size) / 2**30
-        if peak is None:
-            peaks = {device.name: peak_tflops(device.name) for device in devices}
-            unknown = [name for name, value in peaks.items() if math.isnan(value)]
-            if unknown or not peaks:
-                raise TopologyError(
-                    f"the peak of {unknown[0]!r} is unknown" if unknown else "the cluster has no devices",
-                    hint="pass peak= in TFLOP/s, such as 989 for an H100 in bfloat16",
-                )
-            if job.dtype not in _SPEEDUP:
-                raise MeshError(f"the peak for {job.dtype} is unknown", hint="pass peak= in TFLOP/s")
-            # GPUs before Ada multiply 8-bit floats as 16-bit ones.
-            has_8_bits = all((device.compute_capability or (0, 0)) >= (8, 9) for device in devices)
-            peak = min(peaks.values()) * (_SPEEDUP[job.dtype] if has_8_bits else min(_SPEEDUP[job.dtype], 1.0))
-        return cls(memory_gib * memory_share * 2**30, peak * 1e12, (shares[0], shares[1]))
-
-
-def _is_positive(value: object) -> bool:
-    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return is_number and 0 < float(value) < math.inf  # type: ignore[arg-type]
-
-
-def _allowed(name: str, values: list[int] | None, ranks: int) -> set[int] | None:
-    if values is None:
-        return None
-    found = {one for one in values if ranks % one == 0}
-    if not found:
-        nearest = sorted(_divisors(ranks), key=lambda d: abs(math.log(d / values[0])))[:2]
-        raise MeshError(
-            f"{name}={', '.join(map(str, values))} does not divide {ranks:,} ranks",
-            hint=f"use {name}={' or '.join(map(str, sorted(nearest)))}",
-        )
-    return found
-
-
-def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]
-
-
-def _positive_integers(name: str, value: int | Iterable[int]) -> list[int]:
-    """Return a degree or several as a list."""
-    values = [as_integer(one) for one in (value if isinstance(value, Iterable) else [value])]
-    found = [one for one in values if one is not None and one >= 1]
-    if not found or len(found) < len(values):
-        raise MeshError(f"{name} must be a positive integer or several, not {value!r}")
-    return found
-
-
-def _candidates(ranks: int, allowed: dict[str, set[int] | None], chunks: list[int]) -> Degrees:
-    """Return all factorisations of the ranks, with each expert on one rank."""
-
-    def options(name: str, of: int) -> list[int]:
-        chosen = allowed[name]
-        return [d for d in divisors if of % d == 0 and (chosen is None or d in chosen)]
-
-    divisors = _divisors(ranks)
-    rows = [
-        (pp, ranks // (pp * tp * cp), cp, tp, ep, v)
-        for pp in options("pp", ranks)
-        for tp in options("tp", ranks // pp)
-        for cp in options("cp", ranks // (pp * tp))
-        if allowed["dp"] is None or ranks // (pp * tp * cp) in allowed["dp"]
-        for ep in options("ep", ranks // pp)
-        for v in (chunks if pp > 1 else [1])
-    ]
-    if not rows:
-        given = ", ".join(f"{name}={_listed(values)}" for name, values in allowed.items() if values and name != "ep")
-        raise MeshError(
-            f"no layout of {ranks:,} ranks has {given}", hint="omit one of them, so that it takes the remaining factor"
-        )
-    pp, dp, cp, tp, ep, v = np.array(rows, dtype=np.int64).T
-    one = np.ones_like(pp)
-    return Degrees(pp=pp, dp=dp, cp=cp, tp=tp, ep=ep, etp=one, edp=ranks // (pp * ep), replicas=one, chunks=v)
-
-
-def _listed(values: Iterable[int]) -> str:
-    return " or ".join(map(str, sorted(values)))
-
-
-def _rows(d: Degrees, index: npt.NDArray[np.integer]) -> Degrees:
-    return Degrees(*(getattr(d, field.name)[index] for field in fields(Degrees)))
-
-
-def _filter(job: Job, d: Degrees, hardware: _Hardware) -> tuple[npt.NDArray[np.bool_], _Dropped]:
-    """Return a mask of the layouts on which the job can run, and the others with their reasons."""
-    count = len(d.pp)
-    found = list(problems(job, d))
-    kind = np.full(count, -1)
-    for number, problem in enumerate(found):
-        kind[(kind < 0) & problem.bad] = number
-    valid = np.flatnonzero(kind < 0)
-    needed = np.zeros(count)
-    needed[valid] = np.sum(memory_of(job, _rows(d, valid)), axis=0)
-    kind[(kind < 0) & (needed > hardware.memory)] = len(found)
-    return kind < 0, _Dropped(job, d, found, kind, needed, hardware.memory)
-
-
-@dataclass(frozen=True, eq=False)
-class _Dropped:
-    """The layouts on which the job cannot run. `kind` is the index of the problem, that of the memory, or -1."""
-
-    job: Job
-    degrees: Degrees
-    problems: list[Any]
-    kind: npt.NDArray[np.int_]
-    needed: Floats
-    memory: float
-
-    def reason(self, i: int) -> tuple[str, str, str]:
-        """Return the kind of a layout's problem, the problem, and its fix."""
-        number = int(self.kind[i])
-        if number < len(self.problems):
-            problem = self.problems[number]
-            return problem.kind, problem.reason(i), problem.fix(i)
-        needed, limit = _gib(self.needed[i]), _gib(self.memory)
-        return "memory", f"needs {needed} of the {limit} that a device may use", self._memory_fix(i)
-
-    def _memory_fix(self, i: int) -> str:
-        one = _rows(self.degrees, np.array([i]))
-        changes: list[dict[str, Any]] = [
-            {"micro_batch": 1}, {"recompute": "selective"}, {"recompute": "full"}, {"zero": 3},
-            {"recompute": "full", "zero": 3},
-        ]  # fmt: skip
-        for change in changes:
-            other = self.job.replace(**change)
-            needed = float(np.sum(memory_of(other, one)))
-            if needed <= self.memory:
-                words = " and ".join(f"{name}={value!r}" for name, value in change.items())
-                return f"pass {words} ({_gib(needed)})"
-        share = self.memory / self.needed[i]
-        return f"use devices with {1 / share:.1f} times the memory, or more ranks"
-
-    def nearest(self) -> int | None:
-        """Return the layout that exceeds the memory by the least, or None if none suits the job."""
-        over = np.flatnonzero(self.kind == len(self.problems))
-        return int(over[self.needed[over].argmin()]) if len(over) else None
-
-    def groups(self) -> Iterator[tuple[int, int]]:
-        """Yield for each kind of problem the number of its layouts and the index of one, the nearest if known."""
-        for number in range(len(self.problems) + 1):
-            rows = np.flatnonzero(self.kind == number)
-            if len(rows):
-                nearest = self.nearest() if number == len(self.problems) else None
-                yield len(rows), int(rows[0]) if nearest is None else nearest
-
-
-def _gib(size: float) -> str:
-    return f"{size / 2**30:.2f}{THIN}GiB"
-
-
-def _fewer_ranks(
-    job: Job, ranks: int, degrees: dict[str, list[int] | None], chunks: list[int], hardware: _Hardware
-) -> int | None:
-    """Return the next lower number of ranks on which the job can run, such as 30 if one of 31 is too many."""
-    for fewer in range(ranks - 1, max(ranks // 2, ranks - _MOST_FEWER) - 1, -1):
-        try:
-            allowed = {name: _allowed(name, values, fewer) for name, values in degrees.items()}
-            candidates = _candidates(fewer, allowed, chunks)
-        except MeshError:  # a wanted degree does not divide this number
-            continue
-        if _filter(job, candidates, hardware)[0].any():
-            return fewer
-    return None
-
-
-def _nothing_fits(job: Job, ranks: int, dropped: _Dropped, fewer: int | None) -> MeshError:
-    total = len(dropped.kind)
-    i = dropped.nearest()
-    what = f"no layout of {ranks:,} rank{'s' * (ranks != 1)} can run {job.title}"
-    if i is None:
-        reasons = [(count, *dropped.reason(index)) for count, index in dropped.groups()]
-        count, _, reason, fix = max(reasons)
-        more = f", or world_size={fewer}" if fewer else ""
-        return MeshError(f"{what}: {reason} ({count:,} of {total:,} layouts)", hint=fix + more)
-    _, reason, fix = dropped.reason(i)
-    return MeshError(f"{what}: the nearest is {_mesh_text(dropped.degrees, i, AXES)}, which {reason}", hint=fix)
-
-
-def _mesh_text(d: Degrees, i: int, order: Sequence[str]) -> str:
-    sizes = [(name, int(getattr(d, name)[i])) for name in order]
-    return ", ".join(f"{name}={size}" for name, size in sizes if size > 1) or "dp=1"
-
-
-def _orders(order: str | Sequence[str] | None) -> list[tuple[str, ...]]:
-    """Return the orders to consider, the usual one first."""
-    every = list(itertools.permutations(AXES))
-    if order is None:
-        return every
-    words = order.split(",") if isinstance(order, str) else order if isinstance(order, Iterable) else []
-    names = tuple(str(word).strip() for word in words)
-    if sorted(names) != sorted(AXES):
-        raise MeshError(f"order must list {', '.join(AXES)} once each, not {order!r}", hint='pass "pp, dp, cp, tp"')
-    return [names]
 
 
 # -- placement ---------------------------------------------------------------------------------------------------------
@@ -537,7 +305,7 @@ class _Times:
         return np.asarray(self.compute + self.bubble + self.exposed.sum(axis=1))
 
 
-def _times(job: Job, hardware: _Hardware, d: Degrees, placed: _Placed, settings: NcclSettings) -> _Times:
+def _times(job: Job, hardware: WeakestDevice, d: Degrees, placed: _Placed, settings: NcclSettings) -> _Times:
     """Price the communication of every layout. Volumes depend on the degrees only, links also on the order."""
     which = placed.which
     m = d.micro_batches(job)
@@ -604,11 +372,11 @@ class Layouts:
         cluster: Cluster,
         job: Job,
         ranks: int,
-        hardware: _Hardware,
+        hardware: WeakestDevice,
         degrees: Degrees,
         placed: _Placed,
         times: _Times,
-        dropped: _Dropped,
+        dropped: DroppedLayouts,
     ) -> None:
         self.cluster, self.job, self.ranks = cluster, job, ranks
         self._hardware, self._placed, self._times, self._dropped = hardware, placed, times, dropped
@@ -617,7 +385,7 @@ class Layouts:
 
     @cached_property
     def _degrees(self) -> Degrees:
-        return _rows(self._all_degrees, self._placed.which[self._order])
+        return degrees_at(self._all_degrees, self._placed.which[self._order])
 
     def __len__(self) -> int:
         return len(self._order)
@@ -669,7 +437,7 @@ class Layouts:
         return self.mesh(i).view(text) if text else None
 
     def _text(self, i: int) -> str:
-        return _mesh_text(self._degrees, i, self._placed.orders[int(self._order[i])])
+        return mesh_text(self._degrees, i, self._placed.orders[int(self._order[i])])
 
     def _expert_text(self, i: int) -> str:
         if not self.job.experts:
@@ -724,7 +492,7 @@ class Layouts:
             columns |= {f"{name}_s_lo": exposed[0, number], f"{name}_s_hi": exposed[1, number]}
         best = self.job.model_flops / self.ranks / self._hardware.flops
         columns |= {"mfu_lo": best / ends[1], "mfu_hi": best / ends[0]}
-        columns["memory_gib"] = np.sum(memory_of(self.job, _rows(d, np.arange(count))), axis=0) / 2**30
+        columns["memory_gib"] = np.sum(memory_of(self.job, degrees_at(d, np.arange(count))), axis=0) / 2**30
         columns["orders"] = self._placed.merged[rows]
         return pd.DataFrame(columns)
 
@@ -752,7 +520,7 @@ class Layouts:
 
     def _dropped_text(self, i: int) -> str:
         ep = int(self._dropped.degrees.ep[i])
-        return _mesh_text(self._dropped.degrees, i, AXES) + (f"; ep={ep}" if ep > 1 else "")
+        return mesh_text(self._dropped.degrees, i, AXES) + (f"; ep={ep}" if ep > 1 else "")
 
     def summary(self, most: int = _SHOWN) -> str:
         """Return a text table of the best layouts.
@@ -971,77 +739,3 @@ def _percent_range(low: float, high: float) -> str:
 def _largest(row: pd.Series) -> str:
     name = max(COMPONENTS, key=lambda one: row[f"{one}_s_hi"])
     return f", mostly {name}" if row[f"{name}_s_hi"] > 0 else ""
-
-
-# -- the price of a list of calls --------------------------------------------------------------------------------------
-
-
-def price(
-    calls: Sequence[StepCall],
-    mesh: MeshLike,
-    cluster: ClusterLike,
-    *,
-    experts: MeshLike | None = None,
-    settings: NcclSettings | None = None,
-) -> pd.DataFrame:
-    """Predict the time of every call of a step.
-
-    Parameters
-    ----------
-    calls : sequence of StepCall
-        The calls, see `Job.step`.
-    mesh : DeviceMesh or str
-        The mesh.
-    cluster : Cluster or str
-        The machine, or the name of a preset.
-    experts : DeviceMesh or str, optional
-        The expert layout, if calls name its axes.
-    settings : NcclSettings, optional
-        Settings of NCCL.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per call: ``axis``, ``collective``, ``what``, ``size_bytes``, ``calls`` per step, ``time_us`` of one
-        call on the slowest group with its band ``time_us_lo`` and ``time_us_hi``, and ``total_s`` per step. The band
-        is a factor of 2 below 256 MiB, 1.4 below 1 GiB, and 1.25 from there on.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> from meshlab.prediction import price
-    >>> calls = ml.Job.preset("llama3-8b").step("dp=2, tp=8")
-    >>> frame = price(calls, "dp=2, tp=8", ml.preset("dgx-h100", nodes=2))
-    >>> frame.groupby("axis")["total_s"].sum().round(2).to_dict()
-    {'dp': 0.06, 'tp': 16.0}
-    """
-    import pandas as pd
-
-    check_calls(calls)
-    mesh = as_mesh(mesh)
-    meshes = [mesh, *([] if experts is None else [mesh.view(dict(_pairs(as_mesh(experts))))])]
-    placements = [place(one, cluster) for one in meshes]
-    groups: dict[tuple[tuple[str, ...], str, str], list[int]] = {}
-    for number, call in enumerate(calls):
-        groups.setdefault((call.axis, call.collective, call.dtype), []).append(number)
-    time = np.zeros(len(calls))
-    for (axis, collective, dtype), numbers in groups.items():
-        placement = next((one for one in placements if set(axis) <= set(one.mesh.axis_names)), None)
-        if placement is None:
-            raise MeshError(
-                f"no mesh has the axes {', '.join(axis)} of a call", hint="pass experts=, the expert layout of the step"
-            )
-        links, _ = GroupLinks.of(placement, "-".join(axis))
-        priced = prices(links, collective, dtype=dtype, settings=settings or NcclSettings())
-        sizes = np.array([calls[number].size_bytes for number in numbers])
-        time[numbers] = priced.time_us(np.arange(len(links))[:, None], sizes).max(axis=0)
-    rows = [("-".join(call.axis), call.collective, call.what, call.size_bytes, call.calls) for call in calls]
-    frame = pd.DataFrame(rows, columns=["axis", "collective", "what", "size_bytes", "calls"])
-    factor = formula_band(frame["size_bytes"])
-    frame = frame.assign(time_us=time, time_us_lo=time / factor, time_us_hi=time * factor)
-    frame["total_s"] = time * frame["calls"] * 1e-6
-    return frame
-
-
-def _pairs(mesh: DeviceMesh) -> Iterator[tuple[str, int]]:
-    return zip(mesh.axis_names, mesh.shape, strict=True)

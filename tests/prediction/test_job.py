@@ -272,3 +272,11 @@ def test_a_job_that_contradicts_itself(changes: dict[str, Any], words: str) -> N
 def test_an_unknown_model_lists_the_known_ones() -> None:
     with pytest.raises(MeshError, match=r"unknown model 'llama-405b'.*llama3-405b"):
         Job.preset("llama-405b")
+
+
+def test_the_card_of_a_job_has_words_and_separated_thousands() -> None:
+    card = Job.preset("llama3-8b")._repr_html_()
+    assert "<td>yes</td>" in card
+    assert "<td>no</td>" in card
+    assert "True" not in card
+    assert "8,030,261,248" in card

@@ -11,8 +11,10 @@ import pytest
 
 import meshlab as ml
 from meshlab.errors import MeshError, TopologyError
+from meshlab.prediction.call_prices import price
+from meshlab.prediction.candidates import AXES
 from meshlab.prediction.job import Job
-from meshlab.prediction.layouts import AXES, COMPONENTS, Layouts, price, search
+from meshlab.prediction.layouts import COMPONENTS, Layouts, search
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Node
 

@@ -76,7 +76,7 @@ function watchScheme(root, listen) {
   return () => watcher.disconnect();
 }
 
-// A widget that consists of one panel. The panel is told which traits have changed, once per message.
+// A widget that consists of one panel. The panel gets the names of the changed traits, once per message.
 function widgetOf(panel, name) {
   return ({ model, el }) => {
     const ended = new AbortController();
