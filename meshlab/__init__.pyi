@@ -1,6 +1,7 @@
 from . import analysis as analysis
 from . import benchmark as benchmark
 from . import comm as comm
+from . import diagnosis as diagnosis
 from . import engines as engines
 from . import errors as errors
 from . import frames as frames
@@ -17,6 +18,7 @@ from .benchmark.environments import compare_env as compare_env
 from .benchmark.rehearsing import rehearse as rehearse
 from .benchmark.run import Run as Run
 from .comm.communicator import Communicator as Communicator
+from .diagnosis.explaining import explain as explain
 from .engines.engines import Engines as Engines
 from .engines.launcher import attach as attach
 from .engines.launcher import launch as launch

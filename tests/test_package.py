@@ -34,6 +34,7 @@ LEVELS = [
     ["frames"],
     ["engines", "prediction", "nccl_tests"],
     ["analysis"],
+    ["diagnosis"],
     ["benchmark"],
     ["plots"],
     ["report"],
@@ -44,7 +45,9 @@ LEVELS = [
 LEVEL = {name: number for number, names in enumerate(LEVELS) for name in names}
 
 # These folders work on frames and plain values, so they never import what measures.
-NEVER_IMPORT = {name: {"engines", "benchmark"} for name in ("analysis", "plots", "nccl_tests", "prediction")}
+NEVER_IMPORT = {
+    name: {"engines", "benchmark"} for name in ("analysis", "diagnosis", "plots", "nccl_tests", "prediction")
+}
 
 # The only imports that go up, or would close a circle: methods that forward, `.plot()`, and display hooks. All are
 # inside functions, so nothing is imported before the method is called.

@@ -1,0 +1,119 @@
+"""The explanation of a pasted text: what was recognised, what it shows, what is wrong, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from meshlab.diagnosis.paste import Paste
+from meshlab.diagnosis.seen import Seen, Span
+from meshlab.diagnosis.text_findings import LEVELS, Rule, TextFinding
+from meshlab.errors import BenchError, did_you_mean
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshlab.topology.model.cluster import Cluster
+
+__all__ = ["Explanation", "sort_findings"]
+
+
+@dataclass(frozen=True, repr=False)
+class Explanation:
+    """What a pasted text shows, what is wrong, and what to do. `explain` returns it.
+
+    Parameters
+    ----------
+    paste : Paste
+        The text.
+    recognised : tuple of Span
+        The lines that were recognised, by format.
+    all_findings : tuple of TextFinding
+        The findings and the lines that only look wrong: root causes before their consequences, most severe first.
+    seen : tuple of Seen
+        What each format shows.
+    """
+
+    paste: Paste
+    recognised: tuple[Span, ...]
+    all_findings: tuple[TextFinding, ...]
+    seen: tuple[Seen, ...]
+
+    @property
+    def findings(self) -> tuple[TextFinding, ...]:
+        """What is wrong or worth knowing: root causes before their consequences, most severe first."""
+        return tuple(finding for finding in self.all_findings if finding.severity != "normal")
+
+    @property
+    def normal(self) -> tuple[TextFinding, ...]:
+        """What looks wrong but is normal."""
+        return tuple(finding for finding in self.all_findings if finding.severity == "normal")
+
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What the text shows: versions, ranks, hosts, GPUs and so on, by name."""
+        return MappingProxyType({name: value for seen in self.seen for name, value in seen.facts.items()})
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The hardware, if the text describes it."""
+        return next((seen.cluster for seen in self.seen if seen.cluster is not None), None)
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """Names of the tables that `table` returns."""
+        return tuple(dict.fromkeys(name for seen in self.seen for name in seen.frames))
+
+    def table(self, name: str) -> pd.DataFrame:
+        """Return a table of what the text shows, such as ``"communicators"``, ``"channels"`` or ``"calls"``.
+
+        Raises
+        ------
+        BenchError
+            If the text has no such table.
+        """
+        import pandas as pd
+
+        frames = [seen.frames[name]() for seen in self.seen if name in seen.frames]
+        if not frames:
+            raise BenchError(f"the text has no table {name!r}", hint=did_you_mean(name, self.tables))
+        return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
+
+    def frame(self) -> pd.DataFrame:
+        """Return the findings as a table with one row each.
+
+        Returns
+        -------
+        pandas.DataFrame
+            ``severity``, ``code``, ``subject``, ``why``, ``do``, ``lines`` (a tuple of line numbers) and ``follows``.
+        """
+        import pandas as pd
+
+        names = ["severity", "code", "subject", "why", "do", "lines", "follows"]
+        return pd.DataFrame([[getattr(item, name) for name in names] for item in self.all_findings], columns=names)
+
+    def __repr__(self) -> str:
+        return f"<Explanation: {', '.join(item.code for item in self.findings) or 'nothing wrong found'}>"
+
+
+def sort_findings(findings: Iterable[TextFinding], rules: Iterable[Rule]) -> tuple[TextFinding, ...]:
+    """Order findings: root causes before their consequences, and most severe first. Consequences name their cause."""
+    found = list(findings)
+    causes = {code: rule.code for rule in rules for code in rule.causes}
+    codes = {item.code for item in found if item.severity in ("error", "warning")}
+    marked = [
+        replace(item, follows=causes[item.code])
+        if item.follows is None and causes.get(item.code) in codes and item.severity != "normal"
+        else item
+        for item in found
+    ]
+    levels = list(LEVELS)
+    is_minor = {name: number > 1 for number, name in enumerate(levels)}  # info and normal come last
+    return tuple(
+        sorted(
+            marked,
+            key=lambda item: (is_minor[item.severity], item.follows is not None, levels.index(item.severity)),
+        )
+    )

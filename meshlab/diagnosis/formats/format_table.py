@@ -1,0 +1,10 @@
+"""The table of all formats that are recognised in a pasted text."""
+
+from __future__ import annotations
+
+from meshlab.diagnosis.seen import Format
+
+__all__ = ["FORMATS"]
+
+FORMATS: tuple[Format, ...] = ()
+"""All formats, most specific first."""

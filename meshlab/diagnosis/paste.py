@@ -1,0 +1,156 @@
+"""A pasted text: its lines without the prefixes of launchers, and a quick search in them."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+__all__ = ["Line", "Paste"]
+
+_T = TypeVar("_T")
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+# What launchers, log collectors and terminals put before a line. They are nested, so they are removed repeatedly.
+_PREFIXES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? +",  # a log collector
+        r"\[\d+,(?P<rank>\d+)\](?:<\w+>)?: ?",  # Open MPI with --tag-output
+        r" *(?P<rank>\d+): ",  # srun --label
+        r"\[(?P<rank>\d+)\] (?=\S)",  # mpiexec -prepend-rank
+        r"\((?:\w+ )?(?:Worker\w*|\w+) pid=\d+(?:, ip=(?P<host>[\w.:-]+))?\)(?: ?\[repeated .*?\])? ?",  # Ray, vLLM
+        r"\[default\d+\]: ?",  # torchrun; the number is the rank on the host
+        r"\[rank(?P<rank>\d+)\]: ?",  # PyTorch
+        r"(?P<host>[A-Za-z0-9][\w.-]*): +(?=[\w.-]+:\d+:\d+ (?:\[|NCCL))",  # pdsh, kubectl logs --prefix
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a paste.
+
+    Parameters
+    ----------
+    number : int
+        Position in the paste, from 1.
+    raw : str
+        The line as it was pasted.
+    text : str
+        The line without the prefixes of launchers.
+    rank : int or None
+        The rank that a prefix names.
+    host : str or None
+        The host, pod or address that a prefix names.
+    """
+
+    number: int
+    raw: str
+    text: str
+    rank: int | None = None
+    host: str | None = None
+
+
+class Paste:
+    """A text that someone pasted, with an index of its lines.
+
+    Parameters
+    ----------
+    text : str
+        The text. Colours of terminals are removed.
+    name : str, optional
+        Name of the file that contains it.
+
+    Examples
+    --------
+    >>> paste = Paste("[1,3]<stdout>:nodeA:12:34 [0] NCCL INFO Connected all rings")
+    >>> line = paste.find("Connected all rings")[0]
+    >>> line.number, line.rank, line.text
+    (1, 3, 'nodeA:12:34 [0] NCCL INFO Connected all rings')
+    """
+
+    def __init__(self, text: str, name: str | None = None) -> None:
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        self.text = _ANSI.sub("", text) if "\x1b" in text else text
+        self.name = name
+        self._starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
+        self._lines: dict[int, Line] = {}
+        self._found: dict[str, list[int]] = {}
+        self._read: dict[Callable[[Paste], Any], Any] = {}
+
+    def __len__(self) -> int:
+        """Return the number of lines."""
+        return len(self._starts) - (self.text == "" or self.text.endswith("\n"))
+
+    def line(self, number: int) -> Line:
+        """Return a line by its number, from 1."""
+        line = self._lines.get(number)
+        if line is None:
+            start = self._starts[number - 1]
+            end = self._starts[number] - 1 if number < len(self._starts) else len(self.text)
+            line = self._lines[number] = _split_prefix(number, self.text[start:end])
+        return line
+
+    def lines(self) -> list[Line]:
+        """Return all lines. Prefer `find` in large texts: it creates only the lines that are needed."""
+        return [self.line(number) for number in range(1, len(self) + 1)]
+
+    def find(self, *literals: str) -> list[Line]:
+        """Return the lines that contain one of the strings, in order."""
+        return [self.line(number) for number in self.numbers(*literals)]
+
+    def numbers(self, *literals: str) -> list[int]:
+        """Return the numbers of the lines that contain one of the strings, in order."""
+        return sorted({number for literal in literals for number in self._numbers(literal)})
+
+    def matches(self, pattern: re.Pattern[str], *literals: str) -> list[tuple[Line, re.Match[str]]]:
+        """Return the lines without prefixes in which a pattern occurs, with the match.
+
+        Only lines with one of the strings are searched, because finding a string is much faster than a pattern.
+        """
+        found = ((line, pattern.search(line.text)) for line in self.find(*literals))
+        return [(line, match) for line, match in found if match is not None]
+
+    def once(self, reader: Callable[[Paste], _T]) -> _T:
+        """Return the result of a reader on this paste. Each reader runs once, however many rules need its result."""
+        if reader not in self._read:
+            self._read[reader] = reader(self)
+        result: _T = self._read[reader]
+        return result
+
+    def _numbers(self, literal: str) -> list[int]:
+        found = self._found.get(literal)
+        if found is None:
+            found = self._found[literal] = []
+            position = self.text.find(literal)
+            while position >= 0:
+                number = bisect_right(self._starts, position)
+                found.append(number)
+                if number >= len(self._starts):
+                    break
+                position = self.text.find(literal, self._starts[number])
+        return found
+
+    def __repr__(self) -> str:
+        return f"<Paste: {len(self):,} lines{'' if self.name is None else f' of {self.name}'}>"
+
+
+def _split_prefix(number: int, raw: str) -> Line:
+    """Remove the prefixes of a line, and keep the rank and the host that they name."""
+    text, rank, host = raw, None, None
+    while True:
+        for pattern in _PREFIXES:
+            match = pattern.match(text)
+            if match is None or match.end() == 0:
+                continue
+            named = match.groupdict()
+            rank = int(named["rank"]) if named.get("rank") is not None else rank
+            host = named.get("host") or host
+            text = text[match.end() :]
+            break
+        else:
+            return Line(number, raw, text, rank, host)

@@ -1,0 +1,1 @@
+"""The rules, by the part of the system that fails."""
