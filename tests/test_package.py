@@ -350,6 +350,7 @@ def test_about_thirty_names_are_at_the_top() -> None:
         "analysis",
         "benchmark",
         "comm",
+        "diagnosis",
         "engines",
         "errors",
         "frames",

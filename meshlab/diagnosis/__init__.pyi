@@ -1,7 +1,7 @@
 from .explaining import explain as explain
 from .explanation import Explanation as Explanation
-from .paste import Line as Line
 from .paste import Paste as Paste
+from .paste import PasteLine as PasteLine
 from .rules.rule_table import RULES as RULES
 from .text_findings import LEVELS as LEVELS
 from .text_findings import Rule as Rule

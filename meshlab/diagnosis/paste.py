@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-__all__ = ["Line", "Paste"]
+__all__ = ["Paste", "PasteLine"]
 
 _T = TypeVar("_T")
 
@@ -31,7 +31,7 @@ _PREFIXES = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PasteLine:
     """One line of a paste.
 
     Parameters
@@ -78,7 +78,7 @@ class Paste:
         self.text = _ANSI.sub("", text) if "\x1b" in text else text
         self.name = name
         self._starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, PasteLine] = {}
         self._found: dict[str, list[int]] = {}
         self._read: dict[Callable[[Paste], Any], Any] = {}
 
@@ -86,7 +86,7 @@ class Paste:
         """Return the number of lines."""
         return len(self._starts) - (self.text == "" or self.text.endswith("\n"))
 
-    def line(self, number: int) -> Line:
+    def line(self, number: int) -> PasteLine:
         """Return a line by its number, from 1."""
         line = self._lines.get(number)
         if line is None:
@@ -95,11 +95,11 @@ class Paste:
             line = self._lines[number] = _split_prefix(number, self.text[start:end])
         return line
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[PasteLine]:
         """Return all lines. Prefer `find` in large texts: it creates only the lines that are needed."""
         return [self.line(number) for number in range(1, len(self) + 1)]
 
-    def find(self, *literals: str) -> list[Line]:
+    def find(self, *literals: str) -> list[PasteLine]:
         """Return the lines that contain one of the strings, in order."""
         return [self.line(number) for number in self.numbers(*literals)]
 
@@ -107,7 +107,7 @@ class Paste:
         """Return the numbers of the lines that contain one of the strings, in order."""
         return sorted({number for literal in literals for number in self._numbers(literal)})
 
-    def matches(self, pattern: re.Pattern[str], *literals: str) -> list[tuple[Line, re.Match[str]]]:
+    def matches(self, pattern: re.Pattern[str], *literals: str) -> list[tuple[PasteLine, re.Match[str]]]:
         """Return the lines without prefixes in which a pattern occurs, with the match.
 
         Only lines with one of the strings are searched, because finding a string is much faster than a pattern.
@@ -139,7 +139,7 @@ class Paste:
         return f"<Paste: {len(self):,} lines{'' if self.name is None else f' of {self.name}'}>"
 
 
-def _split_prefix(number: int, raw: str) -> Line:
+def _split_prefix(number: int, raw: str) -> PasteLine:
     """Remove the prefixes of a line, and keep the rank and the host that they name."""
     text, rank, host = raw, None, None
     while True:
@@ -153,4 +153,4 @@ def _split_prefix(number: int, raw: str) -> Line:
             text = text[match.end() :]
             break
         else:
-            return Line(number, raw, text, rank, host)
+            return PasteLine(number, raw, text, rank, host)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from meshlab.topology.model.cluster import Cluster
 
-__all__ = ["Format", "Seen", "Span", "spans_of"]
+__all__ = ["Seen", "Span", "TextFormat", "spans_of"]
 
 _GAP = 3  # lines of another kind between two lines of one span
 
@@ -61,7 +61,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Format:
+class TextFormat:
     """A kind of text that is recognised.
 
     Parameters

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from meshlab.diagnosis.paste import Line, Paste
+from meshlab.diagnosis.paste import Paste, PasteLine
 
 __all__ = ["LEVELS", "Check", "Level", "Rule", "TextFinding", "rule"]
 
@@ -93,13 +93,13 @@ class Rule:
         subject: str,
         why: str,
         do: str = "",
-        lines: Sequence[Line | int] = (),
+        lines: Sequence[PasteLine | int] = (),
     ) -> TextFinding:
         """Return a finding of this rule."""
         return TextFinding(self.code, subject, severity, why, do, line_numbers(lines))
 
 
-def line_numbers(lines: Iterable[Line | int]) -> tuple[int, ...]:
+def line_numbers(lines: Iterable[PasteLine | int]) -> tuple[int, ...]:
     """Return the numbers of lines, in order and without duplicates."""
     return tuple(sorted({line if isinstance(line, int) else line.number for line in lines}))
 

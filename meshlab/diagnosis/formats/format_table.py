@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from meshlab.diagnosis.seen import Format
+from meshlab.diagnosis.seen import TextFormat
 
 __all__ = ["FORMATS"]
 
-FORMATS: tuple[Format, ...] = ()
+FORMATS: tuple[TextFormat, ...] = ()
 """All formats, most specific first."""
