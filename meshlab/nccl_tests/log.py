@@ -391,6 +391,9 @@ class Section:
         The facts that NCCL itself printed during the run.
     iterations : tuple of IterationTimes
         Times of individual iterations, if the log has them.
+    copies : int
+        Number of copies of the test that ran beside each other without knowing it, and printed into the section.
+        1 for a proper run.
     """
 
     number: int
@@ -408,6 +411,7 @@ class Section:
     warnings: tuple[Note, ...]
     nccl: NcclFacts = field(repr=False)
     iterations: tuple[IterationTimes, ...] = field(default=(), repr=False, compare=False)
+    copies: int = 1
 
     @cached_property
     def rows(self) -> tuple[LogRow, ...]:
