@@ -413,6 +413,11 @@ class Section:
     iterations: tuple[IterationTimes, ...] = field(default=(), repr=False, compare=False)
     copies: int = 1
 
+    @property
+    def results(self) -> pd.DataFrame:
+        """The rows of this section alone, as in `Log.results`. So a section can be compared, plotted and reported."""
+        return Log(f"section {self.number}", (self,)).results
+
     @cached_property
     def rows(self) -> tuple[LogRow, ...]:
         """The complete rows, as printed."""
