@@ -542,7 +542,7 @@ class Communicator(CollectiveMethods):
         """
         configure = self._optional("configured", "configure calls")
         chosen = Communicator(
-            configure(CallConfig(algorithm, min_ctas, max_ctas)),
+            configure(CallConfig(algorithm=algorithm, min_ctas=min_ctas, max_ctas=max_ctas)),
             name=self.name,
             ranks=self.ranks,
             on_enter=self._on_enter,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from meshlab.comm.backend import MODES, Mode
+from meshlab.comm.backend import MODES, Buffers, Mode
 from meshlab.comm.catalog import CATALOG, find_collective
 from meshlab.comm.elements import ReduceOp, find_dtype, find_op
 from meshlab.errors import BenchError, did_you_mean
@@ -119,6 +119,17 @@ class Step:
         The collective that runs on the concurrent axis.
     concurrent : Step, optional
         The step to run at the same time. Its own `concurrent` is None.
+    buffers : {"plain", "registered", "symmetric"} or None, default "plain"
+        The kind of buffers, see `meshlab.comm.BUFFERS`. None for a function, which allocates its own.
+    algorithm, protocol, cta_policy : str, optional
+        The algorithm, the protocol and the policy for thread blocks that the calls have to use. By default the library
+        chooses.
+    min_ctas, max_ctas : int, optional
+        Minimum and maximum number of NCCL's thread blocks. By default NCCL chooses.
+    alignment_bytes : int or None, default 0
+        Distance of the buffers from an aligned address, in bytes. None for a function.
+    n_aggregated : int or None, default 1
+        Number of calls that are issued together as one group. None for a function.
     """
 
     index: int
@@ -137,6 +148,14 @@ class Step:
     concurrent_axis: str | None = None
     concurrent_collective: str | None = None
     concurrent: Step | None = None
+    buffers: Buffers | None = "plain"
+    algorithm: str | None = None
+    protocol: str | None = None
+    min_ctas: int | None = None
+    max_ctas: int | None = None
+    cta_policy: str | None = None
+    alignment_bytes: int | None = 0
+    n_aggregated: int | None = 1
 
     @property
     def parts(self) -> tuple[Step, ...]:
@@ -315,7 +334,22 @@ def _fits(name: str, grouping: Grouping, number: int, n: int) -> bool:
 
 
 def _function(name: str, axis: str, n: int, mode: Mode) -> Step:
-    return Step(0, name, None, None, None, None, mode, axis, n, None, None)
+    return Step(
+        0,
+        name,
+        None,
+        None,
+        None,
+        None,
+        mode,
+        axis,
+        n,
+        None,
+        None,
+        buffers=None,
+        alignment_bytes=None,
+        n_aggregated=None,
+    )
 
 
 def _point(

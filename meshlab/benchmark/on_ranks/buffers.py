@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from meshlab.comm.communicator import Communicator
     from meshlab.frames.plan import Step
 
-__all__ = ["Buffers", "allocate", "allocate_shared", "release_buffers"]
+__all__ = ["StepBuffers", "allocate", "allocate_shared", "release_buffers"]
 
 _ALIGNMENT = 1 << 21  # bytes; the size of a page of GPU memory, at which separately allocated buffers would start
 
 
-class Buffers(NamedTuple):
+class StepBuffers(NamedTuple):
     """The input and the output of a call, as arrays of one dimension. They may share memory."""
 
     send: Any
@@ -36,7 +36,7 @@ class _Kept(threading.local):
 _kept = _Kept()
 
 
-def allocate(parts: Sequence[tuple[Communicator, Step]]) -> list[Buffers]:
+def allocate(parts: Sequence[tuple[Communicator, Step]]) -> list[StepBuffers]:
     """Return uninitialised buffers for the collectives of a step, each in its group.
 
     The memory is that of the previous step if it is large enough: allocating 1 GiB and touching it for the first time
@@ -45,7 +45,7 @@ def allocate(parts: Sequence[tuple[Communicator, Step]]) -> list[Buffers]:
     return [buffers for (buffers,) in allocate_shared([[part] for part in parts])]
 
 
-def allocate_shared(sets: Sequence[Sequence[tuple[Communicator, Step]]]) -> list[list[Buffers]]:
+def allocate_shared(sets: Sequence[Sequence[tuple[Communicator, Step]]]) -> list[list[StepBuffers]]:
     """Return uninitialised buffers as `allocate`, where all collectives of a set use the same memory."""
     layouts = [[_layout(comm, step) for comm, step in parts] for parts in sets]
     starts = np.cumsum([0, *(max(map(_n_bytes, found)) for found in layouts)])
@@ -59,13 +59,13 @@ def allocate_shared(sets: Sequence[Sequence[tuple[Communicator, Step]]]) -> list
     ]
 
 
-def _buffers(comm: Communicator, step: Step, start: int) -> Buffers:
+def _buffers(comm: Communicator, step: Step, start: int) -> StepBuffers:
     """Return the buffers of a step in the memory of this rank, from a position in bytes."""
     arrays = []
     for size in _layout(comm, step):
         arrays.append(_kept.block[start : start + size].view(_dtype(step)))
         start += _aligned(size)
-    return _in_place(comm, step, arrays[0]) if step.in_place else Buffers(*arrays)
+    return _in_place(comm, step, arrays[0]) if step.in_place else StepBuffers(*arrays)
 
 
 def release_buffers(comm: object = None) -> None:
@@ -80,11 +80,11 @@ def _layout(comm: Communicator, step: Step) -> tuple[int, ...]:
     return (max(n_send, n_out) * itemsize,) if step.in_place else (n_send * itemsize, n_out * itemsize)
 
 
-def _in_place(comm: Communicator, step: Step, larger: Any) -> Buffers:
+def _in_place(comm: Communicator, step: Step, larger: Any) -> StepBuffers:
     # NCCL's in-place layout: the smaller buffer is this rank's block of the larger one, and equal buffers are the same.
     n_send, n_out = _n_elements(comm, step)
     block = larger[comm.rank * (step.count or 0) :][: step.count]
-    return Buffers(block if n_send < n_out else larger, block if n_out < n_send else larger)
+    return StepBuffers(block if n_send < n_out else larger, block if n_out < n_send else larger)
 
 
 def _n_elements(comm: Communicator, step: Step) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.on_ranks.buffers import Buffers, allocate
+from meshlab.benchmark.on_ranks.buffers import StepBuffers, allocate
 from meshlab.benchmark.on_ranks.checking import count_wrong_elements
 from meshlab.benchmark.on_ranks.sampling import Batches, Floats, StopVote, calls_per_batch, group_vote, take_batches
 from meshlab.comm.backend import Mode, Timings
@@ -123,7 +123,7 @@ def measure_together(
 
 
 def set_up_step(
-    comm: Communicator, step: Step, check: bool, buffers: Buffers | None = None
+    comm: Communicator, step: Step, check: bool, buffers: StepBuffers | None = None
 ) -> tuple[PreparedCall, int | None]:
     """Prepare the call of a step, and check its result. The buffers contain zeros afterwards."""
     # The check comes before the timed part. It is also the first call, in which the library connects the peers.
@@ -173,7 +173,7 @@ def _nothing() -> None:
     return None
 
 
-def prepare_step(comm: Communicator, step: Step, buffers: Buffers) -> PreparedCall:
+def prepare_step(comm: Communicator, step: Step, buffers: StepBuffers) -> PreparedCall:
     """Prepare the call of a step on its buffers."""
     row, n = CATALOG[step.collective], comm.size
     arguments: dict[str, Any] = {"op": step.op, "root": step.root, "dtype": step.dtype}
@@ -236,7 +236,7 @@ def measure_concurrent(
 class _Concurrent:
     """One of two concurrent collectives. It is timed under load, or it is the load."""
 
-    def __init__(self, comm: Communicator, step: Step, check: bool, buffers: Buffers) -> None:
+    def __init__(self, comm: Communicator, step: Step, check: bool, buffers: StepBuffers) -> None:
         self.step = step
         self.call: PreparedCall
         self.call, self.n_wrong = set_up_step(comm, step, check, buffers)
