@@ -111,8 +111,10 @@ def choose(trials: pd.DataFrame) -> pd.DataFrame:
     tuned = conform(pd.DataFrame(found, columns=[column.name for column in TUNED], dtype=object), TUNED)
     order = {name: number for number, name in enumerate(dict.fromkeys(tuned["collective"]))}
     position = tuned["collective"].map(order)
-    return tuned.assign(position=position).sort_values(["position", "size_bytes"], kind="stable", ignore_index=True).drop(
-        columns="position"
+    return (
+        tuned.assign(position=position)
+        .sort_values(["position", "size_bytes"], kind="stable", ignore_index=True)
+        .drop(columns="position")
     )
 
 

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from meshlab.comm.backend import Buffers, Capabilities
 from meshlab.errors import BenchError, did_you_mean
+from meshlab.frames.trials import option_label
 
 if TYPE_CHECKING:
     from meshlab.frames.plan import Step
 
-__all__ = ["OPTION_NAMES", "TuningOption", "check_options", "chooses_per_call", "known_options", "options_for", "settings_for"]
+__all__ = [
+    "OPTION_NAMES",
+    "TuningOption",
+    "check_options",
+    "chooses_per_call",
+    "known_options",
+    "options_for",
+    "settings_for",
+]
 
 OPTION_NAMES = ("buffers", "algorithm", "protocol", "min_ctas", "max_ctas", "cta_policy")
 """What an option can choose for one call."""
@@ -69,15 +78,7 @@ class TuningOption:
         return replace(step, **{name: getattr(self, name) for name in OPTION_NAMES})
 
     def __str__(self) -> str:
-        parts = [self.setting or "", "" if self.buffers == "plain" else f"{self.buffers} buffers"]
-        parts.append(" ".join(part for part in (self.algorithm, self.protocol) if part))
-        parts += [f"at least {self.min_ctas} CTAs" if self.min_ctas else "", _at_most(self.max_ctas)]
-        parts.append(f"CTA policy {self.cta_policy}" if self.cta_policy else "")
-        return ", ".join(part for part in parts if part) or "default"
-
-
-def _at_most(max_ctas: int | None) -> str:
-    return "" if max_ctas is None else f"at most {max_ctas} CTA{'s' * (max_ctas != 1)}"
+        return option_label(asdict(self))
 
 
 # The algorithms that NCCL has for each collective, from its table of functions, and the kernels for symmetric memory of
@@ -208,7 +209,7 @@ def options_for(
     --------
     >>> can = Capabilities("nccl", "NCCL 2.28.9", "", "", (), (), (), (), True, {"symmetric memory": "yes"})
     >>> [str(option) for option in options_for(can, "all_reduce", 1024)]
-    ['default', 'registered buffers', 'symmetric buffers']
+    ['default', 'registered buffers', 'symmetric window']
     >>> can.facts["algorithm choice per call"] = "yes"
     >>> len(options_for(can, "all_reduce", 1 << 20, only=["max_ctas"]))
     7

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.benchmark.on_ranks.buffers import allocate
 from meshlab.benchmark.on_ranks.halving import halve
 from meshlab.benchmark.on_ranks.sampling import StopVote
 from meshlab.benchmark.on_ranks.timing import set_up_step
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
     from meshlab.comm.communicator import Communicator
     from meshlab.frames.plan import Step
 
-__all__ = ["SetUp", "Status", "TimedTrial", "Trial", "TrialRounds", "try_options"]
+__all__ = ["HOPELESS", "SetUp", "Status", "TimedTrial", "Trial", "TrialRounds", "reserve_buffers", "try_options"]
 
 Status = Literal["ok", "wrong", "failed", "unsupported", "dropped"]
 
 Ints = npt.NDArray[np.int32]
+
+HOPELESS = 2.0
+"""The ratio to the time of the default in the first calls from which an option is not measured any further."""
 
 _GRAPH_CALLS = 20
 """Batches of captured calls are a multiple of this number, so that all of their graphs are the same."""
@@ -68,8 +72,6 @@ class TrialRounds(NamedTuple):
         The target duration of a batch, in µs.
     max_calls : int, default 400
         The largest number of calls in a batch.
-    hopeless : float, default 2
-        The ratio to the time of the default in the first calls from which an option is not measured any further.
     """
 
     rounds: int
@@ -79,7 +81,6 @@ class TrialRounds(NamedTuple):
     batches: int = 3
     batch_us: float = 2000.0
     max_calls: int = 400
-    hopeless: float = 2.0
 
 
 class Trial(NamedTuple):
@@ -151,7 +152,7 @@ def try_options(
         n_calls = _calls_per_batch(first_us[0], mode, how)
         measures: dict[int, Callable[[int], Timings]] = {}
         for number, call in calls.items():
-            if tells and how.halves and ratios[number] > how.hopeless:
+            if tells and how.halves and ratios[number] > HOPELESS:
                 reason = f"its first calls took {ratios[number]:.1f} times as long as those of the default"
                 found[number] = Trial("dropped", reason, n_wrong[number], (first_us[number],), ratios[number])
                 continue
@@ -183,6 +184,16 @@ def try_options(
         status, message = ("ok", "") if position in halved.left else ("dropped", _why_dropped(halved.times, position))
         found[number] = Trial(status, message, n_wrong[number], times, ratios[number])
     return [one for one in found if one is not None]
+
+
+def reserve_buffers(comm: Communicator, steps: Sequence[Step]) -> None:
+    """Allocate, and register, the memory for steps with different kinds of buffers. Collective over the group.
+
+    Smaller steps then use the same memory, so that it is registered once.
+    """
+    with comm.backend.local():
+        for step in steps:
+            allocate([(comm, step)])
 
 
 def _prepare(
