@@ -269,7 +269,8 @@ def _steps(
 
 def _options(engines: Engines, only: Sequence[str] | None) -> Callable[[Step], list[TuningOption]]:
     can = engines.ranks[0].capabilities
-    return lambda step: options_for(can, step.collective, step.size_bytes or 0, only=only)
+    n_hosts = len({info.host for info in engines.ranks})
+    return lambda step: options_for(can, step.collective, step.size_bytes or 0, only=only, n_hosts=n_hosts)
 
 
 def _settings(engines: Engines, names: Sequence[str], only: Sequence[str] | None) -> dict[str, dict[str, _Setting]]:
@@ -424,9 +425,9 @@ class TuningSearch:
         if self._thread.is_stopped:
             raise EngineError("the engines were closed during the tuning", measured=self._partial_result())
 
-    def _show(self, bar: Any, is_interrupted: bool) -> None:
+    def _show(self, bar: Any) -> None:
         bar.total = self._n_total
-        bar.set_description(f"interrupted, completing {self._now}" if is_interrupted else self._now)
+        bar.set_description(f"interrupted, completing {self._now}" if self._thread.is_stopped else self._now)
         bar.update(self._n_done - bar.n)
 
     def _kill(self) -> None:
