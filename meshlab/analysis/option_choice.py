@@ -13,9 +13,9 @@ from meshlab.frames.trials import CASE, OPTION, TRIALS, TUNED, as_trials, is_def
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SizeRange", "best_options", "choose", "size_ranges", "usable_trials"]
+__all__ = ["REACH", "SizeRange", "best_options", "choose", "size_ranges", "usable_trials"]
 
-_REACH = 2.0
+REACH = 2.0
 """An option applies up to this factor from the size at which it was measured."""
 
 
@@ -81,7 +81,7 @@ def _complexity(row: Any) -> int:
     """Count what a user has to set for an option. Environment variables need new processes, so they count twice."""
     key = dict(zip(OPTION, option_key(row), strict=True))
     named = sum(value is not None for name, value in key.items() if name not in ("setting", "buffers"))
-    return named + 2 * (key["setting"] is not None) + (key["buffers"] != "plain")
+    return int(named + 2 * (key["setting"] is not None) + (key["buffers"] != "plain"))
 
 
 def choose(trials: pd.DataFrame) -> pd.DataFrame:
@@ -104,18 +104,13 @@ def choose(trials: pd.DataFrame) -> pd.DataFrame:
 
     trials = as_trials(trials)
     again = {_case_key(rows): rows for rows in _cases(usable_trials(trials, "confirmation"))}
-    found = []
-    for rows in _cases(usable_trials(trials, "search")):
-        if is_default(rows).any():
-            found.append(_chosen(rows, again.get(_case_key(rows))))
+    cases = [rows for rows in _cases(usable_trials(trials, "search")) if is_default(rows).any()]
+    found = [_chosen(rows, again.get(_case_key(rows))) for rows in cases]
     tuned = conform(pd.DataFrame(found, columns=[column.name for column in TUNED], dtype=object), TUNED)
     order = {name: number for number, name in enumerate(dict.fromkeys(tuned["collective"]))}
-    position = tuned["collective"].map(order)
-    return (
-        tuned.assign(position=position)
-        .sort_values(["position", "size_bytes"], kind="stable", ignore_index=True)
-        .drop(columns="position")
-    )
+    tuned["position"] = tuned["collective"].map(order)
+    tuned = tuned.sort_values(["position", "size_bytes"], kind="stable", ignore_index=True)
+    return tuned.drop(columns="position")
 
 
 def _case_key(rows: pd.DataFrame) -> tuple[Any, ...]:
@@ -131,7 +126,7 @@ def _chosen(search: pd.DataFrame, again: pd.DataFrame | None) -> dict[str, Any]:
     if again is not None and is_default(again).any():
         default = tuned = again[is_default(again)].iloc[0]
     if others is not None and len(others) and default is not searched_default:
-        repeated = others.loc[others["time_us"].idxmin()]
+        repeated = others.iloc[int(others["time_us"].to_numpy().argmin())]
         key = option_key(repeated)
         same = [row for _, row in search.iterrows() if option_key(row) == key]
         best = same[0] if same else repeated
@@ -182,7 +177,7 @@ class SizeRange:
     sizes: tuple[int, ...]
 
 
-def size_ranges(tuned: pd.DataFrame) -> list[SizeRange]:
+def size_ranges(tuned: pd.DataFrame, *, reach: float = REACH) -> list[SizeRange]:
     """Return the ranges of sizes with one option, from the rows of one collective.
 
     A measured option applies half way to the next measured size on a logarithmic scale, and at most to twice or half
@@ -192,6 +187,8 @@ def size_ranges(tuned: pd.DataFrame) -> list[SizeRange]:
     ----------
     tuned : pandas.DataFrame
         Rows of one collective that differ in their sizes.
+    reach : float, default 2
+        The factor from a measured size at which its option ends, if the next size is farther away.
 
     Returns
     -------
@@ -202,25 +199,28 @@ def size_ranges(tuned: pd.DataFrame) -> list[SizeRange]:
     sizes = [int(row["size_bytes"]) for row in rows]
     found: list[SizeRange] = []
     for number, (size, row) in enumerate(zip(sizes, rows, strict=True)):
-        low = size if number == 0 else _ends(sizes[number - 1], size)[1]
-        high = size if number == len(sizes) - 1 else _ends(size, sizes[number + 1])[0]
+        low = size if number == 0 else _ends(sizes[number - 1], size, reach)[1]
+        high = size if number == len(sizes) - 1 else _ends(size, sizes[number + 1], reach)[0]
         if found and low > found[-1].max_bytes + 1:
             found = _joined(found, SizeRange(found[-1].max_bytes + 1, low - 1, None, ()))
         found = _joined(found, SizeRange(low, high, row, (size,)))
     return found
 
 
-def _ends(size: int, following: int) -> tuple[int, int]:
+def _ends(size: int, following: int, reach: float) -> tuple[int, int]:
     """Return the last size of one option, and the first of the next, between two measured sizes."""
     middle = math.isqrt(size * following)
-    return min(middle, int(size * _REACH)), max(middle + 1, math.ceil(following / _REACH))
+    return int(min(middle, size * reach)), int(max(middle + 1, math.ceil(following / reach)))
 
 
 def _joined(found: Sequence[SizeRange], added: SizeRange) -> list[SizeRange]:
     """Append a range, or extend the last one if it has the same option."""
     last = found[-1] if found else None
-    if last is not None and (last.row is None) == (added.row is None):
-        if last.row is None or option_key(last.row) == option_key(added.row):
-            joined = SizeRange(last.min_bytes, added.max_bytes, last.row, (*last.sizes, *added.sizes))
-            return [*found[:-1], joined]
+    if last is not None and _option_of(last) == _option_of(added):
+        joined = SizeRange(last.min_bytes, added.max_bytes, last.row, (*last.sizes, *added.sizes))
+        return [*found[:-1], joined]
     return [*found, added]
+
+
+def _option_of(part: SizeRange) -> tuple[Any, ...] | None:
+    return None if part.row is None else option_key(part.row)

@@ -5,7 +5,6 @@ An option is how a call runs: the memory of its buffers, NCCL's configuration of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -133,12 +132,12 @@ def is_default(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
     return np.asarray(plain & frame[others].isna().all(axis=1).to_numpy(bool))
 
 
-def option_key(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def option_key(row: Any) -> tuple[Any, ...]:
     """Return the option of a row as a tuple in the order of `OPTION`, with None for missing values."""
     return tuple(plain_value(row[name]) if name != "buffers" else row[name] for name in OPTION)
 
 
-def option_label(row: Mapping[str, Any]) -> str:
+def option_label(row: Any) -> str:
     """Describe the option of a row in a few words.
 
     Examples
