@@ -132,7 +132,7 @@ class Ours:
 
     def tuned(self, engines: ml.Engines, n: int) -> dict[int, float]:
         options = self.options()
-        if chooses_per_call(engines.ranks[0].capabilities):
+        if chooses_per_call(engines.ranks[0].capabilities) and hasattr(ml.Communicator, "chosen_by_size"):
             return slowest(engines, self.mesh, self.steps, self.tuning)
         # Before NCCL 2.31 one array cannot be plain for some calls and a window for others, and an environment needs
         # its own ranks.
