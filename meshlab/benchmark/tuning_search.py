@@ -62,7 +62,7 @@ _MAX_S = {"nccl": 3.0}
 _MAX_S_ON_HOST = 2.0
 """The time in seconds for the rounds of one call in one set of ranks, without a budget."""
 
-_CLOSE = 1.05
+_CLOSE = 1.1
 """An environment is measured again if its time is within this factor of the fastest one."""
 
 _FEWEST_SETTINGS = 2
@@ -81,13 +81,13 @@ def tune(
     in_place: bool = True,
     mode: str | None = None,
     options: str | Sequence[str] | None = None,
-    rounds: int = 8,
+    rounds: int = 12,
     budget_s: float | None = None,
     confirm: bool = True,
     progress: bool | None = None,
     deadline_s: float | None = None,
 ) -> Tuning:
-    """Find the fastest way to run collectives: per message size, and confirmed on new ranks.
+    """Find the fastest way to run collectives, for each message size, and confirm it on new ranks.
 
     With NCCL, an option is a kind of buffers (plain, registered, or a symmetric window), an algorithm, a protocol, or a
     number or policy of thread blocks. From NCCL 2.31 on, all of this can be chosen per call. For older versions, and
@@ -100,7 +100,8 @@ def tune(
     Parameters
     ----------
     engines : Engines
-        The ranks. They are busy until the end, and are not replaced.
+        The ranks. They are busy until the end. The confirmation starts other ranks in the same way. For engines of
+        `attach` that is impossible, so it only opens new communicators.
     mesh : DeviceMesh or str
         The mesh, with one rank per engine.
     collectives : str or sequence of str, default "all_reduce"
@@ -121,8 +122,9 @@ def tune(
     options : str or sequence of str, optional
         What may vary: ``"buffers"``, ``"algorithm"``, ``"protocol"``, ``"min_ctas"``, ``"max_ctas"`` and
         ``"cta_policy"`` of NCCL, or algorithms by name. By default everything.
-    rounds : int, default 8
-        Number of rounds. The confirmation has twice as many. An interval needs 6.
+    rounds : int, default 12
+        Number of rounds, in every set of ranks. The confirmation has twice as many, or three sets of ranks for
+        environment variables. An interval needs 6.
     budget_s : float, optional
         Time limit in seconds. Rounds, and at last sizes, are left out to meet it. A call that has begun is completed.
     confirm : bool, default True
@@ -146,6 +148,7 @@ def tune(
     BenchError
         If there is nothing to tune: threads, an axis of size 1, an MPI library other than MPICH.
         If the mode cannot tell options apart, or an argument is invalid.
+        If nothing could be measured.
     EngineError
         If the engines are busy.
         If a rank fails. The message names the call, and the attribute ``measured`` has the results so far as a
@@ -427,6 +430,9 @@ class TuningSearch:
             raise
         if self._thread.is_stopped:
             raise EngineError("the engines were closed during the tuning", measured=self._partial_result())
+        if self._partial_result() is None:
+            reason = next((record.message for record in self._records.values() if record.message), "")
+            raise BenchError(f"nothing could be measured: {reason}")
 
     def _show(self, bar: Any) -> None:
         bar.total = self._n_total
@@ -489,8 +495,8 @@ class TuningSearch:
 
     def _search(self, lease: Lease) -> None:
         others = _environments(self._settings)
-        n_launches = 1 if not others else 2 if self._rounds >= 6 else 1
-        how = partial(self._how, rounds=math.ceil(self._rounds / n_launches), halves=True)
+        n_launches = 2 if others and self._rounds >= 6 else 1
+        how = partial(self._how, rounds=self._rounds, halves=True)
         for number in range(n_launches):
             environments = [_Environment(), *others][:: -1 if number % 2 else 1]
             self._plan(len(environments) * len(self._steps))
@@ -519,9 +525,10 @@ class TuningSearch:
 
     def _drop_settings(self) -> None:
         """Drop the environments that are slow at a size, which then need fewer ranks in the next round."""
+        # Ranked by their fastest rounds: other processes only ever add to a time, and this must not drop anything fast.
         for step in self._steps:
             times = {
-                option: float(np.median(record.times_us))
+                option: min(record.times_us)
                 for (phase, one, option), record in self._records.items()
                 if phase == "search" and one == step and record.status == "ok" and record.times_us
             }
@@ -530,18 +537,16 @@ class TuningSearch:
             for option in set(ranked) - kept:
                 if option.setting is not None:
                     record = self._records["search", step, option]
-                    ratio = times[option] / times[TuningOption()] if TuningOption() in times else math.nan
-                    record.status, record.message = (
-                        "dropped",
-                        f"dropped after its first ranks, at {ratio:.2f} times the default",
-                    )
+                    record.status, record.message = "dropped", "dropped after its first ranks"
+                    if TuningOption() in times:
+                        record.message += f", at {times[option] / times[TuningOption()]:.2f} times the default"
 
     def _confirm(self, lease: Lease) -> None:
         """Measure the fastest options and their defaults again, in turns, on new ranks."""
         plan = self._to_confirm()
         has_settings = any(not environment.is_default for environment, _ in plan)
         n_launches = min(3, math.ceil(self._rounds / 3)) if has_settings else 1
-        how = partial(self._how, rounds=math.ceil(2 * self._rounds / n_launches), halves=False)
+        how = partial(self._how, rounds=max(self._rounds, math.ceil(2 * self._rounds / n_launches)), halves=False)
         self._plan(n_launches * sum(len(calls) for _, calls in plan))
         for number in range(n_launches):
             for environment, calls in plan[:: -1 if number % 2 else 1]:

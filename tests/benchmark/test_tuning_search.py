@@ -165,7 +165,8 @@ def slowly(time_us: Callable[[Step, int], float], seconds: float) -> Callable[[S
 def test_a_budget_that_is_used_up_leaves_out_sizes_and_says_so(thread_engines: ml.Engines) -> None:
     planted = PlantedOptions(slowly(four_is_best, 0.01))
     search = search_on(thread_engines, planted, sizes="1K, 2K, 4K", rounds=1000, budget_s=1e-3)
-    search.run(Bar())
+    with pytest.raises(BenchError, match=r"nothing could be measured: not measured, because budget_s=0.001 was used"):
+        search.run(Bar())
     trials = search.frame()
     assert set(trials["status"]) == {"dropped"}
     assert set(trials["message"]) == {"not measured, because budget_s=0.001 was used up"}

@@ -227,7 +227,10 @@ def main() -> int:
             if not names or left_s() < 60:
                 continue
             begin = time.monotonic()
-            tuning = ml.tune(engines, mesh, names, axis="tp", sizes=sizes[names[0]], progress=False)
+            # Before NCCL 2.31 many environments need ranks of their own.
+            is_quick = chooses_per_call(engines.ranks[0].capabilities)
+            budget_s = None if is_quick else options.limit * (0.45 if part == MAIN else 0.12)
+            tuning = ml.tune(engines, mesh, names, axis="tp", sizes=sizes[names[0]], budget_s=budget_s, progress=False)
             took = time.monotonic() - begin
             tunings.append(tuning)
             tuning.save(options.out / f"tuning_{part[0]}")
