@@ -63,7 +63,7 @@ class TrialRounds(NamedTuple):
     rounds : int
         The number of rounds.
     max_s : float
-        The duration in seconds after which no further round begins.
+        The duration of all rounds in seconds after which no further one begins.
     check : bool
         Whether to check the result of each option.
     halves : bool
@@ -136,7 +136,6 @@ def try_options(
         Prepares and checks an option.
     """
     vote = _Vote(StopVote(everyone, groups))
-    began = time.perf_counter()
     found: list[Trial | None] = [None] * len(steps)
     calls: dict[int, Any] = {}
     n_wrong: list[int | None] = [None] * len(steps)
@@ -171,6 +170,7 @@ def try_options(
         if 0 not in measures:
             return [one or Trial("failed", "the default could not be measured", None) for one in found]
         options = list(measures)
+        began = time.perf_counter()  # the library may have connected the ranks anew for some options
 
         def measure(order: Sequence[int]) -> list[float]:
             parts = [measures[options[one]](how.batches).time_us for one in order]
