@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Protocol
@@ -226,6 +227,58 @@ class PreparedCall:
             return timings
         finally:
             self._leave(self._code)
+
+    @contextmanager
+    def held(self, mode: Mode, calls: int) -> Iterator[Callable[[int], Timings]]:
+        """Prepare batches of calls once within a ``with`` block, so that batches of several calls can take turns.
+
+        Parameters
+        ----------
+        mode : {"isolated", "pipelined", "graph"}
+            The timing mode. In graph mode the calls are captured once.
+        calls : int
+            The number of calls per batch.
+
+        Yields
+        ------
+        callable
+            Times as many batches as its argument, like `measure`. All ranks must call it with the same number.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> def alternate(comm):
+        ...     x = comm.xp.zeros(4, "float32")
+        ...     call = comm.prepare("all_reduce", x, x)
+        ...     with call.held("pipelined", 10) as measure:
+        ...         return len(measure(3).time_us)
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     engines.run(alternate)["value"].tolist()
+        [3, 3]
+        """
+        hold = getattr(self._prepared, "held", None)
+        if hold is None:
+            yield partial(self.measure, mode, calls)
+            return
+        self._enter()
+        try:
+            if not self._is_agreed:
+                self._agree()
+            holder = contextlib.ExitStack()
+            with_batches = holder.enter_context(hold(mode, calls))
+        finally:
+            self._leave(self._code)
+
+        def measure(batches: int) -> Timings:
+            self._enter()
+            try:
+                timings: Timings = with_batches(batches)
+                return timings
+            finally:
+                self._leave(self._code)
+
+        with holder:
+            yield measure
 
     def load(self, calls: int) -> Any:
         """Return repetitions of the call as the load of a call on another communicator, for `measure`. Only on GPUs."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -427,19 +427,26 @@ class NcclBackend:
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
     ) -> Timings:
         """Time a function that enqueues calls on the communication stream, on the clock of the GPU."""
+        self.make_ready()
+        return self._timer.measure(work, barrier, mode, calls, batches)
+
+    def held(self, work: Work, mode: Mode, calls: int) -> AbstractContextManager[Callable[[int], Timings]]:
+        """Prepare batches of calls once. See `StreamTimer.held`."""
+        self.make_ready()
+        return self._timer.held(work, self.barrier, mode, calls)
+
+    def make_ready(self) -> None:
+        """Wait until the communication stream is idle, and order it after the work of the user."""
         self.check_alive()
         self.wait_idle()
         self.gpu.wait_for_user()
-        return self._timer.measure(work, barrier, mode, calls, batches)
 
     def measure_under_load(self, work: Work, mode: Mode, calls: int, batches: int, load: Load) -> Timings:
         """Time batches of calls while the calls of a separate communicator run. See `StreamTimer.measure_under_load`.
 
         All ranks of both groups must call it with the same numbers of calls.
         """
-        self.check_alive()
-        self.wait_idle()
-        self.gpu.wait_for_user()
+        self.make_ready()
         return self._timer.measure_under_load(work, self.barrier, mode, calls, batches, load)
 
     def load(self, work: Work, calls: int) -> Load:
@@ -505,16 +512,33 @@ class _NcclCalls:
         self._work()
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
-        try:
+        with self._explained():
             return self._backend.measure(self._work, self._backend.barrier, mode, calls, batches)
+
+    @contextmanager
+    def held(self, mode: Mode, calls: int) -> Iterator[Callable[[int], Timings]]:
+        backend = self._backend
+        with ExitStack() as stack:
+            with self._explained():
+                time_batches = stack.enter_context(backend.held(self._work, mode, calls))
+
+            def measure(batches: int) -> Timings:
+                with self._explained():
+                    backend.make_ready()
+                    return time_batches(batches)
+
+            yield measure
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except self._errors as error:
             raise self._backend.binder.explain(error, self._calls) from error
 
     def measure_under_load(self, mode: Mode, calls: int, batches: int, load: Load) -> Timings:
-        try:
+        with self._explained():
             return self._backend.measure_under_load(self._work, mode, calls, batches, load)
-        except self._errors as error:
-            raise self._backend.binder.explain(error, self._calls) from error
 
     def load(self, calls: int) -> Load:
         return self._backend.load(self._work, calls)
