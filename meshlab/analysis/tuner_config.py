@@ -28,7 +28,21 @@ _COLLECTIVES = {
 }
 """The plugin's names of collectives. It takes any other name for allreduce, so no others may be written."""
 
-_ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
+_ALGORITHMS = {
+    "tree": "tree",
+    "ring": "ring",
+    "collnet_direct": "collnet_direct",
+    "collnet_chain": "collnet_chain",
+    "nvls": "nvls",
+    "nvls_tree": "nvls_tree",
+    "nvlstree": "nvls_tree",
+    "pat": "pat",
+}
+"""The plugin's names of algorithms. It takes any other name for ring."""
+
+_ALL_PROTOCOLS = ("tree", "ring")
+"""The algorithms that have several protocols. The others are always simple."""
+
 _PROTOCOLS = ("ll", "ll128", "simple")
 _LARGEST = 2**64 - 1
 """The plugin parses sizes with strtoull into size_t. Its README uses 4294967295, which ends at 4 GiB."""
@@ -200,7 +214,7 @@ def tuner_config(
                     name,
                     0 if number == 0 else part.min_bytes,
                     _LARGEST if number == len(ranges) - 1 else part.max_bytes,
-                    str(part.row["algorithm"]),
+                    _ALGORITHMS[str(part.row["algorithm"])],
                     str(part.row["protocol"]),
                     int(_or_zero(part.row["max_ctas"])),
                     n_nodes,
@@ -226,8 +240,10 @@ def _or_zero(value: Any) -> Any:
 
 def _settable(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the trials of the search that a plugin can reproduce: an algorithm, a protocol, and at most channels."""
+    is_simple = trials["algorithm"].isin([name for name in _ALGORITHMS if name not in _ALL_PROTOCOLS])
+    trials = trials.assign(protocol=trials["protocol"].mask(trials["protocol"].isna() & is_simple, "simple"))
     same = trials["launch"].fillna("search").eq("search") & trials["buffers"].eq("plain") & trials["setting"].isna()
-    same &= trials["algorithm"].isin(_ALGORITHMS) & trials["protocol"].isin(_PROTOCOLS)
+    same &= trials["algorithm"].isin(list(_ALGORITHMS)) & trials["protocol"].isin(_PROTOCOLS)
     same &= trials["min_ctas"].isna() & trials["cta_policy"].fillna("default").eq("default")
     same &= trials["status"].fillna("ok").isin(["ok", "dropped"]) & ~trials["n_wrong"].gt(0).fillna(value=False)
     return trials[same & trials["time_us"].gt(0)]

@@ -21,7 +21,7 @@ from meshlab.analysis.tuning_files import read_tuning, write_tuning
 from meshlab.comm.backend import Buffers, CallChoice, CallConfig
 from meshlab.errors import BenchError, CommunicatorError, did_you_mean
 from meshlab.frames.redact import redactor_of
-from meshlab.frames.schema import plain_value
+from meshlab.frames.schema import RESULTS, bandwidth, conform, plain_value
 from meshlab.frames.table import align_decimals, three_digits
 from meshlab.frames.trials import OPTION, as_trials, is_default
 from meshlab.mesh.mesh import DeviceMesh, as_mesh
@@ -152,6 +152,31 @@ class Tuning:
                     words.append(str(value))
             found.append((", ".join(words), rows.reset_index(drop=True)))
         return tuple(found)
+
+    @property
+    def results(self) -> pd.DataFrame:
+        """The times of the default as a results frame, for plots, reports and comparisons with runs."""
+        import pandas as pd
+
+        tuned = self._tuned
+        rows = tuned[["collective", "op", "dtype", "in_place", "mode", "axis", "n_ranks", "count", "size_bytes"]].copy()
+        for end in ("", "_lo", "_hi"):
+            rows[f"time_us{end}"] = tuned[f"default_us{end}"]
+        rows = rows.assign(
+            source=self.system.get("backend") or None,
+            grouping="together",
+            buffers="plain",
+            group=self.mesh[self.axis].names[0],
+            status="ok",
+            n_wrong=0,
+            mesh_fingerprint=self.mesh.fingerprint,
+        )
+        results = conform(pd.DataFrame(rows), RESULTS)
+        columns = (results["size_bytes"], results["n_ranks"], results["time_us"])
+        results["algbw_gbs"], results["busbw_gbs"] = bandwidth(results["collective"].tolist(), *columns)
+        names = {"where": "where", "library": "library", "device": "gpu", "note": "note"}
+        results.attrs = {attr: self.system[name] for name, attr in names.items() if self.system.get(name)}
+        return results
 
     @property
     def collectives(self) -> tuple[str, ...]:
