@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from meshlab.frames.schema import conform, plain_key
-from meshlab.frames.trials import CASE, OPTION, TRIALS, TUNED, as_trials, is_default, option_key, option_label
+from meshlab.frames.trials import CASE, DEFAULT, OPTION, TRIALS, TUNED, as_trials, is_default, option_key, option_label
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -217,10 +217,12 @@ def _joined(found: Sequence[SizeRange], added: SizeRange) -> list[SizeRange]:
     """Append a range, or extend the last one if it has the same option."""
     last = found[-1] if found else None
     if last is not None and _option_of(last) == _option_of(added):
-        joined = SizeRange(last.min_bytes, added.max_bytes, last.row, (*last.sizes, *added.sizes))
+        row = added.row if last.row is None else last.row
+        joined = SizeRange(last.min_bytes, added.max_bytes, row, (*last.sizes, *added.sizes))
         return [*found[:-1], joined]
     return [*found, added]
 
 
-def _option_of(part: SizeRange) -> tuple[Any, ...] | None:
-    return None if part.row is None else option_key(part.row)
+def _option_of(part: SizeRange) -> tuple[Any, ...]:
+    """Return the option of a range. Sizes that were not tuned have the default, like sizes that keep it."""
+    return DEFAULT if part.row is None else option_key(part.row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.errors import BenchError
-from meshlab.frames.trials import CASE, option_key, option_label
+from meshlab.frames.trials import CASE, DEFAULT, option_key, option_label
 from meshlab.units import format_size
 
 if TYPE_CHECKING:
@@ -232,19 +233,25 @@ def _candidates(tuned: pd.DataFrame, trials: pd.DataFrame) -> list[_Candidate]:
     for name in keys:
         same = same[same[name].isna() if _is_missing(first[name]) else same[name].eq(first[name]).fillna(value=False)]
     sizes = tuned["size_bytes"].tolist()
-    times: dict[tuple[Any, ...], dict[int, float]] = {}
+    times: dict[tuple[Any, ...], dict[int, tuple[float, float, float]]] = {}
     labels: dict[tuple[Any, ...], str] = {}
     for row in same.to_dict("records"):
         key = option_key(row)
         labels[key] = option_label(row)
-        times.setdefault(key, {})[int(row["size_bytes"])] = float(row["time_us"])
-    default = times.get((None, "plain", None, None, None, None, None), {})
+        time, low, high = (float(row[f"time_us{end}"]) for end in ("", "_lo", "_hi"))
+        interval = (time, time if math.isnan(low) else low, time if math.isnan(high) else high)
+        times.setdefault(key, {})[int(row["size_bytes"])] = interval
+    default = times.get(DEFAULT, {})
     found = []
     for key, by_size in times.items():
         setting, _, algorithm, protocol, *common = key
         if all(size in by_size and size in default for size in sizes):
-            ratios = np.array([by_size[size] / default[size] for size in sizes])
-            found.append(_Candidate(labels[key], ratios, tuple(common), setting, algorithm, protocol))
+            ratios = np.array([by_size[size][0] / default[size][0] for size in sizes])
+            worst = float(np.log([by_size[size][2] / default[size][1] for size in sizes]).mean())
+            # Better than the default also at the ends of the intervals. Settings have to be confirmed at one size, too.
+            is_confirmed = setting is None or tuned["setting"].eq(setting).fillna(value=False).any()
+            if key == DEFAULT or (worst < 0 and is_confirmed):
+                found.append(_Candidate(labels[key], ratios, tuple(common), setting, algorithm, protocol))
     return found
 
 
