@@ -16,18 +16,16 @@ class Interruptible:
     Parameters
     ----------
     work : callable
-        The work. It reads `is_stopped` between two calls.
+        The work. It reads `is_stopped` between two calls, which is True after an interrupt.
     show : callable
-        Shows the progress. Called ten times a second, with True if the caller has interrupted the work.
+        Shows the progress. Called ten times a second.
     kill : callable
         Stops the ranks, after a second interrupt.
     name : str
         Name of the thread.
     """
 
-    def __init__(
-        self, work: Callable[[], None], show: Callable[[bool], None], kill: Callable[[], None], name: str
-    ) -> None:
+    def __init__(self, work: Callable[[], None], show: Callable[[], None], kill: Callable[[], None], name: str) -> None:
         self._work = work
         self._show = show
         self._kill = kill
@@ -41,17 +39,17 @@ class Interruptible:
         threading.Thread(target=self._run, name=self._name, daemon=True).start()
         try:
             while not self._is_over.wait(0.1):
-                self._show(False)
+                self._show()
         except KeyboardInterrupt:
             self.is_stopped = True
-            self._show(True)
+            self._show()
             try:
                 self._is_over.wait()
             except KeyboardInterrupt:
                 self._kill()
                 self._is_over.wait()
             raise
-        self._show(False)
+        self._show()
         if self._error is not None:
             raise self._error
 

@@ -479,8 +479,10 @@ class _Session:
         if self._thread.is_stopped:
             raise EngineError("the engines were closed during the rehearsal")
 
-    def _show(self, bar: Any, is_interrupted: bool) -> None:
-        bar.set_description("interrupted, completing this round" if is_interrupted else self._now)
+    def _show(self, bar: Any) -> None:
+        if self._thread.is_stopped:
+            self._now = "interrupted, completing this round"
+        bar.set_description(self._now)
         bar.update(self._n_done - bar.n)
 
     def _work(self) -> None:

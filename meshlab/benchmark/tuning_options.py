@@ -95,7 +95,10 @@ _ALGORITHMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 _WITH_PROTOCOLS = ("ring", "tree")
-"""The algorithms that have all protocols. The others are always simple."""
+"""The algorithms that have all protocols, and can be chosen without one. The others are always simple."""
+
+_NEEDS_HOSTS = ("pat", "collnet_direct", "collnet_chain")
+"""The algorithms for groups of several hosts: two of them for switches that reduce, and one for one GPU per host."""
 
 _KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -190,7 +193,12 @@ def check_options(only: Sequence[str] | None, capabilities: Capabilities, collec
 
 
 def options_for(
-    capabilities: Capabilities, collective: str, size_bytes: int, *, only: Collection[str] | None = None
+    capabilities: Capabilities,
+    collective: str,
+    size_bytes: int,
+    *,
+    only: Collection[str] | None = None,
+    n_hosts: int = 1,
 ) -> list[TuningOption]:
     """Return the options of one call within one set of processes, the default first, and simpler ones earlier.
 
@@ -204,6 +212,8 @@ def options_for(
         The message size in bytes. Options that cannot differ from another one at this size are left out.
     only : collection of str, optional
         The choices that may vary, of `OPTION_NAMES`, and algorithms by name. By default all of them.
+    n_hosts : int, default 1
+        The number of hosts of the engines.
 
     Examples
     --------
@@ -222,19 +232,20 @@ def options_for(
         found.append(TuningOption(buffers="symmetric"))
     if chooses_per_call(capabilities) and collective != "send_recv":  # a message has no configuration of its own
         has_multicast = capabilities.facts.get("NVLS multicast") != "no"
-        found += _plain(collective, size_bytes, has_multicast)
+        missing = {*(() if has_multicast else _NEEDS_MULTICAST), *(_NEEDS_HOSTS if n_hosts == 1 else ())}
+        found += _plain(size_bytes, [one for one in _ALGORITHMS.get(collective, ()) if one not in missing])
         if has_windows:
             found += _symmetric(collective, size_bytes, has_multicast)
     return [option for option in dict.fromkeys(found) if only is None or _may_be(option, only)]
 
 
-def _plain(collective: str, size_bytes: int, has_multicast: bool) -> Iterator[TuningOption]:
-    for algorithm in _ALGORITHMS.get(collective, ()):
-        if algorithm in _NEEDS_MULTICAST and not has_multicast:
-            continue
-        yield TuningOption(algorithm=algorithm)
+def _plain(size_bytes: int, algorithms: Sequence[str]) -> Iterator[TuningOption]:
+    for algorithm in algorithms:
         if algorithm in _WITH_PROTOCOLS:
+            yield TuningOption(algorithm=algorithm)
             yield from (TuningOption(algorithm=algorithm, protocol=one) for one in ("ll", "ll128", "simple"))
+        else:
+            yield TuningOption(algorithm=algorithm, protocol="simple")
     yield TuningOption(cta_policy="efficiency")
     for max_ctas in _MAX_CTAS:
         if size_bytes >= _SMALL_BYTES or max_ctas == 1:
@@ -242,7 +253,7 @@ def _plain(collective: str, size_bytes: int, has_multicast: bool) -> Iterator[Tu
     for min_ctas in _MIN_CTAS:
         if size_bytes >= _WIDE_BYTES or (size_bytes >= _SMALL_BYTES and min_ctas == 32):
             yield TuningOption(min_ctas=min_ctas)
-    if size_bytes >= _WIDE_BYTES and "tree" in _ALGORITHMS.get(collective, ()):
+    if size_bytes >= _WIDE_BYTES and "tree" in algorithms:
         yield TuningOption(algorithm="tree", min_ctas=32)
 
 
@@ -265,7 +276,8 @@ def _may_be(option: TuningOption, only: Collection[str]) -> bool:
     """Return True if an option varies nothing but what is allowed."""
     default = TuningOption()
     varied = [one.name for one in fields(option) if getattr(option, one.name) != getattr(default, one.name)]
-    return all(name in only or (name == "algorithm" and option.algorithm in only) for name in varied)
+    is_named = option.algorithm is not None and option.algorithm in only
+    return all(name in only or (name in ("algorithm", "protocol") and is_named) for name in varied)
 
 
 def settings_for(

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.analysis.option_choice import best_options
+from meshlab.analysis.tunings import Tuning
 from meshlab.benchmark.api import check_fit
+from meshlab.benchmark.executor import describe_sharing
 from meshlab.benchmark.interruptible import Interruptible
 from meshlab.benchmark.on_ranks.buffers import release_buffers
 from meshlab.benchmark.on_ranks.option_trials import (
@@ -42,7 +44,7 @@ from meshlab.frames.statistics import median_interval
 from meshlab.frames.trials import CASE, OPTION, TRIALS, as_trials, option_key
 from meshlab.mesh.axes import WORLD, as_integer
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.units import format_seconds, format_size
+from meshlab.units import format_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,7 +85,7 @@ def tune(
     confirm: bool = True,
     progress: bool | None = None,
     deadline_s: float | None = None,
-) -> Any:
+) -> Tuning:
     """Find the fastest way to run collectives: per message size, and confirmed on new ranks.
 
     With NCCL, an option is a kind of buffers (plain, registered, or a symmetric window), an algorithm, a protocol, or a
@@ -269,7 +271,8 @@ def _steps(
 
 def _options(engines: Engines, only: Sequence[str] | None) -> Callable[[Step], list[TuningOption]]:
     can = engines.ranks[0].capabilities
-    return lambda step: options_for(can, step.collective, step.size_bytes or 0, only=only)
+    n_hosts = len({info.host for info in engines.ranks})
+    return lambda step: options_for(can, step.collective, step.size_bytes or 0, only=only, n_hosts=n_hosts)
 
 
 def _settings(engines: Engines, names: Sequence[str], only: Sequence[str] | None) -> dict[str, dict[str, _Setting]]:
@@ -424,9 +427,9 @@ class TuningSearch:
         if self._thread.is_stopped:
             raise EngineError("the engines were closed during the tuning", measured=self._partial_result())
 
-    def _show(self, bar: Any, is_interrupted: bool) -> None:
+    def _show(self, bar: Any) -> None:
         bar.total = self._n_total
-        bar.set_description(f"interrupted, completing {self._now}" if is_interrupted else self._now)
+        bar.set_description(f"interrupted, completing {self._now}" if self._thread.is_stopped else self._now)
         bar.update(self._n_done - bar.n)
 
     def _kill(self) -> None:
@@ -717,7 +720,7 @@ class TuningSearch:
                 key = phase, step, option
                 if key not in self._records and phase == "search":
                     self._records[key] = _Record(
-                        status="dropped", message=f"not measured within {format_seconds(self._budget_s or 0.0)}"
+                        status="dropped", message=f"not measured, because budget_s={self._budget_s:g} was used up"
                     )
         return True
 
@@ -747,10 +750,34 @@ class TuningSearch:
             )
         return as_trials(pd.DataFrame(rows, columns=[column.name for column in TRIALS], dtype=object))
 
-    def result(self) -> Any:
+    def result(self) -> Tuning:
         """Return the tuning."""
-        return self.frame()
+        can = self._engines.ranks[0].capabilities
+        hosts = dict.fromkeys(info.host for info in self._engines.ranks)
+        system = {
+            "where": self._engines.where,
+            "backend": can.backend,
+            "library": can.library,
+            "device": can.facts.get("device", ""),
+            "hosts": ", ".join(hosts),
+        }
+        shared = describe_sharing(self._engines.ranks)
+        if shared:
+            system["note"] = shared
+        used = {option.setting for _, _, option in self._records}
+        return Tuning(
+            trials=self.frame(),
+            mesh=self._mesh,
+            axis=self._steps[0].axis,
+            settings={
+                name: setting.variables
+                for settings in self._settings.values()
+                for name, setting in settings.items()
+                if name in used
+            },
+            system=system,
+        )
 
-    def _partial_result(self) -> Any:
+    def _partial_result(self) -> Tuning | None:
         """Return the tuning so far, or None if nothing was measured."""
-        return self.result() if any(record.times_us for record in self._records.values()) else None
+        return self.result() if any(record.times_us for record in list(self._records.values())) else None

@@ -20,6 +20,7 @@ from meshlab.errors import CommunicatorError
 
 __all__ = [
     "BUFFERS",
+    "CONFIGURABLE",
     "CTA_POLICIES",
     "MODES",
     "PROTOCOLS",
@@ -54,6 +55,9 @@ BUFFERS: dict[Buffers, str] = {
     "all ranks directly (nccl, 2.27 or newer)",
 }
 """The kinds of buffers that a benchmark can use, with their descriptions."""
+
+CONFIGURABLE = "algorithm choice per call"
+"""The fact of `Capabilities` that is ``"yes"`` if a call can have a `CallConfig`, or else ``"no: "`` and the reason."""
 
 PROTOCOLS: dict[str, str] = {
     "ll": "low latency: 4 bytes of data and a 4-byte flag in each store",

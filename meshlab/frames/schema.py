@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEVICES",
+    "OPTIONS",
     "RESULTS",
     "SAMPLES",
     "STEP",
@@ -194,6 +196,20 @@ RESULTS = _columns(
     ("process_set", "string", "Identity of the set of rank processes that measured the row. Missing if unknown."),
 )
 """Columns of the results: one row per step and group."""
+
+OPTIONS: Mapping[str, Any] = MappingProxyType(
+    {
+        "buffers": "plain",
+        "algorithm": None,
+        "protocol": None,
+        "min_ctas": None,
+        "max_ctas": None,
+        "cta_policy": None,
+        "alignment_bytes": 0,
+        "n_aggregated": 1,
+    }
+)
+"""The columns of the options of a call, with their defaults. None means that the library chose."""
 
 DEVICES = (
     Column("when", "string", "before or after the run."),
