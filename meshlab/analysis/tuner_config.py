@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.analysis.option_choice import size_ranges, usable_trials
+from meshlab.analysis.option_choice import size_ranges, trials_by_call, usable_trials
 from meshlab.files import write_file
 from meshlab.frames.trials import CASE, as_trials, is_default
 
@@ -256,25 +256,15 @@ def _fastest(tuned: pd.DataFrame, settable: pd.DataFrame, defaults: pd.DataFrame
     """
     import pandas as pd
 
+    by_call, default_by_call = trials_by_call(settable), trials_by_call(defaults)
     found = []
-    for _, row in tuned.iterrows():
-        same, default = _of_case(settable, row), _of_case(defaults, row)
-        if len(same) and len(default):
-            kept = same[same["status"].fillna("ok").eq("ok")]
-            same = kept if len(kept) else same
-            best = same.iloc[int(same["time_us"].to_numpy().argmin())]
-            found.append({**best, "default_us": default["time_us"].iloc[0]})
+    for row in tuned.astype(object).where(tuned.notna(), None).to_dict("records"):
+        call = tuple(row[name] for name in CASE)
+        if call in by_call and call in default_by_call:
+            kept = [one for one in by_call[call] if one["status"] in (None, "ok")] or by_call[call]
+            best = min(kept, key=lambda one: float(one["time_us"]))
+            found.append({**best, "default_us": default_by_call[call][0]["time_us"]})
     return pd.DataFrame(found)
-
-
-def _of_case(trials: pd.DataFrame, row: pd.Series[Any]) -> pd.DataFrame:
-    """Return the trials of the call of a row."""
-    import pandas as pd
-
-    for name in CASE:
-        same = trials[name].isna() if pd.isna(row[name]) else trials[name].eq(row[name]).fillna(value=False)
-        trials = trials[same]
-    return trials
 
 
 def _mean(time_us: Any, default_us: Any) -> float:

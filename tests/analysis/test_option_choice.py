@@ -1,4 +1,4 @@
-"""The choice of an option per size: only what was clearly faster, and faster again on new ranks, replaces the default."""
+"""The choice of an option per size: only what was clearly faster, also on new ranks, replaces the default."""
 
 from __future__ import annotations
 
