@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from meshlab.comm.backend import Buffers, Capabilities
+from meshlab.comm.backend import CONFIGURABLE, Buffers, Capabilities
+from meshlab.comm.windows import why_not_symmetric
 from meshlab.errors import BenchError, did_you_mean
 from meshlab.frames.trials import option_label
 
@@ -169,7 +170,7 @@ _SETTING_OPTION = {"NCCL_ALGO": "algorithm", "NCCL_PROTO": "protocol", "NCCL_MIN
 
 def chooses_per_call(capabilities: Capabilities) -> bool:
     """Return True if the library can choose algorithms and numbers of thread blocks for each call."""
-    return capabilities.facts.get("algorithm choice per call", "").startswith("yes")
+    return capabilities.facts.get(CONFIGURABLE, "").startswith("yes")
 
 
 def known_options(capabilities: Capabilities, collectives: Collection[str]) -> tuple[str, ...]:
@@ -226,7 +227,7 @@ def options_for(
     """
     if capabilities.backend != "nccl":
         return [TuningOption()]
-    has_windows = capabilities.facts.get("symmetric memory", "").startswith("yes")
+    has_windows = not why_not_symmetric(capabilities)
     found = [TuningOption(), TuningOption(buffers="registered")]
     if has_windows:
         found.append(TuningOption(buffers="symmetric"))

@@ -17,13 +17,12 @@ from meshlab.analysis.tunings import Tuning
 from meshlab.benchmark.api import check_fit
 from meshlab.benchmark.executor import describe_sharing
 from meshlab.benchmark.interruptible import Interruptible
-from meshlab.benchmark.on_ranks.buffers import release_buffers
+from meshlab.benchmark.on_ranks.buffers import block_bytes, plan_buffers, release_buffers
 from meshlab.benchmark.on_ranks.option_trials import (
     HOPELESS,
     SetUp,
     Trial,
     TrialRounds,
-    reserve_buffers,
     try_options,
 )
 from meshlab.benchmark.run import progress_bar
@@ -48,6 +47,8 @@ from meshlab.units import format_size
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from meshlab.comm.backend import Buffers
 
 __all__ = ["TuningSearch", "tune"]
 
@@ -159,7 +160,7 @@ def tune(
     >>> with ml.launch(2, backend="threads") as engines:
     ...     ml.tune(engines, "tp=2", axis="tp")
     Traceback (most recent call last):
-    meshlab.errors.BenchError: threads have nothing to tune: their collectives have one algorithm and no settings; …
+    meshlab.errors.BenchError: threads have one algorithm per collective, so there is nothing to tune; use nccl or mpi
     """
     if not isinstance(engines, Engines):
         raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
@@ -201,8 +202,7 @@ def _check_backend(engines: Engines) -> None:
     can = engines.ranks[0].capabilities
     if can.backend == "threads":
         raise BenchError(
-            "threads have nothing to tune: their collectives have one algorithm and no settings",
-            hint="launch with backend='nccl' or 'mpi'",
+            "threads have one algorithm per collective, so there is nothing to tune", hint="use nccl or mpi"
         )
     if can.backend == "mpi":
         if not can.library.startswith("MPICH"):
@@ -415,6 +415,7 @@ class TuningSearch:
         self._n_done, self._n_total, self._now = 0, len(self._steps), "starting"
         self._began = time.monotonic()
         self._limit_s = math.inf
+        self._memory = 0  # that the buffers of a rank may use, in bytes
 
     def run(self, bar: Any) -> None:
         """Measure everything, and move the bar."""
@@ -472,10 +473,11 @@ class TuningSearch:
         replies = lease.call(free_bytes)
         raise_first_error(replies, "preparing a tuning", self._engines.ranks)
         hosts = [info.host for info in self._engines.ranks]
-        most = int(usable_bytes([reply.value for reply in replies], hosts).min())
+        most = self._memory = int(usable_bytes([reply.value for reply in replies], hosts).min())
         kept = []
         for step in self._steps:
-            needed = step.buffer_bytes * len({option.buffers for option in self._options(step)})
+            kinds = {option.buffers for option in self._options(step)}
+            needed = len(kinds) * (step.buffer_bytes if kinds == {"plain"} else block_bytes(step))
             if needed <= most:
                 kept.append(step)
                 continue
@@ -626,7 +628,7 @@ class TuningSearch:
         phase: str,
         how: Callable[[], TrialRounds],
     ) -> None:
-        self._reserve(lease, calls)
+        self._plan_buffers(lease, calls)
         for number, (step, options) in enumerate(calls):
             if self._is_over(calls[number:], phase):
                 self._n_done += len(calls) - number
@@ -635,21 +637,16 @@ class TuningSearch:
             self._try(lease, step, options, phase, how())
             self._n_done += 1
 
-    def _reserve(self, lease: Lease, calls: _Calls) -> None:
-        """Allocate, and register, the buffers of the largest call once for all calls."""
-        largest: dict[str, Step] = {}
+    def _plan_buffers(self, lease: Lease, calls: _Calls) -> None:
+        """Set the sizes of registered buffers, so that they are registered once for all sizes."""
+        largest: dict[Buffers, int] = {}
         for step, options in calls:
             for option in options:
-                known = largest.get(option.buffers)
-                if known is None or step.buffer_bytes > known.buffer_bytes:
-                    largest[option.buffers] = TuningOption(buffers=option.buffers).apply_to(step)
-        if self._set_up is not None or set(largest) == {"plain"}:
-            return
-        self._now = "registering buffers"
-        replies = lease.call(
-            reserve_buffers, self._mesh, self._steps[0].axis, (list(largest.values()),), deadline_s=self._deadline_s
-        )
-        raise_first_error(replies, "registering buffers", lease.engines.ranks)
+                if option.buffers != "plain":
+                    largest[option.buffers] = max(largest.get(option.buffers, 0), block_bytes(option.apply_to(step)))
+        if largest:
+            replies = lease.call(plan_buffers, arguments=(largest, self._memory))
+            raise_first_error(replies, "preparing a tuning", lease.engines.ranks)
 
     def _try(self, lease: Lease, step: Step, options: Sequence[TuningOption], phase: str, how: TrialRounds) -> None:
         """Try the options of one call, and record the outcome."""

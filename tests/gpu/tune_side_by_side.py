@@ -25,7 +25,7 @@ import meshlab as ml
 from meshlab.analysis.tunings import Tuning
 from meshlab.benchmark.on_ranks.buffers import StepBuffers, release_buffers
 from meshlab.benchmark.on_ranks.timing import prepare_step, set_up_step
-from meshlab.benchmark.tuning_options import TuningOption
+from meshlab.benchmark.tuning_options import TuningOption, chooses_per_call
 from meshlab.comm.catalog import CATALOG
 from meshlab.frames.plan import Step
 from meshlab.frames.trials import OPTION, option_key
@@ -132,7 +132,7 @@ class Ours:
 
     def tuned(self, engines: ml.Engines, n: int) -> dict[int, float]:
         options = self.options()
-        if "yes" in engines.ranks[0].capabilities.facts.get("algorithm choice per call", ""):
+        if chooses_per_call(engines.ranks[0].capabilities) and hasattr(ml.Communicator, "chosen_by_size"):
             return slowest(engines, self.mesh, self.steps, self.tuning)
         # Before NCCL 2.31 one array cannot be plain for some calls and a window for others, and an environment needs
         # its own ranks.

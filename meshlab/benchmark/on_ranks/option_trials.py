@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.on_ranks.buffers import allocate
 from meshlab.benchmark.on_ranks.halving import halve
 from meshlab.benchmark.on_ranks.sampling import StopVote
 from meshlab.benchmark.on_ranks.timing import set_up_step
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from meshlab.comm.communicator import Communicator
     from meshlab.frames.plan import Step
 
-__all__ = ["HOPELESS", "SetUp", "Status", "TimedTrial", "Trial", "TrialRounds", "reserve_buffers", "try_options"]
+__all__ = ["HOPELESS", "SetUp", "Status", "TimedTrial", "Trial", "TrialRounds", "try_options"]
 
 Status = Literal["ok", "wrong", "failed", "unsupported", "dropped"]
 
@@ -34,6 +33,9 @@ HOPELESS = 2.0
 
 _GRAPH_CALLS = 20
 """Batches of captured calls are a multiple of this number, so that all of their graphs are the same."""
+
+_SLOW_BYTES = 1 << 24
+"""The size from which a single call takes long enough to be timed."""
 
 _HOST_BOUND_US = 25.0
 """Up to this time, a call that is not captured may take as long as the host needs to enqueue it."""
@@ -146,7 +148,8 @@ def try_options(
         if 0 not in calls:  # without the default there is nothing to compare with
             return [one or Trial("failed", "the default could not be measured", None) for one in found]
         mode = steps[0].mode
-        first_us = {number: _first_us(call, mode, vote) for number, call in calls.items()}
+        n_first = 1 if mode != "graph" or (steps[0].size_bytes or 0) >= _SLOW_BYTES else 2
+        first_us = {number: _first_us(call, n_first, vote) for number, call in calls.items()}
         ratios = {number: time_us / first_us[0] for number, time_us in first_us.items()}
         tells = mode != "graph" or first_us[0] > _HOST_BOUND_US
         n_calls = _calls_per_batch(first_us[0], mode, how)
@@ -161,7 +164,7 @@ def try_options(
                 measures[number] = held.enter_context(call.held(mode, n_calls))
             except MeshlabError as error:
                 problem = error.summary
-            status, message = vote.outcome(problem, "failed")
+            status, message = vote.outcome(problem)
             if status != "ok":
                 measures.pop(number, None)
                 found[number] = Trial(status, message, n_wrong[number])
@@ -186,16 +189,6 @@ def try_options(
     return [one for one in found if one is not None]
 
 
-def reserve_buffers(comm: Communicator, steps: Sequence[Step]) -> None:
-    """Allocate, and register, the memory for steps with different kinds of buffers. Collective over the group.
-
-    Smaller steps then use the same memory, so that it is registered once.
-    """
-    with comm.backend.local():
-        for step in steps:
-            allocate([(comm, step)])
-
-
 def _prepare(
     comm: Communicator, step: Step, check: bool, vote: _Vote, set_up: SetUp
 ) -> tuple[TimedTrial | None, int | None, Trial | None]:
@@ -209,7 +202,7 @@ def _prepare(
         raise BenchError(f"{step}: {type(error).__name__}: {error}") from error
     # A library checks a choice locally and in the same way on all ranks, so an error of one is an error of all, and
     # no rank waits in the call. All of them learn here that the option is left out.
-    status, message = vote.outcome(problem, "unsupported")
+    status, message = vote.outcome(problem)
     if status != "ok":
         return None, None, Trial(status, message, None)
     if vote.largest(n_wrong or 0):
@@ -217,10 +210,9 @@ def _prepare(
     return call, n_wrong, None
 
 
-def _first_us(call: TimedTrial, mode: Mode, vote: _Vote) -> float:
+def _first_us(call: TimedTrial, calls: int, vote: _Vote) -> float:
     """Return the shortest time of a few calls that are not captured, in µs."""
-    timings = call.measure("pipelined", 2 if mode == "graph" else 1, 3)
-    return vote.shortest(timings.time_us)
+    return vote.shortest(call.measure("pipelined", calls, 2).time_us)
 
 
 def _calls_per_batch(call_us: float, mode: Mode, how: TrialRounds) -> int:
@@ -254,9 +246,9 @@ class _Vote:
         """Return the shortest batch on the slowest rank of the slowest group."""
         return float(self._vote.share(times.tolist()).max(axis=0).min())
 
-    def outcome(self, problem: str, status: Status) -> tuple[Status, str]:
+    def outcome(self, problem: str) -> tuple[Status, str]:
         """Return the status of an option that has a problem on all ranks, or on some of them."""
         some, others = self._vote.share([bool(problem), not problem]).max(axis=0)
         if not some:
             return "ok", ""
-        return ("failed" if others else status), problem or "it failed on another rank"
+        return ("failed" if others else "unsupported"), problem or "it failed on another rank"
