@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from meshlab.frames.schema import conform, plain_key
-from meshlab.frames.trials import CASE, OPTION, TRIALS, TUNED, as_trials, is_default, option_key, option_label
+from meshlab.frames.schema import conform
+from meshlab.frames.trials import CASE, DEFAULT, OPTION, TUNED, as_trials, option_key, option_label
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["REACH", "SizeRange", "best_options", "choose", "size_ranges", "usable_trials"]
+__all__ = ["REACH", "SizeRange", "best_options", "choose", "size_ranges", "trials_by_call", "usable_trials"]
 
 REACH = 2.0
 """An option applies up to this factor from the size at which it was measured."""
@@ -48,40 +48,54 @@ def best_options(trials: pd.DataFrame) -> pd.DataFrame:
     >>> len(found) == len(ml.example("tuning").frame())
     True
     """
-    import pandas as pd
-
-    found = [_best(rows) for rows in _cases(usable_trials(as_trials(trials), "search")) if is_default(rows).any()]
-    return pd.concat(found, ignore_index=True) if found else conform(trials.iloc[:0], TRIALS)
-
-
-def _cases(trials: pd.DataFrame) -> list[pd.DataFrame]:
-    """Split trials into the options of each call."""
-    return [rows for _, rows in trials.groupby(list(CASE), dropna=False, sort=False)]
+    trials = as_trials(trials)
+    cases = trials_by_call(usable_trials(trials, "search")).values()
+    return trials.loc[[_best(rows)["index"] for rows in cases if _default_of(rows) is not None]].reset_index(drop=True)
 
 
-def _best(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the chosen row of one call, as a frame."""
-    default = rows[is_default(rows)].iloc[[0]]
-    fastest = rows.loc[[rows["time_us"].idxmin()]]
-    limit = float(_edge(fastest, "time_us_hi"))
-    if float(_edge(default, "time_us_lo")) <= limit:
+Row = Mapping[str, Any]
+"""A trial, with None for missing values, its position as ``index`` and its option as ``option_key``."""
+
+
+def trials_by_call(trials: pd.DataFrame) -> dict[tuple[Any, ...], list[Row]]:
+    """Return the trials of each call."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    values = trials.astype(object).where(trials.notna(), None)
+    # Plain dictionaries, because pandas takes as long for one row as for a thousand.
+    for index, row in zip(trials.index, values.to_dict("records"), strict=True):
+        row |= {"index": index, "option_key": tuple(row[name] for name in OPTION)}
+        found.setdefault(tuple(row[name] for name in CASE), []).append(row)  # type: ignore[arg-type]
+    return found
+
+
+def _default_of(rows: Sequence[Row]) -> Row | None:
+    """Return the trial of the default, if there is one."""
+    return next((row for row in rows if row["option_key"] == DEFAULT), None)
+
+
+def _best(rows: Sequence[Row]) -> Row:
+    """Return the chosen trial of one call, whose default was measured."""
+    default, fastest = _default_of(rows), _fastest(rows)
+    limit = _or_time(fastest, "time_us_hi")
+    if default is not None and _or_time(default, "time_us_lo") <= limit:
         return default
-    tied = rows[(rows["time_us"] <= limit) & ~is_default(rows)]
-    order = sorted(tied.index, key=lambda index: (_complexity(tied.loc[index]), tied.at[index, "time_us"]))
-    return tied.loc[[order[0]]]
+    tied = [row for row in rows if row["time_us"] <= limit and row is not default]
+    return min(tied, key=lambda row: (_complexity(row), row["time_us"]))
 
 
-def _edge(row: pd.DataFrame, name: str) -> float:
+def _fastest(rows: Sequence[Row]) -> Row:
+    return min(rows, key=lambda row: float(row["time_us"]))
+
+
+def _or_time(row: Row, name: str) -> float:
     """Return a bound of the interval of a row. With too few rounds for an interval, it is the time."""
-    value = float(row[name].iloc[0])
-    return float(row["time_us"].iloc[0]) if math.isnan(value) else value
+    return float(row["time_us"] if row[name] is None else row[name])
 
 
-def _complexity(row: Any) -> int:
+def _complexity(row: Row) -> int:
     """Count what a user has to set for an option. Environment variables need new processes, so they count twice."""
-    key = dict(zip(OPTION, option_key(row), strict=True))
-    named = sum(value is not None for name, value in key.items() if name not in ("setting", "buffers"))
-    return int(named + 2 * (key["setting"] is not None) + (key["buffers"] != "plain"))
+    named = sum(row[name] is not None for name in OPTION if name not in ("setting", "buffers"))
+    return int(named) + 2 * (row["setting"] is not None) + (row["buffers"] != "plain")
 
 
 def choose(trials: pd.DataFrame) -> pd.DataFrame:
@@ -103,9 +117,12 @@ def choose(trials: pd.DataFrame) -> pd.DataFrame:
     import pandas as pd
 
     trials = as_trials(trials)
-    again = {_case_key(rows): rows for rows in _cases(usable_trials(trials, "confirmation"))}
-    cases = [rows for rows in _cases(usable_trials(trials, "search")) if is_default(rows).any()]
-    found = [_chosen(rows, again.get(_case_key(rows))) for rows in cases]
+    again = trials_by_call(usable_trials(trials, "confirmation"))
+    found = []
+    for case, rows in trials_by_call(usable_trials(trials, "search")).items():
+        default = _default_of(rows)
+        if default is not None:
+            found.append(_chosen(rows, default, again.get(case, [])))
     tuned = conform(pd.DataFrame(found, columns=[column.name for column in TUNED], dtype=object), TUNED)
     order = {name: number for number, name in enumerate(dict.fromkeys(tuned["collective"]))}
     tuned["position"] = tuned["collective"].map(order)
@@ -113,31 +130,24 @@ def choose(trials: pd.DataFrame) -> pd.DataFrame:
     return tuned.drop(columns="position")
 
 
-def _case_key(rows: pd.DataFrame) -> tuple[Any, ...]:
-    return plain_key(rows[list(CASE)].iloc[0])
-
-
-def _chosen(search: pd.DataFrame, again: pd.DataFrame | None) -> dict[str, Any]:
+def _chosen(search: Sequence[Row], searched_default: Row, again: Sequence[Row]) -> dict[str, Any]:
     """Return the row of one call."""
-    searched_default = search[is_default(search)].iloc[0]
-    best = _best(search).iloc[0]
-    default, tuned, verdict = searched_default, searched_default, "default"
-    others = None if again is None else again[~is_default(again)]
-    if again is not None and is_default(again).any():
-        default = tuned = again[is_default(again)].iloc[0]
-    if others is not None and len(others) and default is not searched_default:
-        repeated = others.iloc[int(others["time_us"].to_numpy().argmin())]
-        key = option_key(repeated)
-        same = [row for _, row in search.iterrows() if option_key(row) == key]
-        best = same[0] if same else repeated
-        is_faster = _bound(repeated, "time_us_hi") < _bound(default, "time_us_lo")
-        verdict = "faster" if is_faster else "not confirmed"
-        tuned = repeated if is_faster else default
-    elif option_key(best) != option_key(searched_default):
+    best, repeated_default = _best(search), _default_of(again)
+    others = [row for row in again if row is not repeated_default]
+    default = tuned = searched_default if repeated_default is None else repeated_default
+    verdict = "default"
+    if others and repeated_default is not None:
+        repeated = _fastest(others)
+        best = next((row for row in search if row["option_key"] == repeated["option_key"]), repeated)
+        # Without an interval, nothing is certain.
+        high, low = repeated["time_us_hi"], default["time_us_lo"]
+        is_faster = high is not None and low is not None and high < low
+        verdict, tuned = ("faster", repeated) if is_faster else ("not confirmed", default)
+    elif best is not searched_default:
         verdict = "not repeated"
     times = {f"time_us{end}": tuned[f"time_us{end}"] for end in ("", "_lo", "_hi")}
     times |= {f"default_us{end}": default[f"time_us{end}"] for end in ("", "_lo", "_hi")}
-    has_candidate = option_key(best) != option_key(searched_default)
+    has_candidate = best is not searched_default
     return {
         **{name: searched_default[name] for name in CASE},
         **{name: tuned[name] for name in OPTION},
@@ -150,11 +160,6 @@ def _chosen(search: pd.DataFrame, again: pd.DataFrame | None) -> dict[str, Any]:
         "candidate_us": best["time_us"] if has_candidate else None,
         "candidate_gain": 1 - best["time_us"] / searched_default["time_us"] if has_candidate else None,
     }
-
-
-def _bound(row: Any, name: str) -> float:
-    """Return a bound of an interval. Without an interval nothing is certain, so a comparison with it is false."""
-    return float(row[name])
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,10 +222,12 @@ def _joined(found: Sequence[SizeRange], added: SizeRange) -> list[SizeRange]:
     """Append a range, or extend the last one if it has the same option."""
     last = found[-1] if found else None
     if last is not None and _option_of(last) == _option_of(added):
-        joined = SizeRange(last.min_bytes, added.max_bytes, last.row, (*last.sizes, *added.sizes))
+        row = added.row if last.row is None else last.row
+        joined = SizeRange(last.min_bytes, added.max_bytes, row, (*last.sizes, *added.sizes))
         return [*found[:-1], joined]
     return [*found, added]
 
 
-def _option_of(part: SizeRange) -> tuple[Any, ...] | None:
-    return None if part.row is None else option_key(part.row)
+def _option_of(part: SizeRange) -> tuple[Any, ...]:
+    """Return the option of a range. Sizes that were not tuned have the default, like sizes that keep it."""
+    return DEFAULT if part.row is None else option_key(part.row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.errors import BenchError
-from meshlab.frames.trials import CASE, option_key, option_label
+from meshlab.frames.trials import CASE, DEFAULT, option_key, option_label
 from meshlab.units import format_size
 
 if TYPE_CHECKING:
@@ -136,7 +137,17 @@ class _Candidate:
     protocol: str | None
 
     @property
+    def is_default(self) -> bool:
+        return self.setting is None and self.is_setting
+
+    @property
+    def is_setting(self) -> bool:
+        """True if nothing is chosen per call."""
+        return self.common == (None, None, None) and self.algorithm is None and self.protocol is None
+
+    @property
     def score(self) -> float:
+        """The mean of log(ratio) over the sizes."""
         return float(np.log(self.ratios).mean())
 
 
@@ -155,53 +166,62 @@ def tuned_environment(
         The variables of each setting.
     """
     found = [_candidates(tuned, trials) for _, tuned in lines]
-    plans: list[tuple[float, Mapping[str, str], list[_Candidate]]] = []
-    for common in dict.fromkeys(one.common for candidates in found for one in candidates if one.setting is None):
-        chosen = [
-            [one for one in candidates if one.setting is None and one.common == common and _is_named(one, label)]
-            for candidates, (label, _) in zip(found, lines, strict=True)
-        ]
-        if all(chosen):
-            best = [min(options, key=lambda one: one.score) for options in chosen]
-            variables = _nccl_variables(best, [str(tuned["collective"].iloc[0]) for _, tuned in lines], common)
-            plans.append((sum(one.score for one in best), variables, best))
-    plans += _plans_of_settings(found, settings)
-    if not any(not plan[1] for plan in plans):
+    plain = [next((one for one in each if one.is_default), None) for each in found]
+    default = [one for one in plain if one is not None]
+    if len(default) < len(lines):
         raise BenchError("the default was not measured at every size", hint="tune again")
-    # A smaller gain is noise: these times are those of the search, and were not measured again.
-    default = next(plan for plan in plans if not plan[1])
-    found_plan = min(plans, key=lambda plan: plan[0])
-    _, variables_of_best, candidates_of_best = found_plan if found_plan[0] < default[0] - _SMALLEST * len(lines) else default
-    losses = [_loss(label, tuned, candidate) for (label, tuned), candidate in zip(lines, candidates_of_best, strict=True)]
-    return TunedEnvironment(dict(variables_of_best), tuple(losses))
+    plans: list[tuple[Mapping[str, str], list[_Candidate]]] = [({}, default)]
+    names = [str(tuned["collective"].iloc[0]) for _, tuned in lines]
+    for common in dict.fromkeys(one.common for each in found for one in each if one.setting is None):
+        options = [
+            [one for one in each if one.setting is None and one.common == common and _is_named(one, name)]
+            for each, name in zip(found, names, strict=True)
+        ]
+        if all(options):
+            best = [_best(each) for each in options]
+            plans.append((_nccl_variables(best, names, common), best))
+    plans += _plans_of_settings(found, settings)
+    variables, chosen = min(plans, key=lambda plan: _total(plan[1]))
+    if _total(chosen) > _total(default) - _SMALLEST * len(lines):
+        variables, chosen = plans[0]
+    losses = [_loss(label, tuned, one) for (label, tuned), one in zip(lines, chosen, strict=True)]
+    return TunedEnvironment(dict(variables), tuple(losses))
 
 
-def _is_named(one: _Candidate, label: str) -> bool:
+def _total(chosen: Sequence[_Candidate]) -> float:
+    """Return the sum of the scores of all collectives."""
+    return sum(one.score for one in chosen)
+
+
+def _best(options: Sequence[_Candidate]) -> _Candidate:
+    """Return the fastest option of a collective, or the default if it is as good."""
+    fastest = min(options, key=lambda one: one.score)
+    default = next((one for one in options if one.is_default), fastest)
+    return default if default.score < fastest.score + _SMALLEST else fastest
+
+
+def _is_named(one: _Candidate, collective: str) -> bool:
     """Return whether NCCL_ALGO can name the collective, if an algorithm or a protocol is chosen."""
-    return (one.algorithm is None and one.protocol is None) or label.split(",")[0] in _FUNCTIONS
+    return (one.algorithm is None and one.protocol is None) or collective in _FUNCTIONS
 
 
 def _plans_of_settings(
     found: Sequence[Sequence[_Candidate]], settings: Mapping[str, Mapping[str, str]]
-) -> Iterable[tuple[float, Mapping[str, str], list[_Candidate]]]:
+) -> Iterable[tuple[Mapping[str, str], list[_Candidate]]]:
     """Return the environments that consist of named settings."""
-    nothing = (None, None, None)
-    plain = [[one for one in each if one.common == nothing and not (one.algorithm or one.protocol)] for each in found]
+    plain = [[one for one in each if one.is_default or one.is_setting] for each in found]
     for name in dict.fromkeys(one.setting for each in plain for one in each if one.setting is not None):
-        chosen = [next((one for one in each if one.setting == name), None) for each in plain]
-        same = [one for one in chosen if one is not None]
+        same = [one for each in plain for one in each if one.setting == name]
         if len(same) == len(found):
-            yield sum(one.score for one in same), settings[name], same
-    best = [min(each, key=lambda one: one.score) for each in plain if each]
-    if len(best) < len(found):
-        return
-    merged: dict[str, str] = {}
+            yield settings[name], same
+    best = [_best(each) for each in plain if each]
+    variables: dict[str, str] = {}
     for one in best:
-        for variable, value in (settings[one.setting] if one.setting is not None else {}).items():
-            if not variable.startswith(_OWN_VARIABLES) or merged.get(variable, value) != value:
+        for name, value in (settings[one.setting] if one.setting is not None else {}).items():
+            if not name.startswith(_OWN_VARIABLES) or variables.get(name, value) != value:
                 return
-            merged[variable] = value
-    yield sum(one.score for one in best), merged, best
+            variables[name] = value
+    yield variables, best
 
 
 def _candidates(tuned: pd.DataFrame, trials: pd.DataFrame) -> list[_Candidate]:
@@ -213,19 +233,25 @@ def _candidates(tuned: pd.DataFrame, trials: pd.DataFrame) -> list[_Candidate]:
     for name in keys:
         same = same[same[name].isna() if _is_missing(first[name]) else same[name].eq(first[name]).fillna(value=False)]
     sizes = tuned["size_bytes"].tolist()
-    times: dict[tuple[Any, ...], dict[int, float]] = {}
+    times: dict[tuple[Any, ...], dict[int, tuple[float, float, float]]] = {}
     labels: dict[tuple[Any, ...], str] = {}
     for row in same.to_dict("records"):
         key = option_key(row)
         labels[key] = option_label(row)
-        times.setdefault(key, {})[int(row["size_bytes"])] = float(row["time_us"])
-    default = times.get((None, "plain", None, None, None, None, None), {})
+        time, low, high = (float(row[f"time_us{end}"]) for end in ("", "_lo", "_hi"))
+        interval = (time, time if math.isnan(low) else low, time if math.isnan(high) else high)
+        times.setdefault(key, {})[int(row["size_bytes"])] = interval
+    default = times.get(DEFAULT, {})
     found = []
     for key, by_size in times.items():
         setting, _, algorithm, protocol, *common = key
         if all(size in by_size and size in default for size in sizes):
-            ratios = np.array([by_size[size] / default[size] for size in sizes])
-            found.append(_Candidate(labels[key], ratios, tuple(common), setting, algorithm, protocol))
+            ratios = np.array([by_size[size][0] / default[size][0] for size in sizes])
+            worst = float(np.log([by_size[size][2] / default[size][1] for size in sizes]).mean())
+            # Better than the default also at the ends of the intervals. Settings have to be confirmed at one size, too.
+            is_confirmed = setting is None or tuned["setting"].eq(setting).fillna(value=False).any()
+            if key == DEFAULT or (worst < 0 and is_confirmed):
+                found.append(_Candidate(labels[key], ratios, tuple(common), setting, algorithm, protocol))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.analysis.option_choice import size_ranges, usable_trials
+from meshlab.analysis.option_choice import size_ranges, trials_by_call, usable_trials
 from meshlab.files import write_file
 from meshlab.frames.trials import CASE, as_trials, is_default
 
@@ -28,7 +28,21 @@ _COLLECTIVES = {
 }
 """The plugin's names of collectives. It takes any other name for allreduce, so no others may be written."""
 
-_ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
+_ALGORITHMS = {
+    "tree": "tree",
+    "ring": "ring",
+    "collnet_direct": "collnet_direct",
+    "collnet_chain": "collnet_chain",
+    "nvls": "nvls",
+    "nvls_tree": "nvls_tree",
+    "nvlstree": "nvls_tree",
+    "pat": "pat",
+}
+"""The plugin's names of algorithms. It takes any other name for ring."""
+
+_ALL_PROTOCOLS = ("tree", "ring")
+"""The algorithms that have several protocols. The others are always simple."""
+
 _PROTOCOLS = ("ll", "ll128", "simple")
 _LARGEST = 2**64 - 1
 """The plugin parses sizes with strtoull into size_t. Its README uses 4294967295, which ends at 4 GiB."""
@@ -200,7 +214,7 @@ def tuner_config(
                     name,
                     0 if number == 0 else part.min_bytes,
                     _LARGEST if number == len(ranges) - 1 else part.max_bytes,
-                    str(part.row["algorithm"]),
+                    _ALGORITHMS[str(part.row["algorithm"])],
                     str(part.row["protocol"]),
                     int(_or_zero(part.row["max_ctas"])),
                     n_nodes,
@@ -226,8 +240,10 @@ def _or_zero(value: Any) -> Any:
 
 def _settable(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the trials of the search that a plugin can reproduce: an algorithm, a protocol, and at most channels."""
+    is_simple = trials["algorithm"].isin([name for name in _ALGORITHMS if name not in _ALL_PROTOCOLS])
+    trials = trials.assign(protocol=trials["protocol"].mask(trials["protocol"].isna() & is_simple, "simple"))
     same = trials["launch"].fillna("search").eq("search") & trials["buffers"].eq("plain") & trials["setting"].isna()
-    same &= trials["algorithm"].isin(_ALGORITHMS) & trials["protocol"].isin(_PROTOCOLS)
+    same &= trials["algorithm"].isin(list(_ALGORITHMS)) & trials["protocol"].isin(_PROTOCOLS)
     same &= trials["min_ctas"].isna() & trials["cta_policy"].fillna("default").eq("default")
     same &= trials["status"].fillna("ok").isin(["ok", "dropped"]) & ~trials["n_wrong"].gt(0).fillna(value=False)
     return trials[same & trials["time_us"].gt(0)]
@@ -240,25 +256,15 @@ def _fastest(tuned: pd.DataFrame, settable: pd.DataFrame, defaults: pd.DataFrame
     """
     import pandas as pd
 
+    by_call, default_by_call = trials_by_call(settable), trials_by_call(defaults)
     found = []
-    for _, row in tuned.iterrows():
-        same, default = _of_case(settable, row), _of_case(defaults, row)
-        if len(same) and len(default):
-            kept = same[same["status"].fillna("ok").eq("ok")]
-            same = kept if len(kept) else same
-            best = same.iloc[int(same["time_us"].to_numpy().argmin())]
-            found.append({**best, "default_us": default["time_us"].iloc[0]})
+    for row in tuned.astype(object).where(tuned.notna(), None).to_dict("records"):
+        call = tuple(row[name] for name in CASE)
+        if call in by_call and call in default_by_call:
+            kept = [one for one in by_call[call] if one["status"] in (None, "ok")] or by_call[call]
+            best = min(kept, key=lambda one: float(one["time_us"]))
+            found.append({**best, "default_us": default_by_call[call][0]["time_us"]})
     return pd.DataFrame(found)
-
-
-def _of_case(trials: pd.DataFrame, row: pd.Series[Any]) -> pd.DataFrame:
-    """Return the trials of the call of a row."""
-    import pandas as pd
-
-    for name in CASE:
-        same = trials[name].isna() if pd.isna(row[name]) else trials[name].eq(row[name]).fillna(value=False)
-        trials = trials[same]
-    return trials
 
 
 def _mean(time_us: Any, default_us: Any) -> float:

@@ -25,6 +25,7 @@ TUNING_SCHEMA = 1
 
 _KIND = "meshlab tuning"
 _DIGITS = 5
+_NEEDED = ("collective", "axis", "n_ranks", "size_bytes", "buffers", "launch", "time_us", "status")
 
 
 def write_tuning(path: str | Path, values: Mapping[str, Any]) -> Path:
@@ -96,7 +97,7 @@ def read_tuning(path: str | Path) -> dict[str, Any]:
         ) from error
     except UnicodeDecodeError as error:
         raise ParseError(
-            "not a tuning, but a binary file; pass a file that Tuning.save wrote", file=str(path)
+            "the file is not text; pass a file that Tuning.save wrote", file=str(path)
         ) from error
     except json.JSONDecodeError as error:
         raise ParseError(
@@ -112,6 +113,8 @@ def read_tuning(path: str | Path) -> dict[str, Any]:
         )
     try:
         n = int(document["n_trials"])
+        for name in _NEEDED:  # a later version may add columns, but these are the measurements
+            document["trials"][name]
         trials = pd.DataFrame(
             {name: _unpack(part, n) for name, part in document["trials"].items()}, index=range(n), dtype=object
         )

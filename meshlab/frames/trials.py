@@ -15,13 +15,16 @@ from meshlab.frames.schema import Column, conform, plain_value
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CASE", "OPTION", "TRIALS", "TUNED", "as_trials", "is_default", "option_key", "option_label"]
+__all__ = ["CASE", "DEFAULT", "OPTION", "TRIALS", "TUNED", "as_trials", "is_default", "option_key", "option_label"]
 
 CASE = ("collective", "op", "dtype", "in_place", "mode", "axis", "n_ranks", "count", "size_bytes")
 """The columns that identify a call. Options are only compared within the same call."""
 
 OPTION = ("setting", "buffers", "algorithm", "protocol", "min_ctas", "max_ctas", "cta_policy")
 """The columns that identify an option. The default has plain buffers, and all others are missing."""
+
+DEFAULT = (None, "plain", None, None, None, None, None)
+"""The values of the default in the columns of `OPTION`."""
 
 _CASE_COLUMNS = (
     Column("collective", "string", "Name of the collective, in snake case."),

@@ -98,6 +98,8 @@ def tuning(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
         ax = new_figure((_WIDTH, _height(len(panels), _WIDTH * 72) / 72)).add_axes((0.0, 0.0, 1.0, 1.0))
     reserve(ax, left=4.0, right=16.0, below=4.0)
     title, *notes = tuning.heading()
+    if tuning.frame()["buffers"].eq("symmetric").any():
+        notes.append("window: a symmetric window; ≤ n: at most n thread blocks (CTAs)")
     if len(tuning.lines) > len(panels):
         notes.append(f"{len(panels)} of {len(tuning.lines)} collectives are drawn")
     notes = [line for note in notes for line in wrap_words(note, axes_size(ax)[0] - 24, _TEXT).split("\n")]
