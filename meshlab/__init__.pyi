@@ -17,6 +17,7 @@ from .benchmark.api import bench_pairs as bench_pairs
 from .benchmark.environments import compare_env as compare_env
 from .benchmark.rehearsing import rehearse as rehearse
 from .benchmark.run import Run as Run
+from .benchmark.tuning_search import tune as tune
 from .comm.communicator import Communicator as Communicator
 from .diagnosis.explaining import explain as explain
 from .engines.engines import Engines as Engines

@@ -172,6 +172,7 @@ def test_a_folder_that_cannot_be_written_is_reported_before_anything_starts(
         "app --help",
         "export --help",
         "rehearse --help",
+        "tune --help",
     ],
 )
 def test_help_shows_usage_examples_and_exit_codes(capsys: pytest.CaptureFixture[str], command: str) -> None:

@@ -2,9 +2,11 @@ from .comparison import Comparison as Comparison
 from .comparison import compare as compare
 from .concurrency import contention as contention
 from .concurrency import interference as interference
+from .option_choice import best_options as best_options
 from .pairs import pair_matrix as pair_matrix
 from .pairs import pair_table as pair_table
 from .references import published_references as published_references
 from .references import reference_lines as reference_lines
 from .stragglers import find_spikes as find_spikes
 from .stragglers import find_stragglers as find_stragglers
+from .tunings import Tuning as Tuning

@@ -10,3 +10,4 @@ from .rehearsal import RehearsedCall as RehearsedCall
 from .rehearsal import RehearsedLayout as RehearsedLayout
 from .rehearsing import rehearse as rehearse
 from .run import Run as Run
+from .tuning_search import tune as tune

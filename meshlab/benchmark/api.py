@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.benchmark.run import Run, check_resumable
+from meshlab.comm.backend import CONFIGURABLE
 from meshlab.comm.backends.cuda_parts import find_cublas
 from meshlab.comm.catalog import find_collective
 from meshlab.comm.elements import ReduceOp, find_op
+from meshlab.comm.windows import why_not_symmetric
 from meshlab.engines.engines import Engines
 from meshlab.errors import BenchError
-from meshlab.frames.plan import Function, Plan, Sampling
+from meshlab.frames.plan import CONFIGURED, Function, Plan, Sampling
 from meshlab.frames.rundata import RunData
 from meshlab.frames.store import load
 from meshlab.mesh.axes import WORLD
@@ -25,6 +27,7 @@ from meshlab.units import parse_sizes
 if TYPE_CHECKING:
     import pandas as pd
 
+    from meshlab.comm.backend import Capabilities
     from meshlab.comm.communicator import Communicator
 
 __all__ = ["bench", "bench_pairs", "check_fit", "overlap"]
@@ -47,6 +50,14 @@ def bench(
     launches: int = 1,
     shuffle: bool = False,
     seed: int = 0,
+    buffers: str | Sequence[str] = "plain",
+    algorithm: str | Sequence[str | None] | None = None,
+    protocol: str | Sequence[str | None] | None = None,
+    min_ctas: int | Sequence[int | None] | None = None,
+    max_ctas: int | Sequence[int | None] | None = None,
+    cta_policy: str | Sequence[str | None] | None = None,
+    alignment_bytes: int = 0,
+    n_aggregated: int = 1,
     sampling: Sampling | str | None = None,
     check: bool = True,
     deadline_s: float | None = None,
@@ -101,6 +112,24 @@ def bench(
         Whether to measure the steps in random order, so that a drift of the clocks does not bend the curves.
     seed : int, default 0
         Seed of the random order.
+    buffers : str or sequence of str, default "plain"
+        Kinds of buffers: ``"plain"`` (memory of NCCL), ``"registered"`` (by each rank, for transfers without a copy) or
+        ``"symmetric"`` (a window that all ranks register together, NCCL 2.27 or newer), as ``-R 0``, ``-R 1`` and
+        ``-R 2`` of nccl-tests. Only NCCL has others than plain ones.
+    algorithm, protocol, cta_policy : str or sequence of str, optional
+        The algorithm (such as ``"ring"``), the protocol (``"ll"``, ``"ll128"``, ``"simple"``) and the policy for thread
+        blocks (``"default"``, ``"efficiency"``, ``"zero"``) of the calls, see `Communicator.configured`. NCCL 2.31 or
+        newer. None, the default, lets NCCL choose, and can be one of several values. Messages and ``all_to_all_v``
+        have no choice, and are measured once.
+    min_ctas, max_ctas : int or sequence of int, optional
+        Minimum and maximum number of NCCL's thread blocks. NCCL 2.31 or newer. By default NCCL chooses.
+    alignment_bytes : int, default 0
+        Distance of both buffers from an aligned address, in bytes: a multiple of the element size. With ``-u N``,
+        nccl-tests moves its buffers by N elements.
+    n_aggregated : int, default 1
+        Number of calls that are issued together as one group, each with its own buffers, as with ``-m`` of nccl-tests.
+        NCCL starts them with one kernel. MPI and threads start all of them and then wait for all. The time is that of
+        one call: the time of the group, divided by `n_aggregated`.
     sampling : {"default", "quick", "thorough"} or Sampling, optional
         Number of batches of each step, and when to stop. The names are described in `Sampling.named`.
     check : bool, default True
@@ -121,7 +150,7 @@ def bench(
     ------
     MeshlabError
         If the plan does not match the mesh, or the mesh does not match the engines.
-        If the backend does not support a collective, an element type, an operation or a mode.
+        If the backend does not support a collective, an element type, an operation, a mode, or an option.
         If the engines are busy.
         If `resume` has a different mesh, system or sampling.
 
@@ -175,6 +204,14 @@ def bench(
             launches=launches,
             shuffle=shuffle,
             seed=seed,
+            buffers=buffers,
+            algorithm=algorithm,
+            protocol=protocol,
+            min_ctas=min_ctas,
+            max_ctas=max_ctas,
+            cta_policy=cta_policy,
+            alignment_bytes=alignment_bytes,
+            n_aggregated=n_aggregated,
             sampling=sampling,
             check=check,
         )
@@ -270,6 +307,7 @@ def check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
         for name in plan.dtype:
             if name not in can_reduce:
                 raise BenchError(f"{can.backend} cannot reduce {name!r}; choose one of {', '.join(can_reduce)}")
+    _check_options(can, plan)
     if plan.concurrent and can.backend == "nccl" and "isolated" in plan.mode:
         raise BenchError(
             "two axes cannot run at the same time in isolated mode with nccl: the host waits before each call, and "
@@ -279,6 +317,30 @@ def check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
     for name, function in plan.functions.items():
         if function is None:
             raise BenchError(f"function {name!r} is not saved with its run; pass it again as collective")
+
+
+_BY_ENVIRONMENT = {
+    "nccl": ", or choose for all calls, as with launch(env={'NCCL_ALGO': 'Ring'})",
+    "mpi": ", or choose for all calls, as with launch(env={'MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM': 'ring'}) of MPICH",
+}
+
+
+def _check_options(can: Capabilities, plan: Plan) -> None:
+    """Raise unless the backend has the buffers and the choices per call of a plan."""
+    if can.backend != "nccl" and (others := [name for name in plan.buffers if name != "plain"]):
+        raise BenchError(
+            f"{can.backend} has only plain buffers, not {' and '.join(others)}: only NCCL has them, on GPUs",
+            hint="omit buffers=, or launch with backend='nccl'",
+        )
+    if "symmetric" in plan.buffers and (reason := why_not_symmetric(can)):
+        raise BenchError(f"these engines have no symmetric buffers: {reason}", hint="omit buffers='symmetric'")
+    chosen = [name for name in CONFIGURED if getattr(plan, name) != (None,)]
+    reason = can.facts.get(CONFIGURABLE, "no: only NCCL has it, on GPUs")
+    if chosen and reason != "yes":
+        raise BenchError(
+            f"{can.backend} cannot choose {' and '.join(chosen)} per call: {reason.removeprefix('no: ')}",
+            hint=f"omit {' and '.join(f'{name}=' for name in chosen)}{_BY_ENVIRONMENT.get(can.backend, '')}",
+        )
 
 
 _REPEATS = 12

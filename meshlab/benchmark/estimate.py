@@ -157,9 +157,11 @@ def seconds_per_step(
         for part in step.parts:
             pace = (paces or {}).get(part.axis, _ASSUMED)
             call_us = known.time_us(part)
+            # Calls that are issued together are one call of a batch.
+            call_us *= part.n_aggregated or 1
             batch_s = pace.batch_s(part) if math.isnan(call_us) else None
             if batch_s is None:
-                call_us = _model_us(part, rates) if math.isnan(call_us) else call_us
+                call_us = _model_us(part, rates) * (part.n_aggregated or 1) if math.isnan(call_us) else call_us
                 batch_s = _batch_s(call_us, part.mode, plan.sampling, rates)
             sampling_s = _sampling_s(batch_s, part.mode, plan.sampling, pace.spread(part))
             if part.size_bytes is None:  # a function may turn out to be slow

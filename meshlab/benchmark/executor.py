@@ -15,7 +15,7 @@ import numpy.typing as npt
 from meshlab.benchmark.clocks import clock_errors
 from meshlab.benchmark.estimate import Pace, steps_to_probe
 from meshlab.benchmark.on_ranks import environment
-from meshlab.benchmark.on_ranks.buffers import release_buffers
+from meshlab.benchmark.on_ranks.buffers import block_bytes, plan_buffers, release_buffers
 from meshlab.benchmark.on_ranks.environment import describe_rank, sample_rank
 from meshlab.benchmark.on_ranks.probing import probe_steps
 from meshlab.benchmark.on_ranks.sampling import Floats
@@ -35,13 +35,14 @@ from meshlab.engines.rounds import RankInfo, Reply
 from meshlab.errors import BenchError, EngineError, MeshlabError
 from meshlab.frames.plan import Step, n_blocks, turns
 from meshlab.frames.rundata import Columns, Progress, Row, RunData, State
-from meshlab.frames.schema import DEVICES
+from meshlab.frames.schema import DEVICES, OPTIONS
 from meshlab.frames.statistics import FEWEST_FOR_SHAPE, find_modes, relative_trend, summarise
 from meshlab.mesh.axes import WORLD
 from meshlab.topology.readers.hosts import cluster_from_hosts
 from meshlab.units import format_seconds, format_size
 
 if TYPE_CHECKING:
+    from meshlab.comm.backend import Buffers
     from meshlab.frames.plan import MeasuredGroup
     from meshlab.mesh.groups import Groups
 
@@ -80,6 +81,7 @@ _STEP_COLUMNS = (
     "root",
     "in_place",
     "mode",
+    *OPTIONS,
     "axis",
     "grouping",
     "concurrent_axis",
@@ -174,6 +176,7 @@ class Executor:
         data = self._data
         try:
             self._describe(lease)
+            self._plan_buffers(lease)
             self._probe(lease)
             is_complete = self._run_steps(lease)
             # A user who interrupts the last step has cancelled the run too.
@@ -205,6 +208,7 @@ class Executor:
                 if self._n_cancels():
                     return False
                 self._relaunch(lease, launch)
+                self._plan_buffers(lease)
             self._process_set = lease.engines.process_set
             for step in order:
                 if (launch, step.index) in self._known:
@@ -464,6 +468,16 @@ class Executor:
             "Settings": settings[0],
             **{name: lines for name, lines in data.environment.items() if name.startswith("GPUs")},
         }
+
+    def _plan_buffers(self, lease: Lease) -> None:
+        """Tell the ranks how large their registered buffers become, if the plan has any."""
+        largest: dict[Buffers, int] = {}
+        for step in self._data.steps:
+            for part in step.parts:
+                if part.buffers not in (None, "plain") and not self._too_large(step):
+                    largest[part.buffers] = max(largest.get(part.buffers, 0), block_bytes(part))
+        if largest:
+            lease.call(plan_buffers, self._data.mesh, WORLD, (largest, int(self._limits.min())))
 
     def _probe(self, lease: Lease) -> None:
         """Estimate the duration of the run. If it is long, measure a few steps shortly for that."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from meshlab.benchmark.executor import describe_sharing
+from meshlab.benchmark.interruptible import Interruptible
 from meshlab.benchmark.on_ranks.environment import describe_rank
 from meshlab.benchmark.on_ranks.training_step import (
     CallProbe,
@@ -469,42 +470,25 @@ class _Session:
         self._flops_per_us = flops_per_us
         self._why_wait = ""
         self._measured: list[_Measured] = []
-        self._is_stopped = False
-        self._is_over = threading.Event()
-        self._error: BaseException | None = None
         self._n_done, self._now = 0, "starting"
 
     def run(self, bar: Any) -> None:
         """Measure everything, and move the bar."""
-        thread = threading.Thread(target=self._work, name="meshlab rehearsal", daemon=True)
-        thread.start()
-        try:
-            while not self._is_over.wait(0.1):
-                self._show(bar)
-        except KeyboardInterrupt:
-            # Ranks in a collective cannot be interrupted without losing them, and a round takes a few seconds.
-            self._is_stopped, self._now = True, "interrupted, completing this round"
-            self._show(bar)
-            try:
-                self._is_over.wait()
-            except KeyboardInterrupt:
-                self._engines.kill()
-                self._is_over.wait()
-            raise
-        self._show(bar)
-        if self._error is not None:
-            raise self._error
-        if self._is_stopped:
+        self._thread = Interruptible(self._work, partial(self._show, bar), self._engines.kill, "meshlab rehearsal")
+        self._thread.run()
+        if self._thread.is_stopped:
             raise EngineError("the engines were closed during the rehearsal")
 
     def _show(self, bar: Any) -> None:
+        if self._thread.is_stopped:
+            self._now = "interrupted, completing this round"
         bar.set_description(self._now)
         bar.update(self._n_done - bar.n)
 
     def _work(self) -> None:
         try:
             task = f"rehearsing {len(self._layouts)} layout{'s' * (len(self._layouts) != 1)}"
-            with Lease(self._engines, task, cancel=self._cancel_for_close) as lease:
+            with Lease(self._engines, task, cancel=self._thread.stop) as lease:
                 self._prepare(lease)
                 try:
                     self._measure(lease)
@@ -513,15 +497,7 @@ class _Session:
                         lease.call(release_memory)
         except EngineError as error:
             error.measured = self.result() if self._measured and all(one.rounds for one in self._measured) else None
-            self._error = error
-        except BaseException as error:
-            self._error = error
-        finally:
-            self._is_over.set()
-
-    def _cancel_for_close(self) -> threading.Event:
-        self._is_stopped = True
-        return self._is_over
+            raise
 
     def _call(self, lease: Lease, function: Any, layout: _Layout, *arguments: Any, deadline_s: float | None) -> Any:
         """Run a function with the communicators of all axes of a layout, and return the values of the ranks."""
@@ -554,7 +530,7 @@ class _Session:
         if self._cluster is None and not self._why_unpredicted:
             self._cluster = self._read_cluster(lease)
         for layout in self._layouts:
-            if self._is_stopped:
+            if self._thread.is_stopped:
                 return
             self._now = f"{layout.name}: checking the results" if self._check else f"{layout.name}: first calls"
             scaled = _scaled(layout, scale, size_scale)
@@ -581,7 +557,7 @@ class _Session:
         """Return the part of a step that takes about `_STEP_US` on the slowest layout."""
         longest = 0.0
         for layout in self._layouts:
-            if self._is_stopped:
+            if self._thread.is_stopped:
                 break
             self._now = f"{layout.name}: choosing the scale"
             whole = _scaled(layout, 1.0, size_scale)
@@ -662,7 +638,7 @@ class _Session:
         for number in range(self._rounds):
             # A B, B A, A B, …: over two rounds, a linear drift of the clocks adds the same time to every layout.
             for one in self._measured[:: -1 if number % 2 else 1]:
-                if self._is_stopped:
+                if self._thread.is_stopped:
                     return
                 self._now = lease.task = f"{one.layout.name}, round {number + 1} of {self._rounds}"
                 expected_s = one.seconds * (self._steps + 1) * len(one.variants)

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from meshlab.cli import commands, layout_search
+from meshlab.cli import commands, layout_search, tuning_command
 from meshlab.cli.commands import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, error_text, print_error
 from meshlab.engines.mpi_world import launched_as
 from meshlab.errors import MeshlabError
@@ -37,6 +37,7 @@ examples:
   meshlab bench --mesh "dp=2, tp=2" --axis tp --sizes 1K:16M --out run1
   mpiexec -n 4 meshlab bench --mesh tp=4      on ranks of a launcher (or srun)
   meshlab rehearse llama3-8b --mesh dp=8 --mesh "dp=4, tp=2"   layouts of a job
+  meshlab tune --mesh tp=2 --axis tp --out tuned       faster than the defaults
   meshlab report run1 --out run1.md           the report of a saved run
   meshlab compare run1 run2                   regressions; also of nccl-tests logs
   meshlab predict "dp=16, tp=8" --cluster dgx-h100    expected times; starts nothing
@@ -274,6 +275,19 @@ def make_parser() -> argparse.ArgumentParser:
     )
     rehearse.add_argument("--out", metavar="FILE", help="write the frame as CSV")
     _add_backend(rehearse)
+
+    tune = add(
+        "tune",
+        tuning_command.tune,
+        "find the fastest option of each message size",
+        "Options of NCCL (buffers, algorithm, protocol, thread blocks) or algorithms of MPICH take turns. An option is "
+        "chosen if it is clearly faster than the default, also on new ranks. Prints the choice. With --out, also "
+        "writes it (tuning.json), its table (tuning.csv) and report (tuning.html), the best environment for all sizes "
+        "(tuning.env), and for NCCL a module for nccl4py (tuned.py) and a file for NCCL's example tuner plugin "
+        "(nccl_tuner.conf).",
+    )
+    tuning_command.add_tune_options(tune)
+    _add_backend(tune)
 
     report = add(
         "report",

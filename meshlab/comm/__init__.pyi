@@ -1,6 +1,12 @@
 from .agreement import CHECKS as CHECKS
+from .backend import BUFFERS as BUFFERS
+from .backend import CTA_POLICIES as CTA_POLICIES
 from .backend import MODES as MODES
+from .backend import PROTOCOLS as PROTOCOLS
+from .backend import Buffers as Buffers
 from .backend import Call as Call
+from .backend import CallChoice as CallChoice
+from .backend import CallConfig as CallConfig
 from .backend import Capabilities as Capabilities
 from .backend import Mode as Mode
 from .backend import Timings as Timings

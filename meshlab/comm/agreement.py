@@ -9,11 +9,13 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from meshlab.comm.backend import Call, Comparer
+from meshlab.comm.catalog import Collective
 from meshlab.errors import CommunicatorError
 
 __all__ = [
     "CHECKS",
     "CHECKSUM_BITS",
+    "WINDOW",
     "Agreement",
     "Checks",
     "checksum",
@@ -42,6 +44,25 @@ collective with its count, dtype, op and root.
 
 CHECKSUM_BITS = 24
 """Few enough that a 64-bit word has room for a checksum and the number of a call."""
+
+WINDOW = Call(
+    Collective(
+        name="window",
+        sends="nothing",
+        receives="nothing",
+        bus_factor=lambda n: float("nan"),
+        expected=None,
+        summary="Registers memory of all ranks as a symmetric window.",
+    ),
+    None,
+    None,
+    0,
+    None,
+    None,
+    None,
+    in_place=False,
+)
+"""The registration of a window, to compare it between ranks. It is not a collective that a user can call by name."""
 
 
 def signature(calls: Sequence[Call]) -> str:

@@ -19,9 +19,15 @@ from meshlab.comm.catalog import Collective
 from meshlab.errors import CommunicatorError
 
 __all__ = [
+    "BUFFERS",
+    "CONFIGURABLE",
+    "CTA_POLICIES",
     "MODES",
+    "PROTOCOLS",
     "Backend",
+    "Buffers",
     "Call",
+    "CallChoice",
     "CallConfig",
     "Capabilities",
     "Comparer",
@@ -39,6 +45,33 @@ MODES: dict[Mode, str] = {
     "graph": "calls captured once and replayed by the device",
 }
 """The timing modes and their descriptions. They measure different things, so results of two modes are never mixed."""
+
+Buffers = Literal["plain", "registered", "symmetric"]
+
+BUFFERS: dict[Buffers, str] = {
+    "plain": "memory of the library that is not registered",
+    "registered": "memory that each rank has registered with the communicator, for transfers without a copy (nccl)",
+    "symmetric": "a window that all ranks of the group have registered together, so that kernels access the memory of "
+    "all ranks directly (nccl, 2.27 or newer)",
+}
+"""The kinds of buffers that a benchmark can use, with their descriptions."""
+
+CONFIGURABLE = "algorithm choice per call"
+"""The fact of `Capabilities` that is ``"yes"`` if a call can have a `CallConfig`, or else ``"no: "`` and the reason."""
+
+PROTOCOLS: dict[str, str] = {
+    "ll": "low latency: 4 bytes of data and a 4-byte flag in each store",
+    "ll128": "low latency over NVLink: 120 bytes of data and an 8-byte flag in each line",
+    "simple": "bulk transfers with one synchronisation per chunk",
+}
+"""The protocols of NCCL that a call can choose, with their descriptions."""
+
+CTA_POLICIES: dict[str, str] = {
+    "default": "as many thread blocks as the call needs to be fast",
+    "efficiency": "fewer thread blocks if that costs little bandwidth",
+    "zero": "no thread blocks where copy engines can move the data, which needs symmetric buffers",
+}
+"""The policies for NCCL's thread blocks (CTAs), with their descriptions."""
 
 
 class Call(NamedTuple):
@@ -181,13 +214,42 @@ class CallConfig:
     algorithm : str, optional
         Algorithms that NCCL may use, such as ``"ring"``, ``"tree"`` or ``"tree,ring"``. A leading ``^`` excludes
         algorithms, as in ``"^symk"``.
+    protocol : str, optional
+        The protocol, see `PROTOCOLS`.
     min_ctas, max_ctas : int, optional
         Minimum and maximum number of thread blocks, and so of channels.
+    cta_policy : str, optional
+        How NCCL chooses the number of thread blocks, see `CTA_POLICIES`.
     """
 
     algorithm: str | None = None
+    protocol: str | None = None
     min_ctas: int | None = None
     max_ctas: int | None = None
+    cta_policy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CallChoice:
+    """The configuration and the buffers of one collective, up to a message size.
+
+    Parameters
+    ----------
+    collective : str
+        Name of the collective.
+    max_bytes : int or None
+        The largest message size that the choice is for, in bytes (S of nccl-tests, as in ``size_bytes``). None for all
+        larger sizes.
+    config : CallConfig, optional
+        The configuration of the calls. By default NCCL chooses.
+    buffers : {"plain", "registered", "symmetric"}, default "plain"
+        The buffers with which the choice was measured.
+    """
+
+    collective: str
+    max_bytes: int | None
+    config: CallConfig = field(default_factory=CallConfig)
+    buffers: Buffers = "plain"
 
 
 class Comparer(Protocol):

@@ -66,6 +66,11 @@ class Collective:
     summary: str
 
     @property
+    def is_configurable(self) -> bool:
+        """True if NCCL has a configuration for the call. It runs the others as messages."""
+        return not self.peers and not self.counted and self.is_measurable
+
+    @property
     def is_measurable(self) -> bool:
         """True if a single call moves data in and out, so that it has a size and a bandwidth."""
         return self.sends != "nothing" and self.receives != "nothing"

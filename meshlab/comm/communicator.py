@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Protocol
@@ -17,7 +18,8 @@ from meshlab.comm.call_cache import CallCache, known_call
 from meshlab.comm.catalog import CATALOG, Collective, find_collective
 from meshlab.comm.collectives import CollectiveMethods
 from meshlab.comm.elements import ReduceOp
-from meshlab.comm.validate import CallValidator
+from meshlab.comm.validate import CallValidator, check_config
+from meshlab.comm.windows import empty_symmetric, registered_symmetric
 from meshlab.errors import CommunicatorError
 
 __all__ = ["MESSAGES", "Batch", "Communicator", "Monitor", "PreparedCall"]
@@ -227,6 +229,58 @@ class PreparedCall:
         finally:
             self._leave(self._code)
 
+    @contextmanager
+    def held(self, mode: Mode, calls: int) -> Iterator[Callable[[int], Timings]]:
+        """Prepare batches of calls once within a ``with`` block, so that batches of several calls can take turns.
+
+        Parameters
+        ----------
+        mode : {"isolated", "pipelined", "graph"}
+            The timing mode. In graph mode the calls are captured once.
+        calls : int
+            The number of calls per batch.
+
+        Yields
+        ------
+        callable
+            Times as many batches as its argument, like `measure`. All ranks must call it with the same number.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> def alternate(comm):
+        ...     x = comm.xp.zeros(4, "float32")
+        ...     call = comm.prepare("all_reduce", x, x)
+        ...     with call.held("pipelined", 10) as measure:
+        ...         return len(measure(3).time_us)
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     engines.run(alternate)["value"].tolist()
+        [3, 3]
+        """
+        hold = getattr(self._prepared, "held", None)
+        if hold is None:
+            yield partial(self.measure, mode, calls)
+            return
+        self._enter()
+        try:
+            if not self._is_agreed:
+                self._agree()
+            holder = contextlib.ExitStack()
+            with_batches = holder.enter_context(hold(mode, calls))
+        finally:
+            self._leave(self._code)
+
+        def measure(batches: int) -> Timings:
+            self._enter()
+            try:
+                timings: Timings = with_batches(batches)
+                return timings
+            finally:
+                self._leave(self._code)
+
+        with holder:
+            yield measure
+
     def load(self, calls: int) -> Any:
         """Return repetitions of the call as the load of a call on another communicator, for `measure`. Only on GPUs."""
         return self._prepared.load(calls)  # type: ignore[attr-defined]
@@ -373,7 +427,7 @@ class Communicator(CollectiveMethods):
             wait_idle()
         return np.asarray(array.get() if hasattr(array, "get") else array)
 
-    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
+    def empty(self, shape: int | tuple[int, ...], dtype: Any, *, symmetric: bool = False) -> Any:
         """Return an uninitialised array in the memory that the library transfers fastest.
 
         On GPUs, NCCL allocates the memory and other GPUs can map it, so a captured call accesses the peer's buffer
@@ -383,14 +437,26 @@ class Communicator(CollectiveMethods):
         Parameters
         ----------
         shape : int or tuple of int
-            The shape.
+            The shape. With ``symmetric=True``, all ranks must allocate the same number of bytes.
         dtype : numpy.dtype or str
             The element type.
+        symmetric : bool, default False
+            Whether all ranks of the group register the array as a window, so that the kernels of NCCL access the memory
+            of all ranks directly. Collective, and NCCL only. Calls of this group are faster if both of their arrays are
+            in windows, and at the same position in them on every rank. A deleted array is freed at the next call that
+            waits for the GPU, such as `empty`, `to_host` or `close`. Delete graphs that use it before.
 
         Returns
         -------
         numpy.ndarray or cupy.ndarray
             The array.
+
+        Raises
+        ------
+        CommunicatorError
+            If a rank has not enough memory.
+            With ``symmetric=True``, if the sizes of the ranks differ, or if the library or the GPUs of the group have
+            no symmetric memory. See the fact ``"symmetric memory"`` of `capabilities`.
 
         Examples
         --------
@@ -403,7 +469,7 @@ class Communicator(CollectiveMethods):
         ...     engines.run(double)["value"].tolist()
         [3.0, 3.0]
         """
-        return self.backend.empty(shape, dtype)
+        return empty_symmetric(self, shape, dtype) if symmetric else self.backend.empty(shape, dtype)
 
     def capabilities(self) -> Capabilities:
         """Return the capabilities of the backend and its library."""
@@ -507,18 +573,31 @@ class Communicator(CollectiveMethods):
         return PreparedCall(self, (call,), self.backend.prepare(call))
 
     def configured(
-        self, *, algorithm: str | None = None, min_ctas: int | None = None, max_ctas: int | None = None
+        self,
+        *,
+        algorithm: str | None = None,
+        protocol: str | None = None,
+        min_ctas: int | None = None,
+        max_ctas: int | None = None,
+        cta_policy: str | None = None,
     ) -> Communicator:
-        """Return a view of this communicator with a fixed algorithm or number of CTAs. Requires NCCL 2.31 or newer.
+        """Return a view of this communicator with a fixed configuration of its calls. Requires NCCL 2.31 or newer.
 
-        All ranks must pass the same arguments.
+        All ranks must pass the same arguments. NCCL refuses a call that cannot use the algorithm and the protocol.
+        Messages have no configuration, and are issued as without it.
 
         Parameters
         ----------
         algorithm : str, optional
-            Algorithms that NCCL may use, such as ``"ring"``, ``"tree"`` or ``"tree,ring"``. By default NCCL chooses.
+            Algorithms that NCCL may use, such as ``"ring"``, ``"tree"``, ``"tree,ring"`` or ``"symk"`` (kernels for
+            symmetric memory). A leading ``^`` excludes algorithms, as in ``"^symk"``. By default NCCL chooses.
+        protocol : {"ll", "ll128", "simple"}, optional
+            The protocol, described in `meshlab.comm.PROTOCOLS`. By default NCCL chooses.
         min_ctas, max_ctas : int, optional
             Minimum and maximum number of thread blocks (CTAs), and so of channels. By default NCCL chooses.
+        cta_policy : {"default", "efficiency", "zero"}, optional
+            How NCCL chooses the number of thread blocks, described in `meshlab.comm.CTA_POLICIES`. By default that of
+            the communicator.
 
         Returns
         -------
@@ -528,11 +607,12 @@ class Communicator(CollectiveMethods):
         Raises
         ------
         CommunicatorError
+            If an argument is invalid.
             If the backend is not NCCL, or the loaded NCCL is too old.
 
         Examples
         --------
-        On GPUs, ``comm.configured(algorithm="tree").all_reduce(x)``. Other backends raise:
+        On GPUs, ``comm.configured(algorithm="tree", protocol="ll").all_reduce(x)``. Other backends raise:
 
         >>> from meshlab.comm.backends.threads import ThreadWorld
         >>> Communicator(ThreadWorld(1).backend(0)).configured(algorithm="tree")
@@ -540,9 +620,16 @@ class Communicator(CollectiveMethods):
         ...
         meshlab.errors.CommunicatorError: threads cannot configure calls; only nccl supports this
         """
-        configure = self._optional("configured", "configure calls")
-        chosen = Communicator(
-            configure(CallConfig(algorithm, min_ctas, max_ctas)),
+        config = CallConfig(
+            algorithm=algorithm, protocol=protocol, min_ctas=min_ctas, max_ctas=max_ctas, cta_policy=cta_policy
+        )
+        check_config(config)
+        return self._view(self._optional("configured", "configure calls")(config))
+
+    def _view(self, backend: Backend) -> Communicator:
+        """Return a communicator on another endpoint of the same communicator of the library."""
+        view = Communicator(
+            backend,
             name=self.name,
             ranks=self.ranks,
             on_enter=self._on_enter,
@@ -550,23 +637,44 @@ class Communicator(CollectiveMethods):
             checks=self._checks,
             comparer=self._comparer,
         )
-        chosen._agreement = self._agreement  # the calls of both run on one communicator of the library
-        chosen._owner = self
-        return chosen
+        view._agreement = self._agreement  # the calls of both run on one communicator of the library
+        view._owner = self
+        return view
 
-    def registered(self, array: Any) -> AbstractContextManager[None]:
+    def registered(self, array: Any, *, symmetric: bool = False) -> AbstractContextManager[None]:
         """Register a buffer for zero-copy transfers within a ``with`` block (NCCL only).
 
         Parameters
         ----------
         array : cupy.ndarray
             The buffer.
+        symmetric : bool, default False
+            Whether all ranks of the group register their arrays together as a window, as `empty` does. Collective. The
+            array must be in memory of NCCL (`empty`), and have the same size on all ranks. Delete graphs that use it
+            before the end of the block.
 
         Raises
         ------
         CommunicatorError
             If the backend is not NCCL.
+            With ``symmetric=True``, if the arrays of the ranks have different sizes, if one of them is not in memory of
+            NCCL, or if the library or the GPUs of the group have no symmetric memory.
+
+        Examples
+        --------
+        On GPUs, ``with comm.registered(comm.empty(1 << 20, "float32"), symmetric=True): …``. Other backends raise:
+
+        >>> from meshlab.comm.backends.threads import ThreadWorld
+        >>> comm = Communicator(ThreadWorld(1).backend(0))
+        >>> with comm.registered(np.zeros(4), symmetric=True):
+        ...     pass
+        Traceback (most recent call last):
+        ...
+        meshlab.errors.CommunicatorError: threads cannot register symmetric memory: only NCCL has it, on GPUs;
+        omit symmetric=True
         """
+        if symmetric:
+            return registered_symmetric(self, array)
         register: Callable[[Any], AbstractContextManager[None]] = self._optional("registered", "register buffers")
         return register(array)
 
@@ -644,8 +752,17 @@ class Communicator(CollectiveMethods):
         """Run a small collective on integers in host memory."""
         with self.backend.local():
             send = self.xp.asarray(numbers, dtype=np.int64)
-            got = self._call(CATALOG[collective], send, None, **arguments)
+            # Not on a view, whose configuration may be impossible for this collective.
+            got = self._root._call(CATALOG[collective], send, None, **arguments)
             return [int(number) for number in self.to_host(got)]
+
+    def _exchange(self, number: int) -> list[int]:
+        """Return the numbers of all ranks, without recording a call. Within a call that is recorded already."""
+        return self._unrecorded._share("all_gather", [number])
+
+    @cached_property
+    def _unrecorded(self) -> Communicator:
+        return Communicator(self.backend, name=self.name, ranks=self.ranks, checks="off")
 
     def _prepare_batch(self, calls: Sequence[Call]) -> PreparedCall:
         self._check_open()
@@ -659,6 +776,14 @@ class Communicator(CollectiveMethods):
         # forever.
         if call.dest == self.rank or call.source == self.rank:
             self._validator.check_batch((call,))
+
+    @property
+    def _root(self) -> Communicator:
+        """The communicator of the library: this one, or the one of which it is a view."""
+        root = self
+        while root._owner is not None:
+            root = root._owner
+        return root
 
     @cached_property
     def _validator(self) -> CallValidator:

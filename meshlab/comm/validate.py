@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.comm.backend import Backend, Call
+from meshlab.comm.backend import CTA_POLICIES, PROTOCOLS, Backend, Call, CallConfig
 from meshlab.comm.catalog import Collective, Direction
 from meshlab.comm.elements import OPS, ReduceOp, find_dtype, find_op, scalar_in
-from meshlab.errors import CommunicatorError
+from meshlab.errors import CommunicatorError, did_you_mean
 
-__all__ = ["CallValidator", "pointer"]
+__all__ = ["CallValidator", "check_config", "pointer"]
 
 
 class CallValidator:
@@ -391,3 +391,37 @@ def _byte_range(array: Any) -> tuple[int, int]:
 def pointer(array: Any) -> int:
     """Return the address of the first element of an array."""
     return int(array.__array_interface__["data"][0]) if isinstance(array, np.ndarray) else int(array.data.ptr)
+
+
+def check_config(config: CallConfig) -> None:
+    """Raise unless a configuration of calls is possible.
+
+    Raises
+    ------
+    CommunicatorError
+        If the protocol or the CTA policy is unknown.
+        If a number of CTAs is not positive, or the minimum is larger than the maximum.
+
+    Examples
+    --------
+    >>> check_config(CallConfig(protocol="fast"))
+    Traceback (most recent call last):
+    meshlab.errors.CommunicatorError: unknown protocol 'fast'; choose one of ll, ll128, simple
+    """
+    for what, name, known in (
+        ("protocol", config.protocol, PROTOCOLS),
+        ("cta_policy", config.cta_policy, CTA_POLICIES),
+    ):
+        if name is not None and name not in known:
+            raise CommunicatorError(
+                f"unknown {what} {name!r}{did_you_mean(name, known)}; choose one of {', '.join(known)}"
+            )
+    if config.algorithm is not None and not (isinstance(config.algorithm, str) and config.algorithm.strip()):
+        raise CommunicatorError(
+            f"algorithm must be the name of an algorithm of NCCL, such as 'ring', not {config.algorithm!r}"
+        )
+    for what, number in (("min_ctas", config.min_ctas), ("max_ctas", config.max_ctas)):
+        if number is not None and (not isinstance(number, (int, np.integer)) or isinstance(number, bool) or number < 1):
+            raise CommunicatorError(f"{what} must be a positive integer, not {number!r}")
+    if config.min_ctas is not None and config.max_ctas is not None and config.min_ctas > config.max_ctas:
+        raise CommunicatorError(f"min_ctas={config.min_ctas} is larger than max_ctas={config.max_ctas}")

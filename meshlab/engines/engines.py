@@ -113,6 +113,11 @@ class Engines:
         return "busy" if self._state == "ready" and lease is not None and not lease.is_query else self._state
 
     @property
+    def launch_arguments(self) -> dict[str, Any] | None:
+        """The arguments with which `launch` starts the same ranks again. None if another process started them."""
+        return getattr(self._rank_set, "launch_arguments", None)
+
+    @property
     def where(self) -> str:
         """Label of the measured system, for example "4 ranks · MPI on this CPU"."""
         times = "×" if self.backend == "nccl" else f"rank{'s' * (self.world_size != 1)} ·"

@@ -114,6 +114,7 @@ class LaunchedSet(ProcessSet):
         self._n_starts = 0
         self._old_exits: dict[Path, int] = {}  # with their sizes before the current start
         self._killed: set[int] = set()  # engines that were killed since the last start
+        self.launch_arguments = {"backend": backend, "devices": devices, "env": dict(env or {}), "checks": checks}
         self._cluster: Any = None
         self._launcher: Any = None
         self._mpiexec = find_mpiexec() if backend == "mpi" else ""

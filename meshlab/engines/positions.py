@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from meshlab.comm.agreement import CHECKSUM_BITS, find_signature
+from meshlab.comm.agreement import CHECKSUM_BITS, WINDOW, find_signature
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.communicator import MESSAGES
 from meshlab.engines.call_board import BoardComparer, CallBoard
 
 __all__ = ["CallHistory", "CallSummary", "CommunicatorMonitor", "Position", "PositionWriter", "Positions"]
 
-_NAMES = ("", *CATALOG, "batch", "split", MESSAGES)
+_NAMES = ("", *CATALOG, "batch", "split", WINDOW.collective.name, MESSAGES)
 _CODES = {name: code for code, name in enumerate(_NAMES)}
 _UNCOUNTED = frozenset([MESSAGES, *(name for name, row in CATALOG.items() if row.peers)])
 
@@ -43,7 +43,7 @@ class Position:
     group : str, default ""
         The name of the communicator. Empty if the rank has entered no call.
     call : str, default ""
-        The name of the collective, or ``"batch"`` or ``"split"``.
+        The name of the collective, or ``"batch"``, ``"split"`` or ``"window"``.
     number : int, default 0
         The number of the collective in its communicator, from 1. 0 for a message.
     is_inside : bool, default False

@@ -10,3 +10,5 @@ from .schema import RESULTS as RESULTS
 from .schema import SAMPLES as SAMPLES
 from .schema import bandwidth as bandwidth
 from .schema import describe as describe
+from .trials import TRIALS as TRIALS
+from .trials import TUNED as TUNED

@@ -6,16 +6,19 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from meshlab.comm.backend import MODES, Mode
+from meshlab.comm.backend import BUFFERS, MODES, Buffers, CallConfig, Mode
 from meshlab.comm.catalog import CATALOG, find_collective
 from meshlab.comm.elements import ReduceOp, find_dtype, find_op
+from meshlab.comm.validate import check_config
 from meshlab.errors import BenchError, did_you_mean
+from meshlab.frames.labels import option_texts, value_label
+from meshlab.frames.schema import OPTIONS
 from meshlab.mesh.groups import Groups
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.units import format_size, parse_sizes
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from meshlab.benchmark.estimate import Estimate
 
 __all__ = [
+    "CONFIGURED",
     "GROUPINGS",
     "PAIRED",
     "SLOW_STEP_S",
@@ -58,6 +62,9 @@ GROUPINGS: dict[Grouping, str] = {
 
 PAIRED = ("send", "send_recv")
 """The collectives that pairs support: one message, or one in each direction at the same time."""
+
+CONFIGURED = tuple(one.name for one in fields(CallConfig))
+"""The options of a step that a `CallConfig` has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +126,17 @@ class Step:
         The collective that runs on the concurrent axis.
     concurrent : Step, optional
         The step to run at the same time. Its own `concurrent` is None.
+    buffers : {"plain", "registered", "symmetric"} or None, default "plain"
+        The kind of buffers, see `meshlab.comm.BUFFERS`. None for a function, which allocates its own.
+    algorithm, protocol, cta_policy : str, optional
+        The algorithm, the protocol and the policy for thread blocks that the calls have to use. By default the library
+        chooses.
+    min_ctas, max_ctas : int, optional
+        Minimum and maximum number of NCCL's thread blocks. By default NCCL chooses.
+    alignment_bytes : int or None, default 0
+        Distance of the buffers from an aligned address, in bytes. None for a function.
+    n_aggregated : int or None, default 1
+        Number of calls that are issued together as one group. None for a function.
     """
 
     index: int
@@ -137,6 +155,14 @@ class Step:
     concurrent_axis: str | None = None
     concurrent_collective: str | None = None
     concurrent: Step | None = None
+    buffers: Buffers | None = "plain"
+    algorithm: str | None = None
+    protocol: str | None = None
+    min_ctas: int | None = None
+    max_ctas: int | None = None
+    cta_policy: str | None = None
+    alignment_bytes: int | None = 0
+    n_aggregated: int | None = 1
 
     @property
     def parts(self) -> tuple[Step, ...]:
@@ -151,6 +177,7 @@ class Step:
         row = find_collective(self.collective)
         sizes = [row.elements(side, self.count, self.n_ranks) for side in ("sends", "receives")]
         own = (max(sizes) if self.in_place else sum(sizes)) * find_dtype(self.dtype).itemsize
+        own *= self.n_aggregated or 1  # calls that are issued together have separate buffers
         return own + (0 if self.concurrent is None else self.concurrent.buffer_bytes)
 
     def measured_groups(self, groups: Groups) -> list[MeasuredGroup]:
@@ -174,7 +201,7 @@ class Step:
             text += f", pairs of round {self.number + 1}"
         if self.concurrent_axis is not None:
             text += f" while {self.concurrent_collective} along {self.concurrent_axis}"
-        return f"{text}, {self.mode}"
+        return ", ".join([text, self.mode, *option_texts({name: getattr(self, name) for name in OPTIONS})])
 
 
 def n_rounds(n: int) -> int:
@@ -224,8 +251,8 @@ def _points(plan: Plan, mesh: DeviceMesh) -> Iterator[Step]:
             raise BenchError(f"the groups of {axis} have one rank and therefore no pairs; choose a different axis")
         for number in range(2 * n_rounds(n) if grouping == "pairs" else 1):  # every round in both directions
             names = [name for name in plan.collective if _fits(name, grouping, number, n)]
-            for name, dtype, op, mode, in_place, size in itertools.product(
-                names, plan.dtype, plan.op, plan.mode, plan.in_place, plan.sizes
+            for name, dtype, op, mode, in_place, options, size in itertools.product(
+                names, plan.dtype, plan.op, plan.mode, plan.in_place, _options(plan), plan.sizes
             ):
                 if name in plan.functions:
                     if grouping != "pairs":
@@ -233,7 +260,7 @@ def _points(plan: Plan, mesh: DeviceMesh) -> Iterator[Step]:
                     continue
                 if in_place and (grouping == "pairs" or not find_collective(name).in_place):
                     continue
-                point = (dtype, op, mode, in_place, size)
+                point = (dtype, op, mode, in_place, options, size)
                 step = _point(plan, name, axis, 2 if grouping == "pairs" else n, *point)
                 yield replace(step, grouping=grouping, number=number)
                 if grouping == "together":
@@ -315,16 +342,50 @@ def _fits(name: str, grouping: Grouping, number: int, n: int) -> bool:
 
 
 def _function(name: str, axis: str, n: int, mode: Mode) -> Step:
-    return Step(0, name, None, None, None, None, mode, axis, n, None, None)
+    return Step(
+        0,
+        name,
+        None,
+        None,
+        None,
+        None,
+        mode,
+        axis,
+        n,
+        None,
+        None,
+        buffers=None,
+        alignment_bytes=None,
+        n_aggregated=None,
+    )
+
+
+def _options(plan: Plan) -> list[dict[str, Any]]:
+    """Return the combinations of the options of a call, as fields of a step."""
+    names = tuple(OPTIONS)
+    several = itertools.product(*(np.atleast_1d(np.array(getattr(plan, name), object)) for name in names))
+    found = [dict(zip(names, values, strict=True)) for values in several]
+    return [one for one in found if (one["min_ctas"] or 1) <= (one["max_ctas"] or math.inf)]
 
 
 def _point(
-    plan: Plan, name: str, axis: str, n: int, dtype: str, op: str, mode: Mode, in_place: bool, size: int
+    plan: Plan,
+    name: str,
+    axis: str,
+    n: int,
+    dtype: str,
+    op: str,
+    mode: Mode,
+    in_place: bool,
+    options: Mapping[str, Any],
+    size: int,
 ) -> Step:
     row, itemsize = find_collective(name), find_dtype(dtype).itemsize
     if row.rooted and not 0 <= plan.root < n:
         raise BenchError(f"root={plan.root} is outside the groups of {axis}; choose a rank from 0 to {n - 1}")
     count = row.count_for(size, itemsize, n)
+    if not row.is_configurable:
+        options = {**options, **dict.fromkeys(CONFIGURED)}
     return Step(
         index=0,
         collective=name,
@@ -337,18 +398,19 @@ def _point(
         n_ranks=n,
         count=count,
         size_bytes=row.size_bytes(count, itemsize, n),
+        **options,
     )
 
 
 def _with_concurrent(plan: Plan, mesh: DeviceMesh, step: Step, point: Sequence[object]) -> Iterator[Step]:
     """Yield the other axis in isolation, and then both axes at the same time."""
-    dtype, op, mode, in_place, size = point
+    dtype, op, mode, in_place, options, size = point
     for axis, name in plan.concurrent:
         if axis == step.axis:
             continue
         _check_same_ranks(mesh, step.axis, axis)
         may = in_place and find_collective(name).in_place
-        other = _point(plan, name, axis, mesh[axis].size, dtype, op, mode, may, size)  # type: ignore[arg-type]
+        other = _point(plan, name, axis, mesh[axis].size, dtype, op, mode, may, options, size)  # type: ignore[arg-type]
         yield other
         partner = replace(other, concurrent_axis=step.axis, concurrent_collective=step.collective)
         yield replace(step, concurrent_axis=axis, concurrent_collective=name, concurrent=partner)
@@ -523,6 +585,22 @@ class Plan:
         Whether to measure the steps in random order, so that a drift of the clocks does not bend the curves.
     seed : int, default 0
         Seed of the random order.
+    buffers : str or sequence of str, default "plain"
+        Kinds of buffers: ``"plain"``, ``"registered"`` or ``"symmetric"``, described in `meshlab.comm.BUFFERS`. Only
+        NCCL has others than plain ones.
+    algorithm, protocol, cta_policy : str or sequence of str, optional
+        The algorithm, the protocol and the policy for thread blocks of the calls, see `Communicator.configured`. By
+        default NCCL chooses. Messages and ``all_to_all_v`` have none, and are measured once.
+    min_ctas, max_ctas : int or sequence of int, optional
+        Minimum and maximum number of NCCL's thread blocks. By default NCCL chooses. Combinations in which the minimum
+        is larger than the maximum are omitted.
+    alignment_bytes : int, default 0
+        Distance of both buffers from an aligned address, in bytes: a multiple of the element size. With ``-u N``,
+        nccl-tests moves its buffers by N elements.
+    n_aggregated : int, default 1
+        Number of calls that are issued together as one group, each with its own buffers, as with ``-m`` of nccl-tests.
+        NCCL starts them with one kernel. MPI and threads start all of them and then wait for all. The time is that of
+        one call: the time of the group, divided by `n_aggregated`.
     functions : mapping of str to callable, optional
         Functions by name, for names in `collective`. Functions that are passed in `collective` are added.
 
@@ -560,6 +638,14 @@ class Plan:
     launches: int
     shuffle: bool
     seed: int
+    buffers: tuple[Buffers, ...]
+    algorithm: tuple[str | None, ...]
+    protocol: tuple[str | None, ...]
+    min_ctas: tuple[int | None, ...]
+    max_ctas: tuple[int | None, ...]
+    cta_policy: tuple[str | None, ...]
+    alignment_bytes: int
+    n_aggregated: int
     functions: Mapping[str, Function | None] = field(compare=False, repr=False)
 
     def __init__(
@@ -579,6 +665,14 @@ class Plan:
         launches: int = 1,
         shuffle: bool = False,
         seed: int = 0,
+        buffers: str | Sequence[str] = "plain",
+        algorithm: str | Sequence[str | None] | None = None,
+        protocol: str | Sequence[str | None] | None = None,
+        min_ctas: int | Sequence[int | None] | None = None,
+        max_ctas: int | Sequence[int | None] | None = None,
+        cta_policy: str | Sequence[str | None] | None = None,
+        alignment_bytes: int = 0,
+        n_aggregated: int = 1,
         functions: Mapping[str, Function | None] | None = None,
     ) -> None:
         named = dict(functions or {})
@@ -591,6 +685,12 @@ class Plan:
             "mode": _several(mode),
             "in_place": _several(in_place),
             "grouping": _several(grouping),
+            "buffers": _several(buffers),
+            "algorithm": _several(algorithm),
+            "protocol": _several(protocol),
+            "min_ctas": _several(min_ctas),
+            "max_ctas": _several(max_ctas),
+            "cta_policy": _several(cta_policy),
         }
         for name, values in choices.items():
             if not values:
@@ -606,6 +706,8 @@ class Plan:
         put(self, "launches", operator.index(launches))
         put(self, "shuffle", bool(shuffle))
         put(self, "seed", operator.index(seed))
+        put(self, "alignment_bytes", operator.index(alignment_bytes))
+        put(self, "n_aggregated", operator.index(n_aggregated))
         put(self, "functions", MappingProxyType({name: named[name] for name in self.collective if name in named}))
         self._check()
 
@@ -619,6 +721,8 @@ class Plan:
     def _check(self) -> None:
         _check_known("mode", self.mode, MODES)
         _check_known("grouping", self.grouping, GROUPINGS)
+        _check_known("buffers", self.buffers, BUFFERS)
+        self._check_options()
         if self.launches < 1:
             raise BenchError(f"launches must be at least 1, not {self.launches}")
         for name in (*self.collective, *(name for _, name in self.concurrent)):
@@ -628,6 +732,36 @@ class Plan:
             raise BenchError(
                 "functions and the groupings alone and pairs cannot run next to a concurrent axis",
                 hint="measure them in a separate run, without concurrent=",
+            )
+
+    def _check_options(self) -> None:
+        for name in CONFIGURED:
+            for value in getattr(self, name):
+                check_config(CallConfig(**{name: value}))
+        if not _options(self):
+            raise BenchError(
+                f"min_ctas={min(number or 1 for number in self.min_ctas)} is larger than every max_ctas of the plan"
+            )
+        if self.n_aggregated < 1:
+            raise BenchError(f"n_aggregated must be at least 1, not {self.n_aggregated}")
+        measured = [name for name in self.collective if name not in self.functions]
+        sizes = {name: find_dtype(name).itemsize for name in self.dtype}
+        for name, size in sizes.items():
+            if self.alignment_bytes < 0 or self.alignment_bytes % size:
+                raise BenchError(
+                    f"alignment_bytes must be a multiple of the {size} bytes of a {name}, not {self.alignment_bytes}"
+                )
+        given = [name for name in OPTIONS if getattr(self, name) not in ((OPTIONS[name],), OPTIONS[name])]
+        if given and not measured:
+            raise BenchError(
+                f"{' and '.join(given)} cannot be chosen for functions, which allocate and call what they need",
+                hint="use comm.empty(…, symmetric=True) and comm.configured() in the function",
+            )
+        chosen = [name for name in given if name in CONFIGURED]
+        if chosen and not any(find_collective(name).is_configurable for name in measured):
+            raise BenchError(
+                f"{' and '.join(chosen)} cannot be chosen for {', '.join(measured)}, which NCCL runs as messages",
+                hint="omit them, or measure a different collective",
             )
 
     def _check_collective(self, name: str) -> None:
@@ -744,6 +878,11 @@ class Plan:
         text += ", ".join(self.mode)
         if self.grouping != ("together",):
             text += f", groups {' and '.join(self.grouping)}"
+        for name, default in OPTIONS.items():
+            value = getattr(self, name)
+            several = value if isinstance(value, tuple) else (value,)
+            if several != (default,):
+                text += f", {' and '.join(value_label(name, one) for one in several)}"
         text += "".join(f", while {name} runs along {axis}" for axis, name in self.concurrent)
         return text + (f", {self.launches} launches" if self.launches > 1 else "")
 
@@ -757,7 +896,7 @@ def _check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
 def _several(value: Any) -> tuple[Any, ...]:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
-    if isinstance(value, (bool, ReduceOp)) or callable(value):
+    if value is None or isinstance(value, (int, ReduceOp)) or callable(value):
         return (value,)
     return tuple(value)
 

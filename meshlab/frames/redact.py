@@ -14,7 +14,7 @@ from typing import Any
 from meshlab.frames.rundata import RunData
 from meshlab.frames.store import from_document, to_document
 
-__all__ = ["Redactor", "redact"]
+__all__ = ["Redactor", "redact", "redactor_of"]
 
 _UUID = re.compile(r"\b(GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\b")
 _ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d+)?\b")
@@ -73,7 +73,7 @@ class Redactor:
 
 def redact(run: RunData) -> RunData:
     """Return a copy of a run with hashes instead of names. See `RunData.redacted`."""
-    redactor = Redactor(run.hosts, [_user(), Path.home().name])
+    redactor = redactor_of(run.hosts)
     frames = []
     for frame in (run.results, run.samples):
         frame.attrs = redactor.anything(frame.attrs)
@@ -81,6 +81,11 @@ def redact(run: RunData) -> RunData:
     results, samples = frames
     results["stop_reason"] = results["stop_reason"].map(redactor.text, na_action="ignore").astype("string")
     return from_document(redactor.anything(to_document(run)), run.plan, run.mesh, results, samples)
+
+
+def redactor_of(hosts: Iterable[str]) -> Redactor:
+    """Return a redactor for these hosts and for the user of this process."""
+    return Redactor(hosts, [_user(), Path.home().name])
 
 
 def _user() -> str:

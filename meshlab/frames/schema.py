@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEVICES",
+    "OPTIONS",
     "RESULTS",
     "SAMPLES",
     "STEP",
@@ -113,6 +115,28 @@ RESULTS = _columns(
     ("root", "Int64", "The root, as a rank of the group. Missing for collectives without a root."),
     ("in_place", "boolean", "True if input and output share memory."),
     ("mode", "string", "isolated, pipelined or graph."),
+    (
+        "buffers",
+        "string",
+        "plain, registered or symmetric (a window that all ranks of the group have registered). Missing if unknown.",
+    ),
+    ("algorithm", "string", "The algorithm that the calls had to use. Missing if the library chose."),
+    ("protocol", "string", "The protocol that the calls had to use: ll, ll128 or simple. Missing if NCCL chose."),
+    ("min_ctas", "Int64", "Minimum number of NCCL's thread blocks. Missing if NCCL chose."),
+    ("max_ctas", "Int64", "Maximum number of NCCL's thread blocks. Missing if NCCL chose."),
+    ("cta_policy", "string", "NCCL's policy for thread blocks: default, efficiency or zero. Missing if not set."),
+    (
+        "alignment_bytes",
+        "Int64",
+        "Distance in bytes of both buffers from an aligned address: nccl-tests' -u times the element size. Missing if "
+        "unknown.",
+    ),
+    (
+        "n_aggregated",
+        "Int64",
+        "Number of calls that were issued together as one group (-m of nccl-tests). The time is that of one of them. "
+        "Missing if unknown.",
+    ),
     ("axis", "string", "The measured axis or group set."),
     ("group", "string", "Name of the group. For pairs, the group that both ranks belong to."),
     (
@@ -172,6 +196,20 @@ RESULTS = _columns(
     ("process_set", "string", "Identity of the set of rank processes that measured the row. Missing if unknown."),
 )
 """Columns of the results: one row per step and group."""
+
+OPTIONS: Mapping[str, Any] = MappingProxyType(
+    {
+        "buffers": "plain",
+        "algorithm": None,
+        "protocol": None,
+        "min_ctas": None,
+        "max_ctas": None,
+        "cta_policy": None,
+        "alignment_bytes": 0,
+        "n_aggregated": 1,
+    }
+)
+"""The columns of the options of a call, with their defaults. None means that the library chose."""
 
 DEVICES = (
     Column("when", "string", "before or after the run."),

@@ -42,6 +42,8 @@ __all__ = [
     "frames_of",
     "from_document",
     "load",
+    "mesh_from_document",
+    "mesh_to_document",
     "run_id_in",
     "save",
     "split_old_axes",
@@ -296,7 +298,7 @@ def to_document(run: RunData) -> dict[str, Any]:
         "hosts": list(run.hosts),
         "devices": run.device_rows,
         "plan": _plan_to_json(run.plan),
-        "mesh": _mesh_to_json(run.mesh),
+        "mesh": mesh_to_document(run.mesh),
         "environment": run.environment,
         "log": run.log,
         "calibration": None if run.calibration is None else run.calibration.to_document(),
@@ -321,7 +323,7 @@ def load(folder: str | Path) -> RunData:
             file=str(path),
         )
     try:
-        mesh = _mesh_from_json(document["mesh"])
+        mesh = mesh_from_document(document["mesh"])
         plan = _plan_from_json(document["plan"])
         notes: list[str] = []
         n_rows = document.get("n_rows", {})
@@ -401,7 +403,8 @@ def _plan_from_json(values: dict[str, Any]) -> Plan:
     return Plan(**{**values, "sampling": Sampling(**values["sampling"])})
 
 
-def _mesh_to_json(mesh: DeviceMesh) -> dict[str, Any]:
+def mesh_to_document(mesh: DeviceMesh) -> dict[str, Any]:
+    """Return a mesh as plain data."""
     return {
         "axes": [[axis.name, axis.size] for axis in mesh.axes],
         "world_size": mesh.world_size,
@@ -411,7 +414,8 @@ def _mesh_to_json(mesh: DeviceMesh) -> dict[str, Any]:
     }
 
 
-def _mesh_from_json(values: dict[str, Any]) -> DeviceMesh:
+def mesh_from_document(values: dict[str, Any]) -> DeviceMesh:
+    """Build a mesh from what `mesh_to_document` returned."""
     mesh = DeviceMesh(
         [(name, size) for name, size in values["axes"]],
         world_size=values["world_size"],

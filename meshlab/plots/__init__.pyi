@@ -16,3 +16,4 @@ from .step_bars import step_times as step_times
 from .style import figure_png as figure_png
 from .style import figure_svg as figure_svg
 from .style import group_colors as group_colors
+from .tuned import tuning as tuning

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from meshlab.analysis.tunings import Tuning
 from meshlab.files import write_file
 from meshlab.frames.labels import axis_label, axis_labels, describe_groups, value_label
 from meshlab.frames.schema import is_pair
@@ -20,6 +21,7 @@ from meshlab.plots.curves import latency as plot_latency
 from meshlab.plots.lines import Quantity, lines_of
 from meshlab.plots.machine import topology_figure
 from meshlab.plots.style import figure_png, figure_svg
+from meshlab.plots.tuned import figure_of
 from meshlab.topology.placement.placement import place
 from meshlab.units import SEPARATOR, format_bandwidth, format_size, format_time_us
 
@@ -41,6 +43,7 @@ __all__ = [
     "picture_file",
     "pictures_by_axis",
     "topology_pictures",
+    "tuning_pictures",
 ]
 
 
@@ -88,17 +91,20 @@ class Pictures:
         Bandwidth and latency of each axis and mode, with a heading.
     matrices : list of ReportPicture
         Pairs of ranks.
+    tunings : list of ReportPicture
+        Default and tuned times.
     """
 
     memberships: list[ReportPicture]
     machines: list[ReportPicture]
     curves: list[tuple[str, list[ReportPicture]]]
     matrices: list[ReportPicture]
+    tunings: list[ReportPicture] = field(default_factory=list)
 
     def save(self, folder: Path, prefix: str) -> None:
         """Write all figures to a folder as PNG files, see `picture_file`."""
         curves = (one for _, pictures in self.curves for one in pictures)
-        for picture in (*self.memberships, *self.machines, *self.matrices, *curves):
+        for picture in (*self.tunings, *self.memberships, *self.machines, *self.matrices, *curves):
             write_file(folder / picture_file(prefix, picture), figure_png(picture.figure))
 
 
@@ -235,6 +241,13 @@ def matrix_pictures(results: pd.DataFrame) -> list[ReportPicture]:
         text = f"{axis_label(choice['axis'], 'pairs')}. {'. '.join(title.splitlines())}."
         pictures.append(ReportPicture(name, figure, text))
     return pictures
+
+
+def tuning_pictures(tuning: Tuning) -> list[ReportPicture]:
+    """Draw default and tuned times of a tuning, if there are any."""
+    if not tuning.lines:
+        return []
+    return [ReportPicture("tuning", figure_of(tuning, WIDTH), ". ".join(tuning.verdicts))]
 
 
 def _slug(text: str) -> str:

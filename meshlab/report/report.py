@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshlab import markup
+from meshlab.analysis.tunings import Tuning
 from meshlab.errors import BenchError, MeshError, ParseError, TopologyError
 from meshlab.files import write_file
 from meshlab.frames.labels import where_text
@@ -21,7 +23,16 @@ from meshlab.mesh.groups import Groups
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction.bounds import with_bounds
 from meshlab.report import content
-from meshlab.report.pictures import Pictures, ReportPicture, draw, matrix_pictures, picture_file, pictures_by_axis
+from meshlab.report.pictures import (
+    Pictures,
+    ReportPicture,
+    draw,
+    matrix_pictures,
+    picture_file,
+    pictures_by_axis,
+    tuning_pictures,
+)
+from meshlab.report.tuning_section import tuning_section
 from meshlab.topology.health import health
 from meshlab.topology.model.presets import ClusterLike, as_cluster
 from meshlab.topology.placement.placement import place
@@ -52,23 +63,28 @@ class Report:
 
     Parameters
     ----------
-    run : RunData, DataFrame, path, object with ``.results``, or a list of these
-        A run or its folder, or its results. Only a run or its folder has a mesh, an environment and a log.
+    run : RunData, Tuning, DataFrame, path, object with ``.results``, or a list of these
+        A run or its folder, or its results. Only a run or its folder has a mesh, an environment and a log. The results
+        of a tuning are the times of its default.
     mesh : DeviceMesh or str, optional
         The mesh whose groups are shown. By default that of the run.
     cluster : Cluster or str, optional
         The machine, or the name of a preset. The report shows which links each group uses on it.
+    tuning : Tuning, optional
+        A tuning of the same machine, which gets a section of its own: what was gained, the chosen options, and what
+        environment variables and a tuner plugin can set of them.
     title : str, optional
         The headline. By default it names the mesh.
     redact : bool, default False
-        If True, write hashes instead of the names of hosts and users, addresses and the UUIDs of GPUs. Needs a run or
-        its folder.
+        If True, write hashes instead of the names of hosts and users, addresses and the UUIDs of GPUs. Needs a run, its
+        folder, or a tuning.
 
     Raises
     ------
     BenchError
         If `run` has no results.
-        If `redact` is True and `run` is not a run.
+        If `redact` is True, and `run` is neither a run nor a tuning.
+        If `tuning` is not a Tuning.
 
     Examples
     --------
@@ -84,16 +100,27 @@ class Report:
         *,
         mesh: MeshLike | None = None,
         cluster: ClusterLike | None = None,
+        tuning: Tuning | None = None,
         title: str | None = None,
         redact: bool = False,
     ) -> None:
+        given: Any = tuning
+        if given is not None and not isinstance(given, Tuning):
+            raise BenchError(
+                f"tuning must be a Tuning, not {type(given).__name__}", hint="read a file with Tuning.load(path)"
+            )
+        if isinstance(run, Tuning):
+            mesh, tuning = run.mesh if mesh is None else mesh, run
+        self.tuning = tuning.redacted() if redact and tuning is not None else tuning
+        if isinstance(run, Tuning):
+            title, run, redact = title or f"Tuning of {run.mesh}", (self.tuning or run).results, False
         if isinstance(run, (str, os.PathLike)) and Path(run).is_dir():
             run = load(Path(run))
         data = run if isinstance(run, RunData) else None
         if redact:
             if data is None:
                 raise BenchError(
-                    f"redact=True needs a run, not {type(run).__name__}, because only a run has a list of its hosts; "
+                    f"redact=True needs a run, not {type(run).__name__}, because only runs have a list of their hosts; "
                     "pass a Run or its folder"
                 )
             run = data = data.redacted()
@@ -218,7 +245,8 @@ class Report:
         return markup.card(self.title, 'Report.save("report.html") writes the complete report', verdict, pictures)
 
     def _verdict(self) -> list[str]:
-        return [self.progress] * bool(self.progress) + content.verdict(self._bounded, self._blocks)
+        tuned = [] if self.tuning is None else list(self.tuning.verdicts)
+        return [self.progress] * bool(self.progress) + tuned + content.verdict(self._bounded, self._blocks)
 
     def _content(self) -> dict[str, Any]:
         """Return the content that both formats share."""
@@ -234,6 +262,7 @@ class Report:
                 fingerprint=self.mesh.fingerprint if self.mesh is not None else "",
                 cluster=self.cluster,
             ),
+            "tuning": None if self.tuning is None else tuning_section(self.tuning),
             "machine": self._machine(),
             "tables": tables,
             "more_tables": more_tables,
@@ -293,7 +322,8 @@ class Report:
         return list(dict.fromkeys(axes))[:_MOST_PICTURES]
 
     def _draw(self) -> Pictures:
-        return draw(self._bounded, self.mesh, self.cluster, self._shown_axes())
+        drawn = draw(self._bounded, self.mesh, self.cluster, self._shown_axes())
+        return drawn if self.tuning is None else replace(drawn, tunings=tuning_pictures(self.tuning))
 
     def _markdown(self, pictures: Pictures | None = None, prefix: str = "") -> str:
         groups = [self.mesh[axis] for axis in self._shown_axes()] if self.mesh is not None else []
@@ -323,7 +353,7 @@ def page(content: dict[str, Any], results: pd.DataFrame, pictures: Pictures) -> 
     """
     # A "<" inside the JSON could end the script element or start a comment, so every one is escaped.
     data = frame_to_json(results).replace("<", "\\u003c")
-    shown = {name: getattr(pictures, name) for name in ("memberships", "machines", "curves", "matrices")}
+    shown = {name: getattr(pictures, name) for name in ("memberships", "machines", "curves", "matrices", "tunings")}
     html = _template().render(content, data=data, **shown)
     return html.replace(THIN, "\N{NARROW NO-BREAK SPACE}")  # as narrow, but no line break between a number and its unit
 
@@ -369,6 +399,13 @@ def document(
         lines += [f"**{_escape(sentence)}**" if number == 0 else _escape(sentence), ""]
     if content["caveats"]:
         lines += ["## Caveats", "", *(f"- {_escape(caveat)}" for caveat in content["caveats"]), ""]
+    if content["tuning"] is not None:
+        tuned = content["tuning"]
+        lines += ["## Tuning", "", _escape(tuned.title), ""]
+        lines += [] if pictures is None else gallery(pictures.tunings)
+        lines += [*_table(tuned.header, [[cell.text for cell in row] for row in tuned.rows], numbers=False), ""]
+        lines += [f"{tuned.more:,} more rows are not shown.", ""] if tuned.more else []
+        lines += [*(f"- **{_escape(term)}**: {_escape(text)}" for term, text in tuned.facts), ""]
     if groups:
         rows = [[group.name, f"{len(group):,}", f"{group.size:,}", repr(group[0])] for group in groups]
         lines += ["## Groups", "", *_table(["axis", "groups", "ranks each", "first group"], rows, numbers=False), ""]

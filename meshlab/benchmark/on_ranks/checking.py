@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.on_ranks.buffers import Buffers
+from meshlab.benchmark.on_ranks.buffers import StepBuffers
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.correctness import PERIOD, Case, Expected, encode
 from meshlab.comm.elements import find_dtype, find_op, is_integer
@@ -37,7 +37,7 @@ def count_wrong_elements(
     comm: Communicator,
     step: Step,
     call: Callable[[], object],
-    buffers: Buffers,
+    buffers: StepBuffers,
     *,
     source: int | None = None,
 ) -> int:
@@ -49,7 +49,7 @@ def count_wrong_elements(
         The group and the step.
     call : callable
         The prepared call.
-    buffers : Buffers
+    buffers : StepBuffers
         Its buffers, whose contents are overwritten.
     source : int, optional
         The rank of the group that sends a message. By default the previous rank of the ring.

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.benchmark.on_ranks.buffers import Buffers, allocate
+from meshlab.benchmark.on_ranks.buffers import StepBuffers, allocate
 from meshlab.benchmark.on_ranks.checking import count_wrong_elements
 from meshlab.benchmark.on_ranks.sampling import Batches, Floats, StopVote, calls_per_batch, group_vote, take_batches
 from meshlab.comm.backend import Mode, Timings
 from meshlab.comm.catalog import CATALOG
-from meshlab.frames.plan import pairs_of_round
+from meshlab.frames.plan import CONFIGURED, pairs_of_round
 
 if TYPE_CHECKING:
     from meshlab.comm.communicator import Communicator, PreparedCall
@@ -90,7 +90,8 @@ def measure_step(comm: Communicator, step: Step, sampling: Sampling, check: bool
     """Time one block of a step in a single group. Collective over the group."""
     with comm.backend.local():  # see measure_together
         call, n_wrong = set_up_step(comm, step, check)
-        return Measured(take_batches(call.measure, group_vote(comm), step.mode, sampling, n_blocks), n_wrong)
+        batches = take_batches(call.measure, group_vote(comm), step.mode, sampling, n_blocks)
+        return Measured(_per_call(batches, step), n_wrong)
 
 
 def measure_together(
@@ -119,23 +120,47 @@ def measure_together(
     # in another stream, small calls in graphs took 0.1 to 0.2 µs longer (2 × H200, NCCL 2.28.9).
     with comm.backend.local():
         call, n_wrong = set_up_step(comm, step, check)
-        return Measured(take_batches(call.measure, StopVote(everyone, groups), step.mode, sampling, n_blocks), n_wrong)
+        batches = take_batches(call.measure, StopVote(everyone, groups), step.mode, sampling, n_blocks)
+        return Measured(_per_call(batches, step), n_wrong)
+
+
+def _per_call(batches: Batches, step: Step) -> Batches:
+    """Convert the times of groups of calls that are issued together to times per call."""
+    n = step.n_aggregated or 1
+    if n == 1:
+        return batches
+    return replace(batches, calls=batches.calls * n, time_us=batches.time_us / n, host_us=batches.host_us / n)
 
 
 def set_up_step(
-    comm: Communicator, step: Step, check: bool, buffers: Buffers | None = None
+    comm: Communicator, step: Step, check: bool, buffers: Sequence[StepBuffers] = ()
 ) -> tuple[PreparedCall, int | None]:
-    """Prepare the call of a step, and check its result. The buffers contain zeros afterwards."""
+    """Prepare the call of a step, or its calls that are issued together, and check the results.
+
+    The buffers contain zeros afterwards. There is one item of `buffers` per call. By default they are allocated.
+    """
     # The check comes before the timed part. It is also the first call, in which the library connects the peers.
-    if buffers is None:
-        (buffers,) = allocate([(comm, step)])
-    call = prepare_step(comm, step, buffers)
-    n_wrong = count_wrong_elements(comm, step, call, buffers) if check else None
+    buffers = buffers or allocate(_aggregated(comm, step))
+    call = _together([prepare_step(comm, step, one) for one in buffers])
+    n_wrong = sum(count_wrong_elements(comm, step, call, one) for one in buffers) if check else None
     # Time with zeros: an in-place reduction adds its own output again in every call, and other values would grow to
     # infinity or to NaN within a thousand calls. Zeros remain zeros, and libraries move them no faster.
-    buffers.send[...] = 0
-    buffers.out[...] = 0
+    for one in buffers:
+        one.send[...] = 0
+        one.out[...] = 0
     return call, n_wrong
+
+
+def _aggregated(comm: Communicator, step: Step) -> list[tuple[Communicator, Step]]:
+    """Return one item per call of a step. Calls that are issued together have separate buffers."""
+    return [(comm, step)] * (step.n_aggregated or 1)
+
+
+def _together(calls: Sequence[PreparedCall]) -> PreparedCall:
+    """Return calls of one communicator as one call that issues them together."""
+    if len(calls) == 1:
+        return calls[0]
+    return calls[0]._communicator._prepare_batch([call.calls[0] for call in calls])
 
 
 def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool) -> Measured | None:
@@ -148,17 +173,21 @@ def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool
     # A rank without a partner calls nothing, but takes part in the barriers and votes of the group.
     work: Callable[[], object] = _nothing
     n_wrong = None
+    # All ranks of the group register memory together.
+    buffers = allocate(_aggregated(comm, step)) if mine is not None or step.buffers != "plain" else []
     if mine is not None:
         other = mine[mine[0] == comm.rank]
-        (buffers,) = allocate([(comm, step)])
-        send, out = buffers
-        if step.collective == "send_recv":
-            call = comm.prepare("send_recv", send, out, dest=other, source=other, dtype=step.dtype)
-        elif comm.rank == mine[0]:
-            call = comm.prepare("send", send, dest=other, dtype=step.dtype)
-        else:
-            call = comm.prepare("recv", out=out, source=other, dtype=step.dtype)
-        n_wrong = count_wrong_elements(comm, step, call, buffers, source=other) if check else None
+        calls = []
+        for send, out in buffers:
+            if step.collective == "send_recv":
+                calls.append(comm.prepare("send_recv", send, out, dest=other, source=other, dtype=step.dtype))
+            elif comm.rank == mine[0]:
+                calls.append(comm.prepare("send", send, dest=other, dtype=step.dtype))
+            else:
+                calls.append(comm.prepare("recv", out=out, source=other, dtype=step.dtype))
+        call = _together(calls)
+        if check:
+            n_wrong = sum(count_wrong_elements(comm, step, call, one, source=other) for one in buffers)
         work = call.enqueue
     barrier = comm.prepare("barrier").enqueue
 
@@ -166,15 +195,18 @@ def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool
         return comm.backend.measure(work, barrier, mode, calls, batches)
 
     batches = take_batches(measure, StopVote(comm, pairs), step.mode, sampling)
-    return None if mine is None else Measured(batches, n_wrong)
+    return None if mine is None else Measured(_per_call(batches, step), n_wrong)
 
 
 def _nothing() -> None:
     return None
 
 
-def prepare_step(comm: Communicator, step: Step, buffers: Buffers) -> PreparedCall:
-    """Prepare the call of a step on its buffers."""
+def prepare_step(comm: Communicator, step: Step, buffers: StepBuffers) -> PreparedCall:
+    """Prepare the call of a step on its buffers, with the configuration of the step."""
+    config = {name: getattr(step, name) for name in CONFIGURED}
+    if any(value is not None for value in config.values()):
+        comm = comm.configured(**config)
     row, n = CATALOG[step.collective], comm.size
     arguments: dict[str, Any] = {"op": step.op, "root": step.root, "dtype": step.dtype}
     if row.peers:
@@ -217,9 +249,10 @@ def measure_concurrent(
     """
     if step.concurrent is None:
         raise TypeError("the step has no concurrent step")
-    buffers = allocate([(comm, step), (other, step.concurrent)])
-    first = _Concurrent(comm, step, check, buffers[0])
-    second = _Concurrent(other, step.concurrent, check, buffers[1])
+    parts = _aggregated(comm, step), _aggregated(other, step.concurrent)
+    buffers = allocate([*parts[0], *parts[1]])
+    first = _Concurrent(comm, step, check, buffers[: len(parts[0])])
+    second = _Concurrent(other, step.concurrent, check, buffers[len(parts[0]) :])
     # Calls on a GPU do not block, so one thread starts both collectives. Calls that block need a thread each.
     is_gpu = comm.backend.device is not None
     found = []
@@ -229,14 +262,14 @@ def measure_concurrent(
             batches = take_batches(measure, vote, step.mode, sampling, n_blocks)
         else:
             batches = _take_under_load_of_thread(measured, load, sampling, n_blocks)
-        found.append(Measured(batches, measured.n_wrong))
+        found.append(Measured(_per_call(batches, measured.step), measured.n_wrong))
     return found[0], found[1]
 
 
 class _Concurrent:
     """One of two concurrent collectives. It is timed under load, or it is the load."""
 
-    def __init__(self, comm: Communicator, step: Step, check: bool, buffers: Buffers) -> None:
+    def __init__(self, comm: Communicator, step: Step, check: bool, buffers: Sequence[StepBuffers]) -> None:
         self.step = step
         self.call: PreparedCall
         self.call, self.n_wrong = set_up_step(comm, step, check, buffers)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from meshlab.errors import CommunicatorError
 
-__all__ = ["CudaPart", "explain_failure", "find_cublas", "find_parts", "install_command"]
+__all__ = ["CudaPart", "explain_failure", "find_cublas", "find_parts", "install_command", "is_mappable"]
 
 _CUPY = ("cupy-cuda12x", "cupy-cuda13x", "cupy")  # conda calls its package cupy, for every version of CUDA
 _NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
@@ -229,3 +229,16 @@ def _headers() -> CudaPart:
 
 def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
+
+
+def is_mappable(pointer: int) -> bool:
+    """Return True if other GPUs can map the memory at an address, as they can map memory of NCCL."""
+    try:
+        from cuda.bindings import driver
+    except ImportError:  # NCCL has the last word
+        return True
+    error, handle = driver.cuMemRetainAllocationHandle(pointer)
+    if int(error):
+        return False
+    driver.cuMemRelease(handle)
+    return True

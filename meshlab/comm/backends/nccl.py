@@ -11,15 +11,23 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from meshlab.comm.backend import Backend, Call, CallConfig, Capabilities, Mode, Timings
-from meshlab.comm.backends.cuda_parts import explain_failure
-from meshlab.comm.backends.nccl_binding import Launch, NcclBinder, Work, load_libraries
+from meshlab.comm.backends.cuda_parts import explain_failure, is_mappable
+from meshlab.comm.backends.nccl_binding import NO_MAPPING, Launch, NcclBinder, Work, load_libraries
+from meshlab.comm.backends.nccl_memory import (
+    BufferRegistration,
+    NcclMemory,
+    RegisteredBuffers,
+    free_deleted,
+    has_deleted,
+)
 from meshlab.comm.backends.stream_timer import Load, StreamTimer
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.elements import DTYPES, OPS
@@ -33,6 +41,9 @@ _SPIN_S = 0.0005  # time to poll an event without a pause; small collectives fin
 _PAUSE_S = 0.00005
 
 _CHECK_S = 0.1  # interval between queries of NCCL for errors of other ranks
+
+# NCCL_WIN_REQUIRED_ALIGNMENT, in bytes, and NCCL_WIN_COLL_SYMMETRIC of nccl.h.
+_WINDOW_ALIGNMENT, _COLL_SYMMETRIC = 4096, 1
 
 
 def unique_id() -> bytes:
@@ -110,6 +121,7 @@ class _Gpu:
         self.before = cupy.cuda.Event(disable_timing=True)
         self.after = cupy.cuda.Event(disable_timing=True)
         self.scratch = cupy.zeros(1, dtype=cupy.int32)
+        self.blocks: WeakValueDictionary[int, NcclMemory] = WeakValueDictionary()  # the memory of `empty`, by address
         self._current_stream = cupy.cuda.get_current_stream
         # The methods of CuPy's events and streams take twice as long as these functions.
         runtime = cupy.cuda.runtime
@@ -175,17 +187,25 @@ class NcclBackend:
         The state that the communicators of this process share.
     config : CallConfig, optional
         Configuration of every call. By default NCCL chooses.
-    is_view : bool, default False
-        True if a different object owns the communicator.
+    owner : NcclBackend, optional
+        The endpoint that owns the communicator, if this one is a view.
     """
 
     blocks = False
 
-    def __init__(self, comm: Any, gpu: _Gpu, config: CallConfig | None = None, *, is_view: bool = False) -> None:
+    def __init__(
+        self, comm: Any, gpu: _Gpu, config: CallConfig | None = None, *, owner: NcclBackend | None = None
+    ) -> None:
         self.comm = comm
-        self._is_view = is_view
+        self._is_view = owner is not None
         self.gpu = gpu
-        self._timer = StreamTimer(gpu.stream, self.wait)
+        # An abort of one of them has to delete the graphs of all, and to end all registrations.
+        self._timer: StreamTimer = StreamTimer(gpu.stream, self.wait) if owner is None else owner._timer
+        self._registered: RegisteredBuffers = (
+            RegisteredBuffers(lambda: not gpu.is_aborted and bool(comm.is_valid))
+            if owner is None
+            else owner._registered
+        )
         self.rank: int = comm.rank
         self.size: int = comm.nranks
         self.binder = NcclBinder(comm, gpu.scratch.data.ptr, self.size, config)
@@ -212,7 +232,9 @@ class NcclBackend:
         n_bytes = math.prod(shape if isinstance(shape, tuple) else (shape,)) * dtype.itemsize
         if n_bytes == 0:
             return cupy.empty(shape, dtype)
-        block = _NcclMemory(n_bytes)
+        self._free_deleted()
+        block = NcclMemory(n_bytes)
+        self.gpu.blocks[block.pointer] = block
         memory = cupy.cuda.UnownedMemory(block.pointer, n_bytes, block, self.gpu.device)
         return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
 
@@ -254,7 +276,7 @@ class NcclBackend:
         CommunicatorError
             If the loaded NCCL is older than 2.31, which cannot configure calls.
         """
-        return NcclBackend(self.comm, self.gpu, config, is_view=True)
+        return NcclBackend(self.comm, self.gpu, config, owner=self)
 
     @contextmanager
     def local(self) -> Iterator[None]:
@@ -269,13 +291,78 @@ class NcclBackend:
     @contextmanager
     def registered(self, array: Any) -> Iterator[None]:
         """Register a buffer for zero-copy transfers within the block."""
-        binding = load_libraries().binding
-        handle = binding.comm_register(self.comm._comm, array.data.ptr, array.nbytes)
+        registration = self.register(array)
         try:
             yield
         finally:
+            if registration.is_open:
+                self.wait_idle()
+                registration.end()
+
+    def register(self, array: Any, *, until_deleted: bool = False) -> BufferRegistration:
+        """Register a buffer for zero-copy transfers. With `until_deleted`, the memory of the array owns it."""
+        self.check_alive()
+        binding, comm = load_libraries().binding, self.comm._comm
+        handle = binding.comm_register(comm, array.data.ptr, array.nbytes)
+        return self._registration(array, partial(binding.comm_deregister, comm, handle), until_deleted)
+
+    def why_not_window(self, array: Any) -> str:
+        """Return the reason why an array cannot be a window, or an empty string."""
+        if not array.flags.c_contiguous:
+            return f"it is not contiguous, with shape {array.shape} and strides {array.strides}; copy it"
+        pointer = array.data.ptr
+        if array.data.device_id != self.gpu.device:
+            return f"it is on GPU {array.data.device_id}, but this rank uses GPU {self.gpu.device}"
+        if pointer % _WINDOW_ALIGNMENT:
+            return (
+                f"it starts {pointer % _WINDOW_ALIGNMENT} bytes after a multiple of {_WINDOW_ALIGNMENT:,}; register "
+                "the array of which it is a view"
+            )
+        if self._block(array) is None and not is_mappable(pointer):
+            return "other GPUs cannot map its memory; allocate it with comm.empty(), or with ncclMemAlloc"
+        return ""
+
+    def register_window(self, array: Any, *, until_deleted: bool) -> BufferRegistration:
+        """Register an array as a window of all ranks. Collective.
+
+        Raises
+        ------
+        CommunicatorError
+            If NCCL rejects it, or the GPUs cannot map each other's memory.
+        """
+        self.check_alive()
+        self.wait_idle()
+        _, _, binding, errors = load_libraries()
+        comm = self.comm._comm
+        try:
+            window = binding.comm_window_register(comm, array.data.ptr, array.nbytes, _COLL_SYMMETRIC)
+        except errors as error:
+            raise CommunicatorError(
+                f"NCCL rejected a symmetric window of {array.nbytes:,} bytes: {error}",
+                hint="set NCCL_DEBUG=WARN to see the reason in the log of the rank",
+            ) from error
+        # NCCL returns success without a window if it has no symmetric memory for the group.
+        if not int(window):
+            raise CommunicatorError(f"nccl cannot register symmetric memory: {NO_MAPPING}", hint="omit symmetric=True")
+        return self._registration(array, partial(binding.comm_window_deregister, comm, window), until_deleted)
+
+    def _registration(self, array: Any, deregister: Callable[[], object], until_deleted: bool) -> BufferRegistration:
+        registration = self._registered.add(deregister)
+        block = self._block(array) if until_deleted else None
+        if block is not None:
+            block.registration = registration
+        return registration
+
+    def _block(self, array: Any) -> NcclMemory | None:
+        """Return the block of `empty` that contains an array, or None."""
+        pointer, end = array.data.ptr, array.data.ptr + array.nbytes
+        return next(
+            (b for b in list(self.gpu.blocks.values()) if b.pointer <= pointer and end <= b.pointer + b.n_bytes), None
+        )
+
+    def _free_deleted(self) -> None:
+        if has_deleted():
             self.wait_idle()
-            binding.comm_deregister(self.comm._comm, handle)
 
     def simulate_us(self, call: Call) -> float:
         """Return the duration that NCCL's model predicts for a call, in µs, without running it."""
@@ -366,16 +453,17 @@ class NcclBackend:
             return
         self.wait_idle()
         if not self._is_view:
+            self._registered.end()
             self.comm.destroy()
 
     def abort(self) -> None:
         """Abort all communicators of this process without waiting for unresponsive peers."""
-        # Order matters. The flag comes first, so that no thread enqueues another call. NCCL's abort then waits until no
-        # graph contains calls of the communicator, so graphs are deleted before it.
+        # Order matters. The flag comes first, so that no thread enqueues another call, and no registration is given
+        # back. NCCL's abort then waits until no graph contains calls of the communicator, so graphs are deleted before.
         for gpu in self.gpu.all_streams:
             gpu.is_aborted = True
         self._timer.drop_graphs()
-        if not self._is_view and self.comm.is_valid:
+        if self.comm.is_valid:
             self.comm.abort()
 
     def check_alive(self) -> None:
@@ -388,6 +476,7 @@ class NcclBackend:
         event = load_libraries().cupy.cuda.Event(disable_timing=True)
         event.record(self.gpu.stream)
         self.wait(event)
+        free_deleted()
 
     def wait(self, event: Any) -> None:
         """Wait for an event by polling, so that interrupts and errors can end the wait.
@@ -427,46 +516,31 @@ class NcclBackend:
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
     ) -> Timings:
         """Time a function that enqueues calls on the communication stream, on the clock of the GPU."""
+        self.make_ready()
+        return self._timer.measure(work, barrier, mode, calls, batches)
+
+    def held(self, work: Work, mode: Mode, calls: int) -> AbstractContextManager[Callable[[int], Timings]]:
+        """Prepare batches of calls once. See `StreamTimer.held`."""
+        self.make_ready()
+        return self._timer.held(work, self.barrier, mode, calls)
+
+    def make_ready(self) -> None:
+        """Wait until the communication stream is idle, and order it after the work of the user."""
         self.check_alive()
         self.wait_idle()
         self.gpu.wait_for_user()
-        return self._timer.measure(work, barrier, mode, calls, batches)
 
     def measure_under_load(self, work: Work, mode: Mode, calls: int, batches: int, load: Load) -> Timings:
         """Time batches of calls while the calls of a separate communicator run. See `StreamTimer.measure_under_load`.
 
         All ranks of both groups must call it with the same numbers of calls.
         """
-        self.check_alive()
-        self.wait_idle()
-        self.gpu.wait_for_user()
+        self.make_ready()
         return self._timer.measure_under_load(work, self.barrier, mode, calls, batches, load)
 
     def load(self, work: Work, calls: int) -> Load:
         """Return the calls of this communicator, as the load of another one."""
         return Load(self._timer, work, self.barrier, calls)
-
-
-class _NcclMemory:
-    """A block of memory on the current device, allocated by NCCL and freed with the object."""
-
-    def __init__(self, n_bytes: int) -> None:
-        cupy, _, binding, errors = load_libraries()
-        try:
-            self.pointer: int = binding.mem_alloc(n_bytes)
-        except errors as error:
-            free, total = cupy.cuda.runtime.memGetInfo()
-            raise CommunicatorError(
-                f"NCCL cannot allocate {n_bytes:,} bytes on the GPU, where {free:,} of {total:,} are free: {error}"
-            ) from error
-        self._device = cupy.cuda.Device()
-        self._free = binding.mem_free
-
-    def __del__(self) -> None:
-        if hasattr(self, "_free"):
-            with self._device:
-                self._device.synchronize()  # CuPy frees memory in stream order, but NCCL frees it immediately
-                self._free(self.pointer)
 
 
 class _NcclCalls:
@@ -505,16 +579,33 @@ class _NcclCalls:
         self._work()
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
-        try:
+        with self._explained():
             return self._backend.measure(self._work, self._backend.barrier, mode, calls, batches)
+
+    @contextmanager
+    def held(self, mode: Mode, calls: int) -> Iterator[Callable[[int], Timings]]:
+        backend = self._backend
+        with ExitStack() as stack:
+            with self._explained():
+                time_batches = stack.enter_context(backend.held(self._work, mode, calls))
+
+            def measure(batches: int) -> Timings:
+                with self._explained():
+                    backend.make_ready()
+                    return time_batches(batches)
+
+            yield measure
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
         except self._errors as error:
             raise self._backend.binder.explain(error, self._calls) from error
 
     def measure_under_load(self, mode: Mode, calls: int, batches: int, load: Load) -> Timings:
-        try:
+        with self._explained():
             return self._backend.measure_under_load(self._work, mode, calls, batches, load)
-        except self._errors as error:
-            raise self._backend.binder.explain(error, self._calls) from error
 
     def load(self, calls: int) -> Load:
         return self._backend.load(self._work, calls)

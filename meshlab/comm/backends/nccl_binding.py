@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from functools import cache, partial
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from meshlab.comm.backend import Call, CallConfig
+from meshlab.comm.backend import CONFIGURABLE, Call, CallConfig
 from meshlab.comm.backends.cuda_parts import explain_failure
+from meshlab.comm.windows import SYMMETRIC
 from meshlab.errors import CommunicatorError
 
-__all__ = ["Launch", "Libraries", "NcclBinder", "Work", "load_libraries"]
+__all__ = ["NO_MAPPING", "Launch", "Libraries", "NcclBinder", "Work", "load_libraries", "selection"]
 
 _DTYPES = {"float8_e4m3fn": "Float8e4m3", "float8_e5m2": "Float8e5m2"}  # all other names differ only in capitalisation
 _MISSING = ("FunctionNotFoundError", "not found")
+
+NO_MAPPING = "the GPUs of this group cannot map each other's memory"
+"""The reason why a group has no symmetric memory, if neither the version nor a variable is the reason."""
+
+_WINDOWS_SINCE, _CONFIG_SINCE = 22700, 23100  # version codes of NCCL
+_DISABLING = ("NCCL_WIN_ENABLE", "NCCL_CUMEM_ENABLE")  # variables that turn symmetric memory off
+
+# The protocols of each algorithm in the selection strings of NCCL. Symmetric kernels (symk) have none.
+_PROTOCOLS_OF = {
+    "ring": ("ll", "ll128", "simple"),
+    "tree": ("ll", "ll128", "simple"),
+    "collnet_direct": ("simple",),
+    "collnet_chain": ("simple",),
+    "nvls": ("simple",),
+    "nvlstree": ("simple",),
+    "pat": ("simple",),
+}
 
 Work = Callable[[], object]
 
@@ -87,6 +107,7 @@ class NcclBinder:
         self._size = size
         self._binding = load_libraries().binding
         self._config = None if config is None else self._native_config(config)
+        self._config_text = "" if config is None else _config_text(config)
         types, ops = self._binding.DataType, self._binding.RedOp
         # NCCL has no barrier. An all_reduce of one number has the same effect.
         self.barrier: Launch = partial(
@@ -199,12 +220,18 @@ class NcclBinder:
     def _native_config(self, config: CallConfig) -> Any:
         import nccl.core as nccl
 
-        if _version_code(self._binding) < 23100:
+        if _version_code(self._binding) < _CONFIG_SINCE:
             raise CommunicatorError(
                 f"NCCL {_version_text(self._binding)} cannot configure calls, which requires 2.31; upgrade NCCL, or "
                 "start the engines with env={'NCCL_ALGO': 'Ring'}"
             )
-        chosen = nccl.NCCLCollConfig(alg_selection=config.algorithm, min_ctas=config.min_ctas, max_ctas=config.max_ctas)
+        policy = None if config.cta_policy is None else nccl.CTAPolicy[config.cta_policy.upper()]
+        chosen = nccl.NCCLCollConfig(
+            alg_selection=selection(config.algorithm, config.protocol),
+            min_ctas=config.min_ctas,
+            max_ctas=config.max_ctas,
+            cta_policy=policy,
+        )
         return chosen._to_lowpp()
 
     def simulate_us(self, launch: Launch, stream: int) -> float:
@@ -223,8 +250,10 @@ class NcclBinder:
     def facts(self) -> dict[str, str]:
         """Return properties of the library: a value, "absent" or "unknown"."""
         facts = {
-            "algorithm choice per call": "yes" if _version_code(self._binding) >= 23100 else "absent",
-            "symmetric memory": "yes" if _version_code(self._binding) >= 22700 else "absent",
+            CONFIGURABLE: self._since(_CONFIG_SINCE),
+            "protocol choice per call": self._since(_CONFIG_SINCE),
+            "CTA policy per call": self._since(_CONFIG_SINCE),
+            SYMMETRIC: self._symmetric_memory(),
             "memory statistics": "absent" if (held := self.memory_bytes()) is None else f"{held} bytes used",
             "SHARP": "unknown",
         }
@@ -239,6 +268,34 @@ class NcclBinder:
             "NVLink teams": str(properties.n_lsa_teams),
         }
 
+    def _since(self, version: int) -> str:
+        """Return "yes", or the reason why the loaded library is too old for a feature."""
+        if _version_code(self._binding) >= version:
+            return "yes"
+        return (
+            f"no: NCCL {_version_text(self._binding)} has none, {version // 10000}.{version % 10000 // 100} is needed"
+        )
+
+    def _symmetric_memory(self) -> str:
+        """Return whether the group has symmetric memory: "yes", "unknown", or "no: " and the reason."""
+        fact = self._since(_WINDOWS_SINCE)
+        if fact != "yes":
+            return fact
+        off = next((name for name in _DISABLING if os.environ.get(name) == "0"), None)
+        if off is not None:
+            return f"no: {off}=0 turns it off"
+        try:
+            return "yes" if self._owner.properties.device_api_support else f"no: {NO_MAPPING}"
+        except load_libraries().errors:  # before 2.29
+            # NCCL reports it only by a window that it does not register. Without direct access there is none.
+            return "yes" if self._has_peer_access() else "unknown"
+
+    def _has_peer_access(self) -> bool:
+        """Return True if the GPUs of this host access each other, and the group has no more ranks than that."""
+        runtime = load_libraries().cupy.cuda.runtime
+        own, n = runtime.getDevice(), runtime.getDeviceCount()
+        return self._size <= n and all(runtime.deviceCanAccessPeer(own, other) for other in range(n) if other != own)
+
     def explain(self, error: Exception, calls: Sequence[Call]) -> CommunicatorError:
         """Return an error that names the collective and the fix."""
         name = calls[0].collective.name if len(calls) == 1 else "a batch"
@@ -248,6 +305,13 @@ class NcclBinder:
             )
         status = getattr(error, "status", None)
         code = status if isinstance(status, int) else None
+        if self._config_text:
+            return CommunicatorError(
+                f"NCCL rejected {name} with {self._config_text}: {error}",
+                hint="choose an algorithm and a protocol that this collective has on these GPUs",
+                collective=name,
+                code=code,
+            )
         return CommunicatorError(f"NCCL rejected {name}: {error}", collective=name, code=code)
 
 
@@ -268,3 +332,50 @@ def _version_code(binding: ModuleType) -> int:
 def _version_text(binding: ModuleType) -> str:
     code = _version_code(binding)
     return f"{code // 10000}.{code % 10000 // 100}.{code % 100}"
+
+
+def selection(algorithm: str | None, protocol: str | None) -> str | None:
+    """Return NCCL's selection string for an algorithm and a protocol. None lets NCCL choose.
+
+    Raises
+    ------
+    CommunicatorError
+        If an algorithm has no such protocol, or names one already.
+
+    Examples
+    --------
+    >>> selection("ring", "ll128"), selection("tree, ring", None), selection(None, "ll")
+    ('RING_LL128', 'tree,ring', 'RING_LL,TREE_LL')
+    >>> selection("^tree", "simple")
+    'RING_SIMPLE,COLLNET_DIRECT_SIMPLE,COLLNET_CHAIN_SIMPLE,NVLS_SIMPLE,NVLSTREE_SIMPLE,PAT_SIMPLE'
+    """
+    if algorithm is None and protocol is None:
+        return None
+    names = [] if algorithm is None else [name.strip() for name in algorithm.removeprefix("^").split(",")]
+    excludes = algorithm is not None and algorithm.startswith("^")
+    if protocol is None:
+        return ("^" if excludes else "") + ",".join(names)
+    if algorithm is None or excludes:
+        names = [name for name, known in _PROTOCOLS_OF.items() if protocol in known and name not in _lower(names)]
+    for name in _lower(names):
+        if name not in _PROTOCOLS_OF:
+            raise CommunicatorError(
+                f"algorithm {name!r} cannot be combined with protocol {protocol!r}",
+                hint=f"omit protocol=, or choose one of {', '.join(_PROTOCOLS_OF)}",
+            )
+        if protocol not in _PROTOCOLS_OF[name]:
+            raise CommunicatorError(
+                f"algorithm {name!r} has no protocol {protocol!r}; choose one of {', '.join(_PROTOCOLS_OF[name])}"
+            )
+    if not names:
+        raise CommunicatorError(f"algorithm {algorithm!r} excludes all algorithms with protocol {protocol!r}")
+    return ",".join(f"{name}_{protocol}".upper() for name in names)
+
+
+def _lower(names: Sequence[str]) -> list[str]:
+    return [name.lower() for name in names]
+
+
+def _config_text(config: CallConfig) -> str:
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    return ", ".join(f"{name}={value!r}" for name, value in values.items() if value is not None)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -18,7 +19,7 @@ from meshlab.errors import CommunicatorError
 
 __all__ = ["Load", "StreamTimer"]
 
-_GRAPH_WARMUP, _EAGER_WARMUP = 2, 1  # batches; the first replay of a graph also uploads it
+_WARMUP = 1  # batches; a graph is replayed once more after its capture, because the first replay also uploads it
 
 _GRAPH_CALLS = 20  # maximum per graph, as for nccl-tests -G with its default of 20 iterations
 
@@ -57,7 +58,7 @@ class StreamTimer:
     def __init__(self, stream: Any, wait: Callable[[Any], None]) -> None:
         self._stream = stream
         self._wait = wait
-        self._graphs: list[Any] = []
+        self._captures: list[list[Any]] = []  # the graphs of every capture that is in use
         self._cuda = load_libraries().cupy.cuda
 
     def measure(self, work: Work, barrier: Work, mode: Mode, calls: int, batches: int) -> Timings:
@@ -74,10 +75,23 @@ class StreamTimer:
         """
         if mode == "isolated":
             return self._isolated(work, barrier, batches)
-        if mode == "graph":
+        with self.held(work, barrier, mode, calls) as measure:
+            return measure(batches)
+
+    @contextmanager
+    def held(self, work: Work, barrier: Work, mode: Mode, calls: int) -> Iterator[Callable[[int], Timings]]:
+        """Prepare batches of `calls` calls once, and return a function that times any number of them.
+
+        The graphs of several calls may be held at the same time, so that their batches can take turns.
+        """
+        if mode == "isolated":
+            yield partial(self._isolated, work, barrier)
+        elif mode == "graph":
             with self._captured(work, calls) as replay:
-                return self._back_to_back(replay, barrier, calls, batches, _GRAPH_WARMUP)
-        return self._back_to_back(_repeated(work, calls), barrier, calls, batches, _EAGER_WARMUP)
+                replay()
+                yield partial(self._back_to_back, replay, barrier, calls)
+        else:
+            yield partial(self._back_to_back, _repeated(work, calls), barrier, calls)
 
     def measure_under_load(
         self, work: Work, barrier: Work, mode: Mode, calls: int, batches: int, load: Load
@@ -127,19 +141,24 @@ class StreamTimer:
         return elapsed(before, after) * 1e3 / calls, (end - begin) / (1e3 * calls), elapsed(after, load_ended) * 1e3
 
     def drop_graphs(self) -> None:
-        """Delete the captured graphs. There are no other references to them."""
-        self._graphs.clear()
+        """Delete all captured graphs. There are no other references to them."""
+        for graphs in self._captures:
+            graphs.clear()
+        self._captures.clear()
 
     @contextmanager
     def _captured(self, work: Work, calls: int) -> Iterator[Work]:
         """Capture calls, and return a function that replays them. The graphs exist until the end of the block."""
-        self._capture(work, calls)
+        graphs: list[Any] = []
+        self._captures.append(graphs)
         try:
-            yield self._replay
+            self._capture(work, calls, graphs)
+            yield partial(self._replay, graphs)
         finally:
-            self.drop_graphs()
+            graphs.clear()
+            self._captures = [one for one in self._captures if one is not graphs]
 
-    def _capture(self, work: Work, calls: int) -> None:
+    def _capture(self, work: Work, calls: int, graphs: list[Any]) -> None:
         """Capture the calls of a batch into graphs of up to `_GRAPH_CALLS` calls, as nccl-tests does."""
         # NCCL connects ranks at the first call of a kind. That allocates memory and synchronises, which is not allowed
         # during a capture.
@@ -147,12 +166,12 @@ class StreamTimer:
         self._wait_idle()
         replays, rest = divmod(calls, _GRAPH_CALLS)
         if replays:
-            self._graphs += [self._graph(work, _GRAPH_CALLS)] * replays
+            graphs += [self._graph(work, _GRAPH_CALLS)] * replays
         if rest:
-            self._graphs.append(self._graph(work, rest))
+            graphs.append(self._graph(work, rest))
 
-    def _replay(self) -> None:
-        for graph in self._graphs:
+    def _replay(self, graphs: list[Any]) -> None:
+        for graph in graphs:
             graph.launch(self._stream)
 
     def _graph(self, work: Work, calls: int) -> Any:
@@ -174,12 +193,12 @@ class StreamTimer:
                 ) from error
             return self._stream.end_capture()
 
-    def _back_to_back(self, batch: Work, barrier: Work, calls: int, batches: int, warmup: int) -> Timings:
+    def _back_to_back(self, batch: Work, barrier: Work, calls: int, batches: int) -> Timings:
         """Time consecutive batches without gaps, with one event between neighbouring batches."""
         clock = time.perf_counter_ns
         events = [self._cuda.Event() for _ in range(batches + 1)]
         host = np.empty(batches + 1, dtype=np.int64)
-        for _ in range(warmup):
+        for _ in range(_WARMUP):
             batch()
         barrier()
         self._wait_idle()
