@@ -13,6 +13,7 @@ from meshlab.diagnosis.text_findings import line_numbers
 if TYPE_CHECKING:
     import pandas as pd
 
+    from meshlab.mesh.mesh import DeviceMesh
     from meshlab.topology.model.cluster import Cluster
 
 __all__ = ["Seen", "Span", "TextFormat", "spans_of"]
@@ -53,11 +54,14 @@ class Seen:
         ``calls`` (collectives under way), ``ports``, ``links``.
     cluster : Cluster or None
         The hardware, if the text describes it.
+    mesh : DeviceMesh or None
+        The mesh, if the text defines one.
     """
 
     facts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     frames: Mapping[str, Callable[[], pd.DataFrame]] = field(default_factory=lambda: MappingProxyType({}))
     cluster: Cluster | None = None
+    mesh: DeviceMesh | None = None
 
 
 @dataclass(frozen=True, slots=True)
