@@ -37,7 +37,7 @@ _STYLE = (
     ".ml-card ol.ml-lines li{display:flex;gap:12px;margin:0;padding:0}"
     ".ml-card ol.ml-lines .ml-number{color:var(--ml-soft);min-width:4ch;text-align:right;flex:none;user-select:none}"
     ".ml-card ol.ml-lines .ml-raw{white-space:pre-wrap;overflow-wrap:anywhere;unicode-bidi:isolate;direction:ltr}"
-    ".ml-card details{margin:8px 0 0}.ml-card summary{cursor:pointer}"
+    ".ml-card details{margin:16px 0 0}.ml-card .ml-finding details{margin:8px 0 0}.ml-card summary{cursor:pointer}"
     ".ml-card summary:focus-visible{outline:2px solid var(--ml-info);outline-offset:2px}"
     ".ml-card h4.ml-part{font-size:13px;font-weight:600;margin:16px 0 0;padding:0;border:0}"
     ".ml-card table.ml-table td,.ml-card table.ml-table th{vertical-align:top}"
