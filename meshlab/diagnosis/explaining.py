@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from meshlab.diagnosis.explanation import Explanation, sort_findings
@@ -14,7 +15,7 @@ from meshlab.diagnosis.text_findings import Rule, TextFinding
 from meshlab.errors import ParseError
 from meshlab.files import TextSource, describe_text, path_of, read_bytes, text_encoding
 
-__all__ = ["explain"]
+__all__ = ["explain", "explain_log"]
 
 _TOO_LARGE = "pass the part around the first error, or the lines with WARN and the first 1,000 lines"
 
@@ -95,6 +96,17 @@ def explain(source: TextSource, *, rules: Sequence[Rule] = RULES) -> Explanation
     spans.sort(key=lambda span: span.first)
     findings += [_failure(error, names) for error, names in failed.items()]
     return Explanation(paste, tuple(spans), sort_findings(findings, rules), tuple(seen))
+
+
+@lru_cache(maxsize=2)  # the message of an error is built several times
+def explain_log(text: str) -> Explanation | None:
+    """Explain the log of a program that failed, or return None if nothing in it is recognised. Never raises."""
+    if not text.strip():
+        return None
+    try:
+        return explain(f"{text}\n")  # with a line break, it is never the name of a file
+    except ParseError:
+        return None
 
 
 def _paste_of(source: TextSource) -> Paste:

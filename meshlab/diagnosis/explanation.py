@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from meshlab.diagnosis.explanation_html import as_html
-from meshlab.diagnosis.explanation_text import as_json, as_markdown, as_text, verdict
+from meshlab.diagnosis.explanation_text import as_brief, as_json, as_markdown, as_text, verdict
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.seen import Seen, Span
 from meshlab.diagnosis.text_findings import LEVELS, Rule, TextFinding
@@ -119,6 +119,10 @@ class Explanation:
 
         names = ["severity", "code", "title", "subject", "why", "do", "lines", "follows"]
         return pd.DataFrame([[getattr(item, name) for name in names] for item in self.all_findings], columns=names)
+
+    def brief(self) -> str:
+        """Return the errors and warnings in a few lines, for the message of an exception. Empty if there are none."""
+        return as_brief(self)
 
     def to_markdown(self) -> str:
         """Return the explanation as Markdown for an issue. Nothing that was pasted is interpreted in it."""

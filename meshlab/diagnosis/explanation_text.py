@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from meshlab.diagnosis.explanation import Explanation
     from meshlab.diagnosis.text_findings import TextFinding
 
-__all__ = ["LEVEL_MARKS", "as_json", "as_markdown", "as_text", "follows_text", "span_texts", "verdict"]
+__all__ = ["LEVEL_MARKS", "as_brief", "as_json", "as_markdown", "as_text", "follows_text", "span_texts", "verdict"]
 
 LEVEL_MARKS = {"error": "✕", "warning": "▲", "info": "●", "normal": "○"}
 """A shape per severity, because colour must not be the only difference."""
@@ -119,6 +119,21 @@ def as_text(explanation: Explanation, width: int = 100) -> str:
     if explanation.tables:
         blocks.append(wrapped(f"Tables: {', '.join(explanation.tables)}.", "", "  "))
     return "\n\n".join(blocks)
+
+
+def as_brief(explanation: Explanation, most: int = 3) -> str:
+    """Return the errors and warnings that are root causes, in one line each and without quoted lines."""
+    wrong = [item for item in explanation.findings if item.severity in ("error", "warning")]
+    roots = [item for item in wrong if item.follows is None] or wrong
+    if not roots:
+        return ""
+    lines = [
+        f"  {LEVEL_MARKS[item.severity]} {_headline(item)}. {visible(f'{item.why} {item.do}').strip()}"
+        for item in roots
+    ]
+    if len(roots) > most:
+        lines[most:] = [f"  and {len(roots) - most:,} more"]
+    return "\n".join(["The log shows (error.explain() has the lines):", *lines])
 
 
 # -- Markdown ----------------------------------------------------------------------------------------------------------
