@@ -14,20 +14,49 @@ _T = TypeVar("_T")
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
-# What launchers, log collectors and terminals put before a line. They are nested, so they are removed repeatedly.
-_PREFIXES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? +",  # a log collector
-        r"\[\d+,(?P<rank>\d+)\](?:<\w+>)?: ?",  # Open MPI with --tag-output
-        r" *(?P<rank>\d+): ",  # srun --label
-        r"\[(?P<rank>\d+)\] (?=\S)",  # mpiexec -prepend-rank
-        r"\((?:\w+ )?(?:Worker\w*|\w+) pid=\d+(?:, ip=(?P<host>[\w.:-]+))?\)(?: ?\[repeated .*?\])? ?",  # Ray, vLLM
-        r"\[default\d+\]: ?",  # torchrun; the number is the rank on the host
-        r"\[rank(?P<rank>\d+)\]: ?",  # PyTorch
-        r"(?P<host>[A-Za-z0-9][\w.-]*): +(?=[\w.-]+:\d+:\d+ (?:\[|NCCL))",  # pdsh, kubectl logs --prefix
-    )
+# How lines begin that a program printed. A prefix that could also be text, such as "worker: ", is removed only before
+# one of these.
+_NAME = r"[A-Za-z0-9][\w.-]*"
+_FRAME = rf"{_NAME}:\d+:\d+ (?:\[-?\d+\] |NCCL )"  # NCCL: host, process, thread and device
+_TIME = r"\d{4}-(?:\d\d|[A-Z][a-z]{2})-\d\d[T ]\d\d:\d\d:\d\d"
+_PRINTED = (
+    rf"{_FRAME}|\[?{_TIME}|\[\d+,\d+\]|\[[A-Za-z]+\d+(?:\|\d+)?\]:|\[\d+\](?:<std|:| {_FRAME})|\[[EWI]\d* |\[Rank \d"
+    r"|\(\w[\w ]* pid=|[NR]CCL version|NVRM: |Traceback \(most|nccl[A-Z]\w*Error|torch\.|#  |# nThread"
 )
+
+# What launchers, log collectors, terminals and forums put before a line. They are nested, so they are removed
+# repeatedly. Groups that begin with "rank" or "host" hold what a prefix names.
+_PREFIXES = (
+    rf"\[?{_TIME}(?:[.,:]\d+)?(?:Z| ?[+-]\d\d:?\d\d)?\]?:? *\|? *",  # a log collector, NCCL's own time stamp
+    r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=[\[<])",  # Open MPI with --timestamp-output
+    r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<host_syslog>[\w.-]+) [\w./-]+(?:\[\d+\])?: ",  # syslog
+    # Open MPI with --tag-output or --output tag, Horovod
+    r"\[(?:[\w.@-]*,)?(?P<rank_mpi>\d+)\](?:\[(?P<host_mpi>[\w.-]+):\d+\])?<std\w+>:? ?",
+    r"\[[\w.@-]*,(?P<rank_tag>\d+)\]: ?",
+    r" *(?P<rank_srun>\d+): (?!\S+: <)",  # srun --label; "2: eth0: <UP>" is the output of ip
+    r"\[(?P<rank_bracket>\d{1,4})\] (?=\S)(?!finished |joined |started |Timeout at |never )",  # mpiexec -prepend-rank
+    rf"\[\d+\] (?={_FRAME})",  # a process
+    # Ray, vLLM
+    r"\((?:[\w.:<>]+ )?[\w.:-]*(?: ?(?:rank=(?P<rank_vllm>\d+)|[A-Z]+\d+))? ?pid=\d+(?:, ip=(?P<host_ray>[\w.:-]+))?\)"
+    r"(?: ?\[repeated [^\]]*\])? ?",
+    r"(?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[\w./]+:\d+\] ?|\w+\.py:\d+\] ?)",  # the logger of vLLM
+    r"\[rank(?P<rank_torch>\d+)\]: ?",  # PyTorch
+    r"\[[A-Za-z][A-Za-z_-]*\d+(?:\|\d+)?\]: ?",  # torchrun ("[default0]:"); the number is the rank on the host
+    r"\[\d+\]:(?=\[|\S* ?Traceback|\S+:\d+:\d+ \[)",  # older torchrun; also the rank on the host
+    r"\[pod/(?P<host_kubectl>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
+    rf"(?P<host_compose>{_NAME}[-_]\d+) +\| ?",  # docker compose
+    rf"(?P<host_compose_name>{_NAME}) +\| ?(?={_PRINTED})",
+    r"(?P<host_address>\d+\.\d+\.\d+\.\d+): ",  # pdsh, DeepSpeed
+    rf"kernel: (?={_PRINTED})",
+    rf"(?P<host_pdsh>{_NAME}): +(?={_PRINTED})",  # pdsh, names of pods
+    rf"[\w./-]*\.(?:log|txt|out|err)[:-](?:\d+[:-])?(?={_PRINTED})",  # grep
+    r"(?:> ?)+",  # a quotation
+    rf"[>`│|]+ *(?={_PRINTED})",  # a quotation, Markdown, the frame of a terminal
+    r"\[\d{0,3}(?:;\d+)*m ?",  # a colour of which the escape character was lost
+    rf"[ \t]+(?={_PRINTED})",
+)
+_PREFIX = re.compile("|".join(_PREFIXES))
+_BARE = re.compile(rf"{_NAME}:\d+:\d+ (?:\[-?\d+\] |NCCL )")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +134,8 @@ class Paste:
 
     def numbers(self, *literals: str) -> list[int]:
         """Return the numbers of the lines that contain one of the strings, in order."""
+        if len(literals) == 1:
+            return list(self._numbers(literals[0]))
         return sorted({number for literal in literals for number in self._numbers(literal)})
 
     def matches(self, pattern: re.Pattern[str], *literals: str) -> list[tuple[PasteLine, re.Match[str]]]:
@@ -141,16 +172,26 @@ class Paste:
 
 def _split_prefix(number: int, raw: str) -> PasteLine:
     """Remove the prefixes of a line, and keep the rank and the host that they name."""
-    text, rank, host = raw, None, None
-    while True:
-        for pattern in _PREFIXES:
-            match = pattern.match(text)
-            if match is None or match.end() == 0:
-                continue
-            named = match.groupdict()
-            rank = int(named["rank"]) if named.get("rank") is not None else rank
-            host = named.get("host") or host
-            text = text[match.end() :]
+    if _BARE.match(raw):
+        return PasteLine(number, raw, _without_border(raw))
+    rank: int | None = None
+    host: str | None = None
+    position = 0
+    while match := _PREFIX.match(raw, position):
+        if match.end() == position:
             break
-        else:
-            return PasteLine(number, raw, text, rank, host)
+        position = match.end()
+        if match.lastgroup:
+            for name, value in match.groupdict().items():
+                if value is None:
+                    continue
+                if name.startswith("rank"):
+                    rank = int(value)
+                else:
+                    host = value
+    return PasteLine(number, raw, _without_border(raw[position:]), rank, host)
+
+
+def _without_border(text: str) -> str:
+    """Remove the right border of a window of a terminal."""
+    return text.rstrip("│ ") if text.endswith("│") else text
