@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from meshlab.diagnosis.formats.nccl_log import NCCL_LOG
 from meshlab.diagnosis.seen import TextFormat
 
 __all__ = ["FORMATS"]
 
-FORMATS: tuple[TextFormat, ...] = ()
+FORMATS: tuple[TextFormat, ...] = (NCCL_LOG,)
 """All formats, most specific first."""
