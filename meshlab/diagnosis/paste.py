@@ -39,7 +39,8 @@ _PREFIXES = (
     # Ray, vLLM
     r"\((?:[\w.:<>]+ )?[\w.:-]*(?: ?(?:rank=(?P<rank_vllm>\d+)|[A-Z]+\d+))? ?pid=\d+(?:, ip=(?P<host_ray>[\w.:-]+))?\)"
     r"(?: ?\[repeated [^\]]*\])? ?",
-    r"(?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[\w./]+:\d+\] ?|\w+\.py:\d+\] ?)",  # the logger of vLLM
+    # the logger of vLLM
+    r"(?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[\w./]+:\d+\] ?|\w+\.py:\d+\] ?)",
     r"\[rank(?P<rank_torch>\d+)\]: ?",  # PyTorch
     r"\[[A-Za-z][A-Za-z_-]*\d+(?:\|\d+)?\]: ?",  # torchrun ("[default0]:"); the number is the rank on the host
     r"\[\d+\]:(?=\[|\S* ?Traceback|\S+:\d+:\d+ \[)",  # older torchrun; also the rank on the host

@@ -286,7 +286,8 @@ class Variable(NamedTuple):
 
 _ASSIGNMENT = re.compile(r"\b((?:NCCL|FI|RCCL|HSA|AWS_OFI)_[A-Z0-9_]+)=(\"[^\"]*\"|'[^']*'|[^\s,;)\"']*)")
 _COMMAND = re.compile(
-    r"^\W*(?:export |env |-x |[A-Z][A-Z0-9_]+=)|mpirun|mpiexec|srun|torchrun|docker|python|environment|started with|_perf"
+    r"^\W*(?:export |env |-x |[A-Z][A-Z0-9_]+=)"
+    r"|mpirun|mpiexec|srun|torchrun|docker|python|environment|started with|_perf"
 )
 
 
@@ -356,9 +357,7 @@ class BootstrapAddress(NamedTuple):
     line: int
 
 
-_INTERFACE = re.compile(
-    r"(?:Bootstrap ?: Using|NET : Using interface|NET/Socket : Using) ?(?:\[0\])?([^\s:]+):(\S+?)<\d+>"
-)
+_INTERFACE = re.compile(r"(?:Bootstrap ?: Using|NET : Using interface) ?(?:\[0\])?([^\s:]+):(\S+?)<\d+>")
 
 
 def read_bootstrap(paste: Paste) -> tuple[BootstrapAddress, ...]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from meshlab.diagnosis.rules.interface_rules import INTERFACE_RULES
 from meshlab.diagnosis.text_findings import Rule
 
 __all__ = ["RULES"]
 
-RULES: tuple[Rule, ...] = ()
+RULES: tuple[Rule, ...] = (*INTERFACE_RULES,)
 """All rules. The order decides only between findings that are equally severe."""
