@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from meshlab.diagnosis.formats.nccl_lines import NcclMessage, message_of, messages, rank_of, read_communicators
+from meshlab.diagnosis.formats.nccl_lines import NcclMessage, messages, rank_of, read_communicators
 from meshlab.diagnosis.paste import Paste
 from meshlab.nccl_tests.info import RING_ORDER, TREE_LINKS, transport_kind
 
@@ -196,7 +196,6 @@ class GraphPattern(NamedTuple):
     bw_inter_gbs: float
     type_intra: str
     type_inter: str
-    networks: tuple[int, ...]
     host: str | None
     line: int
 
@@ -204,37 +203,16 @@ class GraphPattern(NamedTuple):
 _PATTERN = re.compile(
     r"Pattern (\d+), crossNic \d+, nChannels (\d+), (?:speed|bw) ([\d.]+)/([\d.]+), (?:nvlink \d, )?type (\w+)/(\w+)"
 )
-_NET_NODE = re.compile(r"\bNET/(?:\w+-)?([0-9a-fA-F]+)\b")
-_CHAIN = re.compile(r"^ *\d+ : ")
 
 
 def read_patterns(paste: Paste) -> tuple[GraphPattern, ...]:
-    """Return the patterns of the text. `networks` are the NICs in the chains below the line of the pattern."""
-    numbers = paste.numbers("NCCL INFO Pattern ")
-    return tuple(pattern for number in numbers for pattern in _read_pattern(paste, number))
-
-
-def _read_pattern(paste: Paste, number: int) -> Iterator[GraphPattern]:
-    item = message_of(paste.line(number))
-    match = _PATTERN.match(item.text)
-    if match is None:
-        return
-    networks: dict[int, None] = {}
-    for below in range(number + 1, min(number + 64, len(paste)) + 1):
-        chain = message_of(paste.line(below))
-        if (chain.host, chain.thread) != (item.host, item.thread):
-            continue  # another rank writes between the lines
-        if not _CHAIN.match(chain.text):
-            break
-        networks.update(dict.fromkeys(int(text, 16) for text in _NET_NODE.findall(chain.text)))
-    yield GraphPattern(
-        int(match[1]),
-        int(match[2]),
-        float(match[3]),
-        float(match[4]),
-        match[5],
-        match[6],
-        tuple(networks),
-        item.host,
-        item.line,
-    )
+    """Return the patterns of the text."""
+    found = []
+    for item in messages(paste, "NCCL INFO Pattern "):
+        match = _PATTERN.match(item.text)
+        if match is not None:
+            pattern, n_channels, intra, inter, type_intra, type_inter = match.groups()
+            speeds = float(intra), float(inter)
+            where = item.host, item.line
+            found.append(GraphPattern(int(pattern), int(n_channels), *speeds, type_intra, type_inter, *where))
+    return tuple(found)
