@@ -503,9 +503,10 @@ def number_list(numbers: Iterable[int], noun: str) -> str:
             start = index + 1
     if not parts:
         return ""
+    nouns = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     if len(parts) > 12:
-        return f"{len(ordered)} {noun}s, from {ordered[0]} to {ordered[-1]}"
-    return f"{noun} {parts[0]}" if len(ordered) == 1 else f"{noun}s {text_list(parts)}"
+        return f"{len(ordered)} {nouns}, from {ordered[0]} to {ordered[-1]}"
+    return f"{noun} {parts[0]}" if len(ordered) == 1 else f"{nouns} {text_list(parts)}"
 
 
 def text_list(parts: Sequence[str], word: str = "and") -> str:
