@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from meshlab.diagnosis.formats.nccl_lines import (
     affected,
     messages,
+    read_hosts,
     read_variables,
     read_warnings,
     text_list,
