@@ -143,16 +143,23 @@ class Explanation:
 
 
 def sort_findings(findings: Iterable[TextFinding], rules: Iterable[Rule]) -> tuple[TextFinding, ...]:
-    """Order findings: root causes before their consequences, and most severe first. Consequences name their cause."""
+    """Order findings: root causes before their consequences, and most severe first. Consequences name their cause.
+
+    If anything is wrong, no format may say that nothing is.
+    """
     found = list(findings)
-    causes = {code: rule.code for rule in rules for code in rule.causes}
-    codes = {item.code for item in found if item.severity in ("error", "warning")}
-    marked = [
-        replace(item, follows=causes[item.code])
-        if item.follows is None and causes.get(item.code) in codes and item.severity != "normal"
-        else item
-        for item in found
-    ]
+    serious = {item.code for item in found if item.severity in ("error", "warning")}
+    if serious:
+        found = [item for item in found if item.code != "nothing-wrong"]
+    causes: dict[str, list[str]] = {}
+    for rule in rules:
+        for code in rule.causes:
+            causes.setdefault(code, []).append(rule.code)
+    marked = []
+    for item in found:
+        known = (code for code in causes.get(item.code, ()) if code in serious and code != item.code)
+        cause = item.follows or (next(known, None) if item.severity != "normal" else None)
+        marked.append(replace(item, follows=cause))
     levels = list(LEVELS)
     is_minor = {name: number > 1 for number, name in enumerate(levels)}  # info and normal come last
     return tuple(

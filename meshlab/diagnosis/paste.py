@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 __all__ = ["Paste", "PasteLine"]
 
@@ -14,24 +14,55 @@ _T = TypeVar("_T")
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
-# What launchers, log collectors and terminals put before a line. They are nested, so they are removed repeatedly.
-_PREFIXES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? +",  # a log collector
-        r"\[\d+,(?P<rank>\d+)\](?:<\w+>)?: ?",  # Open MPI with --tag-output
-        r" *(?P<rank>\d+): ",  # srun --label
-        r"\[(?P<rank>\d+)\] (?=\S)",  # mpiexec -prepend-rank
-        r"\((?:\w+ )?(?:Worker\w*|\w+) pid=\d+(?:, ip=(?P<host>[\w.:-]+))?\)(?: ?\[repeated .*?\])? ?",  # Ray, vLLM
-        r"\[default\d+\]: ?",  # torchrun; the number is the rank on the host
-        r"\[rank(?P<rank>\d+)\]: ?",  # PyTorch
-        r"(?P<host>[A-Za-z0-9][\w.-]*): +(?=[\w.-]+:\d+:\d+ (?:\[|NCCL))",  # pdsh, kubectl logs --prefix
-    )
+# How lines begin that a program printed. A prefix that could also be text, such as "worker: ", is removed only before
+# one of these.
+_NAME = r"[A-Za-z0-9][\w.-]*"
+_FRAME = rf"{_NAME}:\d+:\d+ (?:\[-?\d+\] |NCCL )"  # NCCL: host, process, thread and device
+_TIME = r"\d{4}-(?:\d\d|[A-Z][a-z]{2})-\d\d[T ]\d\d:\d\d:\d\d"
+_PRINTED = (
+    rf"{_FRAME}|\[?{_TIME}|\[\d+,\d+\]|\[[A-Za-z]+\d+(?:\|\d+)?\]:|\[\d+\](?:<std|:| {_FRAME})|\[[EWI]\d* |\[Rank \d"
+    r"|\(\w[\w ]* pid=|[NR]CCL version|NVRM: |Traceback \(most|nccl[A-Z]\w*Error|torch\.|#  |# nThread"
 )
 
+# What launchers, log collectors, terminals and forums put before a line. They are nested, so they are removed
+# repeatedly. Groups that begin with "rank" or "host" hold what a prefix names.
+_PREFIXES = (
+    rf"\[?{_TIME}(?:[.,:]\d+)?(?:Z| ?[+-]\d\d:?\d\d)?\]?:? *\|? *",  # a log collector, NCCL's own time stamp
+    r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=[\[<])",  # Open MPI with --timestamp-output
+    r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<host_syslog>[\w.-]+) [\w./-]+(?:\[\d+\])?: ",  # syslog
+    # Open MPI with --tag-output or --output tag, Horovod
+    r"\[(?:[\w.@-]*,)?(?P<rank_mpi>\d+)\](?:\[(?P<host_mpi>[\w.-]+):\d+\])?<std\w+>:? ?",
+    r"\[[\w.@-]*,(?P<rank_tag>\d+)\]: ?",
+    r" *(?P<rank_srun>\d+): (?!\S+: <)",  # srun --label; "2: eth0: <UP>" is the output of ip
+    r"\[(?P<rank_bracket>\d{1,4})\] (?=\S)(?!finished |joined |started |Timeout at |never )",  # mpiexec -prepend-rank
+    rf"\[\d+\] (?={_FRAME})",  # a process
+    # Ray, vLLM
+    r"\((?:[\w.:<>]+ )?[\w.:-]*(?: ?(?:rank=(?P<rank_vllm>\d+)|[A-Z]+\d+))? ?pid=\d+(?:, ip=(?P<host_ray>[\w.:-]+))?\)"
+    r"(?: ?\[repeated [^\]]*\])? ?",
+    # the logger of vLLM
+    r"(?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[\w./]+:\d+\] ?|\w+\.py:\d+\] ?)",
+    r"\[rank(?P<rank_torch>\d+)\]: ?",  # PyTorch
+    r"\[[A-Za-z][A-Za-z_-]*\d+(?:\|\d+)?\]: ?",  # torchrun ("[default0]:"); the number is the rank on the host
+    r"\[\d+\]:(?=\[|\S* ?Traceback|\S+:\d+:\d+ \[)",  # older torchrun; also the rank on the host
+    r"\[pod/(?P<host_kubectl>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
+    rf"(?P<host_compose>{_NAME}[-_]\d+) +\| ?",  # docker compose
+    rf"(?P<host_compose_name>{_NAME}) +\| ?(?={_PRINTED})",
+    r"(?P<host_address>\d+\.\d+\.\d+\.\d+): ",  # pdsh, DeepSpeed
+    rf"kernel: (?={_PRINTED})",
+    rf"(?P<host_pdsh>{_NAME}): +(?={_PRINTED})",  # pdsh, names of pods
+    rf"[\w./-]*\.(?:log|txt|out|err)[:-](?:\d+[:-])?(?={_PRINTED})",  # grep
+    r"(?:> ?)+",  # a quotation
+    rf"[>`│|]+ *(?={_PRINTED})",  # a quotation, Markdown, the frame of a terminal
+    r"\[\d{0,3}(?:;\d+)*m ?",  # a colour of which the escape character was lost
+    rf"[ \t]+(?={_PRINTED})",
+)
+_PREFIX = re.compile("|".join(_PREFIXES))
+_FRAME_START = re.compile(_FRAME)
 
-@dataclass(frozen=True, slots=True)
-class PasteLine:
+
+class PasteLine(
+    NamedTuple
+):  # a long log has hundreds of thousands, and a dataclass takes three times as long to create
     """One line of a paste.
 
     Parameters
@@ -105,6 +136,8 @@ class Paste:
 
     def numbers(self, *literals: str) -> list[int]:
         """Return the numbers of the lines that contain one of the strings, in order."""
+        if len(literals) == 1:
+            return list(self._numbers(literals[0]))
         return sorted({number for literal in literals for number in self._numbers(literal)})
 
     def matches(self, pattern: re.Pattern[str], *literals: str) -> list[tuple[PasteLine, re.Match[str]]]:
@@ -141,16 +174,41 @@ class Paste:
 
 def _split_prefix(number: int, raw: str) -> PasteLine:
     """Remove the prefixes of a line, and keep the rank and the host that they name."""
-    text, rank, host = raw, None, None
-    while True:
-        for pattern in _PREFIXES:
-            match = pattern.match(text)
-            if match is None or match.end() == 0:
-                continue
-            named = match.groupdict()
-            rank = int(named["rank"]) if named.get("rank") is not None else rank
-            host = named.get("host") or host
-            text = text[match.end() :]
+    # Most lines of a long log are NCCL's, with a few different prefixes.
+    frame = _FRAME_START.search(raw, 0, 200)
+    if frame is None:
+        position, rank, host = _prefix_of(raw)
+        return PasteLine(number, raw, _without_border(raw[position:]), rank, host)
+    start = frame.start()
+    if start == 0:
+        return PasteLine(number, raw, _without_border(raw))
+    position, rank, host = _prefix_before_frame(raw[:start], frame[0])
+    return PasteLine(number, raw, _without_border(raw[position:]), rank, host)
+
+
+@functools.lru_cache(4096)
+def _prefix_before_frame(prefix: str, frame: str) -> tuple[int, int | None, str | None]:
+    return _prefix_of(prefix + frame)
+
+
+def _prefix_of(raw: str) -> tuple[int, int | None, str | None]:
+    """Return the length of all prefixes, and the rank and the host that the innermost of them name."""
+    rank: int | None = None
+    host: str | None = None
+    position = 0
+    while match := _PREFIX.match(raw, position):
+        if match.end() == position:
             break
-        else:
-            return PasteLine(number, raw, text, rank, host)
+        position = match.end()
+        if match.lastgroup:
+            for name, value in match.groupdict().items():
+                if value is not None and name.startswith("rank"):
+                    rank = int(value)
+                elif value is not None:
+                    host = value
+    return position, rank, host
+
+
+def _without_border(text: str) -> str:
+    """Remove the right border of a window of a terminal."""
+    return text.rstrip("│ ") if text.endswith("│") else text
