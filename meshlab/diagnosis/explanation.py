@@ -101,11 +101,15 @@ class Explanation:
 def sort_findings(findings: Iterable[TextFinding], rules: Iterable[Rule]) -> tuple[TextFinding, ...]:
     """Order findings: root causes before their consequences, and most severe first. Consequences name their cause."""
     found = list(findings)
-    causes = {code: rule.code for rule in rules for code in rule.causes}
     codes = {item.code for item in found if item.severity in ("error", "warning")}
+    causes: dict[str, str] = {}  # a consequence has several possible causes, and the first that was found counts
+    for rule in rules:
+        if rule.code in codes:
+            for code in rule.causes:
+                causes.setdefault(code, rule.code)
     marked = [
         replace(item, follows=causes[item.code])
-        if item.follows is None and causes.get(item.code) in codes and item.severity != "normal"
+        if item.follows is None and item.code in causes and item.severity != "normal"
         else item
         for item in found
     ]

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from meshlab.diagnosis.formats.flight_recorder import FLIGHT_RECORDER
+from meshlab.diagnosis.formats.ras import RAS_REPORT
+from meshlab.diagnosis.formats.torch_lines import TORCH_LOG
 from meshlab.diagnosis.seen import TextFormat
 
 __all__ = ["FORMATS"]
 
-FORMATS: tuple[TextFormat, ...] = ()
+FORMATS: tuple[TextFormat, ...] = (
+    FLIGHT_RECORDER,
+    RAS_REPORT,
+    TORCH_LOG,
+)
 """All formats, most specific first."""

@@ -34,6 +34,7 @@ _ROW = re.compile(
 _TOTALS = re.compile(r"^ *(?P<nodes>\d+) +(?P<per_node>\d+) +(?P<gpus_per>\d+) +(?P<processes>\d+) +(?P<gpus>\d+) *$")
 _TOTALS_SHORT = re.compile(r"^ *(?P<nodes>\d+) +(?P<processes>\d+) +(?P<gpus>\d+) *$")
 _PROCESS = re.compile(r"^ *Process (?P<pid>\d+) on node (?P<node>\S+) managing GPUs? (?P<gpus>[\d,]+)")
+_OUTLIER = re.compile(r"^ *Node (?P<node>\S+) running process(?:es)? (?P<pids>\d[\d,]*)")
 _COMM = re.compile(r"^ *#(?P<group>\d+)-(?P<index>\d+) \((?P<hash>[0-9a-f]+)\) (?P<kind>INCOMPLETE|ERROR|MISMATCH)")
 _RANK = re.compile(
     r"^ *Rank (?P<rank>-?\d+)(?: has launched up to operation (?P<count>\d+)| (?P<none>has not launched any operations)"
@@ -208,6 +209,8 @@ class RasReport:
         How many.
     n_timeouts : int
         Communication timeouts of RAS itself.
+    outliers : tuple of (str, int)
+        Nodes that run another number of processes than most, with that number.
     is_complete : bool
         False if the text ends before the end of the report.
     first, last : int
@@ -227,6 +230,7 @@ class RasReport:
     dead: tuple[RasProcess, ...]
     n_dead: int
     n_timeouts: int
+    outliers: tuple[tuple[str, int], ...]
     is_complete: bool
     first: int
     last: int
@@ -263,6 +267,7 @@ def _text(paste: Paste, start: int, end: int) -> RasReport:
     missing: list[RasProcess] = []
     dead: list[RasProcess] = []
     n_missing = n_dead = n_timeouts = 0
+    outliers: list[tuple[str, int]] = []
     comms: dict[tuple[str, str], _Draft] = {}
     draft: _Draft | None = None
     section, last, is_complete = "", start, False
@@ -300,6 +305,8 @@ def _text(paste: Paste, start: int, end: int) -> RasReport:
         elif match := _PROCESS.match(text):
             one = RasProcess(int(match["pid"]), match["node"], match["gpus"], number)
             (dead if section == "DEAD" else missing).append(one)
+        elif match := _OUTLIER.match(text):
+            outliers.append((match["node"], match["pids"].count(",") + 1))
         elif match := _MISSING.search(text):
             if match["what"] == "rank" and draft is not None:
                 draft.n_missing = int(match["n"])
@@ -330,6 +337,7 @@ def _text(paste: Paste, start: int, end: int) -> RasReport:
         tuple(dead),
         max(n_dead, len(dead)),
         n_timeouts,
+        tuple(outliers),
         is_complete,
         start,
         last,
@@ -477,6 +485,7 @@ def _json(paste: Paste, value: Mapping[str, Any], begin: int, end: int) -> RasRe
         dead,
         len(dead),
         int((ras or {}).get("timeouts_count") or 0) if isinstance(ras, dict) else 0,
+        (),
         True,
         paste.number_at(begin),
         paste.number_at(end - 1),
