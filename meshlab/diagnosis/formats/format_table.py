@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshlab.diagnosis.formats.flight_recorder import FLIGHT_RECORDER
+from meshlab.diagnosis.formats.process_exits import PROCESS_EXITS
 from meshlab.diagnosis.formats.ras import RAS_REPORT
 from meshlab.diagnosis.formats.torch_lines import TORCH_LOG
 from meshlab.diagnosis.seen import TextFormat
@@ -13,5 +14,6 @@ FORMATS: tuple[TextFormat, ...] = (
     FLIGHT_RECORDER,
     RAS_REPORT,
     TORCH_LOG,
+    PROCESS_EXITS,
 )
 """All formats, most specific first."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from meshlab.diagnosis.rules.ended_ranks import ENDED_RANK_RULES
 from meshlab.diagnosis.rules.hangs import HANG_RULES
+from meshlab.diagnosis.rules.program_errors import PROGRAM_ERROR_RULES
 from meshlab.diagnosis.rules.ras_reports import RAS_RULES
+from meshlab.diagnosis.rules.rendezvous import RENDEZVOUS_RULES
 from meshlab.diagnosis.text_findings import Rule
 
 __all__ = ["RULES"]
@@ -11,5 +14,8 @@ __all__ = ["RULES"]
 RULES: tuple[Rule, ...] = (
     *HANG_RULES,
     *RAS_RULES,
+    *ENDED_RANK_RULES,
+    *PROGRAM_ERROR_RULES,
+    *RENDEZVOUS_RULES,
 )
 """All rules. The order decides only between findings that are equally severe."""
