@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshlab.diagnosis.formats.flight_recorder import FLIGHT_RECORDER
+from meshlab.diagnosis.formats.pair_table import PAIR_TABLE
 from meshlab.diagnosis.formats.process_exits import PROCESS_EXITS
 from meshlab.diagnosis.formats.ras import RAS_REPORT
 from meshlab.diagnosis.formats.torch_lines import TORCH_LOG
@@ -15,5 +16,6 @@ FORMATS: tuple[TextFormat, ...] = (
     RAS_REPORT,
     TORCH_LOG,
     PROCESS_EXITS,
+    PAIR_TABLE,
 )
 """All formats, most specific first."""
