@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -147,7 +148,7 @@ def refuse_pickle(text: str, name: str | None = None) -> None:
         file = name or "nccl_trace_rank_0"
         raise ParseError(
             "a flight recorder dump in pickle format, which is not opened because a pickle can run code",
-            hint="on the machine that wrote it, convert your own dump to JSON: python -c \"import json, pickle; "
+            hint='on the machine that wrote it, convert your own dump to JSON: python -c "import json, pickle; '
             f"print(json.dumps(pickle.load(open('{file}', 'rb')), default=str))\" > {file}.json; "
             "or paste the output of `torchfrtrace FOLDER`; a running process returns JSON itself: "
             "torch._C._distributed_c10d._dump_nccl_trace_json()",
@@ -171,7 +172,7 @@ _Found = tuple[int | None, Mapping[str, Any], int, int, bool]
 def _dumps(paste: Paste) -> Iterator[_Found]:
     text, position = paste.text, 0
     after_dump = False
-    while (start := (after_dump and _NEXT.match(text, position)) or _START.search(text, position)):
+    while start := (after_dump and _NEXT.match(text, position)) or _START.search(text, position):
         begin, after_dump = start.end() - 1, False
         try:
             value, end = _DECODER.raw_decode(text, begin)
@@ -218,10 +219,8 @@ def _cut_dump(text: str, begin: int) -> tuple[dict[str, Any], int]:
     for key in ("version", "rank", "pg_config", "pg_status"):
         where = re.compile(rf'"{key}"\s*:\s*').search(text, begin)
         if where:
-            try:
+            with suppress(ValueError):  # the value itself is cut
                 dump[key], _ = _DECODER.raw_decode(text, where.end())
-            except ValueError:
-                pass
     where = re.compile(r'"entries"\s*:\s*\[\s*').search(text, begin)
     position = where.end() if where else end
     while position < end:
@@ -302,7 +301,7 @@ def _dump(
     groups: dict[str, FlightGroup] = {}
     names = {str(one.get("process_group", [""])[0]): str((one.get("process_group") or ["", ""])[-1]) for one in entries}
     ids = {str(one.get("process_group", [""])[0]): str(one.get("pg_id")) for one in entries}
-    for key, one in (config.items() if isinstance(config, dict) else ()):
+    for key, one in config.items() if isinstance(config, dict) else ():
         names.setdefault(str(one.get("name", key)) if isinstance(one, dict) else str(key), "")
     for name, desc in names.items():
         known = _config(dump, name)
@@ -366,8 +365,9 @@ def _find(paste: Paste) -> list[int]:
 def _see(paste: Paste) -> Seen:
     dumps = paste.once(read_flight_dumps)
     groups = {name: group for dump in dumps for name, group in dump.groups.items()}
+    versions = sorted({dump.version for dump in dumps if dump.version})
     facts = {
-        "flight recorder": f"version {', '.join(sorted({dump.version for dump in dumps if dump.version})) or 'unknown'}",
+        "flight recorder": f"version {', '.join(versions) or 'unknown'}",
         "dumps": f"{len(dumps)} of ranks {', '.join(str(dump.rank) for dump in dumps)}"
         + ("" if all(dump.is_rank_known for dump in dumps) else " (numbered in their order)"),
         "process groups": ", ".join(f"{group} ({len(group.ranks)} ranks)" for group in groups.values()),

@@ -65,7 +65,9 @@ def read_test_starts(paste: Paste) -> tuple[TestStart, ...]:
     numbers = paste.numbers("nThread", " Pid ", "mpirun", "mpiexec", "srun", *_ENDS)
     if not paste.numbers("nThread", "Using devices") and not paste.numbers(" Pid "):
         return ()
-    rows = {number for number in paste.numbers("float", "sum", "none", "half", "double", "int") if _is_row(paste, number)}
+    rows = {
+        number for number in paste.numbers("float", "sum", "none", "half", "double", "int") if _is_row(paste, number)
+    }
     starts = [TestStart()]
     for number in sorted({*numbers, *rows}):
         text = paste.line(number).text
@@ -75,7 +77,9 @@ def read_test_starts(paste: Paste) -> tuple[TestStart, ...]:
         elif _PROMPT.match(text):
             starts.append(TestStart(command=number))
         elif _HEADER.match(text):
-            if current.devices or current.n_rows:
+            # Processes of one launch print the same header, and another test of a script mostly a different one.
+            is_other = bool(current.headers) and paste.line(current.headers[0]).text.strip() != text.strip()
+            if current.devices or current.n_rows or is_other:
                 starts.append(current := TestStart())
             current.headers.append(number)
         elif match := DEVICE_LINE.search(text):

@@ -30,7 +30,9 @@ _RETURN = re.compile(r"exits with return code = (?P<code>-\d+)")
 _KERNEL = re.compile(
     r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process (?P<pid>\d+) \((?P<name>[^)]*)\)"
 )
-_OOM_EVENT = re.compile(r"[Dd]etected \d+ oom[-_]kill event|\bOOMKilled\b|killed due to (?:the node running low on )?memory")
+_OOM_EVENT = re.compile(
+    r"[Dd]etected \d+ oom[-_]kill event|\bOOMKilled\b|killed due to (?:the node running low on )?memory"
+)
 
 _SLURM_SIGNALS = {
     "Killed": 9,
@@ -77,13 +79,12 @@ class ProcessExit:
     lines: tuple[int, ...]
 
     def __str__(self) -> str:
-        parts = [f"rank {self.rank}" if self.rank is not None else ""]
-        if self.local_rank is not None and self.rank is None:
-            parts = [f"local rank {self.local_rank}"]
-        parts.append("" if self.pid is None else f"pid {self.pid}")
-        parts.append("" if self.host is None else f"on {self.host}")
-        named = [part for part in parts if part]
-        return f"{named[0]} ({', '.join(named[1:])})" if len(named) > 1 else (named[0] if named else "a process")
+        if self.rank is not None:
+            name = f"rank {self.rank}"
+        else:
+            name = "a process" if self.local_rank is None else f"local rank {self.local_rank}"
+        pid = "" if self.pid is None else f" (pid {self.pid})"
+        return name + pid + ("" if self.host is None else f" on {self.host}")
 
 
 def signal_name(number: int) -> str:

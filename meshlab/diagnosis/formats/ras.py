@@ -298,9 +298,9 @@ def _text(paste: Paste, start: int, end: int) -> RasReport:
                     number,
                 )
             )
-        elif match := _TOTALS.match(text):
-            nodes, processes, gpus = int(match["nodes"]), int(match["processes"]), int(match["gpus"])
-        elif (match := _TOTALS_SHORT.match(text)) and "total" in paste.line(max(number - 1, 1)).text:
+        elif (match := _TOTALS.match(text)) or (
+            (match := _TOTALS_SHORT.match(text)) and "total" in paste.line(max(number - 1, 1)).text
+        ):
             nodes, processes, gpus = int(match["nodes"]), int(match["processes"]), int(match["gpus"])
         elif match := _PROCESS.match(text):
             one = RasProcess(int(match["pid"]), match["node"], match["gpus"], number)
@@ -465,9 +465,7 @@ def _json(paste: Paste, value: Mapping[str, Any], begin: int, end: int) -> RasRe
     gone: dict[tuple[object, object], tuple[RasProcess, bool]] = {}
     for comm, line in zip(comms, lines, strict=True):
         for one in comm.get("missing_ranks") or ():
-            process = RasProcess(
-                int(one.get("pid") or 0), str(one.get("host", "")), str(one.get("cuda_dev", "")), line
-            )
+            process = RasProcess(int(one.get("pid") or 0), str(one.get("host", "")), str(one.get("cuda_dev", "")), line)
             gone[one.get("host"), one.get("pid")] = process, bool((one.get("status") or {}).get("considered_dead"))
     dead = tuple(process for process, is_dead in gone.values() if is_dead)
     missing = tuple(process for process, is_dead in gone.values() if not is_dead)

@@ -1,4 +1,4 @@
-"""PyTorch's messages about its collectives: the watchdog, the desync report, mismatches that DETAIL finds, and dumps."""
+"""PyTorch's messages about collectives: the watchdog, the desync report, and mismatches that DETAIL finds."""
 
 from __future__ import annotations
 
@@ -350,7 +350,9 @@ def _timeouts(paste: Paste, statuses: tuple[GroupStatus, ...]) -> Iterator[WorkT
         before = [*_GROUP_NAME.finditer(line.raw, 0, match.start())]
         group = _group(before[-1]) if before and match.start() - before[-1].end() < 120 else None
         if group is None:
-            group = next((one.group for one in statuses if one.rank == rank and seq is not None and one.at == seq), None)
+            group = next(
+                (one.group for one in statuses if one.rank == rank and seq is not None and one.at == seq), None
+            )
         timeout = WorkTimeout(
             line,
             rank,

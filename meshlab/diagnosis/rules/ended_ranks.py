@@ -57,12 +57,10 @@ def rank_died(paste: Paste) -> Iterator[TextFinding]:
     ends = paste.once(read_process_exits)
     aborts_itself = bool(log.timeouts) or bool(paste.numbers("watchdog thread terminated with exception"))
     crashed = [
-        one
-        for one in ends
-        if one.signal in _CRASHES and one.is_first and not (one.signal == 6 and aborts_itself)
+        one for one in ends if one.signal in _CRASHES and one.is_first and not (one.signal == 6 and aborts_itself)
     ]
     for one in crashed[:6]:
-        assert one.signal is not None  # noqa: S101  # _CRASHES has only numbers
+        assert one.signal is not None  # _CRASHES has only numbers
         yield rank_died.finding(
             "error",
             str(one),
@@ -174,12 +172,10 @@ def oom_rank(paste: Paste) -> Iterator[TextFinding]:
     """
     ranks: dict[str, list[int]] = {}
     amount = ""
-    for line, match in paste.matches(_MEMORY, "out of memory", "Failed to CUDA"):
+    for line, _ in paste.matches(_MEMORY, "out of memory", "Failed to CUDA"):
         if re.search(r"nvls|NVLink SHARP|[Mm]ulticast|more than 1EB|oom-kill|cgroup", line.text):
             continue
-        near = " ".join(
-            paste.line(one).text for one in range(line.number, min(line.number + 3, len(paste) + 1))
-        )
+        near = " ".join(paste.line(one).text for one in range(line.number, min(line.number + 3, len(paste) + 1)))
         rank = last_rank_prefix(line, len(line.raw))
         gpu = _GPU.search(near)
         frame = re.match(r"(?P<host>[\w.-]+):\d+:\d+ \[(?P<gpu>-?\d+)\]", line.text)
@@ -191,7 +187,6 @@ def oom_rank(paste: Paste) -> Iterator[TextFinding]:
         found = _AMOUNT.search(near)
         amount = amount or (found["amount"] if found else "")
         ranks.setdefault(where or line.host or "the rank that prints it", []).append(line.number)
-        del match
     if ranks:
         who = list(ranks)
         yield oom_rank.finding(

@@ -25,7 +25,9 @@ _RECORDER = "pytorch/torch/csrc/distributed/c10d/FlightRecorder.hpp, version 2.0
 _DESYNC = "pytorch/torch/csrc/distributed/c10d/TraceUtils.h"
 
 # Collectives whose ranks must pass equally many elements. A gather, a scatter and an all-to-all may be uneven.
-_EVEN = re.compile(r"^_?(?:all_?reduce|all_?gather(?:_base|_into_tensor)?|reduce_?scatter(?:_base|_tensor)?|broadcast|reduce)", re.I)
+_EVEN = re.compile(
+    r"^_?(?:all_?reduce|all_?gather(?:_base|_into_tensor)?|reduce_?scatter(?:_base|_tensor)?|broadcast|reduce)", re.I
+)
 
 
 def rank_list(ranks: Iterable[int]) -> str:
@@ -133,9 +135,7 @@ def _late_in_logs(log: TorchLog) -> Iterator[tuple[str, WorkTimeout, list[GroupS
         for status in statuses:
             if status.rank not in reached or status.enqueued > reached[status.rank].enqueued:
                 reached[status.rank] = status
-        late = [
-            status for rank, status in reached.items() if rank not in stuck and status.enqueued < (first.seq or 0)
-        ]
+        late = [status for rank, status in reached.items() if rank not in stuck and status.enqueued < (first.seq or 0)]
         if late:
             yield str(first.group), first, late
 
@@ -719,7 +719,9 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
             )
 
 
-_COMM_LINE = re.compile(r"(?P<host>[\w.-]+):\d+:\d+ .*comm \w+ rank (?P<rank>\d+) n[rR]anks (?P<n>\d+) cudaDev (?P<gpu>\d+)")
+_COMM_LINE = re.compile(
+    r"(?P<host>[\w.-]+):\d+:\d+ .*comm \w+ rank (?P<rank>\d+) n[rR]anks (?P<n>\d+) cudaDev (?P<gpu>\d+)"
+)
 
 
 def _place(paste: Paste, ranks: Sequence[int]) -> str:

@@ -44,14 +44,17 @@ def _copies(paste: Paste, start: TestStart) -> TextFinding:
     where = ", ".join(hosts) or (next(one for one in node.groups() if one) if node else "")
     tool = "srun" if "srun" in command else "mpirun" if "mpirun" in command else "the launcher"
     each = (
-        "each of them calls itself rank 0" if len(roots) > 1 else "each prints the header, which only rank 0 of a job does"
+        "each of them calls itself rank 0"
+        if len(roots) > 1
+        else "each prints the header, which only rank 0 of a job does"
     )
     plugins = [line.text.removeprefix("srun: ").strip() for line in paste.find("srun: ")]
     known = [one for one in plugins if re.fullmatch(r"(?:pmi\w*|pmix\w*|openmpi|cray_shasta|none)", one)]
     if known:
         do = (
             f"Start with the PMI type that the MPI library of the program was built for. This Slurm offers "
-            f"{', '.join(known)}" + ("" if any("pmix" in one for one in known) else " and no pmix, which Open MPI needs")
+            f"{', '.join(known)}"
+            + ("" if any("pmix" in one for one in known) else " and no pmix, which Open MPI needs")
             + ". Check also that nccl-tests was built with MPI=1."
         )
     else:

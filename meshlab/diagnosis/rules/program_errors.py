@@ -27,7 +27,9 @@ def _who(lines: Sequence[PasteLine], default: str) -> str:
 
 
 def _frame_host(line: PasteLine) -> str:
-    frame = re.match(r"([\w.-]+):\d+:\d+ \[", line.text) or re.match(r"([\w.-]+): Test (?:CUDA|NCCL) failure", line.text)
+    frame = re.match(r"([\w.-]+):\d+:\d+ \[", line.text) or re.match(
+        r"([\w.-]+): Test (?:CUDA|NCCL) failure", line.text
+    )
     return frame[1] if frame else ""
 
 
@@ -72,7 +74,9 @@ def graph_capture(paste: Paste) -> Iterator[TextFinding]:
     if not found:
         return
     lines = [line for line, _ in found]
-    call = next((match[1] for _, match in paste.matches(_CALL, "in all_", "in reduce_", "in broadcast", "in barrier")), "")
+    call = next(
+        (match[1] for _, match in paste.matches(_CALL, "in all_", "in reduce_", "in broadcast", "in barrier")), ""
+    )
     yield graph_capture.finding(
         "error",
         _who(lines, "the rank that prints it") + (f", {call} inside a graph capture" if call else ""),
@@ -107,11 +111,14 @@ def dtype_unsupported(paste: Paste) -> Iterator[TextFinding]:
         return
     lines = [line for line, _ in found]
     dtype = next(name for name in (found[0][1][key] for key in ("one", "two", "three", "four")) if name)
-    methods = [name for _, match in paste.matches(_METHOD, "pg.", "in irecv", "in isend", "in all_", "in recv", "in send") for name in match.groups() if name]  # noqa: E501
+    methods = [
+        name
+        for _, match in paste.matches(_METHOD, "pg.", "in irecv", "in isend", "in all_", "in recv", "in send")
+        for name in match.groups()
+        if name
+    ]
     call = f", {methods[-1].removeprefix('i')}" if methods else ""
-    version = next(
-        (match[1] for _, match in paste.matches(re.compile(r"NCCL version ([\d.]+)"), "NCCL version")), ""
-    )
+    version = next((match[1] for _, match in paste.matches(re.compile(r"NCCL version ([\d.]+)"), "NCCL version")), "")
     yield dtype_unsupported.finding(
         "error",
         f"{_who(lines, 'the rank that prints it')}{call}, {dtype}",

@@ -102,9 +102,11 @@ def _mismatch(comm: RasCommunicator, one: RasMismatch, *, stands_still: bool) ->
     high = max(counted, key=lambda state: int(state.value))
     ahead = int(high.value) - int(low.value)
     by = "one" if ahead == 1 else f"{ahead:,}"
-    listed = " ncclras lists the smaller group, whether it is ahead or behind." if any(
-        not state.ranks for state in counted
-    ) else ""
+    listed = (
+        " ncclras lists the smaller group, whether it is ahead or behind."
+        if any(not state.ranks for state in counted)
+        else ""
+    )
     late = (
         f"{ranks(low).capitalize()} {'has' if low.n_ranks == 1 else 'have'} not launched {one.what} {high.value}, "
         f"which {ranks(high)} launched ({by} ahead).{listed}"

@@ -239,7 +239,10 @@ def gloo_loopback(paste: Paste) -> Iterator[TextFinding]:
         )
     else:
         yield gloo_loopback.finding(
-            "normal", _hosts(lines) or "Gloo", "Gloo uses the loopback address, and its ranks are connected.", lines=lines
+            "normal",
+            _hosts(lines) or "Gloo",
+            "Gloo uses the loopback address, and its ranks are connected.",
+            lines=lines,
         )
 
 

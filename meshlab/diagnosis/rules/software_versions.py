@@ -226,7 +226,8 @@ def nccl_too_old_for_gpu(paste: Paste) -> Iterator[TextFinding]:
         return
     yield nccl_too_old_for_gpu.finding(
         "error",
-        f"NCCL {version or '(version unknown)'} on {name or 'this GPU'}" + (f", {w}" if (w := _where(paste, lines)) else ""),
+        f"NCCL {version or '(version unknown)'} on {name or 'this GPU'}"
+        + (f", {w}" if (w := _where(paste, lines)) else ""),
         why,
         f"Use NCCL {wanted or '2.26.2'} or newer: install a PyTorch with a newer nvidia-nccl-cu12, or build NCCL for this "
         "GPU and put it first in LD_LIBRARY_PATH.",

@@ -27,8 +27,7 @@ def communicator_of_one(paste: Paste) -> Iterator[TextFinding]:
     hosts = dict.fromkeys(match["host"] for _, match in found)
     yield communicator_of_one.finding(
         "info",
-        f"{', '.join(hosts)}, rank 0"
-        + (f" of {len(processes)} processes" if len(processes) > 1 else ""),
+        f"{', '.join(hosts)}, rank 0" + (f" of {len(processes)} processes" if len(processes) > 1 else ""),
         "A communicator has one rank only, so nothing is transferred."
         + (
             " The text has larger ones too, so it may be an axis of size 1."
