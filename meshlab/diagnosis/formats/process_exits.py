@@ -138,9 +138,9 @@ def _exit(
     is_out_of_memory: bool = False,
 ) -> ProcessExit:
     if code is not None and code < 0:
-        code, number = None, -code
+        number, code = -code, None
     elif code is not None and 128 < code < 160:  # a shell's way to say that a signal ended the process
-        code, number = None, code - 128
+        number, code = code - 128, None
     return ProcessExit(rank, local_rank, pid, host, number, code, is_first, is_out_of_memory, lines)
 
 
@@ -172,20 +172,20 @@ def _exits(paste: Paste) -> Iterator[ProcessExit]:
                 yield _exit((line.number, number), number=value, pid=int(match["pid"]), host=match["host"])
                 break
     for line, match in paste.matches(_SLURM, "srun: error:"):
-        number = _SLURM_SIGNALS.get(match["what"])
+        by_signal = _SLURM_SIGNALS.get(match["what"])
         first = re.match(r"\d+", match["ranks"])
         yield _exit(
             (line.number,),
             int(match["code"]) if match["code"] else None,
-            number,
+            by_signal,
             rank=int(first[0]) if first and match["ranks"].isdigit() else None,
             host=match["host"],
             is_out_of_memory=match["what"] == "Out Of Memory",
         )
     for line, match in paste.matches(_SPAWN, "terminated with signal"):
-        value = getattr(signal, match["signal"], None)
-        if value is not None:
-            yield _exit((line.number,), number=int(value), local_rank=int(match["rank"]))
+        ended_by = getattr(signal, match["signal"], None)
+        if ended_by is not None:
+            yield _exit((line.number,), number=int(ended_by), local_rank=int(match["rank"]))
     for line, match in paste.matches(_RETURN, "exits with return code ="):
         yield _exit((line.number,), int(match["code"]), rank=line.rank, host=line.host)
     for line, match in paste.matches(_KERNEL, "ut of memory: Kill"):

@@ -290,17 +290,11 @@ def _text(paste: Paste, start: int, end: int) -> RasReport:
             is_complete = is_complete or plain == "Warnings"
         elif match := _ROW.match(text):
             errors = () if match["errors"] == "OK" else tuple(match["errors"].split(","))
-            rows.append(
-                RasRow(
-                    *(int(match[name]) for name in ("group", "comms", "nodes", "per_comm", "in_group")),
-                    match["status"],
-                    errors,
-                    number,
-                )
+            group, comms_in_row, on_nodes, per_comm, answers = (
+                int(match[name]) for name in ("group", "comms", "nodes", "per_comm", "in_group")
             )
-        elif (match := _TOTALS.match(text)) or (
-            (match := _TOTALS_SHORT.match(text)) and "total" in paste.line(max(number - 1, 1)).text
-        ):
+            rows.append(RasRow(group, comms_in_row, on_nodes, per_comm, answers, match["status"], errors, number))
+        elif match := _totals(paste, number):
             nodes, processes, gpus = int(match["nodes"]), int(match["processes"]), int(match["gpus"])
         elif match := _PROCESS.match(text):
             one = RasProcess(int(match["pid"]), match["node"], match["gpus"], number)
@@ -342,6 +336,13 @@ def _text(paste: Paste, start: int, end: int) -> RasReport:
         start,
         last,
     )
+
+
+def _totals(paste: Paste, number: int) -> re.Match[str] | None:
+    """Return the size of the job, whose short row is like others but stands below the word total."""
+    text = paste.line(number).text
+    short = _TOTALS_SHORT.match(text) if "total" in paste.line(max(number - 1, 1)).text else None
+    return _TOTALS.match(text) or short
 
 
 @dataclass
@@ -542,7 +543,7 @@ def _json_communicator(comm: Mapping[str, Any], line: int) -> RasCommunicator:
 
 
 def _find(paste: Paste) -> list[int]:
-    found = []
+    found: list[int] = []
     for report in paste.once(read_ras_reports):
         found += range(report.first, report.last + 1)
     return found
@@ -566,7 +567,7 @@ def _launches(reports: tuple[RasReport, ...]) -> pd.DataFrame:
     """Return the operation counts that the reports contain, one row per communicator, operation and count."""
     import pandas as pd
 
-    rows = []
+    rows: list[tuple[int, str, str, int | None, int, int]] = []
     for number, report in enumerate(reports):
         for comm in report.communicators:
             if comm.counts:

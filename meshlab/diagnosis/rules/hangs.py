@@ -73,7 +73,7 @@ def _minutes(milliseconds: int | None) -> str:
 
 def _collect(paste: Paste, log: TorchLog) -> str:
     """Return what to set before the next run, for the version of PyTorch that printed the log."""
-    if paste.numbers("PG GUID", "TORCH_FR_", "flight recorder dump signal") or paste.once(read_flight_dumps):
+    if paste.numbers("PG GUID", "TORCH_FR_", "flight recorder dump signal") or len(paste.once(read_flight_dumps)):
         return (
             "set TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 (the new and the old name) and "
             "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DESYNC_DEBUG=1, then paste the logs of all ranks, or the dumps "
@@ -205,9 +205,10 @@ def _late_in_pairs(dumps: Sequence[FlightDump]) -> Iterator[tuple[int, int, Flig
         pending: dict[tuple[int, int, str], list[tuple[int, FlightCall]]] = {}
         for rank, dump in group.dumps.items():
             for call in dump.calls:
-                if call.group == group.name and call.source is not None and call.destination is not None:
-                    if call.state != "completed":
-                        pending.setdefault((call.source, call.destination, call.op), []).append((rank, call))
+                if call.group != group.name or call.state == "completed":
+                    continue
+                if call.source is not None and call.destination is not None:
+                    pending.setdefault((call.source, call.destination, call.op), []).append((rank, call))
         for (source, destination, op), calls in pending.items():
             other = destination if op == "send" else source
             if other >= len(group.ranks) or (source, destination, "recv" if op == "send" else "send") in pending:
@@ -452,7 +453,7 @@ def _sequence_differs(prints: Sequence[FingerPrint]) -> bool:
 
 
 def _mismatched_prints(log: TorchLog) -> Iterator[list[FingerPrint]]:
-    """Yield the calls of different ranks that DETAIL compared: those of one message, or of the messages of each rank."""
+    """Yield the calls of different ranks that DETAIL compared: of one message, or of one message per rank."""
     by_line: dict[int, list[FingerPrint]] = {}
     for one in log.finger_prints:
         by_line.setdefault(one.line.number, []).append(one)
@@ -489,7 +490,7 @@ def _order_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
                     "error",
                     f"{shown} at collective {seq} of {group.desc}",
                     f"Under number {seq} of one process group, the ranks called different collectives: {shown}.{note}",
-                    "Compare the stacks of these calls, and make all ranks call the same collectives in the same order.",
+                    "Compare the stacks of these calls, and make all ranks call the same collectives in one order.",
                     lines,
                 )
                 break
@@ -528,22 +529,24 @@ def _other_place(group: _Group, seq: int, late: Sequence[int]) -> TextFinding | 
         first = number
     if first is None:
         return None
-    here, there = _stack(mine[first])[0], _stack(theirs[first])[0]
-    later = next((number for number in sorted(mine) if number > first and _stack(mine[number])[:1] == (there,)), None)
+    mine_in, theirs_in = _stack(mine[first])[0], _stack(theirs[first])[0]
+    later = next(
+        (number for number in sorted(mine) if number > first and _stack(mine[number])[:1] == (theirs_in,)), None
+    )
     extra = later - first if later is not None else None
     count = "one call" if extra == 1 else f"{extra} calls"
     tail = (
-        f" Rank {ahead} calls from {there} at {later}, so it made {count} more than rank {behind} before."
+        f" Rank {ahead} calls from {theirs_in} at {later}, so it made {count} more than rank {behind} before."
         if extra is not None
         else ""
     )
     return order_mismatch.finding(
         "error",
         f"ranks {min(ahead, behind)} and {max(ahead, behind)} at collective {first} of {group.desc}",
-        f"Both ranks called {_name(mine[first].op)} {first}, but from different places: rank {ahead} in {here}, rank "
-        f"{behind} in {there}.{tail}",
-        f"Make all ranks call {here} equally often, or none: it contains a collective, so it must not stand in a branch "
-        "that depends on the rank.",
+        f"Both ranks called {_name(mine[first].op)} {first}, but from different places: rank {ahead} in "
+        f"{mine_in}, rank {behind} in {theirs_in}.{tail}",
+        f"Make all ranks call {mine_in} equally often, or none: it contains a collective, so it must not stand in a "
+        "branch that depends on the rank.",
         [mine[first].line, theirs[first].line],
     )
 

@@ -79,8 +79,8 @@ _LAUNCH = re.compile(
     r"|(?P<launch>mpirun was unable to (?:launch|start|find)\b.*|prterun was unable to (?:launch|start)\b.*)"
     r"|(?P<slots>There are not enough slots available.*)"
     r"|(?P<direct>The application appears to have been direct launched using \"srun\".*)"
-    r"|(?P<plugin>srun: error: (?:Couldn't find the specified plugin name for mpi/\S+.*|cannot find mpi plugin.*|Unable to "
-    r"create step.*|Unable to confirm allocation.*|Task launch for \S+ failed.*|Application launch failed.*))"
+    r"|(?P<plugin>srun: error: (?:Couldn't find the specified plugin name for mpi/\S+.*|cannot find mpi plugin.*|"
+    r"Unable to create step.*|Unable to confirm allocation.*|Task launch for \S+ failed.*|Application launch failed.*))"
     r"|(?P<ssh>ssh: connect to host (?P<host>\S+) port \d+: .*|Host key verification failed.*|Permission denied "
     r"\(publickey.*)"
     r"|(?P<init>It looks like MPI_INIT failed.*|PMI2_Init failed.*|(?:OPAL|PMIX) ERROR: .*|Fatal error in "
@@ -105,20 +105,20 @@ _LAUNCH_LITERALS = (
     "CXI alloc failed",
 )
 _LAUNCH_DO = {
-    "pmix": "Look at the host that did not answer: is slurmstepd up there, do host names resolve in both directions, is "
-    "the container image there already (import it before the job), do ports between the slurmstepds pass? For slow "
+    "pmix": "Look at the host that did not answer: is slurmstepd up there, do host names resolve in both directions, "
+    "is the container image there already (import it before the job), do ports between the slurmstepds pass? For slow "
     "starts, raise PMIxTimeout in mpi.conf.",
     "daemon": "Check that the daemon of MPI starts on every host (ssh HOST which orted or prted) with the same version "
     "and PATH, and that it may connect back: --mca oob_tcp_if_include INTERFACE.",
     "launch": "Check that the program exists on every host under the same path, and the host list.",
     "slots": "Ask for as many slots as processes: --host node1:8,node2:8 or slots=8 in the host file, or pass "
     "--map-by :OVERSUBSCRIBE if you want more.",
-    "direct": "Start with srun --mpi=pmix (or pmi2) if Open MPI was built for it, else with mpirun inside an allocation.",
-    "plugin": "List the PMI types with srun --mpi=list and use one that the MPI of the program was built for; check the "
-    "allocation (squeue, sinfo).",
+    "direct": "Start with srun --mpi=pmix (or pmi2) if Open MPI was built for it, else with mpirun in an allocation.",
+    "plugin": "List the PMI types with srun --mpi=list and use one that the MPI of the program was built for; check "
+    "the allocation (squeue, sinfo).",
     "ssh": "Make ssh to every host work without a password from the first host (ssh HOST true), or launch with Slurm.",
-    "init": "Check that the MPI of the program is the one whose launcher starts it (ldd PROGRAM | grep mpi; which mpirun) "
-    "and that both use the same PMIx.",
+    "init": "Check that the MPI of the program is the one whose launcher starts it (ldd PROGRAM | grep mpi; "
+    "which mpirun) and that both use the same PMIx.",
     "cxi": "Ask for fewer resources of the Slingshot NIC per job, or let the scheduler allocate them "
     "(--network=disable_rdzv_get is a site's choice); ask the site's administrators.",
 }

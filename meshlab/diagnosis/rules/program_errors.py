@@ -154,7 +154,8 @@ def ecc_in_program(paste: Paste) -> Iterator[TextFinding]:
 
 
 _CUDA_ERROR = re.compile(
-    r"an illegal memory access was encountered|device-side assert triggered|unspecified launch failure|misaligned address"
+    r"an illegal memory access was encountered|device-side assert triggered|unspecified launch failure"
+    r"|misaligned address"
 )
 
 

@@ -155,7 +155,7 @@ def ras_error(paste: Paste) -> Iterator[TextFinding]:
 
 @rule("ras-output-unreliable", "A RAS report contradicts itself", source="NVIDIA/nccl#1762")
 def ras_output_unreliable(paste: Paste) -> Iterator[TextFinding]:
-    """Look for values in a report that cannot be right: communicators without ranks, ranks beyond the size of the job."""
+    """Look for values that cannot be right: communicators without ranks, or more ranks than the job has."""
     for report in paste.once(read_ras_reports):
         odd: list[str] = []
         lines: list[int] = []

@@ -85,7 +85,8 @@ def hostname_unresolved(paste: Paste) -> Iterator[TextFinding]:
 
 
 _TIMED_OUT = re.compile(
-    r"The client socket has timed out after (?P<ms>\d+) ?ms while trying to connect to \((?P<host>[^,)]+), (?P<port>\d+)\)"
+    r"The client socket has timed out after (?P<ms>\d+) ?ms while trying to connect to "
+    r"\((?P<host>[^,)]+), (?P<port>\d+)\)"
 )
 _FAILED = re.compile(
     r"\[E.*The client socket has failed to connect to (?:any network address of )?"

@@ -52,8 +52,8 @@ def slow_node(paste: Paste) -> Iterator[TextFinding]:
             "warning",
             name,
             f"{'Its only pair' if len(ones) == 1 else f'All {len(ones)} pairs with {name}'} "
-            f"{'reaches' if len(ones) == 1 else 'reach'} {shown}, while its partners ({', '.join(partners)}) reach up to "
-            f"{fast:g} with other hosts.",
+            f"{'reaches' if len(ones) == 1 else 'reach'} {shown}, while its partners ({', '.join(partners)}) reach up "
+            f"to {fast:g} with other hosts.",
             f"Compare {name} with a good host: NCCL_TOPO_DUMP_FILE on a rank there, rate and width of NICs and PCIe "
             "(ibstat, lspci -vv), and GPU Direct RDMA on every NIC.",
             [one.line for one in ones],

@@ -95,11 +95,12 @@ def unsupported_arch(paste: Paste) -> Iterator[TextFinding]:
         program = "the program"
     where = _where(paste, lines)
     build = (
-        f"Install a PyTorch whose wheel has {arch} (torch.cuda.get_arch_list()), mostly one for a newer CUDA; older GPUs "
-        "need an older PyTorch."
+        f"Install a PyTorch whose wheel has {arch} (torch.cuda.get_arch_list()), mostly one for a newer CUDA; older "
+        "GPUs need an older PyTorch."
         if warned or not paste.once(read_test_starts)
-        else f"Build nccl-tests and NCCL with NVCC_GENCODE=-gencode=arch=compute_{arch.removeprefix('sm_')},code={arch} "
-        "and a CUDA version that supports this GPU."
+        else "Build nccl-tests and NCCL with "
+        f"NVCC_GENCODE=-gencode=arch=compute_{arch.removeprefix('sm_')},code={arch} and a CUDA version that supports "
+        "this GPU."
     )
     yield unsupported_arch.finding(
         "error",
@@ -185,8 +186,8 @@ _IN_NCCL = re.compile(
 _SHARED_MEMORY = re.compile(r"ncclMaxSharedMem (?P<wanted>\d+) exceeds device/fn maxSharedMem (?P<there>\d+)")
 _VERSION = re.compile(r"NCCL version (?P<v>\d+\.\d+\.\d+)")
 _FAILED = (
-    "illegal memory access", "Test CUDA failure", "Test NCCL failure", "NCCL WARN", "unhandled cuda error", "DistBackendError",
-    "invalid argument",
+    "illegal memory access", "Test CUDA failure", "Test NCCL failure", "NCCL WARN", "unhandled cuda error",
+    "DistBackendError", "invalid argument",
 )  # fmt: skip
 
 
@@ -219,7 +220,8 @@ def nccl_too_old_for_gpu(paste: Paste) -> Iterator[TextFinding]:
     elif in_nccl or (is_older and paste.numbers(*_FAILED)):
         wanted = ".".join(str(part) for part in first)
         why = (
-            f"NCCL {version or 'of this program'} contains no code for {name or 'this GPU'}{f' ({arch})' if arch else ''}"
+            f"NCCL {version or 'of this program'} contains no code for {name or 'this GPU'}"
+            + (f" ({arch})" if arch else "")
             + (f"; it came with {wanted}." if is_older else ", so its first kernel cannot start.")
         )
     else:
@@ -229,8 +231,8 @@ def nccl_too_old_for_gpu(paste: Paste) -> Iterator[TextFinding]:
         f"NCCL {version or '(version unknown)'} on {name or 'this GPU'}"
         + (f", {w}" if (w := _where(paste, lines)) else ""),
         why,
-        f"Use NCCL {wanted or '2.26.2'} or newer: install a PyTorch with a newer nvidia-nccl-cu12, or build NCCL for this "
-        "GPU and put it first in LD_LIBRARY_PATH.",
+        f"Use NCCL {wanted or '2.26.2'} or newer: install a PyTorch with a newer nvidia-nccl-cu12, or build NCCL for "
+        "this GPU and put it first in LD_LIBRARY_PATH.",
         lines,
     )
 

@@ -32,8 +32,8 @@ def communicator_of_one(paste: Paste) -> Iterator[TextFinding]:
         + (
             " The text has larger ones too, so it may be an axis of size 1."
             if has_larger
-            else " If the job should have more ranks, each process thinks that it is alone: the world size did not reach "
-            "it."
+            else " If the job should have more ranks, each process thinks that it is alone: the world size did not "
+            "reach it."
         ),
         "Check WORLD_SIZE and RANK in each process, and --nnodes, --nproc-per-node and the rendezvous of torchrun."
         if not has_larger
@@ -43,8 +43,8 @@ def communicator_of_one(paste: Paste) -> Iterator[TextFinding]:
 
 
 _LATER = (
-    "Using network", "Init START", "Init COMPLETE", "NCCL WARN", "Connected all", " via ", "Trees [", "comm 0x", "ailure", "ailed",
-    "rror", "Channel 0", "nranks",
+    "Using network", "Init START", "Init COMPLETE", "NCCL WARN", "Connected all", " via ", "Trees [", "comm 0x",
+    "ailure", "ailed", "rror", "Channel 0", "nranks",
 )  # fmt: skip
 _BOOTSTRAP = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ .*Bootstrap ?: Using ")
 
