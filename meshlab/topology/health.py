@@ -357,7 +357,8 @@ def _nics(node: Node) -> Iterator[Finding]:
         return
     closest = away.min(axis=1)
     if (closest <= NEAR).any():
-        far = [i for i in range(count) if closest[i] > NEAR]
+        # In a truncated row, the near NIC may be among the missing ones.
+        far = [i for i in range(count) if closest[i] > NEAR and not (away[i] == Distance.UNKNOWN).any()]
         if far:
             word = Distance(int(closest[far].max())).name
             yield Finding(

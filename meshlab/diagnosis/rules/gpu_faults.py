@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from meshlab.diagnosis.formats.gpu_tools import QueriedValue, read_gpu_rows, read_nvlinks, read_queried_values
+from meshlab.diagnosis.formats.gpu_tools import (
+    QueriedValue,
+    read_gpu_rows,
+    read_nvlink_counters,
+    read_nvlinks,
+    read_queried_values,
+)
 from meshlab.diagnosis.formats.host_settings import read_services
 from meshlab.diagnosis.formats.kernel_log import SXid, Xid, read_kernel_log
 from meshlab.diagnosis.paste import Paste, PasteLine
@@ -512,6 +518,45 @@ def nvlinks_inactive(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
+@rule("nvlinks-active", "All NVLinks are active", source="nvidia-smi nvlink -h")
+def nvlinks_active(paste: Paste) -> Iterator[TextFinding]:
+    """Looks for the output of nvidia-smi nvlink -s in which all links of all GPUs are active."""
+    links = paste.once(read_nvlinks)
+    if not links or any(link.gbs is None for link in links):
+        return
+    counts: dict[tuple[str | None, int], int] = {}
+    for link in links:
+        counts[link.host, link.gpu] = counts.get((link.host, link.gpu), 0) + 1
+    if len(set(counts.values())) == 1:  # otherwise the text is truncated
+        gpus = [f"GPU{gpu}" + (f" of {host}" if host else "") for host, gpu in counts]
+        yield TextFinding(
+            "nothing-wrong",
+            ", ".join(gpus[:8]) + (f" and {len(gpus) - 8} more" if len(gpus) > 8 else ""),
+            "info",
+            f"All {next(iter(counts.values()))} NVLinks of {'each GPU' if len(gpus) > 1 else 'the GPU'} are active.",
+            "",
+            tuple(link.line.number for link in links),
+        )
+
+
+@rule("nvlink-error-counters", "NVLinks count errors", source="nvidia-smi nvlink -h")
+def nvlink_error_counters(paste: Paste) -> Iterator[TextFinding]:
+    """Looks in nvidia-smi nvlink -e for counters that are not zero. They count since the driver was loaded."""
+    counted = [item for item in paste.once(read_nvlink_counters) if item.count]
+    for host, gpu in dict.fromkeys((item.host, item.gpu) for item in counted):
+        mine = [item for item in counted if (item.host, item.gpu) == (host, gpu)]
+        shown = ", ".join(f"link {item.link}: {item.count:,} {item.counter}" for item in mine[:4])
+        yield nvlink_error_counters.finding(
+            "warning",
+            f"GPU{gpu}" + (f" of {host}" if host else ""),
+            f"The counters of NVLink errors since the driver was loaded are not zero: {shown}"
+            f"{' and more' * (len(mine) > 4)}. Corrected errors cost bandwidth; the text does not show when they "
+            "happened.",
+            "Run nvidia-smi nvlink -e again after a job. If a counter grows, reset the GPU or have its link checked.",
+            [item.line for item in mine],
+        )
+
+
 def _always_has_nvlink(product: str) -> bool:
     """Return whether a product is an SXM module, of which every link is connected in a complete machine."""
     return "SXM" in product.upper() or "HBM3" in product.upper()
@@ -529,6 +574,8 @@ GPU_RULES: tuple[Rule, ...] = (
     application_fault,
     nvlink_warning,
     nvlinks_inactive,
+    nvlink_error_counters,
+    nvlinks_active,
     row_remapping,
     other_xid,
     xid_consequence,

@@ -42,11 +42,12 @@ _CODES = {
     "nvlink-unused": "no-nvlink",
     "maybe-mp": "no-nvlink",
 }
+_BY_DESIGN = frozenset(("affinity-spans",))  # virtual machines of cloud providers: no fault that a user can mend
 _LEVELS: dict[str, Level] = {"error": "error", "warning": "warning", "note": "info"}
 # NCCL prints only the GPUs of a communicator, so that hosts may differ without a reason to worry.
 _OF_WHOLE_HOSTS = frozenset(("uneven-hosts", "mixed-hosts", "mixed-drivers"))
 _GPU = re.compile(r"\b(?:GPU|NIC)\d+\b")
-_USED = re.compile(r"\b(?:CUDA_VISIBLE_DEVICES=(\d+)\b|-g 1\b)")
+_ONE_GPU = re.compile(r"_perf\b.*(?<!\S)-g 1\b|\bCUDA_VISIBLE_DEVICES=\d+(?![\d,])")
 _P2P_CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : \d+\[([0-9a-fA-F]+)\] -> \d+\[([0-9a-fA-F]+)\] .*via P2P")
 _MEMLOCK = 64 << 20
 _FILES = 4096
@@ -71,7 +72,8 @@ def host_health(paste: Paste) -> Iterator[TextFinding]:
         subject += f" of {item.where}" if item.nodes and item.nodes != ("node0",) else ""
         do = f"{item.fix[0].upper()}{item.fix[1:]}."
         why = f"{item.message[0].upper()}{item.message[1:]}."
-        yield TextFinding(code, subject, _LEVELS[item.severity], why, do, line_numbers(_shown(paste, names)))
+        level = "info" if item.code in _BY_DESIGN else _LEVELS[item.severity]
+        yield TextFinding(code, subject, level, why, do, line_numbers(_shown(paste, names)))
 
 
 @rule("nic-far-from-gpu", "No NIC is near a GPU", source=(_SMI, _HEALTH))
@@ -87,25 +89,27 @@ def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
             node = machine.node(name)
             count = len(node.devices)
             away = node.distance[:count, count:]
-            far = [i for i in range(count) if away[i].min() > NEAR]
-            in_use = _single_gpu(paste, node)
-            shown = [in_use] if in_use in far else far
+            is_known = ~(away == Distance.UNKNOWN).any(axis=1)
+            shown = [i for i in range(count) if away[i].min() > NEAR and is_known[i]]
             described = [
                 f"{node.ends[i]} (nearest NIC {node.nics[int(away[i].argmin())].name} at "
                 f"{Distance(int(away[i].min())).name})"
                 for i in shown
             ]
             near = [
-                f"{node.ends[i]} with {node.nics[int(away[i].argmin())].name}" for i in range(count) if i not in far
+                f"{node.ends[i]} with {node.nics[int(away[i].argmin())].name}"
+                for i in range(count)
+                if away[i].min() <= NEAR
             ]
             why = f"{', '.join(described[:8])} reach{'es' if len(shown) == 1 else ''} every NIC only through the CPU. "
-            if in_use in far:
-                why += f"The command runs one GPU per process, which is {node.ends[in_use]}. "
             why += f"Behind one PCIe switch are {', '.join(near[:8])}."
             do = "Check for a missing or inactive NIC with ibstat and lspci. "
-            if in_use in far:
-                best = next(i for i in range(count) if i not in far)
-                do += f"For a test with one GPU per host, use CUDA_VISIBLE_DEVICES={node.devices[best].id}. "
+            if any(_ONE_GPU.search(line.text) for line in paste.find("-g 1", "CUDA_VISIBLE_DEVICES=")):
+                best = next(i for i in range(count) if away[i].min() <= NEAR)
+                do += (
+                    "The command in the text uses one GPU per process, which is GPU0 if every process is alone on its "
+                )
+                do += f"host. Then set CUDA_VISIBLE_DEVICES={node.devices[best].id}. "
             do += "Compare times on the near and the far GPUs before blaming the network."
             where = "" if name == "node0" else f" of {name}"
             yield nic_far_from_gpu.finding(
@@ -219,7 +223,8 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
     findings, machine = paste.once(health_of), paste.once(machine_of)
     if findings is None or machine is None or (paste.once(matrix_of) is None and paste.once(tree_of) is None):
         return
-    faulty = {name for item in findings if item.severity != "note" for name in item.nodes}
+    faults = (item for item in findings if item.severity != "note" and item.code not in _BY_DESIGN)
+    faulty = {name for item in faults for name in item.nodes}
     for node in machine.nodes:
         count = len(node.devices)
         if count < 2 or node.name in faulty or _blocked(node):
@@ -242,7 +247,9 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
         near = [i for i in sorted(described) if away.shape[1] and away[i].min() <= NEAR]
         for i in near[:8] if len(near) < count else []:
             mine = [node.nics[k].name for k in np.flatnonzero(away[i] == away[i].min())]
-            sentences.append(f"{_end(node, i)} has {', '.join(mine)} behind the same PCIe switches.")
+            sentences.append(
+                f"The nearest NICs of {node.ends[i]} are {', '.join(mine)} ({Distance(int(away[i].min())).name})."
+            )
         if near and len(near) == count:
             sentences.append("Every GPU has a NIC behind its PCIe switch.")
         if not sentences:
@@ -384,8 +391,13 @@ def _blocked(node: Node) -> list[tuple[int, int]]:
 
 
 def _end(node: Node, device: int) -> str:
+    """Return the name of a GPU with its bus ID in NCCL's notation: ``GPU5 (8F000)`` for 0000:8f:00.0."""
     bus_id = node.devices[device].bus_id
-    return node.ends[device] + (f" ({bus_id})" if bus_id else "")
+    if bus_id is None:
+        return node.ends[device]
+    domain, bus, rest = bus_id.split(":")
+    number = int(domain, 16) << 20 | int(bus, 16) << 12 | int(rest[:2], 16) << 4 | int(rest[3:] or "0", 16)
+    return f"{node.ends[device]} ({number:X})"
 
 
 def _short(bus: str) -> str:
@@ -394,16 +406,6 @@ def _short(bus: str) -> str:
     if len(bus) < 3:  # since 2.18 the number of the GPU
         return bus
     return f"{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"
-
-
-def _single_gpu(paste: Paste, node: Node) -> int | None:
-    """Return the position of the only GPU that a command in the text uses on each host."""
-    for line in paste.find("-g 1", "CUDA_VISIBLE_DEVICES="):
-        match = _USED.search(line.text)
-        if match is not None and ("_perf" in line.text or match[1]):
-            wanted = int(match[1] or 0)
-            return next((i for i, device in enumerate(node.devices) if device.id == wanted), None)
-    return None
 
 
 def _shown(paste: Paste, names: list[str]) -> list[PasteLine]:

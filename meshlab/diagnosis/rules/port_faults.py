@@ -147,7 +147,10 @@ def ports_active(paste: Paste) -> Iterator[TextFinding]:
     """Looks for lists of ports that are all active, and names what may look wrong in them."""
     histories = _histories(paste.once(read_ports))
     last = [states[-1] for states in histories.values()]
+    devices = len({device for _, device, _ in histories})
     if not last or any(port.state != "ACTIVE" for port in last):
+        return
+    if any(_is_flapping(states, devices) for states in histories.values()):
         return
     roce = [port for port in last if port.link_layer == "Ethernet" and port.lid in (0, None)]
     if roce and any(port.lid == 0 for port in roce):
