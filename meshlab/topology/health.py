@@ -357,15 +357,15 @@ def _nics(node: Node) -> Iterator[Finding]:
         return
     closest = away.min(axis=1)
     if (closest <= NEAR).any():
-        # In a truncated row, the near NIC may be among the missing ones.
-        far = [i for i in range(count) if closest[i] > NEAR and not (away[i] == Distance.UNKNOWN).any()]
-        if far:
-            word = Distance(int(closest[far].max())).name
+        # Where a link is unknown, as in a row that was cut, a near NIC may be among the unknown ones.
+        is_known = (away != Distance.UNKNOWN).all(axis=1)
+        for distance in np.unique(closest[is_known & (closest > NEAR)]):
+            far = np.flatnonzero(is_known & (closest == distance))
             yield Finding(
                 "warning",
                 "no-near-nic",
                 f"{', '.join(node.ends[i] for i in far)} {'has' if len(far) == 1 else 'have'} no NIC closer than "
-                f"{word}, but other GPUs share a PCIe switch with one",
+                f"{Distance(int(distance)).name}, but other GPUs share a PCIe switch with one",
                 "check for a missing or inactive NIC with ibstat and lspci",
             )
     near = node.near_nics

@@ -82,43 +82,38 @@ def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
     findings, machine = paste.once(health_of), paste.once(machine_of)
     if findings is None or machine is None:
         return
-    for item in findings:
-        if item.code != "no-near-nic":
-            continue
-        for name in item.nodes:
-            node = machine.node(name)
-            count = len(node.devices)
-            away = node.distance[:count, count:]
-            is_known = ~(away == Distance.UNKNOWN).any(axis=1)
-            shown = [i for i in range(count) if away[i].min() > NEAR and is_known[i]]
-            described = [
-                f"{node.ends[i]} (nearest NIC {node.nics[int(away[i].argmin())].name} at "
-                f"{Distance(int(away[i].min())).name})"
-                for i in shown
-            ]
-            near = [
-                f"{node.ends[i]} with {node.nics[int(away[i].argmin())].name}"
-                for i in range(count)
-                if away[i].min() <= NEAR
-            ]
-            why = f"{', '.join(described[:8])} reach{'es' if len(shown) == 1 else ''} every NIC only through the CPU. "
-            why += f"Behind one PCIe switch are {', '.join(near[:8])}."
-            do = "Check for a missing or inactive NIC with ibstat and lspci. "
-            if any(_ONE_GPU.search(line.text) for line in paste.find("-g 1", "CUDA_VISIBLE_DEVICES=")):
-                best = next(i for i in range(count) if away[i].min() <= NEAR)
-                do += (
-                    "The command in the text uses one GPU per process, which is GPU0 if every process is alone on its "
-                )
-                do += f"host. Then set CUDA_VISIBLE_DEVICES={node.devices[best].id}. "
-            do += "Compare times on the near and the far GPUs before blaming the network."
-            where = "" if name == "node0" else f" of {name}"
-            yield nic_far_from_gpu.finding(
-                "warning",
-                f"{', '.join(described[:8])}{where}",
-                why,
-                do,
-                _shown(paste, [node.ends[i] for i in shown]),
-            )
+    for name in dict.fromkeys(name for item in findings if item.code == "no-near-nic" for name in item.nodes):
+        node = machine.node(name)
+        count = len(node.devices)
+        away = node.distance[:count, count:]
+        is_known = ~(away == Distance.UNKNOWN).any(axis=1)
+        shown = [i for i in range(count) if away[i].min() > NEAR and is_known[i]]
+        described = [
+            f"{node.ends[i]} (nearest NIC {node.nics[int(away[i].argmin())].name} at "
+            f"{Distance(int(away[i].min())).name})"
+            for i in shown
+        ]
+        near = [
+            f"{node.ends[i]} with {node.nics[int(away[i].argmin())].name}"
+            for i in range(count)
+            if away[i].min() <= NEAR
+        ]
+        why = f"{', '.join(described[:8])} reach{'es' if len(shown) == 1 else ''} every NIC only through the CPU. "
+        why += f"Behind one PCIe switch are {', '.join(near[:8])}."
+        do = "Check for a missing or inactive NIC with ibstat and lspci. "
+        if any(_ONE_GPU.search(line.text) for line in paste.find("-g 1", "CUDA_VISIBLE_DEVICES=")):
+            best = next(i for i in range(count) if away[i].min() <= NEAR)
+            do += "The command in the text uses one GPU per process, which is GPU0 if every process is alone on its "
+            do += f"host. Then set CUDA_VISIBLE_DEVICES={node.devices[best].id}. "
+        do += "Compare times on the near and the far GPUs before blaming the network."
+        where = "" if name == "node0" else f" of {name}"
+        yield nic_far_from_gpu.finding(
+            "warning",
+            f"{', '.join(described[:8])}{where}",
+            why,
+            do,
+            _shown(paste, [node.ends[i] for i in shown]),
+        )
 
 
 @rule("no-nvlink", "There is no NVLink between the GPUs", source=_SMI)
@@ -232,7 +227,7 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
         sentences = []
         described: set[int] = set()
         if node.p2p and all(word == "OK" for i, row in enumerate(node.p2p) for j, word in enumerate(row) if i != j):
-            sentences.append(f"The driver allows peer access between all {count} GPUs.")
+            sentences.append(f"The driver allows peer access between {'both' if count == 2 else f'all {count}'} GPUs.")
             described.update(range(count))
         inner = node.distance[:count, :count]
         off = ~np.eye(count, dtype=bool)
@@ -245,11 +240,11 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
             described.update(rows)
         away = node.distance[:count, count:]
         near = [i for i in sorted(described) if away.shape[1] and away[i].min() <= NEAR]
-        for i in near[:8] if len(near) < count else []:
-            mine = [node.nics[k].name for k in np.flatnonzero(away[i] == away[i].min())]
-            sentences.append(
-                f"The nearest NICs of {node.ends[i]} are {', '.join(mine)} ({Distance(int(away[i].min())).name})."
-            )
+        if near and len(near) < count:
+            nics = [", ".join(node.nics[k].name for k in np.flatnonzero(away[i] == away[i].min())) for i in near]
+            words = [Distance(int(away[i].min())).name for i in near]
+            parts = [f"{node.ends[i]} {nic} ({word})" for i, nic, word in zip(near, nics, words, strict=True)]
+            sentences.append(f"Nearest NICs: {'; '.join(parts[:8])}.")
         if near and len(near) == count:
             sentences.append("Every GPU has a NIC behind its PCIe switch.")
         if not sentences:
