@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshlab.diagnosis.formats.flight_recorder import FLIGHT_RECORDER
+from meshlab.diagnosis.formats.machine_text import MACHINE_FORMATS
 from meshlab.diagnosis.formats.nccl_log import NCCL_LOG
 from meshlab.diagnosis.formats.other_readers import HARDWARE_FILE, MESH_LAYOUT, NCCL_TESTS_LOG
 from meshlab.diagnosis.formats.pair_table import PAIR_TABLE
@@ -22,6 +23,7 @@ FORMATS: tuple[TextFormat, ...] = (
     PAIR_TABLE,
     PROCESS_EXITS,
     HARDWARE_FILE,
+    *MACHINE_FORMATS,
     MESH_LAYOUT,
 )
 """All formats, most specific first."""

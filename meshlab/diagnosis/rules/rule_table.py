@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from meshlab.diagnosis.rules.ended_ranks import ENDED_RANK_RULES
+from meshlab.diagnosis.rules.gpu_faults import GPU_RULES
 from meshlab.diagnosis.rules.hangs import HANG_RULES
+from meshlab.diagnosis.rules.host_links import LINK_RULES
 from meshlab.diagnosis.rules.interface_rules import INTERFACE_RULES
 from meshlab.diagnosis.rules.launching import LAUNCH_RULES
 from meshlab.diagnosis.rules.memory_rules import MEMORY_RULES
 from meshlab.diagnosis.rules.network_rules import NETWORK_RULES
 from meshlab.diagnosis.rules.peer_rules import PEER_RULES
+from meshlab.diagnosis.rules.port_faults import PORT_RULES
 from meshlab.diagnosis.rules.program_errors import PROGRAM_ERROR_RULES
 from meshlab.diagnosis.rules.ras_reports import RAS_RULES
 from meshlab.diagnosis.rules.rdma_rules import RDMA_RULES
@@ -35,5 +38,8 @@ RULES: tuple[Rule, ...] = (
     *SOFTWARE_VERSION_RULES,
     *SLOW_HOST_RULES,
     *UNCLEAR_LOG_RULES,
+    *GPU_RULES,
+    *PORT_RULES,
+    *LINK_RULES,
 )
 """All rules. The order decides only between findings that are equally severe."""

@@ -9,6 +9,7 @@ from meshlab.errors import ParseError
 from meshlab.files import describe_text, text_of
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.readers.nccl_graph import NcclGraphs, read_nccl_graph
+from meshlab.topology.readers.nccl_info import looks_like_nccl_info, read_nccl_info
 from meshlab.topology.readers.nccl_xml import read_nccl_topology
 from meshlab.topology.readers.nvidia_smi import looks_like_nvidia_smi, read_nvidia_smi
 from meshlab.topology.readers.slurm import looks_like_slurm, read_slurm_topology
@@ -32,7 +33,8 @@ def read(source: str | bytes | Path, *, machine: int | None = None) -> Cluster |
     -------
     Cluster or NcclGraphs
         Graphs for a file written with NCCL_GRAPH_DUMP_FILE. A cluster for the output of ``nvidia-smi topo -m`` or
-        ``-p2p``, a topology XML of NCCL, and a ``topology.conf`` or ``topology.yaml`` of Slurm.
+        ``-p2p``, a topology XML of NCCL, a log of NCCL with its system tree (``NCCL_DEBUG_SUBSYS=GRAPH``), and a
+        ``topology.conf`` or ``topology.yaml`` of Slurm.
 
     Raises
     ------
@@ -68,10 +70,12 @@ def _read(text: str, machine: int | None, *, may_be_name: bool) -> Cluster | Ncc
         return read_nccl_graph(text, machine=machine)
     if looks_like_nvidia_smi(text):
         return read_nvidia_smi(text, machine=machine)
+    if looks_like_nccl_info(text):
+        return read_nccl_info(text, machine=machine)
     if looks_like_slurm(text):
         return read_slurm_topology(text)
     raise ParseError(
         f"unknown format: {describe_text(text, may_be_name=may_be_name)}",
-        hint="pass the output of nvidia-smi topo -m or -p2p, a topology or graph XML of NCCL, or a topology.conf or "
-        "topology.yaml of Slurm",
+        hint="pass the output of nvidia-smi topo -m or -p2p, a topology or graph XML of NCCL, a log of NCCL with its "
+        "system tree (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,GRAPH), or a topology.conf or topology.yaml of Slurm",
     )
