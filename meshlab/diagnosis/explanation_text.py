@@ -20,6 +20,7 @@ LEVEL_MARKS = {"error": "✕", "warning": "▲", "info": "●", "normal": "○"}
 MOST_FINDINGS = 40
 """The number of findings that are shown with their lines. The others are counted."""
 
+_LONGEST_SUBJECT = 120  # characters in a headline; the finding itself has the complete subject
 _MOST_LINES = 4  # quoted per finding in a terminal
 _MOST_LINES_MARKDOWN = 8
 
@@ -50,7 +51,13 @@ def verdict(explanation: Explanation) -> str:
 def _headline(item: TextFinding) -> str:
     """Return the title of a finding with its subject."""
     title = (item.title or item.code).rstrip(".")
-    return visible(f"{title}: {item.subject}" if item.subject else title).rstrip(".")
+    subject = visible(item.subject)
+    subject = subject if len(subject) <= _LONGEST_SUBJECT else f"{subject[:_LONGEST_SUBJECT].rpartition(' ')[0]} …"
+    return (f"{title}: {subject}" if subject else title).rstrip(".")
+
+
+def _more_lines(count: int) -> str:
+    return f"and {count:,} more line{'s' * (count > 1)}"
 
 
 def follows_text(item: TextFinding) -> str:
@@ -100,7 +107,7 @@ def as_text(explanation: Explanation, width: int = 100) -> str:
         for number, text in quoted_lines(explanation.paste, item.lines, _MOST_LINES, longest=2 * width):
             lines.append(f"{number:>7,} │ {text}")
         if len(item.lines) > _MOST_LINES:
-            lines.append(f"        │ and {len(item.lines) - _MOST_LINES:,} more lines")
+            lines.append(f"        │ {_more_lines(len(item.lines) - _MOST_LINES)}")
         blocks.append("\n".join(lines))
     if len(explanation.findings) > MOST_FINDINGS:
         blocks.append(f"and {len(explanation.findings) - MOST_FINDINGS:,} more findings")
@@ -154,7 +161,7 @@ def as_markdown(explanation: Explanation) -> str:
             quoted = quoted_lines(explanation.paste, item.lines, _MOST_LINES_MARKDOWN)
             more = len(item.lines) - len(quoted)
             texts = [f"{number:>5}  {text}" for number, text in quoted]
-            blocks.append("\n".join(fenced([*texts, f"       … and {more:,} more lines"] if more else texts)))
+            blocks.append("\n".join(fenced([*texts, f"       {_more_lines(more)}"] if more else texts)))
     if len(explanation.findings) > MOST_FINDINGS:
         blocks.append(f"and {len(explanation.findings) - MOST_FINDINGS:,} more findings")
     if explanation.facts:

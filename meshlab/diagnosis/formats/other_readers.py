@@ -21,7 +21,14 @@ __all__ = ["HARDWARE_FILE", "MESH_LAYOUT", "NCCL_TESTS_LOG", "read_mesh_layout",
 
 # -- nccl-tests --------------------------------------------------------------------------------------------------------
 
-_TESTS_LITERALS = ("# nThread", "nccl-tests version", "Avg bus bandwidth", "Out of bounds values", "out-of-place")
+_TESTS_LITERALS = (
+    "# nThread",
+    "# Using devices",
+    "nccl-tests version",
+    "Avg bus bandwidth",
+    "Out of bounds values",
+    "out-of-place",
+)
 _HEADER_LITERALS = ("(B)", "size ", "Rank ")
 _HEADER = re.compile(r"#?\s*\(B\) +\(elements\)|#?\s*size +(?:count|\(B\)) +|#\s+Rank +\d+ (?:Group|Pid)")
 _ROW_LITERALS = tuple(
