@@ -1,4 +1,4 @@
-"""The ten questions that are asked most often, each with a text that people paste. The page docs/questions.md shows them."""
+"""The ten questions that are asked most often, each with a text that people paste. docs/questions.md shows them."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ QUESTIONS = (
 [rank2]:[E1103 09:14:31.204518301 ProcessGroupNCCL.cpp:616] [Rank 2] Watchdog caught collective operation timeout: \
 WorkNCCL(SeqNum=8112, OpType=ALLREDUCE, NumelIn=26214400, NumelOut=26214400, Timeout(ms)=600000) ran for 600022 \
 milliseconds before timing out.
-[rank2]:[E1103 09:14:31.205001127 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 2] Exception (either an \
-error or timeout) detected by watchdog at work: 8112, last enqueued NCCL work: 8113, last completed NCCL work: 8111.
+[rank2]:[E1103 09:14:31.205001127 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID 0(default_pg) Rank 2] Exception (either \
+an error or timeout) detected by watchdog at work: 8112, last enqueued NCCL work: 8113, last completed NCCL work: 8111.
 """,
         "nccl-timeout",
     ),
@@ -82,8 +82,8 @@ RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:1970, unhandled system error, 
     Question(
         "What does “Got completion … with error 12” mean?",
         """\
-gpu-07:9001:9122 [3] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.20.0.8<48216> with error 12, \
-opcode 32601, len 0, vendor err 129 (Send) localGid fe80::a288:c2ff:fe31:1 remoteGids fe80::a288:c2ff:fe44:2
+gpu-07:9001:9122 [3] transport/net_ib.cc:1295 NCCL WARN NET/IB : Got completion from peer 10.20.0.8<48216> with error \
+12, opcode 32601, len 0, vendor err 129 (Send) localGid fe80::a288:c2ff:fe31:1 remoteGids fe80::a288:c2ff:fe44:2
 gpu-07:9001:9122 [3] NCCL INFO transport/net.cc:1298 -> 6
 """,
         "ib-retry-exceeded",

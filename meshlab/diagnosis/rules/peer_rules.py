@@ -443,31 +443,6 @@ def driver_too_old_for_nccl(paste: Paste) -> Iterator[TextFinding]:
             )
 
 
-@rule(
-    "nccl-too-old-for-gpu",
-    "This NCCL is older than the GPU",
-    source=("https://github.com/NVIDIA/nccl/issues/1637", "https://github.com/NVIDIA/nccl-tests/issues/287"),
-    causes=("unsupported-arch", "rank-died"),
-)
-def kernel_too_large(paste: Paste) -> Iterator[TextFinding]:
-    """A kernel of NCCL needs more shared memory than the GPU has."""
-    found = messages(paste, "ncclMaxSharedMem ")
-    found = [item for item in found if "exceeds device/fn maxSharedMem" in item.text]
-    if found:
-        version = next((f" {item.version}" for item in paste.once(read_versions)), "")
-        yield kernel_too_large.finding(
-            "error",
-            affected(paste, found),
-            f"A kernel of this NCCL{version} needs more shared memory than the GPU offers, so it cannot be "
-            f"launched: this "
-            "version was not made for this generation of GPUs.",
-            "Update NCCL to a version that knows this GPU (2.26 or newer for GeForce and RTX PRO with "
-            "Blackwell), for "
-            "example pip install -U nvidia-nccl-cu12.",
-            [item.line for item in found],
-        )
-
-
 @rule("unsupported-arch", "NCCL has no code for this GPU", source="https://github.com/NVIDIA/nccl/issues/1372")
 def no_code_for_gpu(paste: Paste) -> Iterator[TextFinding]:
     """A kernel of NCCL is missing in its library."""
@@ -520,7 +495,6 @@ PEER_RULES = (
     duplicate_gpu,
     version_mismatch,
     driver_too_old_for_nccl,
-    kernel_too_large,
     no_code_for_gpu,
     vgpu_unsupported,
     imex_not_working,

@@ -7,8 +7,10 @@ from meshlab.diagnosis.rules.gpu_faults import GPU_RULES
 from meshlab.diagnosis.rules.hangs import HANG_RULES
 from meshlab.diagnosis.rules.host_links import LINK_RULES
 from meshlab.diagnosis.rules.interface_rules import INTERFACE_RULES
+from meshlab.diagnosis.rules.job_rules import JOB_RULES
 from meshlab.diagnosis.rules.launching import LAUNCH_RULES
 from meshlab.diagnosis.rules.memory_rules import MEMORY_RULES
+from meshlab.diagnosis.rules.nccl_normal import NCCL_NORMAL_RULES
 from meshlab.diagnosis.rules.network_rules import NETWORK_RULES
 from meshlab.diagnosis.rules.peer_rules import PEER_RULES
 from meshlab.diagnosis.rules.port_faults import PORT_RULES
@@ -41,5 +43,7 @@ RULES: tuple[Rule, ...] = (
     *GPU_RULES,
     *PORT_RULES,
     *LINK_RULES,
+    *JOB_RULES,
+    *NCCL_NORMAL_RULES,
 )
 """All rules. The order decides only between findings that are equally severe."""
