@@ -246,10 +246,10 @@ def _rank_of(paste: Paste, begin: int, dump: Mapping[str, Any]) -> int | None:
         named = _RANK_OF_FILE.findall(paste.name.rsplit("/", 1)[-1])
     if named:
         return int(named[-1])
-    for entry in dump.get("entries") or ():  # a send names its own rank first, and so does a receive
+    for entry in _entries(dump):  # a send names its own rank first, and so does a receive
         peers = _PEERS.search(str(entry.get("profiling_name", "")))
         if peers:
-            members = _ranks(_config(dump, str(entry.get("process_group", [""])[0])).get("ranks"))
+            members = _ranks(_config(dump, _group_of(entry)[0]).get("ranks"))
             own_rank = int(peers["first"])
             return members[own_rank] if own_rank < len(members) else None
     return None
@@ -261,6 +261,19 @@ def _numbered(paste: Paste, found: list[_Found]) -> Iterator[FlightDump]:
     free = (number for number in range(len(found) + len(taken)) if number not in taken)
     for rank, dump, begin, end, is_complete in found:
         yield _dump(paste, next(free) if rank is None else rank, rank is not None, dump, begin, end, is_complete)
+
+
+def _entries(dump: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    entries = dump.get("entries")
+    return [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
+
+
+def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Return name and description of the group of an entry."""
+    group = entry.get("process_group")
+    if isinstance(group, list) and group:
+        return str(group[0]), str(group[-1]) if len(group) > 1 else ""
+    return str(entry.get("pg_id", "") if group is None else group), ""
 
 
 def _config(dump: Mapping[str, Any], group: str) -> Mapping[str, Any]:
@@ -288,8 +301,7 @@ def _integer(value: object) -> int | None:
 def _dump(
     paste: Paste, rank: int, is_rank_known: bool, dump: Mapping[str, Any], begin: int, end: int, is_complete: bool
 ) -> FlightDump:
-    entries = dump.get("entries")
-    entries = [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
+    entries = _entries(dump)
     first = paste.number_at(begin)
     record = re.compile(r'"record_id"\s*:')
     lines = [paste.number_at(one.start()) for one in record.finditer(paste.text, begin, end)]
@@ -299,8 +311,8 @@ def _dump(
     config = dump.get("pg_config")
     status = dump.get("pg_status")
     groups: dict[str, FlightGroup] = {}
-    names = {str(one.get("process_group", [""])[0]): str((one.get("process_group") or ["", ""])[-1]) for one in entries}
-    ids = {str(one.get("process_group", [""])[0]): str(one.get("pg_id")) for one in entries}
+    names = dict(_group_of(one) for one in entries)
+    ids = {_group_of(one)[0]: str(one.get("pg_id")) for one in entries}
     for key, one in config.items() if isinstance(config, dict) else ():
         names.setdefault(str(one.get("name", key)) if isinstance(one, dict) else str(key), "")
     for name, desc in names.items():
@@ -333,11 +345,10 @@ def _call(entry: Mapping[str, Any], line: int) -> FlightCall:
         ends = int(peers["first"]), int(peers["second"])
         source, destination = ends if peers["arrow"] == "->" else ends[::-1]
     is_p2p = bool(entry.get("is_p2p", peers is not None))
-    group = entry.get("process_group")
     frames = entry.get("frames")
     dtypes = entry.get("input_dtypes")
     return FlightCall(
-        group=str(group[0]) if isinstance(group, list) and group else str(entry.get("pg_id", "")),
+        group=_group_of(entry)[0],
         seq=_integer(entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id"))) or 0,
         is_p2p=is_p2p,
         op=op.split(" ")[0],

@@ -494,20 +494,24 @@ def _order_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
                     lines,
                 )
                 break
-    for group, seq, late, call in _late_in_dumps(dumps):
-        if all(rank in stuck for rank in late):
+    found = list(_late_in_dumps(dumps))
+    if found and all(rank in stuck for _, _, late, _ in found for rank in late):
+        # Every rank that is late waits itself, so nobody is the first: a circle. A rank without a dump could be.
+        group, seq, late, call = found[0]
+        if all(set(one.ranks) <= set(one.dumps) for one, *_ in found):
             yield order_mismatch.finding(
                 "error",
                 f"{rank_list(late)} and those that wait in {_name(call.op)} {seq} of {group.desc}",
-                f"{_name(call.op)} {seq} of {group.desc} waits for {rank_list(late)}, which wait in another call "
-                f"themselves, so the ranks use their groups in different orders or follow a rank that is late.{note}",
+                f"{_name(call.op)} {seq} of {group.desc} waits for {rank_list(late)}, which wait in a call of another "
+                f"group, so the ranks wait for each other.{note}",
                 "Use the process groups in the same order on all ranks.",
                 [call.line],
             )
-            return
-        found = _other_place(group, seq, late)
-        if found is not None:
-            yield found
+        return
+    for group, seq, late, _ in found:
+        place = _other_place(group, seq, late)
+        if place is not None:
+            yield place
 
 
 def _numbers(group: _Group) -> list[int]:
