@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -94,6 +95,9 @@ def explain(source: TextSource, *, rules: Sequence[Rule] = RULES) -> Explanation
             file=paste.name,
         )
     spans.sort(key=lambda span: span.first)
+    # A rule may also return findings of other codes, such as those of `health`.
+    titles = {one.code: one.title for one in reversed(rules)} | {"nothing-wrong": "Nothing is wrong here"}
+    findings = [item if item.title else replace(item, title=titles.get(item.code, "")) for item in findings]
     findings += [_failure(error, names) for error, names in failed.items()]
     return Explanation(paste, tuple(spans), sort_findings(findings, rules), tuple(seen))
 
