@@ -15,7 +15,8 @@ def codes(text: str) -> list[str]:
 
 KILLED = {
     "elastic": (
-        "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 3 (pid: 8117) of binary: "
+        "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 3 (pid: 8117) of "
+        "binary: "
         "/env/bin/python",
         "local rank 3 (pid 8117)",
     ),
@@ -38,9 +39,15 @@ KILLED = {
     ),
     "Slurm": ("srun: error: node7: task 12: Killed", "rank 12 on node7"),
     "Slurm out of memory": ("srun: error: node7: task 12: Out Of Memory", "rank 12 on node7"),
-    "spawn": ("torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGKILL", "local rank 2"),
+    "spawn": (
+        "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGKILL",
+        "local rank 2",
+    ),
     "DeepSpeed": ("[launch.py:325:sigkill_handler] exits with return code = -9", "a process"),
-    "kernel": ("[ 12.3] Out of memory: Killed process 8117 (python) total-vm:1kB, anon-rss:2kB", "a process (pid 8117)"),
+    "kernel": (
+        "[ 12.3] Out of memory: Killed process 8117 (python) total-vm:1kB, anon-rss:2kB",
+        "a process (pid 8117)",
+    ),
     "exit code of a shell": (
         "failed (exitcode: 137) local_rank: 0 (pid: 12) of binary: /bin/bash",
         "local rank 0 (pid 12)",
@@ -57,9 +64,10 @@ def test_a_killed_rank_is_found_in_the_words_of_every_launcher(launcher: str) ->
 
 
 SUMMARY = """\
-W1128 05:57:16.019000 1667 torch/distributed/elastic/multiprocessing/api.py:1012] Sending process 1707 closing signal SIGTERM
-E1128 05:57:16.184000 1667 torch/distributed/elastic/multiprocessing/api.py:986] failed (exitcode: {code}) local_rank: 1 \
-(pid: 1708) of binary: /usr/bin/python3
+W1128 05:57:16.019000 1667 torch/distributed/elastic/multiprocessing/api.py:1012] \
+Sending process 1707 closing signal SIGTERM
+E1128 05:57:16.184000 1667 torch/distributed/elastic/multiprocessing/api.py:986] \
+failed (exitcode: {code}) local_rank: 1 (pid: 1708) of binary: /usr/bin/python3
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
 Failures:
 [1]:
@@ -100,7 +108,8 @@ def test_a_worker_with_an_exit_code_has_printed_its_own_error() -> None:
 
 def test_an_abort_of_the_watchdog_is_no_crash() -> None:
     watchdog = (
-        "[rank1]:[E ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, "
+        "[rank1]:[E ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=2, "
         "OpType=ALLREDUCE, NumelIn=6, NumelOut=6, Timeout(ms)=600000) ran for 600086 milliseconds before timing out.\n"
     )
     abort = "failed (exitcode: -6) local_rank: 1 (pid: 9) of binary: /usr/bin/python3"
@@ -110,7 +119,8 @@ def test_an_abort_of_the_watchdog_is_no_crash() -> None:
 
 MEMORY = {
     "2.5": (
-        "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity of "
+        "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity "
+        "of "
         "79.11 GiB of which 1.2 GiB is free.",
         "rank 3, GPU 3",
     ),
@@ -119,7 +129,10 @@ MEMORY = {
         "GPU 5",
     ),
     "NCCL": ("nodeA:11:12 [3] include/alloc.h:178 NCCL WARN Cuda failure 2 'out of memory'", "nodeA GPU 3"),
-    "HIP": ("[rank1]: torch.OutOfMemoryError: HIP out of memory. Tried to allocate 1.00 GiB. GPU 1 has a total", "rank 1, GPU 1"),
+    "HIP": (
+        "[rank1]: torch.OutOfMemoryError: HIP out of memory. Tried to allocate 1.00 GiB. GPU 1 has a total",
+        "rank 1, GPU 1",
+    ),
 }
 
 
@@ -145,8 +158,8 @@ def test_other_lines_about_memory_are_not_a_rank_without_gpu_memory(text: str) -
 
 
 CLOSED = """\
-torch.distributed.DistBackendError: NCCL error in: /pytorch/NCCLUtils.hpp:268, remote process exited or there was a network \
-error, NCCL version 2.21.5
+torch.distributed.DistBackendError: NCCL error in: /pytorch/NCCLUtils.hpp:268, \
+remote process exited or there was a network error, NCCL version 2.21.5
 ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
 Last error:
 socketProgress: Connection closed by remote peer node7<33759>
@@ -167,5 +180,8 @@ def test_a_launcher_that_was_ended_from_outside_is_worth_knowing() -> None:
 
 def test_messages_about_one_process_are_merged() -> None:
     ends = read_process_exits(Paste(SUMMARY.format(code=-9)))
-    assert [(one.rank, one.local_rank, one.pid, one.is_first) for one in ends] == [(9, 1, 1708, True), (8, 0, 1707, False)]
+    assert [(one.rank, one.local_rank, one.pid, one.is_first) for one in ends] == [
+        (9, 1, 1708, True),
+        (8, 0, 1707, False),
+    ]
     assert PROCESS_EXITS.find(Paste(SUMMARY))

@@ -22,7 +22,8 @@ def watchdog(rank: int, seq: int, op: str = "ALLREDUCE", size: int = 64, group_r
     """The message of a watchdog of PyTorch 2.7."""
     within = rank if group_rank is None else group_rank
     return (
-        f"[rank{rank}]:[E515 18:36:47.341 ProcessGroupNCCL.cpp:632] [Rank {within}] Watchdog caught collective operation "
+        f"[rank{rank}]:[E515 18:36:47.341 ProcessGroupNCCL.cpp:632] [Rank {within}] Watchdog caught collective "
+        "operation "
         f"timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={size}, NumelOut={size}, Timeout(ms)=600000) ran for "
         "600086 milliseconds before timing out."
     )
@@ -42,7 +43,8 @@ def status(rank: int, at: int, enqueued: int, completed: int, group: str = "0", 
 def dumped(rank: int, enqueued: int, completed: int) -> str:
     """What a rank prints when another one timed out."""
     return (
-        f"[rank{rank}]:[E515 18:36:49.1 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] Received a "
+        f"[rank{rank}]:[E515 18:36:49.1 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] "
+        "Received a "
         "dump signal due to a collective timeout from  rank 0 and we will try our best to dump the debug info. Last "
         f"enqueued NCCL work: {enqueued}, last completed NCCL work: {completed}."
     )
@@ -129,15 +131,15 @@ def test_a_rank_that_waits_in_another_group_is_a_victim() -> None:
 
 
 def test_different_collectives_under_one_number_are_found() -> None:
-    text = paste(
-        watchdog(0, 7), status(0, 7, 7, 6), watchdog(1, 7, "_ALLGATHER_BASE"), status(1, 7, 7, 6)
-    )
+    text = paste(watchdog(0, 7), status(0, 7, 7, 6), watchdog(1, 7, "_ALLGATHER_BASE"), status(1, 7, 7, 6))
     (finding,) = order_mismatch(text)
     assert finding.subject == "rank 0: all_reduce, rank 1: all_gather at collective 7"
     assert not list(size_mismatch(text))
 
 
-@pytest.mark.parametrize(("op", "n"), [("ALLREDUCE", 1), ("_REDUCE_SCATTER_BASE", 1), ("ALLTOALL_BASE", 0), ("GATHER", 0)])
+@pytest.mark.parametrize(
+    ("op", "n"), [("ALLREDUCE", 1), ("_REDUCE_SCATTER_BASE", 1), ("ALLTOALL_BASE", 0), ("GATHER", 0)]
+)
 def test_different_sizes_are_found_for_collectives_that_are_even(op: str, n: int) -> None:
     text = paste(watchdog(0, 7, op, 64), status(0, 7, 7, 6), watchdog(1, 7, op, 80), status(1, 7, 7, 6))
     assert len(list(size_mismatch(text))) == n
@@ -152,16 +154,16 @@ def test_ranks_that_agree_leave_the_cause_open() -> None:
 
 
 DESYNC = """\
-	 - [0] Timeout at collective: ALLREDUCE, #12
-	 - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:
-	     [7] finished collective #10, but didn't join collective #11 (count from 1)
-	 - Snapshot of ranks' latest states:
-	   #10 finished ranks:
-	     [7] finished ALLREDUCE
-	   #12 started ranks:
-	     [0, 1] started ALLREDUCE
-	   #13 started ranks:
-	     [2, 3] started BROADCAST
+         - [0] Timeout at collective: ALLREDUCE, #12
+         - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:
+             [7] finished collective #10, but didn't join collective #11 (count from 1)
+         - Snapshot of ranks' latest states:
+           #10 finished ranks:
+             [7] finished ALLREDUCE
+           #12 started ranks:
+             [0, 1] started ALLREDUCE
+           #13 started ranks:
+             [2, 3] started BROADCAST
 """
 
 
@@ -183,9 +185,11 @@ def detail(rank: int, op: str, shape: str, other: int, other_op: str, other_shap
     """The message of TORCH_DISTRIBUTED_DEBUG=DETAIL from PyTorch 2.0 on."""
     tail = "TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))"
     return (
-        f"[rank{rank}]: RuntimeError: Detected mismatch between collectives on ranks. Rank {rank} is running collective: "
+        f"[rank{rank}]: RuntimeError: Detected mismatch between collectives on ranks. Rank {rank} is running "
+        "collective: "
         f"CollectiveFingerPrint(SequenceNumber={seq}, OpType={op}, TensorShape=[{shape}], {tail}), but Rank {other} is "
-        f"running collective: CollectiveFingerPrint(SequenceNumber={seq}, OpType={other_op}, TensorShape=[{other_shape}], "
+        f"running collective: CollectiveFingerPrint(SequenceNumber={seq}, OpType={other_op}, "
+        f"TensorShape=[{other_shape}], "
         f"{tail}).Collectives differ in the following aspects: ..."
     )
 
@@ -224,7 +228,9 @@ def test_torchfrtrace_names_the_rank() -> None:
         "missing ranks: {1}",
     )
     assert next(iter(rank_missing(text))).subject == "rank 1, collective 5 of 0:default_pg"
-    text = paste("error msg: Culprit rank 3; Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: 'all_gather'")
+    text = paste(
+        "error msg: Culprit rank 3; Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: 'all_gather'"
+    )
     assert codes(text) == ["order-mismatch"]
     text = paste("error msg: Culprit rank 3; Error type: SIZE_OR_SYNTAX_MISMATCH, Expected input sizes")
     assert codes(text) == ["size-mismatch"]
