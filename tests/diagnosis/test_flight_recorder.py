@@ -187,7 +187,7 @@ def test_a_running_job_blames_nobody() -> None:
 def test_a_pickle_is_not_opened() -> None:
     data = pickle.dumps({"version": "2.4", "entries": []}, protocol=2)
     for text in (data.decode("latin-1"), data.decode(errors="replace")):
-        with pytest.raises(ParseError, match="json.dumps"):
+        with pytest.raises(ParseError, match=r"json\.dumps"):
             read_flight_dumps(Paste(text, "nccl_trace_rank_0"))
 
 
@@ -195,7 +195,9 @@ VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-1, 9) | st.sampled_from(["0", "nccl:send 0->1", "started", "[0, 1]", ""]),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from([*entry(1), "name", "ranks", "0", "frames", "last_enqueued_collective"]), inner)
+        | st.dictionaries(
+            st.sampled_from([*entry(1), "name", "ranks", "0", "frames", "last_enqueued_collective"]), inner
+        )
     ),
     max_leaves=12,
 )
@@ -262,7 +264,8 @@ def test_the_rank_that_stops_is_named_and_no_other(
 ) -> None:
     entries = simulate(schedule, late, stop, window)
     text = "\n".join(
-        json.dumps({"rank": rank, **dump(entries[rank], {k: v for k, v in GROUPS.items() if rank in v})}) for rank in order
+        json.dumps({"rank": rank, **dump(entries[rank], {k: v for k, v in GROUPS.items() if rank in v})})
+        for rank in order
     )
     paste = Paste(text)
     stuck = any(one["state"] != "completed" for found in entries.values() for one in found)

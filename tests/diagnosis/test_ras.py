@@ -229,7 +229,10 @@ Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
 """
     paste = report(
         "    0         1         2       2-8        10         9   RUNNING  INCOMPLETE",
-        errors="INCOMPLETE\n  Missing communicator data from 1 job process\n  Process 6004 on node 10.0.0.13 managing GPU 0\n",
+        errors=(
+            "INCOMPLETE\n  Missing communicator data from 1 job process\n  Process 6004 on node 10.0.0.13 "
+            "managing GPU 0\n"
+        ),
         head=head,
     )
     assert read_ras_reports(paste)[0].n_processes == 10

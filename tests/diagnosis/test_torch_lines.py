@@ -54,12 +54,14 @@ STATUSES = {
     ),
     "2.4": (
         "[rank3]:[E909 09:55:30.405795450 ProcessGroupNCCL.cpp:1664] [PG 0 (default_pg) Rank 3] Exception (either an "
-        "error or timeout) detected by watchdog at work: 58, last enqueued NCCL work: 60, last completed NCCL work: 57.",
+        "error or timeout) detected by watchdog at work: 58, last enqueued NCCL work: 60, last completed NCCL work: "
+        "57.",
         (3, "0", "default_pg", 3, True, 60, 57, 58),
     ),
     "2.5": (
         "[rank3]:[E909 09:55:30.405795450 ProcessGroupNCCL.cpp:1785] [PG ID 2 PG GUID 3 Rank 1] Exception (either an "
-        "error or timeout) detected by watchdog at work: 58, last enqueued NCCL work: 60, last completed NCCL work: 57.",
+        "error or timeout) detected by watchdog at work: 58, last enqueued NCCL work: 60, last completed NCCL work: "
+        "57.",
         (3, "3", "", 1, True, 60, 57, 58),
     ),
     "2.7": (
@@ -69,7 +71,8 @@ STATUSES = {
     ),
     "a dump signal": (
         "[rank3]:[E1128 05:55:17.997 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank 3] Received a dump "
-        "signal due to a collective timeout from  rank 0 and we will try our best to dump the debug info. Last enqueued "
+        "signal due to a collective timeout from  rank 0 and we will try our best to dump the debug info. Last "
+        "enqueued "
         "NCCL work: 60, last completed NCCL work: 60.This is most likely caused by incorrect usages of collectives",
         (3, "0", "default_pg", 3, True, 60, 60, None),
     ),
@@ -105,7 +108,9 @@ def test_a_repeated_message_is_one_timeout() -> None:
 
 def test_several_messages_on_one_line_are_all_read() -> None:
     """Forums join the lines of a log."""
-    ranks = [WATCHDOGS["2.11"][0].replace("rank0", f"rank{rank}").replace("[Rank 0]", f"[Rank {rank}]") for rank in (0, 3)]
+    ranks = [
+        WATCHDOGS["2.11"][0].replace("rank0", f"rank{rank}").replace("[Rank 0]", f"[Rank {rank}]") for rank in (0, 3)
+    ]
     assert [one.rank for one in read_torch_log(Paste(" ".join(ranks))).timeouts] == [0, 3]
 
 
@@ -142,7 +147,8 @@ def test_a_report_that_every_rank_prints_is_read_once() -> None:
 def test_ranks_that_never_joined_are_read() -> None:
     text = (
         "\t - [0] Timeout at collective: BROADCAST, #1\n"
-        "\t - To our best knowledge, ranks [4, 5] are the lagging ranks that caused this timeout. They never joined any "
+        "\t - To our best knowledge, ranks [4, 5] are the lagging ranks that caused this timeout. They never joined "
+        "any "
         "collectives"
     )
     (report,) = read_torch_log(Paste(text)).desync
