@@ -70,7 +70,18 @@ def test_files_that_describe_hardware_become_the_cluster(text: str, size: int) -
         explanation = ml.explain(paste)
         assert explanation.cluster is not None
         assert max(explanation.cluster.n_devices, explanation.cluster.n_nodes) == size
-        assert explanation.facts["machine"] == explanation.cluster.summary
+        assert explanation.facts["hardware"] == explanation.cluster.summary
+
+
+def test_a_graph_file_of_nccl_shows_its_channels() -> None:
+    graph = (
+        '<graphs version="1">\n<graph id="0" pattern="4" speedintra="30" typeintra="NVL">\n<channel><gpu dev="0"/>'
+        '<gpu dev="1"/></channel>\n</graph>\n</graphs>\n'
+    )
+    explanation = ml.explain(NOISE + graph)
+    assert explanation.facts["ring of NCCL"] == "1 channel, GPUs over NVL"
+    assert explanation.table("graphs")["gpus"].tolist() == [[0, 1]]
+    assert explanation.cluster is None
 
 
 def test_half_of_a_topology_file_is_recognised_as_incomplete() -> None:
@@ -88,6 +99,7 @@ def test_half_of_a_topology_file_is_recognised_as_incomplete() -> None:
         (">>> mesh\nDeviceMesh((dp=2, tp=4), device: 'cuda', stride: (4, 1))", "dp=2, tp=4"),
         ("mesh = init_device_mesh('cuda', (2, 4), mesh_dim_names=('dp', 'tp'))", "dp=2, tp=4"),
         ("Mesh('data': 2, 'model': 4)", "data=2, model=4"),
+        ("vllm serve m -tp 8", "tp=8"),
         ("vllm serve m --tensor-parallel-size 4 --pipeline-parallel-size 2", "pp=2, tp=4"),
         (NOISE * 10 + "INFO mesh is DeviceMesh((dp=2, tp=4), device: 'cuda', stride: (4, 1))\n" + NOISE, "dp=2, tp=4"),
     ],

@@ -15,6 +15,7 @@ from meshlab.nccl_tests.log import Log
 from meshlab.nccl_tests.reader import read as read_log
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.readers.detect import read as read_hardware
+from meshlab.topology.readers.nccl_graph import NcclGraphs
 from meshlab.units import format_size
 
 __all__ = ["HARDWARE_FILE", "MESH_LAYOUT", "NCCL_TESTS_LOG", "read_mesh_layout", "read_tests_log"]
@@ -88,45 +89,44 @@ NCCL_TESTS_LOG = TextFormat("nccl-tests log", _find_tests_log, _see_tests_log, "
 # -- hardware ----------------------------------------------------------------------------------------------------------
 
 _XML_LITERALS = (
-    "<system",
-    "</system>",
-    "<cpu ",
-    "</cpu>",
-    "<pci ",
-    "</pci>",
-    "<gpu ",
-    "<nic",
-    "</nic>",
-    "<nvlink ",
-    "<net ",
+    *("<system", "</system>", "<cpu ", "</cpu>", "<pci ", "</pci>", "<gpu ", "</gpu>", "<nic", "</nic>", "<nvlink "),
+    *("<net ", "<graphs", "</graphs>", "<graph ", "</graph>", "<channel>", "</channel>"),
 )
 _SLURM = re.compile(r"^\s*(?:SwitchName|BlockName)\s*=\s*\S+", re.IGNORECASE)
 
 
 def _find_hardware(paste: Paste) -> list[int]:
-    """Return the lines of a topology XML of NCCL, or of a topology file of Slurm."""
-    if paste.numbers("<system"):
+    """Return the lines of an XML of NCCL, or of a topology file of Slurm."""
+    if paste.numbers("<system", "<graphs"):
         return paste.numbers(*_XML_LITERALS)
     return [line.number for line, _ in paste.matches(_SLURM, "SwitchName", "switchname", "BlockName", "blockname")]
 
 
-def _read_hardware(paste: Paste) -> Cluster | None:
-    """Return the cluster that the lines describe, or None if they are incomplete or describe several machines."""
+def _read_hardware(paste: Paste) -> Cluster | NcclGraphs | None:
+    """Return what the lines describe, or None if they are incomplete or describe several machines."""
     numbers = _find_hardware(paste)
-    lines = range(numbers[0], numbers[-1] + 1) if paste.numbers("<system") else numbers
+    is_xml = bool(paste.numbers("<system", "<graphs"))
+    lines = range(numbers[0], numbers[-1] + 1) if is_xml else numbers
     try:
-        cluster = read_hardware("\n".join(["", *(paste.line(number).text for number in lines)]))
+        return read_hardware("\n".join(["", *(paste.line(number).text for number in lines)]))
     except MeshlabError:
         return None
-    return cluster if isinstance(cluster, Cluster) else None
 
 
 def _see_hardware(paste: Paste) -> Seen:
-    cluster = _read_hardware(paste)
-    return Seen() if cluster is None else Seen(MappingProxyType({"machine": cluster.summary}), cluster=cluster)
+    found = _read_hardware(paste)
+    if isinstance(found, NcclGraphs):
+        facts = {}
+        for graph in found.graphs:
+            n = len(graph.channels)
+            facts[f"{graph.algorithm} of NCCL"] = f"{n} channel{'s' * (n != 1)}, GPUs over {graph.gpu_path}"
+        return Seen(MappingProxyType(facts), MappingProxyType({"graphs": found.frame}))
+    return Seen() if found is None else Seen(MappingProxyType({"hardware": found.summary}), cluster=found)
 
 
-HARDWARE_FILE = TextFormat("topology file", _find_hardware, _see_hardware, "a topology file of NCCL or Slurm")
+HARDWARE_FILE = TextFormat(
+    "topology file", _find_hardware, _see_hardware, "a topology or graph XML of NCCL, or a topology file of Slurm"
+)
 
 # -- meshes ------------------------------------------------------------------------------------------------------------
 
@@ -143,13 +143,15 @@ _LAYOUT_LITERALS = (
     "ProcessTopology(",
     "PipeModelDataParallelTopology(",
 )
+_SHORT_LAYOUT = re.compile(r"=|\s-(?:tp|pp|dp)\b")  # meshlab's own text, and flags of vLLM
 _OWN = re.compile(r"DeviceMesh\((['\"])(?P<axes>[^'\"]*)\1\)")
 _MOST_LINES = 50  # a layout is a call or a command, not a log
 
 
 def _find_layout(paste: Paste) -> list[int]:
     """Return the lines of a call, a command or a text that defines a mesh."""
-    if len(paste) <= 3 and "=" in paste.text[:4096] and paste.once(read_mesh_layout) is not None:
+    is_short = len(paste) <= 3 and len(paste.text) < 4096 and _SHORT_LAYOUT.search(paste.text) is not None
+    if is_short and paste.once(read_mesh_layout) is not None:
         return list(range(1, len(paste) + 1))
     numbers = paste.numbers(*_LAYOUT_LITERALS) or ([1] if paste.text.startswith("Mesh(") else [])
     return numbers if numbers and paste.once(read_mesh_layout) is not None else []
