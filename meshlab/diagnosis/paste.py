@@ -8,6 +8,9 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 __all__ = ["Paste", "PasteLine"]
 
 _T = TypeVar("_T")
@@ -58,6 +61,18 @@ _PREFIXES = (
 )
 _PREFIX = re.compile("|".join(_PREFIXES))
 _FRAME_START = re.compile(_FRAME)
+
+_LONG = 200_000
+_VARYING = b"0123456789abcdef"
+
+
+def _skeleton(text: str) -> bytes:
+    """Return the distinct lines of a text without digits and the letters of hexadecimal numbers.
+
+    The lines of a long log differ in little else, so this is short. A string that is not in it is not in the text:
+    rules look for hundreds of strings, and most logs have few of them.
+    """
+    return b"\n".join(set(text.encode(errors="replace").translate(None, _VARYING).split(b"\n")))
 
 
 class PasteLine(
@@ -112,6 +127,7 @@ class Paste:
         self._lines: dict[int, PasteLine] = {}
         self._found: dict[str, list[int]] = {}
         self._read: dict[Callable[[Paste], Any], Any] = {}
+        self._skeleton = _skeleton(self.text) if len(self.text) > _LONG else None
 
     def __len__(self) -> int:
         """Return the number of lines."""
@@ -121,10 +137,13 @@ class Paste:
         """Return a line by its number, from 1."""
         line = self._lines.get(number)
         if line is None:
-            start = self._starts[number - 1]
-            end = self._starts[number] - 1 if number < len(self._starts) else len(self.text)
-            line = self._lines[number] = _split_prefix(number, self.text[start:end])
+            line = self._lines[number] = _split_prefix(number, self.raw(number))
         return line
+
+    def raw(self, number: int) -> str:
+        """Return a line as it was pasted. This is much faster than `line`, which removes the prefixes."""
+        start = self._starts[number - 1]
+        return self.text[start : self._starts[number] - 1] if number < len(self._starts) else self.text[start:]
 
     def lines(self) -> list[PasteLine]:
         """Return all lines. Prefer `find` in large texts: it creates only the lines that are needed."""
@@ -163,6 +182,12 @@ class Paste:
         found = self._found.get(literal)
         if found is None:
             found = self._found[literal] = []
+            if self._skeleton is not None:
+                if literal.encode().translate(None, _VARYING) in self._skeleton:
+                    places = [match.start() for match in re.finditer(re.escape(literal), self.text)]
+                    numbers = np.searchsorted(self._line_starts, places, side="right")
+                    found += numbers[np.diff(numbers, prepend=0) > 0].tolist()
+                return found
             position = self.text.find(literal)
             while position >= 0:
                 number = bisect_right(self._starts, position)
@@ -171,6 +196,10 @@ class Paste:
                     break
                 position = self.text.find(literal, self._starts[number])
         return found
+
+    @functools.cached_property
+    def _line_starts(self) -> npt.NDArray[np.int64]:
+        return np.array(self._starts)
 
     def __repr__(self) -> str:
         return f"<Paste: {len(self):,} lines{'' if self.name is None else f' of {self.name}'}>"

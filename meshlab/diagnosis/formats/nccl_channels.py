@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from meshlab.diagnosis.formats.nccl_lines import NcclMessage, messages, rank_of, read_communicators
+from meshlab.diagnosis.formats.nccl_lines import NcclMessage, message_of, messages, rank_of, read_communicators
 from meshlab.diagnosis.paste import Paste
 from meshlab.nccl_tests.info import RING_ORDER, TREE_LINKS, transport_kind
 
@@ -176,7 +176,14 @@ _NET = re.compile(r"NET/(?P<network>[^/]+)/(?P<device>\d+)(?P<rest>[^ ]*)")
 def network_devices(paste: Paste) -> tuple[NetworkUse, ...]:
     """Return each combination of host, rank, NIC and GPU Direct RDMA once, with the first line that shows it."""
     found: dict[tuple[str, int, bool, str | None, int | None], NetworkUse] = {}
-    for item in messages(paste, "via NET/", "-> NET/"):
+    seen: set[tuple[str, str]] = set()
+    for number in paste.numbers("via NET/", "-> NET/"):
+        raw = paste.raw(number)
+        parts = (raw.partition(" NCCL ")[0], raw.rpartition("NET/")[2])
+        if parts in seen:  # hundreds of channels of a rank use the same NIC
+            continue
+        seen.add(parts)
+        item = message_of(paste.line(number))
         match = _NET.search(item.text)
         if match is not None:
             gpu_direct = "GDRDMA" in match["rest"]

@@ -40,7 +40,7 @@ __all__ = [
     "text_list",
 ]
 
-_MOST_LINES = 20_000  # that are read to find the names of hosts; a longer log repeats them
+_MOST_HEADS = 20_000  # different beginnings of lines that are read for the names of hosts
 
 _HEAD = re.compile(
     r"(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):(?P<thread>\d+)(?: \[(?P<device>-?\d+)\])?"
@@ -377,16 +377,23 @@ def read_bootstrap(paste: Paste) -> tuple[BootstrapAddress, ...]:
 
 def read_hosts(paste: Paste) -> tuple[str, ...]:
     """Return the names of the hosts that printed lines of NCCL, in order."""
-    numbers = paste.numbers(" NCCL ")
-    if len(numbers) > _MOST_LINES:
-        numbers = sorted({*numbers[:_MOST_LINES], *paste.numbers(" nranks ", "NCCL WARN", "Using network ")})
-    found = (message_of(paste.line(number)) for number in numbers)
-    counts = Counter((item.host, item.pid) for item in found if item.host is not None and item.pid is not None)
-    most: dict[int | None, int] = defaultdict(int)
+    lines_of: Counter[str] = Counter()
+    first: dict[str, int] = {}
+    for number in paste.numbers(" NCCL "):
+        head = paste.raw(number).partition(" NCCL ")[0]
+        lines_of[head] += 1
+        if len(first) < _MOST_HEADS:
+            first.setdefault(head, number)
+    counts: Counter[tuple[str, int]] = Counter()
+    for head, number in first.items():
+        item = message_of(paste.line(number))
+        if item.host is not None and item.pid is not None:
+            counts[item.host, item.pid] += lines_of[head]
+    most: dict[int, int] = defaultdict(int)
     for (_, pid), count in counts.items():
         most[pid] = max(most[pid], count)
     # Ranks write into each other's lines, so the name of a host may begin with the end of another message.
-    return tuple(dict.fromkeys(host for (host, pid), count in counts.items() if host and count * 20 >= most[pid]))
+    return tuple(dict.fromkeys(host for (host, pid), count in counts.items() if count * 20 >= most[pid]))
 
 
 def hosts_of(paste: Paste, lines: Iterable[int]) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ from types import MappingProxyType
 
 from meshlab.diagnosis.formats.nccl_channels import tables_of
 from meshlab.diagnosis.formats.nccl_lines import (
-    message_of,
     number_list,
     read_bootstrap,
     read_communicators,
@@ -24,8 +23,6 @@ from meshlab.diagnosis.seen import Seen, TextFormat
 from meshlab.nccl_tests.info import transport_kind
 
 __all__ = ["NCCL_LOG"]
-
-_MOST_VIA = 20_000
 
 
 def _find(paste: Paste) -> list[int]:
@@ -69,15 +66,12 @@ def _facts(paste: Paste) -> dict[str, str]:
 
 
 def _transports(paste: Paste) -> list[str]:
+    ways = Counter(paste.raw(number).partition(" via ")[2].rstrip(" │") for number in paste.numbers(" via "))
     kinds: Counter[str] = Counter()
-    numbers = paste.numbers(" via ")
-    for number in numbers[:_MOST_VIA]:
-        _, mark, how = message_of(paste.line(number)).text.partition(" via ")
-        kind = transport_kind(how.rstrip().partition("(")[0]) if mark else ""
-        if kind:
-            kinds[kind] += 1
-    more = "" if len(numbers) <= _MOST_VIA else " or more"
-    return [f"{kind} ({count}{more})" for kind, count in kinds.most_common()]
+    for how, count in ways.items():
+        if kind := transport_kind(how.partition("(")[0]):
+            kinds[kind] += count
+    return [f"{kind} ({count})" for kind, count in kinds.most_common()]
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:

@@ -196,7 +196,8 @@ def nccl_echo(paste: Paste) -> Iterator[TextFinding]:
     """Return traces, and warnings that only say that something failed before."""
     warnings = paste.once(read_warnings)
     echoes = [item.line for item in warnings if is_echo(item)]
-    traces = [item.line for item in messages(paste, " -> ") if item.level == "INFO" and _RETURN.match(item.text)]
+    sources = messages(paste, ".cc:", ".cu:", ".h:", ".cpp:")
+    traces = [item.line for item in sources if item.level == "INFO" and _RETURN.match(item.text)]
     generic = paste.numbers(*_GENERIC)
     has_cause = any(not is_echo(item) for item in warnings)
     if (echoes and has_cause) or traces or generic:

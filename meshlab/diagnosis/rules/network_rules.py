@@ -281,7 +281,7 @@ def nic_sets_differ(paste: Paste) -> Iterator[TextFinding]:
         yield _nics_differ(paste, counted)
         return
     used: dict[str, dict[int, int]] = defaultdict(dict)
-    for use in network_devices(paste):
+    for use in paste.once(network_devices):
         who = use.host if len(paste.once(read_hosts)) > 1 else f"rank {use.rank}" if use.rank is not None else None
         if who and use.network != "Socket":
             used[who].setdefault(use.device, use.line)
@@ -432,7 +432,7 @@ def gdr_disabled(paste: Paste) -> Iterator[TextFinding]:
 )
 def gdr_not_used(paste: Paste) -> Iterator[TextFinding]:
     """No channel over an RDMA network has the mark ``GDRDMA``."""
-    uses = [use for use in network_devices(paste) if use.network != "Socket"]
+    uses = [use for use in paste.once(network_devices) if use.network != "Socket"]
     if not uses or any(use.gpu_direct for use in uses) or _gdr_disabled(paste):
         return
     names = sorted({f"NET/{use.network}/{use.device}" for use in uses})
