@@ -12,6 +12,7 @@ __all__ = ["TestDevice", "TestStart", "read_test_starts"]
 
 _HEADER = re.compile(r"^(?:# *)?nThreads?:? *\d+ +nGpus:? *(?P<gpus>\d+) ")
 _ROW = re.compile(r"^ *\d+ +\d+ +\w+ +\S+ .*\d+\.\d\d")
+_TYPES = ("  float ", "  half ", "  double ", "  bfloat16 ", "  int8 ", "  int32 ", "  int64 ", "  uint8 ", "  f8e")
 _ENDS = ("Avg bus bandwidth", "Out of bounds values", "Test failure", "Test NCCL failure", "Test CUDA failure")
 _PROMPT = re.compile(r"^(?:\S+@\S+[:~].*?[$#] |\$ |\+ )?\s*(?:\S*/)?(?:mpirun|mpiexec|srun|prun|orterun)\b.* ")
 
@@ -65,9 +66,7 @@ def read_test_starts(paste: Paste) -> tuple[TestStart, ...]:
     numbers = paste.numbers("nThread", " Pid ", "mpirun", "mpiexec", "srun", *_ENDS)
     if not paste.numbers("nThread", "Using devices") and not paste.numbers(" Pid "):
         return ()
-    rows = {
-        number for number in paste.numbers("float", "sum", "none", "half", "double", "int") if _is_row(paste, number)
-    }
+    rows = {number for number in paste.numbers(*_TYPES) if _is_row(paste, number)}
     starts = [TestStart()]
     for number in sorted({*numbers, *rows}):
         text = paste.line(number).text

@@ -71,6 +71,7 @@ def rank_died(paste: Paste) -> Iterator[TextFinding]:
         )
     if not crashed and not any(one.signal == 9 for one in ends) and not log.timeouts:
         yield from _closed_connections(paste)
+        yield from _closed_store(paste)
 
 
 _CLOSED = re.compile(
@@ -152,6 +153,29 @@ def ended_by_launcher(paste: Paste) -> Iterator[TextFinding]:
 
 def _others(ends: list[ProcessExit]) -> str:
     return ", ".join(str(one) for one in ends[:6]) or "the remaining ranks"
+
+
+_STORE = re.compile(
+    r"(?:sendBytes|recvBytes|recvVector|recvValue\w*) failed on SocketImpl\(.*remote=\[(?P<host>[^\]]+)\]:\d+"
+    r"|store->get\('[^']*'\) got error: (?P<error>Connection reset by peer|Broken pipe|failed to recv, got 0 bytes)"
+)
+
+
+def _closed_store(paste: Paste) -> Iterator[TextFinding]:
+    """Find ranks that lost the store, which lives in the process of rank 0. At the end of a job, this is harmless."""
+    found = paste.matches(_STORE, "failed on SocketImpl", "store->get(")
+    if not found or paste.numbers(*_OTHER_CAUSES):
+        return
+    hosts = list(dict.fromkeys(match["host"] for _, match in found if match["host"]))
+    failed = any(match["error"] for _, match in found)
+    yield rank_died.finding(
+        "warning" if failed else "info",
+        "rank 0, which holds the store" + (f", on {', '.join(hosts)}" if hosts else ""),
+        "The connection to the store closed, so the process of rank 0 had ended."
+        + (" At the regular end of a job, this is harmless." if not failed else ""),
+        "Read the log of rank 0: its last lines before this time show why it ended.",
+        [line for line, _ in found],
+    )
 
 
 _MEMORY = re.compile(

@@ -187,6 +187,7 @@ def _gloo_failures(paste: Paste) -> tuple[list[PasteLine], list[PasteLine]]:
     """Return the lines about failed connections of Gloo, and those of them that go to the loopback address."""
     failed = [line for line, _ in paste.matches(_MESH, "connectFullMesh failed", "gloo::")]
     remote = paste.matches(_REMOTE, "remote=[", "connect [")
+    remote = [one for one in remote if re.search(r"SO_ERROR|gloo", one[0].text, re.IGNORECASE)]
     own = [line for line, match in remote if (match["remote"] or match["address"]).startswith(_LOOPBACK)]
     return [*failed, *(line for line, _ in remote if line not in failed)], own
 
