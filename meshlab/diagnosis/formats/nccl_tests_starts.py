@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste
 from meshlab.nccl_tests.log import DEVICE_LINE
 
@@ -63,10 +64,10 @@ class TestStart:
 
 def read_test_starts(paste: Paste) -> tuple[TestStart, ...]:
     """Read the starts of nccl-tests. Headers without a device, a result or an error between them belong together."""
-    numbers = paste.numbers("nThread", " Pid ", "mpirun", "mpiexec", "srun", *_ENDS)
-    if not paste.numbers("nThread", "Using devices") and not paste.numbers(" Pid "):
+    numbers = other_lines(paste).numbers("nThread", " Pid ", "mpirun", "mpiexec", "srun", *_ENDS)
+    if not other_lines(paste).numbers("nThread", "Using devices") and not other_lines(paste).numbers(" Pid "):
         return ()
-    rows = {number for number in paste.numbers(*_TYPES) if _is_row(paste, number)}
+    rows = {number for number in other_lines(paste).numbers(*_TYPES) if _is_row(paste, number)}
     starts = [TestStart()]
     for number in sorted({*numbers, *rows}):
         text = paste.line(number).text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.seen import Seen, TextFormat
 
@@ -55,7 +56,7 @@ def read_host_pairs(paste: Paste) -> tuple[HostPair, ...]:
 
 
 def _says_bandwidth(paste: Paste) -> bool:
-    return bool(paste.numbers("GB/s", "GBps", "busbw", "algbw", "bandwidth", "Bandwidth", "_perf"))
+    return bool(other_lines(paste).numbers("GB/s", "GBps", "busbw", "algbw", "bandwidth", "Bandwidth", "_perf"))
 
 
 def _find(paste: Paste) -> list[int]:

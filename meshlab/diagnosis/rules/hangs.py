@@ -15,6 +15,7 @@ from meshlab.diagnosis.formats.torch_lines import (
     last_rank_prefix,
     read_torch_log,
 )
+from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
 
@@ -73,13 +74,15 @@ def _minutes(milliseconds: int | None) -> str:
 
 def _collect(paste: Paste, log: TorchLog) -> str:
     """Return what to set before the next run, for the version of PyTorch that printed the log."""
-    if paste.numbers("PG GUID", "TORCH_FR_", "flight recorder dump signal") or len(paste.once(read_flight_dumps)):
+    if other_lines(paste).numbers("PG GUID", "TORCH_FR_", "flight recorder dump signal") or len(
+        paste.once(read_flight_dumps)
+    ):
         return (
             "set TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 (the new and the old name) and "
             "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DESYNC_DEBUG=1, then paste the logs of all ranks, or the dumps "
             "nccl_trace_rank_* of all ranks as JSON"
         )
-    if paste.numbers("[PG ") or any(one.is_global for one in log.timeouts):
+    if other_lines(paste).numbers("[PG ") or any(one.is_global for one in log.timeouts):
         return (
             "set TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DESYNC_DEBUG=1, then paste "
             "the logs of all ranks, or the dumps nccl_trace_rank_* of all ranks as JSON"
@@ -374,7 +377,7 @@ _UNIQUE_ID = re.compile(
 
 def _missing_id(paste: Paste) -> Iterator[TextFinding]:
     """Find ranks that waited for the id of the communicator, which the first rank of the group writes."""
-    found = paste.matches(_UNIQUE_ID, "retrieving ncclUniqueId")
+    found = other_lines(paste).matches(_UNIQUE_ID, "retrieving ncclUniqueId")
     late = [(line, match) for line, match in found if re.search(r"(?i)time", match["error"])]
     if late:
         root = late[0][1]["root"]
@@ -782,7 +785,7 @@ _HEARTBEAT = re.compile(r"watchdog got stuck for (\d+) seconds|Heartbeat monitor
 )
 def watchdog_stuck(paste: Paste) -> Iterator[TextFinding]:
     """Look for the heartbeat monitor, which ends a process whose watchdog thread hangs in a call of CUDA or Python."""
-    found = paste.matches(_HEARTBEAT, "watchdog got stuck for", "Heartbeat monitor timed out")
+    found = other_lines(paste).matches(_HEARTBEAT, "watchdog got stuck for", "Heartbeat monitor timed out")
     ranks = {rank for line, match in found if (rank := _rank_of(line, match.start())) is not None}
     if found:
         yield watchdog_stuck.finding(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshlab.diagnosis.formats.ras import RasCommunicator, RasMismatch, RasReport, read_ras_reports
+from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.rules.hangs import rank_list
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
@@ -211,7 +212,7 @@ def ras_timeout(paste: Paste) -> Iterator[TextFinding]:
                 "RAS could not reach some processes in time, so its report may be incomplete. The cause is a process "
                 "or a host that does not answer, or the network that RAS uses.",
                 "Query RAS again with a longer timeout (ncclras -t 30), and look at the hosts without an answer.",
-                paste.numbers("communication timeout", '"timeouts_count"'),
+                other_lines(paste).numbers("communication timeout", '"timeouts_count"'),
             )
 
 
