@@ -185,3 +185,19 @@ def test_messages_about_one_process_are_merged() -> None:
         (8, 0, 1707, False),
     ]
     assert PROCESS_EXITS.find(Paste(SUMMARY))
+
+
+def test_a_closed_store_leads_to_rank_0() -> None:
+    lost = (
+        "[rank3]: torch.distributed.DistBackendError: [3] is setting up NCCL communicator and retrieving "
+        "ncclUniqueId from "
+        "[0] via c10d key-value store by key '0', but store->get('0') got error: Connection reset by peer"
+    )
+    (finding,) = rank_died(Paste(lost))
+    assert (finding.severity, finding.subject) == ("warning", "rank 0, which holds the store")
+    late = (
+        "[rank1]:[W205 10:00:00.1 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=85, addr=[node1]:51772, "
+        "remote=[node0]:29500): Broken pipe"
+    )
+    (finding,) = rank_died(Paste(late))
+    assert (finding.severity, finding.subject) == ("info", "rank 0, which holds the store, on node0")

@@ -262,3 +262,15 @@ def test_healthy_lines_of_pytorch_give_nothing() -> None:
         "TORCH_FR_BUFFER_SIZE instead (function operator())",
     )
     assert codes(text) == []
+
+
+def test_ranks_of_one_group_in_different_collectives_are_one_finding() -> None:
+    text = paste(
+        *(line for rank in (2, 7) for line in (watchdog(rank, 45), status(rank, 45, 47, 44))),
+        watchdog(4, 46, "_ALLGATHER_BASE"),
+        status(4, 46, 47, 45),
+    )
+    (finding,) = nccl_timeout(text)
+    assert finding.subject == "ranks 2 and 7 of default_pg, all_reduce 45"
+    assert "rank 4 waited in all_gather 46" in finding.why
+    assert codes(text) == ["nccl-timeout"]

@@ -124,3 +124,8 @@ def test_more_gpus_than_the_host_has_are_found() -> None:
 )
 def test_missing_gpus_are_found_in_other_words(line: str, part: str) -> None:
     assert part in next(iter(too_few_gpus(Paste(line)))).why
+
+
+def test_a_peer_that_nccl_does_not_see_is_not_a_missing_gpu() -> None:
+    text = "pod-0:12:13 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'"
+    assert not list(too_few_gpus(Paste(text)))

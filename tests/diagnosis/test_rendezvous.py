@@ -102,3 +102,8 @@ def test_ranks_that_did_not_come_are_counted() -> None:
 
 def test_other_lines_about_sockets_give_nothing() -> None:
     assert found("[I socket.cpp:452] [c10d] The server socket is listening on [::]:29500.", "Gloo backend ready") == []
+
+
+def test_a_store_that_closed_is_not_gloo() -> None:
+    line = "[c10d] sendBytes failed on SocketImpl(fd=85, addr=[node1]:51772, remote=[127.0.0.1]:29500): Broken pipe"
+    assert found(line) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste
 from meshlab.nccl_tests.log import DEVICE_LINE
 
@@ -12,6 +13,7 @@ __all__ = ["TestDevice", "TestStart", "read_test_starts"]
 
 _HEADER = re.compile(r"^(?:# *)?nThreads?:? *\d+ +nGpus:? *(?P<gpus>\d+) ")
 _ROW = re.compile(r"^ *\d+ +\d+ +\w+ +\S+ .*\d+\.\d\d")
+_TYPES = ("  float ", "  half ", "  double ", "  bfloat16 ", "  int8 ", "  int32 ", "  int64 ", "  uint8 ", "  f8e")
 _ENDS = ("Avg bus bandwidth", "Out of bounds values", "Test failure", "Test NCCL failure", "Test CUDA failure")
 _PROMPT = re.compile(r"^(?:\S+@\S+[:~].*?[$#] |\$ |\+ )?\s*(?:\S*/)?(?:mpirun|mpiexec|srun|prun|orterun)\b.* ")
 
@@ -62,12 +64,10 @@ class TestStart:
 
 def read_test_starts(paste: Paste) -> tuple[TestStart, ...]:
     """Read the starts of nccl-tests. Headers without a device, a result or an error between them belong together."""
-    numbers = paste.numbers("nThread", " Pid ", "mpirun", "mpiexec", "srun", *_ENDS)
-    if not paste.numbers("nThread", "Using devices") and not paste.numbers(" Pid "):
+    numbers = other_lines(paste).numbers("nThread", " Pid ", "mpirun", "mpiexec", "srun", *_ENDS)
+    if not other_lines(paste).numbers("nThread", "Using devices") and not other_lines(paste).numbers(" Pid "):
         return ()
-    rows = {
-        number for number in paste.numbers("float", "sum", "none", "half", "double", "int") if _is_row(paste, number)
-    }
+    rows = {number for number in other_lines(paste).numbers(*_TYPES) if _is_row(paste, number)}
     starts = [TestStart()]
     for number in sorted({*numbers, *rows}):
         text = paste.line(number).text

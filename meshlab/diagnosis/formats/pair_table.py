@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.seen import Seen, TextFormat
 
@@ -16,6 +17,7 @@ _PAIR = re.compile(
     r"(?P<value>\d+(?:\.\d+)?)\s*(?:GB/s|GBps|GB/sec)?\s*(?:\||#.*|\(.*\))?\s*$"
 )
 _FEWEST = 3
+_MOST_LINES = 5_000  # such a table is short, and each line is searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class HostPair:
 
 def read_host_pairs(paste: Paste) -> tuple[HostPair, ...]:
     """Read the rows of a table of pairs. Fewer than three rows, or names of no common kind, are no table."""
-    if len(paste) > 20_000:  # such a table is short, and every line of a long log would be searched
+    if len(paste) > _MOST_LINES or not _says_bandwidth(paste):
         return ()
     found = []
     for number in range(1, len(paste) + 1):
@@ -48,13 +50,13 @@ def read_host_pairs(paste: Paste) -> tuple[HostPair, ...]:
         if match and match["a"] != match["b"]:
             found.append(HostPair(match["a"], match["b"], float(match["value"]), number))
     kinds = {re.sub(r"\d+", "0", name) for one in found for name in (one.a, one.b)}
-    if len(found) < _FEWEST or len(kinds) > 3 or not _says_bandwidth(paste):
+    if len(found) < _FEWEST or len(kinds) > 3:
         return ()
     return tuple(found)
 
 
 def _says_bandwidth(paste: Paste) -> bool:
-    return bool(paste.numbers("GB/s", "GBps", "busbw", "algbw", "bandwidth", "Bandwidth", "_perf"))
+    return bool(other_lines(paste).numbers("GB/s", "GBps", "busbw", "algbw", "bandwidth", "Bandwidth", "_perf"))
 
 
 def _find(paste: Paste) -> list[int]:

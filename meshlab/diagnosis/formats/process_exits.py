@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.seen import Seen, TextFormat
 
@@ -145,7 +146,7 @@ def _exit(
 
 
 def _exits(paste: Paste) -> Iterator[ProcessExit]:
-    for line, match in paste.matches(_ELASTIC, "failed (exitcode:"):
+    for line, match in other_lines(paste).matches(_ELASTIC, "failed (exitcode:"):
         yield _exit(
             (line.number,),
             int(match["code"]),
@@ -154,7 +155,7 @@ def _exits(paste: Paste) -> Iterator[ProcessExit]:
             host=line.host,
         )
     yield from _blocks(paste)
-    for line, match in paste.matches(_MPI, "exited on signal"):
+    for line, match in other_lines(paste).matches(_MPI, "exited on signal"):
         pid = int(match["pid"])
         yield _exit(
             (line.number,),
@@ -163,7 +164,7 @@ def _exits(paste: Paste) -> Iterator[ProcessExit]:
             pid=pid or None,
             host=match["host"],
         )
-    for line, match in paste.matches(_HYDRA, "RUNNING AT"):
+    for line, match in other_lines(paste).matches(_HYDRA, "RUNNING AT"):
         for number in range(line.number, min(line.number + 8, len(paste) + 1)):
             code = _HYDRA_CODE.search(paste.line(number).text)
             if code:
@@ -171,7 +172,7 @@ def _exits(paste: Paste) -> Iterator[ProcessExit]:
                 # mpiexec prints the number of the signal as the exit code.
                 yield _exit((line.number, number), number=value, pid=int(match["pid"]), host=match["host"])
                 break
-    for line, match in paste.matches(_SLURM, "srun: error:"):
+    for line, match in other_lines(paste).matches(_SLURM, "srun: error:"):
         by_signal = _SLURM_SIGNALS.get(match["what"])
         first = re.match(r"\d+", match["ranks"])
         yield _exit(
@@ -182,22 +183,24 @@ def _exits(paste: Paste) -> Iterator[ProcessExit]:
             host=match["host"],
             is_out_of_memory=match["what"] == "Out Of Memory",
         )
-    for line, match in paste.matches(_SPAWN, "terminated with signal"):
+    for line, match in other_lines(paste).matches(_SPAWN, "terminated with signal"):
         ended_by = getattr(signal, match["signal"], None)
         if ended_by is not None:
             yield _exit((line.number,), number=int(ended_by), local_rank=int(match["rank"]))
-    for line, match in paste.matches(_RETURN, "exits with return code ="):
+    for line, match in other_lines(paste).matches(_RETURN, "exits with return code ="):
         yield _exit((line.number,), int(match["code"]), rank=line.rank, host=line.host)
-    for line, match in paste.matches(_KERNEL, "ut of memory: Kill"):
+    for line, match in other_lines(paste).matches(_KERNEL, "ut of memory: Kill"):
         yield _exit((line.number,), number=9, pid=int(match["pid"]), host=line.host, is_out_of_memory=True)
-    for line, _ in paste.matches(_OOM_EVENT, "oom_kill event", "oom-kill event", "OOMKilled", "killed due to"):
+    for line, _ in other_lines(paste).matches(
+        _OOM_EVENT, "oom_kill event", "oom-kill event", "OOMKilled", "killed due to"
+    ):
         yield _exit((line.number,), number=9, rank=line.rank, host=line.host, is_out_of_memory=True)
 
 
 def _blocks(paste: Paste) -> Iterator[ProcessExit]:
     """Read the summary of torchrun, whose root cause stands last."""
-    root = min(paste.numbers("Root Cause (first observed failure)"), default=None)
-    for number in paste.numbers("exitcode  :"):
+    root = min(other_lines(paste).numbers("Root Cause (first observed failure)"), default=None)
+    for number in other_lines(paste).numbers("exitcode  :"):
         fields: dict[str, str] = {}
         for position in range(max(number - 3, 1), min(number + 3, len(paste) + 1)):
             field = _BLOCK_FIELD.match(paste.line(position).text)
@@ -240,7 +243,7 @@ _LITERALS = (
 
 
 def _find(paste: Paste) -> list[int]:
-    return paste.numbers(*_LITERALS)
+    return other_lines(paste).numbers(*_LITERALS)
 
 
 def _see(paste: Paste) -> Seen:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.seen import Seen, TextFormat
 
@@ -242,14 +243,18 @@ def read_ras_reports(paste: Paste) -> tuple[RasReport, ...]:
 
 
 def _texts(paste: Paste) -> Iterator[RasReport]:
-    marks = paste.numbers(
+    marks = other_lines(paste).numbers(
         "Job summary", "Communicators...", "No communicator data collected", "Comms     Nodes     Ranks"
     )
-    details = paste.numbers("have launched up to operation", "Missing communicator data from", "considered dead")
-    details += paste.numbers("Communicator ranks have different")
+    details = other_lines(paste).numbers(
+        "have launched up to operation", "Missing communicator data from", "considered dead"
+    )
+    details += other_lines(paste).numbers("Communicator ranks have different")
     if not marks and not details:
         return
-    heads = [number for number in paste.numbers("compiled with CUDA") if _HEAD.search(paste.line(number).text)]
+    heads = [
+        number for number in other_lines(paste).numbers("compiled with CUDA") if _HEAD.search(paste.line(number).text)
+    ]
     # A report starts at its head, which people often leave away.
     starts = heads or [min([*marks, *details])]
     if heads and min([*marks, *details]) < heads[0]:

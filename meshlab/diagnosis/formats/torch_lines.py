@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.seen import Seen, TextFormat
 
@@ -276,7 +277,7 @@ class TorchLog:
 
 def find_all(paste: Paste, pattern: re.Pattern[str], *literals: str) -> Iterator[tuple[PasteLine, re.Match[str]]]:
     """Yield all matches in the lines that contain one of the strings. A line of a viewer may hold several messages."""
-    for line in paste.find(*literals):
+    for line in other_lines(paste).find(*literals):
         for match in pattern.finditer(line.raw):
             yield line, match
 
@@ -382,7 +383,9 @@ def _number(text: str | None) -> int | None:
 def _desync_reports(paste: Paste) -> Iterator[DesyncReport]:
     """Yield the reports, which consist of several lines each. Ranks that print the same report yield it once."""
     seen = set()
-    numbers = paste.numbers("but didn't join collective", "joined but didn't finish", "They never joined any")
+    numbers = other_lines(paste).numbers(
+        "but didn't join collective", "joined but didn't finish", "They never joined any"
+    )
     while numbers:
         lines = [paste.line(number) for number in numbers if number - numbers[0] <= 1]
         numbers = [number for number in numbers if number - numbers[0] > 1]
@@ -420,7 +423,7 @@ def _snapshot(paste: Paste, start: int) -> Iterator[tuple[int, str, str, tuple[i
 
 def _finger_prints(paste: Paste) -> Iterator[FingerPrint]:
     seen = set()
-    for number in paste.numbers("is running collective:", "is running inconsistent collective:"):
+    for number in other_lines(paste).numbers("is running collective:", "is running inconsistent collective:"):
         line = paste.line(number)
         # Terminals wrap these long messages, so the following lines belong to it until another one starts.
         more = [paste.line(one).text for one in range(number + 1, min(number + 4, len(paste) + 1))]
@@ -444,7 +447,7 @@ def _finger_prints(paste: Paste) -> Iterator[FingerPrint]:
 
 
 def _analysed(paste: Paste) -> Iterator[AnalysedCollective]:
-    for number in paste.numbers("Not all ranks joining collective", "Culprit rank"):
+    for number in other_lines(paste).numbers("Not all ranks joining collective", "Culprit rank"):
         line = paste.line(number)
         around = range(number + 1, min(number + 12, len(paste) + 1))
         if "Culprit rank" in line.raw:
@@ -470,7 +473,7 @@ def _analysed(paste: Paste) -> Iterator[AnalysedCollective]:
 
 
 def _find(paste: Paste) -> list[int]:
-    return paste.numbers(*_LITERALS)
+    return other_lines(paste).numbers(*_LITERALS)
 
 
 def _see(paste: Paste) -> Seen:

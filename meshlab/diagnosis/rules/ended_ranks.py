@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from meshlab.diagnosis.formats.process_exits import ProcessExit, read_process_exits, signal_name
 from meshlab.diagnosis.formats.torch_lines import last_rank_prefix, read_torch_log
+from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
 
@@ -55,7 +56,7 @@ def rank_died(paste: Paste) -> Iterator[TextFinding]:
     """
     log = paste.once(read_torch_log)
     ends = paste.once(read_process_exits)
-    aborts_itself = bool(log.timeouts) or bool(paste.numbers("watchdog thread terminated with exception"))
+    aborts_itself = bool(log.timeouts) or bool(other_lines(paste).numbers("watchdog thread terminated with exception"))
     crashed = [
         one for one in ends if one.signal in _CRASHES and one.is_first and not (one.signal == 6 and aborts_itself)
     ]
@@ -71,6 +72,7 @@ def rank_died(paste: Paste) -> Iterator[TextFinding]:
         )
     if not crashed and not any(one.signal == 9 for one in ends) and not log.timeouts:
         yield from _closed_connections(paste)
+        yield from _closed_store(paste)
 
 
 _CLOSED = re.compile(
@@ -96,12 +98,10 @@ _OTHER_CAUSES = (
 
 def _closed_connections(paste: Paste) -> Iterator[TextFinding]:
     """Find ranks that only report that another one closed its connection, if the text has no other cause."""
-    if paste.numbers(*_OTHER_CAUSES):
-        return
-    if paste.numbers("ncclRemoteError", "NCCL error in:", "NCCL error:"):
-        found = paste.matches(_CLOSED, "Connection closed by remote peer", "Call to recv from")
+    if other_lines(paste).numbers("ncclRemoteError", "NCCL error in:", "NCCL error:"):
+        found = other_lines(paste).matches(_CLOSED, "Connection closed by remote peer", "Call to recv from")
         peers = list(dict.fromkeys(match["peer"] or match["other"] for _, match in found))
-        if peers:
+        if peers and not paste.numbers(*_OTHER_CAUSES):
             yield rank_died.finding(
                 "warning",
                 f"a rank on {', '.join(peers[:6])}",
@@ -131,8 +131,13 @@ def worker_exited(paste: Paste) -> Iterator[TextFinding]:
 def ended_by_launcher(paste: Paste) -> Iterator[TextFinding]:
     """Look for SIGTERM, by which a launcher ends the other ranks, or a scheduler ends the launcher."""
     ends = [one for one in paste.once(read_process_exits) if one.signal == 15]
-    lines = [*paste.numbers("closing signal SIGTERM", "Killing subprocess"), *(x for one in ends for x in one.lines)]
-    terminated = paste.find("Received 15 death signal", "got signal: 15", "Received Signals.SIGTERM death signal")
+    lines = [
+        *other_lines(paste).numbers("closing signal SIGTERM", "Killing subprocess"),
+        *(x for one in ends for x in one.lines),
+    ]
+    terminated = other_lines(paste).find(
+        "Received 15 death signal", "got signal: 15", "Received Signals.SIGTERM death signal"
+    )
     if terminated:
         yield ended_by_launcher.finding(
             "info",
@@ -154,6 +159,29 @@ def _others(ends: list[ProcessExit]) -> str:
     return ", ".join(str(one) for one in ends[:6]) or "the remaining ranks"
 
 
+_STORE = re.compile(
+    r"(?:sendBytes|recvBytes|recvVector|recvValue\w*) failed on SocketImpl\(.*remote=\[(?P<host>[^\]]+)\]:\d+"
+    r"|store->get\('[^']*'\) got error: (?P<error>Connection reset by peer|Broken pipe|failed to recv, got 0 bytes)"
+)
+
+
+def _closed_store(paste: Paste) -> Iterator[TextFinding]:
+    """Find ranks that lost the store, which lives in the process of rank 0. At the end of a job, this is harmless."""
+    found = other_lines(paste).matches(_STORE, "failed on SocketImpl", "store->get(")
+    if not found or paste.numbers(*_OTHER_CAUSES):
+        return
+    hosts = list(dict.fromkeys(match["host"] for _, match in found if match["host"]))
+    failed = any(match["error"] for _, match in found)
+    yield rank_died.finding(
+        "warning" if failed else "info",
+        "rank 0, which holds the store" + (f", on {', '.join(hosts)}" if hosts else ""),
+        "The connection to the store closed, so the process of rank 0 had ended."
+        + (" At the regular end of a job, this is harmless." if not failed else ""),
+        "Read the log of rank 0: its last lines before this time show why it ended.",
+        [line for line, _ in found],
+    )
+
+
 _MEMORY = re.compile(
     r"(?:torch\.(?:cuda\.)?OutOfMemoryError|RuntimeError|OutOfMemoryError): (?:CUDA|HIP) out of memory"
     r"|(?:CUDA|HIP) error: out of memory|Cuda failure (?:\d+ )?'out of memory'|Failed to CUDA (?:c|m)alloc"
@@ -172,7 +200,7 @@ def oom_rank(paste: Paste) -> Iterator[TextFinding]:
     """
     ranks: dict[str, list[int]] = {}
     amount = ""
-    for line, _ in paste.matches(_MEMORY, "out of memory", "Failed to CUDA"):
+    for line, _ in other_lines(paste).matches(_MEMORY, "out of memory", "Failed to CUDA"):
         if re.search(r"nvls|NVLink SHARP|[Mm]ulticast|more than 1EB|oom-kill|cgroup", line.text):
             continue
         near = " ".join(paste.line(one).text for one in range(line.number, min(line.number + 3, len(paste) + 1)))
@@ -200,7 +228,7 @@ def oom_rank(paste: Paste) -> Iterator[TextFinding]:
             "NCCL_MAX_NCHANNELS.",
             [one for numbers in ranks.values() for one in numbers],
         )
-    odd = paste.find("more than 1EB memory")
+    odd = other_lines(paste).find("more than 1EB memory")
     if odd:
         yield oom_rank.finding(
             "normal",

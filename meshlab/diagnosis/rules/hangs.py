@@ -15,6 +15,7 @@ from meshlab.diagnosis.formats.torch_lines import (
     last_rank_prefix,
     read_torch_log,
 )
+from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
 
@@ -73,13 +74,15 @@ def _minutes(milliseconds: int | None) -> str:
 
 def _collect(paste: Paste, log: TorchLog) -> str:
     """Return what to set before the next run, for the version of PyTorch that printed the log."""
-    if paste.numbers("PG GUID", "TORCH_FR_", "flight recorder dump signal") or len(paste.once(read_flight_dumps)):
+    if other_lines(paste).numbers("PG GUID", "TORCH_FR_", "flight recorder dump signal") or len(
+        paste.once(read_flight_dumps)
+    ):
         return (
             "set TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 (the new and the old name) and "
             "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DESYNC_DEBUG=1, then paste the logs of all ranks, or the dumps "
             "nccl_trace_rank_* of all ranks as JSON"
         )
-    if paste.numbers("[PG ") or any(one.is_global for one in log.timeouts):
+    if other_lines(paste).numbers("[PG ") or any(one.is_global for one in log.timeouts):
         return (
             "set TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DESYNC_DEBUG=1, then paste "
             "the logs of all ranks, or the dumps nccl_trace_rank_* of all ranks as JSON"
@@ -266,8 +269,9 @@ def rank_missing(paste: Paste) -> Iterator[TextFinding]:
             "error",
             f"{rank_list(report.absent)}{where}",
             what + (" (This report numbers collectives differently from SeqNum.)" if log.timeouts else ""),
-            f"Get the stack of {rank_list(report.absent)} while it hangs (py-spy dump --pid PID): it is in a "
-            "computation, in I/O, in an exception, or took another branch than the other ranks.",
+            f"Get the stack of {rank_list(report.absent)} during the hang (py-spy dump --pid PID). Such a rank "
+            "computes, "
+            "waits for I/O, handles an exception, or took another branch than the other ranks.",
             report.lines,
         )
     if not named:
@@ -358,7 +362,8 @@ def _missing_in_logs(log: TorchLog) -> Iterator[TextFinding]:
             f"{rank_list(waiting).capitalize()} waited in {_name(first.op)} {first.seq}; the last collective that "
             f"{rank_list(roots)} had enqueued in this group is {'none' if last < 1 else last}. A rank that is stuck "
             "inside the call itself looks the same, because PyTorch counts a collective after NCCL has taken it.",
-            f"Get the stack of {rank_list(roots)} while it hangs (py-spy dump --pid PID): it is in a computation, in "
+            f"Get the stack of {rank_list(roots)} during the hang (py-spy dump --pid PID). Such a rank computes, "
+            "waits for "
             "I/O, or took another branch than the other ranks.",
             [first.line, *(one.line for one in late)],
         )
@@ -372,7 +377,7 @@ _UNIQUE_ID = re.compile(
 
 def _missing_id(paste: Paste) -> Iterator[TextFinding]:
     """Find ranks that waited for the id of the communicator, which the first rank of the group writes."""
-    found = paste.matches(_UNIQUE_ID, "retrieving ncclUniqueId")
+    found = other_lines(paste).matches(_UNIQUE_ID, "retrieving ncclUniqueId")
     late = [(line, match) for line, match in found if re.search(r"(?i)time", match["error"])]
     if late:
         root = late[0][1]["root"]
@@ -673,24 +678,40 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
     """
     log = paste.once(read_torch_log)
     late = [finding.subject for finding in rank_missing.check(paste)]
-    groups: dict[tuple[str, str, int | None], list[WorkTimeout]] = {}
+    groups: dict[tuple[object, ...], list[WorkTimeout]] = {}
     for one in log.timeouts:
-        groups.setdefault((str(one.group or ""), one.op, one.seq), []).append(one)
-    for (group, op, seq), ones in groups.items():
+        key = (str(one.group),) if one.group is not None else ("", one.op, one.seq)
+        groups.setdefault(key, []).append(one)
+    for same_group in groups.values():
+        first = min(same_group, key=lambda one: one.seq or 0)
+        op, seq, group = first.op, first.seq, str(first.group or "")
+        ones = [one for one in same_group if (one.op, one.seq) == (op, seq)]
+        others = [one for one in same_group if one not in ones]
         ranks = sorted({one.rank for one in ones})
         call = _name(op) + ("" if seq is None else f" {seq}")
         where = f"{rank_list(ranks)}{_place(paste, ranks)}{f' of {group}' if group else ''}, {call}"
         waited = _minutes(max((one.ran_ms or one.limit_ms or 0 for one in ones), default=0) or None)
         shown = f"{rank_list(ranks).capitalize()} waited {waited or 'until the timeout'} in {call}"
+        if others:
+            shown += f"; {rank_list(one.rank for one in others)} waited in " + ", ".join(
+                dict.fromkeys(_name(one.op) + ("" if one.seq is None else f" {one.seq}") for one in others[:4])
+            )
         if late:
             yield nccl_timeout.finding(
                 "error",
                 where,
                 f"{shown}. It follows from the rank that did not come: {late[0]}.",
-                lines=[one.line for one in ones],
+                lines=[one.line for one in same_group],
             )
             continue
-        if len(ranks) == 1:
+        if others:
+            why = (
+                f"{shown}. The ranks are in different collectives of one process group, so the later ones are waited "
+                "for "
+                "in the earlier one, or another rank did not come. The lines do not show which."
+            )
+            look = f"Look first at {rank_list(one.rank for one in others)} and at ranks that are not in the text. "
+        elif len(ranks) == 1:
             why = (
                 f"{shown}, and is the one that noticed, not necessarily the cause: one rank's lines do not show which "
                 "rank did not come."
@@ -713,7 +734,7 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
             why,
             f"{look}To find the rank that did not come, {_collect(paste, log)}. While the job hangs, run py-spy dump "
             "on every rank, or ncclras on one host.",
-            [one.line for one in ones],
+            [one.line for one in same_group],
         )
     for report in log.desync:
         if report.unfinished and not report.absent and not log.timeouts:
@@ -764,7 +785,7 @@ _HEARTBEAT = re.compile(r"watchdog got stuck for (\d+) seconds|Heartbeat monitor
 )
 def watchdog_stuck(paste: Paste) -> Iterator[TextFinding]:
     """Look for the heartbeat monitor, which ends a process whose watchdog thread hangs in a call of CUDA or Python."""
-    found = paste.matches(_HEARTBEAT, "watchdog got stuck for", "Heartbeat monitor timed out")
+    found = other_lines(paste).matches(_HEARTBEAT, "watchdog got stuck for", "Heartbeat monitor timed out")
     ranks = {rank for line, match in found if (rank := _rank_of(line, match.start())) is not None}
     if found:
         yield watchdog_stuck.finding(

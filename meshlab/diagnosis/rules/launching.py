@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from meshlab.diagnosis.formats.nccl_tests_starts import TestDevice, TestStart, read_test_starts
+from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.rules.hangs import rank_list
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
@@ -48,7 +49,7 @@ def _copies(paste: Paste, start: TestStart) -> TextFinding:
         if len(roots) > 1
         else "each prints the header, which only rank 0 of a job does"
     )
-    plugins = [line.text.removeprefix("srun: ").strip() for line in paste.find("srun: ")]
+    plugins = [line.text.removeprefix("srun: ").strip() for line in other_lines(paste).find("srun: ")]
     known = [one for one in plugins if re.fullmatch(r"(?:pmi\w*|pmix\w*|openmpi|cray_shasta|none)", one)]
     if known:
         do = (
@@ -88,9 +89,12 @@ _LAUNCH = re.compile(
     r"|(?P<cxi>(?:start failed on \S+: )?CXI alloc failed on .*)"
 )
 _LAUNCH_LITERALS = (
-    "collective timeout",
-    "RTE ",
-    "was unable to",
+    "collective timeout seq",
+    "ORTE ",
+    "PRTE ",
+    "PRRTE ",
+    "mpirun was unable to",
+    "prterun was unable to",
     "not enough slots",
     "direct launched",
     "srun: error:",
@@ -132,7 +136,7 @@ _LAUNCH_DO = {
 )
 def launcher_failed(paste: Paste) -> Iterator[TextFinding]:
     """Look for launchers that could not start the processes or bring them together."""
-    found = paste.matches(_LAUNCH, *_LAUNCH_LITERALS)
+    found = other_lines(paste).matches(_LAUNCH, *_LAUNCH_LITERALS)
     kinds: dict[str, list[tuple[PasteLine, re.Match[str]]]] = {}
     for line, match in found:
         kind = next(name for name in _LAUNCH_DO if match[name] is not None)
@@ -179,8 +183,10 @@ _REQUESTED = re.compile(
 )
 def too_few_gpus(paste: Paste) -> Iterator[TextFinding]:
     """Look for a device number that does not exist, or a check that counts fewer GPUs than are asked for."""
-    found = paste.matches(_ORDINAL, "invalid device ordinal", "cudaErrorInvalidDevice")
-    found += paste.matches(
+    found = other_lines(paste).matches(_ORDINAL, "invalid device ordinal", "cudaErrorInvalidDevice")
+    # In NCCL's own calls, the number is of a peer: a GPU that this container does not see, which another rule finds.
+    found = [one for one in found if "NCCL WARN" not in one[0].text]
+    found += other_lines(paste).matches(
         _REQUESTED, "requested but only", "no GPUs found", "number of required GPUs", "no CUDA-capable", "No CUDA GPUs"
     )
     if not found:
@@ -189,7 +195,7 @@ def too_few_gpus(paste: Paste) -> Iterator[TextFinding]:
     counted = next((match for _, match in found if match.re is _REQUESTED and match["asked"]), None)
     hosts = _hosts(lines) or ", ".join(dict.fromkeys(one.host for one in _devices(paste)))
     asked = ""
-    for _, match in paste.matches(re.compile(r"\bnGpus:? (\d+)"), "nGpus"):
+    for _, match in other_lines(paste).matches(re.compile(r"\bnGpus:? (\d+)"), "nGpus"):
         asked = f" Each process asks for {match[1]} GPUs" if match[1] != "1" else " Each process takes one GPU"
         asked += ", and processes on one host take the next ones."
         break

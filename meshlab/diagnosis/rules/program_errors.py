@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from meshlab.diagnosis.formats.torch_lines import last_rank_prefix
+from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.rules.hangs import rank_list
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
@@ -41,7 +42,7 @@ def _frame_host(line: PasteLine) -> str:
 )
 def fork_after_init(paste: Paste) -> Iterator[TextFinding]:
     """Look for a child process that uses CUDA although its parent had started it before the fork."""
-    lines = paste.find("Cannot re-initialize CUDA in forked subprocess")
+    lines = other_lines(paste).find("Cannot re-initialize CUDA in forked subprocess")
     if lines:
         yield fork_after_init.finding(
             "error",
@@ -70,12 +71,16 @@ _CALL = re.compile(r"\bin (all_reduce|all_gather\w*|reduce_scatter\w*|broadcast|
 )
 def graph_capture(paste: Paste) -> Iterator[TextFinding]:
     """Look for calls that CUDA or HIP refuse while a stream is being captured."""
-    found = paste.matches(_CAPTURE, "captur", "cudaErrorStreamCapture")
+    found = other_lines(paste).matches(_CAPTURE, "captur", "cudaErrorStreamCapture")
     if not found:
         return
     lines = [line for line, _ in found]
     call = next(
-        (match[1] for _, match in paste.matches(_CALL, "in all_", "in reduce_", "in broadcast", "in barrier")), ""
+        (
+            match[1]
+            for _, match in other_lines(paste).matches(_CALL, "in all_", "in reduce_", "in broadcast", "in barrier")
+        ),
+        "",
     )
     yield graph_capture.finding(
         "error",
@@ -104,7 +109,7 @@ _METHOD = re.compile(r"\bpg\.(\w+)\(|\bin (i?recv|i?send|all_reduce|all_gather\w
 )
 def dtype_unsupported(paste: Paste) -> Iterator[TextFinding]:
     """Look for types that this build of PyTorch cannot pass to NCCL."""
-    found = paste.matches(
+    found = other_lines(paste).matches(
         _DTYPE, "Unconvertible NCCL type", "not supported for NCCL", "type for NCCL", "NCCL does not support"
     )
     if not found:
@@ -113,7 +118,9 @@ def dtype_unsupported(paste: Paste) -> Iterator[TextFinding]:
     dtype = next(name for name in (found[0][1][key] for key in ("one", "two", "three", "four")) if name)
     methods = [
         name
-        for _, match in paste.matches(_METHOD, "pg.", "in irecv", "in isend", "in all_", "in recv", "in send")
+        for _, match in other_lines(paste).matches(
+            _METHOD, "pg.", "in irecv", "in isend", "in all_", "in recv", "in send"
+        )
         for name in match.groups()
         if name
     ]
@@ -138,7 +145,7 @@ def dtype_unsupported(paste: Paste) -> Iterator[TextFinding]:
 )
 def ecc_in_program(paste: Paste) -> Iterator[TextFinding]:
     """Look for an uncorrectable ECC error that a program received. The thread that prints it only met it."""
-    lines = paste.find("uncorrectable ECC error encountered", "cudaErrorECCUncorrectable")
+    lines = other_lines(paste).find("uncorrectable ECC error encountered", "cudaErrorECCUncorrectable")
     if not lines:
         return
     local = {match[1] for line in lines if (match := re.search(r"\[default(\d+)\]", line.raw))}
@@ -167,7 +174,9 @@ _CUDA_ERROR = re.compile(
 )
 def cuda_error(paste: Paste) -> Iterator[TextFinding]:
     """Look for failed kernels. The error appears at a later call, such as one of the watchdog."""
-    found = paste.matches(_CUDA_ERROR, "illegal memory access", "device-side assert", "launch failure", "misaligned")
+    found = other_lines(paste).matches(
+        _CUDA_ERROR, "illegal memory access", "device-side assert", "launch failure", "misaligned"
+    )
     found = [one for one in found if "Xid" not in one[0].text]
     if found:
         lines = [line for line, _ in found]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshlab.diagnosis.formats.ras import RasCommunicator, RasMismatch, RasReport, read_ras_reports
+from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.rules.hangs import rank_list
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
@@ -20,7 +21,7 @@ def ras_incomplete(paste: Paste) -> Iterator[TextFinding]:
     for report in paste.once(read_ras_reports):
         if not report.n_missing and not report.n_dead and not any(_missing(comm) for comm in report.communicators):
             continue
-        named = [str(one) for one in (*report.missing, *report.dead)]
+        named = list(dict.fromkeys(str(one) for one in (*report.missing, *report.dead)))
         ranks = sorted({rank for comm in report.communicators for rank, _ in _missing(comm)})
         if not named:
             named = [rank_list(ranks)] if ranks else [f"{max(report.n_missing, 1)} process(es), not named"]
@@ -207,11 +208,11 @@ def ras_timeout(paste: Paste) -> Iterator[TextFinding]:
         if report.n_timeouts:
             yield ras_timeout.finding(
                 "warning",
-                f"{report.n_timeouts} connections of the RAS network",
+                f"{report.n_timeouts} connection{'s' if report.n_timeouts > 1 else ''} of the RAS network",
                 "RAS could not reach some processes in time, so its report may be incomplete. The cause is a process "
                 "or a host that does not answer, or the network that RAS uses.",
                 "Query RAS again with a longer timeout (ncclras -t 30), and look at the hosts without an answer.",
-                [report.last],
+                other_lines(paste).numbers("communication timeout", '"timeouts_count"'),
             )
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from meshlab.diagnosis.formats.torch_lines import last_rank_prefix
+from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.rules.hangs import rank_list
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
@@ -35,7 +36,7 @@ def _hosts(lines: Sequence[PasteLine]) -> str:
 def _unresolved(paste: Paste) -> dict[tuple[str, str], dict[str, list[PasteLine]]]:
     """Return the lines about each name and port, by family of addresses."""
     found: dict[tuple[str, str], dict[str, list[PasteLine]]] = {}
-    for line, match in paste.matches(_UNRESOLVED, "network addresses of ("):
+    for line, match in other_lines(paste).matches(_UNRESOLVED, "network addresses of ("):
         found.setdefault((match["name"], match["port"]), {}).setdefault(match["family"], []).append(line)
     return found
 
@@ -64,7 +65,9 @@ def hostname_unresolved(paste: Paste) -> Iterator[TextFinding]:
             lines,
         )
     if not _unresolved(paste):
-        found = paste.matches(_UNRESOLVED_PYTHON, "gaierror", "getaddrinfo failed", "Could not resolve host")
+        found = other_lines(paste).matches(
+            _UNRESOLVED_PYTHON, "gaierror", "getaddrinfo failed", "Could not resolve host"
+        )
         if found:
             lines = [line for line, _ in found]
             yield hostname_unresolved.finding(
@@ -74,7 +77,7 @@ def hostname_unresolved(paste: Paste) -> Iterator[TextFinding]:
                 "Use IP addresses, or make the name known on every host. Check it with: getent hosts NAME",
                 lines,
             )
-    harmless = paste.find("The hostname of the client socket cannot be retrieved")
+    harmless = other_lines(paste).find("The hostname of the client socket cannot be retrieved")
     if harmless:
         yield hostname_unresolved.finding(
             "normal",
@@ -109,11 +112,11 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
     unresolved = {name for (name, _), families in _unresolved(paste).items() if "IPv4" in families}
     targets: dict[tuple[str, str], list[PasteLine]] = {}
     waited: dict[tuple[str, str], int] = {}
-    for line, match in paste.matches(_TIMED_OUT, "The client socket has timed out after"):
+    for line, match in other_lines(paste).matches(_TIMED_OUT, "The client socket has timed out after"):
         key = match["host"], match["port"]
         targets.setdefault(key, []).append(line)
         waited[key] = int(match["ms"])
-    for line, match in paste.matches(_FAILED, "has failed to connect to", "TCP client failed to connect"):
+    for line, match in other_lines(paste).matches(_FAILED, "has failed to connect to", "TCP client failed to connect"):
         pairs = ((match["any"], match["any_port"]), (match["host"], match["port"]), (match["tcp"], match["tcp_port"]))
         key = next((host, port) for host, port in pairs if host is not None)
         targets.setdefault(key, []).append(line)
@@ -131,7 +134,7 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
             lines,
         )
     if not targets:
-        found = paste.matches(_RDZV, "RendezvousConnectionError")
+        found = other_lines(paste).matches(_RDZV, "RendezvousConnectionError")
         if found:
             yield store_unreachable.finding(
                 "error",
@@ -141,7 +144,7 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
                 "runs already, and that its port is open: nc -vz HOST PORT",
                 [line for line, _ in found],
             )
-        retries = paste.matches(_RETRY, "has failed to connect to")
+        retries = other_lines(paste).matches(_RETRY, "has failed to connect to")
         if retries:
             yield store_unreachable.finding(
                 "normal",
@@ -185,15 +188,16 @@ _LOOPBACK = ("127.", "::1", "localhost")
 
 def _gloo_failures(paste: Paste) -> tuple[list[PasteLine], list[PasteLine]]:
     """Return the lines about failed connections of Gloo, and those of them that go to the loopback address."""
-    failed = [line for line, _ in paste.matches(_MESH, "connectFullMesh failed", "gloo::")]
-    remote = paste.matches(_REMOTE, "remote=[", "connect [")
+    failed = [line for line, _ in other_lines(paste).matches(_MESH, "connectFullMesh failed", "gloo::")]
+    remote = other_lines(paste).matches(_REMOTE, "remote=[", "connect [")
+    remote = [one for one in remote if re.search(r"SO_ERROR|gloo", one[0].text, re.IGNORECASE)]
     own = [line for line, match in remote if (match["remote"] or match["address"]).startswith(_LOOPBACK)]
     return [*failed, *(line for line, _ in remote if line not in failed)], own
 
 
 def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
     failed, own = _gloo_failures(paste)
-    if failed and not own and not paste.numbers("Using the loopback address as fallback"):
+    if failed and not own and not other_lines(paste).numbers("Using the loopback address as fallback"):
         yield store_unreachable.finding(
             "error",
             f"Gloo, {_hosts(failed) or 'the rank that prints it'}",
@@ -214,7 +218,7 @@ def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
 )
 def gloo_loopback(paste: Paste) -> Iterator[TextFinding]:
     """Look for Gloo on the loopback address, which works within one host only."""
-    fallback = paste.find("Using the loopback address as fallback")
+    fallback = other_lines(paste).find("Using the loopback address as fallback")
     failed, own = _gloo_failures(paste)
     lines = [*fallback, *own]
     if not lines:
@@ -229,7 +233,7 @@ def gloo_loopback(paste: Paste) -> Iterator[TextFinding]:
             "(ip -br addr), or make the host name resolve to its address instead of 127.0.0.1 or 127.0.1.1.",
             [*lines, *failed],
         )
-    elif not paste.numbers("Expected number of connected peer ranks is"):
+    elif not other_lines(paste).numbers("Expected number of connected peer ranks is"):
         yield gloo_loopback.finding(
             "info",
             _hosts(lines) or "the ranks that print it",
@@ -259,7 +263,7 @@ _RDZV_TIMEOUT = re.compile(r"RendezvousTimeoutError|RendezvousClosedError|rendez
 )
 def rendezvous_incomplete(paste: Paste) -> Iterator[TextFinding]:
     """Look for a store that waited for more ranks than came."""
-    found = paste.matches(_JOINED, "clients joined")
+    found = other_lines(paste).matches(_JOINED, "clients joined")
     if found:
         line, match = found[-1]
         n, total = int(match["n"]), int(match["of"])
@@ -272,7 +276,7 @@ def rendezvous_incomplete(paste: Paste) -> Iterator[TextFinding]:
             "first lines of the ranks that are missing.",
             [line],
         )
-    elif late := paste.matches(_RDZV_TIMEOUT, "RendezvousTimeoutError", "RendezvousClosedError"):
+    elif late := other_lines(paste).matches(_RDZV_TIMEOUT, "RendezvousTimeoutError", "RendezvousClosedError"):
         yield rendezvous_incomplete.finding(
             "error",
             "the hosts of this job",

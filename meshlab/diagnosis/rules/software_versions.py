@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from meshlab.diagnosis.formats.nccl_tests_starts import read_test_starts
+from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.rules.hangs import rank_list
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
@@ -42,7 +43,7 @@ def _gpu_names(paste: Paste) -> list[str]:
     """Return the names of GPUs that the text contains, of device lines first."""
     names = [one.name for start in paste.once(read_test_starts) for one in start.devices if one.name]
     pattern = re.compile(r"(?:NVIDIA |Tesla |GeForce )+[A-Z][\w ]*?\d\w*(?: ?(?:Ti|SUPER|Blackwell|Ada))?|\bTesla \w+")
-    for _, match in paste.matches(pattern, "NVIDIA ", "Tesla ", "GeForce "):
+    for _, match in other_lines(paste).matches(pattern, "NVIDIA ", "Tesla ", "GeForce "):
         if "NVIDIA-SMI" not in match[0] and _architecture(match[0]):
             names.append(match[0].strip())
     return list(dict.fromkeys(names))
@@ -77,8 +78,8 @@ _INCOMPATIBLE = re.compile(
 )
 def unsupported_arch(paste: Paste) -> Iterator[TextFinding]:
     """Look for kernels that were not built for the GPU of the text. Such an error of NCCL itself is another rule."""
-    warned = paste.matches(_INCOMPATIBLE, "is not compatible with the current PyTorch installation")
-    found = paste.matches(_NO_IMAGE, "no kernel image", "invalid device function", "NoKernelImage")
+    warned = other_lines(paste).matches(_INCOMPATIBLE, "is not compatible with the current PyTorch installation")
+    found = other_lines(paste).matches(_NO_IMAGE, "no kernel image", "invalid device function", "NoKernelImage")
     found = [one for one in found if "NCCL WARN" not in one[0].text]
     if not warned and not found:
         return
@@ -127,7 +128,7 @@ _DRIVER = re.compile(r"Driver Version: (?P<smi>[\d.]+)|found version (?P<torch>\
 )
 def driver_too_old(paste: Paste) -> Iterator[TextFinding]:
     """Look for CUDA's error that the driver is too old for its runtime or for compiled code."""
-    found = paste.matches(
+    found = other_lines(paste).matches(
         _TOO_OLD, "driver version is insufficient", "InsufficientDriver", "is too old", "unsupported toolchain",
         "UnsupportedPtx",
     )  # fmt: skip
@@ -141,7 +142,7 @@ def driver_too_old(paste: Paste) -> Iterator[TextFinding]:
         # 12040 is how CUDA writes 12.4.
         version = raw if "." in raw else f"for CUDA {int(raw) // 1000}.{int(raw) % 1000 // 10}"
     where = _where(paste, lines)
-    smi = paste.find("Driver Version:")
+    smi = other_lines(paste).find("Driver Version:")
     yield driver_too_old.finding(
         "error",
         f"driver {version}".rstrip() + f" on {where or 'this host'}",
@@ -167,7 +168,9 @@ _LIBRARY = re.compile(
 )
 def driver_library_mismatch(paste: Paste) -> Iterator[TextFinding]:
     """Look for a libcuda that does not fit the kernel module: after an update, or in a container."""
-    found = paste.matches(_LIBRARY, "Driver/library", "unsupported display driver", "forward compatibility")
+    found = other_lines(paste).matches(
+        _LIBRARY, "Driver/library", "unsupported display driver", "forward compatibility"
+    )
     if found:
         lines = [line for line, _ in found]
         yield driver_library_mismatch.finding(
@@ -203,7 +206,9 @@ def nccl_too_old_for_gpu(paste: Paste) -> Iterator[TextFinding]:
     version = versions[0][1]["v"] if versions else ""
     number = tuple(int(part) for part in version.split(".")) if version else ()
     names = _gpu_names(paste)
-    for _, match in paste.matches(_INCOMPATIBLE, "is not compatible with the current PyTorch installation"):
+    for _, match in other_lines(paste).matches(
+        _INCOMPATIBLE, "is not compatible with the current PyTorch installation"
+    ):
         names.append(match["name"].strip())
     name, arch = next(((name, a[0]) for name in names if (a := _architecture(name)) and a[0] in _FIRST_NCCL), ("", ""))
     first = _FIRST_NCCL.get(arch, ())

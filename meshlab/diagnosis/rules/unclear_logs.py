@@ -42,22 +42,20 @@ def communicator_of_one(paste: Paste) -> Iterator[TextFinding]:
     )
 
 
-_LATER = (
-    "Using network", "Init START", "Init COMPLETE", "NCCL WARN", "Connected all", " via ", "Trees [", "comm 0x",
-    "ailure", "ailed", "rror", "Channel 0", "nranks",
-)  # fmt: skip
+_LATER = ("Using network", "Init START", "NCCL WARN", "Connected all", " via ", "Trees [", "comm 0x", "nranks")
+_TROUBLE = ("ailure", "ailed", "rror")
 _BOOTSTRAP = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ .*Bootstrap ?: Using ")
 
 
 @rule("log-ends-early", "The text stops before anything went wrong", source="NVIDIA/nccl-tests#244")
 def log_ends_early(paste: Paste) -> Iterator[TextFinding]:
     """Look for a log of NCCL that ends right after the bootstrap, without an error."""
-    found = paste.matches(_BOOTSTRAP, "Bootstrap : Using", "Bootstrap: Using")
-    if not found:
+    if any(mark in paste.text for mark in _LATER):
         return
+    found = paste.matches(_BOOTSTRAP, "Bootstrap : Using", "Bootstrap: Using")
     # "Plugin load returned 2: … No such file" is how NCCL says that there is no plugin.
-    later = [line for line in paste.find(*_LATER) if "NET/Plugin" not in line.text and "PROFILER/" not in line.text]
-    if later:
+    trouble = [line for line in paste.find(*_TROUBLE) if "NET/Plugin" not in line.text and "PROFILER/" not in line.text]
+    if not found or trouble:
         return
     devices = [one for start in paste.once(read_test_starts) for one in start.devices]
     hosts = dict.fromkeys(match["host"] for _, match in found)
