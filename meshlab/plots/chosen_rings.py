@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from meshlab.diagnosis.explanation import Explanation
 from meshlab.errors import TopologyError
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plots.ring_curves import arrow_heads, bowed_curves, collection_style
-from meshlab.plots.style import PALETTE, axes_size, new_figure, reserve, set_title, text_colors, text_width, wrap_words
+from meshlab.plots.style import PALETTE, axes_size, new_figure, reserve, set_title, text_colors, text_width
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,17 +29,18 @@ _MOST = 4096
 _HOSTS, _NAMES, _EDGE = 1.16, 1.26, 1.42  # radius of host arcs and host names, half the height of a circle
 _SCALE = 105.0  # points of the radius in a new figure
 _ARROW = 8.0
-# Kinds of hops from the inside out: colour, width, line style, and depth of the curve towards the centre.
-_LOOKS: Mapping[str, tuple[Any, float, Any, float]] = {
-    "P2P": (PALETTE[2], 3.0, "-", 0.12),
-    "NVLS": (PALETTE[2], 3.0, (0, (1, 1)), 0.12),
-    "SHM": (PALETTE[1], 2.5, (0, (4, 1)), 0.3),
-    "host": (PALETTE[2], 3.0, "-", 0.12),
-    "hop": (PALETTE[2], 3.0, "-", 0.12),
-    "NET": (PALETTE[0], 2.5, (0, (2, 1)), 0.6),
-    "between": (PALETTE[0], 2.5, (0, (2, 1)), 0.6),
+_CAPTION = 3.4 * _POINTS  # height of two lines above a circle
+
+# Kinds of hops from the inside out: label, colour, width, line style, and depth of the curve towards the centre.
+_LOOKS: Mapping[str, tuple[str, Any, float, Any, float]] = {
+    "P2P": ("hop inside a host", PALETTE[2], 3.0, "-", 0.12),
+    "SHM": ("hop inside a host", PALETTE[1], 2.5, (0, (4, 1)), 0.3),
+    "GDR": ("hop between hosts", PALETTE[0], 2.5, (0, (2, 1)), 0.6),
+    "NET": ("hop between hosts without GPU Direct RDMA", PALETTE[3], 2.5, (0, (1, 1)), 0.6),
+    "host": ("hop inside a host", PALETTE[2], 3.0, "-", 0.12),
+    "between": ("hop between hosts", PALETTE[0], 2.5, (0, (2, 1)), 0.6),
+    "hop": ("hop", PALETTE[2], 3.0, "-", 0.12),
 }
-_KIND_TEXTS = {"host": "inside a host", "between": "between hosts", "hop": "of unknown kind"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class _Ring:
 
     order: tuple[int, ...]
     caption: str
-    kinds: tuple[str, ...]  # of every hop, from a rank to the next one
+    kinds: tuple[str, ...]  # of every hop, from a rank to the next one: a transport, or a key of _LOOKS
 
 
 @dataclass(frozen=True)
@@ -79,11 +81,13 @@ def chosen_ring(
     wanted = _wanted(size, chosen.host)
     rings = [_ring(order, channels, chosen) for order, channels in list(chosen.orders.items())[:_MOST_ORDERS]]
     if group is not None:
-        kinds = tuple(_kind(chosen, None, a, b) for a, b in _hops(wanted))
-        rings.append(_Ring(wanted, f"{group[0]} as the mesh wants it", kinds))
+        rings.append(_wanted_ring(group[0], wanted, rings, chosen))
     if ax is None:
-        width, height = 2 * _NAMES * _SCALE + 40, 2 * _EDGE * _SCALE + 120
-        figure = new_figure((max(len(rings) * width, 420) / 72, height / 72))
+        columns = len(rings) if len(rings) < 4 else 2
+        room = _NAMES * _SCALE + _names_width(chosen)
+        width = max(2 * columns * room, 420)
+        height = math.ceil(len(rings) / columns) * (2 * _EDGE * _SCALE + _CAPTION) + _legend_height(rings) + 44
+        figure = new_figure((width / 72, height / 72))
         ax = figure.add_axes((0.01, 0.01, 0.98, (height - 44) / height))
     reserve(ax, above=set_title(ax, _title(chosen, size, wanted, group)))
     centers, scale = _layout(ax, rings, chosen)
@@ -225,6 +229,19 @@ def _ring(order: tuple[int, ...], channels: Sequence[int], chosen: _Chosen) -> _
     return _Ring(order, caption, kinds)
 
 
+def _wanted_ring(name: str, wanted: tuple[int, ...], rings: Sequence[_Ring], chosen: _Chosen) -> _Ring:
+    """Return the ring of the mesh, with the transports that NCCL uses most inside a host and between hosts."""
+    usual: dict[str, Counter[str]] = {}
+    for ring in rings:
+        for (rank, after), kind in zip(_hops(ring.order), ring.kinds, strict=True):
+            usual.setdefault(_kind(chosen, None, rank, after), Counter())[kind] += 1
+    places = [_kind(chosen, None, rank, after) for rank, after in _hops(wanted)]
+    kinds = tuple(usual[place].most_common(1)[0][0] if place in usual else place for place in places)
+    caption = f"Mesh: {name}" + (", host by host" if len(chosen.host) >= len(wanted) else ", in the order of its ranks")
+    crossings = _crossings(wanted, chosen.host)
+    return _Ring(wanted, caption + (f"\n{crossings} hops between hosts" if crossings else ""), kinds)
+
+
 def _crossings(order: Sequence[int], host: Mapping[int, str]) -> int:
     """Return the number of hops between hosts, 0 if a host is unknown."""
     return sum(host[a] != host[b] for a, b in _hops(order)) if len(host) >= len(order) else 0
@@ -250,14 +267,16 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 def _title(chosen: _Chosen, size: int, wanted: tuple[int, ...], group: tuple[str, list[int]] | None) -> list[str]:
     channels = f"{chosen.n_channels} channel{'s' * (chosen.n_channels > 1)}"
-    if group is not None:
+    fewest = _crossings(wanted, chosen.host)
+    poor = sum(len(used) for order, used in chosen.orders.items() if _crossings(order, chosen.host) > fewest)
+    if fewest and not poor:
+        channels += " with the fewest hops between hosts"
+    elif fewest:
+        channels += f", {poor} with more hops between hosts than needed"
+    elif group is not None:
         same = sum(len(used) for order, used in chosen.orders.items() if order == _turned(wanted))
-        if same == chosen.n_channels:
-            channels += f", in the order of {group[0]}"
-        elif not same:
-            channels += f", not in the order of {group[0]}"
-        else:
-            channels += f", {same} in the order of {group[0]}"
+        counted = "" if same == chosen.n_channels else f"{same} " if same else "not "
+        channels += f", {counted}in the order of {group[0]}"
     parts = [f"Rings that NCCL chose for {size:,} ranks", channels]
     hidden = len(chosen.orders) - _MOST_ORDERS
     if hidden > 0:
@@ -276,22 +295,39 @@ def _turned(order: tuple[int, ...]) -> tuple[int, ...]:
 # -- drawing -----------------------------------------------------------------------------------------------------------
 
 
-def _layout(ax: Axes, rings: Sequence[_Ring], chosen: _Chosen) -> tuple[list[float], float]:
+def _names_width(chosen: _Chosen) -> float:
+    return max((text_width(host, _POINTS) for host in set(chosen.host.values())), default=0.0) + 10
+
+
+def _legend_height(rings: Sequence[_Ring]) -> float:
+    return 1.8 * (_POINTS + 1) * len({_look(kind) for ring in rings for kind in ring.kinds}) + 16
+
+
+def _layout(ax: Axes, rings: Sequence[_Ring], chosen: _Chosen) -> tuple[npt.NDArray[np.float64], float]:
     """Set the limits, and return the centres of the circles and the radius in points. The legend is below."""
     width, height = axes_size(ax)
-    names = max((text_width(host, _POINTS) for host in set(chosen.host.values())), default=0.0) + 6
-    below = 1.7 * (_POINTS + 1) * len({kind for ring in rings for kind in ring.kinds}) + 14
-    above = 3.4 * _POINTS
-    room = width / len(rings)
-    scale = max(min((room / 2 - names - 4) / _NAMES, (height - below - above) / (2 * _EDGE)), 12.0)
-    centers = [(room * (index + 0.5) - width / 2) / scale for index in range(len(rings))]
-    top = _EDGE + above / scale
+    names, free = _names_width(chosen), height - _legend_height(rings)
+    scales = {}
+    for columns in range(1, len(rings) + 1):
+        rows = math.ceil(len(rings) / columns)
+        scales[columns] = min((width / columns / 2 - names) / _NAMES, (free / rows - _CAPTION) / (2 * _EDGE))
+    columns = max(scales, key=lambda count: scales[count])
+    scale = max(scales[columns], 12.0)
+    number = np.arange(len(rings))
+    x = (width / columns * (number % columns + 0.5) - width / 2) / scale
+    y = -(number // columns) * (2 * _EDGE + _CAPTION / scale)
+    top = _EDGE + _CAPTION / scale
     ax.set(xlim=(-width / 2 / scale, width / 2 / scale), ylim=(top - height / scale, top), aspect="equal")
-    return centers, scale
+    return np.stack([x, y], axis=1), scale
 
 
-def _look(kind: str) -> tuple[Any, float, Any, float]:
-    return _LOOKS.get(kind.partition("/")[0], _LOOKS["hop"]) if kind not in _LOOKS else _LOOKS[kind]
+def _look(kind: str) -> str:
+    """Return the key of the look of a kind of hop."""
+    if kind in _LOOKS:
+        return "GDR" if kind == "between" else "P2P" if kind == "host" else kind
+    if kind.startswith("NET"):
+        return "GDR" if "GDRDMA" in kind else "NET"
+    return "SHM" if kind.startswith("SHM") else "P2P"
 
 
 def _draw(
@@ -300,7 +336,7 @@ def _draw(
     wanted: Sequence[int],
     labels: Sequence[int],
     host: Mapping[int, str],
-    center: float,
+    center: npt.NDArray[np.float64],
     scale: float,
 ) -> None:
     """Draw one ring. The ranks are where the wanted ring has them, so any other ring has hops across the circle."""
@@ -310,24 +346,26 @@ def _draw(
     angle = np.pi / 2 - 2 * np.pi * np.arange(size) / size
     where = np.zeros((size, 2))
     where[list(wanted)] = np.stack([np.cos(angle), np.sin(angle)], axis=1)
-    where[:, 0] += center
-    middle = np.array([center, 0.0])
+    where += center
     hops = _hops(ring.order)
     step = max(1, math.ceil(size * 2 * _ARROW / (2 * np.pi * scale)))
     for kind in dict.fromkeys(ring.kinds):
         mine = [index for index, one in enumerate(ring.kinds) if one == kind]
-        color, wide, style, depth = _look(kind)
-        start = where[[hops[index][0] for index in mine]] - middle
-        end = where[[hops[index][1] for index in mine]] - middle
-        curves = bowed_curves(start, end, depth) + middle
+        _, color, wide, style, depth = _LOOKS[_look(kind)]
+        start = where[[hops[index][0] for index in mine]] - center
+        end = where[[hops[index][1] for index in mine]] - center
+        length = np.linalg.norm(end - start, axis=1, keepdims=True)
+        curves = bowed_curves(start, end, np.minimum(depth, 0.3 * length)) + center
         look = {"color": color, "linewidth": wide, "linestyle": style}
         ax.add_collection(LineCollection(list(curves), zorder=1, **collection_style(look)))
-        heads = arrow_heads(curves[[k for k, index in enumerate(mine) if index % step == 0]], _ARROW / scale)
+        # Not in the middle: hops across the circle meet in its centre.
+        chosen = curves[[k for k, index in enumerate(mine) if index % step == 0]]
+        heads = arrow_heads(chosen[:, :16], _ARROW / scale)
         ax.add_collection(PolyCollection(list(heads), facecolors=color, linewidths=0, zorder=1.5))
     _draw_ranks(ax, where, labels, scale)
     _draw_hosts(ax, wanted, host, angle, center, scale)
-    text = "\n".join(wrap_words(line, 2 * _NAMES * scale, _POINTS) for line in ring.caption.split("\n"))
-    ax.text(center, _EDGE + 4 / scale, text, ha="center", va="bottom", fontsize=_POINTS, linespacing=1.3)
+    x, y = center.tolist()
+    ax.text(x, y + _EDGE + 4 / scale, ring.caption, ha="center", va="bottom", fontsize=_POINTS, linespacing=1.3)
 
 
 def _draw_ranks(ax: Axes, where: npt.NDArray[np.float64], labels: Sequence[int], scale: float) -> None:
@@ -351,7 +389,7 @@ def _draw_hosts(
     wanted: Sequence[int],
     host: Mapping[int, str],
     angle: npt.NDArray[np.float64],
-    center: float,
+    center: npt.NDArray[np.float64],
     scale: float,
 ) -> None:
     """Draw an arc per host, and its name if there are few hosts."""
@@ -367,31 +405,27 @@ def _draw_hosts(
     arcs = []
     for start, stop in zip(starts, [*starts[1:], size], strict=True):
         turn = np.linspace(angle[start] + half, angle[stop - 1] - half, 48)
-        arcs.append(np.stack([np.cos(turn) * _HOSTS + center, np.sin(turn) * _HOSTS], axis=1))
+        arcs.append(np.stack([np.cos(turn), np.sin(turn)], axis=1) * _HOSTS + center)
         if len(starts) <= 2 * np.pi * _NAMES * scale / (2.2 * _POINTS):
             middle = (angle[start] + angle[stop - 1]) / 2
             x, y = float(np.cos(middle)) * _NAMES, float(np.sin(middle)) * _NAMES
             side = "left" if x > 0.05 else "right" if x < -0.05 else "center"
-            ax.text(x + center, y, names[start], ha=side, va="center", fontsize=_POINTS)
+            ax.text(x + center[0], y + center[1], names[start], ha=side, va="center", fontsize=_POINTS)
     ax.add_collection(LineCollection(arcs, colors=rcParams["text.color"], linewidths=2, alpha=0.6))
 
 
 def _legend(ax: Axes, rings: Sequence[_Ring]) -> None:
+    """Draw one entry per look, with the transports that have it."""
     from matplotlib.lines import Line2D
 
-    kinds = sorted(
-        {kind for ring in rings for kind in ring.kinds}, key=lambda kind: (list(_LOOKS).index(_base(kind)), kind)
-    )
+    kinds = sorted({kind for ring in rings for kind in ring.kinds})
     handles = []
-    for kind in kinds:
-        color, wide, style, _ = _look(kind)
-        label = f"hop {_KIND_TEXTS[kind]}" if kind in _KIND_TEXTS else f"hop over {kind}"
-        handles.append(Line2D([], [], color=color, linewidth=wide, linestyle=style, label=label))
+    for name, (label, color, wide, style, _) in _LOOKS.items():
+        mine = [kind for kind in kinds if _look(kind) == name]
+        if mine:
+            vias = ", ".join(kind for kind in mine if kind not in _LOOKS)
+            text = f"{label} · {vias}" if vias else label
+            handles.append(Line2D([], [], color=color, linewidth=wide, linestyle=style, label=text))
     ax.legend(
         handles=handles, loc="lower center", fontsize=_POINTS + 1, handlelength=3.4, labelspacing=0.8, frameon=False
     )
-
-
-def _base(kind: str) -> str:
-    base = kind.partition("/")[0]
-    return base if base in _LOOKS else "hop"

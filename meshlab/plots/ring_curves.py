@@ -20,8 +20,13 @@ def arrow_heads(curves: npt.NDArray[np.float64], length: float) -> npt.NDArray[n
     return np.stack([center + along * 0.6, center - along * 0.4 + across, center - along * 0.4 - across], axis=1)
 
 
-def bowed_curves(start: npt.NDArray[np.float64], end: npt.NDArray[np.float64], depth: float) -> npt.NDArray[np.float64]:
-    """Return curves from start to end that bend towards the centre: float64 of shape (hops, points, 2)."""
+def bowed_curves(
+    start: npt.NDArray[np.float64], end: npt.NDArray[np.float64], depth: float | npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Return curves from start to end that bend towards the centre: float64 of shape (hops, points, 2).
+
+    `depth` is a number, or an array of shape (hops, 1).
+    """
     middle = (start + end) / 2
     reach = np.linalg.norm(middle, axis=1, keepdims=True)
     # Between opposite points the line already passes through the centre, and there is no direction to bend it.
