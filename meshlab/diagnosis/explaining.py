@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from meshlab.diagnosis.explanation import Explanation, sort_findings
+from meshlab.diagnosis.formats.flight_recorder import refuse_pickle
 from meshlab.diagnosis.formats.format_table import FORMATS
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.rules.rule_table import RULES
@@ -30,11 +31,6 @@ _BINARY = {
     b"PAR1": ("a Parquet file", "load the folder of a run with ml.Run.load()"),
     b"SQLite format 3": ("a database of a profiler", "pass the text output of the job"),
 }
-_PICKLES = tuple(b"\x80" + bytes([version]) for version in range(2, 6))
-_PICKLE_TO_JSON = (
-    'if you trust the host that wrote it, write JSON there: python -c "import json, pickle, sys; '
-    "json.dump(pickle.load(open(sys.argv[1], 'rb')), sys.stdout, default=str)\" FILE > FILE.json"
-)
 
 
 def explain(source: TextSource, *, rules: Sequence[Rule] = RULES) -> Explanation:
@@ -117,11 +113,11 @@ def _paste_of(source: TextSource) -> Paste:
     """Return the text of a source, or raise if it is binary."""
     path = path_of(source)
     if path is None and isinstance(source, str):
+        refuse_pickle(source)
         return Paste(source)
     name = None if path is None else str(path)
     content = read_bytes(source if isinstance(source, bytes) else Path(source), hint=_TOO_LARGE)
-    if content.startswith(_PICKLES):
-        raise ParseError("this is a pickle, which may run code when it is opened", hint=_PICKLE_TO_JSON, file=name)
+    refuse_pickle(content[:8].decode("latin-1"), name)
     for start, (what, instead) in _BINARY.items():
         if content.startswith(start):
             raise ParseError(f"this is {what}", hint=instead, file=name)

@@ -61,7 +61,10 @@ def test_a_text_that_nobody_knows_is_described_with_what_could_be_pasted(text: s
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (pickle.dumps({"entries": []}), "this is a pickle, which may run code when it is opened"),
+        (
+            pickle.dumps({"entries": []}),
+            "which is not opened because a pickle can run code; .* convert your own dump to JSON",
+        ),
         (b"\x7fELF\x02\x01", "this is a program or a core dump; pass its output"),
         (b"PK\x03\x04rest", "this is a zip archive; unpack it"),
         (b"\x89PNG\r\n", "this is a picture; copy the text itself"),

@@ -30,30 +30,42 @@ _TESTS_LITERALS = (
     "Out of bounds values",
     "out-of-place",
 )
-_HEADER_LITERALS = ("(B)", "size ", "Rank ")
-_HEADER = re.compile(r"#?\s*\(B\) +\(elements\)|#?\s*size +(?:count|\(B\)) +|#\s+Rank +\d+ (?:Group|Pid)")
+_HEADER_LITERALS = ("(elements)", "algbw", "Rank  ")
+_HEADER = re.compile(r"#?\s*\(B\) +\(elements\)|#?\s*size +count +|#\s+Rank +\d+ (?:Group|Pid)")
 _ROW_LITERALS = tuple(
     f" {name} "
     for name in ("float", "half", "double", "bfloat16", "int8", "uint8", "int32", "int64", "uint64", "uint32")
 )
+_MOST_JSON = 64 << 20
+_MOST_LOG = 1 << 20  # characters that are read completely
 _ROW = re.compile(r"^\s*\d+ +\d+ +[a-z]+\d* +(?:\w+ +)?(?:-?\d+ +)?[\d.]+ +[\d.]+ +[\d.]+ ")
 
 
 def _find_tests_log(paste: Paste) -> list[int]:
     """Return the lines of the settings, the device list, the tables and the footers."""
-    if looks_like_json(paste.text[:65536]):
-        return list(range(1, len(paste) + 1)) if read_tests_log(paste) is not None else []
+    if _is_json(paste):
+        return list(range(1, len(paste) + 1)) if paste.once(read_tests_log) is not None else []
     certain = paste.numbers(*_TESTS_LITERALS)
     rows = [line.number for line, _ in paste.matches(_ROW, *_ROW_LITERALS)]
+    if not certain and not rows:
+        return []
     headers = [line.number for line, _ in paste.matches(_HEADER, *_HEADER_LITERALS)]
-    return sorted({*certain, *rows, *headers}) if certain or rows else []
+    return sorted({*certain, *rows, *headers})
+
+
+def _is_json(paste: Paste) -> bool:
+    return len(paste.text) <= _MOST_JSON and looks_like_json(paste.text[:65536])
 
 
 def read_tests_log(paste: Paste) -> Log | None:
     """Return the log of nccl-tests in a paste, or None if it has none."""
+    text = paste.text
+    if len(text) > _MOST_LOG and not _is_json(paste):
+        # Other lines may interrupt a row, but reading all of them would take seconds.
+        text = "\n".join(paste.line(number).raw for number in _find_tests_log(paste))
     try:
         # A line break at the end, because a single line is the name of a file for the reader.
-        log = read_log(f"{paste.text}\n")
+        log = read_log(f"{text}\n")
     except MeshlabError:
         return None
     return log if log.sections else None
