@@ -12,6 +12,7 @@ from meshlab.diagnosis import explaining
 from meshlab.diagnosis.explanation_html import as_page
 from meshlab.widgets import PasteBox
 from tests.browser.pages import overlapping_texts, scrolls_sideways
+from tests.diagnosis.questions import QUESTIONS
 from tests.diagnosis.texts_with_rules import HOSTILE, RULES, printer_text
 
 ROOT = ".meshlab-paste"
@@ -127,3 +128,25 @@ def test_the_page_of_an_explanation_needs_no_script(page, tmp_path, scheme):
     assert ink == ("rgb(0, 0, 0)" if scheme == "light" else "rgb(255, 255, 255)")
     picture(page, f"explanation_{scheme}")
     page.emulate_media(color_scheme="light")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("theme", ["Light", "Dark"])
+def test_a_person_pastes_a_text_in_jupyterlab(lab, page, theme):
+    lab.theme(theme)
+    name = f"paste{theme}.ipynb"
+    lab.write_notebook(name, ["import meshlab as ml\nbox = ml.widgets.PasteBox()\nbox"])
+    notebook = lab.open(page, name)
+    notebook.run_all()
+    field = page.get_by_label("Log, matrix or report")
+    field.wait_for()
+    field.fill(QUESTIONS[3].text)
+    page.keyboard.press("Control+Enter")  # JupyterLab would run the cell again
+    notebook.wait_for("box.explanation.findings[0].code", f"'{QUESTIONS[3].code}'")
+    page.get_by_role("region", name="Explanation").wait_for()
+    assert page.locator(".jp-InputPrompt").first.inner_text() == "[1]:"
+    page.keyboard.press("Escape")  # not the command mode of the notebook
+    page.keyboard.type("dd")
+    assert page.locator(".jp-Cell").count() == 1
+    assert not scrolls_sideways(page, f"{ROOT} .mp-result")
+    picture(page, f"paste_box_lab_{theme}")

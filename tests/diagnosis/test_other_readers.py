@@ -120,3 +120,20 @@ def test_flags_without_the_number_of_ranks_are_recognised() -> None:
 def test_ordinary_text_is_not_a_mesh(text: str) -> None:
     with pytest.raises(ParseError, match="nothing was recognised"):
         ml.explain(text)
+
+
+WRONG_LOG = LOG.replace("49.93      0", "49.93     16").replace("values : 0 OK", "values : 1 FAILED")
+
+
+@pytest.mark.parametrize("before", ["", NOISE, "x" * 100 + "\n" + "other line\n" * 120_000])
+def test_wrong_results_are_an_error_with_their_rows(before: str) -> None:
+    explanation = ml.explain(before + WRONG_LOG)
+    (finding,) = (item for item in explanation.findings if item.severity == "error")
+    assert (finding.code, finding.subject) == ("wrong-results", "all_reduce")
+    assert finding.why.startswith("1 of 4 measurements returned values that differ")
+    assert [explanation.paste.line(number).text.split()[0] for number in finding.lines] == ["1048576", "#"]
+
+
+def test_right_results_and_results_without_a_check_are_no_error() -> None:
+    for text in (LOG, LOG.replace("      0", "    N/A")):
+        assert not ml.explain(text).findings

@@ -62,7 +62,10 @@ def read_tests_log(paste: Paste) -> Log | None:
     text = paste.text
     if len(text) > _MOST_LOG and not _is_json(paste):
         # Other lines may interrupt a row, but reading all of them would take seconds.
-        text = "\n".join(paste.line(number).raw for number in _find_tests_log(paste))
+        lines = [""] * len(paste)  # keeps the numbers of the lines
+        for number in _find_tests_log(paste):
+            lines[number - 1] = paste.line(number).raw
+        text = "\n".join(lines)
     try:
         # A line break at the end, because a single line is the name of a file for the reader.
         log = read_log(f"{text}\n")

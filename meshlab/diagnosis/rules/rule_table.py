@@ -9,6 +9,7 @@ from meshlab.diagnosis.rules.host_links import LINK_RULES
 from meshlab.diagnosis.rules.interface_rules import INTERFACE_RULES
 from meshlab.diagnosis.rules.job_rules import JOB_RULES
 from meshlab.diagnosis.rules.launching import LAUNCH_RULES
+from meshlab.diagnosis.rules.measured_results import MEASURED_RESULT_RULES
 from meshlab.diagnosis.rules.memory_rules import MEMORY_RULES
 from meshlab.diagnosis.rules.nccl_normal import NCCL_NORMAL_RULES
 from meshlab.diagnosis.rules.network_rules import NETWORK_RULES
@@ -39,6 +40,7 @@ RULES: tuple[Rule, ...] = (
     *LAUNCH_RULES,
     *SOFTWARE_VERSION_RULES,
     *SLOW_HOST_RULES,
+    *MEASURED_RESULT_RULES,
     *UNCLEAR_LOG_RULES,
     *GPU_RULES,
     *PORT_RULES,
