@@ -52,6 +52,7 @@ NEVER_IMPORT = {
 # The only imports that go up, or would close a circle: methods that forward, `.plot()`, and display hooks. All are
 # inside functions, so nothing is imported before the method is called.
 FORWARDING = {
+    ("errors", "EngineError.explain"): "diagnosis/explaining",
     ("mesh/mesh", "DeviceMesh.to"): "mesh/interop/frameworks",
     ("mesh/mesh", "DeviceMesh.read"): "mesh/interop/frameworks",
     ("mesh/mesh", "DeviceMesh.plot"): "plots/cells",

@@ -16,10 +16,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from pathlib import Path
 from typing import Any
 
 from meshlab.errors import ParseError
+from meshlab.files import open_log, path_of, text_encoding
 from meshlab.nccl_tests.infer import find_program, make_section
 from meshlab.nccl_tests.info import NO_FACTS, FactCollector, merge_facts, version_from_code
 from meshlab.nccl_tests.json_reader import MOST_JSON, looks_like_json, read_json_sections
@@ -90,34 +90,23 @@ def read(source: str | os.PathLike[str]) -> Log:
             return Log(name, tuple(read_json_sections(source)))
         blocks = (source[start : start + _BLOCK] for start in range(0, len(source), _BLOCK))
         return _read_text(name, blocks)
-    path = Path(source) if len(str(source)) < 4096 else None  # a longer name raises an OSError
-    if path is not None and path.is_dir():
-        raise ParseError(
-            "this is a folder", hint="pass a log, or load the folder of a run with ml.Run.load()", file=str(path)
-        )
-    if path is None or (isinstance(source, str) and not path.is_file()):
+    path = path_of(source, hint="pass a log, or load the folder of a run with ml.Run.load()")
+    if path is None:
         shown = str(source)[:80]
         raise ParseError(
             f"no nccl-tests output found: {shown!r} is neither a file nor text with a line break",
             hint="pass the path of a log, or its text",
             text=shown,
         )
-    with path.open("rb") as file:
+    with open_log(path) as file:
         start = file.read(_LONGEST_LINE)
-        encoding = _encoding(start)
+        encoding = text_encoding(start)
         file.seek(0)
         if looks_like_json(start.decode(encoding, errors="replace")) and path.stat().st_size <= MOST_JSON:
-            text = file.read().decode(encoding, errors="replace")
+            text = file.read(MOST_JSON).decode(encoding, errors="replace")
             return Log(path.name, tuple(read_json_sections(text, file=path.name)))
         decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         return _read_text(path.name, (decoder.decode(block) for block in iter(lambda: file.read(_BLOCK), b"")))
-
-
-def _encoding(start: bytes) -> str:
-    """Return the encoding of a file. Windows shells write UTF-16 with a byte order mark."""
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    return "utf-8-sig"
 
 
 def _read_text(name: str, blocks: Iterator[str]) -> Log:

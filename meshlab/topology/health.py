@@ -25,6 +25,8 @@ SEVERITIES = ("error", "warning", "note")
 
 _PAIRS_PER_LOST_PAIR = 4  # up to one pair in four without NVLink is a fault; more are missing by design
 
+_HIDDEN_PCIE_GBS = 1.0  # a slower PCIe link to the CPU is not real: even one lane of generation 4 has 1.5 GB/s
+
 _BUSY_PERCENT = 20.0  # a GPU with this utilisation should run its PCIe link at full speed
 
 
@@ -422,6 +424,17 @@ def _affinity(node: Node) -> Iterator[Finding]:
 
 
 def _pcie(node: Node) -> Iterator[Finding]:
+    paths = [(node.ends[i], device.pcie_path_gbs) for i, device in enumerate(node.devices)]
+    hidden = [(end, gbs) for end, gbs in paths if gbs is not None and gbs < _HIDDEN_PCIE_GBS]
+    if hidden:
+        yield Finding(
+            "warning",
+            "pcie-speed-hidden",
+            f"NCCL assumes {hidden[0][1]:g} GB/s for the PCIe path from {', '.join(end for end, _ in hidden)} to the "
+            "CPU, because the bridges of a virtual machine do not report the real speed",
+            "set NCCL_TOPO_FILE to the topology file of the cloud provider, because NCCL avoids links that it assumes "
+            "to be slow",
+        )
     for i, device in enumerate(node.devices):
         now, most = device.pcie_width, device.pcie_width_max
         if now and most and now < most:

@@ -54,7 +54,7 @@ def test_unknown_formats_are_described(text: str | bytes, message: str) -> None:
 def test_mistyped_file_names_are_recognised(tmp_path: Path) -> None:
     with pytest.raises(ParseError, match=r"^unknown format: no file 'nofile\.xml' exists, and the text begins with"):
         ml.topology.read("nofile.xml")
-    with pytest.raises(ParseError, match="is a folder, and the text begins with"):
+    with pytest.raises(ParseError, match="this is a folder; pass one of its files"):
         ml.topology.read(str(tmp_path))
     with pytest.raises(ParseError, match=r"^unknown format: the text begins with 'hello'"):
         ml.topology.read("hello\nworld")

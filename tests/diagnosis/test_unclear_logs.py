@@ -1,0 +1,45 @@
+"""Logs that are not wrong but show less than they seem to."""
+
+from __future__ import annotations
+
+from meshlab.diagnosis.paste import Paste
+from meshlab.diagnosis.rules.unclear_logs import communicator_of_one, log_ends_early
+
+BOOTSTRAP = """\
+nodeA:1189:1189 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.83<0>
+nodeA:1189:1189 [0] NCCL INFO NET/Plugin: Plugin load returned 2 : libnccl-net.so: \
+cannot open shared object file: No such file
+nodeB:1213:1213 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.84<0>
+"""
+ALONE = (
+    "node4:1017:1189 [0] NCCL INFO comm 0x55 rank 0 nranks 1 cudaDev 0 nvmlDev 0 busId 30 commId 0x7e - Init START\n"
+)
+
+
+def test_a_log_that_ends_after_the_bootstrap_shows_nothing_wrong() -> None:
+    (finding,) = log_ends_early(Paste(BOOTSTRAP))
+    assert (finding.severity, finding.subject) == ("info", "nodeA, nodeB")
+
+
+def test_a_log_that_goes_on_or_fails_does_not_end_early() -> None:
+    assert not list(log_ends_early(Paste(BOOTSTRAP + "nodeA:1:1 [0] NCCL INFO Using network IB\n")))
+    assert not list(log_ends_early(Paste(BOOTSTRAP + "nodeA:1:1 [0] socket.cc:1 NCCL WARN Net : no route\n")))
+    assert not list(log_ends_early(Paste("hello")))
+
+
+def test_a_communicator_of_one_rank_is_worth_knowing() -> None:
+    (finding,) = communicator_of_one(Paste(ALONE))
+    assert (finding.severity, finding.subject) == ("info", "node4, rank 0")
+    assert "WORLD_SIZE" in finding.do
+
+
+def test_several_processes_that_are_alone_are_counted() -> None:
+    text = ALONE + ALONE.replace(":1017:", ":1018:")
+    assert next(iter(communicator_of_one(Paste(text)))).subject == "node4, rank 0 of 2 processes"
+
+
+def test_a_communicator_of_one_beside_larger_ones_may_be_an_axis_of_size_one() -> None:
+    larger = ALONE.replace("rank 0 nranks 1 ", "rank 3 nranks 8 ")
+    (finding,) = communicator_of_one(Paste(ALONE + larger))
+    assert "axis of size 1" in finding.why
+    assert not list(communicator_of_one(Paste(larger)))
