@@ -706,9 +706,8 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
             continue
         if others:
             why = (
-                f"{shown}. The ranks are in different collectives of one process group, so the later ones are waited "
-                "for "
-                "in the earlier one, or another rank did not come. The lines do not show which."
+                f"{shown}. The ranks are in different collectives of one process group. Their lines do "
+                "not show which of them, or which other rank, is the cause."
             )
             look = f"Look first at {rank_list(one.rank for one in others)} and at ranks that are not in the text. "
         elif len(ranks) == 1:
