@@ -11,7 +11,6 @@ from meshlab.diagnosis.rules.hangs import (
     collective_mismatch,
     nccl_timeout,
     order_mismatch,
-    rank_list,
     rank_missing,
     size_mismatch,
     watchdog_stuck,
@@ -58,14 +57,6 @@ def codes(text: Paste) -> list[str]:
     return [finding.code for one in HANG_RULES for finding in one(text)]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "expected"),
-    [([3], "rank 3"), ([1, 0], "ranks 0 and 1"), ([0, 1, 2], "ranks 0-2"), ([0, 2, 4, 5], "ranks 0, 2, 4 and 5")],
-)
-def test_ranks_in_words(ranks: list[int], expected: str) -> None:
-    assert rank_list(ranks) == expected
-
-
 def test_one_rank_is_never_blamed_by_its_own_lines() -> None:
     text = paste(watchdog(3, 12), status(3, 12, 20, 11))
     (finding,) = nccl_timeout(text)
@@ -84,6 +75,21 @@ def test_one_rank_is_never_blamed_by_its_own_lines() -> None:
 )
 def test_the_variables_to_set_fit_the_version(line: str, variable: str) -> None:
     assert variable in next(iter(nccl_timeout(paste(line)))).do
+
+
+@pytest.mark.parametrize(
+    ("op", "size", "hint"),
+    [
+        ("_ALLGATHER_BASE", 64, "synced_gpus"),
+        ("ALLREDUCE", 1, "metric"),
+        ("ALLREDUCE", 64, ""),
+        ("BROADCAST", 4, "source"),
+    ],
+)
+def test_the_collective_gives_a_hint_where_to_look_first(op: str, size: int, hint: str) -> None:
+    (finding,) = nccl_timeout(paste(watchdog(3, 12, op, size)))
+    assert hint in finding.do
+    assert ("synced_gpus" in finding.do) == (hint == "synced_gpus")
 
 
 def test_a_timeout_is_never_cured_by_a_longer_timeout() -> None:

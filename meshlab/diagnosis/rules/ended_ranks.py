@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from meshlab.diagnosis.formats.process_exits import ProcessExit, read_process_exits, signal_name
 from meshlab.diagnosis.formats.torch_lines import last_rank_prefix, read_torch_log
@@ -24,6 +24,16 @@ _CRASHES = {
 }
 
 
+def _names(ends: Sequence[ProcessExit]) -> str:
+    """Return ranks and processes in words. Processes of which only the host is known are one item."""
+    named = [str(one) for one in ends if one.rank is not None or one.local_rank is not None or one.pid is not None]
+    hosts = list(dict.fromkeys(one.host for one in ends if one.host))
+    if not named and hosts:
+        shown = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
+        return f"{'processes' if len(ends) > 1 else 'a process'} on {shown}"
+    return ", ".join(list(dict.fromkeys(named))[:6]) or "a process"
+
+
 @rule("rank-killed", "A process was killed by a signal", source=_ELASTIC, causes=("rank-died", "nccl-timeout"))
 def rank_killed(paste: Paste) -> Iterator[TextFinding]:
     """Look for processes that ended by SIGKILL. Those that the launcher ends afterwards are not affected."""
@@ -40,7 +50,7 @@ def rank_killed(paste: Paste) -> Iterator[TextFinding]:
     )
     yield rank_killed.finding(
         "error",
-        ", ".join(dict.fromkeys(str(one) for one in named[:6])),
+        _names(named),
         f"{why} It is not GPU memory, and the other ranks only ended with it.",
         "On that host, run dmesg -T | grep -i -E 'killed process|oom', or ask the scheduler for the memory of the step "
         "(sacct -o MaxRSS). Then load the model on one rank at a time, use fewer data workers, or ask for more memory.",
@@ -69,6 +79,22 @@ def rank_died(paste: Paste) -> Iterator[TextFinding]:
             "Read the log of this rank above this line, and get its stack: PYTHONFAULTHANDLER=1, or a core dump "
             "(ulimit -c unlimited).",
             one.lines,
+        )
+    lost = other_lines(paste).find(
+        "Worker exit type: SYSTEM_ERROR", "worker died or was killed while executing a task by an unexpected system"
+    )
+    if lost and not crashed and not any(one.signal == 9 for one in ends):
+        hosts = dict.fromkeys(
+            match[1] for line in lost if (match := re.search(r"\bip(?:=|: )([\d.]+)", line.raw)) is not None
+        )
+        yield rank_died.finding(
+            "error",
+            "a worker of Ray" + (f" on {', '.join(hosts)}" if hosts else ""),
+            "Ray lost the process of a worker: it crashed, or was killed, mostly because memory of the host ran out.",
+            "Read the worker's own file under /tmp/ray/session_latest/logs (worker-*.err), and run dmesg -T | grep "
+            "-i -E "
+            "'killed process|oom' on its host.",
+            lost,
         )
     if not crashed and not any(one.signal == 9 for one in ends) and not log.timeouts:
         yield from _closed_connections(paste)
@@ -119,7 +145,7 @@ def worker_exited(paste: Paste) -> Iterator[TextFinding]:
     if ends:
         yield worker_exited.finding(
             "info",
-            ", ".join(dict.fromkeys(str(one) for one in ends[:6])),
+            _names(ends),
             f"It ended with exit code {ends[0].code}, so it raised an exception; this line is not the cause.",
             "Read the first traceback of this rank. If there is none, start with torchrun --redirects 3 --log-dir "
             "FOLDER, or decorate main with torch.distributed.elastic.multiprocessing.errors.record.",
@@ -127,7 +153,12 @@ def worker_exited(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
-@rule("ended-by-launcher", "Processes that the launcher ended", source=_ELASTIC)
+@rule(
+    "ended-by-launcher",
+    "Processes that the launcher or the scheduler ended",
+    source=(_ELASTIC, "slurm/src/slurmd/slurmstepd/req.c"),
+    causes=("rank-killed", "rank-died", "worker-exited"),
+)
 def ended_by_launcher(paste: Paste) -> Iterator[TextFinding]:
     """Look for SIGTERM, by which a launcher ends the other ranks, or a scheduler ends the launcher."""
     ends = [one for one in paste.once(read_process_exits) if one.signal == 15]
@@ -146,6 +177,16 @@ def ended_by_launcher(paste: Paste) -> Iterator[TextFinding]:
             "If nobody ended the job, look for its time limit (scontrol show job ID, sacct).",
             [line.number for line in terminated],
         )
+    for line, match in other_lines(paste).matches(_CANCELLED, "CANCELLED AT"):
+        yield ended_by_launcher.finding(
+            "error",
+            f"{match['what'].lower()} {match['id']} on {match['nodes']}",
+            f"Slurm ended the job: {match['why'].lower()}. What the ranks print after this follows from it.",
+            "Ask for more time (--time), or write checkpoints in time (--signal=B:USR1@300)."
+            if match["why"] == "TIME LIMIT"
+            else "Look at these hosts (sinfo -R, scontrol show node), and start again without them.",
+            [line],
+        )
     if lines:
         yield ended_by_launcher.finding(
             "normal",
@@ -153,6 +194,12 @@ def ended_by_launcher(paste: Paste) -> Iterator[TextFinding]:
             "The launcher ends the remaining ranks by SIGTERM after the first one failed. They did not fail.",
             lines=lines,
         )
+
+
+_CANCELLED = re.compile(
+    r"\*\*\* (?P<what>STEP|JOB) (?P<id>\S+) ON (?P<nodes>\S+) CANCELLED AT \S+ DUE TO (?P<why>TIME LIMIT|"
+    r"NODE FAILURE|PREEMPTION)"
+)
 
 
 def _others(ends: list[ProcessExit]) -> str:
