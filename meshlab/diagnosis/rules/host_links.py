@@ -49,6 +49,10 @@ _OF_WHOLE_HOSTS = frozenset(("uneven-hosts", "mixed-hosts", "mixed-drivers"))
 _GPU = re.compile(r"\b(?:GPU|NIC)\d+\b")
 _ONE_GPU = re.compile(r"_perf\b.*(?<!\S)-g 1\b|\bCUDA_VISIBLE_DEVICES=\d+(?![\d,])")
 _P2P_CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : \d+\[([0-9a-fA-F]+)\] -> \d+\[([0-9a-fA-F]+)\] .*via P2P")
+_IOMMU_FAULT = re.compile(
+    r"([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]): AMD-Vi: Event logged \[IO_PAGE_FAULT"
+    r"|DMAR: \[DMA (?:Read|Write)[^\]]*\] Request device \[([0-9a-f:.]+)\]|AMD-Vi: Event logged \[IO_PAGE_FAULT"
+)
 _MEMLOCK = 64 << 20
 _FILES = 4096
 _SHM = 1 << 30
@@ -269,6 +273,7 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
 def acs_iommu_p2p(paste: Paste) -> Iterator[TextFinding]:
     """Looks for bridges with ACS switches that are on, and for channels of NCCL that use P2P without NVLink."""
     controls = paste.once(read_access_control)
+    yield from _iommu(paste)
     on = [item for item in controls if {"SrcValid", "ReqRedir", "CmpltRedir"} & set(item.on)]
     if not controls:
         return
@@ -303,6 +308,33 @@ def acs_iommu_p2p(paste: Paste) -> Iterator[TextFinding]:
         "ATS instead.",
         [*(item.line for item in on), *(line for line, _ in channels[:2])],
     )
+
+
+def _iommu(paste: Paste) -> Iterator[TextFinding]:
+    """Find faults of the IOMMU in the kernel log that name a GPU or a NIC, and an IOMMU that translates."""
+    faults = paste.matches(_IOMMU_FAULT, "IO_PAGE_FAULT", "DMAR:")
+    if faults:
+        devices = list(dict.fromkeys(device for _, match in faults if (device := match[1] or match[2])))
+        is_known = any(word in line.raw for line, _ in faults for word in ("nvidia", "mlx5", "bnxt"))
+        yield acs_iommu_p2p.finding(
+            "error" if is_known else "warning",
+            f"device{'s' * (len(devices) > 1)} {', '.join(devices[:6])}" if devices else "the IOMMU of this host",
+            "The IOMMU rejected transfers of these devices. With peer-to-peer transfers over PCIe, this means that it "
+            "has no mapping for the memory of the peer: data is lost, and the job hangs or fails.",
+            "Turn off the IOMMU (VT-d, AMD-Vi) and ACS in the BIOS, or boot with iommu=pt. NCCL_P2P_DISABLE=1 "
+            "proves it.",
+            [line for line, _ in faults],
+        )
+        return
+    translated = paste.find("Default domain type: Translated")
+    if translated:
+        yield acs_iommu_p2p.finding(
+            "info",
+            "the IOMMU of this host",
+            "The IOMMU translates the addresses of devices. Peer-to-peer transfers over PCIe may be slow or hang.",
+            "Boot with iommu=pt if P2P or GPU Direct RDMA is slow or hangs.",
+            translated,
+        )
 
 
 @rule("pcie-width", "A PCIe device uses fewer lanes or a lower speed than it could", source="lspci(8)")
