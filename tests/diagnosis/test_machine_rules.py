@@ -288,3 +288,19 @@ def test_healthy_machines_have_no_error(folder: str) -> None:
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="MESHLAB_CASES names no folder with explained texts")
 def test_the_expected_file_has_the_cases_of_this_file() -> None:
     assert set(SUBJECTS) <= set(json.loads((FOLDER / "expected.json").read_text())["cases"])
+
+
+def test_equal_hosts_share_a_finding() -> None:
+    tree = [
+        "=== System : maxBw 240.0 totalBw 240.0 ===",
+        "CPU/0-0 (1/2/-1)",
+        *(
+            line
+            for bus in ("16000", "29000")
+            for line in (f"+ PCI[24.0] - GPU/0-{bus} (0)", " " * 14 + "+ NVL[240.0] - NVS/0-0")
+        ),
+        "==========================================",
+    ]
+    text = "\n".join(f"node{host}:7:8 [0] NCCL INFO {line}" for host in range(50) for line in tree)
+    found = [item for item in ml.explain(text).findings if item.code == "nothing-wrong" and "NVLink" in item.why]
+    assert [item.subject for item in found] == ["GPU0-GPU1 of node0, node1, node2, node3 and 46 more"]

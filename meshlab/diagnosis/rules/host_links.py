@@ -12,6 +12,7 @@ from meshlab.diagnosis.formats.host_settings import read_access_control, read_li
 from meshlab.diagnosis.formats.machine_text import health_of, machine_of, matrix_of, tree_of
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.text_findings import Level, Rule, TextFinding, line_numbers, rule
+from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.links import NEAR, Distance
 
@@ -86,8 +87,10 @@ def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
     findings, machine = paste.once(health_of), paste.once(machine_of)
     if findings is None or machine is None:
         return
-    for name in dict.fromkeys(name for item in findings if item.code == "no-near-nic" for name in item.nodes):
-        node = machine.node(name)
+    far_hosts = {name for item in findings if item.code == "no-near-nic" for name in item.nodes}
+    for node, names in _kinds(machine):
+        if names[0] not in far_hosts:
+            continue
         count = len(node.devices)
         away = node.distance[:count, count:]
         is_known = ~(away == Distance.UNKNOWN).any(axis=1)
@@ -110,10 +113,9 @@ def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
             do += "The command in the text uses one GPU per process, which is GPU0 if every process is alone on its "
             do += f"host. Then set CUDA_VISIBLE_DEVICES={node.devices[best].id}. "
         do += "Compare times on the near and the far GPUs before blaming the network."
-        where = "" if name == "node0" else f" of {name}"
         yield nic_far_from_gpu.finding(
             "warning",
-            f"{', '.join(described[:8])}{where}",
+            f"{', '.join(described[:8])}{_of(names)}",
             why,
             do,
             _shown(paste, [node.ends[i] for i in shown]),
@@ -128,16 +130,16 @@ def no_nvlink(paste: Paste) -> Iterator[TextFinding]:
         return
     faults = {name: item for item in findings if item.code == "all-pcie" for name in item.nodes}
     reported = {name for item in findings if item.code in ("maybe-mp", "nvlink-unused", "mp") for name in item.nodes}
-    for node in machine.nodes:
+    for node, names in _kinds(machine):
         count = len(node.devices)
         inner = node.distance[:count, :count]
         known = node.nvlink_known and node.complete and not (inner == Distance.UNKNOWN).any()
-        if count < 2 or not known or (inner == Distance.NVLINK).any() or node.name in reported:
+        if count < 2 or not known or (inner == Distance.NVLINK).any() or names[0] in reported:
             continue
-        where = f"{node.ends[0]}-{node.ends[count - 1]}" + ("" if node.name == "node0" else f" of {node.name}")
+        where = f"{node.ends[0]}-{node.ends[count - 1]}" + _of(names)
         lines = _shown(paste, [])
-        if node.name in faults:
-            item = faults[node.name]
+        if names[0] in faults:
+            item = faults[names[0]]
             why, do = f"{item.message[0].upper()}{item.message[1:]}.", f"{item.fix[0].upper()}{item.fix[1:]}."
             yield no_nvlink.finding("error", where, why, do, lines)
             continue
@@ -157,7 +159,7 @@ def nvlink_p2p_broken(paste: Paste) -> Iterator[TextFinding]:
     if machine is None:
         return
     active = {(link.host, link.gpu) for link in paste.once(read_nvlinks) if link.gbs is not None}
-    for node in machine.nodes:
+    for node, names in _kinds(machine):
         pairs = [
             (i, j)
             for i, j in _blocked(node)
@@ -169,7 +171,7 @@ def nvlink_p2p_broken(paste: Paste) -> Iterator[TextFinding]:
             more = f" and {len(pairs) - 1} more pair{'s' * (len(pairs) > 2)}" if len(pairs) > 1 else ""
             yield nvlink_p2p_broken.finding(
                 "error",
-                f"{node.ends[i]} and {node.ends[j]}{more}" + ("" if node.name == "node0" else f" of {node.name}"),
+                f"{node.ends[i]} and {node.ends[j]}{more}" + _of(names),
                 f"The GPUs have NVLink between them, but the driver reports {node.p2p[i][j]} for peer access.",
                 "Check the fabric manager and dmesg for NVLink errors, and that no MIG mode, virtual machine or "
                 "registry "
@@ -185,14 +187,14 @@ def p2p_matrix(paste: Paste) -> Iterator[TextFinding]:
     if machine is None:
         return
     active = {(link.host, link.gpu) for link in paste.once(read_nvlinks) if link.gbs is not None}
-    for node in machine.nodes:
+    for node, names in _kinds(machine):
         pairs = [(i, j) for i, j in _blocked(node) if node.nvlinks[i, j] == 0]
         if not pairs or active:
             continue
         words = sorted({node.p2p[i][j] for i, j in pairs})
         meanings = ", ".join(f"{word} ({_P2P_WORDS[word]})" for word in words)
         ends = sorted({k for pair in pairs for k in pair})
-        where = ", ".join(node.ends[k] for k in ends[:8]) + ("" if node.name == "node0" else f" of {node.name}")
+        where = ", ".join(node.ends[k] for k in ends[:8]) + _of(names)
         yield p2p_matrix.finding(
             "warning" if {"CNS", "TNS", "DR"} & set(words) else "info",
             where,
@@ -224,9 +226,9 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
         return
     faults = (item for item in findings if item.severity != "note" and item.code not in _BY_DESIGN)
     faulty = {name for item in faults for name in item.nodes}
-    for node in machine.nodes:
+    for node, names in _kinds(machine):
         count = len(node.devices)
-        if count < 2 or node.name in faulty or _blocked(node):
+        if count < 2 or names[0] in faulty or _blocked(node):
             continue
         sentences = []
         described: set[int] = set()
@@ -265,7 +267,7 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
         where = (
             f"{node.ends[0]}-{node.ends[count - 1]}" if len(ends) == count else ", ".join(_end(node, i) for i in ends)
         )
-        where += "" if node.name == "node0" else f" of {node.name}"
+        where += _of(names)
         yield TextFinding("nothing-wrong", where, "info", " ".join(sentences), do, line_numbers(_shown(paste, [])))
 
 
@@ -410,6 +412,22 @@ def peermem_unused(paste: Paste) -> Iterator[TextFinding]:
             "",
             lines,
         )
+
+
+def _kinds(machine: Cluster) -> Iterator[tuple[Node, list[str]]]:
+    """Iterate over hosts that differ, each with the names of all hosts that equal it."""
+    for kind, node in enumerate(machine.templates):
+        names = [name for name, one in zip(machine.names, machine.kinds.tolist(), strict=True) if one == kind]
+        if names:
+            yield node, names
+
+
+def _of(names: list[str]) -> str:
+    """Return the end of a subject that names hosts. A matrix without the name of its host needs none."""
+    if names == ["node0"]:
+        return ""
+    shown = ", ".join(names[:4])
+    return f" of {shown}" if len(names) <= 4 else f" of {shown} and {len(names) - 4} more"
 
 
 def _blocked(node: Node) -> list[tuple[int, int]]:
