@@ -24,7 +24,8 @@ _FRAME = rf"{_NAME}:\d+:\d+ (?:\[-?\d+\] |NCCL )"  # NCCL: host, process, thread
 _TIME = r"\d{4}-(?:\d\d|[A-Z][a-z]{2})-\d\d[T ]\d\d:\d\d:\d\d"
 _PRINTED = (
     rf"{_FRAME}|\[?{_TIME}|\[\d+,\d+\]|\[[A-Za-z]+\d+(?:\|\d+)?\]:|\[\d+\](?:<std|:| {_FRAME})|\[[EWI]\d* |\[Rank \d"
-    r"|\(\w[\w ]* pid=|[NR]CCL version|NVRM: |Traceback \(most|nccl[A-Z]\w*Error|torch\.|#  |# nThread"
+    r"|\[[\w.@-]+,\d+\]|\(\w[\w ]* pid=|[NR]CCL version|NVRM: |Traceback \(most|nccl[A-Z]\w*Error|torch\.|#  |# nThread"
+    rf"|.{{0,160}}?(?<![\w.-]){_FRAME}"  # other prefixes are between
 )
 
 # What launchers, log collectors, terminals and forums put before a line. They are nested, so they are removed
@@ -34,8 +35,8 @@ _PREFIXES = (
     r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=[\[<])",  # Open MPI with --timestamp-output
     r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<host_syslog>[\w.-]+) [\w./-]+(?:\[\d+\])?: ",  # syslog
     # Open MPI with --tag-output or --output tag, Horovod
-    r"\[(?:[\w.@-]*,)?(?P<rank_mpi>\d+)\](?:\[(?P<host_mpi>[\w.-]+):\d+\])?<std\w+>:? ?",
-    r"\[[\w.@-]*,(?P<rank_tag>\d+)\]: ?",
+    r"\[(?:[\w.@-]*,)?(?P<rank_mpi>\d+)\](?:\[(?P<host_mpi>[\w.-]+):\d+\])?<std\w+>:?(?: (?! ))?",
+    r"\[[\w.@-]*,(?P<rank_tag>\d+)\]:(?: (?! ))?",
     r" *(?P<rank_srun>\d+): (?!\S+: <)",  # srun --label; "2: eth0: <UP>" is the output of ip
     r"\[(?P<rank_bracket>\d{1,4})\] (?=\S)(?!finished |joined |started |Timeout at |never )",  # mpiexec -prepend-rank
     rf"\[\d+\] (?={_FRAME})",  # a process

@@ -33,6 +33,7 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 # pattern accepts only complete values, and a value that does not match is omitted.
 RING_ORDER = re.compile(r"Channel (\d+)/(\d+) : +(\d+(?: +\d+)*) *$")
 _VIA = re.compile(r"(?:P2P|SHM|NET|CollNet|COLLNET|NVLS)(?:/[\w .+-]+)*")
+_PROXY = re.compile(r"\((?:\d+|PCI)\)")  # the rank whose NIC is used, and how GPU Direct RDMA gets there
 _LAST_VIA = frozenset(
     ("CUMEM", "IPC", "MNNVL", "FABRIC", "read", "direct pointer", "direct", "CE", "GDRDMA", "PCI", "Shared", "Flush")
 )
@@ -234,6 +235,7 @@ class FactCollector:
 @functools.lru_cache(1024)
 def transport_kind(how: str) -> str:
     """Return the kind of a connection without device numbers, or "" if the text is truncated or mixed with another."""
+    how = _PROXY.sub("", how)
     if _VIA.fullmatch(how) is None:
         return ""
     parts = [part for part in how.split("/") if not part.isdigit()]

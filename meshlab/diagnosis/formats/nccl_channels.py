@@ -74,7 +74,7 @@ def _channels(paste: Paste) -> pd.DataFrame:
     owner = paste.once(_Owners)
     for item in messages(paste, " via "):
         match = _CHANNEL.search(item.text)
-        if match is None or not (via := transport_kind(match["how"].partition("(")[0])):
+        if match is None or not (via := transport_kind(match["how"])):
             continue
         src, dst, direction = int(match["src"]), int(match["dst"]), match["direction"] or "send"
         rank, peer = (src, dst) if direction == "send" else (dst, src)

@@ -69,7 +69,7 @@ def _transports(paste: Paste) -> list[str]:
     ways = Counter(paste.raw(number).partition(" via ")[2].rstrip(" │") for number in paste.numbers(" via "))
     kinds: Counter[str] = Counter()
     for how, count in ways.items():
-        if kind := transport_kind(how.partition("(")[0]):
+        if kind := transport_kind(how):
             kinds[kind] += count
     return [f"{kind} ({count})" for kind, count in kinds.most_common()]
 
