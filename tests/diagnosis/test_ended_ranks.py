@@ -44,6 +44,7 @@ KILLED = {
         "local rank 2",
     ),
     "DeepSpeed": ("[launch.py:325:sigkill_handler] exits with return code = -9", "a process"),
+    "Kubernetes": ("command terminated with exit code 137", "a process"),
     "kernel": (
         "[ 12.3] Out of memory: Killed process 8117 (python) total-vm:1kB, anon-rss:2kB",
         "a process (pid 8117)",
@@ -201,3 +202,31 @@ def test_a_closed_store_leads_to_rank_0() -> None:
     )
     (finding,) = rank_died(Paste(late))
     assert (finding.severity, finding.subject) == ("info", "rank 0, which holds the store, on node0")
+
+
+CRASHED = {
+    "Open MPI": ("[nodeA:1131 ] Signal: Segmentation fault (11)", "a process (pid 1131) on nodeA"),
+    "UCX": (
+        "[nodeA:1131:0:1140] Caught signal 11 (Segmentation fault: address not mapped)",
+        "a process (pid 1131) on nodeA",
+    ),
+    "faulthandler": ("[rank4]: Fatal Python error: Segmentation fault", "rank 4"),
+    "MPI": ("process rank 3 with PID 0 on node n1 exited on signal 11 (Segmentation fault).", "rank 3 on n1"),
+    "Ray": (
+        "(raylet, ip=10.0.0.2) A worker died or was killed while executing a task by an unexpected system error.",
+        "a worker of Ray on 10.0.0.2",
+    ),
+}
+
+
+@pytest.mark.parametrize("source", CRASHED)
+def test_a_crash_is_found_in_the_words_of_every_program(source: str) -> None:
+    text, subject = CRASHED[source]
+    (finding,) = rank_died(Paste(text))
+    assert (finding.severity, finding.subject) == ("error", subject)
+
+
+def test_a_job_that_slurm_ended_is_not_blamed_on_its_ranks() -> None:
+    text = "slurmstepd: error: *** STEP 12.0 ON node1 CANCELLED AT 2024-05-01T10:00:00 DUE TO TIME LIMIT ***"
+    assert codes(text) == ["ended-by-launcher"]
+    assert codes(text.replace(" DUE TO TIME LIMIT", "")) == []

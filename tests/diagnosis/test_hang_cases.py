@@ -125,5 +125,5 @@ def test_a_pickle_is_refused_with_the_way_to_json(tmp_path: Path) -> None:
 
     file = tmp_path / "nccl_trace_rank_0"
     file.write_bytes(pickle.dumps({"version": "2.4", "entries": [], "pg_config": {}}, protocol=2))
-    with pytest.raises(ParseError, match=r"json\.dumps\(pickle\.load"):
+    with pytest.raises(ParseError, match=r"json\.dumps?\(pickle\.load"):
         ml.explain(file)

@@ -11,7 +11,6 @@ from meshlab.diagnosis.rules.hangs import (
     collective_mismatch,
     nccl_timeout,
     order_mismatch,
-    rank_list,
     rank_missing,
     size_mismatch,
     watchdog_stuck,
@@ -56,14 +55,6 @@ def paste(*lines: str) -> Paste:
 
 def codes(text: Paste) -> list[str]:
     return [finding.code for one in HANG_RULES for finding in one(text)]
-
-
-@pytest.mark.parametrize(
-    ("ranks", "expected"),
-    [([3], "rank 3"), ([1, 0], "ranks 0 and 1"), ([0, 1, 2], "ranks 0-2"), ([0, 2, 4, 5], "ranks 0, 2, 4 and 5")],
-)
-def test_ranks_in_words(ranks: list[int], expected: str) -> None:
-    assert rank_list(ranks) == expected
 
 
 def test_one_rank_is_never_blamed_by_its_own_lines() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.rules.unclear_logs import communicator_of_one, log_ends_early
+from meshlab.diagnosis.rules.unclear_logs import communicator_of_one, log_ends_early, warning_missing
 
 BOOTSTRAP = """\
 nodeA:1189:1189 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.83<0>
@@ -43,3 +43,19 @@ def test_a_communicator_of_one_beside_larger_ones_may_be_an_axis_of_size_one() -
     (finding,) = communicator_of_one(Paste(ALONE + larger))
     assert "axis of size 1" in finding.why
     assert not list(communicator_of_one(Paste(larger)))
+
+
+FAILED = "node00: Test NCCL failure common.cu:1012 'unhandled system error (run with NCCL_DEBUG=INFO for details) / '"
+
+
+def test_a_failure_without_its_warning_says_what_to_collect() -> None:
+    (finding,) = warning_missing(Paste(FAILED))
+    assert (finding.severity, finding.subject) == ("info", "node00")
+    assert "NCCL_DEBUG=WARN" in finding.do
+
+
+def test_a_failure_with_its_warning_needs_no_other() -> None:
+    assert not list(warning_missing(Paste(FAILED + "\nnode00:1:2 [0] NCCL WARN Call to connect failed")))
+    last = "ncclSystemError: System call failed.\nLast error:\n{}"
+    assert not list(warning_missing(Paste(last.format("Error while creating shared memory segment"))))
+    assert list(warning_missing(Paste(last.format(""))))

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from meshlab.diagnosis.formats.torch_lines import last_rank_prefix
 from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.seen import Seen, TextFormat
@@ -31,6 +32,14 @@ _RETURN = re.compile(r"exits with return code = (?P<code>-\d+)")
 _KERNEL = re.compile(
     r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process (?P<pid>\d+) \((?P<name>[^)]*)\)"
 )
+_CRASH = re.compile(
+    r"\[(?P<host>[\w.-]+):(?P<pid>\d+) ?(?::\d+:\d+)?\] "
+    r"(?:Caught signal (?P<caught>\d+) |Signal: [\w ]+\((?P<signal>\d+)\))"
+)
+_PYTHON_CRASH = re.compile(
+    r"Fatal Python error: (?P<what>Segmentation fault|Aborted|Floating point exception|Bus error)"
+)
+_EXIT_CODE = re.compile(r"(?:exit(?:ed)?(?: with)?|terminated with) (?:exit )?(?:code|status):? 137\b")
 _OOM_EVENT = re.compile(
     r"[Dd]etected \d+ oom[-_]kill event|\bOOMKilled\b|killed due to (?:the node running low on )?memory"
 )
@@ -191,6 +200,14 @@ def _exits(paste: Paste) -> Iterator[ProcessExit]:
         yield _exit((line.number,), int(match["code"]), rank=line.rank, host=line.host)
     for line, match in other_lines(paste).matches(_KERNEL, "ut of memory: Kill"):
         yield _exit((line.number,), number=9, pid=int(match["pid"]), host=line.host, is_out_of_memory=True)
+    for line, match in other_lines(paste).matches(_CRASH, "Caught signal", "] Signal: "):
+        number = int(match["caught"] or match["signal"])
+        yield _exit((line.number,), number=number, rank=line.rank, pid=int(match["pid"]), host=match["host"])
+    for line, match in other_lines(paste).matches(_PYTHON_CRASH, "Fatal Python error"):
+        rank = last_rank_prefix(line, len(line.raw))
+        yield _exit((line.number,), number=_SLURM_SIGNALS[match["what"]], rank=rank, host=line.host)
+    for line, _ in other_lines(paste).matches(_EXIT_CODE, " 137"):
+        yield _exit((line.number,), number=9, rank=line.rank, host=line.host)
     for line, _ in other_lines(paste).matches(
         _OOM_EVENT, "oom_kill event", "oom-kill event", "OOMKilled", "killed due to"
     ):
@@ -239,6 +256,10 @@ _LITERALS = (
     "PMIX",
     "pmix",
     "prterun",
+    "Caught signal",
+    "Fatal Python error",
+    "CANCELLED AT",
+    "Worker exit type:",
 )
 
 

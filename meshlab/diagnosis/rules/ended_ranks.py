@@ -70,6 +70,22 @@ def rank_died(paste: Paste) -> Iterator[TextFinding]:
             "(ulimit -c unlimited).",
             one.lines,
         )
+    lost = other_lines(paste).find(
+        "Worker exit type: SYSTEM_ERROR", "worker died or was killed while executing a task by an unexpected system"
+    )
+    if lost and not crashed and not any(one.signal == 9 for one in ends):
+        hosts = dict.fromkeys(
+            match[1] for line in lost if (match := re.search(r"\bip(?:=|: )([\d.]+)", line.raw)) is not None
+        )
+        yield rank_died.finding(
+            "error",
+            "a worker of Ray" + (f" on {', '.join(hosts)}" if hosts else ""),
+            "Ray lost the process of a worker: it crashed, or was killed, mostly because memory of the host ran out.",
+            "Read the worker's own file under /tmp/ray/session_latest/logs (worker-*.err), and run dmesg -T | grep "
+            "-i -E "
+            "'killed process|oom' on its host.",
+            lost,
+        )
     if not crashed and not any(one.signal == 9 for one in ends) and not log.timeouts:
         yield from _closed_connections(paste)
         yield from _closed_store(paste)
@@ -127,7 +143,12 @@ def worker_exited(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
-@rule("ended-by-launcher", "Processes that the launcher ended", source=_ELASTIC)
+@rule(
+    "ended-by-launcher",
+    "Processes that the launcher or the scheduler ended",
+    source=(_ELASTIC, "slurm/src/slurmd/slurmstepd/req.c"),
+    causes=("rank-killed", "rank-died", "worker-exited"),
+)
 def ended_by_launcher(paste: Paste) -> Iterator[TextFinding]:
     """Look for SIGTERM, by which a launcher ends the other ranks, or a scheduler ends the launcher."""
     ends = [one for one in paste.once(read_process_exits) if one.signal == 15]
@@ -146,6 +167,16 @@ def ended_by_launcher(paste: Paste) -> Iterator[TextFinding]:
             "If nobody ended the job, look for its time limit (scontrol show job ID, sacct).",
             [line.number for line in terminated],
         )
+    for line, match in other_lines(paste).matches(_CANCELLED, "CANCELLED AT"):
+        yield ended_by_launcher.finding(
+            "error",
+            f"{match['what'].lower()} {match['id']} on {match['nodes']}",
+            f"Slurm ended the job: {match['why'].lower()}. What the ranks print after this follows from it.",
+            "Ask for more time (--time), or write checkpoints in time (--signal=B:USR1@300)."
+            if match["why"] == "TIME LIMIT"
+            else "Look at these hosts (sinfo -R, scontrol show node), and start again without them.",
+            [line],
+        )
     if lines:
         yield ended_by_launcher.finding(
             "normal",
@@ -153,6 +184,12 @@ def ended_by_launcher(paste: Paste) -> Iterator[TextFinding]:
             "The launcher ends the remaining ranks by SIGTERM after the first one failed. They did not fail.",
             lines=lines,
         )
+
+
+_CANCELLED = re.compile(
+    r"\*\*\* (?P<what>STEP|JOB) (?P<id>\S+) ON (?P<nodes>\S+) CANCELLED AT \S+ DUE TO (?P<why>TIME LIMIT|"
+    r"NODE FAILURE|PREEMPTION)"
+)
 
 
 def _others(ends: list[ProcessExit]) -> str:

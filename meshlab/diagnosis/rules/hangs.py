@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
-from meshlab.diagnosis.formats.flight_recorder import FlightCall, FlightDump, FlightGroup, read_flight_dumps
-from meshlab.diagnosis.formats.torch_lines import (
-    FingerPrint,
-    GroupStatus,
-    TorchLog,
-    WorkTimeout,
-    last_rank_prefix,
-    read_torch_log,
+from meshlab.diagnosis.formats.flight_recorder import FlightDump, read_flight_dumps
+from meshlab.diagnosis.formats.torch_lines import FingerPrint, TorchLog, WorkTimeout, last_rank_prefix, read_torch_log
+from meshlab.diagnosis.late_ranks import (
+    GroupCalls,
+    calls_by_group,
+    late_in_dumps,
+    late_in_logs,
+    late_in_pairs,
+    lines_by_group,
+    plain_name,
+    program_stack,
+    rank_list,
+    stuck_ranks,
 )
 from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
 
-__all__ = ["HANG_RULES", "rank_list"]
+__all__ = ["HANG_RULES"]
 
 _WATCHDOG = "pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"
 _RECORDER = "pytorch/torch/csrc/distributed/c10d/FlightRecorder.hpp, version 2.0 to 2.10"
@@ -29,38 +34,6 @@ _DESYNC = "pytorch/torch/csrc/distributed/c10d/TraceUtils.h"
 _EVEN = re.compile(
     r"^_?(?:all_?reduce|all_?gather(?:_base|_into_tensor)?|reduce_?scatter(?:_base|_tensor)?|broadcast|reduce)", re.I
 )
-
-
-def rank_list(ranks: Iterable[int]) -> str:
-    """Return ranks in words, with runs as ranges.
-
-    Examples
-    --------
-    >>> rank_list([7]), rank_list([0, 3]), rank_list([0, 1, 2, 5])
-    ('rank 7', 'ranks 0 and 3', 'ranks 0-2 and 5')
-    """
-    ordered = sorted(set(ranks))
-    parts: list[str] = []
-    position = 0
-    while position < len(ordered):
-        end = position
-        while end + 1 < len(ordered) and ordered[end + 1] == ordered[end] + 1:
-            end += 1
-        if end - position >= 2:
-            parts.append(f"{ordered[position]}-{ordered[end]}")
-        else:
-            parts += [str(one) for one in ordered[position : end + 1]]
-        position = end + 1
-    if len(ordered) == 1:
-        return f"rank {parts[0]}"
-    return "ranks " + (" and ".join(parts) if len(parts) < 3 else ", ".join(parts[:-1]) + f" and {parts[-1]}")
-
-
-def _name(op: str) -> str:
-    """Return the plain name of a collective: ALLREDUCE and _ALLGATHER_BASE become all_reduce and all_gather."""
-    plain = op.lower().removeprefix("nccl:").strip("_").removesuffix("_base").removesuffix("_barrier")
-    known = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
-    return known.get(plain, plain)
 
 
 def _minutes(milliseconds: int | None) -> str:
@@ -93,147 +66,11 @@ def _collect(paste: Paste, log: TorchLog) -> str:
     )
 
 
-# --------------------------------------------------------------------------------------------------- one group's lines
-
-
-def _key(one: WorkTimeout | GroupStatus, names: dict[int, int]) -> str | None:
-    """Return a name of the group that is the same on all ranks, or None if the line does not contain one."""
-    group = one.group
-    if group is None:
-        return None
-    # Before PyTorch 2.4, a group was a number that each process counted for itself: PG 1 of two ranks may be two
-    # groups. If all of them are at their own global rank, it can only be a group that starts at rank 0.
-    return group.name if group.is_shared or names.get(one.rank) == group.rank == one.rank else None
-
-
-def _by_group(log: TorchLog) -> dict[str, tuple[list[WorkTimeout], list[GroupStatus]]]:
-    """Return the lines of each process group that several ranks can be compared in."""
-    names = {one.rank: one.group.rank for one in log.statuses}
-    groups: dict[str, tuple[list[WorkTimeout], list[GroupStatus]]] = {}
-    for timeout in log.timeouts:
-        key = _key(timeout, names)
-        if key is not None:
-            groups.setdefault(key, ([], []))[0].append(timeout)
-    for status in log.statuses:
-        key = _key(status, names)
-        if key is not None:
-            groups.setdefault(key, ([], []))[1].append(status)
-    return {
-        key: (timeouts, statuses)
-        for key, (timeouts, statuses) in groups.items()
-        # Two global ranks with one rank in the group belong to two groups.
-        if len({(one.rank, one.group.rank) for one in statuses}) == len({one.group.rank for one in statuses})
-    }
-
-
-def _late_in_logs(log: TorchLog) -> Iterator[tuple[str, WorkTimeout, list[GroupStatus]]]:
-    """Yield the first collective that timed out in each group, with the statuses of ranks that had not enqueued it."""
-    for timeouts, statuses in _by_group(log).values():
-        numbered = [one for one in timeouts if one.seq is not None]
-        if not numbered:
-            continue
-        first = min(numbered, key=lambda one: one.seq or 0)
-        stuck = {one.rank for one in numbered}
-        reached: dict[int, GroupStatus] = {}
-        for status in statuses:
-            if status.rank not in reached or status.enqueued > reached[status.rank].enqueued:
-                reached[status.rank] = status
-        late = [status for rank, status in reached.items() if rank not in stuck and status.enqueued < (first.seq or 0)]
-        if late:
-            yield str(first.group), first, late
-
-
-# ------------------------------------------------------------------------------------------------- flight recorder
-
-
-class _Group:
-    """What the dumps contain about one process group."""
-
-    def __init__(self, name: str, dumps: Sequence[FlightDump]) -> None:
-        self.name = name
-        described: list[FlightGroup] = [dump.groups[name] for dump in dumps if name in dump.groups]
-        members = next((group.ranks for group in described if group.ranks), ())
-        self.ranks = members or tuple(sorted(dump.rank for dump in dumps if name in dump.groups))
-        self.desc = str(described[0]) if described else f"PG {name}"
-        self.dumps = {dump.rank: dump for dump in dumps if dump.rank in self.ranks}
-        self.calls: dict[int, dict[int, FlightCall]] = {
-            rank: {call.seq: call for call in dump.calls if call.group == name and not call.is_p2p}
-            for rank, dump in self.dumps.items()
-        }
-
-    def waiting(self) -> dict[int, FlightCall]:
-        """Return the first collective of each rank that is not completed."""
-        first: dict[int, FlightCall] = {}
-        for rank, calls in self.calls.items():
-            for seq in sorted(calls):
-                if calls[seq].state != "completed":
-                    first[rank] = calls[seq]
-                    break
-        return first
-
-    def last(self, rank: int) -> int | None:
-        """Return the number of the rank's last collective, None if the dump was cut before it."""
-        dump = self.dumps[rank]
-        status = dump.groups.get(self.name)
-        if not dump.is_complete and (status is None or status.last_enqueued is None):
-            return None
-        return dump.last_seq(self.name)
-
-
-def _groups(dumps: Sequence[FlightDump]) -> list[_Group]:
-    names = dict.fromkeys(name for dump in dumps for name in dump.groups)
-    return [_Group(name, dumps) for name in names]
-
-
-def _late_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[tuple[_Group, int, list[int], FlightCall]]:
-    """Yield the group, the number and the ranks that did not call it, with the call of a rank that waits."""
-    for group in _groups(dumps):
-        waiting = group.waiting()
-        if not waiting:
-            continue
-        seq = min(call.seq for call in waiting.values())
-        late = [rank for rank in group.dumps if (last := group.last(rank)) is not None and last < seq]
-        if late:
-            yield group, seq, late, next(call for call in waiting.values() if call.seq == seq)
-
-
-def _stuck_ranks(dumps: Sequence[FlightDump]) -> set[int]:
-    """Return the ranks that wait in any call."""
-    return {dump.rank for dump in dumps if any(call.state != "completed" for call in dump.calls)}
-
-
-def _late_in_pairs(dumps: Sequence[FlightDump]) -> Iterator[tuple[int, int, FlightCall]]:
-    """Yield ranks that did not call the receive or send that another rank waits for: late, waiting, and its call."""
-    for group in _groups(dumps):
-        pending: dict[tuple[int, int, str], list[tuple[int, FlightCall]]] = {}
-        for rank, dump in group.dumps.items():
-            for call in dump.calls:
-                if call.group != group.name or call.state == "completed":
-                    continue
-                if call.source is not None and call.destination is not None:
-                    pending.setdefault((call.source, call.destination, call.op), []).append((rank, call))
-        for (source, destination, op), calls in pending.items():
-            other = destination if op == "send" else source
-            if other >= len(group.ranks) or (source, destination, "recv" if op == "send" else "send") in pending:
-                continue
-            late = group.ranks[other]
-            if late in group.dumps and group.dumps[late].is_complete and late != calls[0][0]:
-                yield late, calls[0][0], calls[0][1]
-
-
 def _order_note(dumps: Sequence[FlightDump]) -> str:
     """Say that the ranks were numbered, if the dumps do not contain them."""
     if all(dump.is_rank_known for dump in dumps):
         return ""
     return " The dumps do not contain their rank, so they are numbered in the order of the text."
-
-
-def _stack(call: FlightCall) -> tuple[str, ...]:
-    """Return the functions of the program that made a call, innermost first, without those of PyTorch."""
-    return tuple(name for name, file, _ in call.frames if "torch/distributed/" not in file)
-
-
-# --------------------------------------------------------------------------------------------------------- rules
 
 
 @rule(
@@ -307,9 +144,9 @@ def rank_missing(paste: Paste) -> Iterator[TextFinding]:
 
 
 def _missing_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[tuple[TextFinding, set[int]]]:
-    stuck = _stuck_ranks(dumps)
+    stuck = stuck_ranks(dumps)
     note = _order_note(dumps)
-    for group, seq, late, call in _late_in_dumps(dumps):
+    for group, seq, late, call in late_in_dumps(dumps):
         roots = [rank for rank in late if rank not in stuck]
         if not roots:
             continue
@@ -317,12 +154,12 @@ def _missing_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[tuple[TextFinding
         lasts = sorted({group.last(rank) or 0 for rank in roots})
         last = f"collective {lasts[0]}" if len(lasts) == 1 else f"collectives {lasts[0]} to {lasts[-1]}"
         lines = [call.line, *(max((one.line for one in group.calls[rank].values()), default=0) for rank in roots)]
-        where = " > ".join(reversed(_stack(call)[:3]))
+        where = " > ".join(reversed(program_stack(call)[:3]))
         yield (
             rank_missing.finding(
                 "error",
-                f"{rank_list(roots)}, {_name(call.op)} {seq} of {group.desc}",
-                f"{rank_list(waiting).capitalize()} {'wait' if len(waiting) > 1 else 'waits'} in {_name(call.op)} "
+                f"{rank_list(roots)}, {plain_name(call.op)} {seq} of {group.desc}",
+                f"{rank_list(waiting).capitalize()} {'wait' if len(waiting) > 1 else 'waits'} in {plain_name(call.op)} "
                 f"{seq}" + (f" (called from {where})" if where else "") + f"; the last call of {rank_list(roots)} in "
                 f"this group is {last}.{note}",
                 f"Get the stack of {rank_list(roots)} (py-spy dump --pid PID) and compare which calls each rank makes "
@@ -331,7 +168,7 @@ def _missing_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[tuple[TextFinding
             ),
             set(roots),
         )
-    for rank, other, call in _late_in_pairs(dumps):
+    for rank, other, call in late_in_pairs(dumps):
         if rank in stuck:
             continue
         peer = "receive" if call.op == "send" else "send"
@@ -350,7 +187,7 @@ def _missing_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[tuple[TextFinding
 
 def _missing_in_logs(log: TorchLog) -> Iterator[TextFinding]:
     stuck = {one.rank for one in log.timeouts}
-    for group, first, late in _late_in_logs(log):
+    for group, first, late in late_in_logs(log):
         roots = sorted({one.rank for one in late} - stuck)
         if not roots:
             continue
@@ -358,8 +195,8 @@ def _missing_in_logs(log: TorchLog) -> Iterator[TextFinding]:
         last = max(one.enqueued for one in late if one.rank in roots)
         yield rank_missing.finding(
             "error",
-            f"{rank_list(roots)}, {_name(first.op)} {first.seq} of {group}",
-            f"{rank_list(waiting).capitalize()} waited in {_name(first.op)} {first.seq}; the last collective that "
+            f"{rank_list(roots)}, {plain_name(first.op)} {first.seq} of {group}",
+            f"{rank_list(waiting).capitalize()} waited in {plain_name(first.op)} {first.seq}; the last collective that "
             f"{rank_list(roots)} had enqueued in this group is {'none' if last < 1 else last}. A rank that is stuck "
             "inside the call itself looks the same, because PyTorch counts a collective after NCCL has taken it.",
             f"Get the stack of {rank_list(roots)} during the hang (py-spy dump --pid PID). Such a rank computes, "
@@ -407,18 +244,18 @@ def order_mismatch(paste: Paste) -> Iterator[TextFinding]:
     for report in log.desync:
         at: dict[int, dict[str, list[int]]] = {}
         for number, _, op, ranks in report.states:
-            at.setdefault(number, {}).setdefault(_name(op), []).extend(ranks)
+            at.setdefault(number, {}).setdefault(plain_name(op), []).extend(ranks)
         for number, ops in at.items():
             if len(ops) > 1:
                 shown = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in ops.items())
                 yield _different_ops(f"collective #{number}", shown, "the desync report", report.lines)
     for prints in _mismatched_prints(log):
-        if len({_name(one.op) for one in prints}) > 1 or _sequence_differs(prints):
+        if len({plain_name(one.op) for one in prints}) > 1 or _sequence_differs(prints):
             shown = ", ".join(
-                f"rank {one.rank}: {_name(one.op)}" + ("" if one.seq is None else f" {one.seq}") for one in prints
+                f"rank {one.rank}: {plain_name(one.op)}" + ("" if one.seq is None else f" {one.seq}") for one in prints
             )
             yield _different_ops("this collective", shown, "TORCH_DISTRIBUTED_DEBUG=DETAIL", [x.line for x in prints])
-    for timeouts, _ in _by_group(log).values():
+    for timeouts, _ in lines_by_group(log).values():
         by_seq: dict[int, list[WorkTimeout]] = {}
         for timeout in timeouts:
             if timeout.seq is not None:
@@ -426,7 +263,7 @@ def order_mismatch(paste: Paste) -> Iterator[TextFinding]:
         for seq, ones in by_seq.items():
             by_op: dict[str, list[int]] = {}
             for timeout in ones:
-                by_op.setdefault(_name(timeout.op), []).append(timeout.rank)
+                by_op.setdefault(plain_name(timeout.op), []).append(timeout.rank)
             if len(by_op) > 1:
                 shown = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in by_op.items())
                 yield _different_ops(f"collective {seq}", shown, "the watchdogs", [one.line for one in ones])
@@ -480,14 +317,14 @@ def _mismatched_prints(log: TorchLog) -> Iterator[list[FingerPrint]]:
 
 def _order_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
     note = _order_note(dumps)
-    stuck = _stuck_ranks(dumps)
-    for group in _groups(dumps):
+    stuck = stuck_ranks(dumps)
+    for group in calls_by_group(dumps):
         common = [seq for seq in _numbers(group) if sum(seq in calls for calls in group.calls.values()) > 1]
         for seq in common:
             by_op: dict[str, list[int]] = {}
             for rank, calls in group.calls.items():
                 if seq in calls:
-                    by_op.setdefault(_name(calls[seq].op), []).append(rank)
+                    by_op.setdefault(plain_name(calls[seq].op), []).append(rank)
             if len(by_op) > 1:
                 shown = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in by_op.items())
                 lines = [calls[seq].line for calls in group.calls.values() if seq in calls]
@@ -499,15 +336,16 @@ def _order_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
                     lines,
                 )
                 break
-    found = list(_late_in_dumps(dumps))
+    found = list(late_in_dumps(dumps))
     if found and all(rank in stuck for _, _, late, _ in found for rank in late):
         # Every rank that is late waits itself, so nobody is the first: a circle. A rank without a dump could be.
         group, seq, late, call = found[0]
         if all(set(one.ranks) <= set(one.dumps) for one, *_ in found):
             yield order_mismatch.finding(
                 "error",
-                f"{rank_list(late)} and those that wait in {_name(call.op)} {seq} of {group.desc}",
-                f"{_name(call.op)} {seq} of {group.desc} waits for {rank_list(late)}, which wait in a call of another "
+                f"{rank_list(late)} and those that wait in {plain_name(call.op)} {seq} of {group.desc}",
+                f"{plain_name(call.op)} {seq} of {group.desc} waits for {rank_list(late)}, which wait in a call of "
+                "another "
                 f"group, so the ranks wait for each other.{note}",
                 "Use the process groups in the same order on all ranks.",
                 [call.line],
@@ -519,11 +357,11 @@ def _order_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
             yield place
 
 
-def _numbers(group: _Group) -> list[int]:
+def _numbers(group: GroupCalls) -> list[int]:
     return sorted({seq for calls in group.calls.values() for seq in calls})
 
 
-def _other_place(group: _Group, seq: int, late: Sequence[int]) -> TextFinding | None:
+def _other_place(group: GroupCalls, seq: int, late: Sequence[int]) -> TextFinding | None:
     """Find where the ranks went apart before a rank was missing: the same collective from another place."""
     ahead = next((rank for rank, call in group.waiting().items() if call.seq == seq), None)
     behind = next((rank for rank in late if group.calls.get(rank)), None)
@@ -532,15 +370,15 @@ def _other_place(group: _Group, seq: int, late: Sequence[int]) -> TextFinding | 
     mine, theirs = group.calls[ahead], group.calls[behind]
     first = None
     for number in sorted(set(mine) & set(theirs), reverse=True):
-        here, there = _stack(mine[number]), _stack(theirs[number])
+        here, there = program_stack(mine[number]), program_stack(theirs[number])
         if not here or not there or here == there:
             break
         first = number
     if first is None:
         return None
-    mine_in, theirs_in = _stack(mine[first])[0], _stack(theirs[first])[0]
+    mine_in, theirs_in = program_stack(mine[first])[0], program_stack(theirs[first])[0]
     later = next(
-        (number for number in sorted(mine) if number > first and _stack(mine[number])[:1] == (theirs_in,)), None
+        (number for number in sorted(mine) if number > first and program_stack(mine[number])[:1] == (theirs_in,)), None
     )
     extra = later - first if later is not None else None
     count = "one call" if extra == 1 else f"{extra} calls"
@@ -552,7 +390,7 @@ def _other_place(group: _Group, seq: int, late: Sequence[int]) -> TextFinding | 
     return order_mismatch.finding(
         "error",
         f"ranks {min(ahead, behind)} and {max(ahead, behind)} at collective {first} of {group.desc}",
-        f"Both ranks called {_name(mine[first].op)} {first}, but from different places: rank {ahead} in "
+        f"Both ranks called {plain_name(mine[first].op)} {first}, but from different places: rank {ahead} in "
         f"{mine_in}, rank {behind} in {theirs_in}.{tail}",
         f"Make all ranks call {mine_in} equally often, or none: it contains a collective, so it must not stand in a "
         "branch that depends on the rank.",
@@ -570,7 +408,7 @@ def size_mismatch(paste: Paste) -> Iterator[TextFinding]:
     """Look for ranks that call one collective with different sizes or types. NCCL itself does not compare them."""
     log = paste.once(read_torch_log)
     for prints in _mismatched_prints(log):
-        if len({_name(one.op) for one in prints}) > 1 or _sequence_differs(prints):
+        if len({plain_name(one.op) for one in prints}) > 1 or _sequence_differs(prints):
             continue
         for what in ("shape", "dtype"):
             values = Counter(getattr(one, what) for one in prints if getattr(one, what) is not None)
@@ -582,9 +420,9 @@ def size_mismatch(paste: Paste) -> Iterator[TextFinding]:
                     if getattr(one, what) is not None
                 )
                 name = "shapes" if what == "shape" else "types"
-                yield _different_sizes(_name(prints[0].op), shown, name, [one.line for one in prints])
+                yield _different_sizes(plain_name(prints[0].op), shown, name, [one.line for one in prints])
                 break
-    for timeouts, _ in _by_group(log).values():
+    for timeouts, _ in lines_by_group(log).values():
         by_call: dict[tuple[int | None, str], dict[int, list[WorkTimeout]]] = {}
         for one in timeouts:
             if one.seq is not None and one.elements_in is not None and _EVEN.match(one.op):
@@ -595,7 +433,7 @@ def size_mismatch(paste: Paste) -> Iterator[TextFinding]:
                     f"{rank_list(one.rank for one in ones)} ({size:,} elements)" for size, ones in sizes.items()
                 )
                 lines = [one.line for ones in sizes.values() for one in ones]
-                yield _different_sizes(f"{_name(op)} {seq}", shown, "sizes", lines)
+                yield _different_sizes(f"{plain_name(op)} {seq}", shown, "sizes", lines)
     for found in log.analysed:
         if found.error in ("SIZE_OR_SYNTAX_MISMATCH", "COLLECTIVE_DTYPE_MISMATCH"):
             name = "types" if "DTYPE" in found.error else "sizes"
@@ -618,10 +456,10 @@ def _different_sizes(call: str, shown: str, name: str, lines: Sequence[PasteLine
 
 
 def _sizes_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
-    for group in _groups(dumps):
+    for group in calls_by_group(dumps):
         for seq in _numbers(group):
             calls = {rank: of_rank[seq] for rank, of_rank in group.calls.items() if seq in of_rank}
-            if len(calls) < 2 or len({_name(call.op) for call in calls.values()}) > 1:
+            if len(calls) < 2 or len({plain_name(call.op) for call in calls.values()}) > 1:
                 continue
             op = next(iter(calls.values())).op
             if not _EVEN.match(op) or "coalesced" in op:
@@ -636,7 +474,7 @@ def _sizes_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
                     for (size, dtypes), ranks in sizes.items()
                 )
                 lines = [call.line for call in calls.values()]
-                yield _different_sizes(f"{_name(op)} {seq} of {group.desc}", shown, name, lines)
+                yield _different_sizes(f"{plain_name(op)} {seq} of {group.desc}", shown, name, lines)
                 break
 
 
@@ -662,7 +500,7 @@ def collective_mismatch(paste: Paste) -> Iterator[TextFinding]:
         one = prints[0]
         yield collective_mismatch.finding(
             "error",
-            f"rank {one.rank}, {_name(one.op)}",
+            f"rank {one.rank}, {plain_name(one.op)}",
             f"PyTorch found that rank {one.rank} calls another collective than the others, or with another size. What "
             "the others call is not in the text.",
             "Paste the same message of all ranks: PyTorch before 2.0 prints on each rank only its own call.",
@@ -688,13 +526,13 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
         ones = [one for one in same_group if (one.op, one.seq) == (op, seq)]
         others = [one for one in same_group if one not in ones]
         ranks = sorted({one.rank for one in ones})
-        call = _name(op) + ("" if seq is None else f" {seq}")
+        call = plain_name(op) + ("" if seq is None else f" {seq}")
         where = f"{rank_list(ranks)}{_place(paste, ranks)}{f' of {group}' if group else ''}, {call}"
         waited = _minutes(max((one.ran_ms or one.limit_ms or 0 for one in ones), default=0) or None)
         shown = f"{rank_list(ranks).capitalize()} waited {waited or 'until the timeout'} in {call}"
         if others:
             shown += f"; {rank_list(one.rank for one in others)} waited in " + ", ".join(
-                dict.fromkeys(_name(one.op) + ("" if one.seq is None else f" {one.seq}") for one in others[:4])
+                dict.fromkeys(plain_name(one.op) + ("" if one.seq is None else f" {one.seq}") for one in others[:4])
             )
         if late:
             yield nccl_timeout.finding(
@@ -706,9 +544,8 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
             continue
         if others:
             why = (
-                f"{shown}. The ranks are in different collectives of one process group, so the later ones are waited "
-                "for "
-                "in the earlier one, or another rank did not come. The lines do not show which."
+                f"{shown}. The ranks are in different collectives of one process group. Their lines do "
+                "not show which of them, or which other rank, is the cause."
             )
             look = f"Look first at {rank_list(one.rank for one in others)} and at ranks that are not in the text. "
         elif len(ranks) == 1:
@@ -764,7 +601,7 @@ def _place(paste: Paste, ranks: Sequence[int]) -> str:
 
 def _other_end(one: WorkTimeout, op: str) -> str:
     """Say which rank a rooted collective needs, as far as its sizes show it."""
-    name = _name(op)
+    name = plain_name(op)
     if name in ("gather", "reduce") and one.elements_out == 0 and one.elements_in:
         return (
             f"Rank {one.rank} sends its part and gets nothing back, so look first at the destination of the {name} "

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 
 from meshlab.diagnosis.formats.nccl_tests_starts import TestDevice, TestStart, read_test_starts
+from meshlab.diagnosis.late_ranks import rank_list
 from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste, PasteLine
-from meshlab.diagnosis.rules.hangs import rank_list
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
 
 __all__ = ["LAUNCH_RULES"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshlab.diagnosis.formats.ras import RasCommunicator, RasMismatch, RasReport, read_ras_reports
+from meshlab.diagnosis.late_ranks import rank_list
 from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.rules.hangs import rank_list
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
 
 __all__ = ["RAS_RULES"]

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from meshlab.diagnosis.formats.nccl_tests_starts import read_test_starts
+from meshlab.diagnosis.late_ranks import rank_list
+from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.rules.hangs import rank_list
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
 
 __all__ = ["UNCLEAR_LOG_RULES"]
@@ -68,5 +69,53 @@ def log_ends_early(paste: Paste) -> Iterator[TextFinding]:
     )
 
 
-UNCLEAR_LOG_RULES: tuple[Rule, ...] = (communicator_of_one, log_ends_early)
+_FAILED = re.compile(
+    r"(?P<what>unhandled system error|unhandled cuda error|internal error - please report|remote process exited or "
+    r"there was a network error|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclRemoteError)"
+)
+_SHOWN = (
+    "NCCL WARN",
+    "Watchdog caught",
+    "out of memory",
+    "OutOfMemory",
+    "Too many open files",
+    "CUDA error",
+    "Test CUDA failure",
+    "Traceback",
+    "Xid",
+    "exited on signal",
+    "failed (exitcode: -",
+)
+
+
+@rule("warning-missing", "NCCL failed, and its warning is not in the text", source="NVIDIA/nccl/src/debug.cc")
+def warning_missing(paste: Paste) -> Iterator[TextFinding]:
+    """Look for a failure of NCCL without the warning that says why. The name of the error is too general."""
+    found = other_lines(paste).matches(
+        _FAILED, "unhandled ", "internal error", "remote process exited", "ncclSystem", "ncclInternal", "ncclRemote"
+    )
+    if not found or any(mark in paste.text for mark in _SHOWN) or _last_error(paste):
+        return
+    hosts = dict.fromkeys(match[1] for line, _ in found if (match := re.match(r"([\w.-]+): Test NCCL", line.text)))
+    yield warning_missing.finding(
+        "info",
+        ", ".join(hosts) or "the rank that prints it",
+        f'NCCL failed with "{found[0][1]["what"]}", which names only the kind of the error. The warning that says what '
+        "happened is not in the text.",
+        "Run again with NCCL_DEBUG=WARN (INFO for the whole story), and paste the first NCCL WARN line of each rank.",
+        [line for line, _ in found],
+    )
+
+
+def _last_error(paste: Paste) -> bool:
+    """Return whether PyTorch repeats NCCL's warning, in the line after "Last error:"."""
+    numbers = other_lines(paste).numbers("Last error:")
+    return any(
+        paste.line(number).text.split("Last error:", 1)[1].strip()
+        or (number < len(paste) and paste.line(number + 1).text.strip())
+        for number in numbers
+    )
+
+
+UNCLEAR_LOG_RULES: tuple[Rule, ...] = (communicator_of_one, log_ends_early, warning_missing)
 """Rules for logs that show less than they seem to."""
