@@ -15,7 +15,7 @@ from meshlab.diagnosis.explanation import Explanation
 from meshlab.errors import TopologyError
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plots.ring_curves import arrow_heads, bowed_curves, collection_style
-from meshlab.plots.style import PALETTE, axes_size, new_figure, reserve, set_title, text_colors, text_width
+from meshlab.plots.style import PALETTE, axes_size, new_figure, reserve, set_title, text_colors, text_width, wrap_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -423,8 +423,8 @@ def _legend(ax: Axes, rings: Sequence[_Ring]) -> None:
     for name, (label, color, wide, style, _) in _LOOKS.items():
         mine = [kind for kind in kinds if _look(kind) == name]
         if mine:
-            vias = ", ".join(kind for kind in mine if kind not in _LOOKS)
-            text = f"{label} · {vias}" if vias else label
+            vias = ", ".join(kind for kind in mine if kind not in ("host", "between", "hop"))
+            text = wrap_words(f"{label} · {vias}" if vias else label, axes_size(ax)[0] - 60, _POINTS + 1)
             handles.append(Line2D([], [], color=color, linewidth=wide, linestyle=style, label=text))
     ax.legend(
         handles=handles, loc="lower center", fontsize=_POINTS + 1, handlelength=3.4, labelspacing=0.8, frameon=False

@@ -231,6 +231,11 @@ def _find_tree(paste: Paste) -> list[int]:
     return [line.number for line in paste.find(*literals) if _TREE.search(line.raw)]
 
 
+def _find_gpus(paste: Paste) -> list[int]:
+    rows = [item.line.number for item in paste.once(read_gpu_rows)]
+    return [*rows, *paste.numbers("Driver/library version mismatch", "couldn't communicate with the NVIDIA driver")]
+
+
 def _find_links(paste: Paste) -> list[int]:
     states = [item.line.number for item in paste.once(read_nvlinks)]
     return [*states, *(item.line.number for item in paste.once(read_nvlink_counters))]
@@ -247,6 +252,7 @@ def _find_settings(paste: Paste) -> list[int]:
         *(item.line.number for item in paste.once(read_limits)),
         *(line.number for service in paste.once(read_services) for line in service.lines),
         *(line.number for line in paste.find("nvidia_peermem", "nv_peer_mem") if "NCCL" not in line.raw),
+        *paste.numbers("IO_PAGE_FAULT", "iommu: Default domain type:", "DMAR: [DMA"),
     ]
 
 
@@ -262,7 +268,7 @@ MACHINE_FORMATS: tuple[TextFormat, ...] = (
     ),
     TextFormat(
         "nvidia-smi",
-        lambda paste: [item.line.number for item in paste.once(read_gpu_rows)],
+        _find_gpus,
         _see_gpus,
         "the output of nvidia-smi",
     ),

@@ -110,6 +110,8 @@ def _rdma_link(paste: Paste) -> Iterator[PortState]:
 def _blocks(paste: Paste) -> Iterator[PortState]:
     """Read the tools that print one value a line below the name of the device."""
     starts = paste.numbers("CA '", "Infiniband device '", "hca_id:")
+    if not starts:
+        yield from _nameless(paste)
     for index, start in enumerate(starts):
         stop = min(starts[index + 1] if index + 1 < len(starts) else len(paste) + 1, start + 4 * _MOST_LINES)
         head = paste.line(start)
@@ -136,6 +138,22 @@ def _blocks(paste: Paste) -> Iterator[PortState]:
             lines.append(line)
         if port:
             yield from _port(head, name[1], port, lines, values)
+
+
+def _nameless(paste: Paste) -> Iterator[PortState]:
+    """Read a port of ``ibstat`` whose head is missing, because the text begins below it."""
+    for state in paste.find("State:"):
+        physical = paste.line(state.number + 1) if state.number < len(paste) else None
+        if physical is None or not re.match(r"\s*State:", state.text) or "Physical state:" not in physical.text:
+            continue
+        lines, values = [], {}
+        for number in range(state.number, min(len(paste), state.number + 10) + 1):
+            value = _VALUE.match(paste.line(number).text)
+            if value is None:
+                break
+            values[value[1].lower()] = value[2]
+            lines.append(paste.line(number))
+        yield from _port(state, "unnamed device", 1, lines, values)
 
 
 def _port(

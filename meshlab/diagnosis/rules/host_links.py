@@ -12,6 +12,7 @@ from meshlab.diagnosis.formats.host_settings import read_access_control, read_li
 from meshlab.diagnosis.formats.machine_text import health_of, machine_of, matrix_of, tree_of
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.text_findings import Level, Rule, TextFinding, line_numbers, rule
+from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.links import NEAR, Distance
 
@@ -49,6 +50,10 @@ _OF_WHOLE_HOSTS = frozenset(("uneven-hosts", "mixed-hosts", "mixed-drivers"))
 _GPU = re.compile(r"\b(?:GPU|NIC)\d+\b")
 _ONE_GPU = re.compile(r"_perf\b.*(?<!\S)-g 1\b|\bCUDA_VISIBLE_DEVICES=\d+(?![\d,])")
 _P2P_CHANNEL = re.compile(r"Channel \d+(?:/\d+)? : \d+\[([0-9a-fA-F]+)\] -> \d+\[([0-9a-fA-F]+)\] .*via P2P")
+_IOMMU_FAULT = re.compile(
+    r"([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]): AMD-Vi: Event logged \[IO_PAGE_FAULT"
+    r"|DMAR: \[DMA (?:Read|Write)[^\]]*\] Request device \[([0-9a-f:.]+)\]|AMD-Vi: Event logged \[IO_PAGE_FAULT"
+)
 _MEMLOCK = 64 << 20
 _FILES = 4096
 _SHM = 1 << 30
@@ -82,8 +87,10 @@ def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
     findings, machine = paste.once(health_of), paste.once(machine_of)
     if findings is None or machine is None:
         return
-    for name in dict.fromkeys(name for item in findings if item.code == "no-near-nic" for name in item.nodes):
-        node = machine.node(name)
+    far_hosts = {name for item in findings if item.code == "no-near-nic" for name in item.nodes}
+    for node, names in _kinds(machine):
+        if names[0] not in far_hosts:
+            continue
         count = len(node.devices)
         away = node.distance[:count, count:]
         is_known = ~(away == Distance.UNKNOWN).any(axis=1)
@@ -106,10 +113,9 @@ def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
             do += "The command in the text uses one GPU per process, which is GPU0 if every process is alone on its "
             do += f"host. Then set CUDA_VISIBLE_DEVICES={node.devices[best].id}. "
         do += "Compare times on the near and the far GPUs before blaming the network."
-        where = "" if name == "node0" else f" of {name}"
         yield nic_far_from_gpu.finding(
             "warning",
-            f"{', '.join(described[:8])}{where}",
+            f"{', '.join(described[:8])}{_of(names)}",
             why,
             do,
             _shown(paste, [node.ends[i] for i in shown]),
@@ -124,16 +130,16 @@ def no_nvlink(paste: Paste) -> Iterator[TextFinding]:
         return
     faults = {name: item for item in findings if item.code == "all-pcie" for name in item.nodes}
     reported = {name for item in findings if item.code in ("maybe-mp", "nvlink-unused", "mp") for name in item.nodes}
-    for node in machine.nodes:
+    for node, names in _kinds(machine):
         count = len(node.devices)
         inner = node.distance[:count, :count]
         known = node.nvlink_known and node.complete and not (inner == Distance.UNKNOWN).any()
-        if count < 2 or not known or (inner == Distance.NVLINK).any() or node.name in reported:
+        if count < 2 or not known or (inner == Distance.NVLINK).any() or names[0] in reported:
             continue
-        where = f"{node.ends[0]}-{node.ends[count - 1]}" + ("" if node.name == "node0" else f" of {node.name}")
+        where = f"{node.ends[0]}-{node.ends[count - 1]}" + _of(names)
         lines = _shown(paste, [])
-        if node.name in faults:
-            item = faults[node.name]
+        if names[0] in faults:
+            item = faults[names[0]]
             why, do = f"{item.message[0].upper()}{item.message[1:]}.", f"{item.fix[0].upper()}{item.fix[1:]}."
             yield no_nvlink.finding("error", where, why, do, lines)
             continue
@@ -153,7 +159,7 @@ def nvlink_p2p_broken(paste: Paste) -> Iterator[TextFinding]:
     if machine is None:
         return
     active = {(link.host, link.gpu) for link in paste.once(read_nvlinks) if link.gbs is not None}
-    for node in machine.nodes:
+    for node, names in _kinds(machine):
         pairs = [
             (i, j)
             for i, j in _blocked(node)
@@ -165,7 +171,7 @@ def nvlink_p2p_broken(paste: Paste) -> Iterator[TextFinding]:
             more = f" and {len(pairs) - 1} more pair{'s' * (len(pairs) > 2)}" if len(pairs) > 1 else ""
             yield nvlink_p2p_broken.finding(
                 "error",
-                f"{node.ends[i]} and {node.ends[j]}{more}" + ("" if node.name == "node0" else f" of {node.name}"),
+                f"{node.ends[i]} and {node.ends[j]}{more}" + _of(names),
                 f"The GPUs have NVLink between them, but the driver reports {node.p2p[i][j]} for peer access.",
                 "Check the fabric manager and dmesg for NVLink errors, and that no MIG mode, virtual machine or "
                 "registry "
@@ -181,14 +187,14 @@ def p2p_matrix(paste: Paste) -> Iterator[TextFinding]:
     if machine is None:
         return
     active = {(link.host, link.gpu) for link in paste.once(read_nvlinks) if link.gbs is not None}
-    for node in machine.nodes:
+    for node, names in _kinds(machine):
         pairs = [(i, j) for i, j in _blocked(node) if node.nvlinks[i, j] == 0]
         if not pairs or active:
             continue
         words = sorted({node.p2p[i][j] for i, j in pairs})
         meanings = ", ".join(f"{word} ({_P2P_WORDS[word]})" for word in words)
         ends = sorted({k for pair in pairs for k in pair})
-        where = ", ".join(node.ends[k] for k in ends[:8]) + ("" if node.name == "node0" else f" of {node.name}")
+        where = ", ".join(node.ends[k] for k in ends[:8]) + _of(names)
         yield p2p_matrix.finding(
             "warning" if {"CNS", "TNS", "DR"} & set(words) else "info",
             where,
@@ -220,9 +226,9 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
         return
     faults = (item for item in findings if item.severity != "note" and item.code not in _BY_DESIGN)
     faulty = {name for item in faults for name in item.nodes}
-    for node in machine.nodes:
+    for node, names in _kinds(machine):
         count = len(node.devices)
-        if count < 2 or node.name in faulty or _blocked(node):
+        if count < 2 or names[0] in faulty or _blocked(node):
             continue
         sentences = []
         described: set[int] = set()
@@ -261,7 +267,7 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
         where = (
             f"{node.ends[0]}-{node.ends[count - 1]}" if len(ends) == count else ", ".join(_end(node, i) for i in ends)
         )
-        where += "" if node.name == "node0" else f" of {node.name}"
+        where += _of(names)
         yield TextFinding("nothing-wrong", where, "info", " ".join(sentences), do, line_numbers(_shown(paste, [])))
 
 
@@ -269,6 +275,7 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
 def acs_iommu_p2p(paste: Paste) -> Iterator[TextFinding]:
     """Looks for bridges with ACS switches that are on, and for channels of NCCL that use P2P without NVLink."""
     controls = paste.once(read_access_control)
+    yield from _iommu(paste)
     on = [item for item in controls if {"SrcValid", "ReqRedir", "CmpltRedir"} & set(item.on)]
     if not controls:
         return
@@ -303,6 +310,33 @@ def acs_iommu_p2p(paste: Paste) -> Iterator[TextFinding]:
         "ATS instead.",
         [*(item.line for item in on), *(line for line, _ in channels[:2])],
     )
+
+
+def _iommu(paste: Paste) -> Iterator[TextFinding]:
+    """Find faults of the IOMMU in the kernel log that name a GPU or a NIC, and an IOMMU that translates."""
+    faults = paste.matches(_IOMMU_FAULT, "IO_PAGE_FAULT", "DMAR:")
+    if faults:
+        devices = list(dict.fromkeys(device for _, match in faults if (device := match[1] or match[2])))
+        is_known = any(word in line.raw for line, _ in faults for word in ("nvidia", "mlx5", "bnxt"))
+        yield acs_iommu_p2p.finding(
+            "error" if is_known else "warning",
+            f"device{'s' * (len(devices) > 1)} {', '.join(devices[:6])}" if devices else "the IOMMU of this host",
+            "The IOMMU rejected transfers of these devices. With peer-to-peer transfers over PCIe, this means that it "
+            "has no mapping for the memory of the peer: data is lost, and the job hangs or fails.",
+            "Turn off the IOMMU (VT-d, AMD-Vi) and ACS in the BIOS, or boot with iommu=pt. NCCL_P2P_DISABLE=1 "
+            "proves it.",
+            [line for line, _ in faults],
+        )
+        return
+    translated = paste.find("Default domain type: Translated")
+    if translated:
+        yield acs_iommu_p2p.finding(
+            "info",
+            "the IOMMU of this host",
+            "The IOMMU translates the addresses of devices. Peer-to-peer transfers over PCIe may be slow or hang.",
+            "Boot with iommu=pt if P2P or GPU Direct RDMA is slow or hangs.",
+            translated,
+        )
 
 
 @rule("pcie-width", "A PCIe device uses fewer lanes or a lower speed than it could", source="lspci(8)")
@@ -378,6 +412,22 @@ def peermem_unused(paste: Paste) -> Iterator[TextFinding]:
             "",
             lines,
         )
+
+
+def _kinds(machine: Cluster) -> Iterator[tuple[Node, list[str]]]:
+    """Iterate over hosts that differ, each with the names of all hosts that equal it."""
+    for kind, node in enumerate(machine.templates):
+        names = [name for name, one in zip(machine.names, machine.kinds.tolist(), strict=True) if one == kind]
+        if names:
+            yield node, names
+
+
+def _of(names: list[str]) -> str:
+    """Return the end of a subject that names hosts. A matrix without the name of its host needs none."""
+    if names == ["node0"]:
+        return ""
+    shown = ", ".join(names[:4])
+    return f" of {shown}" if len(names) <= 4 else f" of {shown} and {len(names) - 4} more"
 
 
 def _blocked(node: Node) -> list[tuple[int, int]]:

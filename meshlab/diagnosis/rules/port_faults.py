@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from meshlab.diagnosis.formats.kernel_log import LinkChange, read_kernel_log
 from meshlab.diagnosis.formats.rdma_ports import PortState, read_ports
 from meshlab.diagnosis.paste import Paste, PasteLine
-from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
+from meshlab.diagnosis.text_findings import Level, Rule, TextFinding, rule
 
 __all__ = ["PORT_RULES"]
 
@@ -78,37 +78,15 @@ def ib_port_down(paste: Paste) -> Iterator[TextFinding]:
     """Looks at the last state of every port. A port that is disabled next to active ones may be unused."""
     histories = _histories(paste.once(read_ports))
     devices = len({device for _, device, _ in histories})
-    last = {key: states[-1] for key, states in histories.items()}
-    for key, port in last.items():
-        if port.state not in ("DOWN", "ACTIVEDEFER") or _is_flapping(histories[key], devices):
-            continue
-        others = [other for other in last.values() if other.host == port.host and other.state == "ACTIVE"]
-        if port.physical == "LINKUP" and port.link_layer != "Ethernet":
-            why = "The link itself is up, but the port has no address"
-            why += f" (lid {port.lid})" if port.lid in _NO_LIDS else ""
-            why += ", so NCCL does not use it."
-            if port.sm_lid not in (None, *_NO_LIDS):
-                why += f" A subnet manager exists (lid {port.sm_lid}). This fits a virtual function without a GUID."
-            severity = "error"
-            do = (
-                "In a virtual machine or pod, give the virtual function a GUID and its link state (ip link set "
-                "DEV vf N "
-                "node_guid …, port_guid …, state auto) and enable virtualisation in the subnet manager. Then "
-                "check that "
-                f"ibstat {port.device} prints State: Active."
-            )
-        else:
-            physical = (port.physical or "unknown").lower()
-            why = f"The port is down (physical state {physical})."
-            if others:
-                why += f" {len(others)} other port{'s' * (len(others) > 1)} of the host "
-                why += f"{'are' if len(others) > 1 else 'is'} active, so this one may be unused on purpose."
-            severity = "error" if not others else "info" if port.physical == "DISABLED" else "warning"
-            do = (
-                f"If the job needs it, check the cable and the switch port, and enable it; otherwise exclude it with "
-                f"NCCL_IB_HCA=^{port.device}."
-            )
-        yield ib_port_down.finding("error" if severity == "error" else severity, port.name, why, do, port.lines)  # type: ignore[arg-type]
+    last = [states[-1] for states in histories.values()]
+    groups: dict[tuple[Level, str, str], list[PortState]] = {}
+    for states in histories.values():
+        if not _is_flapping(states, devices) and states[-1].state in ("DOWN", "ACTIVEDEFER", "INIT", "ARMED"):
+            groups.setdefault(_judged(states[-1], last), []).append(states[-1])
+    for (severity, why, do), ports in groups.items():
+        names = ", ".join(port.name for port in ports[:8]) + (f" and {len(ports) - 8} more" if len(ports) > 8 else "")
+        lines = [line for port in ports for line in port.lines]
+        yield ib_port_down.finding(severity, names, why, do.replace("DEV", ports[0].device), lines)
     for (host, interface), changes in _changes(paste).items():
         if sum(not change.up for change in changes) == 1 and not changes[-1].up:
             yield ib_port_down.finding(
@@ -120,26 +98,37 @@ def ib_port_down(paste: Paste) -> Iterator[TextFinding]:
             )
 
 
-@rule("subnet-manager-missing", "InfiniBand ports wait for a subnet manager", source=_IBSTAT, causes=_VICTIM_CODES)
-def subnet_manager_missing(paste: Paste) -> Iterator[TextFinding]:
-    """Looks for InfiniBand ports in the state Initializing with their link up."""
-    histories = _histories(paste.once(read_ports))
-    devices = len({device for _, device, _ in histories})
-    waiting = [
-        states[-1]
-        for states in histories.values()
-        if states[-1].state == "INIT" and states[-1].link_layer != "Ethernet" and not _is_flapping(states, devices)
-    ]
-    if waiting:
-        yield subnet_manager_missing.finding(
+def _judged(port: PortState, all_ports: Sequence[PortState]) -> tuple[Level, str, str]:
+    """Return the severity of a port that is not active, why, and what to do. Similar ports get equal answers."""
+    active = sum(other.host == port.host and other.state == "ACTIVE" for other in all_ports)
+    if port.state in ("INIT", "ARMED") and port.link_layer != "Ethernet":
+        return (
             "error",
-            ", ".join(port.name for port in waiting[:8])
-            + (f" and {len(waiting) - 8} more" if len(waiting) > 8 else ""),
             "The link is up, but no subnet manager has given the port an address (state Initializing).",
             "Start a subnet manager: on a managed switch, or opensm on one host of the fabric. If one runs (sminfo), "
             "check that it sees this port.",
-            [line for port in waiting for line in port.lines],
         )
+    if port.physical == "LINKUP" and port.link_layer != "Ethernet":
+        why = "The link itself is up, but the port has no address"
+        why += f" (lid {port.lid})" if port.lid in _NO_LIDS else ""
+        why += ", so NCCL does not use it."
+        if port.sm_lid not in (None, *_NO_LIDS):
+            why += f" A subnet manager exists (lid {port.sm_lid}). This fits a virtual function without a GUID."
+        return (
+            "error",
+            why,
+            "In a virtual machine or pod, give the virtual function a GUID and a link state (ip link set NETDEV vf N "
+            "node_guid …, port_guid …, state auto), and enable virtualisation in the subnet manager. Then check that "
+            "ibstat DEV prints State: Active.",
+        )
+    why = f"The port is down (physical state {(port.physical or 'unknown').lower()})."
+    if active:
+        why += f" {active} other port{'s' * (active > 1)} of the host {'are' if active > 1 else 'is'} active, so "
+        why += "this one "
+        why += "may be unused on purpose."
+    severity: Level = "error" if not active else "info" if port.physical == "DISABLED" else "warning"
+    do = "If the job needs it, check the cable and the switch port, and enable it; otherwise exclude it with "
+    return severity, why, do + "NCCL_IB_HCA=^DEV."
 
 
 @rule("ports-active", "All network ports are active", source=_IBSTAT)
@@ -178,5 +167,5 @@ def _changes(paste: Paste) -> dict[tuple[str | None, str], list[LinkChange]]:
     return found
 
 
-PORT_RULES: tuple[Rule, ...] = (ib_port_flap, ib_port_down, subnet_manager_missing, ports_active)
+PORT_RULES: tuple[Rule, ...] = (ib_port_flap, ib_port_down, ports_active)
 """Rules for ports of the network."""
