@@ -23,7 +23,7 @@ def entry(
     """A call as the recorder writes it."""
     return {
         "record_id": seq - 1,
-        "pg_id": 0,
+        "pg_id": int(group),
         "process_group": [group, "default_pg" if group == "0" else "undefined"],
         "collective_seq_id": seq,
         "p2p_seq_id": 0,

@@ -46,7 +46,8 @@ def read_host_pairs(paste: Paste) -> tuple[HostPair, ...]:
         return ()
     found = []
     for number in range(1, len(paste) + 1):
-        match = _PAIR.match(paste.line(number).text)
+        line = paste.line(number)
+        match = _PAIR.match(line.raw) or _PAIR.match(line.text)
         if match and match["a"] != match["b"]:
             found.append(HostPair(match["a"], match["b"], float(match["value"]), number))
     kinds = {re.sub(r"\d+", "0", name) for one in found for name in (one.a, one.b)}
