@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from meshlab.diagnosis.formats.gpu_tools import (
@@ -137,20 +138,29 @@ def nvlink_warning(paste: Paste) -> Iterator[TextFinding]:
     """
     log = paste.once(read_kernel_log)
     errors, named = _nvlink_items(log.xids)
-    if errors or named:
-        return  # the same event is reported as an error
-    items: list[Xid | SXid] = [item for item in log.xids if item.code in _RECOVERABLE and item.fatal is False]
+    failed = {(item.host, item.bus_id) for item in (*errors, *named)}  # their nonfatal errors belong to the same event
+    items: list[Xid | SXid] = [
+        item
+        for item in log.xids
+        if item.code in _RECOVERABLE and item.fatal is False and (item.host, item.bus_id) not in failed
+    ]
     items += [item for item in log.sxids if item.fatal is False]
     if items:
         codes = ", ".join(str(code) for code in sorted({item.code for item in items}))
         links = sorted({item.link for item in items if item.link is not None})
         on = f" on link{'s' * (len(links) > 1)} {', '.join(map(str, links))}" if links else ""
+        gpus = {(item.host, item.bus_id) for item in items}
+        has_ended = any(item.code in _CONSEQUENCES and (item.host, item.bus_id) in gpus for item in log.xids)
         yield nvlink_warning.finding(
             "warning",
             _names(map(_gpu, items), "GPU" if isinstance(items[0], Xid) else "NVSwitch"),
-            f"The driver logged NVLink errors that it calls nonfatal ({codes}){on}. The links recovered, and "
-            "jobs go on. "
-            "Many of them announce a link that fails.",
+            f"The driver logged NVLink errors that it calls nonfatal ({codes}){on}: the links recovered. "
+            + (
+                "A process on the same GPU ended (Xid 43 or 45), but the text does not show whether this was the "
+                "reason."
+                if has_ended
+                else "Many of them announce a link that fails."
+            ),
             "Count them: nvidia-smi nvlink -e on that host now and after the next job. Take the host out if the "
             "counters of a link keep growing.",
             _lines(items),
@@ -164,8 +174,9 @@ def _nvlink_items(xids: Sequence[Xid]) -> tuple[list[Xid], list[Xid]]:
     stopping = [item for item in own if item.code not in _RECOVERABLE or item.fatal is not False]
     if not stopping and not named:
         return [], []
-    # A nonfatal error next to one that stopped a process belongs to the same event.
-    return own, named
+    # A nonfatal error of a GPU with one that stopped a process belongs to the same event.
+    failed = {(item.host, item.bus_id) for item in (*stopping, *named)}
+    return [item for item in own if (item.host, item.bus_id) in failed], named
 
 
 def _nvlink_subject(items: Sequence[Xid], named: Sequence[Xid]) -> str:
@@ -359,12 +370,12 @@ def other_xid(paste: Paste) -> Iterator[TextFinding]:
     asks = [item for item in xids if item.code == _RECOVERY and "(None)" not in item.text.rpartition("to")[2]]
     if asks:
         alone = not any(item.code not in (_RECOVERY, *_CONSEQUENCES) for item in xids)
-        action = next((i.text.rpartition("(")[2].partition(")")[0] for i in asks if "(" in i.text), "a reset")
+        action = next((i.text.rpartition("(")[2].partition(")")[0] for i in asks if "(" in i.text), "unknown")
         yield other_xid.finding(
             "warning" if alone else "info",
             _names(map(_gpu, asks)),
-            f"Xid 154: after an error, the driver asks for {action}.",
-            "Do that before the next job: nvidia-smi -r -i GPU, or a reboot.",
+            f"Xid 154: after an error, the driver recommends an action: {action}.",
+            "Do that before the next job: nvidia-smi -r -i GPU for a reset, otherwise reboot.",
             _lines(asks),
         )
 
@@ -389,6 +400,8 @@ def fabric_unhealthy(paste: Paste) -> Iterator[TextFinding]:
             "Success.",
             [item.line for item in items],
         )
+    if values and not _fabric_problems(values):
+        yield from _registered(values)
     services = [
         item
         for item in paste.once(read_services)
@@ -415,6 +428,33 @@ def fabric_unhealthy(paste: Paste) -> Iterator[TextFinding]:
                 "the driver.",
                 service.lines,
             )
+
+
+def _registered(values: Sequence[QueriedValue]) -> Iterator[TextFinding]:
+    """Judge GPUs that registered with the fabric: in a rack with NVLink switches they also need a cluster."""
+    ready = [item for item in values if item.name == "Status" and item.value == "Success"]
+    zero = [item for item in values if item.name == "ClusterUUID" and set(item.value) <= set("0-")]
+    in_rack = [item for item in zero if re.search(r"GB[23]00", item.product or "")]
+    if in_rack:
+        yield fabric_unhealthy.finding(
+            "warning",
+            _queried_gpus(in_rack),
+            "The GPU registered with the fabric, but its cluster UUID is zero. In an NVL72 rack this means that "
+            "it is in "
+            "no NVLink domain of several hosts.",
+            "Check NMX and the NVLink switches of the rack, and nvidia-imex.",
+            [item.line for item in in_rack],
+        )
+    elif ready:
+        yield TextFinding(
+            "nothing-wrong",
+            _queried_gpus(ready),
+            "info",
+            "The GPU registered with the NVLink fabric: State Completed, Status Success."
+            + (" A cluster UUID of zero is normal in hosts without NVLink to other hosts." if zero else ""),
+            "",
+            tuple(item.line.number for item in ready),
+        )
 
 
 def _fabric_problems(values: Sequence[QueriedValue]) -> dict[str, list[QueriedValue]]:
