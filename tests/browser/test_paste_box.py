@@ -149,4 +149,7 @@ def test_a_person_pastes_a_text_in_jupyterlab(lab, page, theme):
     page.keyboard.type("dd")
     assert page.locator(".jp-Cell").count() == 1
     assert not scrolls_sideways(page, f"{ROOT} .mp-result")
+    page.wait_for_function(
+        "([root, scheme]) => document.querySelector(root).dataset.scheme === scheme", arg=[ROOT, theme.lower()]
+    )
     picture(page, f"paste_box_lab_{theme}")
