@@ -566,7 +566,7 @@ class TuningSearch:
         with ExitStack() as stack:
             ranks: dict[_Environment, tuple[Lease, dict[Step, list[TuningOption]]]] = {}
             for environment, calls in plan:
-                self._now = f"starting new ranks with {environment}"
+                self._now = self._starting(environment)
                 with self._recorded(environment, calls, "confirmation"):
                     ranks[environment] = stack.enter_context(self._new_ranks(lease, environment)), dict(calls)
                     self._plan_buffers(ranks[environment][0], calls)
@@ -628,10 +628,13 @@ class TuningSearch:
         if not is_new:
             self._measure(lease, calls, phase, how)
             return
-        where = "new ranks" if environment.is_default else f"new ranks with {environment}"
-        self._now = f"starting {where}"
+        self._now = self._starting(environment)
         with self._recorded(environment, calls, phase), self._new_ranks(lease, environment) as new:
             self._measure(new, calls, phase, how)
+
+    @staticmethod
+    def _starting(environment: _Environment) -> str:
+        return "starting new ranks" if environment.is_default else f"starting new ranks with {environment}"
 
     @contextmanager
     def _recorded(self, environment: _Environment, calls: _Calls, phase: str) -> Iterator[None]:

@@ -263,46 +263,49 @@ def test_collectives_share_ranks_if_their_variables_do_not_interfere() -> None:
 class Launches:
     """Starts threads instead of processes, whose environment the planted options see."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, engines: ml.Engines, broken: str = "") -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, engines: ml.Engines, fails: Callable[[dict[str, str]], bool]
+    ) -> None:
         self.environments: list[dict[str, str]] = []
         self.of_engines: dict[ml.Engines, dict[str, str]] = {}
         self.now: dict[str, str] = {}
-        self.broken = broken
+        self.fails = fails
         self.original = tuning_search.launch
         monkeypatch.setattr(tuning_search, "launch", self.launch)
         launch_arguments = {"backend": "threads", "env": {"USER_SET": "1"}, "checks": "first", "devices": None}
         monkeypatch.setattr(type(engines), "launch_arguments", property(lambda self: launch_arguments))
 
+        original = TuningSearch._try
+
+        def try_on_ranks(search: TuningSearch, lease: Any, *arguments: Any) -> None:
+            self.now = self.of_engines.get(lease.engines, {})
+            original(search, lease, *arguments)
+
+        monkeypatch.setattr(TuningSearch, "_try", try_on_ranks)
+
+    def time_us(self, step: Step, rank: int) -> float:
+        return {"": 100.0, "ring": 80.0, "tree": 300.0, "smp": 120.0}[self.now.get("ALGORITHM", "")]
+
     def launch(self, n: int, **arguments: Any) -> ml.Engines:
         env = arguments.pop("env")
         self.environments.append(env)
-        if self.broken and self.broken in env.values():
+        if self.fails(env):
             raise EngineError("the ranks did not start")
         engines = self.original(n, **arguments)
         self.of_engines[engines] = env
         return engines
 
 
+def search_with(engines: ml.Engines, launches: Launches, names: Sequence[str]) -> TuningSearch:
+    settings = {"all_reduce": {name: _Setting({"ALGORITHM": name}, True) for name in names}}
+    return search_on(engines, PlantedOptions(launches.time_us), sizes="1K", ctas=[None], settings=settings)
+
+
 def test_environments_get_new_ranks_in_turns_and_the_best_is_confirmed(
     monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines
 ) -> None:
-    launches = Launches(monkeypatch, thread_engines, broken="broken")
-    times = {"": 100.0, "ring": 80.0, "tree": 300.0, "smp": 120.0}
-
-    def time_us(step: Step, rank: int) -> float:
-        return times[launches.now.get("ALGORITHM", "")]
-
-    original = TuningSearch._try
-
-    def try_on_ranks(self: TuningSearch, lease: Any, *arguments: Any) -> None:
-        launches.now = launches.of_engines.get(lease.engines, {})
-        original(self, lease, *arguments)
-
-    monkeypatch.setattr(TuningSearch, "_try", try_on_ranks)
-    settings = {name: _Setting({"ALGORITHM": name}, True) for name in (*list(times)[1:], "broken")}
-    search = search_on(
-        thread_engines, PlantedOptions(time_us), sizes="1K", ctas=[None], settings={"all_reduce": settings}
-    )
+    launches = Launches(monkeypatch, thread_engines, lambda env: env.get("ALGORITHM") == "broken")
+    search = search_with(thread_engines, launches, ["ring", "tree", "smp", "broken"])
     search.run(Bar())
     started = [one.get("ALGORITHM", "") for one in launches.environments]
     # All of them, then those that are left, and at last the default and the best one at the same time.
@@ -319,6 +322,29 @@ def test_environments_get_new_ranks_in_turns_and_the_best_is_confirmed(
     tuning = search.result()
     assert tuning.frame()[["setting", "is_confirmed"]].to_numpy().tolist() == [["ring", True]]
     assert dict(tuning.settings["ring"]) == {"ALGORITHM": "ring"}
+
+
+def test_the_default_stays_if_ranks_with_an_environment_do_not_start_again(
+    monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines
+) -> None:
+    launches = Launches(monkeypatch, thread_engines, lambda env: len(launches.environments) == 4)
+    search = search_with(thread_engines, launches, ["ring"])
+    search.run(Bar())
+    assert [one.get("ALGORITHM", "") for one in launches.environments] == ["ring", "ring", "", "ring"]
+    again = search.frame().query("launch == 'confirmation'")
+    assert again["status"].tolist() == ["failed", "ok"]
+    assert not search.result().frame()["is_confirmed"].any()
+
+
+def test_a_failure_on_new_ranks_with_the_default_ends_the_tuning(
+    monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines
+) -> None:
+    launches = Launches(monkeypatch, thread_engines, lambda env: "ALGORITHM" not in env)
+    search = search_with(thread_engines, launches, ["ring"])
+    with pytest.raises(EngineError, match=r"tuning failed at starting new ranks: the ranks did not start") as caught:
+        search.run(Bar())
+    assert caught.value.measured.frame()["candidate"].tolist() == ["ring"]
+    assert thread_engines.state == "ready"
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
