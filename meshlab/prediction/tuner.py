@@ -29,7 +29,7 @@ from meshlab.prediction.group_links import GroupLinks
 from meshlab.topology.model.cluster import Ints
 from meshlab.topology.placement.rank_map import Floats
 
-__all__ = ["Graphs", "NcclSettings", "TimingMode", "Tuning", "enabled", "merged_nics", "search_graphs", "tune"]
+__all__ = ["Graphs", "NcclSettings", "TimingMode", "TunerTable", "enabled", "merged_nics", "search_graphs", "tune"]
 
 Bools = npt.NDArray[np.bool_]
 
@@ -234,7 +234,7 @@ class Graphs:
 
 
 @dataclass(frozen=True, eq=False)
-class Tuning:
+class TunerTable:
     """Latency and bandwidth of every algorithm and protocol, as in the table that NCCL logs with TUNING.
 
     Parameters
@@ -372,7 +372,7 @@ def tune(
     constants: TunerConstants,
     *,
     network_latency_us: Floats | None = None,
-) -> Tuning:
+) -> TunerTable:
     """Return latency and bandwidth of every algorithm and protocol of a collective, as NCCL's tuner computes them.
 
     What a setting or the hardware disables is removed by `enabled`, not here.
@@ -439,7 +439,7 @@ def tune(
         _add_collnet(latency, gbs, protocol, reduces_all, links, graphs, hops)
 
     if not (reduces_all or half):
-        return Tuning(latency, gbs)
+        return TunerTable(latency, gbs)
     # NVLS and NVLSTree
     head = graphs.nvls_inside * constants.nvls_efficiency[gen] * (heads - 1) / np.maximum(heads, 1)
     head = head * 2 if reduces_all else head * (ppn - 1) / ppn
@@ -464,7 +464,7 @@ def tune(
         gbs[:, PAT, SIMPLE] = np.where(alone, bus, 0)
         rounds = constants.base[PAT, SIMPLE] + trees * between / 3.5 + 2.8 * n
         latency[:, PAT, SIMPLE] = np.where(alone, rounds, 0)
-    return Tuning(latency, gbs)
+    return TunerTable(latency, gbs)
 
 
 def _add_collnet(
