@@ -7,6 +7,7 @@ from pathlib import Path
 
 from meshlab.errors import ParseError
 from meshlab.files import describe_text, text_of
+from meshlab.prefixes import lines_by_source
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.readers.nccl_graph import NcclGraphs, read_nccl_graph
 from meshlab.topology.readers.nccl_info import looks_like_nccl_info, read_nccl_info
@@ -62,6 +63,30 @@ def read(source: str | bytes | Path, *, machine: int | None = None) -> Cluster |
         ) from None
 
 
+_LARGEST_PREFIXED = 8 << 20  # characters of a text in which prefixes are looked for
+
+# Tools whose output people pass for nvidia-smi topo -m, with strings that only they print.
+_OTHER_TOOLS = (
+    (
+        "rocm-smi, which is a tool for AMD's GPUs",
+        ("ROCm System Management Interface", "Link Type between two GPUs", "ROCM-SMI"),
+        "meshlab reads no topology of AMD's GPUs yet; pass a topology XML of RCCL (NCCL_TOPO_DUMP_FILE), or create a "
+        "Cluster by hand",
+    ),
+    (
+        "amd-smi, which is a tool for AMD's GPUs",
+        ("AMD-SMI", "ACCESS TABLE:", "LINK TYPE TABLE:"),
+        "meshlab reads no topology of AMD's GPUs yet; pass a topology XML of RCCL (NCCL_TOPO_DUMP_FILE), or create a "
+        "Cluster by hand",
+    ),
+    (
+        "nvidia-smi nvlink, which says nothing about which GPUs are connected",
+        ("nvidia-smi nvlink", "<inactive>", "GB/s\n\t Link 1:", "Link 0: "),
+        "pass the output of nvidia-smi topo -m as well; ml.explain() reads both",
+    ),
+)
+
+
 def _read(text: str, machine: int | None, *, may_be_name: bool) -> Cluster | NcclGraphs:
     roots = set(_ROOT.findall(text[:1_000_000])) if "<" in text else set()
     if "system" in roots:
@@ -70,10 +95,16 @@ def _read(text: str, machine: int | None, *, may_be_name: bool) -> Cluster | Ncc
         return read_nccl_graph(text, machine=machine)
     if looks_like_nvidia_smi(text):
         return read_nvidia_smi(text, machine=machine)
+    bare = lines_by_source(text) if len(text) <= _LARGEST_PREFIXED else text
+    if bare != text and looks_like_nvidia_smi(bare):  # printed by a job, after the prefix of its launcher
+        return read_nvidia_smi(bare, machine=machine)
     if looks_like_nccl_info(text):
         return read_nccl_info(text, machine=machine)
     if looks_like_slurm(text):
         return read_slurm_topology(text)
+    for what, marks, instead in _OTHER_TOOLS:
+        if any(mark in text for mark in marks):
+            raise ParseError(f"this is the output of {what}", hint=instead)
     raise ParseError(
         f"unknown format: {describe_text(text, may_be_name=may_be_name)}",
         hint="pass the output of nvidia-smi topo -m or -p2p, a topology or graph XML of NCCL, a log of NCCL with its "
