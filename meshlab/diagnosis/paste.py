@@ -39,7 +39,7 @@ _PREFIXES = (
     r"\[[\w.@-]*,(?P<rank_tag>\d+)\]:(?: (?! ))?",
     r" *(?P<rank_srun>\d+): (?!\S+: <)",  # srun --label; "2: eth0: <UP>" is the output of ip
     r"\[(?P<rank_bracket>\d{1,4})\] (?=\S)(?!finished |joined |started |Timeout at |never )",  # mpiexec -prepend-rank
-    rf"\[\d+\] (?={_FRAME})",  # a process
+    rf"\[\d+\] (?={_PRINTED})",  # a process
     # Ray, vLLM
     r"\((?:[\w.:<>]+ )?[\w.:-]*(?: ?(?:rank=(?P<rank_vllm>\d+)|[A-Z]+\d+))? ?pid=\d+(?:, ip=(?P<host_ray>[\w.:-]+))?\)"
     r"(?: ?\[repeated [^\]]*\])? ?",

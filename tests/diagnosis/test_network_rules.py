@@ -231,3 +231,13 @@ def test_a_slow_network() -> None:
 )
 def test_a_network_that_is_fast_or_not_used(text: str) -> None:
     assert "slow-network" not in found(text)
+
+
+def test_the_same_channels_over_one_nic_and_over_two() -> None:
+    assert "NIC 0, 1" in found(channels("nodeA", 0, 1) + channels("nodeB", 0, 0))["nic-sets-differ"].subject
+    assert "nic-sets-differ" not in found(channels("nodeA", 0, 1) + channels("nodeB", 0))
+
+
+def test_infiniband_on_one_host_only_before_networks_were_named() -> None:
+    text = using("[0]mlx5_0:1/IB") + info("NET/IB : No device found.", "nodeB")
+    assert found(text)["net-plugin-differs"].subject == "nodeA: InfiniBand or RoCE; nodeB: no RDMA device"

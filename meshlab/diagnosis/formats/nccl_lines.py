@@ -14,6 +14,7 @@ from meshlab.nccl_tests.info import LIBRARY_VERSION, VARIABLE, variable_value
 from meshlab.nccl_tests.log import DEVICE_LINE
 
 __all__ = [
+    "NOT_NAMED",
     "BootstrapAddress",
     "CommRank",
     "NcclMessage",
@@ -40,12 +41,16 @@ __all__ = [
     "text_list",
 ]
 
+NOT_NAMED = "the rank that prints it"
+"""The subject of a finding whose lines name no rank, host or device."""
+
 _MOST_HEADS = 20_000  # different beginnings of lines that are read for the names of hosts
 
 _HEAD = re.compile(
     r"(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):(?P<thread>\d+)(?: \[(?P<device>-?\d+)\])?"
     r"(?: [\d.]+)?(?: (?P<source>[^\s:]+:\d+)(?: \(\w*\))?)?$"
 )
+_PROCESS = re.compile(r"\[([A-Za-z][\w.-]*):(\d+) ?\]")
 # Up to 2.2 the word NCCL is missing.
 _OLD_HEAD = re.compile(r"[A-Za-z0-9][\w.-]*:\d+:\d+ \[-?\d+\](?: [^\s:]+:\d+)? (?=(?:INFO|WARN) )")
 
@@ -120,7 +125,9 @@ def message_of(line: PasteLine) -> NcclMessage:
         level, _, text = rest.partition(" ") if mark else ("", "", "")
         if level in ("INFO", "WARN", "TRACE"):  # the beginning of the line was cut
             return NcclMessage(line.number, level, text, line.host, None, None, None, None, line.rank)
-        return NcclMessage(line.number, "", line.text, line.host, None, None, None, None, line.rank)
+        process = _PROCESS.match(line.text)  # as Open MPI and libibverbs name it
+        host, pid = (process[1], int(process[2])) if process else (line.host, None)
+        return NcclMessage(line.number, "", line.text, host, pid, None, None, None, line.rank)
     level, _, text = rest.partition(" ")
     return NcclMessage(line.number, level, text, *found, line.rank)
 
@@ -484,7 +491,7 @@ def affected(paste: Paste, lines: Iterable[int | PasteLine | NcclMessage]) -> st
     for host in ranks:
         which = number_list(ranks[host], "rank") if ranks[host] else number_list(devices[host], "GPU")
         parts.append(" ".join(text for text in (host, which) if text))
-    parts = [part for part in parts if part]
+    parts = [part for part in parts if part] or ([NOT_NAMED] if numbers else [])
     return ", ".join(parts) if len(parts) <= 8 else f"{', '.join(parts[:8])} and {len(parts) - 8} more hosts"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from meshlab.diagnosis.formats.nccl_lines import (
     affected,
+    message_of,
     messages,
     read_hosts,
     read_variables,
@@ -78,8 +79,8 @@ def shm_too_small(paste: Paste) -> Iterator[TextFinding]:
         if re.search(r"Signal: Bus error|Bus error \(|SIGBUS|signal 7\b|exit(?:ed)? on signal 7|Bus error$", line.text)
     ]
     if crashed and paste.numbers(" NCCL ", "/dev/shm", "nccl"):
-        process = re.search(r"\[([\w.-]+):(\d+) ?\]", crashed[0].text)
-        who = f"{process[1]}, pid {process[2]}" if process else affected(paste, crashed)
+        item = message_of(crashed[0])
+        who = f"{item.host}, pid {item.pid}" if item.pid is not None else affected(paste, crashed)
         yield shm_too_small.finding(
             "error",
             f"{who}, /dev/shm".lstrip(", "),

@@ -11,6 +11,7 @@ from meshlab.diagnosis.formats.nccl_lines import (
     affected,
     hosts_of,
     is_one_host,
+    message_of,
     messages,
     read_communicators,
     read_hosts,
@@ -214,6 +215,12 @@ def net_plugin_differs(paste: Paste) -> Iterator[TextFinding]:
         return
     if names and len(by_host) == len(paste.once(read_hosts)):
         return  # all hosts name their network, and it is the same
+    without = {item.host: item.line for item in messages(paste, "NET/IB : No device found") if item.host}
+    with_ports = {item.host: item for item in paste.once(read_ports) if item.host and item.devices}
+    if not by_host and with_ports and without and not with_ports.keys() & without.keys():
+        sides = {host: ("InfiniBand or RoCE", item.line) for host, item in with_ports.items()}
+        yield _plugins_differ(paste, sides | {host: ("no RDMA device", line) for host, line in without.items()})
+        return
     plugins: dict[str, tuple[str, int]] = {}
     for found in messages(paste, "NET/Plugin", "Plugin Path :", "external network plugin"):
         if found.host is None or re.search(r"CollNet|collnet", found.text):
@@ -234,7 +241,8 @@ def _plugins_differ(paste: Paste, found: dict[str, tuple[str, int]]) -> TextFind
     return net_plugin_differs.finding(
         "error",
         "; ".join(parts),
-        "The hosts do not use the same network code. Ranks that speak different protocols cannot connect, and the job "
+        "The hosts do not use the same network code. Ranks that speak different protocols cannot connect, and "
+        "the job "
         "hangs or fails at its first connection.",
         "Make the library path the same on all hosts: either libnccl-net.so is found on each (LD_LIBRARY_PATH, "
         "NCCL_NET_PLUGIN) or on none (NCCL_NET_PLUGIN=none), and give NCCL_NET the same value everywhere.",
@@ -244,6 +252,7 @@ def _plugins_differ(paste: Paste, found: dict[str, tuple[str, int]]) -> TextFind
 
 _MIXED = re.compile(r"Detected mixed local (Net|CollNet) device counts across ranks \(min (\d+), max (\d+)\)")
 _OF_RANK = re.compile(r"Rank (\d+) has (\d+) local Net devices \(max (\d+)\)")
+_MOST_CHANNELS = 2_000
 _UNUSABLE = re.compile(r"NET/IB : Unable to (?:open|query) device ([\w.-]+)")
 
 
@@ -285,6 +294,13 @@ def nic_sets_differ(paste: Paste) -> Iterator[TextFinding]:
         who = use.host if len(paste.once(read_hosts)) > 1 else f"rank {use.rank}" if use.rank is not None else None
         if who and use.network != "Socket":
             used[who].setdefault(use.device, use.line)
+    if _asymmetric(paste):
+        sets = {
+            who: (f"NIC {', '.join(str(number) for number in sorted(devices))}", min(devices.values()))
+            for who, devices in used.items()
+        }
+        yield _nics_differ(paste, sets)
+        return
     unusable = paste.find("NET/IB : Unable to open device", "NET/IB : Unable to query device")
     ignored = _set_to(paste, "NCCL_IGNORE_NET_MISMATCH", "1")
     if (unusable or ignored) and len({frozenset(found) for found in used.values()}) > 1:
@@ -295,6 +311,21 @@ def nic_sets_differ(paste: Paste) -> Iterator[TextFinding]:
         yield _nics_differ(paste, found, [*(line.number for line in unusable), *ignored])
     elif unusable and ignored:
         yield _nics_differ(paste, {}, [*(line.number for line in unusable), *ignored])
+
+
+def _asymmetric(paste: Paste) -> bool:
+    """Return True if two hosts show the same channels, one host over one NIC and another over several."""
+    by_host: dict[str, tuple[set[str], set[int]]] = defaultdict(lambda: (set(), set()))
+    for number in paste.numbers("via NET/")[:_MOST_CHANNELS]:
+        item = message_of(paste.line(number))
+        match = re.match(r"Channel (\d+)(?:/\d+)? : .* via NET/(?!Socket)[^/]+/(\d+)", item.text)
+        if match and item.host:
+            channels, devices = by_host[item.host]
+            channels.add(match[1])
+            devices.add(int(match[2]))
+    shown = {frozenset(channels) for channels, _ in by_host.values()}
+    sizes = {len(devices) for _, devices in by_host.values()}
+    return len(by_host) > 1 and len(shown) == 1 and len(next(iter(shown))) > 1 and len(sizes) > 1 and 1 in sizes
 
 
 def _nics_differ(paste: Paste, found: dict[str, tuple[str, int]], more: list[int] | None = None) -> TextFinding:
@@ -405,9 +436,12 @@ def gdr_disabled(paste: Paste) -> Iterator[TextFinding]:
     devices = list(dict.fromkeys(name for _, name in disabled))
     off = _set_to(paste, "NCCL_NET_GDR_LEVEL", *_OFF) + _set_to(paste, "NCCL_IB_CUDA_SUPPORT", "0")
     why = f"GPU Direct RDMA is off for {text_list(devices[:8])}, so data goes through the memory of the host. "
+    loaded = paste.matches(re.compile(r"^nv(?:idia)?_peer_?mem +\d+ +\d+"), "nvidia_peermem ", "nv_peer_mem ")
     why += (
         "A variable turns it off."
         if off
+        else "The kernel module is loaded on this host, but NCCL does not find it, and no DMA-BUF support for this NIC."
+        if loaded
         else "NCCL found neither the kernel module nvidia-peermem (or nv_peer_mem) nor DMA-BUF support for this NIC."
     )
     yield gdr_disabled.finding(
@@ -490,7 +524,8 @@ def slow_network(paste: Paste) -> Iterator[TextFinding]:
         why,
         "Compare with the real speed: cat /sys/class/net/*/speed, ibstat. If the NICs are faster, NCCL does not "
         "see it (as "
-        "with virtual interfaces): use the RDMA devices, or give the speed in a file for NCCL_TOPO_FILE. Otherwise the "
+        "with virtual interfaces): use the RDMA devices, or give the speed in a file for NCCL_TOPO_FILE. "
+        "Otherwise the "
         "network itself is the limit.",
         [*(found.line for found in slow), *unknown[:3]],
     )

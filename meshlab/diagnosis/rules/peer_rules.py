@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from meshlab.diagnosis.formats.nccl_lines import (
+    NOT_NAMED,
     NcclMessage,
     affected,
     hosts_of,
@@ -212,7 +213,7 @@ def nvls_fabric(paste: Paste) -> Iterator[TextFinding]:
         who = affected(paste, lines)
         yield nvls_fabric.finding(
             "error",
-            who or "the host of this rank",
+            who if who != NOT_NAMED else f"the host of {NOT_NAMED}",
             "Setting up multicast memory for NVLink SHARP (NVLS) failed: the NVSwitches or the fabric manager "
             "of this host are "
             "in a bad state, or a container lacks what they need.",
