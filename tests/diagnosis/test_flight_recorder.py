@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 
 from meshlab.diagnosis.formats.flight_recorder import FLIGHT_RECORDER, read_flight_dumps
 from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.rules.hangs import order_mismatch, rank_missing, size_mismatch
+from meshlab.diagnosis.rules.hangs import (
+    HANG_RULES,
+    dumps_missing,
+    nccl_timeout,
+    order_mismatch,
+    rank_missing,
+    size_mismatch,
+)
 from meshlab.errors import ParseError
 
 
@@ -178,10 +185,26 @@ def test_a_receive_that_nobody_called_is_found() -> None:
     assert [one.subject for one in findings] == ["rank 1, receive from rank 0"]
 
 
+def test_one_dump_does_not_show_which_rank_is_late() -> None:
+    paste = Paste(json.dumps({"rank": 0, **LATE[0]}))
+    assert not list(rank_missing(paste))
+    (finding,) = dumps_missing(paste)
+    assert (finding.severity, finding.subject) == ("info", "rank 1 of default_pg")
+    assert not list(dumps_missing(Paste(forms()["lines"])))
+
+
+def test_a_collective_that_all_ranks_called_and_none_finished_has_no_missing_rank() -> None:
+    both = [
+        {"rank": rank, **dump([entry(5), entry(6, state="started", retired=True)], {"0": [0, 1]})} for rank in (0, 1)
+    ]
+    (finding,) = nccl_timeout(Paste(json.dumps(both)))
+    assert finding.subject == "ranks 0 and 1, all_reduce 6 of default_pg"
+    assert "no rank is missing" in finding.why
+
+
 def test_a_running_job_blames_nobody() -> None:
     text = json.dumps([{"rank": rank, **dump([entry(5), entry(6, state="started")], {"0": [0, 1]})} for rank in (0, 1)])
-    assert not list(rank_missing(Paste(text)))
-    assert not list(order_mismatch(Paste(text)))
+    assert not [item for one in HANG_RULES for item in one(Paste(text))]
 
 
 def test_a_pickle_is_not_opened() -> None:

@@ -77,6 +77,21 @@ def test_the_variables_to_set_fit_the_version(line: str, variable: str) -> None:
     assert variable in next(iter(nccl_timeout(paste(line)))).do
 
 
+@pytest.mark.parametrize(
+    ("op", "size", "hint"),
+    [
+        ("_ALLGATHER_BASE", 64, "synced_gpus"),
+        ("ALLREDUCE", 1, "metric"),
+        ("ALLREDUCE", 64, ""),
+        ("BROADCAST", 4, "source"),
+    ],
+)
+def test_the_collective_gives_a_hint_where_to_look_first(op: str, size: int, hint: str) -> None:
+    (finding,) = nccl_timeout(paste(watchdog(3, 12, op, size)))
+    assert hint in finding.do
+    assert ("synced_gpus" in finding.do) == (hint == "synced_gpus")
+
+
 def test_a_timeout_is_never_cured_by_a_longer_timeout() -> None:
     (finding,) = nccl_timeout(paste(watchdog(0, 4)))
     assert "timeout" not in finding.do.lower().replace("dump_on_timeout", "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from meshlab.diagnosis.formats.process_exits import ProcessExit, read_process_exits, signal_name
 from meshlab.diagnosis.formats.torch_lines import last_rank_prefix, read_torch_log
@@ -24,6 +24,16 @@ _CRASHES = {
 }
 
 
+def _names(ends: Sequence[ProcessExit]) -> str:
+    """Return ranks and processes in words. Processes of which only the host is known are one item."""
+    named = [str(one) for one in ends if one.rank is not None or one.local_rank is not None or one.pid is not None]
+    hosts = list(dict.fromkeys(one.host for one in ends if one.host))
+    if not named and hosts:
+        shown = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
+        return f"{'processes' if len(ends) > 1 else 'a process'} on {shown}"
+    return ", ".join(list(dict.fromkeys(named))[:6]) or "a process"
+
+
 @rule("rank-killed", "A process was killed by a signal", source=_ELASTIC, causes=("rank-died", "nccl-timeout"))
 def rank_killed(paste: Paste) -> Iterator[TextFinding]:
     """Look for processes that ended by SIGKILL. Those that the launcher ends afterwards are not affected."""
@@ -40,7 +50,7 @@ def rank_killed(paste: Paste) -> Iterator[TextFinding]:
     )
     yield rank_killed.finding(
         "error",
-        ", ".join(dict.fromkeys(str(one) for one in named[:6])),
+        _names(named),
         f"{why} It is not GPU memory, and the other ranks only ended with it.",
         "On that host, run dmesg -T | grep -i -E 'killed process|oom', or ask the scheduler for the memory of the step "
         "(sacct -o MaxRSS). Then load the model on one rank at a time, use fewer data workers, or ask for more memory.",
@@ -135,7 +145,7 @@ def worker_exited(paste: Paste) -> Iterator[TextFinding]:
     if ends:
         yield worker_exited.finding(
             "info",
-            ", ".join(dict.fromkeys(str(one) for one in ends[:6])),
+            _names(ends),
             f"It ended with exit code {ends[0].code}, so it raised an exception; this line is not the cause.",
             "Read the first traceback of this rank. If there is none, start with torchrun --redirects 3 --log-dir "
             "FOLDER, or decorate main with torch.distributed.elastic.multiprocessing.errors.record.",

@@ -573,6 +573,8 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
             "on every rank, or ncclras on one host.",
             [one.line for one in same_group],
         )
+    if not log.timeouts:
+        yield from _stuck_in_dumps(paste.once(read_flight_dumps))
     for report in log.desync:
         if report.unfinished and not report.absent and not log.timeouts:
             yield nccl_timeout.finding(
@@ -581,6 +583,47 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
                 f"{rank_list(report.unfinished).capitalize()} joined collective #{report.at} and did not finish it.",
                 f"To find the cause, {_collect(paste, log)}.",
                 report.lines,
+            )
+
+
+def _stuck_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
+    """Find a collective that all ranks of a group called and none finished, and that timed out."""
+    for group in calls_by_group(dumps):
+        waiting = group.waiting()
+        calls = {(plain_name(call.op), call.seq) for call in waiting.values()}
+        if set(waiting) == set(group.ranks) and len(calls) == 1 and any(one.is_retired for one in waiting.values()):
+            ((op, seq),) = calls
+            yield nccl_timeout.finding(
+                "error",
+                f"{rank_list(group.ranks)}, {op} {seq} of {group.desc}",
+                f"All ranks of {group.desc} called {op} {seq}, and it timed out, so no rank is missing. The cause is "
+                "on "
+                "a GPU, in the network, or in a size or type that the dumps do not contain.",
+                "Look at the kernel messages (dmesg) of all hosts for Xid, and at NCCL's warnings (NCCL_DEBUG=WARN).",
+                [call.line for call in waiting.values()],
+            )
+
+
+@rule("dumps-missing", "Flight recorder dumps of some ranks are not in the text", source=_RECORDER)
+def dumps_missing(paste: Paste) -> Iterator[TextFinding]:
+    """Look for a collective that did not end, in dumps that are not those of all ranks of its group."""
+    dumps = paste.once(read_flight_dumps)
+    if any(True for _ in rank_missing.check(paste)):
+        return
+    for group in calls_by_group(dumps):
+        waiting = group.waiting()
+        absent = [rank for rank in group.ranks if rank not in group.dumps]
+        if waiting and absent:
+            first = min(waiting.values(), key=lambda call: call.seq)
+            shown = rank_list(absent) if len(absent) < 64 else f"{len(absent)} ranks"
+            yield dumps_missing.finding(
+                "info",
+                f"{shown} of {group.desc}",
+                f"{rank_list(waiting).capitalize()} {'waits' if len(waiting) == 1 else 'wait'} in "
+                f"{plain_name(first.op)} {first.seq}. The dumps of {shown} are not in the text, so it does not show "
+                f"which rank did not come.{_order_note(dumps)}",
+                "Paste the dumps of all ranks as JSON, one after the other.",
+                [first.line],
             )
 
 
@@ -609,6 +652,13 @@ def _other_end(one: WorkTimeout, op: str) -> str:
         )
     if name == "broadcast":
         return "Look first at the source of the broadcast (mostly rank 0). "
+    if op in ("_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"):
+        return (
+            "FSDP and ZeRO-3 call this for each module, so check that all ranks run the same modules equally often "
+            "(generate with synced_gpus=True, experts without tokens, uneven batches, an early exit). "
+        )
+    if name == "all_reduce" and one.elements_in == 1:
+        return "An all_reduce of one element is mostly a metric or a flag: look for a branch around it. "
     return ""
 
 
@@ -650,6 +700,7 @@ HANG_RULES: tuple[Rule, ...] = (
     size_mismatch,
     collective_mismatch,
     nccl_timeout,
+    dumps_missing,
     watchdog_stuck,
 )
 """Rules for hangs and mismatched collectives."""

@@ -51,13 +51,17 @@ def slow_node(paste: Paste) -> Iterator[TextFinding]:
         yield slow_node.finding(
             "warning",
             name,
-            f"{'Its only pair' if len(ones) == 1 else f'All {len(ones)} pairs with {name}'} "
+            f"{_how_many(len(ones), name)} "
             f"{'reaches' if len(ones) == 1 else 'reach'} {shown}, while its partners ({', '.join(partners)}) reach up "
             f"to {fast:g} with other hosts.",
             f"Compare {name} with a good host: NCCL_TOPO_DUMP_FILE on a rank there, rate and width of NICs and PCIe "
             "(ibstat, lspci -vv), and GPU Direct RDMA on every NIC.",
             [one.line for one in ones],
         )
+
+
+def _how_many(n: int, name: str) -> str:
+    return {1: "Its only pair", 2: f"Both pairs with {name}"}.get(n, f"All {n} pairs with {name}")
 
 
 @rule("slow-node-undecided", "A slow pair, and it is not clear which host is slow", source="NVIDIA/nccl-tests#106")
