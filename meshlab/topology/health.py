@@ -229,8 +229,8 @@ def _lost_nvlinks(node: Node) -> Iterator[Finding]:
         return
     usual = int(np.bincount(links[links > 0]).argmax())
     per_gpu = (links > 0).sum(axis=1)
-    # A truncated paste has rows in which only the diagonal is known. They are not evidence of a lost GPU.
-    lonely = [i for i in range(count) if per_gpu[i] == 0 and known[i].sum() > 1]
+    # A truncated paste has rows that are partly unknown. They are not evidence of a lost GPU.
+    lonely = [i for i in range(count) if per_gpu[i] == 0 and known[i].all()]
     if lonely and len(lonely) < count / 2 and np.median(per_gpu) >= 1:
         yield Finding(
             "error",

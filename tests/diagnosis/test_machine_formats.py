@@ -324,3 +324,27 @@ def test_any_text_is_read_without_an_error(text: str) -> None:
     for form in MACHINE_FORMATS:
         if form.find(paste):
             form.see(paste)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(2, 8), st.integers(0, 3), st.data())
+def test_a_matrix_that_is_cut_anywhere_never_has_a_wrong_link(gpus: int, nics: int, data: st.DataObject) -> None:
+    names = [f"GPU{k}" for k in range(gpus)] + [f"NIC{k}" for k in range(nics)]
+    word = {True: "NV18", False: "PHB"}
+
+    def cell(i: int, j: int) -> str:
+        return "X" if i == j else word[True] if max(i, j) < gpus else ("PIX" if i % 3 == j % 3 else "SYS")
+
+    rows = ["\t".join([f"{name}", *(cell(i, j) for j in range(len(names))), "0-31\t0"]) for i, name in enumerate(names)]
+    text = "\t" + "\t".join(names) + "\tCPU Affinity\tNUMA Affinity\n" + "\n".join(rows) + "\n"
+    first = data.draw(st.integers(0, len(text) // 2))
+    last = data.draw(st.integers(first, len(text)))
+    cluster = machine_of(Paste(text[first:last]))
+    if cluster is None:
+        return
+    node = cluster.node(0)
+    for i, one in enumerate(node.ends):
+        for j, other in enumerate(node.ends):
+            if one in names and other in names and one.startswith("GPU") and other.startswith("GPU"):
+                assert node.words[i][j] in ("?", cell(names.index(one), names.index(other)))
+    assert {item.code for item in cluster.health() if item.severity == "error"} == set()

@@ -133,7 +133,9 @@ def short_bus(bus_id: str) -> str:
 
 def read_kernel_log(paste: Paste) -> KernelLog:
     """Read the lines of the kernel log in a paste."""
-    xids = [_xid(line, match) for line, match in paste.matches(_XID, "NVRM: Xid")]
+    # A number at the very end of the text may be cut: 7 of 79.
+    found = paste.matches(_XID, "NVRM: Xid")
+    xids = [_xid(line, match) for line, match in found if match[3] is not None or line.number < len(paste)]
     sxids = [
         SXid(line, host_of(line), short_bus(match[1]), int(match[2]), match[3] or "", *_link_facts(match[3] or ""))
         for line, match in paste.matches(_SXID, "SXid (")

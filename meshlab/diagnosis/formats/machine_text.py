@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -53,7 +53,12 @@ def matrix_of(paste: Paste) -> Cluster | None:
         return None
     # Only the lines around the rows, without the prefixes of launchers: a long log may surround the matrix.
     near = sorted({k for number in numbers for k in range(number - 3, number + 30) if 1 <= k <= len(paste)})
-    text = "\n".join(_matrix_line(paste.line(number).text) for number in near)
+    lines = [_matrix_line(paste.line(number).text) for number in near]
+    if not any(_GPU_ROW.match(line) for line in lines):
+        return None  # rows of NICs alone do not tell which of their columns are GPUs
+    if len(paste) in near and not paste.text.endswith("\n"):
+        lines[-1] = _without_cut_word(lines[-1])
+    text = "\n".join(_without_cut_headers(lines))
     try:
         return read_nvidia_smi(text, machine="all")
     except (ParseError, TopologyError):
@@ -88,6 +93,28 @@ def health_of(paste: Paste) -> Findings | None:
 
 def _matrix_line(text: str) -> str:
     return text[2:] if text.startswith("> ") else text
+
+
+def _without_cut_word(line: str) -> str:
+    """Remove the last word of the text if it may be cut: NV1 of NV18."""
+    return re.sub(r"NV\d*$", "", line)
+
+
+def _without_cut_headers(lines: Sequence[str]) -> list[str]:
+    """Remove headers of which the beginning was cut: the column of X shows where a row has its own column."""
+    kept: list[str] = []
+    header: int | None = None
+    for line in lines:
+        row = _GPU_ROW.match(line)
+        if row is None and re.match(r"[\s|]*(?:GPU|NIC)\d+\b", line) and " X" not in line and "\tX" not in line:
+            header = len(kept)
+        if row is not None and header is not None:
+            columns = _COLUMN.findall(kept[header].partition("CPU Affinity")[0])
+            cells = line[row.end(1) :].replace("|", " ").split()
+            if "X" in cells and row[1] in columns and columns.index(row[1]) != cells.index("X"):
+                kept[header], header = "", None
+        kept.append(line)
+    return kept
 
 
 def _joined(node: Node, tree: Node) -> Node:
@@ -221,6 +248,8 @@ def _see_gpus(paste: Paste) -> Seen:
     return _see(facts | {"driver": driver}, None, paste)
 
 
+_GPU_ROW = re.compile(r"[\s|]*(GPU\d+)[\s|]+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|OK|[CGT]?NS|DR|U)(?=[\s|]|$)")
+_COLUMN = re.compile(r"GPU\d+|NIC\d+|mlx\d+_(?:bond_)?\d+|[^\s|]+")
 _DRIVER = re.compile(r"Driver Version: *([\d.]+)")
 
 

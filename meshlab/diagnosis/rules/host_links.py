@@ -14,7 +14,7 @@ from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.text_findings import Level, Rule, TextFinding, line_numbers, rule
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Node
-from meshlab.topology.model.links import NEAR, Distance
+from meshlab.topology.model.links import NEAR, UNKNOWN, Distance
 
 __all__ = ["LINK_RULES"]
 
@@ -93,8 +93,11 @@ def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
             continue
         count = len(node.devices)
         away = node.distance[:count, count:]
-        is_known = ~(away == Distance.UNKNOWN).any(axis=1)
+        # The rows of the NICs alone do not tell which of their columns are GPUs.
+        is_known = [UNKNOWN not in node.words[i][count:] for i in range(count)]
         shown = [i for i in range(count) if away[i].min() > NEAR and is_known[i]]
+        if not shown:
+            continue
         described = [
             f"{node.ends[i]} (nearest NIC {node.nics[int(away[i].argmin())].name} at "
             f"{Distance(int(away[i].min())).name})"
