@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import importlib
 import inspect
 import itertools
 import re
@@ -14,6 +15,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 from meshlab.diagnosis.explaining import explain
@@ -45,12 +47,34 @@ def texts_of_tests() -> tuple[str, ...]:
     """All strings of the tests of the diagnosis that may be pasted texts, shortest first."""
     found: set[str] = {question.text for question in QUESTIONS}
     for path in sorted(TESTS.glob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                text = textwrap.dedent(node.value).strip("\n")
-                if _SHORTEST <= len(text) <= _LONGEST:
-                    found.add(text)
+        source = path.read_text(encoding="utf-8")
+        if path.stem in ("pages", "test_pages"):
+            continue
+        # The real texts, which only functions read, must not become a part of the pages.
+        may_call = "MESHLAB_CASES" not in source
+        module = importlib.import_module(f"tests.diagnosis.{path.stem}")
+        for node in ast.walk(ast.parse(source)):
+            text = textwrap.dedent(_text_of(node, module, may_call=may_call)).strip("\n")
+            if _SHORTEST <= len(text) <= _LONGEST:
+                found.add(text)
     return tuple(sorted(found, key=lambda text: (len(text), text)))
+
+
+def _text_of(node: ast.AST, module: ModuleType, *, may_call: bool) -> str:
+    """The value of a string, a sum, or a call of a function of the module that returns a text; otherwise empty."""
+    if isinstance(node, ast.Call):
+        function = vars(module).get(node.func.id) if isinstance(node.func, ast.Name) else None
+        is_text = inspect.isfunction(function) and function.__annotations__.get("return") in ("str", "Paste")
+        is_text = is_text and may_call
+    else:
+        is_text = isinstance(node, (ast.Constant, ast.JoinedStr, ast.BinOp, ast.Name))
+    if not is_text:
+        return ""
+    try:
+        value = eval(compile(ast.Expression(node), str(module.__file__), "eval"), dict(vars(module)))
+    except Exception:  # it needs a variable of its function
+        return ""
+    return value.text if isinstance(value, Paste) else value if isinstance(value, str) else ""
 
 
 @functools.cache
