@@ -14,7 +14,7 @@ import meshlab as ml
 from meshlab.errors import BenchError, ParseError
 from meshlab.frames.rundata import RunData
 from meshlab.frames.schema import RESULTS, SAMPLES, is_plain
-from meshlab.frames.store import as_frames, as_results, frame_from_csv, load, split_old_axes
+from meshlab.frames.store import as_frames, as_results, frame_from_csv, load, upgrade
 
 OLD = Path(__file__).parent / "data" / "schema_2"  # send_recv along tp: together, alone, pairs, and next to dp
 QUICK = ml.Sampling(max_s=0.02, min_batches=6)
@@ -136,9 +136,9 @@ def test_an_old_frame_is_split_in_any_file_format(suffix: str, tmp_path: Path) -
 
 def test_only_rows_of_meshlab_get_a_grouping() -> None:
     log = pd.DataFrame({"axis": ["dp", None], "source": ["nccl-tests", "mpi"], "group": ["dp_0", None]})
-    assert split_old_axes(log)["grouping"].isna().all()
+    assert upgrade(log)["grouping"].isna().all()
     new = frame_from_csv(OLD / "results.csv", RESULTS)
-    assert split_old_axes(new) is new
+    assert upgrade(new) is new
 
 
 def test_all_supported_sources_become_results(tmp_path: Path) -> None:
