@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,9 @@ _MAX_S_ON_HOST = 2.0
 _CLOSE = 1.1
 """An environment is measured again if its time is within this factor of the fastest one."""
 
+_MOST_SETS = 3
+"""The number of environments whose ranks exist at the same time, besides those of the caller and of the default."""
+
 _FEWEST_SETTINGS = 2
 """The number of environments that are measured again in any case."""
 
@@ -123,8 +126,7 @@ def tune(
         What may vary: ``"buffers"``, ``"algorithm"``, ``"protocol"``, ``"min_ctas"``, ``"max_ctas"`` and
         ``"cta_policy"`` of NCCL, or algorithms by name. By default everything.
     rounds : int, default 12
-        Number of rounds, in every set of ranks. The confirmation has twice as many, or three sets of ranks for
-        environment variables. An interval needs 6.
+        Number of rounds. The confirmation has twice as many. An interval needs 6.
     budget_s : float, optional
         Time limit in seconds. Rounds, and at last sizes, are left out to meet it. A call that has begun is completed.
     confirm : bool, default True
@@ -316,7 +318,7 @@ class _Setting:
     may_share: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Environment:
     """Ranks to start: their environment variables, and the name of this setting by collective."""
 
@@ -414,7 +416,8 @@ class TuningSearch:
         self._set_up = set_up
         self._records: dict[tuple[str, Step, TuningOption], _Record] = {}
         self._slower: dict[tuple[str, TuningOption], str] = {}  # options that are slow at all larger sizes, and why
-        self._new: Engines | None = None  # the ranks that were started last
+        self._broken: set[_Environment] = set()  # with which ranks failed
+        self._started: list[Engines] = []  # ranks besides those of the caller
         self._n_done, self._n_total, self._now = 0, len(self._steps), "starting"
         self._began = time.monotonic()
         self._limit_s = math.inf
@@ -440,8 +443,8 @@ class TuningSearch:
         bar.update(self._n_done - bar.n)
 
     def _kill(self) -> None:
-        for engines in (self._engines, self._new):
-            if engines is not None and engines.state != "closed":
+        for engines in (self._engines, *self._started):
+            if engines.state != "closed":
                 engines.kill()
 
     # -- phases --------------------------------------------------------------------------------------------------------
@@ -543,25 +546,54 @@ class TuningSearch:
 
     def _confirm(self, lease: Lease) -> None:
         """Measure the fastest options and their defaults again, in turns, on new ranks."""
-        plan = self._to_confirm()
-        has_settings = any(not environment.is_default for environment, _ in plan)
-        n_launches = min(3, math.ceil(self._rounds / 3)) if has_settings else 1
-        how = partial(self._how, rounds=max(self._rounds, math.ceil(2 * self._rounds / n_launches)), halves=False)
-        self._plan(n_launches * sum(len(calls) for _, calls in plan))
-        for number in range(n_launches):
-            for environment, calls in plan[:: -1 if number % 2 else 1]:
-                self._measure_on(lease, environment, calls, "confirmation", how, is_new=True)
+        calls, others = self._to_confirm()
+        if not others:
+            self._plan(len(calls))
+            how = partial(self._how, rounds=2 * self._rounds, halves=False)
+            self._measure_on(lease, _Environment(), calls, "confirmation", how, is_new=True)
+            return
+        self._plan(len(calls))
+        left = dict(calls)
+        for first in range(0, len(others), _MOST_SETS):
+            some = others[first : first + _MOST_SETS]
+            is_last = first + _MOST_SETS >= len(others)
+            now = [step for step in left if is_last or any(step in dict(part) for _, part in some)]
+            self._confirm_together(lease, [(_Environment(), [(step, left.pop(step)) for step in now]), *some])
 
-    def _to_confirm(self) -> list[tuple[_Environment, _Calls]]:
-        """Return the calls for which an option was faster than the default, by the ranks that they need."""
+    def _confirm_together(self, lease: Lease, plan: Sequence[tuple[_Environment, _Calls]]) -> None:
+        """Measure calls in turns on several sets of new ranks, so that a drift of the machine affects all of them."""
+        n_turns = max(self._rounds // 2, 1)
+        with ExitStack() as stack:
+            ranks: dict[_Environment, tuple[Lease, dict[Step, list[TuningOption]]]] = {}
+            for environment, calls in plan:
+                self._now = self._starting(environment)
+                with self._recorded(environment, calls, "confirmation"):
+                    ranks[environment] = stack.enter_context(self._new_ranks(lease, environment)), dict(calls)
+                    self._plan_buffers(ranks[environment][0], calls)
+            for step, _ in plan[0][1]:
+                self._now = lease.task = f"{step.collective}, {format_size(step.size_bytes or 0)}"
+                for turn in range(n_turns):
+                    for environment in list(ranks)[:: -1 if turn % 2 else 1]:
+                        new, options = ranks[environment]
+                        if step not in options or environment in self._broken or self._is_over([], "confirmation"):
+                            continue
+                        how = self._how(rounds=math.ceil(2 * self._rounds / n_turns), halves=False)
+                        how = how._replace(check=turn == 0, max_s=how.max_s / (n_turns * len(ranks)))
+                        with self._recorded(environment, [(step, options[step])], "confirmation"):
+                            self._try(new, step, options[step], "confirmation", how)
+                self._n_done += 1
+
+    def _to_confirm(self) -> tuple[_Calls, list[tuple[_Environment, _Calls]]]:
+        """Return the calls for which an option was faster than the default, by the ranks that they need.
+
+        The first ones are on ranks with the environment of the engines, and contain the default of all calls.
+        """
         chosen: dict[Step, TuningOption] = {}
         by_case = {(step.collective, step.size_bytes): step for step in self._steps}
         for _, row in best_options(self.frame()).iterrows():
             option = TuningOption(*option_key(dict(row)))
             if not option.is_default:
                 chosen[by_case[row["collective"], row["size_bytes"]]] = option
-        if not chosen:
-            return []
         calls: _Calls = []
         wanted: dict[str, dict[str, _Setting]] = {}
         for step, option in chosen.items():
@@ -571,10 +603,11 @@ class TuningSearch:
             else:
                 setting = self._settings[step.collective][option.setting]
                 wanted.setdefault(step.collective, {})[option.setting] = setting
-        return [(_Environment(), calls)] + [
+        others = [
             (one, [(step, [option]) for step, option in chosen.items() if one.has(step, option)])
             for one in _environments(wanted)
         ]
+        return calls, others
 
     # -- ranks ---------------------------------------------------------------------------------------------------------
 
@@ -595,15 +628,23 @@ class TuningSearch:
         if not is_new:
             self._measure(lease, calls, phase, how)
             return
-        where = "new ranks" if environment.is_default else f"new ranks with {environment}"
-        self._now = f"starting {where}"
+        self._now = self._starting(environment)
+        with self._recorded(environment, calls, phase), self._new_ranks(lease, environment) as new:
+            self._measure(new, calls, phase, how)
+
+    @staticmethod
+    def _starting(environment: _Environment) -> str:
+        return "starting new ranks" if environment.is_default else f"starting new ranks with {environment}"
+
+    @contextmanager
+    def _recorded(self, environment: _Environment, calls: _Calls, phase: str) -> Iterator[None]:
+        """Record an error of ranks with an environment that may make the library fail or hang: this is a result."""
         try:
-            with self._new_ranks(lease, environment) as new:
-                self._measure(new, calls, phase, how)
+            yield
         except EngineError as error:
-            # An environment may make the library fail or hang, which is a result.
             if environment.is_default or self._thread.is_stopped or self._engines.state != "busy":
                 raise
+            self._broken.add(environment)
             for step, options in calls:
                 for option in options:
                     record = self._records.setdefault((phase, step, option), _Record())
@@ -623,7 +664,8 @@ class TuningSearch:
         started = launch(
             self._engines.world_size, **{**arguments, "env": variables}, deadline_s=self._engines.deadline_s
         )
-        with started as self._new, Lease(self._new, lease.task) as new:
+        self._started.append(started)
+        with started, Lease(started, lease.task) as new:
             yield new
 
     def _measure(

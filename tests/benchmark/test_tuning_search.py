@@ -263,56 +263,88 @@ def test_collectives_share_ranks_if_their_variables_do_not_interfere() -> None:
 class Launches:
     """Starts threads instead of processes, whose environment the planted options see."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, engines: ml.Engines, broken: str = "") -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, engines: ml.Engines, fails: Callable[[dict[str, str]], bool]
+    ) -> None:
         self.environments: list[dict[str, str]] = []
+        self.of_engines: dict[ml.Engines, dict[str, str]] = {}
         self.now: dict[str, str] = {}
-        self.broken = broken
+        self.fails = fails
         self.original = tuning_search.launch
         monkeypatch.setattr(tuning_search, "launch", self.launch)
         launch_arguments = {"backend": "threads", "env": {"USER_SET": "1"}, "checks": "first", "devices": None}
         monkeypatch.setattr(type(engines), "launch_arguments", property(lambda self: launch_arguments))
 
+        original = TuningSearch._try
+
+        def try_on_ranks(search: TuningSearch, lease: Any, *arguments: Any) -> None:
+            self.now = self.of_engines.get(lease.engines, {})
+            original(search, lease, *arguments)
+
+        monkeypatch.setattr(TuningSearch, "_try", try_on_ranks)
+
+    def time_us(self, step: Step, rank: int) -> float:
+        return {"": 100.0, "ring": 80.0, "tree": 300.0, "smp": 120.0}[self.now.get("ALGORITHM", "")]
+
     def launch(self, n: int, **arguments: Any) -> ml.Engines:
-        self.now = arguments.pop("env")
-        self.environments.append(self.now)
-        if self.broken and self.broken in self.now.values():
+        env = arguments.pop("env")
+        self.environments.append(env)
+        if self.fails(env):
             raise EngineError("the ranks did not start")
-        return self.original(n, **arguments)
+        engines = self.original(n, **arguments)
+        self.of_engines[engines] = env
+        return engines
+
+
+def search_with(engines: ml.Engines, launches: Launches, names: Sequence[str]) -> TuningSearch:
+    settings = {"all_reduce": {name: _Setting({"ALGORITHM": name}, True) for name in names}}
+    return search_on(engines, PlantedOptions(launches.time_us), sizes="1K", ctas=[None], settings=settings)
 
 
 def test_environments_get_new_ranks_in_turns_and_the_best_is_confirmed(
     monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines
 ) -> None:
-    launches = Launches(monkeypatch, thread_engines, broken="broken")
-    times = {"": 100.0, "ring": 80.0, "tree": 300.0, "smp": 120.0}
-
-    def time_us(step: Step, rank: int) -> float:
-        return times[launches.now.get("ALGORITHM", "")]
-
-    original = TuningSearch._measure_on
-
-    def measure_on(self: TuningSearch, lease: Any, environment: Any, *arguments: Any, is_new: bool) -> None:
-        launches.now = {}
-        original(self, lease, environment, *arguments, is_new=is_new)
-
-    monkeypatch.setattr(TuningSearch, "_measure_on", measure_on)
-    settings = {name: _Setting({"ALGORITHM": name}, True) for name in (*list(times)[1:], "broken")}
-    search = search_on(
-        thread_engines, PlantedOptions(time_us), sizes="1K", ctas=[None], settings={"all_reduce": settings}
-    )
+    launches = Launches(monkeypatch, thread_engines, lambda env: env.get("ALGORITHM") == "broken")
+    search = search_with(thread_engines, launches, ["ring", "tree", "smp", "broken"])
     search.run(Bar())
     started = [one.get("ALGORITHM", "") for one in launches.environments]
-    # All of them, then those that are left in the opposite order, and twice the best one and the default.
-    assert started == ["ring", "tree", "smp", "broken", "ring", "", "ring", "ring", ""]
+    # All of them, then those that are left, and at last the default and the best one at the same time.
+    assert started == ["ring", "tree", "smp", "broken", "ring", "", "ring"]
     assert all(one["USER_SET"] == "1" for one in launches.environments)
     trials = search.frame()
     found = trials[trials["launch"] == "search"].set_index("setting", drop=False)
     assert found.loc[["ring", "tree", "smp", "broken"], "status"].tolist() == ["ok", "dropped", "dropped", "failed"]
     assert found.loc["broken", "message"] == "the ranks did not start"
     assert found.loc["tree", "message"] == "dropped after its first ranks, at 3.00 times the default"
+    again = trials[trials["launch"] == "confirmation"]
+    assert again["setting"].fillna("").tolist() == ["", "ring"]
+    assert again["n_rounds"].tolist() == [12, 12]
     tuning = search.result()
     assert tuning.frame()[["setting", "is_confirmed"]].to_numpy().tolist() == [["ring", True]]
     assert dict(tuning.settings["ring"]) == {"ALGORITHM": "ring"}
+
+
+def test_the_default_stays_if_ranks_with_an_environment_do_not_start_again(
+    monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines
+) -> None:
+    launches = Launches(monkeypatch, thread_engines, lambda env: len(launches.environments) == 4)
+    search = search_with(thread_engines, launches, ["ring"])
+    search.run(Bar())
+    assert [one.get("ALGORITHM", "") for one in launches.environments] == ["ring", "ring", "", "ring"]
+    again = search.frame().query("launch == 'confirmation'")
+    assert again["status"].tolist() == ["failed", "ok"]
+    assert not search.result().frame()["is_confirmed"].any()
+
+
+def test_a_failure_on_new_ranks_with_the_default_ends_the_tuning(
+    monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines
+) -> None:
+    launches = Launches(monkeypatch, thread_engines, lambda env: "ALGORITHM" not in env)
+    search = search_with(thread_engines, launches, ["ring"])
+    with pytest.raises(EngineError, match=r"tuning failed at starting new ranks: the ranks did not start") as caught:
+        search.run(Bar())
+    assert caught.value.measured.frame()["candidate"].tolist() == ["ring"]
+    assert thread_engines.state == "ready"
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
@@ -365,6 +397,11 @@ def test_other_mpi_libraries_are_refused(monkeypatch: pytest.MonkeyPatch, mpi_en
         ml.tune(mpi_engines, "tp=4", axis="tp")
 
 
+def test_engines_know_how_to_start_the_same_ranks_again(mpi_engines: ml.Engines, thread_engines: ml.Engines) -> None:
+    assert mpi_engines.launch_arguments == {"backend": "mpi", "devices": None, "env": {}, "checks": "first"}
+    assert thread_engines.launch_arguments is None
+
+
 def test_engines_that_were_started_elsewhere_are_refused(mpi_engines: ml.Engines) -> None:
     with (
         ml.attach(mpi_engines.client) as attached,
@@ -377,7 +414,7 @@ def test_engines_that_were_started_elsewhere_are_refused(mpi_engines: ml.Engines
 def test_an_algorithm_of_mpich_is_measured_on_its_own_ranks() -> None:
     with ml.launch(2, backend="mpi") as engines:
         before = engines.process_set
-        found = ml.tune(engines, "tp=2", axis="tp", sizes="256K", options="recursive_doubling", rounds=3, budget_s=60)
+        found = ml.tune(engines, "tp=2", axis="tp", sizes="256K", options="recursive_doubling", rounds=3, confirm=False)
         assert engines.process_set == before
         assert engines.state == "ready"
     trials = found.trials[found.trials["launch"] == "search"]
