@@ -17,10 +17,11 @@ from meshlab.frames.labels import (
     axis_labels,
     describe_groups,
     is_wrong,
+    option_texts,
     pair_label,
     value_label,
 )
-from meshlab.frames.schema import empty_samples, is_pair, is_plain
+from meshlab.frames.schema import OPTIONS, empty_samples, is_pair, is_plain
 from meshlab.frames.store import Frames
 from meshlab.plots.lines import Line, lines_of
 from meshlab.prediction.bounds import bound_note, share_of_bound
@@ -404,6 +405,7 @@ def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
     words = [
         value_label(name, keys[name]) for name in ("dtype", "op", "root", "in_place", "mode") if keys[name] is not None
     ]
+    words += option_texts(keys)
     title = SEPARATOR.join(part for part in (str(keys["collective"]), describe_groups(rows), *words) if part)
     rows = rows.sort_values(["size_bytes", "launch", "group"])
     varying = [name for name in ("launch", "group") if rows[name].nunique() > 1]
@@ -473,7 +475,7 @@ def _pair_table(rows: pd.DataFrame) -> ReportTable:
     return ReportTable(SEPARATOR.join(map(str, parts)), header, tuple(cells), max(0, len(rows) - MOST_ROWS))
 
 
-_VARYING = ("launch", "op", "dtype", "root", "in_place", "mode", "group")
+_VARYING = ("launch", "op", "dtype", "root", "in_place", "mode", *OPTIONS, "group")
 
 
 def _ratio_table(title: str, rows: pd.DataFrame, before: tuple[str, str], after: tuple[str, str]) -> ReportTable:
@@ -485,6 +487,7 @@ def _ratio_table(title: str, rows: pd.DataFrame, before: tuple[str, str], after:
     constant = [
         value_label(name, rows[name].iloc[0]) for name in ("collective", "dtype", "mode") if name not in varying
     ]
+    constant += option_texts({name: rows[name].iloc[0] for name in OPTIONS if name not in varying})
     cells = []
     for _, row in rows.sort_values(["size_bytes", *varying], kind="stable").head(MOST_ROWS).iterrows():
         interval = "–" if _missing(row["ratio_lo"]) else f"{row['ratio_lo']:.2f} – {row['ratio_hi']:.2f}"
