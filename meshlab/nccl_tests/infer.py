@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshlab.nccl_tests.info import NcclFacts
 from meshlab.nccl_tests.log import (
@@ -299,6 +299,7 @@ def make_section(
     collective = infer_collective(evidence, preamble.program, command, nccl.operations, listed_ranks)
     if collective is None and command in COLLECTIVE_OF_PROGRAM:
         notes.append(Note(None, f"the command line starts {command}, but the rows do not match {command}"))
+        preamble = replace(preamble, local_register=None, cta_policy=None)
     n_ranks = _n_ranks(listed_ranks, nccl.n_ranks, implied_ranks(evidence, collective), notes)
     notes += _broken_rows(broken)
     status = _status(len(table), began_table, footer, failure_lines)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshlab.errors import ParseError
+from meshlab.nccl_tests.command_line import CommandOptions, read_options
 from meshlab.nccl_tests.infer import make_section
 from meshlab.nccl_tests.info import FactCollector, version_from_code
 from meshlab.nccl_tests.log import OPS, DeviceLine, Footer, IterationTimes, LogTable, Note, Preamble, Section
@@ -104,6 +105,7 @@ def _section(document: dict[str, Any], number: int, line: int, is_complete: bool
     table, dropped = _table(results)
     args = _list(document.get("args"))
     program = _PROGRAM.fullmatch(PurePosixPath(str(args[0])).name) if args else None
+    options = read_options([str(one) for one in args[1:]]) if args else CommandOptions()
     preamble = Preamble(
         program=program[1] if program is not None else None,
         tool="nccl-tests",
@@ -116,11 +118,14 @@ def _section(document: dict[str, Any], number: int, line: int, is_complete: bool
         step_kind="factor" if "step_factor" in config else "bytes" if "step_bytes" in config else None,
         warmup_iters=_int(config.get("warmup_iters")),
         iters=_int(config.get("iterations")),
-        agg_iters=_int(config.get("aggregated_iterations")),
+        agg_iters=_first(_int(config.get("aggregated_iterations")), options.agg_iters),
         validation=_int(config.get("validation")),
         graph=_int(config.get("graph")),
         blocking="blocking" if config.get("blocking_collectives") == "true" else None,
         skipped_iters=_int(config.get("per_iter_skip")),
+        unalign=_first(_int(config.get("unalign")), options.unalign),
+        local_register=_first(_int(config.get("local_register")), options.local_register),
+        cta_policy=_first(_int(config.get("cta_policy")), options.cta_policy),
     )
     devices = tuple(_device(device) for device in _list(config.get("devices")) if isinstance(device, dict))
     average = _average(document)
@@ -266,6 +271,11 @@ def _int(value: Any) -> int | None:
         return int(value)
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def _first(*values: int | None) -> int | None:
+    """Return the first value that is known."""
+    return next((value for value in values if value is not None), None)
 
 
 def _bool(value: Any) -> bool | None:

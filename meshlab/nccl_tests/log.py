@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.comm.backend import CTA_POLICIES
 from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth, conform, empty_results, empty_samples
 from meshlab.frames.statistics import summarise
 from meshlab.markup import card, table
@@ -318,7 +319,8 @@ class Note:
 class Preamble:
     """The settings that the tool prints first. None marks a setting that the log does not contain.
 
-    `program` is the name of the test in the log itself, and `blocking` is the message about ``-z``.
+    `program` is the name of the test in the log itself, and `blocking` is the message about ``-z``. `local_register`
+    (``-R``) and `cta_policy` (``-x``, -1 if it is not set) come from the command line, if the log has it.
     """
 
     program: str | None = None
@@ -339,6 +341,8 @@ class Preamble:
     unalign: int | None = None
     blocking: str | None = None
     skipped_iters: int | None = None
+    local_register: int | None = None
+    cta_policy: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -642,6 +646,7 @@ def _section_columns(name: str, section: Section) -> dict[str, npt.NDArray[Any]]
         "root": np.where(table.root >= 0, table.root, _NAN)[rows],
         "in_place": np.flatnonzero(present) % 2 == 1,
         "mode": _repeat(section.mode, n),
+        **_options(section, [table.type[row] for row in rows]),
         "group": _repeat(_group(section), n),
         "n_ranks": np.full(n, _NAN if section.n_ranks is None else section.n_ranks),
         "count": table.count[rows],
@@ -655,6 +660,35 @@ def _section_columns(name: str, section: Section) -> dict[str, npt.NDArray[Any]]
         "printed_algbw": values[:, 1],
         "printed_busbw": values[:, 2],
     }
+
+
+_POLICIES = dict(enumerate(CTA_POLICIES))
+
+
+def _options(section: Section, types: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+    """Return the columns of the options of the calls."""
+    preamble, n = section.preamble, len(types)
+    kinds = {0: "plain", 1: "registered", 2: "symmetric"}
+    if _version(section.library) < (2, 27):
+        kinds[2] = "registered"  # the tool falls back to it
+    environment = section.nccl.environment
+    limits = {
+        column: int(text) if (text := environment.get(variable, "")).isdigit() else None
+        for column, variable in (("min_ctas", "NCCL_MIN_CTAS"), ("max_ctas", "NCCL_MAX_CTAS"))
+    }
+    first = _NAN if preamble.unalign is None else preamble.unalign
+    return {
+        "buffers": _repeat(kinds.get(-1 if preamble.local_register is None else preamble.local_register), n),
+        "cta_policy": _repeat(_POLICIES.get(-1 if preamble.cta_policy is None else preamble.cta_policy), n),
+        **{name: np.full(n, _NAN if limit is None else limit) for name, limit in limits.items()},
+        "alignment_bytes": np.array([first * ITEMSIZE.get(name, _NAN) for name in types], dtype=np.float64),
+        "n_aggregated": np.full(n, _NAN if preamble.agg_iters is None else preamble.agg_iters),
+    }
+
+
+def _version(text: str | None) -> tuple[int, ...]:
+    """Return a version as numbers. An unknown one counts as the newest."""
+    return tuple(int(part) for part in re.findall(r"\d+", text or "999"))
 
 
 def _repeat(value: str | None, n: int) -> npt.NDArray[Any]:

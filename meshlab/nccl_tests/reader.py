@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from meshlab.errors import ParseError
+from meshlab.nccl_tests.command_line import CommandOptions, options_in_line
 from meshlab.nccl_tests.infer import find_program, make_section
 from meshlab.nccl_tests.info import NO_FACTS, FactCollector, merge_facts, version_from_code
 from meshlab.nccl_tests.json_reader import MOST_JSON, looks_like_json, read_json_sections
@@ -186,6 +187,7 @@ def _clean(text: str) -> str:
 # -- from lines to sections --------------------------------------------------------------------------------------------
 
 _MOST_FAILURES = 1000
+_LONGEST_COMMAND = 1 << 14
 _HASH = ["#"]
 _TYPES = frozenset(DTYPE_OF_TYPE)
 
@@ -247,7 +249,9 @@ class LogReader:
         self._facts = self.prelude  # of the open section; the prelude's before the first one
         self._closed: list[Section] = []
         self._open: OpenSection | None = None
-        self._programs: set[str] = set()  # tests in the command lines since the last section
+        # The tests in the command lines since the last section, with the options of each line.
+        self._programs: dict[str, list[CommandOptions]] = {}
+        self._unfinished: tuple[str, str] | None = None  # a program and its command, which continues in the next line
         self._in_place_only = False
 
     def feed(self, lines: list[str]) -> None:
@@ -279,9 +283,13 @@ class LogReader:
         if self._open is None or new:
             self._close()
             # Several different command lines are usually a script that runs all tests, so none of them names this one.
-            program = next(iter(self._programs)) if len(self._programs) == 1 else None
+            program, options = None, [CommandOptions()]
+            if len(self._programs) == 1:
+                ((program, options),) = self._programs.items()
             self._programs.clear()
-            self._open = OpenSection(self.line, program, stage)
+            # A line that was printed twice, as by the shell and by the launcher, is one command.
+            known = options[0] if len(set(options)) == 1 else CommandOptions()
+            self._open = OpenSection(self.line, program, stage, known)
             self._facts = self._open.facts
         self._open.stage = max(self._open.stage, stage)
         return self._open
@@ -395,6 +403,8 @@ class LogReader:
     # -- everything else -----------------------------------------------------------------------------------------------
 
     def _read_words(self, raw: str, tokens: list[str]) -> None:
+        if self._unfinished is not None and self._read_continuation(raw, tokens):
+            return
         if "algbw" in raw and "busbw" in raw:
             self._read_header(tokens)
         elif "minBytes" in raw:
@@ -414,9 +424,22 @@ class LogReader:
         elif "_perf" in raw or "test" in raw:
             program = find_program(raw)
             if program is not None:
-                self._programs.add(program)
+                self._programs.setdefault(program, []).append(options_in_line(raw))
+                self._unfinished = (program, raw) if raw.endswith("\\") else None
         elif self._open is not None:
             self._read_detail(self._open, raw, tokens)
+
+    def _read_continuation(self, raw: str, tokens: list[str]) -> bool:
+        """Read the next line of a command. Return False if it is a different line."""
+        if self._unfinished is None or tokens[0][:1] != "-":
+            self._unfinished = None
+            return False
+        program, start = self._unfinished
+        command = f"{start[:_LONGEST_COMMAND].rstrip(chr(92))} {raw.strip()}"
+        self._unfinished = (program, command) if command.endswith("\\") else None
+        if known := self._programs.get(program):
+            known[-1] = options_in_line(command)
+        return True
 
     def _read_detail(self, section: OpenSection, raw: str, tokens: list[str]) -> None:
         """Read a line that is meaningful only inside a section."""
@@ -525,9 +548,10 @@ class LogReader:
 class OpenSection:
     """A section while it is being read."""
 
-    def __init__(self, line: int, program: str | None, stage: Stage) -> None:
+    def __init__(self, line: int, program: str | None, stage: Stage, options: CommandOptions) -> None:
         self.line = line
         self.program = program
+        self.options = options
         self.stage = stage
         self.settings: dict[str, Any] = {}
         self.devices: dict[int, str] = {}
@@ -562,7 +586,7 @@ class OpenSection:
         return make_section(
             number=number,
             line=self.line,
-            preamble=Preamble(**self.settings),
+            preamble=Preamble(**self._with_options()),
             command=self.program,
             devices=DeviceLines(list(self.devices.values())),
             listed_ranks=self._listed_ranks(),
@@ -575,6 +599,14 @@ class OpenSection:
             notes=self.notes,
             nccl=facts,
         )
+
+    def _with_options(self) -> dict[str, Any]:
+        """Return the settings, and those of the command line that belongs to the section."""
+        options = {name: value for name, value in self.options._asdict().items() if value is not None}
+        printed = {**options, **self.settings}
+        same = self.settings.get("program") in (None, self.program)
+        same &= all(printed[name] == options[name] for name in ("agg_iters", "unalign") if name in options)
+        return printed if same else self.settings  # otherwise the command line belongs to a different run
 
     def _listed_ranks(self) -> int | None:
         """Return the number of ranks in the device list, or None if the list seems truncated."""

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshlab.comm.backend import BUFFERS, CTA_POLICIES
 from meshlab.errors import BenchError
-from meshlab.frames.labels import axis_label
+from meshlab.frames.labels import axis_label, option_label
+from meshlab.frames.schema import OPTIONS
 from meshlab.frames.store import as_results
 from meshlab.nccl_tests.infer import COLLECTIVE_OF_PROGRAM
-from meshlab.nccl_tests.log import DTYPE_OF_TYPE
+from meshlab.nccl_tests.log import DTYPE_OF_TYPE, ITEMSIZE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +32,7 @@ _ONE_TABLE = [
     "source",
     "collective",
     "mode",
+    *OPTIONS,
     "axis",
     "grouping",
     "concurrent_axis",
@@ -111,8 +114,13 @@ def _section(rows: pd.DataFrame, gpu: str) -> Iterator[str]:
     }
     program = f"{_PROGRAMS[first['collective']]}_perf"
     yield f"# Written by meshlab ({_describe(first)}); settings that it does not record are 0"
+    if first["buffers"] is not None:
+        # The tool does not print these options, so readers find them only in its command line.
+        register, policy = list(BUFFERS).index(first["buffers"]), first["cta_policy"]
+        chosen = "" if policy is None else f" -x {list(CTA_POLICIES).index(policy)}"
+        yield f"# As ./{program}{_repeated_options(rows, first)} -R {register}{chosen}"
     yield f"# Collective test starting: {program}"
-    yield _settings(rows, first["mode"])
+    yield _settings(rows, first)
     if first["mode"] == "isolated":
         yield "# Blocking Enabled: wait and barrier after each inner iteration (-m) "
     yield "#"
@@ -145,6 +153,9 @@ def _describe(first: dict[str, Any]) -> str:
         parts.append(f"group {first['group']}")
     if first["src_rank"] is not None:
         parts.append(f"ranks {first['src_rank']} and {first['dst_rank']}")
+    for name in ("algorithm", "protocol", "min_ctas", "max_ctas"):
+        label = option_label(name, first[name])
+        parts += [label] if label else []
     return "; ".join(parts)
 
 
@@ -157,19 +168,38 @@ def _lines(rows: pd.DataFrame) -> Iterable[tuple[Any, pd.DataFrame]]:
     return groups
 
 
-def _settings(rows: pd.DataFrame, mode: str | None) -> str:
+def _repeated_options(rows: pd.DataFrame, first: dict[str, Any]) -> str:
+    """Return the options of the command line that the tool also prints."""
+    offset = _offset(rows, first)
+    return f" -m {first['n_aggregated'] or 1}" + (f" -u {offset}" if offset is not None else "")
+
+
+def _offset(rows: pd.DataFrame, first: dict[str, Any]) -> int | None:
+    """Return the number of elements by which the buffers are moved, or None if it is unknown."""
+    sizes = {ITEMSIZE[_TYPES[dtype]] for dtype in rows["dtype"]}
+    offset = first["alignment_bytes"]
+    if offset is None or (offset and len(sizes) > 1):
+        return None
+    return int(offset) // sizes.pop()
+
+
+def _settings(rows: pd.DataFrame, first: dict[str, Any]) -> str:
+    mode, aggregated, offset = first["mode"], int(first["n_aggregated"] or 1), _offset(rows, first)
     sizes = np.unique(rows["size_bytes"].to_numpy(dtype=np.int64))
     steps = np.diff(sizes)
     if len(sizes) > 1 and (sizes[1:] == 2 * sizes[:-1]).all():
         step = "2(factor)"
     else:
         step = f"{steps[0] if len(steps) and (steps == steps[0]).all() else 0}(bytes)"
-    iters = (rows["n_samples"] * rows["calls"]).dropna().unique()
+    iters = (rows["n_samples"] * rows["calls"] // aggregated).dropna().unique()
+    is_checked = int(rows["n_wrong"].notna().any())
     line = (
         f"# nThread 1 nGpus 1 minBytes {sizes[0]} maxBytes {sizes[-1]} step: {step} warmup iters: 0 "
-        f"iters: {iters[0] if len(iters) == 1 else 0} agg iters: 1 validation: {int(rows['n_wrong'].notna().any())}"
+        f"iters: {iters[0] if len(iters) == 1 else 0} agg iters: {aggregated} validation: {is_checked}"
     )
-    return line if mode is None else f"{line} graph: {int(mode == 'graph')}"
+    if mode is None:
+        return line
+    return f"{line} graph: {int(mode == 'graph')}" + ("" if offset is None else f" unalign: {offset}")
 
 
 def _operation(op: Any, program: str) -> str:
