@@ -11,9 +11,9 @@ from .backend import Capabilities as Capabilities
 from .backend import Mode as Mode
 from .backend import Timings as Timings
 from .backends.hierarchical import Hierarchical as Hierarchical
+from .batch import Batch as Batch
 from .catalog import CATALOG as CATALOG
 from .catalog import Collective as Collective
-from .communicator import Batch as Batch
 from .communicator import Communicator as Communicator
 from .communicator import PreparedCall as PreparedCall
 from .elements import DTYPES as DTYPES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from functools import cached_property, partial
 from types import TracebackType
 from typing import Any, Protocol
@@ -12,16 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.comm.agreement import CHECKS, Agreement, Checks, checksum
-from meshlab.comm.backend import Backend, Call, CallConfig, Capabilities, Comparer, Mode, Prepared, Timings
+from meshlab.comm.backend import Backend, Call, CallChoice, CallConfig, Capabilities, Comparer, Mode, Prepared, Timings
+from meshlab.comm.batch import Batch
 from meshlab.comm.call_cache import CallCache, known_call
 from meshlab.comm.catalog import CATALOG, Collective, find_collective
+from meshlab.comm.choices import SizeChoices
 from meshlab.comm.collectives import CollectiveMethods
 from meshlab.comm.elements import ReduceOp
 from meshlab.comm.validate import CallValidator, check_config
 from meshlab.comm.windows import empty_symmetric, registered_symmetric
 from meshlab.errors import CommunicatorError
 
-__all__ = ["MESSAGES", "Batch", "Communicator", "Monitor", "PreparedCall"]
+__all__ = ["MESSAGES", "Communicator", "Monitor", "PreparedCall"]
 
 MESSAGES = "messages"
 """Name of a batch that contains only messages, for a `Monitor`."""
@@ -47,101 +50,6 @@ class Monitor(Protocol):
 
     def comparer(self, ranks: Sequence[int]) -> Comparer | None:
         """Return the object that compares the calls of the communicator between its ranks, or None."""
-
-
-class Batch(CollectiveMethods):
-    """Several calls that are issued together. Created by `Communicator.batch`.
-
-    No call waits for another call of the same rank, so a rank can send to all other ranks and receive from them in any
-    order. Between the same two ranks, the first receive matches the first send. All ranks must add the collectives in
-    the same order, with messages anywhere between them. A method returns its output immediately, but the output is
-    valid only after the batch has run.
-
-    A batch used as a context manager runs at the end of the block. If the block raises or a call is invalid, this rank
-    issues no call at all, so no rank stops half-way through a batch.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from meshlab.comm.communicator import Communicator
-    >>> from meshlab.comm.backends.threads import ThreadWorld
-    >>> comm = Communicator(ThreadWorld(1).backend(0))
-    >>> with comm.batch() as batch:
-    ...     batch.send(np.arange(3.0), dest=0)
-    ...     got = batch.recv(np.empty(3), source=0)
-    >>> got
-    array([0., 1., 2.])
-    """
-
-    def __init__(self, communicator: Communicator) -> None:
-        self._communicator = communicator
-        self._calls: list[Call] = []
-        self._is_done = False
-
-    def _call(
-        self,
-        row: Collective,
-        send: Any,
-        out: Any,
-        dtype: Any = None,
-        op: str | ReduceOp | None = None,
-        root: int | None = None,
-        dest: int | None = None,
-        source: int | None = None,
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-    ) -> Any:
-        if self._is_done:
-            raise CommunicatorError("this batch has already run; start a new one with batch()", collective=row.name)
-        call = self._communicator._validator.check(
-            row,
-            send,
-            out,
-            op=op,
-            root=root,
-            dest=dest,
-            source=source,
-            send_counts=send_counts,
-            recv_counts=recv_counts,
-            dtype=dtype,
-            makes_output=True,
-        )
-        self._calls.append(call)
-        return call.recv
-
-    def prepare(self) -> PreparedCall:
-        """Check the calls against each other, so that the batch can run repeatedly.
-
-        Returns
-        -------
-        PreparedCall
-            The batch, as one call.
-
-        Raises
-        ------
-        CommunicatorError
-            If the batch is empty.
-            If an output overlaps the buffer of another call.
-            If the messages that this rank sends to itself do not match those that it receives from itself.
-        """
-        return self._communicator._prepare_batch(self._calls)
-
-    def __enter__(self) -> Batch:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._is_done = True
-        if error is None and self._calls:
-            self.prepare()()
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def __repr__(self) -> str:
-        calls = ", ".join(str(call) for call in self._calls)
-        return f"<batch on {self._communicator.name}: {calls or 'no calls'}{', done' if self._is_done else ''}>"
 
 
 class PreparedCall:
@@ -586,7 +494,49 @@ class Communicator(CollectiveMethods):
         )
         view._agreement = self._agreement  # the calls of both run on one communicator of the library
         view._owner = self
+        view._validator = self._validator  # querying the capabilities again takes longer than most calls
         return view
+
+    def chosen_by_size(self, choices: Sequence[CallChoice]) -> Communicator:
+        """Return a view of this communicator that configures each call by its collective and its message size.
+
+        All ranks must pass the same choices. Messages, ``all_to_all_v`` and the calls of a `batch` are issued without a
+        configuration.
+
+        Parameters
+        ----------
+        choices : sequence of CallChoice
+            The choices. A call takes the one of its collective with the smallest ``max_bytes`` that is not below its
+            size, or else NCCL's own choice. If one of them has symmetric buffers, `empty` of the view allocates
+            symmetric memory, and calls with another choice do not use symmetric kernels.
+
+        Returns
+        -------
+        Communicator
+            The view. Closing it leaves this communicator open, and closing this communicator also closes the view.
+
+        Raises
+        ------
+        CommunicatorError
+            If a choice is invalid, or two of them are for the same collective and size.
+            If a choice has a configuration, and the backend is not NCCL or the loaded NCCL is too old.
+
+        Examples
+        --------
+        On GPUs, small calls of this view use at most four thread blocks:
+
+        >>> from meshlab.comm import CallChoice, CallConfig
+        >>> from meshlab.comm.backends.threads import ThreadWorld
+        >>> small = CallChoice("all_reduce", 64 << 10, CallConfig(max_ctas=4))
+        >>> comm = Communicator(ThreadWorld(1).backend(0))
+        >>> comm.chosen_by_size([CallChoice("all_reduce", 64 << 10)]).all_reduce(np.arange(3.0))
+        array([0., 1., 2.])
+        >>> comm.chosen_by_size([small])
+        Traceback (most recent call last):
+        ...
+        meshlab.errors.CommunicatorError: threads cannot configure calls; only nccl supports this
+        """
+        return _ChosenBySize(self, SizeChoices(choices))
 
     def registered(self, array: Any, *, symmetric: bool = False) -> AbstractContextManager[None]:
         """Register a buffer for zero-copy transfers within a ``with`` block (NCCL only).
@@ -835,3 +785,41 @@ class Communicator(CollectiveMethods):
     def __repr__(self) -> str:
         state = ", closed" if self._is_closed else ""
         return f"Communicator({self.name!r}, rank {self.rank} of {self.size}{state})"
+
+
+class _ChosenBySize(Communicator):
+    """A view that delegates each call to the view with its configuration."""
+
+    def __init__(self, owner: Communicator, choices: SizeChoices) -> None:
+        super().__init__(
+            owner.backend,
+            name=owner.name,
+            ranks=owner.ranks,
+            on_enter=owner._on_enter,
+            monitor=owner._monitor,
+            checks=owner._checks,
+            comparer=owner._comparer,
+        )
+        self._agreement = owner._agreement
+        self._owner: Communicator = owner
+        self._validator = owner._validator
+        self._choices = choices
+        self._views = {
+            config: owner if config == CallConfig() else owner.configured(**asdict(config))
+            for config in choices.configs
+        }
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any, *, symmetric: bool = False) -> Any:
+        return self._owner.empty(shape, dtype, symmetric=symmetric or self._choices.has_windows)
+
+    def prepare(self, collective: str, send: Any = None, out: Any = None, **arguments: Any) -> PreparedCall:
+        return self._at(find_collective(collective), send, out).prepare(collective, send, out, **arguments)
+
+    def _call(self, row: Collective, send: Any, out: Any, *arguments: Any, **options: Any) -> Any:
+        if self._is_closed:
+            self._check_open()
+        return self._at(row, send, out)._call(row, send, out, *arguments, **options)
+
+    def _at(self, row: Collective, send: Any, out: Any) -> Communicator:
+        config = self._choices.find(row, send, out, self.size)
+        return self._owner if config is None else self._views[config]

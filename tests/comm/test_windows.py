@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -13,13 +12,12 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.comm.backend import Call, Capabilities
-from meshlab.comm.backends.nccl_memory import BufferRegistration, RegisteredBuffers
-from meshlab.comm.backends.threads import ThreadBackend
-from meshlab.comm.catalog import CATALOG
+from meshlab.comm.backend import Capabilities
+from meshlab.comm.backends.nccl_memory import RegisteredBuffers
 from meshlab.comm.communicator import Communicator
 from meshlab.comm.windows import SYMMETRIC, why_not_symmetric
 from meshlab.errors import CommunicatorError, EngineError
+from tests.comm.threads_with_windows import with_windows
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -96,48 +94,6 @@ def test_the_sizes_are_those_of_the_group(thread_engines: ml.Engines) -> None:
 
 
 # -- a backend with windows --------------------------------------------------------------------------------------------
-
-
-class WithWindows(ThreadBackend):
-    """Threads that register windows like NCCL: all ranks together, with memory that only `empty` returns."""
-
-    def __init__(self, backend: ThreadBackend) -> None:
-        super().__init__(backend.world, backend.rank)
-        self.log: list[str] = []
-        self.is_aborted = False
-        self.limit = 1 << 40
-        self._memory: list[Any] = []
-        self._registered = RegisteredBuffers(lambda: not self.is_aborted)
-
-    def empty(self, shape: Any, dtype: Any) -> Any:
-        array = np.empty(shape, dtype)
-        if array.nbytes > self.limit:
-            raise CommunicatorError(f"cannot allocate {array.nbytes} bytes")
-        self._memory.append(array)
-        return array
-
-    def why_not_window(self, array: Any) -> str:
-        return "" if any(array is one for one in self._memory) else "other GPUs cannot map its memory"
-
-    def register_window(self, array: Any, *, until_deleted: bool) -> BufferRegistration:
-        self.prepare(Call(CATALOG["barrier"], None, None, 0, None, None, None, in_place=False))()
-        self.log.append(f"register {array.nbytes}")
-        return self._registered.add(partial(self.log.append, f"give back {array.nbytes}"))
-
-    def wait_idle(self) -> None:
-        self.log.append("wait")
-
-    def capabilities(self) -> Capabilities:
-        can = super().capabilities()
-        return replace(can, facts=can.facts | {SYMMETRIC: "yes"})
-
-    def close(self) -> None:
-        self._registered.end()
-
-
-def with_windows(comm: Communicator) -> tuple[Communicator, WithWindows]:
-    backend = WithWindows(comm.backend)  # type: ignore[arg-type]
-    return Communicator(backend, name=comm.name), backend
 
 
 def lifetimes(comm: Communicator) -> list[str]:
