@@ -15,7 +15,7 @@ import numpy.typing as npt
 from meshlab.analysis.launches import LaunchTimes, Ratio, ratio_of, student_quantile
 from meshlab.errors import BenchError
 from meshlab.frames.labels import pair_label
-from meshlab.frames.schema import is_plain, plain_value
+from meshlab.frames.schema import OPTIONS, is_plain, plain_value
 from meshlab.frames.store import as_frames
 from meshlab.markup import card, escape, table
 from meshlab.nccl_tests.reader import read as read_nccl_tests
@@ -46,6 +46,7 @@ KEYS = (
     "root",
     "in_place",
     "mode",
+    *OPTIONS,
     "axis",
     "group",
     "grouping",
@@ -70,7 +71,13 @@ _COLUMN_WORDS = {
 
 _OWN_SOURCES = ("nccl", "mpi", "threads")
 
-_CONCURRENT = ("concurrent_axis", "concurrent_collective")
+# A missing value of these columns is a value if the other column is known: there was no concurrent axis, or the library
+# chose.
+_NONE_IF_KNOWN = {
+    "concurrent_axis": "grouping",
+    "concurrent_collective": "grouping",
+    **{name: "buffers" for name, default in OPTIONS.items() if default is None},
+}
 _NONE = "none"
 
 # Times of meshlab and of nccl-tests on GPUs are comparable with each other, but times of a GPU and a CPU are not.
@@ -233,8 +240,8 @@ def _values(side: Side, name: str) -> set[Any]:
     column = side.results[name]
     known = set(column.dropna().unique().tolist())
     # In a run with a grouping, a missing concurrent axis means that there was none: such rows must not match the rows
-    # of a run on the other side that had one.
-    if name in _CONCURRENT and side.results["grouping"].notna().any() and column.isna().any():
+    # of a run on the other side that had one. The same applies to rows for which the library chose the algorithm.
+    if name in _NONE_IF_KNOWN and side.results[_NONE_IF_KNOWN[name]].notna().any() and column.isna().any():
         known.add(_NONE)
     return known
 
@@ -267,6 +274,7 @@ _NAMING = (
     "dtype",
     "root",
     "mode",
+    *OPTIONS,
     "src_rank",
     "dst_rank",
     "group",

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.errors import BenchError, did_you_mean
+from meshlab.frames.labels import value_label
+from meshlab.frames.schema import OPTIONS, differing_options, shown_options
 from meshlab.frames.store import as_results
 from meshlab.units import format_size
 
@@ -53,9 +55,9 @@ def pair_table(run: Any) -> pd.DataFrame:
     """
     results = as_results(run, needs_end=True)
     rows = results[_is_pair(results)]
-    keys = rows.groupby(_KEYS, dropna=False)
+    keys = rows.groupby([*_KEYS, *OPTIONS], dropna=False)
     share = rows["busbw_gbs"] / keys["busbw_gbs"].transform("median")
-    frame = rows[[*_KEYS[1:], "src_rank", "dst_rank", "time_us", "busbw_gbs"]].assign(
+    frame = rows[[*_KEYS[1:], *shown_options(rows), "src_rank", "dst_rank", "time_us", "busbw_gbs"]].assign(
         share=share,
         is_slow=(share < SLOW) & ~(rows["time_us_lo"] <= keys["time_us"].transform("median")),
     )
@@ -139,6 +141,12 @@ def pair_matrix(
         raise BenchError(
             f"no pairs were measured with {collective}{size}{choice}; measure them with "
             f"bench(…, {collective!r}, grouping='pairs')"
+        )
+    for name in differing_options(rows):
+        found = [value_label(name, one) for one in rows[name].unique()]
+        raise BenchError(
+            f"the pairs were measured with {' and with '.join(found)}",
+            hint=f"pass the rows of one of them, such as results[results[{name!r}] == …]",
         )
     for name in ("mode", "dtype"):
         found = [str(one) for one in rows[name].dropna().unique()]

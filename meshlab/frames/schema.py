@@ -30,12 +30,14 @@ __all__ = [
     "conform",
     "describe",
     "devices_frame",
+    "differing_options",
     "empty_results",
     "empty_samples",
     "is_pair",
     "is_plain",
     "plain_key",
     "require_columns",
+    "shown_options",
     "with_step_columns",
 ]
 
@@ -455,6 +457,39 @@ def plain_key(key: Iterable[Any]) -> tuple[Any, ...]:
     return tuple(map(plain_value, key))
 
 
+def differing_options(results: pd.DataFrame) -> list[str]:
+    """Return the columns of `OPTIONS` in which rows differ. A missing value is one, unless it means unknown.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> row = {"collective": "all_reduce", "buffers": "plain"}
+    >>> differing_options(conform(pd.DataFrame([row, row | {"algorithm": "ring"}]), RESULTS))
+    ['algorithm']
+    >>> differing_options(conform(pd.DataFrame([row, row | {"buffers": None}]), RESULTS))
+    []
+    """
+    return [name for name, default in OPTIONS.items() if results[name].nunique(dropna=default is not None) > 1]
+
+
+def shown_options(results: pd.DataFrame) -> list[str]:
+    """Return the columns of `OPTIONS` that tables show: those in which rows differ, or are not the default.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> row = {"collective": "all_reduce", "buffers": "symmetric", "n_aggregated": 1}
+    >>> shown_options(conform(pd.DataFrame([row]), RESULTS))
+    ['buffers']
+    """
+    differing = differing_options(results)
+    return [
+        name
+        for name, default in OPTIONS.items()
+        if name in differing or set(results[name].dropna().unique()) - {default}
+    ]
+
+
 _DESCRIPTION = (
     "grouping",
     "concurrent_axis",
@@ -470,7 +505,7 @@ _DESCRIPTION = (
 
 def with_step_columns(frame: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     """Return a frame that is keyed by `STEP`, preceded by the columns that describe each step."""
-    described = results[[*STEP, *_DESCRIPTION]]
+    described = results[[*STEP, *_DESCRIPTION, *shown_options(results)]]
     described.attrs = {}
     keys = {name: described[name].dtype for name in STEP}
     return described.merge(frame.astype(keys), on=list(STEP), how="right").drop(columns="run_id")

@@ -19,7 +19,7 @@ from meshlab.errors import BenchError, ParseError
 from meshlab.files import staged_folder
 from meshlab.frames.plan import Plan, Sampling
 from meshlab.frames.rundata import RunData
-from meshlab.frames.schema import RESULTS, SAMPLES, Column, bandwidth, conform, empty_samples, require_columns
+from meshlab.frames.schema import OPTIONS, RESULTS, SAMPLES, Column, bandwidth, conform, empty_samples, require_columns
 from meshlab.mesh.axes import WORLD
 from meshlab.mesh.mesh import DeviceMesh
 
@@ -44,14 +44,14 @@ __all__ = [
     "load",
     "run_id_in",
     "save",
-    "split_old_axes",
     "to_document",
+    "upgrade",
 ]
 
-SCHEMA = 4
+SCHEMA = 5
 """Version of the layout of a folder. It increases if older readers cannot read it, for example for a new column."""
 
-_READABLE = (2, 3, SCHEMA)
+_READABLE = (2, 3, 4, SCHEMA)
 
 _FRAMES = tuple(f"{name}.{suffix}" for name in ("results", "samples") for suffix in ("parquet", "csv"))
 _FIGURES = ("membership", "topology", "bandwidth", "latency", "matrix")
@@ -192,7 +192,7 @@ def _known_columns(frame: pd.DataFrame | None, columns: Sequence[Column]) -> pd.
     if frame is None:
         return empty_samples()
     # Frames from other code may have additional columns, which are dropped, or lack some, which are filled with NA.
-    frame = split_old_axes(frame)
+    frame = upgrade(frame)
     known = conform(frame[[column.name for column in columns if column.name in frame]], columns)
     if columns is RESULTS and "busbw_gbs" not in frame:
         known["algbw_gbs"], known["busbw_gbs"] = bandwidth(
@@ -423,7 +423,45 @@ def _mesh_from_json(values: dict[str, Any]) -> DeviceMesh:
     return mesh
 
 
-def split_old_axes(frame: pd.DataFrame) -> pd.DataFrame:
+def upgrade(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame of any version with the columns of this one, as far as they follow from its own.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> old = pd.DataFrame({"axis": ["tp", "tp alone"], "source": "mpi", "time_us": 1.0, "size_bytes": 8})
+    >>> upgrade(old)[["grouping", "buffers", "n_aggregated"]]
+       grouping buffers  n_aggregated
+    0  together   plain             1
+    1     alone   plain             1
+    """
+    return _with_options(_split_axes(frame))
+
+
+def _with_options(frame: pd.DataFrame) -> pd.DataFrame:
+    """Fill in the options of results that meshlab measured when it had none. Those of functions stay missing."""
+    if "time_us" not in frame or "source" not in frame or "buffers" in frame:
+        return frame
+    is_ours = ~frame["source"].eq("nccl-tests").fillna(value=False) & frame["source"].notna()
+    if "size_bytes" in frame:
+        is_ours &= frame["size_bytes"].notna()
+    columns = {
+        name: ("string" if isinstance(value, str) else "Int64", value)
+        for name, value in OPTIONS.items()
+        if value is not None
+    }
+    new = frame.assign(**{name: _filled(frame, is_ours, dtype, value) for name, (dtype, value) in columns.items()})
+    new.attrs = dict(frame.attrs)
+    return new
+
+
+def _filled(frame: pd.DataFrame, rows: pd.Series[bool], dtype: str, value: Any) -> pd.Series[Any]:
+    import pandas as pd
+
+    return pd.Series(value, index=frame.index, dtype=dtype).where(rows)
+
+
+def _split_axes(frame: pd.DataFrame) -> pd.DataFrame:
     """Split the axis column of frames that were written before they had a column for the grouping.
 
     Those frames have "tp", "tp alone", "tp pairs" or "tp+dp" as the axis, and "0→1" or "0↔1" as the group of a pair.
@@ -433,7 +471,7 @@ def split_old_axes(frame: pd.DataFrame) -> pd.DataFrame:
     --------
     >>> import pandas as pd
     >>> old = pd.DataFrame({"axis": ["tp", "tp alone", "dp pairs"], "group": ["tp_0", "tp_0", "0→1"]})
-    >>> split_old_axes(old)[["axis", "grouping", "group", "src_rank", "dst_rank"]]
+    >>> _split_axes(old)[["axis", "grouping", "group", "src_rank", "dst_rank"]]
       axis  grouping group  src_rank  dst_rank
     0   tp  together  tp_0      <NA>      <NA>
     1   tp     alone  tp_0      <NA>      <NA>
@@ -487,7 +525,7 @@ def _old_partners(frame: pd.DataFrame) -> pd.Series[str]:
 
 
 def _with_pair_groups(frame: pd.DataFrame, mesh: DeviceMesh) -> pd.DataFrame:
-    """Fill in the groups of pairs, which `split_old_axes` cannot determine without the mesh."""
+    """Fill in the groups of pairs, which `_split_axes` cannot determine without the mesh."""
     unknown = (frame["group"].isna() & frame["src_rank"].notna()).to_numpy(bool)
     if unknown.any():
         pairs = zip(frame["axis"][unknown], frame["src_rank"][unknown], strict=True)
@@ -517,7 +555,7 @@ def frame_from_parquet(path: str | Path, columns: Sequence[Column]) -> pd.DataFr
 
     # Open the file here: pyarrow reports a corrupt file as an OSError too, which would look like an unreadable one.
     with Path(path).open("rb") as file, _complete(path, "Parquet"):
-        return conform(split_old_axes(pd.read_parquet(file)), columns)
+        return conform(upgrade(pd.read_parquet(file)), columns)
 
 
 @contextmanager
@@ -570,7 +608,7 @@ def frame_from_csv(path: str | Path, columns: Sequence[Column]) -> pd.DataFrame:
         frame = pd.read_csv(io.BytesIO(data), dtype="string", keep_default_na=False, na_values=[""])
         for name in frame.columns:
             frame[name] = frame[name].map(lambda text: text[1:] if text.startswith("'") else text, na_action="ignore")
-        return conform(split_old_axes(frame), columns)
+        return conform(upgrade(frame), columns)
 
 
 def frame_to_json(frame: pd.DataFrame) -> str:
@@ -587,6 +625,6 @@ def frame_from_json(text: str, columns: Sequence[Column]) -> pd.DataFrame:
 
     document: Mapping[str, Any] = json.loads(text)
     frame = pd.DataFrame(document["rows"], columns=document["columns"], dtype=object)
-    frame = conform(split_old_axes(frame), columns)
+    frame = conform(upgrade(frame), columns)
     frame.attrs = dict(document["attrs"])
     return frame

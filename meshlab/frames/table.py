@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshlab import markup
-from meshlab.frames.labels import axis_labels
+from meshlab.frames.labels import axis_labels, option_texts
+from meshlab.frames.schema import OPTIONS
 from meshlab.units import format_seconds, format_size
 
 if TYPE_CHECKING:
@@ -144,12 +145,13 @@ def results_table(results: pd.DataFrame) -> ResultsTable:
     )
     is_function = shown["size_bytes"].isna()
     parts = []
-    for (label, mode, dtype, op, in_place), rows in shown[~is_function].groupby(
-        ["label", "mode", "dtype", "op", "in_place"], dropna=False, sort=False
+    for (label, mode, dtype, op, in_place, *options), rows in shown[~is_function].groupby(
+        ["label", "mode", "dtype", "op", "in_place", *OPTIONS], dropna=False, sort=False
     ):
         element = f"{dtype}, {op}" if op else str(dtype)
         place = ", in place" if in_place is True else ""
-        title = f"{label} · {_groups(rows)} · {where} · {mode} · {element}{place}"
+        chosen = "".join(f" · {text}" for text in option_texts(dict(zip(OPTIONS, options, strict=True))))
+        title = f"{label} · {_groups(rows)} · {where} · {mode}{chosen} · {element}{place}"
         sizes = sorted(rows["size_bytes"].unique())
         parts.append(_part(title, rows, tuple(sizes)))
     for (label, mode), rows in shown[is_function].groupby(["label", "mode"], dropna=False, sort=False):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from meshlab.errors import BenchError, did_you_mean
 from meshlab.frames.labels import LABELLED, axis_label, is_wrong, value_label
-from meshlab.frames.schema import require_columns
+from meshlab.frames.schema import OPTIONS, require_columns
 from meshlab.units import SEPARATOR
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ Values = npt.NDArray[np.float64]
 
 Quantity = Literal["busbw_gbs", "algbw_gbs", "time_us"]
 
-KEYS = ("collective", *LABELLED, "n_ranks", "mode", "dtype", "op", "in_place", "root", "source", "run_id")
+KEYS = ("collective", *LABELLED, "n_ranks", "mode", *OPTIONS, "dtype", "op", "in_place", "root", "source", "run_id")
 """The columns in which all rows of a line agree. A step of a plan has fields with the same names."""
 
 Key = tuple[Any, ...]
 """The values of `KEYS`, None for a missing one."""
 
 # The columns of an axis label count as one: "tp, one group at a time" is a different axis label than "tp".
-_NAMED = ("collective", "axis", "n_ranks", "mode", "dtype", "op", "in_place", "root", "source", "run_id")
+_NAMED = ("collective", "axis", "n_ranks", "mode", *OPTIONS, "dtype", "op", "in_place", "root", "source", "run_id")
 
 _NUMBERS = ("size_bytes", "launch", "time_us", "time_us_lo", "time_us_hi")
 
@@ -196,6 +196,8 @@ def line_names(keys: Iterable[Key]) -> dict[Key, str]:
     distinguishing: list[str] = []
     distinct = 1
     for column in _NAMED:
+        if OPTIONS.get(column) is not None and len({key[KEYS.index(column)] for key in known} - {None}) < 2:
+            continue  # some lines do not record the option, which is no reason to name the others by it
         found = len({tuple(row[name] for name in (*distinguishing, column)) for row in words})
         if found > distinct:
             distinguishing.append(column)

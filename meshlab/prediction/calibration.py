@@ -14,9 +14,9 @@ import numpy as np
 from meshlab import markup
 from meshlab.comm.backend import MODES
 from meshlab.errors import BenchError
-from meshlab.frames.labels import is_wrong, where_text
+from meshlab.frames.labels import is_wrong, value_label, where_text
 from meshlab.frames.rundata import RunData
-from meshlab.frames.schema import bandwidth, is_pair, is_plain
+from meshlab.frames.schema import bandwidth, differing_options, is_pair, is_plain
 from meshlab.frames.store import frames_of, load
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction.constants import ALGORITHMS, PROTOCOLS
@@ -569,6 +569,12 @@ def _check(parts: Sequence[_Part]) -> None:
                 else f"choose one, such as {name}={next(iter(values))!r}"
             )
             raise BenchError(f"cannot calibrate: the rows mix the {word} {', '.join(names)}", hint=fix)
+    for option in dict.fromkeys(name for part in parts for name in differing_options(part.results)):
+        labels = {value_label(option, one): None for part in parts for one in part.results[option].unique()}
+        raise BenchError(
+            f"cannot calibrate: the rows mix {', '.join(labels)}",
+            hint=f"pass the rows of one of them, such as results[results[{option!r}] == …]",
+        )
     for name in ("gpu", "library", "environment"):
         systems = {str(part.results.attrs.get(name) or ""): None for part in parts}
         if len(systems) > 1:

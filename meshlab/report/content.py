@@ -17,10 +17,11 @@ from meshlab.frames.labels import (
     axis_labels,
     describe_groups,
     is_wrong,
+    option_texts,
     pair_label,
     value_label,
 )
-from meshlab.frames.schema import empty_samples, is_pair, is_plain
+from meshlab.frames.schema import OPTIONS, empty_samples, is_pair, is_plain
 from meshlab.frames.store import Frames
 from meshlab.plots.lines import Line, lines_of
 from meshlab.prediction.bounds import bound_note, share_of_bound
@@ -404,6 +405,7 @@ def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
     words = [
         value_label(name, keys[name]) for name in ("dtype", "op", "root", "in_place", "mode") if keys[name] is not None
     ]
+    words += option_texts(keys)
     title = SEPARATOR.join(part for part in (str(keys["collective"]), describe_groups(rows), *words) if part)
     rows = rows.sort_values(["size_bytes", "launch", "group"])
     varying = [name for name in ("launch", "group") if rows[name].nunique() > 1]
@@ -480,11 +482,13 @@ def _ratio_table(title: str, rows: pd.DataFrame, before: tuple[str, str], after:
     """Return a table of two times, each given as its column and its heading, and their ratio."""
     per_collective = rows.groupby("collective")
     # Columns that depend on the collective alone, such as the op that all_gather does not have, are not shown.
-    varying = [name for name in _VARYING if per_collective[name].nunique(dropna=False).max() > 1]
+    options = [name for name in OPTIONS if name in rows]
+    varying = [name for name in (*_VARYING, *options) if per_collective[name].nunique(dropna=False).max() > 1]
     varying = ["collective", *varying] if len(per_collective) > 1 else varying
     constant = [
         value_label(name, rows[name].iloc[0]) for name in ("collective", "dtype", "mode") if name not in varying
     ]
+    constant += option_texts({name: rows[name].iloc[0] for name in options if name not in varying})
     cells = []
     for _, row in rows.sort_values(["size_bytes", *varying], kind="stable").head(MOST_ROWS).iterrows():
         interval = "–" if _missing(row["ratio_lo"]) else f"{row['ratio_lo']:.2f} – {row['ratio_hi']:.2f}"

@@ -13,7 +13,8 @@ import numpy as np
 import traitlets
 
 from meshlab.errors import BenchError, EngineError
-from meshlab.frames.labels import LABELLED, axis_label
+from meshlab.frames.labels import LABELLED, axis_label, option_texts
+from meshlab.frames.schema import OPTIONS
 from meshlab.plots.growing import GrowingLines
 from meshlab.plots.lines import Key, Line, line_key, line_names
 from meshlab.plots.style import PALETTE
@@ -333,7 +334,11 @@ def _title(run: RunData) -> str:
     parts = [part for step in run.steps for part in step.parts]
     labels = [axis_label(*(getattr(part, name) for name in LABELLED)) for part in parts]
     columns = ([part.collective for part in parts], labels, [part.mode for part in parts])
-    return SEPARATOR.join([*(values[0] for values in columns if len(set(values)) == 1), run.where])
+    shared = [values[0] for values in columns if len(set(values)) == 1]
+    options = [option_texts({name: getattr(part, name) for name in OPTIONS}) for part in parts]
+    if options and all(one == options[0] for one in options):
+        shared += options[0]
+    return SEPARATOR.join([*shared, run.where])
 
 
 def _place(run: RunData) -> tuple[str, str]:

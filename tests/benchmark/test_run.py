@@ -652,3 +652,50 @@ def test_a_pause_that_is_taken_back_has_no_effect(thread_engines: ml.Engines) ->
     run.wait(20)
     assert run.state == "done"
     assert not any("paused" in line for line in run.log)
+
+
+def test_options_are_columns_and_survive_saving_and_resuming(engines: ml.Engines, tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {
+        "axis": "tp",
+        "sizes": "1K, 4K",
+        "n_aggregated": 3,
+        "alignment_bytes": 8,
+        "grouping": "together, alone",
+        "sampling": Sampling(max_s=0.02, min_batches=6),
+    }
+    run = ml.bench(engines, "dp=2, tp=2", ["all_reduce", "send_recv"], **arguments)
+    results = run.wait(60)
+    assert results["n_wrong"].eq(0).all()
+    options = ["buffers", "alignment_bytes", "n_aggregated"]
+    assert results[options].drop_duplicates().values.tolist() == [["plain", 8, 3]]
+    assert (results["calls"] % 3 == 0).all()
+    slowest = run.samples.query("not is_warmup").groupby(["step", "group", "batch"])["time_us"].max()
+    assert np.isclose(slowest.groupby(["step", "group"]).median().sort_values(), results["time_us"].sort_values()).all()
+    again = ml.Run.load(run.save(tmp_path / "run"))
+    assert again.plan == run.plan
+    pd.testing.assert_frame_equal(again.results, results)
+    resumed = ml.bench(engines, resume=again)
+    pd.testing.assert_frame_equal(resumed.wait(60), results)
+    assert "8 B off alignment" in str(run.table())
+    assert len(run.contention()) == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"buffers": "plain, symmetric"},
+            "has only plain buffers, not symmetric: only NCCL has them, on GPUs; omit buf",
+        ),
+        ({"buffers": "registered"}, "has only plain buffers, not registered"),
+        (
+            {"algorithm": "ring", "max_ctas": 4},
+            "cannot choose algorithm and max_ctas per call: only NCCL has it, on GPU",
+        ),
+        ({"cta_policy": "zero"}, "cannot choose cta_policy per call"),
+    ],
+)
+def test_options_that_the_backend_lacks_are_refused(engines: ml.Engines, options: Any, message: str) -> None:
+    with pytest.raises(BenchError, match=f"{engines.backend} {message}"):
+        ml.bench(engines, sizes="1K", **options)
+    assert engines.state == "ready"

@@ -208,3 +208,78 @@ def test_named_samplings_are_increasingly_precise() -> None:
         assert less.max_s < more.max_s
     with pytest.raises(BenchError, match=r"unknown sampling 'fast'.*choose quick, default, thorough, or pass a Samp"):
         Plan("all_reduce", "tp", sampling="fast")
+
+
+def test_options_of_a_call_are_axes_of_the_plan() -> None:
+    plan = Plan(
+        ["all_reduce", "send_recv"],
+        "tp",
+        sizes="1K, 2K",
+        buffers="plain, symmetric",
+        algorithm=[None, "ring", "tree,ring"],
+        min_ctas=[None, 8],
+        max_ctas=[4, 16],
+        alignment_bytes=4,
+        n_aggregated=2,
+    )
+    steps = plan.steps(MESH)
+    reduces = [step for step in steps if step.collective == "all_reduce"]
+    # A minimum of 8 and a maximum of 4 exclude each other.
+    assert len(reduces) == 2 * 2 * 3 * 3
+    assert len(set(reduces)) == len(reduces)
+    assert {(step.min_ctas, step.max_ctas) for step in reduces} == {(None, 4), (None, 16), (8, 16)}
+    assert {step.algorithm for step in reduces} == {None, "ring", "tree,ring"}
+    # Messages have no configuration, and are measured once for each kind of buffers.
+    messages = [step for step in steps if step.collective == "send_recv"]
+    assert [(step.buffers, step.size_bytes, step.algorithm, step.max_ctas) for step in messages] == [
+        (kind, size, None, None) for kind in ("plain", "symmetric") for size in (1024, 2048)
+    ]
+    assert {(step.alignment_bytes, step.n_aggregated) for step in steps} == {(4, 2)}
+    assert eval(repr(plan), {"Plan": Plan, "Sampling": Sampling}) == plan
+
+
+def test_only_options_that_are_not_the_default_are_named() -> None:
+    (step,) = Plan("all_reduce", "tp", sizes="1K").steps(MESH)
+    assert str(step).endswith("along tp, pipelined")
+    options = {"buffers": "symmetric", "protocol": "ll128", "max_ctas": 1, "alignment_bytes": 4, "n_aggregated": 8}
+    plan = Plan("all_reduce", "tp", sizes="1K", **options)
+    text = "symmetric buffers, LL128, at most 1 CTA, 4 B off alignment, 8 calls together"
+    assert str(plan.steps(MESH)[0]).endswith(f"pipelined, {text}")
+    assert str(plan).endswith(text)
+    assert "plain buffers and symmetric buffers" in str(Plan("all_reduce", "tp", buffers="plain, symmetric"))
+
+
+def test_functions_have_no_options() -> None:
+    def own(comm: object) -> None:
+        return None
+
+    steps = Plan([own, "all_reduce"], "tp", sizes="1K", buffers="plain, symmetric", n_aggregated=2).steps(MESH)
+    (step,) = [step for step in steps if step.collective == "own"]
+    assert (step.buffers, step.alignment_bytes, step.n_aggregated) == (None, None, None)
+
+
+def test_concurrent_collectives_have_the_same_options() -> None:
+    steps = Plan("all_reduce", "tp", sizes="1K", concurrent={"dp": "all_gather"}, buffers="registered").steps(MESH)
+    parts = [part for step in steps for part in step.parts]
+    assert {part.buffers for part in parts} == {"registered"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"buffers": "window"}, "unknown buffers 'window'; choose one of plain, registered, symmetric"),
+        ({"buffers": []}, "the plan has no buffers; pass at least one"),
+        ({"protocol": "ll64"}, "unknown protocol 'll64'"),
+        ({"cta_policy": "0"}, "unknown cta_policy '0'"),
+        ({"max_ctas": 0}, "max_ctas must be a positive integer, not 0"),
+        ({"min_ctas": 9, "max_ctas": [4, 8]}, "min_ctas=9 is larger than every max_ctas of the plan"),
+        ({"n_aggregated": 0}, "n_aggregated must be at least 1, not 0"),
+        ({"alignment_bytes": 2}, "alignment_bytes must be a multiple of the 4 bytes of a float32, not 2"),
+        ({"alignment_bytes": -4}, "alignment_bytes must be a multiple of the 4 bytes of a float32, not -4"),
+        ({"collective": "send_recv", "algorithm": "ring"}, "algorithm cannot be chosen for send_recv, which NCCL runs"),
+        ({"collective": len, "buffers": "symmetric"}, "buffers cannot be chosen for functions, which allocate"),
+    ],
+)
+def test_impossible_options_are_rejected(options: dict[str, object], message: str) -> None:
+    with pytest.raises((BenchError, CommunicatorError), match=message):
+        Plan(**{"collective": "all_reduce", "axis": "tp", **options})  # type: ignore[arg-type]

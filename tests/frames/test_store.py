@@ -14,7 +14,7 @@ import meshlab as ml
 from meshlab.errors import BenchError, ParseError
 from meshlab.frames.rundata import RunData
 from meshlab.frames.schema import RESULTS, SAMPLES, is_plain
-from meshlab.frames.store import as_frames, as_results, frame_from_csv, load, split_old_axes
+from meshlab.frames.store import as_frames, as_results, frame_from_csv, load, upgrade
 
 OLD = Path(__file__).parent / "data" / "schema_2"  # send_recv along tp: together, alone, pairs, and next to dp
 QUICK = ml.Sampling(max_s=0.02, min_batches=6)
@@ -136,9 +136,9 @@ def test_an_old_frame_is_split_in_any_file_format(suffix: str, tmp_path: Path) -
 
 def test_only_rows_of_meshlab_get_a_grouping() -> None:
     log = pd.DataFrame({"axis": ["dp", None], "source": ["nccl-tests", "mpi"], "group": ["dp_0", None]})
-    assert split_old_axes(log)["grouping"].isna().all()
+    assert upgrade(log)["grouping"].isna().all()
     new = frame_from_csv(OLD / "results.csv", RESULTS)
-    assert split_old_axes(new) is new
+    assert upgrade(new) is new
 
 
 def test_all_supported_sources_become_results(tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def test_a_frame_may_have_additional_and_missing_columns() -> None:
 def test_a_newer_schema_is_rejected(tmp_path: Path) -> None:
     folder = shutil.copytree(OLD, tmp_path / "run")
     document = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**document, "schema": 5}))
-    with pytest.raises(ParseError, match="the run has schema 5, but this version of meshlab reads 2 to 4"):
+    (folder / "run.json").write_text(json.dumps({**document, "schema": 6}))
+    with pytest.raises(ParseError, match="the run has schema 6, but this version of meshlab reads 2 to 5"):
         load(folder)
 
 
@@ -206,3 +206,12 @@ def test_samples_are_read_with_their_new_columns() -> None:
     samples = frame_from_csv(OLD / "samples.csv", SAMPLES)
     assert set(samples["grouping"]) == {"together", "alone", "pairs"}
     assert samples.loc[samples["src_rank"].notna(), "grouping"].eq("pairs").all()
+
+
+def test_results_without_options_had_plain_buffers_if_they_are_of_meshlab() -> None:
+    old = frame_from_csv(OLD / "results.csv", RESULTS)
+    assert old[["buffers", "alignment_bytes", "n_aggregated"]].drop_duplicates().values.tolist() == [["plain", 0, 1]]
+    assert old[["algorithm", "protocol", "min_ctas", "max_ctas", "cta_policy"]].isna().all().all()
+    assert ml.example()["buffers"].eq("plain").all()
+    frame = pd.DataFrame({"source": ["mpi", "nccl-tests", None, "mpi"], "size_bytes": [8, 8, 8, None], "time_us": 1.0})
+    assert as_results(frame.assign(collective="all_reduce"))["buffers"].isna().tolist() == [False, True, True, True]
