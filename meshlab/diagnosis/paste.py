@@ -32,9 +32,8 @@ def _skeleton(text: str) -> bytes:
     return b"\n".join(set(text.encode(errors="replace").translate(None, _VARYING).split(b"\n")))
 
 
-class PasteLine(
-    NamedTuple
-):  # a long log has hundreds of thousands, and a dataclass takes three times as long to create
+# Not a dataclass, which takes three times as long to create: a long log has hundreds of thousands of lines.
+class PasteLine(NamedTuple):
     """One line of a paste.
 
     Parameters
@@ -123,10 +122,6 @@ class Paste:
         """
         found = ((line, pattern.search(line.text)) for line in self.find(*literals))
         return [(line, match) for line, match in found if match is not None]
-
-    def number_at(self, position: int) -> int:
-        """Return the number of the line that contains a position of the text."""
-        return bisect_right(self._starts, position)
 
     def once(self, reader: Callable[[Paste], _T]) -> _T:
         """Return the result of a reader on this paste. Each reader runs once, however many rules need its result."""
