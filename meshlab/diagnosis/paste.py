@@ -38,7 +38,8 @@ _PREFIXES = (
     r"\[(?:[\w.@-]*,)?(?P<rank_mpi>\d+)\](?:\[(?P<host_mpi>[\w.-]+):\d+\])?<std\w+>:?(?: (?! ))?",
     r"\[[\w.@-]*,(?P<rank_tag>\d+)\]:(?: (?! ))?",
     r" *(?P<rank_srun>\d+): (?!\S+: <)",  # srun --label; "2: eth0: <UP>" is the output of ip
-    r"\[(?P<rank_bracket>\d{1,4})\] (?=\S)(?!finished |joined |started |Timeout at |never )",  # mpiexec -prepend-rank
+    # mpiexec -prepend-rank; a desync report of PyTorch has lists of ranks
+    rf"\[(?P<rank_bracket>\d{{1,4}})\] (?=\S|[ \t]+(?:{_PRINTED}))(?!finished |joined |started |Timeout at |never )",
     rf"\[\d+\] (?={_PRINTED})",  # a process
     # Ray, vLLM
     r"\((?:[\w.:<>]+ )?[\w.:-]*(?: ?(?:rank=(?P<rank_vllm>\d+)|[A-Z]+\d+))? ?pid=\d+(?:, ip=(?P<host_ray>[\w.:-]+))?\)"
@@ -54,7 +55,7 @@ _PREFIXES = (
     r"(?P<host_address>\d+\.\d+\.\d+\.\d+): ",  # pdsh, DeepSpeed
     rf"kernel: (?={_PRINTED})",
     rf"(?P<host_pdsh>{_NAME}): +(?={_PRINTED})",  # pdsh, names of pods
-    rf"[\w./-]*\.(?:log|txt|out|err)[:-](?:\d+[:-])?(?={_PRINTED})",  # grep
+    rf"[\w./-]*\.(?:log|txt|out|err)(?::(?:\d+:(?! \S))?|-\d+-)(?={_PRINTED})",  # grep
     r"(?:> ?)+",  # a quotation
     rf"[>`│|]+ *(?={_PRINTED})",  # a quotation, Markdown, the frame of a terminal
     r"\[\d{0,3}(?:;\d+)*m ?",  # a colour of which the escape character was lost

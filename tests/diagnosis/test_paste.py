@@ -62,7 +62,11 @@ def test_a_prefix_is_removed_and_its_rank_is_kept(prefix: str, rank: int | None)
     assert (line.text, line.rank) == (LINE, rank)
 
 
-@given(st.lists(st.sampled_from(PREFIXES), max_size=4))
+# The number that grep writes after a file and the label of srun look the same.
+NESTED = [item for item in PREFIXES if ".log:" not in item[0] and ".out:" not in item[0]]
+
+
+@given(st.lists(st.sampled_from(NESTED), max_size=4))
 def test_nested_prefixes_are_removed_and_the_innermost_rank_is_kept(prefixes: list[tuple[str, int | None]]) -> None:
     text = "".join(prefix for prefix, _ in prefixes) + LINE
     ranks = [rank for _, rank in prefixes if rank is not None]
