@@ -193,6 +193,22 @@ def test_one_dump_does_not_show_which_rank_is_late() -> None:
     assert not list(dumps_missing(Paste(forms()["lines"])))
 
 
+ONE_DUMP = """\
+{"rank": 0, "version": "2.4",
+ "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+ "pg_status": {"0": {"last_enqueued_collective": "7", "last_completed_collective": "6"}},
+ "entries": [
+  {"record_id": 6, "pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": 7, "p2p_seq_id": 0,
+   "op_id": 7, "profiling_name": "nccl:all_reduce", "input_sizes": [[64]], "input_dtypes": ["Float"],
+   "output_sizes": [[64]], "output_dtypes": ["Float"], "state": "started", "is_p2p": false, "retired": false}]}
+"""
+
+
+def test_a_written_dump_is_read() -> None:
+    (finding,) = dumps_missing(Paste(ONE_DUMP))
+    assert "Rank 0 waits in all_reduce 7" in finding.why
+
+
 def test_a_collective_that_all_ranks_called_and_none_finished_has_no_missing_rank() -> None:
     both = [
         {"rank": rank, **dump([entry(5), entry(6, state="started", retired=True)], {"0": [0, 1]})} for rank in (0, 1)

@@ -292,3 +292,64 @@ def test_half_of_a_json_does_not_fail(end: int) -> None:
 def test_the_table_of_launches_has_one_row_per_rank() -> None:
     frame = RAS_REPORT.see(as_json({0: 7, 1: 6})).frames["launches"]()
     assert frame.query("collective == 'AllReduce'")[["rank", "launched"]].to_numpy().tolist() == [[0, 7], [1, 6]]
+
+
+TROUBLE = """\
+NCCL version 2.27.3 compiled with CUDA 12.9
+CUDA runtime version 12090, driver version 12080
+
+Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      1          2            1          2        2
+
+Communicators... (5.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         1         2         2         2   RUNNING  ERROR,MISMATCH
+    1         1         0         0         0         0    NOCOMM  INCOMPLETE
+
+Errors
+======
+
+#0-0 (ab) ERROR
+  Asynchronous error on 1 rank
+  Rank 0 reported Remote process error -- GPU 0 managed by process 11 on node 10.0.0.1
+
+Warnings
+========
+
+TIMEOUT
+  Encountered 1 communication timeout while gathering communicator data
+
+#0-0 (ab) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  Rank 0 has launched up to operation 7 -- GPU 0 managed by process 11 on node 10.0.0.1
+  Rank 1 has launched up to operation 6 -- GPU 1 managed by process 12 on node 10.0.0.1
+"""
+HEALTHY_REPORT = """\
+NCCL version 2.28.9 compiled with CUDA 13.0
+CUDA runtime version 13000, driver version 13000
+
+Communicators... (0.00s)
+=============
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         1         2         2         2   RUNNING      OK
+
+Errors
+======
+
+Warnings
+========
+"""
+
+
+def test_everything_in_one_report_is_found() -> None:
+    assert codes(Paste(TROUBLE)) == ["ras-mismatch", "ras-error", "ras-output-unreliable", "ras-timeout"]
+    assert codes(Paste(HEALTHY_REPORT)) == ["ras-consistent"]

@@ -104,3 +104,13 @@ def test_healthy_versions_give_nothing() -> None:
         + "| NVIDIA-SMI 550.54.15    Driver Version: 550.54.15    CUDA Version: 12.4 |"
     )
     assert found(text) == []
+
+
+TOO_OLD = """\
+lab:9:9 [0] NCCL INFO NCCL version 2.25.1+cuda12.8
+lab:9:10 [0] NCCL INFO ncclMaxSharedMem 82240 exceeds device/fn maxSharedMem 79856
+"""
+
+
+def test_the_version_and_the_gpu_need_not_fail_in_the_text() -> None:
+    assert [code for code, _ in found(TOO_OLD)] == ["nccl-too-old-for-gpu"]

@@ -177,7 +177,7 @@ def cuda_error(paste: Paste) -> Iterator[TextFinding]:
     found = other_lines(paste).matches(
         _CUDA_ERROR, "illegal memory access", "device-side assert", "launch failure", "misaligned"
     )
-    found = [one for one in found if "Xid" not in one[0].text]
+    found = [one for one in found if "Xid" not in one[0].text and "NCCL WARN" not in one[0].text]
     if found:
         lines = [line for line, _ in found]
         yield cuda_error.finding(

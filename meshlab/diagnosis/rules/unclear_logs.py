@@ -81,6 +81,7 @@ _SHOWN = (
     "Too many open files",
     "CUDA error",
     "Test CUDA failure",
+    "exceeds device/fn maxSharedMem",
     "Traceback",
     "Xid",
     "exited on signal",
