@@ -211,6 +211,110 @@ NOT_FOUND = [
 ]
 
 
+# As people paste them, one for each rule whose texts above are put together.
+PASTED = [
+    (
+        "gsp-timeout",
+        """\
+[ 812.311] NVRM: Xid (PCI:0000:1b:00): 119, pid=47, name=python3, Timeout after 6s of waiting for RPC of GSP!
+""",
+    ),
+    (
+        "row-remapping",
+        """\
+[ 400.118] NVRM: Xid (PCI:0000:10:1c): 63, Row Remapper: New row marked for remapping, reset gpu to activate.
+""",
+    ),
+    (
+        "other-xid",
+        """\
+[ 90.551] NVRM: Xid (PCI:0000:1b:00): 62, pid=4711, name=python3, 0000(0000) 00000000 00000000
+""",
+    ),
+    (
+        "gpu-without-nvlink",
+        """\
+GPU 0: NVIDIA H100 80GB HBM3
+\t Link 0: 26.562 GB/s
+\t Link 1: 26.562 GB/s
+GPU 1: NVIDIA H100 80GB HBM3
+NVML: Unable to retrieve NVLink information as all links are inActive
+""",
+    ),
+    (
+        "nvlinks-inactive",
+        """\
+GPU 3: Tesla V100-SXM2-32GB
+\t Link 0: 25.781 GB/s
+\t Link 1: 25.781 GB/s
+\t Link 2: <inactive>
+""",
+    ),
+    (
+        "ib-port-flap",
+        """\
+$ rdma link show mlx5_3/1
+link mlx5_3/1 subnet_prefix fe80:0000:0000:0000 lid 77 sm_lid 1 lmc 0 state DOWN physical_state POLLING
+$ rdma link show mlx5_3/1
+link mlx5_3/1 subnet_prefix fe80:0000:0000:0000 lid 77 sm_lid 1 lmc 0 state ACTIVE physical_state LINK_UP
+""",
+    ),
+    (
+        "nic-far-from-gpu",
+        """\
+        GPU0    GPU1    NIC0    CPU Affinity    NUMA Affinity
+GPU0     X      SYS     SYS     0-31            0
+GPU1    SYS      X      PIX     32-63           1
+NIC0    SYS     PIX      X
+""",
+    ),
+    (
+        "no-nvlink",
+        """\
+        GPU0    GPU1    CPU Affinity    NUMA Affinity
+GPU0     X      PHB     0-63            0
+GPU1    PHB      X      0-63            0
+""",
+    ),
+    (
+        "nvlink-p2p-broken",
+        """\
+        GPU0    GPU1    CPU Affinity    NUMA Affinity
+GPU0     X      NV4     0-31            0
+GPU1    NV4      X      0-31            0
+$ nvidia-smi topo -p2p r
+        GPU0    GPU1
+ GPU0   X       NS
+ GPU1   NS      X
+""",
+    ),
+    (
+        "p2p-not-supported",
+        """\
+$ nvidia-smi topo -p2p r
+        GPU0    GPU1
+ GPU0   X       GNS
+ GPU1   GNS     X
+""",
+    ),
+    (
+        "pcie-speed-hidden",
+        """\
+gpu7:421:433 [0] NCCL INFO === System : maxBw 48.0 totalBw 48.0 ===
+gpu7:421:433 [0] NCCL INFO CPU/0-0 (1/2/-1)
+gpu7:421:433 [0] NCCL INFO + PCI[0.2] - PCI/0-15000 (104c823200000000)
+gpu7:421:433 [0] NCCL INFO              + PCI[48.0] - GPU/0-16000 (0)
+gpu7:421:433 [0] NCCL INFO ==========================================
+""",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "text"), PASTED)
+def test_a_pasted_text_is_recognised(code: str, text: str) -> None:
+    assert code in severities(text)
+
+
 @pytest.mark.parametrize(("code", "severity", "text"), FOUND)
 def test_a_rule_finds_what_it_is_for(code: str, severity: str, text: str) -> None:
     assert severities(text).get(code) == severity

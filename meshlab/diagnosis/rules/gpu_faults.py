@@ -475,7 +475,7 @@ def _fabric_problems(values: Sequence[QueriedValue]) -> dict[str, list[QueriedVa
     return problems
 
 
-@rule("driver-not-loaded", "nvidia-smi cannot talk to the driver", source="nvidia-smi(1)")
+@rule("driver-not-loaded", "The driver does not respond to nvidia-smi", source="nvidia-smi(1)")
 def driver_not_loaded(paste: Paste) -> Iterator[TextFinding]:
     """Looks for the messages of nvidia-smi and NVML about the driver itself."""
     mismatch = paste.find("Driver/library version mismatch")

@@ -399,7 +399,7 @@ def small_limits(paste: Paste) -> Iterator[TextFinding]:
             )
 
 
-@rule("peermem-unused", "nvidia_peermem is loaded, and no module uses it", source="lsmod(8)")
+@rule("peermem-unused", "The module nvidia_peermem has no users", source="lsmod(8)")
 def peermem_unused(paste: Paste) -> Iterator[TextFinding]:
     """Looks for nvidia_peermem in the output of lsmod. Its use count does not show whether GPUDirect RDMA works."""
     lines = [
