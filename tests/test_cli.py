@@ -742,6 +742,15 @@ def test_explain_reads_standard_input(capsys: pytest.CaptureFixture[str], monkey
     assert "peak busbw 52.4 GB/s" in capsys.readouterr().out
 
 
+def test_explain_reads_several_files_together(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for name, text in (("a.log", CUT_LOG), ("b.txt", "DeviceMesh('dp=2, tp=4')")):
+        (tmp_path / name).write_text(text)
+    assert main(["explain", str(tmp_path / "a.log"), str(tmp_path / "b.txt")]) == 0
+    printed = capsys.readouterr().out
+    assert "peak busbw 52.4 GB/s" in printed
+    assert "dp=2, tp=4: 8 ranks" in printed
+
+
 def test_explain_exits_with_1_for_an_error_and_with_2_if_nothing_is_recognised(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

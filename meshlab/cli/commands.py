@@ -190,16 +190,13 @@ def explain(options: argparse.Namespace) -> int:
     from meshlab.files import write_file
 
     form = options.format or _EXPLANATION_FORMATS.get(Path(options.out or "").suffix, "text")
-    if options.file == "-":
-        if sys.stdin.isatty():
-            print_error("paste the text, and end it with Ctrl-D on a line of its own")
-        source: bytes | Path = sys.stdin.buffer.read()
-    else:
-        source = Path(options.file)
+    if "-" in options.files and sys.stdin.isatty():
+        print_error("paste the text, and end it with Ctrl-D on a line of its own")
     try:
-        explanation = explain(source)
+        sources = [sys.stdin.buffer.read() if name == "-" else Path(name) for name in options.files]
+        explanation = explain(sources[0] if len(sources) == 1 else sources)
     except OSError as error:
-        print_error(f"cannot read {options.file}: {error.strerror or error}")
+        print_error(f"cannot read {error.filename}: {error.strerror or error}")
         return BAD_INPUT
     if form == "html":
         text = as_page(explanation)

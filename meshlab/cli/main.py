@@ -335,7 +335,13 @@ def make_parser() -> argparse.ArgumentParser:
         "GPUs and NICs, also several of them in one text. Prints what is wrong, what to do, the lines that show it, "
         "and what only looks wrong. Starts nothing, and executes nothing. Exits with 1 if the text shows an error.",
     )
-    explain.add_argument("file", metavar="FILE", help="the text, which gzip may have compressed; - for standard input")
+    explain.add_argument(
+        "files",
+        nargs="+",
+        metavar="FILE",
+        help="the text, which gzip may have compressed; - for standard input. Several files, such as the logs of all "
+        "ranks, are explained together",
+    )
     explain.add_argument(
         "--format",
         choices=("text", "markdown", "html", "json"),

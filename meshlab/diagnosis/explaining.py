@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -33,16 +34,16 @@ _BINARY = {
 }
 
 
-def explain(source: TextSource, *, rules: Sequence[Rule] = RULES) -> Explanation:
+def explain(source: TextSource | Sequence[TextSource], *, rules: Sequence[Rule] = RULES) -> Explanation:
     """Explain a pasted text: a log, a matrix, a report of a hang, or several of them together.
 
     Nothing is executed or unpickled, and no machine is needed.
 
     Parameters
     ----------
-    source : str, bytes or path
+    source : str, bytes, path or sequence of these
         The text, or the path of a file, which gzip may have compressed. A single line that names an existing file is a
-        path.
+        path. Several texts, such as the logs of all ranks, are explained together.
     rules : sequence of Rule, default RULES
         The rules to apply. ``[*ml.diagnosis.RULES, my_rule]`` adds one.
 
@@ -109,19 +110,29 @@ def explain_log(text: str) -> Explanation | None:
         return None
 
 
-def _paste_of(source: TextSource) -> Paste:
-    """Return the text of a source, or raise if it is binary."""
+def _paste_of(source: TextSource | Sequence[TextSource]) -> Paste:
+    """Return the paste of one or several sources."""
+    if isinstance(source, (str, bytes, os.PathLike)):
+        return Paste(*_text_of(source))
+    texts = [_text_of(one) for one in source]
+    # The names of files, as head and tail print them, because the name of a dump has its rank.
+    parts = [text if name is None else f"==> {name} <==\n{text}" for text, name in texts]
+    return Paste("\n".join(parts), ", ".join(name for _, name in texts if name is not None) or None)
+
+
+def _text_of(source: TextSource) -> tuple[str, str | None]:
+    """Return the text of a source and the name of its file, or raise if it is binary."""
     path = path_of(source)
     if path is None and isinstance(source, str):
         refuse_pickle(source)
-        return Paste(source)
+        return source, None
     name = None if path is None else str(path)
     content = read_bytes(source if isinstance(source, bytes) else Path(source), hint=_TOO_LARGE)
     refuse_pickle(content[:8].decode("latin-1"), name)
     for start, (what, instead) in _BINARY.items():
         if content.startswith(start):
             raise ParseError(f"this is {what}", hint=instead, file=name)
-    return Paste(content.decode(text_encoding(content), errors="replace"), name)
+    return content.decode(text_encoding(content), errors="replace"), name
 
 
 def _name(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +32,20 @@ def test_a_text_its_bytes_and_its_file_have_the_same_explanation(tmp_path: Path)
             "paper-loaded",
         ]
     assert ml.explain(path, rules=RULES).paste.name == str(path)
+
+
+def test_several_files_are_explained_together_with_their_names(tmp_path: Path) -> None:
+    call = {"pg_id": 0, "process_group": ["0", "default_pg"], "profiling_name": "nccl:all_reduce", "p2p_seq_id": 0}
+    for rank, last, state in ((0, 8, "started"), (10, 7, "completed")):
+        entries = [
+            {**call, "collective_seq_id": n, "state": "completed" if n < 8 else state} for n in (7, 8)[: last - 6]
+        ]
+        dump = {"version": "2.4", "pg_config": {"0": {"desc": "default_pg", "ranks": "[0, 10]"}}, "entries": entries}
+        (tmp_path / f"nccl_trace_rank_{rank}.json").write_text(json.dumps(dump))
+    explanation = ml.explain(sorted(tmp_path.iterdir()))
+    (finding,) = (item for item in explanation.findings if item.severity == "error")
+    assert (finding.code, finding.subject.split(",")[0]) == ("rank-missing", "rank 10")
+    assert ml.explain([printer_text(), printer_text()], rules=RULES).findings[0].lines == (5, 10)
 
 
 def test_root_causes_come_first_and_consequences_name_them() -> None:
