@@ -71,7 +71,7 @@ class EnvironmentLoss:
     def __str__(self) -> str:
         best = f"a choice per size takes {_change(self.choice_gain)} than the default"
         if self.option == "default":
-            return f"{self.collective}: the default at all sizes; {best}"
+            return f"{self.collective}: the default at all sizes; {best if self.choice_gain else 'no option is faster'}"
         text = f"{self.collective}: {self.option} at all sizes takes {_change(self.gain)} than the default; {best}"
         if self.slowest > 1.02:
             text += f"; {100 * (self.slowest - 1):.0f} % more than the default at {format_size(self.slowest_bytes)}"

@@ -96,9 +96,7 @@ def read_tuning(path: str | Path) -> dict[str, Any]:
             f"cannot read the tuning: {error.strerror or error}; pass a file that Tuning.save wrote", file=str(path)
         ) from error
     except UnicodeDecodeError as error:
-        raise ParseError(
-            "the file is not text; pass a file that Tuning.save wrote", file=str(path)
-        ) from error
+        raise ParseError("the file is not text; pass a file that Tuning.save wrote", file=str(path)) from error
     except json.JSONDecodeError as error:
         raise ParseError(
             f"not valid JSON: {error.msg}; copy the file again", file=str(path), line=error.lineno

@@ -41,7 +41,7 @@ _LINE = 12.0
 _WIDTH = 8.0
 """Width of a new figure, in inches."""
 
-_PANEL = 230.0
+_PANEL = 300.0
 """Minimum width of a panel, in points."""
 
 _TALL, _BELOW = 170.0, 56.0
@@ -100,6 +100,9 @@ def tuning(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
     title, *notes = tuning.heading()
     if tuning.frame()["buffers"].eq("symmetric").any():
         notes.append("window: a symmetric window; ≤ n: at most n thread blocks (CTAs)")
+    plot_width = _plot_width(axes_size(ax)[0], len(panels))
+    if any(not label.text for panel in panels for label in _labels(panel, plot_width)):
+        notes.append("dotted lines without a name: the option changes, see the table")
     if len(tuning.lines) > len(panels):
         notes.append(f"{len(panels)} of {len(tuning.lines)} collectives are drawn")
     notes = [line for note in notes for line in wrap_words(note, axes_size(ax)[0] - 24, _TEXT).split("\n")]
@@ -156,12 +159,18 @@ class _Label:
 
     text: str
     start: float
+    end: float
     tick: float
     row: int
 
 
 def _columns(width: float, n: int) -> int:
     return max(1, min(int((width + _GAP) // (_PANEL + _LEFT + _GAP)), n, 2))
+
+
+def _plot_width(width: float, n: int) -> float:
+    """Return the width of a panel without the room around it, in points."""
+    return (width + _GAP) / _columns(width, n) - _GAP - _LEFT
 
 
 def _height(n: int, width: float) -> float:
@@ -176,7 +185,7 @@ def _draw(ax: Axes, panels: Sequence[_Panel]) -> None:
     n_columns = _columns(width, len(panels))
     n_rows = -(-len(panels) // n_columns)
     cell_width, cell_height = (width + _GAP) / n_columns, height / n_rows
-    plot_width = cell_width - _GAP - _LEFT
+    plot_width = _plot_width(width, len(panels))
     labels = [_labels(panel, plot_width) for panel in panels]
     has_candidates = any(panel.is_candidate.any() for panel in panels)
     for number, panel in enumerate(panels):
@@ -207,7 +216,7 @@ def _draw_times(ax: Axes, panel: _Panel, size: tuple[float, float]) -> None:
     scale_sizes(ax, *panel.limits)
     _fit_ticks(ax, size[0], is_labelled=False)
     ax.set_yscale("log")
-    ax.plot(x, default, color=PREVIOUS, linewidth=1.6, linestyle=(0, (4, 2)), zorder=2, label="default")
+    ax.plot(x, default, color=PREVIOUS, linewidth=1.6, linestyle=(0, (4, 2)), zorder=3.5)
     ax.fill_between(
         x, rows["time_us_lo"].to_numpy(float), rows["time_us_hi"].to_numpy(float), color=color, alpha=0.25, linewidth=0
     )
@@ -280,30 +289,37 @@ def _draw_legend(ax: Axes, library: str, *, has_candidates: bool) -> None:
 
 def _labels(panel: _Panel, width: float) -> list[_Label]:
     """Place the names of the options so that no two overlap."""
-    parts = [part for part in size_ranges(panel.rows) if part.row is not None]
     found: list[_Label] = []
-    ends = [math.inf] * _MOST_ROWS
-    # From the right to the left: the tick of a label crosses the rows below it, where only labels to its right may be.
-    for part in reversed(parts):
-        tick = _x_of(panel, part.sizes[0]) * width
-        text = _short(part.row)
-        wide, start = text_width(text, _TEXT), tick + 3
-        if start + wide > width + 14:
-            start = tick - 3 - wide
-        row = next((row for row in range(_MOST_ROWS) if start + wide + 6 <= ends[row]), None)
-        if row is None:
-            continue
-        ends[row] = min(start, tick)
-        for lower in range(row):  # the tick passes through the rows below
-            ends[lower] = min(ends[lower], tick)
-        found.append(_Label(text, start, tick, row))
+    for part in reversed([part for part in size_ranges(panel.rows) if part.row is not None]):
+        tick, text = _x_of(panel, part.sizes[0]) * width, _short(part.row)
+        wide = text_width(text, _TEXT)
+        start = tick + 3 if tick + 3 + wide <= width + 14 else tick - 3 - wide
+        row = next((row for row in range(_MOST_ROWS) if _is_free(found, start, start + wide, tick, row)), None)
+        # Without room for its name, a change is only a line.
+        found.append(
+            _Label(text, start, start + wide, tick, row) if row is not None else _Label("", tick, tick, tick, -1)
+        )
     return found
+
+
+def _is_free(placed: Sequence[_Label], start: float, end: float, tick: float, row: int) -> bool:
+    """Return whether a label overlaps no other one, and no line from a label to its size crosses a text."""
+    for other in placed:
+        if not other.text:
+            continue
+        if other.row == row and start < other.end + 6 and other.start < end + 6:
+            return False
+        if other.row < row and other.start - 2 < tick < other.end + 2:
+            return False
+        if other.row > row and start - 2 < other.tick < end + 2:
+            return False
+    return True
 
 
 def _short(row: Any) -> str:
     """Return the option in few words."""
     text = str(row["option"]).replace("symmetric window", "window").replace("registered buffers", "registered")
-    return text.replace(" CTAs", "") if text.startswith(("window, ", "registered, ")) else text
+    return text.replace(" CTAs", "") if ", " in text else text
 
 
 def _draw_heading(
@@ -318,13 +334,15 @@ def _draw_heading(
             parse_math=False, gid="heading",
         )  # fmt: skip
     for label in labels:
+        x = _size_at(panel, label.tick / width)
+        ax.axvline(x, color=color, linewidth=0.7, linestyle=(0, (1, 2)), zorder=1)
+        if not label.text:
+            continue
         ax.annotate(
             label.text, (0, 1), (label.start, 3 + label.row * _LINE), xycoords="axes fraction", color=color,
             textcoords="offset points", fontsize=_TEXT, va="bottom", annotation_clip=False, parse_math=False,
             gid="option",
         )  # fmt: skip
-        x = _size_at(panel, label.tick / width)
-        ax.axvline(x, color=color, linewidth=0.7, linestyle=(0, (1, 2)), zorder=1)
         ax.annotate(
             "", (x, 1), (0, 2 + label.row * _LINE + _TEXT), xycoords=ax.get_xaxis_transform(),
             textcoords="offset points", annotation_clip=False,

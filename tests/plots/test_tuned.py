@@ -83,6 +83,18 @@ def test_no_text_leaves_the_figure_or_covers_another(style: str, width: float) -
                     assert apart or box.y1 <= other.y0 + 2 or other.y1 <= box.y0 + 2
 
 
+def test_options_without_room_for_their_name_are_lines_and_a_note_says_so() -> None:
+    figure = figure_of(many_sizes())
+    (ax,) = figure.axes
+    upper = ax.child_axes[0]
+    ticks = [line for line in upper.get_lines() if len(set(line.get_xdata())) == 1 and len(line.get_xdata()) == 2]
+    own = [text for text in texts(figure, "option") if text.axes is upper]
+    assert len(ticks) > len(own)
+    assert any("the option changes, see the table" in text.get_text() for text in texts(figure, "note"))
+    names = [text.get_text() for text in texts(figure_of(ml.example("tuning")), "note")]
+    assert not any("the option changes" in name for name in names)
+
+
 def test_one_size_is_drawn() -> None:
     rows = [*both(DEFAULT, 1024, 6.0, 6.0), *both(CAPPED, 1024, 4.0, 4.0)]
     figure = figure_of(a_tuning(rows))
