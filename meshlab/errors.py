@@ -19,7 +19,10 @@ import copy
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from meshlab.diagnosis.explanation import Explanation
 
 __all__ = [
     "BenchError",
@@ -188,6 +191,8 @@ class EngineError(MeshlabError):
         The host of that rank.
     log : str, optional
         The last lines of the rank's log, or its traceback. ``str(error)`` appends them.
+    library_log : str, optional
+        What all ranks and their library printed, for `explain`. NCCL prints only if NCCL_DEBUG is set.
     measured : object, optional
         The results measured before the error, if the call consists of several runs.
     """
@@ -200,16 +205,31 @@ class EngineError(MeshlabError):
         rank: int | None = None,
         host: str | None = None,
         log: str = "",
+        library_log: str = "",
         measured: Any = None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.rank = rank
         self.host = host
         self.log = log
+        self.library_log = library_log
         self.measured = measured
 
+    def explain(self) -> Explanation | None:
+        """Explain the logs of the error. Returns None if nothing in them is recognised. See `meshlab.explain`."""
+        from meshlab.diagnosis.explaining import explain_log
+
+        known = set(self.library_log.splitlines())  # the last lines are often in both
+        return explain_log(
+            "\n".join([self.library_log, *(line for line in self.log.splitlines() if line not in known)])
+        )
+
     def __str__(self) -> str:
-        return f"{self.summary}\n{self.log.rstrip()}" if self.log.strip() else self.summary
+        parts = [self.summary, self.log.rstrip()]
+        explanation = self.explain()
+        if explanation is not None:
+            parts.append(explanation.brief())
+        return "\n".join(part for part in parts if part)
 
 
 class BenchError(MeshlabError, ValueError):

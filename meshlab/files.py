@@ -1,18 +1,194 @@
-"""Write files and folders completely or not at all."""
+"""Read text from whatever a caller has, and write files and folders completely or not at all."""
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import gzip
+import io
 import os
+import re
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
-from meshlab.errors import BenchError
+from meshlab.errors import BenchError, ParseError
 
-__all__ = ["staged_folder", "write_file"]
+__all__ = [
+    "LARGEST_TEXT",
+    "TextSource",
+    "describe_text",
+    "open_log",
+    "path_of",
+    "read_bytes",
+    "staged_folder",
+    "text_encoding",
+    "text_of",
+    "write_file",
+]
+
+TextSource = str | bytes | os.PathLike[str]
+"""What a reader of text accepts: the text, its bytes, or the path of a file. A line that names a file is its path."""
+
+LARGEST_TEXT = 256 << 20
+"""The largest text that is read at once, in bytes after decompression."""
+
+_LONGEST_NAME = 4096
+_GZIP = b"\x1f\x8b"
+_XML_ROOT = re.compile(r"<(?!\?|!)([A-Za-z_][\w.:-]*)")
+
+
+def path_of(source: TextSource, *, hint: str = "pass one of its files") -> Path | None:
+    """Return the file that a source names, or None if the source is the text itself.
+
+    Parameters
+    ----------
+    source : str, bytes or path
+        A string is a path if it is one line and an existing file or folder has this name.
+    hint : str, optional
+        What to pass instead of a folder.
+
+    Raises
+    ------
+    ParseError
+        If the path is a folder.
+
+    Examples
+    --------
+    >>> path_of("SwitchName=s1 Nodes=n[1-4]") is None
+    True
+    """
+    if isinstance(source, bytes):
+        return None
+    if isinstance(source, str) and (
+        any(sign in source for sign in "\n<\0") or len(source) > _LONGEST_NAME or not _exists(source)
+    ):
+        return None
+    path = Path(source)
+    if path.is_dir():
+        raise ParseError("this is a folder", hint=hint, file=str(path))
+    return path
+
+
+def _exists(name: str) -> bool:
+    try:
+        return name.strip() != "" and Path(name).exists()
+    except (OSError, ValueError):  # a part of the name is too long, or it is not a name at all
+        return False
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a file for reading. A file that gzip compressed is decompressed, whatever its name."""
+    with path.open("rb") as file:
+        is_compressed = file.read(len(_GZIP)) == _GZIP
+    return gzip.open(path, "rb") if is_compressed else path.open("rb")  # type: ignore[return-value]
+
+
+def read_bytes(source: bytes | Path, *, hint: str, largest: int = LARGEST_TEXT) -> bytes:
+    """Return the content of a file, or of bytes that may be compressed, and never more than `largest` bytes.
+
+    Raises
+    ------
+    ParseError
+        If the content is larger, or its compression is broken.
+    OSError
+        If the file cannot be read.
+    """
+    name = None if isinstance(source, bytes) else str(source)
+    too_large = ParseError(f"the text is larger than {largest >> 20} MiB", hint=hint, file=name)
+    if isinstance(source, bytes):
+        if not source.startswith(_GZIP):
+            if len(source) > largest:
+                raise too_large
+            return source
+        opened: BinaryIO = gzip.GzipFile(fileobj=io.BytesIO(source))  # type: ignore[assignment]
+    else:
+        opened = open_log(source)
+    with opened as file:
+        try:
+            # Without the limit, a small file could decompress to more than the memory.
+            content = file.read(largest + 1)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise ParseError(f"cannot decompress the file: {error}", hint="copy it again", file=name) from error
+    if len(content) > largest:
+        raise too_large
+    return content
+
+
+def text_encoding(start: bytes) -> str:
+    """Return the encoding of a text by its first bytes. Windows shells write UTF-16 with a byte order mark."""
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    return "utf-8-sig"
+
+
+def text_of(source: TextSource, *, hint: str) -> tuple[str, str | None]:
+    """Return the text of a source, and the name of its file if it has one.
+
+    Bytes that are not valid in the encoding become replacement characters, because logs contain them.
+
+    Parameters
+    ----------
+    source : str, bytes or path
+        See `TextSource`.
+    hint : str
+        What to pass instead of a text that is too large.
+
+    Raises
+    ------
+    ParseError
+        If the source is a folder or larger than `LARGEST_TEXT`, or its compression is broken.
+    OSError
+        If the file cannot be read.
+
+    Examples
+    --------
+    >>> text_of(b"dp=2, tp=4", hint="pass a file")
+    ('dp=2, tp=4', None)
+    """
+    path = path_of(source)
+    if path is None and isinstance(source, str):
+        return source, None
+    content = read_bytes(source if isinstance(source, bytes) else Path(source), hint=hint)
+    return content.decode(text_encoding(content), errors="replace"), None if path is None else str(path)
+
+
+def describe_text(text: str, *, may_be_name: bool = False) -> str:
+    """Describe a text that no reader knows, for a person who may have passed the wrong file.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+    may_be_name : bool, default False
+        True if the caller passed a string that is not the content of a file. If it is a single line, it is probably the
+        mistyped name of one.
+
+    Examples
+    --------
+    >>> describe_text("<html><p>")
+    'the text is XML that begins with <html>'
+    >>> describe_text("hello")
+    "the text begins with 'hello'"
+    """
+    first = next((line.strip() for line in text[:1_000_000].splitlines() if line.strip()), None)
+    if first is None:
+        return "the text is empty"
+    if "\0" in text[:4096] or text[:4096].count("\N{REPLACEMENT CHARACTER}") > len(text[:4096]) // 10:
+        return "the file is binary"
+    root = _XML_ROOT.search(text[:100_000]) if first.startswith("<") else None
+    if root is not None:
+        return f"the text is XML that begins with <{root[1]}>"
+    if first[0] in "{[":
+        return "the text looks like JSON"
+    described = f"the text begins with {first[:60]!r}"
+    if may_be_name and len(text.strip().splitlines()) == 1:
+        return f"no file {first if len(first) <= 60 else f'{first[:60]}…'!r} exists, and {described}"
+    return described
 
 
 def write_file(path: str | Path, data: str | bytes) -> Path:

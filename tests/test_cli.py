@@ -713,3 +713,49 @@ def test_the_page_of_the_app_is_a_program_that_runs(tmp_path: Path, monkeypatch:
         exec("\n".join(lines), scope)
         assert eval(last, scope).mesh.world_size == {None: 32, "dgx-h100": 8, "topo.txt": 2}[cluster]
         assert Path.cwd() == tmp_path
+
+
+CUT_LOG = "     1048576        262144     float     sum      -1    20.00   52.43   52.43      0\n"
+
+
+@pytest.mark.parametrize(
+    ("form", "start"),
+    [("text", "No known problem"), ("markdown", "**No known"), ("html", "<!doctype html>"), ("json", '{\n "verdict"')],
+)
+def test_explain_prints_or_writes_every_format(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, form: str, start: str
+) -> None:
+    log = tmp_path / "run.log"
+    log.write_text(CUT_LOG)
+    assert main(["explain", str(log), "--format", form]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(start)
+    out = tmp_path / f"out.{ {'text': 'txt', 'markdown': 'md'}.get(form, form) }"
+    assert main(["explain", str(log), "--out", str(out)]) == 0
+    assert out.read_text() == printed
+    assert capsys.readouterr().out.splitlines()[-1] == str(out)
+
+
+def test_explain_reads_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(CUT_LOG.encode("utf-16"))))
+    assert main(["explain", "-"]) == 0
+    assert "peak busbw 52.4 GB/s" in capsys.readouterr().out
+
+
+def test_explain_exits_with_1_for_an_error_and_with_2_if_nothing_is_recognised(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from meshlab.diagnosis import explaining
+    from tests.diagnosis.texts_with_rules import RULES, printer_text
+
+    log = tmp_path / "a.log"
+    log.write_text(printer_text())
+    assert main(["explain", str(log)]) == 2
+    assert re.search(r"nothing was recognised: .*; paste ", capsys.readouterr().err)
+    assert main(["explain", str(tmp_path / "missing.log")]) == 2
+    assert "missing.log: No such file" in capsys.readouterr().err
+    monkeypatch.setitem(explaining.explain.__kwdefaults__, "rules", RULES)
+    assert main(["explain", str(log)]) == 1
+    assert capsys.readouterr().out.startswith("The printer is jammed: lp0.")
+    log.write_text("toner low")
+    assert main(["explain", str(log)]) == 0

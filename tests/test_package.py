@@ -28,7 +28,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Folders and top-level modules, lowest first. Those of a line do not import each other, except in the first line.
 LEVELS = [
-    ["errors", "units", "files", "markup", "version"],
+    ["errors", "units", "files", "markup", "prefixes", "version"],
     ["mesh"],
     ["topology", "comm"],
     ["frames"],
@@ -52,6 +52,7 @@ NEVER_IMPORT = {
 # The only imports that go up, or would close a circle: methods that forward, `.plot()`, and display hooks. All are
 # inside functions, so nothing is imported before the method is called.
 FORWARDING = {
+    ("errors", "EngineError.explain"): "diagnosis/explaining",
     ("mesh/mesh", "DeviceMesh.to"): "mesh/interop/frameworks",
     ("mesh/mesh", "DeviceMesh.read"): "mesh/interop/frameworks",
     ("mesh/mesh", "DeviceMesh.plot"): "plots/cells",

@@ -39,6 +39,8 @@ __all__ = [
 ]
 
 
+_OTHER_RUN = 2.0  # median ratio of the slowest to the fastest run of a file, from which on they are no repeats
+
 KEYS = (
     "collective",
     "op",
@@ -367,6 +369,14 @@ class Comparison:
             if len(rows):
                 row = rows.loc[getattr(rows["ratio"], pick)()]
                 return f"{sentence}. {extreme}: {row_name(row, columns)}, {_ratio(row)}."
+        # One launch of each side gives no verdict. But a reader wants to know that everything took seven times as long.
+        single = self.rows[(self.rows["launches_before"] == 1) & (self.rows["launches_after"] == 1)]
+        if len(single) and len(single) == counts["UNCLEAR"]:
+            low, high = single["ratio"].min(), single["ratio"].max()
+            if low > 1 + self.effect or high < 1 - self.effect:
+                span = f"{low:.2g}" if f"{low:.2g}" == f"{high:.2g}" else f"{low:.2g} to {high:.2g}"
+                what = "all of them take" if len(single) > 1 else "it takes"
+                sentence += f", because each side has one launch; {what} {span} times as long after as before"
         return f"{sentence}."
 
     def regressions(self, threshold: float = 0.05) -> pd.DataFrame:
@@ -630,6 +640,9 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
             hint="pass anyway=True to compare the rows by the columns that both sides share",
         )
     keys = matching_keys(*sides, anyway=anyway)
+    if not anyway:
+        for side in sides:
+            _check_repeats(side, keys)
     frame, n_common, only = _match(*sides, keys)
     if not n_common or not len(frame):
         raise BenchError(f"no row of 'before' has a counterpart in 'after'; rows are matched by {', '.join(keys)}")
@@ -639,6 +652,24 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
         labels = [os.fspath(before), os.fspath(after)]  # two files with the same name
     shared = dict.fromkeys(side.oversubscribed for side in sides if side.oversubscribed)
     return Comparison(_judge(frame, effect), found, *only, effect, labels[0], labels[1], " and ".join(shared))
+
+
+def _check_repeats(side: Side, keys: Sequence[str]) -> None:
+    """Raise if a log has several runs whose times differ so much that they cannot repeat one measurement."""
+    if "file" not in side.results.attrs or side.results["run_id"].nunique() < 2:
+        return
+    spreads = []
+    for rows in side.groups(keys).values():
+        times = side.times(rows)
+        if times is not None and times.n > 1:
+            spreads.append(math.exp(float(np.ptp(times.log_times))))
+    if spreads and float(np.median(spreads)) >= _OTHER_RUN:
+        raise BenchError(
+            f"{side.label} has {side.results['run_id'].nunique()} runs whose times differ by a factor of up to "
+            f"{max(spreads):.1f}, so they do not repeat one measurement",
+            hint="compare two of its sections, as in compare(log.sections[0], log.sections[1]), or pass anyway=True "
+            "to take them as repeats",
+        )
 
 
 def _with_same_loads(before: Side, after: Side) -> tuple[Side, Side]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.errors import BenchError
-from meshlab.frames.schema import OPTIONS, STEP, differing_options, is_plain, plain_key
+from meshlab.frames.schema import OPTIONS, STEP, is_plain, plain_key, shown_options
 from meshlab.frames.statistics import FEWEST_FOR_INTERVAL, median_interval
 from meshlab.frames.store import Frames, as_frames
 
@@ -167,7 +167,7 @@ def _good(frames: Frames) -> pd.DataFrame:
 def _ratios(matched: pd.DataFrame, samples: pd.DataFrame, keys: list[str], before: str, after: str) -> pd.DataFrame:
     """Return both times of each row, their ratio, and its bounds."""
     front = [name for name in ("axis", "concurrent_axis", "concurrent_collective") if name in keys]
-    hidden = {*front, "run_id", *OPTIONS} - {*differing_options(matched)}
+    hidden = {*front, "run_id", *OPTIONS} - {*shown_options(matched)}
     frame = matched[[*front, *(name for name in keys if name not in hidden)]].copy()
     frame.attrs = {}
     frame[f"{before}_us"], frame[f"{after}_us"] = matched[f"time_us_{before}"], matched[f"time_us_{after}"]

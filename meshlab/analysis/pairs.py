@@ -8,7 +8,7 @@ import numpy as np
 
 from meshlab.errors import BenchError, did_you_mean
 from meshlab.frames.labels import value_label
-from meshlab.frames.schema import OPTIONS, differing_options
+from meshlab.frames.schema import OPTIONS, differing_options, shown_options
 from meshlab.frames.store import as_results
 from meshlab.units import format_size
 
@@ -57,7 +57,7 @@ def pair_table(run: Any) -> pd.DataFrame:
     rows = results[_is_pair(results)]
     keys = rows.groupby([*_KEYS, *OPTIONS], dropna=False)
     share = rows["busbw_gbs"] / keys["busbw_gbs"].transform("median")
-    frame = rows[[*_KEYS[1:], *differing_options(rows), "src_rank", "dst_rank", "time_us", "busbw_gbs"]].assign(
+    frame = rows[[*_KEYS[1:], *shown_options(rows), "src_rank", "dst_rank", "time_us", "busbw_gbs"]].assign(
         share=share,
         is_slow=(share < SLOW) & ~(rows["time_us_lo"] <= keys["time_us"].transform("median")),
     )

@@ -43,6 +43,7 @@ __all__ = [
     "demo",
     "doctor",
     "error_text",
+    "explain",
     "lab",
     "predict",
     "print_comparison",
@@ -179,6 +180,44 @@ def predict(options: argparse.Namespace) -> int:
 
 
 _PREDICTION_FILES = (".csv", ".png", ".svg")
+
+
+def explain(options: argparse.Namespace) -> int:
+    """Explain a pasted text. Return 1 if it shows an error."""
+    from meshlab.diagnosis.explaining import explain
+    from meshlab.diagnosis.explanation_html import as_page
+    from meshlab.diagnosis.explanation_text import as_text
+    from meshlab.files import write_file
+
+    form = options.format or _EXPLANATION_FORMATS.get(Path(options.out or "").suffix, "text")
+    if options.file == "-":
+        if sys.stdin.isatty():
+            print_error("paste the text, and end it with Ctrl-D on a line of its own")
+        source: bytes | Path = sys.stdin.buffer.read()
+    else:
+        source = Path(options.file)
+    try:
+        explanation = explain(source)
+    except OSError as error:
+        print_error(f"cannot read {options.file}: {error.strerror or error}")
+        return BAD_INPUT
+    if form == "html":
+        text = as_page(explanation)
+    elif form == "markdown":
+        text = explanation.to_markdown()
+    elif form == "json":
+        text = f"{explanation.to_json()}\n"
+    else:
+        text = f"{as_text(explanation, shutil.get_terminal_size((100, 24)).columns)}\n"
+    if options.out:
+        _print(explanation.verdict)
+        _print(write_file(options.out, text))
+    else:
+        _print(text.removesuffix("\n"))
+    return FAILED if any(item.severity == "error" for item in explanation.findings) else OK
+
+
+_EXPLANATION_FORMATS = {".md": "markdown", ".html": "html", ".json": "json"}
 
 
 def _cluster(name: str | None) -> Cluster | str | None:

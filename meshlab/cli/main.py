@@ -40,6 +40,7 @@ examples:
   meshlab tune --mesh tp=2 --axis tp --out tuned       faster than the defaults
   meshlab report run1 --out run1.md           the report of a saved run
   meshlab compare run1 run2                   regressions; also of nccl-tests logs
+  meshlab explain train.log                   what is wrong in a log, and what to do
   meshlab predict "dp=16, tp=8" --cluster dgx-h100    expected times; starts nothing
   meshlab app                                 the workbench as a page of its own
   meshlab search llama3-405b --cluster dgx-h100 --nodes 128   the best layouts
@@ -325,6 +326,22 @@ def make_parser() -> argparse.ArgumentParser:
         help="slowdown that counts as a regression: 0.05 or 5%% (default: %(default)s)",
     )
     compare.add_argument("--anyway", action="store_true", help="compare even if machines or settings differ")
+
+    explain = add(
+        "explain",
+        commands.explain,
+        "explain a log or any other pasted text",
+        "Recognises logs of NCCL, PyTorch, nccl-tests and launchers, reports of hangs, and the output of tools for "
+        "GPUs and NICs, also several of them in one text. Prints what is wrong, what to do, the lines that show it, "
+        "and what only looks wrong. Starts nothing, and executes nothing. Exits with 1 if the text shows an error.",
+    )
+    explain.add_argument("file", metavar="FILE", help="the text, which gzip may have compressed; - for standard input")
+    explain.add_argument(
+        "--format",
+        choices=("text", "markdown", "html", "json"),
+        help="format of the output (default: that of the suffix of --out, otherwise text)",
+    )
+    explain.add_argument("--out", metavar="FILE", help="write the explanation to a file instead")
 
     predict = add(
         "predict",

@@ -547,6 +547,7 @@ class Communicator(CollectiveMethods):
         )
         view._agreement = self._agreement  # the calls of both run on one communicator of the library
         view._owner = self
+        view._validator = self._validator  # querying the capabilities again takes longer than most calls
         return view
 
     def chosen_by_size(self, choices: Sequence[CallChoice]) -> Communicator:
@@ -854,6 +855,7 @@ class _ChosenBySize(Communicator):
         )
         self._agreement = owner._agreement
         self._owner: Communicator = owner
+        self._validator = owner._validator
         self._choices = choices
         self._views = {
             config: owner if config == CallConfig() else owner.configured(**asdict(config))

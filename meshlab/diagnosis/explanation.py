@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from meshlab.diagnosis.explanation_html import as_html
+from meshlab.diagnosis.explanation_text import as_brief, as_json, as_markdown, as_text, verdict
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.seen import Seen, Span
 from meshlab.diagnosis.text_findings import LEVELS, Rule, TextFinding
@@ -15,6 +17,7 @@ from meshlab.errors import BenchError, did_you_mean
 if TYPE_CHECKING:
     import pandas as pd
 
+    from meshlab.mesh.mesh import DeviceMesh
     from meshlab.topology.model.cluster import Cluster
 
 __all__ = ["Explanation", "sort_findings"]
@@ -34,12 +37,29 @@ class Explanation:
         The findings and the lines that only look wrong: root causes before their consequences, most severe first.
     seen : tuple of Seen
         What each format shows.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> explanation = ml.explain("init_device_mesh('cuda', (2, 4), mesh_dim_names=('dp', 'tp'))")
+    >>> print(explanation)
+    No known problem found in 1 line (mesh).
+    <BLANKLINE>
+    The text shows
+      mesh  dp=2, tp=4: 8 ranks, axes dp of 2, tp of 4
+    <BLANKLINE>
+    Recognised: mesh (line 1).
     """
 
     paste: Paste
     recognised: tuple[Span, ...]
     all_findings: tuple[TextFinding, ...]
     seen: tuple[Seen, ...]
+
+    @property
+    def verdict(self) -> str:
+        """The most important finding and the number of the others, in a sentence or two."""
+        return verdict(self)
 
     @property
     def findings(self) -> tuple[TextFinding, ...]:
@@ -60,6 +80,11 @@ class Explanation:
     def cluster(self) -> Cluster | None:
         """The hardware, if the text describes it."""
         return next((seen.cluster for seen in self.seen if seen.cluster is not None), None)
+
+    @property
+    def mesh(self) -> DeviceMesh | None:
+        """The mesh, if the text defines one."""
+        return next((seen.mesh for seen in self.seen if seen.mesh is not None), None)
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -87,28 +112,54 @@ class Explanation:
         Returns
         -------
         pandas.DataFrame
-            ``severity``, ``code``, ``subject``, ``why``, ``do``, ``lines`` (a tuple of line numbers) and ``follows``.
+            ``severity``, ``code``, ``title``, ``subject``, ``why``, ``do``, ``lines`` (a tuple of line numbers) and
+            ``follows``. What looks wrong but is normal is included.
         """
         import pandas as pd
 
-        names = ["severity", "code", "subject", "why", "do", "lines", "follows"]
+        names = ["severity", "code", "title", "subject", "why", "do", "lines", "follows"]
         return pd.DataFrame([[getattr(item, name) for name in names] for item in self.all_findings], columns=names)
 
+    def brief(self) -> str:
+        """Return the errors and warnings in a few lines, for the message of an exception. Empty if there are none."""
+        return as_brief(self)
+
+    def to_markdown(self) -> str:
+        """Return the explanation as Markdown for an issue. Nothing that was pasted is interpreted in it."""
+        return as_markdown(self)
+
+    def to_json(self) -> str:
+        """Return the explanation as JSON: ``verdict``, ``recognised``, ``findings``, ``normal`` and ``facts``."""
+        return as_json(self)
+
+    def __str__(self) -> str:
+        return as_text(self)
+
     def __repr__(self) -> str:
-        return f"<Explanation: {', '.join(item.code for item in self.findings) or 'nothing wrong found'}>"
+        return f"<Explanation: {', '.join(dict.fromkeys(item.code for item in self.findings)) or 'no problem found'}>"
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
 
 def sort_findings(findings: Iterable[TextFinding], rules: Iterable[Rule]) -> tuple[TextFinding, ...]:
-    """Order findings: root causes before their consequences, and most severe first. Consequences name their cause."""
+    """Order findings: root causes before their consequences, and most severe first. Consequences name their cause.
+
+    If anything is wrong, no format may say that nothing is.
+    """
     found = list(findings)
-    causes = {code: rule.code for rule in rules for code in rule.causes}
-    codes = {item.code for item in found if item.severity in ("error", "warning")}
-    marked = [
-        replace(item, follows=causes[item.code])
-        if item.follows is None and causes.get(item.code) in codes and item.severity != "normal"
-        else item
-        for item in found
-    ]
+    serious = {item.code for item in found if item.severity in ("error", "warning")}
+    if serious:
+        found = [item for item in found if item.code != "nothing-wrong"]
+    causes: dict[str, list[str]] = {}
+    for rule in rules:
+        for code in rule.causes:
+            causes.setdefault(code, []).append(rule.code)
+    marked = []
+    for item in found:
+        known = (code for code in causes.get(item.code, ()) if code in serious and code != item.code)
+        cause = item.follows or (next(known, None) if item.severity != "normal" else None)
+        marked.append(replace(item, follows=cause))
     levels = list(LEVELS)
     is_minor = {name: number > 1 for number, name in enumerate(levels)}  # info and normal come last
     return tuple(

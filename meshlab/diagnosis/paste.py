@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.prefixes import find_prefix
 
 __all__ = ["Paste", "PasteLine"]
 
@@ -14,24 +19,22 @@ _T = TypeVar("_T")
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
-# What launchers, log collectors and terminals put before a line. They are nested, so they are removed repeatedly.
-_PREFIXES = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,:]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:? +",  # a log collector
-        r"\[\d+,(?P<rank>\d+)\](?:<\w+>)?: ?",  # Open MPI with --tag-output
-        r" *(?P<rank>\d+): ",  # srun --label
-        r"\[(?P<rank>\d+)\] (?=\S)",  # mpiexec -prepend-rank
-        r"\((?:\w+ )?(?:Worker\w*|\w+) pid=\d+(?:, ip=(?P<host>[\w.:-]+))?\)(?: ?\[repeated .*?\])? ?",  # Ray, vLLM
-        r"\[default\d+\]: ?",  # torchrun; the number is the rank on the host
-        r"\[rank(?P<rank>\d+)\]: ?",  # PyTorch
-        r"(?P<host>[A-Za-z0-9][\w.-]*): +(?=[\w.-]+:\d+:\d+ (?:\[|NCCL))",  # pdsh, kubectl logs --prefix
-    )
-)
+_LONG = 200_000
+_VARYING = b"0123456789abcdef"
 
 
-@dataclass(frozen=True, slots=True)
-class PasteLine:
+def _skeleton(text: str) -> bytes:
+    """Return the distinct lines of a text without digits and the letters of hexadecimal numbers.
+
+    The lines of a long log differ in little else, so this is short. A string that is not in it is not in the text:
+    rules look for hundreds of strings, and most logs have few of them.
+    """
+    return b"\n".join(set(text.encode(errors="replace").translate(None, _VARYING).split(b"\n")))
+
+
+class PasteLine(
+    NamedTuple
+):  # a long log has hundreds of thousands, and a dataclass takes three times as long to create
     """One line of a paste.
 
     Parameters
@@ -81,6 +84,7 @@ class Paste:
         self._lines: dict[int, PasteLine] = {}
         self._found: dict[str, list[int]] = {}
         self._read: dict[Callable[[Paste], Any], Any] = {}
+        self._skeleton = _skeleton(self.text) if len(self.text) > _LONG else None
 
     def __len__(self) -> int:
         """Return the number of lines."""
@@ -90,10 +94,13 @@ class Paste:
         """Return a line by its number, from 1."""
         line = self._lines.get(number)
         if line is None:
-            start = self._starts[number - 1]
-            end = self._starts[number] - 1 if number < len(self._starts) else len(self.text)
-            line = self._lines[number] = _split_prefix(number, self.text[start:end])
+            line = self._lines[number] = _split_prefix(number, self.raw(number))
         return line
+
+    def raw(self, number: int) -> str:
+        """Return a line as it was pasted. This is much faster than `line`, which removes the prefixes."""
+        start = self._starts[number - 1]
+        return self.text[start : self._starts[number] - 1] if number < len(self._starts) else self.text[start:]
 
     def lines(self) -> list[PasteLine]:
         """Return all lines. Prefer `find` in large texts: it creates only the lines that are needed."""
@@ -105,6 +112,8 @@ class Paste:
 
     def numbers(self, *literals: str) -> list[int]:
         """Return the numbers of the lines that contain one of the strings, in order."""
+        if len(literals) == 1:
+            return list(self._numbers(literals[0]))
         return sorted({number for literal in literals for number in self._numbers(literal)})
 
     def matches(self, pattern: re.Pattern[str], *literals: str) -> list[tuple[PasteLine, re.Match[str]]]:
@@ -114,6 +123,10 @@ class Paste:
         """
         found = ((line, pattern.search(line.text)) for line in self.find(*literals))
         return [(line, match) for line, match in found if match is not None]
+
+    def number_at(self, position: int) -> int:
+        """Return the number of the line that contains a position of the text."""
+        return bisect_right(self._starts, position)
 
     def once(self, reader: Callable[[Paste], _T]) -> _T:
         """Return the result of a reader on this paste. Each reader runs once, however many rules need its result."""
@@ -126,6 +139,12 @@ class Paste:
         found = self._found.get(literal)
         if found is None:
             found = self._found[literal] = []
+            if self._skeleton is not None:
+                if literal.encode().translate(None, _VARYING) in self._skeleton:
+                    places = [match.start() for match in re.finditer(re.escape(literal), self.text)]
+                    numbers = np.searchsorted(self._line_starts, places, side="right")
+                    found += numbers[np.diff(numbers, prepend=0) > 0].tolist()
+                return found
             position = self.text.find(literal)
             while position >= 0:
                 number = bisect_right(self._starts, position)
@@ -135,22 +154,20 @@ class Paste:
                 position = self.text.find(literal, self._starts[number])
         return found
 
+    @functools.cached_property
+    def _line_starts(self) -> npt.NDArray[np.int64]:
+        return np.array(self._starts)
+
     def __repr__(self) -> str:
         return f"<Paste: {len(self):,} lines{'' if self.name is None else f' of {self.name}'}>"
 
 
 def _split_prefix(number: int, raw: str) -> PasteLine:
     """Remove the prefixes of a line, and keep the rank and the host that they name."""
-    text, rank, host = raw, None, None
-    while True:
-        for pattern in _PREFIXES:
-            match = pattern.match(text)
-            if match is None or match.end() == 0:
-                continue
-            named = match.groupdict()
-            rank = int(named["rank"]) if named.get("rank") is not None else rank
-            host = named.get("host") or host
-            text = text[match.end() :]
-            break
-        else:
-            return PasteLine(number, raw, text, rank, host)
+    length, rank, host = find_prefix(raw)
+    return PasteLine(number, raw, _without_border(raw[length:]), rank, host)
+
+
+def _without_border(text: str) -> str:
+    """Remove the right border of a window of a terminal."""
+    return text.rstrip("│ ") if text.endswith("│") else text

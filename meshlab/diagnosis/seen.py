@@ -13,6 +13,7 @@ from meshlab.diagnosis.text_findings import line_numbers
 if TYPE_CHECKING:
     import pandas as pd
 
+    from meshlab.mesh.mesh import DeviceMesh
     from meshlab.topology.model.cluster import Cluster
 
 __all__ = ["Seen", "Span", "TextFormat", "spans_of"]
@@ -53,11 +54,14 @@ class Seen:
         ``calls`` (collectives under way), ``ports``, ``links``.
     cluster : Cluster or None
         The hardware, if the text describes it.
+    mesh : DeviceMesh or None
+        The mesh, if the text defines one.
     """
 
     facts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     frames: Mapping[str, Callable[[], pd.DataFrame]] = field(default_factory=lambda: MappingProxyType({}))
     cluster: Cluster | None = None
+    mesh: DeviceMesh | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +95,10 @@ def spans_of(kind: str, numbers: Sequence[int]) -> list[Span]:
     [Span(kind='dmesg', first=4, last=7, n_lines=3), Span(kind='dmesg', first=40, last=40, n_lines=1)]
     """
     found: list[Span] = []
-    for number in line_numbers(numbers):
-        if found and number - found[-1].last <= _GAP + 1:
-            found[-1] = Span(kind, found[-1].first, number, found[-1].n_lines + 1)
-        else:
-            found.append(Span(kind, number, number, 1))
+    ordered = line_numbers(numbers)
+    start = 0
+    for index, number in enumerate(ordered):
+        if index + 1 == len(ordered) or ordered[index + 1] - number > _GAP + 1:
+            found.append(Span(kind, ordered[start], number, index + 1 - start))
+            start = index + 1
     return found

@@ -41,6 +41,8 @@ class TextFinding:
         Numbers of the lines that show it, from 1.
     follows : str or None
         Code of the finding that caused this one. None for a root cause.
+    title : str
+        What the rule looks for, in a few words.
     """
 
     code: str
@@ -50,6 +52,7 @@ class TextFinding:
     do: str = ""
     lines: tuple[int, ...] = ()
     follows: str | None = None
+    title: str = ""
 
     def __str__(self) -> str:
         where = f"{self.severity}: {self.subject}" if self.subject else self.severity
@@ -96,7 +99,7 @@ class Rule:
         lines: Sequence[PasteLine | int] = (),
     ) -> TextFinding:
         """Return a finding of this rule."""
-        return TextFinding(self.code, subject, severity, why, do, line_numbers(lines))
+        return TextFinding(self.code, subject, severity, why, do, line_numbers(lines), title=self.title)
 
 
 def line_numbers(lines: Iterable[PasteLine | int]) -> tuple[int, ...]:

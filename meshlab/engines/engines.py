@@ -18,7 +18,7 @@ import numpy as np
 
 from meshlab import markup
 from meshlab.engines.disagreement import describe_disagreement, find_disagreement
-from meshlab.engines.rounds import RankInfo, RankSet, Reply, Round, RoundFailedError
+from meshlab.engines.rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, without_banner
 from meshlab.engines.verification import verify_mesh
 from meshlab.errors import EngineError, MeshError
 from meshlab.mesh.axes import WORLD
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["Engines", "Lease", "check_mesh_size", "raise_first_error"]
+
+_MOST_LIBRARY_LOG = 1 << 18  # characters per rank, for the explanation of an error
 
 # A NCCL communicator holds about 200 MB of GPU memory, so the least recently used ones are closed beyond this number.
 _MOST_GROUP_SETS = 32
@@ -180,6 +182,15 @@ class Engines:
         """
         read_logs = getattr(self._rank_set, "library_logs", None)
         return [""] * self.world_size if read_logs is None else read_logs()
+
+    def _library_log(self) -> str:
+        """Return what the ranks and their library printed, for the explanation of an error."""
+        printed: Callable[[], str] | None = getattr(self._rank_set, "printed", None)
+        parts = [] if printed is None else [without_banner(printed())]
+        for rank, log in enumerate(self.library_logs()):
+            # Prefixes keep the rank: most lines of NCCL name only the process.
+            parts += [f"[rank{rank}]: {line}" for line in log[-_MOST_LIBRARY_LOG:].splitlines()]
+        return "\n".join(part for part in parts if part)
 
     def __repr__(self) -> str:
         return f"<Engines: {self.where}, {self.state}>"
@@ -617,6 +628,7 @@ class Engines:
             if self._state != "ready":  # `close` or `kill`, called by another thread, made the round fail
                 how = "closed" if self._state == "closed" else f"stopped ({self._why_broken})"
                 raise EngineError(f"the engines were {how} while {task}") from failure
+            library_log = self._library_log()  # first, because mpiexec also prints how the other ranks are killed
             self._break(failure.reason)
             raise EngineError(
                 failure.reason,
@@ -624,6 +636,7 @@ class Engines:
                 rank=failure.rank,
                 host=self.ranks[failure.rank].host,
                 log=failure.log,
+                library_log=library_log,
             ) from failure.cause
         if any(reply.error is not None for reply in replies):
             # A rank that raised may have skipped collectives that its group entered, which would pair up with the wrong

@@ -34,6 +34,7 @@ _RUN, _SET = "MESHLAB_RUN", "MESHLAB_SET"
 _ABORT_S = 5.0
 _TEARDOWN_S = 15.0  # maximum time that the kernel takes to remove a process with a GPU
 
+_MOST_LOG = 1 << 20  # bytes
 _NOISE = re.compile(r"\[(?:IPEngine|KernelNanny|IPController)[^]]*\]|^\s*$|mpi_(?:rank|size) =|from mpi4py import MPI")
 
 # A wrapper shell appends "pid exit-code" to MESHLAB_EXITS before mpiexec sees the exit and kills the other ranks, so
@@ -360,14 +361,19 @@ class LaunchedSet(ProcessSet):
                 logs.append("")
         return logs
 
-    def log_tail(self) -> str:
-        """Return the last lines that the ranks or mpiexec printed, without those of ipyparallel."""
+    def printed(self) -> str:
+        """Return what the ranks and mpiexec printed, without the lines of ipyparallel, and at most its last MiB."""
         try:
-            text = self._log_file.read_text(errors="replace")
+            with self._log_file.open("rb") as file:
+                file.seek(max(0, self._log_file.stat().st_size - _MOST_LOG))
+                text = file.read().decode(errors="replace")
         except OSError:
             return ""
-        lines = [line for line in text.splitlines() if not _NOISE.search(line)]
-        return "\n".join(lines[-12:])
+        return "\n".join(line for line in text.splitlines() if not _NOISE.search(line))
+
+    def log_tail(self) -> str:
+        """Return the last lines that the ranks or mpiexec printed, without those of ipyparallel."""
+        return "\n".join(self.printed().splitlines()[-12:])
 
     def _running_ranks(self) -> list[int]:
         import psutil

@@ -16,7 +16,17 @@ from meshlab.comm.backend import Capabilities
 from meshlab.engines.positions import CallSummary, Position
 from meshlab.units import format_seconds
 
-__all__ = ["RankDiedError", "RankExit", "RankInfo", "RankSet", "Reply", "Round", "RoundFailedError", "WorkerConfig"]
+__all__ = [
+    "RankDiedError",
+    "RankExit",
+    "RankInfo",
+    "RankSet",
+    "Reply",
+    "Round",
+    "RoundFailedError",
+    "WorkerConfig",
+    "without_banner",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +324,7 @@ class Round:
         info = self._infos[rank]
         verb = "was " if how.startswith("killed") else ""
         reason = f"rank {rank} (process {info.pid} on {info.host}) {verb}{how} while {self._task}"
-        return RoundFailedError(reason, rank, _without_banner(self._set.log_tail()))
+        return RoundFailedError(reason, rank, without_banner(self._set.log_tail()))
 
     def _blocked_by_error(self, error: Reply, waiting: Sequence[int]) -> RoundFailedError:
         verb = "was interrupted" if error.is_interrupt else f"raised {error.error}"
@@ -467,7 +477,7 @@ def _ranks_text(ranks: Sequence[int]) -> str:
     return f"ranks {shown}{', …' if len(ranks) > 8 else ''}"
 
 
-def _without_banner(log: str) -> str:
+def without_banner(log: str) -> str:
     """Remove the frame that mpiexec prints around the output of the ranks."""
     banner = ("=", "YOUR APPLICATION TERMINATED", "This typically refers", "Please see the FAQ")
     return "\n".join(line for line in log.splitlines() if not line.startswith(banner))

@@ -37,6 +37,7 @@ __all__ = [
     "is_plain",
     "plain_key",
     "require_columns",
+    "shown_options",
     "with_step_columns",
 ]
 
@@ -471,6 +472,24 @@ def differing_options(results: pd.DataFrame) -> list[str]:
     return [name for name, default in OPTIONS.items() if results[name].nunique(dropna=default is not None) > 1]
 
 
+def shown_options(results: pd.DataFrame) -> list[str]:
+    """Return the columns of `OPTIONS` that tables show: those in which rows differ, or are not the default.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> row = {"collective": "all_reduce", "buffers": "symmetric", "n_aggregated": 1}
+    >>> shown_options(conform(pd.DataFrame([row]), RESULTS))
+    ['buffers']
+    """
+    differing = differing_options(results)
+    return [
+        name
+        for name, default in OPTIONS.items()
+        if name in differing or set(results[name].dropna().unique()) - {default}
+    ]
+
+
 _DESCRIPTION = (
     "grouping",
     "concurrent_axis",
@@ -486,7 +505,7 @@ _DESCRIPTION = (
 
 def with_step_columns(frame: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:
     """Return a frame that is keyed by `STEP`, preceded by the columns that describe each step."""
-    described = results[[*STEP, *_DESCRIPTION, *differing_options(results)]]
+    described = results[[*STEP, *_DESCRIPTION, *shown_options(results)]]
     described.attrs = {}
     keys = {name: described[name].dtype for name in STEP}
     return described.merge(frame.astype(keys), on=list(STEP), how="right").drop(columns="run_id")

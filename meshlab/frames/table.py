@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshlab import markup
+from meshlab.errors import EngineError
 from meshlab.frames.labels import axis_labels, option_texts
 from meshlab.frames.schema import OPTIONS
 from meshlab.units import format_seconds, format_size
@@ -236,6 +237,9 @@ def run_html(run: RunData, figure: str = "") -> str:
         parts.append(f"<div>{markup.escape(now.step)}</div>")
     if run.error is not None:
         parts.append(f'<div class="ml-bad">{markup.escape(str(run.error).splitlines()[0])}</div>')
+        explanation = run.error.explain() if isinstance(run.error, EngineError) else None
+        if explanation is not None and explanation.brief():
+            parts.append(explanation._repr_html_())
     if run.alert:
         parts.append(f'<div class="ml-bad">{markup.escape(run.alert)}</div>')
     parts += [figure, results_table(run.results)._repr_html_()]  # the status shows the progress already

@@ -13,6 +13,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from meshlab.nccl_tests.info import NcclFacts
 from meshlab.nccl_tests.log import (
     DeviceLine,
@@ -167,6 +169,9 @@ class Evidence:
         Size / (count × element size), which is 1 or the number of ranks.
     factor : (float, float)
         Bounds of busbw / algbw, after rounding.
+    is_old_rate : bool
+        True if algbw is (n - 1) / n of size over time, with n = `ranks_in_size`. all_gather and reduce_scatter printed
+        this, and busbw equal to it, until June 2020 (commit ec1b5e2 of nccl-tests).
     """
 
     has_sizes: bool
@@ -176,6 +181,7 @@ class Evidence:
     old_op_column: bool | None
     ranks_in_size: int | None
     factor: tuple[float, float]
+    is_old_rate: bool = False
 
 
 def evidence_of(table: LogTable) -> Evidence:
@@ -188,6 +194,7 @@ def evidence_of(table: LogTable) -> Evidence:
     # The rows of a table are consistent with each other already, so a few of them are enough.
     few = used[-_FEW:]
     times = {ranks_in_size(sizes[index], int(table.count[index]), table.type[index]) for index in few} - {0}
+    n = next(iter(times)) if len(times) == 1 else 0
     return Evidence(
         bool(used),
         any(op[index] for index in used),
@@ -196,7 +203,17 @@ def evidence_of(table: LogTable) -> Evidence:
         None if table.counted else table.op_column,
         times.pop() if len(times) == 1 and -1 not in times else None,
         _factor(table),
+        not table.counted and n > 1 and _share_of_rate(table, few, (n - 1) / n),
     )
+
+
+def _share_of_rate(table: LogTable, rows: Sequence[int], share: float) -> bool:
+    """Return True if algbw is a share of size over time in all of these rows, within 2 %."""
+    time, algbw = table.values[rows, :, 0], table.values[rows, :, 1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = algbw * 1e3 * time / table.size_bytes[rows][:, None]
+    known = np.isfinite(ratio) & (algbw >= 1)
+    return bool(known.any() and (np.abs(ratio[known] / share - 1) < 0.02).all())
 
 
 def _matches(evidence: Evidence, n_ranks: int | None, name: str, signature: _Signature) -> bool:
@@ -217,6 +234,8 @@ def _matches(evidence: Evidence, n_ranks: int | None, name: str, signature: _Sig
     if not signature.size_per_rank and times > 1:
         return False
     if high == 0:
+        return True
+    if evidence.is_old_rate and signature.size_per_rank and low <= 1 <= high:
         return True
     if name == "all_reduce":
         return high >= 1 and low < 2  # 2 (n - 1) / n
@@ -280,6 +299,8 @@ def make_section(
     notes: Sequence[Note],
     nccl: NcclFacts,
     iterations: tuple[IterationTimes, ...] = (),
+    copies: int = 1,
+    ends_with_average: bool = True,
 ) -> Section:
     """Build a section from its parts. The parameters that are not listed are those of `Section`.
 
@@ -293,6 +314,8 @@ def make_section(
         True if a header, a row or a part of a row was found.
     broken : sequence of int
         Line numbers of incomplete rows. 0 if unknown.
+    ends_with_average : bool, default True
+        False for a format without an average, so that its absence means nothing.
     """
     notes = list(notes)
     evidence = evidence_of(table)
@@ -303,13 +326,18 @@ def make_section(
     n_ranks = _n_ranks(listed_ranks, nccl.n_ranks, implied_ranks(evidence, collective), notes)
     notes += _broken_rows(broken)
     status = _status(len(table), began_table, footer, failure_lines)
+    if not ends_with_average and len(table) and status == "incomplete":
+        status = "complete"
     if status == "failed" and failures:
         notes.append(failures[0])
     if status == "incomplete" and len(table):
         notes.append(Note(None, "the average is missing: the run was stopped, or the end of the log is missing"))
+    if copies > 1:
+        notes.append(Note(None, _copies_text(copies, n_ranks)))
     if n_ranks == 1:
         notes.append(Note(None, "the run has one rank, so bandwidths are meaningless"))
-    notes += _footer_notes(table, footer)
+    if copies == 1:
+        notes += _footer_notes(table, footer)
     notes.sort(key=lambda note: note.line or 1 << 60)
     return Section(
         number,
@@ -327,6 +355,16 @@ def make_section(
         tuple(notes),
         nccl,
         iterations,
+        copies,
+    )
+
+
+def _copies_text(copies: int, n_ranks: int | None) -> str:
+    each = "" if n_ranks is None else f", each with {n_ranks} rank{'s' * (n_ranks != 1)} of its own"
+    return (
+        f"{copies} copies of the test ran beside each other{each}, instead of one run: nccl-tests was built without "
+        "MPI, or was started by another MPI's launcher; build it with make clean && make MPI=1 MPI_HOME=…, and start "
+        "it with that MPI's mpirun"
     )
 
 

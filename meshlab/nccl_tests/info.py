@@ -10,7 +10,20 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-__all__ = ["NO_FACTS", "FactCollector", "NcclFacts", "merge_facts", "version_from_code"]
+__all__ = [
+    "CHANNEL_COUNTS",
+    "LIBRARY_VERSION",
+    "NO_FACTS",
+    "RING_ORDER",
+    "TREE_LINKS",
+    "VARIABLE",
+    "FactCollector",
+    "NcclFacts",
+    "merge_facts",
+    "transport_kind",
+    "variable_value",
+    "version_from_code",
+]
 
 _T = TypeVar("_T")
 _MOST_PROBLEMS = 20
@@ -18,16 +31,17 @@ _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 
 # A launcher mixes the output of the ranks, so any message may be truncated or continue with a different one. Each
 # pattern accepts only complete values, and a value that does not match is omitted.
-_CHANNEL = re.compile(r"Channel (\d+)/(\d+) : +(\d+(?: +\d+)*) *$")
+RING_ORDER = re.compile(r"Channel (\d+)/(\d+) : +(\d+(?: +\d+)*) *$")
 _VIA = re.compile(r"(?:P2P|SHM|NET|CollNet|COLLNET|NVLS)(?:/[\w .+-]+)*")
+_PROXY = re.compile(r"\((?:\d+|PCI)\)")  # the rank whose NIC is used, and how GPU Direct RDMA gets there
 _LAST_VIA = frozenset(
     ("CUMEM", "IPC", "MNNVL", "FABRIC", "read", "direct pointer", "direct", "CE", "GDRDMA", "PCI", "Shared", "Flush")
 )
-_TREE = re.compile(r"\[(\d+)\] -?\d+/-?\d+/-?\d+->(\d+)->(-?\d+)(?![\d/])")
+TREE_LINKS = re.compile(r"\[(\d+)\] -?\d+/-?\d+/-?\d+->(\d+)->(-?\d+)(?![\d/])")
 _RANKS = re.compile(r"\bn[rR]anks (\d+)(?: nNodes (\d+) localRanks (\d+))?\b")
-_COUNTS = re.compile(r"(\d+) (coll|collnet|nvls|p2p) channels(?! per)")
-_VARIABLE = re.compile(r"(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.*)")
-_VERSION = re.compile(r"[NR]CCL version *:? *(\d+\.\d+\.\d+\S*)")
+CHANNEL_COUNTS = re.compile(r"(\d+) (coll|collnet|nvls|p2p) channels(?! per)")
+VARIABLE = re.compile(r"(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.*)")
+LIBRARY_VERSION = re.compile(r"[NR]CCL version *:? *(\d+\.\d+\.\d+\S*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +109,18 @@ def version_from_code(code: int) -> str | None:
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
+def variable_value(text: str) -> str:
+    """Return the value of a variable without the full stop that NCCL prints after a number.
+
+    Examples
+    --------
+    >>> variable_value("1."), variable_value("/etc/nccl.d/a.")
+    ('1', '/etc/nccl.d/a.')
+    """
+    text = text.strip()
+    return text[:-1] if text.endswith(".") and text[:-1].lstrip("-").isdigit() else text
+
+
 class FactCollector:
     """Collects messages one by one. `facts` returns the result."""
 
@@ -115,17 +141,14 @@ class FactCollector:
     def add_version(self, line: str) -> None:
         """Add a line that contains ``NCCL version`` or ``RCCL version``."""
         self._empty = False
-        match = _VERSION.search(line)
+        match = LIBRARY_VERSION.search(line)
         if match is not None and self.version is None:
             self.version = match[1]
 
     def add_variable(self, name: str, value: str) -> None:
         """Add an environment variable."""
         self._empty = False
-        value = value.strip()
-        # "NCCL_X set by environment to 1." ends with a full stop, but a path or a name may end with one too.
-        if value.endswith(".") and value[:-1].lstrip("-").isdigit():
-            value = value[:-1]
+        value = variable_value(value)
         if self._environment.setdefault(name, value) != value:
             self.add_problem(f"{name} is {self._environment[name]!r} and {value!r}")
 
@@ -145,11 +168,11 @@ class FactCollector:
                 self._add_channel(message)
         elif first == "T":
             if message.startswith("Trees "):
-                for channel, rank, parent in _TREE.findall(message):
+                for channel, rank, parent in TREE_LINKS.findall(message):
                     self._trees.setdefault(int(channel), {})[int(rank)] = int(parent)
         elif first == "N":
             if message.startswith("NCCL_"):
-                match = _VARIABLE.match(message)
+                match = VARIABLE.match(message)
                 if match is not None:
                     self.add_variable(match[1], match[2])
             elif message.startswith("NVLS multicast support is "):
@@ -168,17 +191,17 @@ class FactCollector:
                 nodes, local = match[2], match[3]
                 self._sizes.add((int(match[1]), int(nodes) if nodes else None, int(local) if local else None))
         elif " coll channels" in message:
-            for count, kind in _COUNTS.findall(message):
+            for count, kind in CHANNEL_COUNTS.findall(message):
                 self._channels.setdefault(kind, int(count))
 
     def _add_channel(self, message: str) -> None:
         head, via, how = message.partition(" via ")
         if via:
-            kind = _transport(how.rstrip())
+            kind = transport_kind(how.rstrip())
             if kind:
                 self._vias[kind] += 1
             return
-        match = _CHANNEL.match(head)
+        match = RING_ORDER.match(head)
         if match is not None:
             self._rings.setdefault(int(match[1]), tuple(map(int, match[3].split())))
 
@@ -210,8 +233,9 @@ class FactCollector:
 
 
 @functools.lru_cache(1024)
-def _transport(how: str) -> str:
+def transport_kind(how: str) -> str:
     """Return the kind of a connection without device numbers, or "" if the text is truncated or mixed with another."""
+    how = _PROXY.sub("", how)
     if _VIA.fullmatch(how) is None:
         return ""
     parts = [part for part in how.split("/") if not part.isdigit()]

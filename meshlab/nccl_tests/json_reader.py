@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from meshlab.errors import ParseError
 from meshlab.nccl_tests.command_line import CommandOptions, read_options
 from meshlab.nccl_tests.infer import make_section
 from meshlab.nccl_tests.info import FactCollector, version_from_code
-from meshlab.nccl_tests.log import OPS, DeviceLine, Footer, IterationTimes, LogTable, Note, Preamble, Section
+from meshlab.nccl_tests.log import ITEMSIZE, OPS, DeviceLine, Footer, IterationTimes, LogTable, Note, Preamble, Section
 from meshlab.nccl_tests.rows import consistent_rows
 
 __all__ = ["MOST_JSON", "looks_like_json", "read_json_sections"]
@@ -23,6 +24,8 @@ MOST_JSON = 1 << 29
 """The largest JSON file that is read, in bytes."""
 
 _KEYS = ('"version"', '"nccl_version"', '"args"', '"start_time"', '"results"')
+_LINE_KEYS = ('"inPlace"', '"busBw"', '"gpus"')  # of rccl-tests, which writes one object per row
+_ENTRY = re.compile(r'\{\s*"size"\s*:')
 _PROGRAM = re.compile(r"(\w+?)_perf(?:_\w+)?")
 _RESULTS = re.compile(r'"results"\s*:\s*\[')
 _ITERATION = ("min_us", "max_us", "p99_us", "cv_pct")
@@ -31,7 +34,10 @@ _NAN = float("nan")
 
 def looks_like_json(start: str) -> bool:
     """Return True if a text starts like JSON of nccl-tests."""
-    return start.lstrip("\ufeff \t\r\n").startswith("{") and any(key in start for key in _KEYS)
+    is_object = start.lstrip("\ufeff \t\r\n").startswith("{")
+    if is_object and (any(key in start for key in _KEYS) or all(key in start for key in _LINE_KEYS)):
+        return True
+    return '"out_of_place"' in start and _ENTRY.search(start) is not None  # the beginning of the file is missing
 
 
 def read_json_sections(text: str, *, file: str | None = None) -> Iterator[Section]:
@@ -45,6 +51,12 @@ def read_json_sections(text: str, *, file: str | None = None) -> Iterator[Sectio
     decoder = json.JSONDecoder()
     at, number = 0, 0
     text = text.lstrip("\ufeff")
+    if all(key in text for key in _LINE_KEYS):
+        yield from _read_lines(text, file)
+        return
+    if not text.lstrip().startswith("{") or _ENTRY.match(text.lstrip()):
+        yield _section({"results": _entries(text, 0, decoder)}, 1, 1, is_complete=False)
+        return
     while match := re.compile(r"\s*(?=\S)").match(text, at):
         at = match.end()
         line = text.count("\n", 0, at) + 1
@@ -53,6 +65,8 @@ def read_json_sections(text: str, *, file: str | None = None) -> Iterator[Sectio
             is_complete = True
         except json.JSONDecodeError as error:
             document, is_complete = _complete_part(text[at:], decoder), False
+            if document is None and (entries := _entries(text, at, decoder)):
+                document = {"results": entries}  # something before the results is broken
             at = len(text)
             if document is None:
                 raise ParseError(
@@ -91,6 +105,110 @@ def _complete_part(text: str, decoder: json.JSONDecoder) -> dict[str, Any] | Non
         except json.JSONDecodeError:
             return document
         document["results"].append(result)
+
+
+def _entries(text: str, at: int, decoder: json.JSONDecoder) -> list[dict[str, Any]]:
+    """Return all complete results from a position on."""
+    found = []
+    while match := _ENTRY.search(text, at):
+        at = match.end()
+        with contextlib.suppress(json.JSONDecodeError):
+            result, at = decoder.raw_decode(text, match.start())
+            found.append(result)
+    return found
+
+
+def _read_lines(text: str, file: str | None) -> Iterator[Section]:
+    """Read the rows that rccl-tests writes with ``-x FILE -Z json``: one object per row and placement."""
+    rows: list[dict[str, Any]] = []
+    n_broken = 0
+    for line in text.splitlines():
+        try:
+            row = json.loads(line) if line.strip() else None
+        except json.JSONDecodeError:
+            n_broken += 1
+            continue
+        if row is not None:
+            rows.append(_dict(row))
+    if not any("busBw" in row for row in rows):
+        raise ParseError(
+            "no nccl-tests output found: no line is a complete result", hint="copy the file again", file=file
+        )
+    start = 0
+    number = 0
+    for end in range(1, len(rows) + 1):
+        # A file that is appended to has several runs. The sizes of one run grow.
+        if end < len(rows) and _run_of(rows[end]) == _run_of(rows[start]) and not _is_smaller(rows[end], rows[end - 1]):
+            continue
+        number += 1
+        yield _lines_section(rows[start:end], number, start + 1, n_broken if end == len(rows) else 0)
+        start = end
+
+
+def _run_of(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row.get("name"), row.get("gpus"), row.get("ranks"), row.get("nodes")
+
+
+def _is_smaller(row: dict[str, Any], before: dict[str, Any]) -> bool:
+    same = all(row.get(name) == before.get(name) for name in ("type", "redop"))
+    return same and (_int(row.get("size")) or 0) < (_int(before.get("size")) or 0)
+
+
+def _lines_section(rows: list[dict[str, Any]], number: int, line: int, n_broken: int) -> Section:
+    """Return the section of consecutive lines of one run."""
+    name = _snake(str(rows[0].get("name", "")))
+    n_ranks = _int(rows[0].get("ranks")) or _int(rows[0].get("gpus"))
+    merged: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        size, type_ = _int(row.get("size")), str(row.get("type", ""))
+        place = "in_place" if _int(row.get("inPlace")) else "out_of_place"
+        key = size, type_, row.get("redop")
+        per_rank = n_ranks if name in _SIZE_PER_RANK and n_ranks else 1
+        entry = merged.setdefault(
+            key,
+            {
+                "size": size,
+                "count": (size or 0) // (ITEMSIZE.get(type_, 1) * per_rank),
+                "type": type_,
+                "redop": row.get("redop"),
+            },
+        )
+        entry[place] = {
+            "time": row.get("time"),
+            "alg_bw": row.get("algBw"),
+            "bus_bw": row.get("busBw"),
+            "nwrong": row.get("#wrong"),
+        }
+    # Times and bandwidths are averages over the ranks, so one does not follow exactly from the other.
+    table, dropped = _table(list(merged.values()), is_exact=False)
+    n_broken += dropped
+    return make_section(
+        number=number,
+        line=line,
+        preamble=Preamble(program=name or None, tool="rccl-tests"),
+        command=None,
+        devices=(),
+        began_table=True,
+        table=table,
+        broken=[0] * n_broken,
+        footer=Footer(),
+        failures=(),
+        failure_lines=0,
+        notes=(),
+        nccl=FactCollector().facts(),
+        listed_ranks=n_ranks,
+        ends_with_average=False,
+    )
+
+
+_SIZE_PER_RANK = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
+_JOINED = {"sendrecv": "sendrecv", "send_recv": "sendrecv", "all_to_all": "alltoall", "alltoall": "alltoall"}
+
+
+def _snake(name: str) -> str:
+    """Return the name of a test program for the name of its collective, such as AllReduce."""
+    snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    return _JOINED.get(snake, snake)
 
 
 def _section(document: dict[str, Any], number: int, line: int, is_complete: bool) -> Section:
@@ -160,7 +278,7 @@ def _section(document: dict[str, Any], number: int, line: int, is_complete: bool
     )
 
 
-def _table(results: list[dict[str, Any]]) -> tuple[LogTable, int]:
+def _table(results: list[dict[str, Any]], *, is_exact: bool = True) -> tuple[LogTable, int]:
     """Return the results as columns, and the number of inconsistent ones, which are also removed from the list."""
     n_read = len(results)
     results[:] = [result for result in results if _is_result(result)]
@@ -195,7 +313,7 @@ def _table(results: list[dict[str, Any]]) -> tuple[LogTable, int]:
         present,
         cpu_time=cpu_time,
     )
-    keep = np.flatnonzero(consistent_rows(table))
+    keep = np.flatnonzero(consistent_rows(table, None if is_exact else [1] * n))
     results[:] = [results[index] for index in keep]
     return table.take(keep), n_read - len(keep)
 

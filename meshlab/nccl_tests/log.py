@@ -395,6 +395,9 @@ class Section:
         The facts that NCCL itself printed during the run.
     iterations : tuple of IterationTimes
         Times of individual iterations, if the log has them.
+    copies : int
+        Number of copies of the test that ran beside each other without knowing it, and printed into the section.
+        1 for a proper run.
     """
 
     number: int
@@ -412,6 +415,12 @@ class Section:
     warnings: tuple[Note, ...]
     nccl: NcclFacts = field(repr=False)
     iterations: tuple[IterationTimes, ...] = field(default=(), repr=False, compare=False)
+    copies: int = 1
+
+    @property
+    def results(self) -> pd.DataFrame:
+        """The rows of this section alone, as in `Log.results`. So a section can be compared, plotted and reported."""
+        return Log(f"section {self.number}", (self,)).results
 
     @cached_property
     def rows(self) -> tuple[LogRow, ...]:

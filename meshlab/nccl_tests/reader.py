@@ -12,20 +12,30 @@ import gc
 import hashlib
 import os
 import re
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from pathlib import Path
 from typing import Any
 
 from meshlab.errors import ParseError
+from meshlab.files import open_log, path_of, text_encoding
 from meshlab.nccl_tests.command_line import CommandOptions, options_in_line
 from meshlab.nccl_tests.infer import find_program, make_section
 from meshlab.nccl_tests.info import NO_FACTS, FactCollector, merge_facts, version_from_code
 from meshlab.nccl_tests.json_reader import MOST_JSON, looks_like_json, read_json_sections
-from meshlab.nccl_tests.log import DEVICE_LINE, DTYPE_OF_TYPE, OPS, DeviceLines, Footer, Log, Note, Preamble, Section
-from meshlab.nccl_tests.rows import RowBuffer, read_header
+from meshlab.nccl_tests.log import (
+    DEVICE_LINE,
+    DTYPE_OF_TYPE,
+    OPS,
+    DeviceLines,
+    Footer,
+    Log,
+    Note,
+    Preamble,
+    Section,
+)
+from meshlab.nccl_tests.rows import RowBuffer, read_header, repeated_rows
 
 __all__ = ["LogReader", "OpenSection", "Stage", "read"]
 
@@ -81,34 +91,23 @@ def read(source: str | os.PathLike[str]) -> Log:
             return Log(name, tuple(read_json_sections(source)))
         blocks = (source[start : start + _BLOCK] for start in range(0, len(source), _BLOCK))
         return _read_text(name, blocks)
-    path = Path(source) if len(str(source)) < 4096 else None  # a longer name raises an OSError
-    if path is not None and path.is_dir():
-        raise ParseError(
-            "this is a folder", hint="pass a log, or load the folder of a run with ml.Run.load()", file=str(path)
-        )
-    if path is None or (isinstance(source, str) and not path.is_file()):
+    path = path_of(source, hint="pass a log, or load the folder of a run with ml.Run.load()")
+    if path is None:
         shown = str(source)[:80]
         raise ParseError(
             f"no nccl-tests output found: {shown!r} is neither a file nor text with a line break",
             hint="pass the path of a log, or its text",
             text=shown,
         )
-    with path.open("rb") as file:
+    with open_log(path) as file:
         start = file.read(_LONGEST_LINE)
-        encoding = _encoding(start)
+        encoding = text_encoding(start)
         file.seek(0)
         if looks_like_json(start.decode(encoding, errors="replace")) and path.stat().st_size <= MOST_JSON:
-            text = file.read().decode(encoding, errors="replace")
+            text = file.read(MOST_JSON).decode(encoding, errors="replace")
             return Log(path.name, tuple(read_json_sections(text, file=path.name)))
         decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         return _read_text(path.name, (decoder.decode(block) for block in iter(lambda: file.read(_BLOCK), b"")))
-
-
-def _encoding(start: bytes) -> str:
-    """Return the encoding of a file. Windows shells write UTF-16 with a byte order mark."""
-    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        return "utf-16"
-    return "utf-8-sig"
 
 
 def _read_text(name: str, blocks: Iterator[str]) -> Log:
@@ -187,6 +186,7 @@ def _clean(text: str) -> str:
 # -- from lines to sections --------------------------------------------------------------------------------------------
 
 _MOST_FAILURES = 1000
+_COPY_LINES = 8  # lines between the same line of two copies of a test that start together
 _LONGEST_COMMAND = 1 << 14
 _HASH = ["#"]
 _TYPES = frozenset(DTYPE_OF_TYPE)
@@ -218,8 +218,8 @@ _FIELDS = {
 _LAST_FIELDS = frozenset(("validation", "graph", "unalign"))
 
 _FOOTER = re.compile(r"(Out of bounds values|Avg bus bandwidth) *: *(\S*)(?: +(OK|FAILED))?")
-_TESTS_VERSION = re.compile(r"nccl-tests version +(\S+)")
-_CODES = re.compile(r"nccl-headers=(\d+) nccl-library=(\d+)")
+_TESTS_VERSION = re.compile(r"([nr]ccl-tests) version +(\S+)")
+_CODES = re.compile(r"[nr]ccl-headers=(\d+) [nr]ccl-library=(\d+)")
 _PROGRAM = re.compile(r"Collective test (starting|concluded): *(?:\S*/)?(\w+?)_perf(?:_\w+)?\s*$")
 _EXPORT = re.compile(r"\+ (?:export )?'?(NCCL_[A-Z0-9_]+)='?([^']*)'?\s*$")
 
@@ -277,6 +277,22 @@ class LogReader:
         """Close the open section, and return all sections."""
         self._close()
         return tuple(self._closed)
+
+    def _is_copied(self, what: str) -> bool:
+        """Return whether a line that starts a run belongs to a copy of the open run that is printing at the same time.
+
+        Processes that do not know of each other, because the test was built without MPI, all print the preamble of a
+        run. So the line repeats one of a few lines before, and the open run has no rows yet.
+        """
+        section = self._open
+        if section is None or section.failure_lines or len(section.rows) or section.stage == Stage.CLOSED:
+            return False
+        last = section.printed.get(what)
+        if last is None or self.line - last > _COPY_LINES or (section.devices and what != "header"):
+            return False
+        section.repeats[what] += 1
+        section.printed[what] = self.line
+        return True
 
     def _enter(self, stage: Stage, *, new: bool) -> OpenSection:
         """Return the section that a line of this stage belongs to, and move it to the stage."""
@@ -410,10 +426,12 @@ class LogReader:
         elif "minBytes" in raw:
             self._read_settings(raw)
         elif "Using devices" in raw:
-            self._enter(Stage.LISTED, new=self._open is None or self._open.stage >= Stage.LISTED)
+            if not self._is_copied("devices"):
+                section = self._enter(Stage.LISTED, new=self._open is None or self._open.stage >= Stage.LISTED)
+                section.printed["devices"] = self.line
         elif "bus bandwidth" in raw or "Out of bounds" in raw:
             self._read_footer(raw)
-        elif "nccl-tests version" in raw or "Collective test" in raw or "rccl-tests: Version" in raw:
+        elif "ccl-tests version" in raw or "Collective test" in raw or "rccl-tests: Version" in raw:
             self._read_name(raw)
         elif "Test CUDA failure" in raw or "Test timeout" in raw or "Test HIP failure" in raw:
             self._read_failure(raw)
@@ -459,15 +477,18 @@ class LogReader:
 
     def _read_name(self, raw: str) -> None:
         section = self._open
-        if "nccl-tests version" in raw:
+        if "ccl-tests version" in raw:
+            if self._is_copied("version"):
+                return
             version, codes = _TESTS_VERSION.search(raw), _CODES.search(raw)
             new = section is None or section.stage > Stage.NAMED or "tool" in section.settings
             section = self._enter(Stage.NAMED, new=new)
             # A library code with fewer digits than the headers' code was truncated.
             library = int(codes[2]) if codes is not None and len(codes[2]) == len(codes[1]) else 0
-            section.settings["tool"] = "nccl-tests"
-            section.settings["tool_version"] = version[1] if version is not None else None
+            section.settings["tool"] = "nccl-tests" if version is None else version[1]
+            section.settings["tool_version"] = None if version is None else version[2]
             section.settings["library_version"] = version_from_code(library)
+            section.printed["version"] = self.line
         elif "rccl-tests: Version" in raw:
             if section is not None:
                 section.settings["tool"] = "rccl-tests"
@@ -480,15 +501,23 @@ class LogReader:
                     section.stage = Stage.CLOSED
                     section.settings.setdefault("program", name)
                 return
+            if self._is_copied("program"):
+                return
             new = section is None or section.stage > Stage.NAMED or "program" in section.settings
-            self._enter(Stage.NAMED, new=new).settings["program"] = name
+            section = self._enter(Stage.NAMED, new=new)
+            section.settings["program"] = name
+            section.printed["program"] = self.line
 
     def _read_settings(self, raw: str) -> None:
         found = _SETTING.findall(raw)
         # A line that does not end with one of these was truncated, perhaps inside its last number.
         if found and found[-1][0] not in _LAST_FIELDS:
             found.pop()
+        is_same = self._open is not None and self._open.has_settings(found)
+        if is_same and self._is_copied("settings"):
+            return
         section = self._enter(Stage.SET, new=self._open is None or self._open.stage >= Stage.SET)
+        section.printed["settings"] = self.line
         for name, value, kind in found:
             section.settings[_FIELDS[name]] = int(value)
             if name == "step" and kind:
@@ -500,18 +529,26 @@ class LogReader:
         section = self._open
         if match is None:
             return False
-        if section is None or section.stage != Stage.LISTED:
+        if section is not None and section.stage == Stage.TABLE and section.is_copied and not len(section.rows):
+            pass  # one of the copies has already printed the header
+        elif section is None or section.stage != Stage.LISTED:
             section = self._enter(Stage.LISTED, new=section is None or section.stage > Stage.LISTED)
-        rank, group = match.group(1, 2)
-        section.devices.setdefault(int(rank), match[0])
+        rank, group, pid, host = match.group(1, 2, 3, 4)
+        section.processes[int(rank)].add((host, pid))
+        if int(rank) in section.devices:
+            return True
+        section.devices[int(rank)] = match[0]
         section.groups[group] += 1
         return True
 
     def _read_header(self, tokens: list[str]) -> None:
+        if self._is_copied("header"):
+            return
         section = self._open
         new = section is None or section.stage == Stage.CLOSED or section.has_header or len(section.rows) > 0
         section = self._enter(Stage.TABLE, new=new)
         section.has_header = section.began_table = True
+        section.printed["header"] = self.line
         start = next((index for index, token in enumerate(tokens) if token == "size"), 0)
         shape = read_header(tuple(tokens[start:]), self._in_place_only)
         if shape is not None:
@@ -522,6 +559,8 @@ class LogReader:
         if match is None:
             return
         what, value, verdict = match.groups()
+        if self._open is not None and self._open.stage == Stage.CLOSED and self._open.copies() > 1:
+            return  # the end of another copy
         section = self._enter(Stage.TABLE, new=self._open is None or self._open.stage == Stage.CLOSED)
         section.drop_fragment()
         ok = None if verdict is None else verdict == "OK"
@@ -554,6 +593,9 @@ class OpenSection:
         self.options = options
         self.stage = stage
         self.settings: dict[str, Any] = {}
+        self.printed: dict[str, int] = {}  # the last line of each part of the preamble
+        self.repeats: Counter[str] = Counter()  # parts that copies of the run printed too
+        self.processes: defaultdict[int, set[tuple[str, str]]] = defaultdict(set)  # the processes that are each rank
         self.devices: dict[int, str] = {}
         self.groups: Counter[str | None] = Counter()
         self.device_lost = False
@@ -569,6 +611,20 @@ class OpenSection:
         self.failure_lines = 0
         self.notes: list[Note] = []
         self.facts = FactCollector()
+
+    def has_settings(self, found: Sequence[tuple[str, str, str]]) -> bool:
+        """Return whether all settings of a line are those of the run."""
+        return all(self.settings.get(_FIELDS[name]) == int(value) for name, value, _ in found)
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether copies of the run print its preamble too."""
+        return bool(self.repeats) or any(len(found) > 1 for found in self.processes.values())
+
+    def copies(self) -> int:
+        """Return the number of copies of the test that printed into the section."""
+        listed = max((len(found) for found in self.processes.values()), default=1)
+        return max(listed, 1 + max(self.repeats.values(), default=0), repeated_rows(self.rows.table()[0]))
 
     def drop_fragment(self) -> None:
         """Count an interrupted row without a continuation as broken."""
@@ -590,6 +646,7 @@ class OpenSection:
             command=self.program,
             devices=DeviceLines(list(self.devices.values())),
             listed_ranks=self._listed_ranks(),
+            copies=self.copies(),
             began_table=self.began_table,
             table=table,
             broken=sorted(self.broken + truncated),
@@ -610,6 +667,8 @@ class OpenSection:
 
     def _listed_ranks(self) -> int | None:
         """Return the number of ranks in the device list, or None if the list seems truncated."""
+        if self.is_copied and {"threads", "gpus"} <= self.settings.keys():
+            return int(self.settings["threads"] * self.settings["gpus"])  # each process is a run of its own
         # If the text ends in the list, more devices may be missing.
         is_last = self.stage == Stage.LISTED and not self.failure_lines
         if not self.devices or self.device_lost or is_last:

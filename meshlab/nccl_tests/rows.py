@@ -16,10 +16,11 @@ from functools import lru_cache
 from itertools import cycle, product
 
 import numpy as np
+import numpy.typing as npt
 
 from meshlab.nccl_tests.log import DTYPE_OF_TYPE, ITEMSIZE, OPS, LogTable
 
-__all__ = ["RowBuffer", "Shape", "consistent_rows", "ranks_in_size", "read_header"]
+__all__ = ["RowBuffer", "Shape", "consistent_rows", "ranks_in_size", "read_header", "repeated_rows"]
 
 
 _PLAIN = ("time", "algbw", "busbw", "wrong")
@@ -242,8 +243,9 @@ class RowBuffer:
         good = consistent_rows(table, [flag & _FOLLOWS for flag in flags])
         exact = sum(flag & _EXACT > 0 for flag in flags)
         # If most lines do not have the printed widths, a tool has reformatted the columns (awk, a spreadsheet), so
-        # widths are not evidence. Otherwise a line with different widths has lost characters.
-        if exact < n and (2 * exact >= n or n <= 2):
+        # widths are not evidence. Otherwise a line with different widths has lost characters. Of one or two rows, all
+        # have to be reformatted, and their numbers have to agree.
+        if exact < n and (2 * exact >= n if n > 2 else exact or not _same_factor(values)):
             good = [is_good and flag & _EXACT > 0 for is_good, flag in zip(good, flags, strict=True)]
         # If any row has both placements, a row with one of them lost its second half.
         if shape.placements == (0, 1) and any(flag & _BOTH == _BOTH for flag in flags):
@@ -272,6 +274,21 @@ def ranks_in_size(size: int, count: int, type_: str) -> int:
         return 0 if count > 0 or size == 0 else -1
     times, rest = divmod(size, unit)
     return times if times and not rest else -1
+
+
+def repeated_rows(table: LogTable) -> int:
+    """Return how many copies of a test printed a table, from rows that repeat the one before.
+
+    A test measures its sizes in order, for one type, operation and root after the other, and so repeats no row.
+    """
+    n = len(table)
+    if n < 4:
+        return 1
+    same = np.ones(n - 1, dtype=bool)
+    for column in (table.size_bytes, table.count, table.root, np.array(table.type), np.array(table.op)):
+        same &= column[1:] == column[:-1]
+    runs = n - int(same.sum())
+    return max(1, round(n / runs)) if 2 * same.sum() >= n - 1 - n // 4 and runs > 1 else 1
 
 
 def consistent_rows(table: LogTable, follows: Sequence[int] | None = None) -> list[bool]:
@@ -309,6 +326,17 @@ def consistent_rows(table: LogTable, follows: Sequence[int] | None = None) -> li
         if sum(good) <= 2 or 2 * sum(both) >= sum(good):
             good = both
     return good
+
+
+def _same_factor(values: npt.NDArray[np.float64]) -> bool:
+    """Return True if busbw / algbw is the same in all placements of all rows, within rounding, and some have both."""
+    algbw, busbw = values[..., 1].ravel(), values[..., 2].ravel()
+    known = (algbw > 0) & (busbw > 0)
+    if known.sum() < 2:
+        return False
+    low = (busbw[known] - 0.0051) / (algbw[known] + 0.0051)
+    high = (busbw[known] + 0.0051) / np.maximum(algbw[known] - 0.0051, 1e-9)
+    return bool(low.max() <= high.min())
 
 
 def _numbers(tokens: list[str], width: int) -> list[float]:
@@ -358,7 +386,8 @@ def _follows(size: int, numbers: list[float], width: int, *, digits: int = 2) ->
         if digits == 2:
             # Until 2.16 a time above 100 had one decimal, and one above 10,000 had none.
             digit = 0.0051 if time < 1e2 else 0.051 if time < 1e4 else 0.51 if time < 1e7 else time / 20
-            room = 5.1 if algbw < 1e3 else 51.0 if algbw < 1e4 else 510.0
+            # From 1e6 GB/s on, which is a copy that does nothing, one digit is left: 1e+06.
+            room = 5.1 if algbw < 1e3 else 51.0 if algbw < 1e4 else 510.0 if algbw < 999_999.5 else 510.0 * algbw
         else:
             digit, room = 5.1e-7, 5.1e-4
         # A byte per µs is 1 MB/s. NaN compares false, so a missing placement passes.

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.diagnosis.explanation import Explanation
 from meshlab.errors import TopologyError
 from meshlab.mesh.mesh import MeshLike
+from meshlab.plots.chosen_rings import chosen_ring
+from meshlab.plots.ring_curves import arrow_heads, bowed_curves, collection_style
 from meshlab.plots.style import PALETTE, axes_size, new_figure, reserve, set_title, text_colors, text_width
 from meshlab.topology.model.cluster import INNER_LEVELS, Cluster, Ints
 from meshlab.topology.model.links import Distance
@@ -21,6 +24,7 @@ from meshlab.topology.placement.view import fastest_axis
 from meshlab.units import format_bandwidth
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
 
 __all__ = ["ring"]
@@ -40,39 +44,57 @@ _DEPTHS = (0.05, 0.1, 0.25, 0.45, 0.75, 1.05)
 
 
 @overload
-def ring(mesh: Placement, axis: str | Sequence[str] | None = None, /, *, ax: Axes | None = None) -> Axes: ...
+def ring(what: Placement, axis: str | Sequence[str] | None = None, /, *, ax: Axes | None = None) -> Axes: ...
 @overload
 def ring(
-    mesh: MeshLike | Placement,
+    what: MeshLike | Placement,
     cluster: ClusterLike | None = None,
     *,
     axis: str | Sequence[str] | None = None,
     devices: Sequence[int] | Ints | None = None,
     ax: Axes | None = None,
 ) -> Axes: ...
+@overload
 def ring(
-    mesh: MeshLike | Placement,
+    what: Explanation | pd.DataFrame,
+    *,
+    mesh: MeshLike | None = None,
+    axis: str | Sequence[str] | None = None,
+    comm: str | None = None,
+    ax: Axes | None = None,
+) -> Axes: ...
+def ring(
+    what: MeshLike | Placement | Explanation | pd.DataFrame,
     cluster: Any = None,
     *,
     axis: str | Sequence[str] | None = None,
     devices: Sequence[int] | Ints | None = None,
+    mesh: MeshLike | None = None,
+    comm: str | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw the ring of a group as NCCL builds it: every host once, in the order of its first rank.
+    """Draw the ring of a group as NCCL builds it, or the rings that NCCL chose in a log.
 
-    Hops over outer levels bend further towards the centre.
+    The ring of a group visits every host once, in the order of its first rank. Hops over outer levels bend further
+    towards the centre. In a log, channels often have different rings: each order is drawn once, with its channels.
 
     Parameters
     ----------
-    mesh : DeviceMesh, str or Placement
-        A mesh, text such as ``"dp=2, tp=4"``, or a placement.
+    what : DeviceMesh, str, Placement, Explanation or pandas.DataFrame
+        A mesh, text such as ``"dp=2, tp=4"``, or a placement. For a log: the result of `explain`, or its table
+        ``"rings"`` with columns ``channel``, ``rank`` and ``next``.
     cluster : Cluster or str
-        A cluster, or the name of a preset. After a placement, the second argument is `axis`.
+        A cluster, or the name of a preset. After a placement, the second argument is `axis`. Not for a log.
     axis : str or sequence of str, optional
         The name of a group, such as ``"dp_3"`` or ``"world"``. For an axis or several axes, the first group is drawn.
-        By default the fastest axis.
+        By default the fastest axis. For a log: the group whose communicator is drawn, by default the whole mesh.
     devices : sequence of int, optional
-        The device of every rank. By default rank r uses device r.
+        The device of every rank. By default rank r uses device r. Not for a log.
+    mesh : DeviceMesh or str, optional
+        For a log: the mesh of the job. The ring that the group wants is drawn beside those that NCCL chose.
+    comm : str, optional
+        For a log: the communicator, as in the table ``"communicators"``. By default the one with most ranks, or with as
+        many ranks as the group.
     ax : matplotlib.axes.Axes, optional
         The axes to draw on. By default a new figure is created.
 
@@ -87,6 +109,7 @@ def ring(
     TopologyError
         If no cluster is given, or the mesh has more ranks than the cluster has devices.
         If the group has one rank, or more than 4,096.
+        If the log has no complete ring, or none with as many ranks as the group.
 
     Examples
     --------
@@ -95,10 +118,22 @@ def ring(
     >>> ax = ml.plot.ring("tp=16", ml.preset("dgx-h100", nodes=2), axis="tp", ax=Figure((8, 6)).add_subplot())
     >>> [text.get_text() for text in ax.get_legend().get_texts()]
     ['14 hops over NV18 · 371\u2009GB/s', '2 hops over leaf · 48.0\u2009GB/s']
+    >>> import pandas as pd
+    >>> chosen = pd.DataFrame({"channel": 0, "rank": [0, 2, 1, 3], "next": [2, 1, 3, 0]})
+    >>> ax = ml.plot.ring(chosen, mesh="tp=4", ax=Figure((8, 5)).add_subplot())
+    >>> ax.get_title(loc="left")
+    'Rings that NCCL chose for 4 ranks · 1 channel, not in the order of tp_0'
     """
-    if isinstance(mesh, Placement) and axis is None and not isinstance(cluster, Cluster):
+    if isinstance(what, Explanation) or hasattr(what, "columns"):
+        return chosen_ring(what, mesh=mesh, axis=axis, comm=comm, ax=ax)  # type: ignore[arg-type]
+    if mesh is not None or comm is not None:
+        raise TopologyError(
+            "mesh= and comm= are for the rings in a log",
+            hint="pass the mesh first, then the cluster: ring(mesh, cluster)",
+        )
+    if isinstance(what, Placement) and axis is None and not isinstance(cluster, Cluster):
         cluster, axis = None, cluster
-    placement = as_placement(mesh, cluster, devices)
+    placement = as_placement(what, cluster, devices)
     groups = placement.mesh[axis or fastest_axis(placement.mesh)]
     ranks = groups[0]
     size = len(ranks)
@@ -172,9 +207,9 @@ def _draw_hops(
         mine = kinds == kind
         step = min(kind // 16, len(_COLORS) - 1)
         look: Any = {"color": _COLORS[step], "linewidth": _WIDTHS[step], "linestyle": _STYLES[step]}
-        curves = _bowed(where[mine], np.roll(where, -1, axis=0)[mine], _DEPTHS[step])
-        ax.add_collection(LineCollection(list(curves), zorder=1, **_of_collection(look)))
-        arrows = _arrows(curves[with_arrow[mine]], _ARROW / scale)
+        curves = bowed_curves(where[mine], np.roll(where, -1, axis=0)[mine], _DEPTHS[step])
+        ax.add_collection(LineCollection(list(curves), zorder=1, **collection_style(look)))
+        arrows = arrow_heads(curves[with_arrow[mine]], _ARROW / scale)
         ax.add_collection(PolyCollection(list(arrows), facecolors=look["color"], linewidths=0, zorder=1.5))
         first = int(np.flatnonzero(mine)[0])
         word = names[kind // 16]
@@ -192,31 +227,6 @@ def _draw_hops(
         right = (2 * (_NAMES * scale + _names_width(placement, order)) + 8) / width
         place = {"loc": "center left", "bbox_to_anchor": (right, 0.5)}
     ax.legend(handles=handles, fontsize=_POINTS + 1, handlelength=3.4, labelspacing=0.8, frameon=False, **place)
-
-
-def _arrows(curves: npt.NDArray[np.float64], length: float) -> npt.NDArray[np.float64]:
-    """Return a triangle in the middle of every curve, in its direction: float64 of shape (hops, 3, 2)."""
-    middle = curves.shape[1] // 2
-    center = curves[:, middle]
-    along = curves[:, middle + 1] - curves[:, middle - 1]
-    along = along / np.maximum(np.linalg.norm(along, axis=1, keepdims=True), 1e-9) * length
-    across = np.stack([-along[:, 1], along[:, 0]], axis=1) * 0.55
-    return np.stack([center + along * 0.6, center - along * 0.4 + across, center - along * 0.4 - across], axis=1)
-
-
-def _bowed(start: npt.NDArray[np.float64], end: npt.NDArray[np.float64], depth: float) -> npt.NDArray[np.float64]:
-    """Return curves from start to end that bend towards the centre: float64 of shape (hops, points, 2)."""
-    middle = (start + end) / 2
-    reach = np.linalg.norm(middle, axis=1, keepdims=True)
-    # Between opposite points the line already passes through the centre, and there is no direction to bend it.
-    control = np.where(reach > 1e-9, middle * (1 - depth / np.maximum(reach, depth)), middle)
-    t = np.linspace(0, 1, 24)[None, :, None]
-    return (1 - t) ** 2 * start[:, None] + 2 * t * (1 - t) * control[:, None] + t**2 * end[:, None]
-
-
-def _of_collection(look: dict[str, Any]) -> dict[str, Any]:
-    """Return the properties of a line under the names that LineCollection uses."""
-    return {"colors": look["color"], "linewidths": look["linewidth"], "linestyles": [look["linestyle"]]}
 
 
 def _draw_ranks(ax: Axes, order: npt.NDArray[np.int32], where: npt.NDArray[np.float64], scale: float) -> None:

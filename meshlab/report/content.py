@@ -475,19 +475,20 @@ def _pair_table(rows: pd.DataFrame) -> ReportTable:
     return ReportTable(SEPARATOR.join(map(str, parts)), header, tuple(cells), max(0, len(rows) - MOST_ROWS))
 
 
-_VARYING = ("launch", "op", "dtype", "root", "in_place", "mode", *OPTIONS, "group")
+_VARYING = ("launch", "op", "dtype", "root", "in_place", "mode", "group")
 
 
 def _ratio_table(title: str, rows: pd.DataFrame, before: tuple[str, str], after: tuple[str, str]) -> ReportTable:
     """Return a table of two times, each given as its column and its heading, and their ratio."""
     per_collective = rows.groupby("collective")
     # Columns that depend on the collective alone, such as the op that all_gather does not have, are not shown.
-    varying = [name for name in _VARYING if per_collective[name].nunique(dropna=False).max() > 1]
+    options = [name for name in OPTIONS if name in rows]
+    varying = [name for name in (*_VARYING, *options) if per_collective[name].nunique(dropna=False).max() > 1]
     varying = ["collective", *varying] if len(per_collective) > 1 else varying
     constant = [
         value_label(name, rows[name].iloc[0]) for name in ("collective", "dtype", "mode") if name not in varying
     ]
-    constant += option_texts({name: rows[name].iloc[0] for name in OPTIONS if name not in varying})
+    constant += option_texts({name: rows[name].iloc[0] for name in options if name not in varying})
     cells = []
     for _, row in rows.sort_values(["size_bytes", *varying], kind="stable").head(MOST_ROWS).iterrows():
         interval = "–" if _missing(row["ratio_lo"]) else f"{row['ratio_lo']:.2f} – {row['ratio_hi']:.2f}"

@@ -19,6 +19,7 @@ from .readers.hosts import probe as probe
 from .readers.nccl_graph import NcclGraph as NcclGraph
 from .readers.nccl_graph import NcclGraphs as NcclGraphs
 from .readers.nccl_graph import read_nccl_graph as read_nccl_graph
+from .readers.nccl_info import read_nccl_info as read_nccl_info
 from .readers.nccl_xml import read_nccl_topology as read_nccl_topology
 from .readers.nvidia_smi import read_nvidia_smi as read_nvidia_smi
 from .readers.nvml import read_host as read_host

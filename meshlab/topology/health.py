@@ -25,6 +25,8 @@ SEVERITIES = ("error", "warning", "note")
 
 _PAIRS_PER_LOST_PAIR = 4  # up to one pair in four without NVLink is a fault; more are missing by design
 
+_HIDDEN_PCIE_GBS = 1.0  # a slower PCIe link to the CPU is not real: even one lane of generation 4 has 1.5 GB/s
+
 _BUSY_PERCENT = 20.0  # a GPU with this utilisation should run its PCIe link at full speed
 
 
@@ -227,8 +229,8 @@ def _lost_nvlinks(node: Node) -> Iterator[Finding]:
         return
     usual = int(np.bincount(links[links > 0]).argmax())
     per_gpu = (links > 0).sum(axis=1)
-    # A truncated paste has rows in which only the diagonal is known. They are not evidence of a lost GPU.
-    lonely = [i for i in range(count) if per_gpu[i] == 0 and known[i].sum() > 1]
+    # A truncated paste has rows that are partly unknown. They are not evidence of a lost GPU.
+    lonely = [i for i in range(count) if per_gpu[i] == 0 and known[i].all()]
     if lonely and len(lonely) < count / 2 and np.median(per_gpu) >= 1:
         yield Finding(
             "error",
@@ -355,14 +357,15 @@ def _nics(node: Node) -> Iterator[Finding]:
         return
     closest = away.min(axis=1)
     if (closest <= NEAR).any():
-        far = [i for i in range(count) if closest[i] > NEAR]
-        if far:
-            word = Distance(int(closest[far].max())).name
+        # Where a link is unknown, as in a row that was cut, a near NIC may be among the unknown ones.
+        is_known = (away != Distance.UNKNOWN).all(axis=1)
+        for distance in np.unique(closest[is_known & (closest > NEAR)]):
+            far = np.flatnonzero(is_known & (closest == distance))
             yield Finding(
                 "warning",
                 "no-near-nic",
                 f"{', '.join(node.ends[i] for i in far)} {'has' if len(far) == 1 else 'have'} no NIC closer than "
-                f"{word}, but other GPUs share a PCIe switch with one",
+                f"{Distance(int(distance)).name}, but other GPUs share a PCIe switch with one",
                 "check for a missing or inactive NIC with ibstat and lspci",
             )
     near = node.near_nics
@@ -421,6 +424,17 @@ def _affinity(node: Node) -> Iterator[Finding]:
 
 
 def _pcie(node: Node) -> Iterator[Finding]:
+    paths = [(node.ends[i], device.pcie_path_gbs) for i, device in enumerate(node.devices)]
+    hidden = [(end, gbs) for end, gbs in paths if gbs is not None and gbs < _HIDDEN_PCIE_GBS]
+    if hidden:
+        yield Finding(
+            "warning",
+            "pcie-speed-hidden",
+            f"NCCL assumes {hidden[0][1]:g} GB/s for the PCIe path from {', '.join(end for end, _ in hidden)} to the "
+            "CPU, because the bridges of a virtual machine do not report the real speed",
+            "set NCCL_TOPO_FILE to the topology file of the cloud provider, because NCCL avoids links that it assumes "
+            "to be slow",
+        )
     for i, device in enumerate(node.devices):
         now, most = device.pcie_width, device.pcie_width_max
         if now and most and now < most:

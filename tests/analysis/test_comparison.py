@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -474,3 +475,33 @@ def test_launches_of_an_older_run_count_as_one():
     times = {1: [100.0, 101.0, 99.0]}
     before, after = table(times, process_set=None), table({1: [200.0, 201.0, 199.0]}, process_set=None)
     assert compare(before, after).frame()["note"].tolist() == ["one launch"]
+
+
+def log_of(times: Sequence[float]) -> str:
+    """A log of nccl-tests with one run per time of 1 GiB."""
+    head = "# size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
+    lines = []
+    for time in times:
+        rate = (1 << 30) / time / 1e3
+        half = f"{time:9.1f}  {rate:6.2f}  {rate:6.2f}      0"
+        lines += [
+            head,
+            f"{1 << 30:12}  {1 << 28:12}     float     sum      -1{half}{half}",
+            "# Avg bus bandwidth    : 1",
+        ]
+    return "\n".join(lines)
+
+
+def test_sections_of_one_log_are_runs_that_can_be_chosen() -> None:
+    log = ml.nccl_tests.read(log_of([27211.0, 195000.0]))
+    headline = ml.compare(*log.sections).headline
+    assert headline.endswith("because each side has one launch; all of them take 7.2 times as long after as before.")
+
+
+def test_runs_of_one_log_that_differ_sevenfold_are_no_repeats() -> None:
+    log = ml.nccl_tests.read(log_of([27211.0, 195000.0]))
+    with pytest.raises(BenchError, match=r"2 runs whose times differ by a factor of up to 7\.2"):
+        ml.compare(log, log)
+    assert ml.compare(log, log, anyway=True).counts["UNCLEAR"] == 2
+    repeats = ml.nccl_tests.read(log_of([27211.0, 27400.0]))
+    assert ml.compare(repeats, repeats).rows["launches_before"].tolist() == [2, 2]

@@ -31,6 +31,7 @@ JOINED = {
     "/picture": meshlab.widgets.Picture,
     "/workbench": meshlab.widgets.Workbench,
     "/curve": meshlab.widgets.Curve,
+    "/paste_box": meshlab.widgets.PasteBox,
     "/live": meshlab.widgets.LiveView,
     "/measure": MeasureWidget,
 }

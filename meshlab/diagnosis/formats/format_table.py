@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
+from meshlab.diagnosis.formats.flight_recorder import FLIGHT_RECORDER
+from meshlab.diagnosis.formats.machine_text import MACHINE_FORMATS
+from meshlab.diagnosis.formats.nccl_log import NCCL_LOG
+from meshlab.diagnosis.formats.other_readers import HARDWARE_FILE, MESH_LAYOUT, NCCL_TESTS_LOG
+from meshlab.diagnosis.formats.pair_table import PAIR_TABLE
+from meshlab.diagnosis.formats.process_exits import PROCESS_EXITS
+from meshlab.diagnosis.formats.ras import RAS_REPORT
+from meshlab.diagnosis.formats.torch_lines import TORCH_LOG
 from meshlab.diagnosis.seen import TextFormat
 
 __all__ = ["FORMATS"]
 
-FORMATS: tuple[TextFormat, ...] = ()
+FORMATS: tuple[TextFormat, ...] = (
+    FLIGHT_RECORDER,
+    RAS_REPORT,
+    TORCH_LOG,
+    NCCL_LOG,
+    NCCL_TESTS_LOG,
+    PAIR_TABLE,
+    PROCESS_EXITS,
+    HARDWARE_FILE,
+    *MACHINE_FORMATS,
+    MESH_LAYOUT,
+)
 """All formats, most specific first."""

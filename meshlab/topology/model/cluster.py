@@ -14,7 +14,7 @@ import numpy.typing as npt
 from meshlab import markup
 from meshlab.errors import TopologyError
 from meshlab.topology.model.hardware import Device, Node
-from meshlab.topology.model.links import UNKNOWN
+from meshlab.topology.model.links import UNKNOWN, Distance
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -835,10 +835,22 @@ class Cluster:
         parts = [f"{self.n_nodes:,} node{'s' * (self.n_nodes > 1)}"]
         parts += [f"{count:,} × {name}" for name, count in self.models.items()] or ["no GPU"]
         if self.n_devices:
-            sizes = np.unique(np.bincount(self.domains[1]))
-            if sizes[-1] > 1:
+            # A device whose links are partly unknown may belong to the domain of others, so its own is no statement.
+            unknown = np.concatenate([self._has_unknown_links[kind] for kind in self.kinds])
+            sizes = np.unique(np.bincount(self.domains[1][~unknown]))
+            sizes = sizes[sizes > 0]
+            if sizes.size and sizes[-1] > 1:
                 parts.append("NVLink domains of " + " and ".join(str(size) for size in sizes))
+            if unknown.any() and any(node.nvlink_known for node in self.templates):
+                count = int(unknown.sum())
+                parts.append("links unknown" if count == self.n_devices else f"links of {count:,} unknown")
         return ", ".join(parts)
+
+    @cached_property
+    def _has_unknown_links(self) -> list[npt.NDArray[np.bool_]]:
+        """Whether each device of a template has a link to another device that is unknown."""
+        links = [node.distance[: len(node.devices), : len(node.devices)] for node in self.templates]
+        return [(one == Distance.UNKNOWN).any(axis=1) for one in links]
 
     def __repr__(self) -> str:
         levels = f", levels {' < '.join(self.level_names)}" if self.n_nodes > 1 else ""

@@ -113,6 +113,8 @@ class Device:
     pcie_width: int | None = None
     pcie_generation_max: int | None = None
     pcie_width_max: int | None = None
+    pcie_path_gbs: float | None = None
+    """GB/s of the slowest PCIe link between the device and its CPU, in one direction, as NCCL sees it."""
     fabric: str | None = None
     """``cluster/clique`` of the NVLink fabric. Devices with equal values share a fabric, also across hosts."""
     unknown: Mapping[str, str] = field(default_factory=dict, hash=False)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from pathlib import Path
 
 from meshlab.errors import ParseError
+from meshlab.files import describe_text, text_of
+from meshlab.prefixes import lines_by_source
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.readers.nccl_graph import NcclGraphs, read_nccl_graph
+from meshlab.topology.readers.nccl_info import looks_like_nccl_info, read_nccl_info
 from meshlab.topology.readers.nccl_xml import read_nccl_topology
 from meshlab.topology.readers.nvidia_smi import looks_like_nvidia_smi, read_nvidia_smi
 from meshlab.topology.readers.slurm import looks_like_slurm, read_slurm_topology
 
 __all__ = ["read"]
 
-_LARGEST_FILE = 256 << 20
 _ROOT = re.compile(r"<(?!\?|!)([A-Za-z_][\w.:-]*)")
 
 
@@ -33,7 +34,8 @@ def read(source: str | bytes | Path, *, machine: int | None = None) -> Cluster |
     -------
     Cluster or NcclGraphs
         Graphs for a file written with NCCL_GRAPH_DUMP_FILE. A cluster for the output of ``nvidia-smi topo -m`` or
-        ``-p2p``, a topology XML of NCCL, and a ``topology.conf`` or ``topology.yaml`` of Slurm.
+        ``-p2p``, a topology XML of NCCL, a log of NCCL with its system tree (``NCCL_DEBUG_SUBSYS=GRAPH``), and a
+        ``topology.conf`` or ``topology.yaml`` of Slurm.
 
     Raises
     ------
@@ -50,10 +52,9 @@ def read(source: str | bytes | Path, *, machine: int | None = None) -> Cluster |
     >>> ml.topology.read("SwitchName=s1 Nodes=n[1-4]").names
     ('n1', 'n2', 'n3', 'n4')
     """
-    text, file = _text(source)
+    text, file = text_of(source, hint="pass a topology file")
     try:
-        is_perhaps_name = isinstance(source, str) and file is None and len(text.strip().splitlines()) == 1
-        return _read(text, machine, is_perhaps_name=is_perhaps_name)
+        return _read(text, machine, may_be_name=isinstance(source, str) and file is None)
     except ParseError as error:
         if file is None or error.file is not None:
             raise
@@ -62,23 +63,31 @@ def read(source: str | bytes | Path, *, machine: int | None = None) -> Cluster |
         ) from None
 
 
-def _text(source: str | bytes | Path) -> tuple[str, str | None]:
-    if isinstance(source, bytes):
-        return source.decode(errors="replace"), None
-    if isinstance(source, str):
-        if "\n" in source or len(source) > 4096 or "<" in source or "\0" in source or not Path(source).is_file():
-            return source, None
-        source = Path(source)
-    if source.is_dir():
-        raise ParseError("this is a folder", hint="pass one of its files", file=str(source))
-    if source.stat().st_size > _LARGEST_FILE:
-        raise ParseError(
-            f"the file is larger than {_LARGEST_FILE >> 20} MiB", hint="pass a topology file", file=str(source)
-        )
-    return source.read_text(errors="replace"), str(source)
+_LARGEST_PREFIXED = 8 << 20  # characters of a text in which prefixes are looked for
+
+# Tools whose output people pass for nvidia-smi topo -m, with strings that only they print.
+_OTHER_TOOLS = (
+    (
+        "rocm-smi, which is a tool for AMD's GPUs",
+        ("ROCm System Management Interface", "Link Type between two GPUs", "ROCM-SMI"),
+        "meshlab reads no topology of AMD's GPUs yet; pass a topology XML of RCCL (NCCL_TOPO_DUMP_FILE), or create a "
+        "Cluster by hand",
+    ),
+    (
+        "amd-smi, which is a tool for AMD's GPUs",
+        ("AMD-SMI", "ACCESS TABLE:", "LINK TYPE TABLE:"),
+        "meshlab reads no topology of AMD's GPUs yet; pass a topology XML of RCCL (NCCL_TOPO_DUMP_FILE), or create a "
+        "Cluster by hand",
+    ),
+    (
+        "nvidia-smi nvlink, which says nothing about which GPUs are connected",
+        ("nvidia-smi nvlink", "<inactive>", "GB/s\n\t Link 1:", "Link 0: "),
+        "pass the output of nvidia-smi topo -m as well; ml.explain() reads both",
+    ),
+)
 
 
-def _read(text: str, machine: int | None, *, is_perhaps_name: bool) -> Cluster | NcclGraphs:
+def _read(text: str, machine: int | None, *, may_be_name: bool) -> Cluster | NcclGraphs:
     roots = set(_ROOT.findall(text[:1_000_000])) if "<" in text else set()
     if "system" in roots:
         return read_nccl_topology(text, machine=machine)
@@ -86,36 +95,18 @@ def _read(text: str, machine: int | None, *, is_perhaps_name: bool) -> Cluster |
         return read_nccl_graph(text, machine=machine)
     if looks_like_nvidia_smi(text):
         return read_nvidia_smi(text, machine=machine)
+    bare = lines_by_source(text) if len(text) <= _LARGEST_PREFIXED else text
+    if bare != text and looks_like_nvidia_smi(bare):  # printed by a job, after the prefix of its launcher
+        return read_nvidia_smi(bare, machine=machine)
+    if looks_like_nccl_info(text):
+        return read_nccl_info(text, machine=machine)
     if looks_like_slurm(text):
         return read_slurm_topology(text)
-    content = _describe(text)
-    # A single line is probably the mistyped name of a file.
-    if is_perhaps_name and content.startswith("the text begins"):
-        content = f"{_why_no_file(text.strip())}, and {content}"
+    for what, marks, instead in _OTHER_TOOLS:
+        if any(mark in text for mark in marks):
+            raise ParseError(f"this is the output of {what}", hint=instead)
     raise ParseError(
-        f"unknown format: {content}",
-        hint="pass the output of nvidia-smi topo -m or -p2p, a topology or graph XML of NCCL, or a topology.conf or "
-        "topology.yaml of Slurm",
+        f"unknown format: {describe_text(text, may_be_name=may_be_name)}",
+        hint="pass the output of nvidia-smi topo -m or -p2p, a topology or graph XML of NCCL, a log of NCCL with its "
+        "system tree (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,GRAPH), or a topology.conf or topology.yaml of Slurm",
     )
-
-
-def _why_no_file(name: str) -> str:
-    shown = name if len(name) <= 60 else f"{name[:60]}…"
-    with contextlib.suppress(OSError, ValueError):  # the name is too long, or contains a null character
-        if Path(name).is_dir():
-            return f"{shown!r} is a folder"
-    return f"no file {shown!r} exists"
-
-
-def _describe(text: str) -> str:
-    first = next((line.strip() for line in text.splitlines() if line.strip()), None)
-    if first is None:
-        return "the text is empty"
-    if "\0" in text[:4096]:
-        return "the file is binary"
-    root = _ROOT.search(text[:100_000]) if first.startswith("<") else None
-    if root is not None:
-        return f"the text is XML that begins with <{root[1]}>"
-    if first[0] in "{[":
-        return "the text looks like JSON"
-    return f"the text begins with {first[:60]!r}"

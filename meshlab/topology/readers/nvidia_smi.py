@@ -34,6 +34,9 @@ _AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _LEGEND = re.compile(r"\b(NIC\d+)\s*:\s*([\w.:-]+)")
 _HIDDEN = re.compile(r"NICs?\s+(?:were\s+|are\s+)?(?:found|detected|present)")
 
+_GLUED_NA = re.compile(r"(\d)N/A")
+_CPU_LIST = re.compile(r"[\s|]*(\d+-\d+(?:,\d+-\d+)+)(?=[\s|]|$)")
+
 _LARGEST = 4096  # columns
 _LONGEST = 1 << 17  # characters of a line, enough for that many columns
 _COUNTED = 8  # stop counting machines here, if the caller has to choose one
@@ -342,7 +345,7 @@ def _affinities(row: _Row, header: str) -> tuple[str | None, str | None]:
     if "\t" in row.rest:
         values = [cell.strip() for cell in row.rest.split("\t")[1:]]
     else:
-        found = list(re.finditer(r"[^\s|]+", row.rest))
+        found = list(re.finditer(r"[^\s|]+", _separated(row.rest, len(columns))))
         if len(found) >= len(columns) or not header:
             values = [match[0] for match in found]
         else:
@@ -355,6 +358,29 @@ def _affinities(row: _Row, header: str) -> tuple[str | None, str | None]:
     by_name = dict(zip(columns, values, strict=False))
     known = {name: value for name, value in by_name.items() if value and value != "N/A"}
     return known.get("CPU Affinity"), known.get("NUMA Affinity")
+
+
+def _separated(rest: str, n: int) -> str:
+    """Insert the white space that was lost between the values of up to `n` affinity columns.
+
+    A paste may lose tabs, so that ``0-55,112-167``, ``0`` and ``N/A`` become ``0-55,112-167 0N/A``, and
+    ``56-111,168-223`` and ``1`` become ``56-111,168-2231``.
+    """
+    rest = _GLUED_NA.sub(r"\1 N/A", rest)
+    match = _CPU_LIST.match(rest)
+    if match is None or len(rest.split()) >= n:
+        return rest
+    ranges = [tuple(map(int, part.split("-"))) for part in match[1].split(",")]
+    sizes = {last - first for first, last in ranges[:-1]}
+    first, last = ranges[-1][0], str(ranges[-1][1])
+    # With two threads per core, all ranges of a NUMA node have one size, which tells its last number from the digits of
+    # the next column. A single range has no such evidence.
+    if len(sizes) != 1 or int(last) - first in sizes:
+        return rest
+    for digits in (1, 2):
+        if last[:-digits] and int(last[:-digits]) - first in sizes:
+            return f"{rest[: match.end() - digits]} {rest[match.end() - digits :]}"
+    return rest
 
 
 def _p2p_words(matrix: _Matrix, gpus: Sequence[str]) -> tuple[tuple[str, ...], ...]:

@@ -72,8 +72,14 @@ function watchScheme(root, listen) {
   for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) listen(matchMedia(query), "change", update);
   const watcher = new MutationObserver(update), page = root.ownerDocument;
   for (const node of [page.documentElement, page.body]) watcher.observe(node, { attributes: true, attributeFilter: THEME_ATTRIBUTES });
+  // JupyterLab may add the element to the page later, and an element outside the page has no colour.
+  const sizes = new ResizeObserver(update);
+  sizes.observe(root);
   update();
-  return () => watcher.disconnect();
+  return () => {
+    watcher.disconnect();
+    sizes.disconnect();
+  };
 }
 
 // A widget that consists of one panel. The panel gets the names of the changed traits, once per message.

@@ -54,7 +54,7 @@ def test_unknown_formats_are_described(text: str | bytes, message: str) -> None:
 def test_mistyped_file_names_are_recognised(tmp_path: Path) -> None:
     with pytest.raises(ParseError, match=r"^unknown format: no file 'nofile\.xml' exists, and the text begins with"):
         ml.topology.read("nofile.xml")
-    with pytest.raises(ParseError, match="is a folder, and the text begins with"):
+    with pytest.raises(ParseError, match="this is a folder; pass one of its files"):
         ml.topology.read(str(tmp_path))
     with pytest.raises(ParseError, match=r"^unknown format: the text begins with 'hello'"):
         ml.topology.read("hello\nworld")
@@ -91,3 +91,41 @@ def test_errors_in_yaml_have_file_line_and_column(tmp_path: Path) -> None:
 def test_a_folder_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ParseError, match="this is a folder; pass one of its files"):
         ml.topology.read(tmp_path)
+
+
+MATRIX = """      GPU0  GPU1  CPU Affinity  NUMA Affinity
+GPU0   X    NV18  0-55          0
+GPU1  NV18   X    56-111        1"""
+
+
+@pytest.mark.parametrize(
+    "prefix", ["[1,3]<stdout>: ", "(head, rank=0, pid=17266) ", "(worker1, rank=1, pid=3, ip=10.0.0.2) "]
+)
+def test_prefixes_of_launchers_are_removed(prefix: str) -> None:
+    text = "\n".join(f"{prefix}{line}" for line in MATRIX.splitlines())
+    cluster = ml.topology.read(f"Starting the job\n{text}")
+    assert cluster.link_words().tolist() == [["X", "NV18"], ["NV18", "X"]]
+    assert [device.numa for device in cluster.devices] == ["0", "1"]
+
+
+def test_matrices_of_two_hosts_that_are_mixed_are_two_machines() -> None:
+    lines = [f"(node{host}, rank={host}, pid=1) {line}" for line in MATRIX.splitlines() for host in (0, 1)]
+    with pytest.raises(TopologyError, match="2 machines"):
+        ml.topology.read("\n".join(lines))
+    assert ml.topology.read("\n".join(lines), machine=1).n_devices == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (
+            "=== ROCm System Management Interface ===\n=== Link Type between two GPUs ===\n  GPU0  GPU1\nGPU0 0 XGMI",
+            "rocm-smi",
+        ),
+        ("ACCESS TABLE:\n       0000:05:00.0\n0000:05:00.0 ENABLED", "amd-smi"),
+        ("GPU 0: Tesla V100\n\t Link 0: 25.781 GB/s\n\t Link 1: <inactive>", "nvidia-smi nvlink"),
+    ],
+)
+def test_other_tools_are_refused_by_their_name(text: str, name: str) -> None:
+    with pytest.raises(ParseError, match=f"this is the output of {name}"):
+        ml.topology.read(text)

@@ -206,3 +206,58 @@ def test_random_pieces_return_a_cluster_or_raise_a_meshlab_error(pieces: list[st
         return
     node = cluster.node(0)
     assert len(node.words) == len(node.devices) + len(node.nics)
+
+
+@pytest.mark.parametrize(
+    ("rest", "cpus", "numa"),
+    [
+        ("0-55,112-167 0N/A", "0-55,112-167", "0"),
+        ("0-55,112-1670N/A", "0-55,112-167", "0"),
+        ("56-111,168-2231               N/A", "56-111,168-223", "1"),
+        ("48-95,144-19112   N/A", "48-95,144-191", "12"),
+        ("56-111,168-223  1  N/A", "56-111,168-223", "1"),
+        ("0-15,20-99   N/A", "0-15,20-99", None),  # ranges of two sizes, as in a cpuset, are no evidence
+        ("0-311", "0-311", None),
+    ],
+)
+def test_affinities_without_white_space_are_separated_where_the_ranges_tell(
+    rest: str, cpus: str, numa: str | None
+) -> None:
+    device = read_nvidia_smi(f"GPU0  X  NV18  {rest}\nGPU1  NV18  X  {rest}").nodes[0].devices[0]
+    assert (device.cpus, device.numa) == (cpus, numa)
+
+
+CUT = """
+      GPU0  GPU1  GPU2  NIC0  NIC1  NIC2
+GPU0   X    NV18  NV18  PIX   SYS   SYS
+GPU1  NV18   X    NV18  SYS   PIX   SYS
+GPU2  NV18  NV18   X    SYS   SYS
+"""
+
+
+def test_what_was_cut_is_unknown_and_no_fault() -> None:
+    assert read_nvidia_smi(CUT).health().codes == ("incomplete",)
+    whole = CUT.rstrip() + "   SYS\n"
+    assert "GPU2 has no NIC closer than SYS" in str(read_nvidia_smi(whole).health())
+
+
+def test_gpus_without_a_near_nic_are_listed_by_their_distance() -> None:
+    text = """
+      GPU0  GPU1  GPU2  NIC0
+GPU0   X    NV18  NV18  PIX
+GPU1  NV18   X    NV18  SYS
+GPU2  NV18  NV18   X    NODE
+"""
+    found = [item.message for item in read_nvidia_smi(text).health() if item.code == "no-near-nic"]
+    assert [message.split(",")[0] for message in found] == [
+        "GPU2 has no NIC closer than NODE",
+        "GPU1 has no NIC closer than SYS",
+    ]
+
+
+def test_unknown_links_are_no_domain_of_their_own() -> None:
+    text = "\n".join(["GPU0  X  NV4  NV4", "GPU1  NV4  X  NV4", "GPU2"])
+    assert read_nvidia_smi(text).summary == "1 node, 3 × GPU, NVLink domains of 3"  # links are symmetric
+    text = "\n".join(["      GPU0  GPU1  GPU2  GPU3", "GPU0  X  NV4", "GPU1  NV4  X"])
+    assert "domains of 1" not in read_nvidia_smi(text).summary
+    assert "links unknown" in read_nvidia_smi(text).summary

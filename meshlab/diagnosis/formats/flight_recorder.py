@@ -1,0 +1,432 @@
+"""Dumps of PyTorch's flight recorder as JSON: what each rank called last, in each process group."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from meshlab.diagnosis.paste import Paste
+from meshlab.diagnosis.seen import Seen, TextFormat
+from meshlab.errors import ParseError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["FLIGHT_RECORDER", "FlightCall", "FlightDump", "FlightGroup", "read_flight_dumps", "refuse_pickle"]
+
+_MARKS = ('"entries"', '"pg_config"', '"pg_status"')
+_START = re.compile(r"^[^\S\n]*[{\[]", re.MULTILINE)
+_NEXT = re.compile(r"[\s,]*[{\[]")  # files without a final newline are pasted directly after one another
+_RANK_OF_FILE = re.compile(r"(?:rank[_\s:=]*|trace[_\w]*_|_)(\d+)(?:\.\w+)?\b", re.IGNORECASE)
+_PEERS = re.compile(r"(?P<kind>send|recv) (?P<first>\d+)(?P<arrow>->|<-)(?P<second>\d+)")
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True, slots=True)
+class FlightCall:
+    """One call in a dump.
+
+    Parameters
+    ----------
+    group : str
+        Name of the process group.
+    seq : int
+        Number of the collective within the group, or of the send or receive if `is_p2p`.
+    is_p2p : bool
+        True for a send or a receive.
+    op : str
+        Collective, such as ``"all_reduce"``.
+    source, destination : int or None
+        Ranks within the group of a send or a receive.
+    state : str
+        ``"scheduled"``, ``"started"`` or ``"completed"``.
+    sizes_in, sizes_out : tuple of tuple of int
+        Shapes of the inputs and outputs.
+    dtypes : tuple of str
+        Types of the inputs.
+    is_retired : bool
+        True if the watchdog no longer waits for the call. If it isn't completed, it timed out.
+    frames : tuple of (str, str, str)
+        Name, file and line of each Python function, innermost first.
+    line : int
+        Number of the line in the text.
+    """
+
+    group: str
+    seq: int
+    is_p2p: bool
+    op: str
+    source: int | None
+    destination: int | None
+    state: str
+    sizes_in: tuple[tuple[int, ...], ...]
+    sizes_out: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
+    is_retired: bool
+    frames: tuple[tuple[str, str, str], ...]
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlightGroup:
+    """A process group in a dump.
+
+    Parameters
+    ----------
+    name, desc : str
+        Its name and description.
+    ranks : tuple of int
+        Its global ranks. Empty if the dump does not contain them.
+    last_enqueued, last_completed : int or None
+        Numbers of the last collectives. None if the dump does not contain them.
+    """
+
+    name: str
+    desc: str
+    ranks: tuple[int, ...]
+    last_enqueued: int | None
+    last_completed: int | None
+
+    def __str__(self) -> str:
+        return self.desc if self.desc and self.desc != "undefined" else f"PG {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class FlightDump:
+    """The dump of one rank.
+
+    Parameters
+    ----------
+    rank : int
+        Global rank.
+    is_rank_known : bool
+        False if the text names no rank, so that the dumps were numbered in their order.
+    version : str
+        Version of the format.
+    groups : mapping of str to FlightGroup
+        The process groups by name.
+    calls : tuple of FlightCall
+        The calls in their order. The buffer is a ring, so it rarely starts at the first call.
+    is_complete : bool
+        False if the text ends within the dump.
+    line : int
+        Number of its first line in the text.
+    """
+
+    rank: int
+    is_rank_known: bool
+    version: str
+    groups: Mapping[str, FlightGroup]
+    calls: tuple[FlightCall, ...]
+    is_complete: bool
+    line: int
+
+    def last_seq(self, group: str) -> int:
+        """Return the number of the last collective that the rank called in a group, 0 if there was none.
+
+        The recorder notes a call before NCCL enqueues it, and the status is updated after it.
+        """
+        status = self.groups.get(group)
+        called = max((one.seq for one in self.calls if one.group == group and not one.is_p2p), default=0)
+        return max(called, (status.last_enqueued or 0) if status else 0)
+
+
+def refuse_pickle(text: str, name: str | None = None) -> None:
+    """Raise an error for a dump in the format of pickle, which can contain code.
+
+    Raises
+    ------
+    ParseError
+        If the text starts like a pickle.
+    """
+    # A pickle of protocol 2 to 5 starts with 0x80 and the number. As text, 0x80 is U+FFFD or, in Latin-1, U+0080.
+    if len(text) > 2 and text[0] in "\x80\ufffd" and text[1] in "\x02\x03\x04\x05":
+        file = name or "nccl_trace_rank_0"
+        raise ParseError(
+            "a flight recorder dump in pickle format, which is not opened because a pickle can run code",
+            hint='on the machine that wrote it, convert your own dump to JSON: python -c "import json, pickle; '
+            f"print(json.dumps(pickle.load(open('{file}', 'rb')), default=str))\" > {file}.json; "
+            "or paste the output of `torchfrtrace FOLDER`; a running process returns JSON itself: "
+            "torch._C._distributed_c10d._dump_nccl_trace_json()",
+            file=name,
+        )
+
+
+def read_flight_dumps(paste: Paste) -> tuple[FlightDump, ...]:
+    """Read all dumps in a text: one after the other, in a list, or in an object by rank."""
+    refuse_pickle(paste.text, paste.name)
+    if not any(mark in paste.text for mark in _MARKS):
+        return ()
+    found = [dump for dump in _dumps(paste) if dump[1].get("entries") is not None or "pg_config" in dump[1]]
+    return tuple(_numbered(paste, found))
+
+
+_Found = tuple[int | None, Mapping[str, Any], int, int, bool]
+"""Rank, content, start and end in the text, and whether the text holds all of it."""
+
+
+def _dumps(paste: Paste) -> Iterator[_Found]:
+    text, position = paste.text, 0
+    after_dump = False
+    while start := (after_dump and _NEXT.match(text, position)) or _START.search(text, position):
+        begin, after_dump = start.end() - 1, False
+        try:
+            value, end = _DECODER.raw_decode(text, begin)
+        except ValueError:
+            end = text.find("\n", begin) + 1 or len(text)
+            upcoming = text[begin : begin + 4000]
+            if any(mark in upcoming for mark in _MARKS) and text[begin] == "{":
+                cut, end = _cut_dump(text, begin)
+                yield _rank_of(paste, begin, cut), cut, begin, end, False
+        except RecursionError:  # deeply nested brackets are not a dump
+            return
+        else:
+            after_dump = True
+            for rank, dump in _dumps_in(value):
+                known = rank if rank is not None else _rank_of(paste, begin, dump)
+                yield known, dump, begin, end, True
+        position = max(end, start.end())
+
+
+def _dumps_in(value: object, rank: int | None = None) -> Iterator[tuple[int | None, Mapping[str, Any]]]:
+    """Yield the dumps in a JSON value, with the rank that keys around them name."""
+    if isinstance(value, list):
+        for one in value:
+            if isinstance(one, dict):
+                yield from _dumps_in(one)
+    elif isinstance(value, dict):
+        own = value.get("rank", value.get("global_rank", rank))
+        own = int(own) if isinstance(own, (int, str)) and str(own).isdigit() else rank
+        if isinstance(value.get("entries"), list) or isinstance(value.get("pg_config"), dict):
+            yield own, value
+            return
+        for key, one in value.items():
+            if isinstance(one, dict):
+                named = re.search(r"(\d+)\D*$", str(key))
+                yield from _dumps_in(one, int(named[1]) if named else own)
+            elif isinstance(one, list) and key in ("dumps", "ranks", "traces"):
+                yield from _dumps_in(one)
+
+
+def _cut_dump(text: str, begin: int) -> tuple[dict[str, Any], int]:
+    """Read what there is of a dump whose end is missing."""
+    dump: dict[str, Any] = {"entries": []}
+    end = len(text)
+    for key in ("version", "rank", "pg_config", "pg_status"):
+        where = re.compile(rf'"{key}"\s*:\s*').search(text, begin)
+        if where:
+            with suppress(ValueError):  # the value itself is cut
+                dump[key], _ = _DECODER.raw_decode(text, where.end())
+    where = re.compile(r'"entries"\s*:\s*\[\s*').search(text, begin)
+    position = where.end() if where else end
+    while position < end:
+        try:
+            entry, position = _DECODER.raw_decode(text, position)
+        except ValueError:
+            break
+        dump["entries"].append(entry)
+        position += len(re.compile(r"[\s,]*").match(text, position)[0])  # type: ignore[index]  # matches anything
+    following = text.find("\n{", position)
+    return dump, end if following < 0 else following + 1
+
+
+def _rank_of(paste: Paste, begin: int, dump: Mapping[str, Any]) -> int | None:
+    """Return the rank that the dump, or the line before it, names."""
+    own = dump.get("rank")
+    if isinstance(own, int):
+        return own
+    before = paste.text[max(0, begin - 300) : begin].rstrip()
+    line = before.rsplit("\n", 1)[-1] if before else ""
+    named = _RANK_OF_FILE.findall(line) if "{" not in line and "}" not in line and len(line) < 200 else []
+    if not named and paste.name is not None and paste.text[:begin].strip() == "":
+        named = _RANK_OF_FILE.findall(paste.name.rsplit("/", 1)[-1])
+    if named:
+        return int(named[-1])
+    for entry in _entries(dump):  # a send names its own rank first, and so does a receive
+        peers = _PEERS.search(str(entry.get("profiling_name", "")))
+        if peers:
+            members = _ranks(_config(dump, _group_of(entry)[0]).get("ranks"))
+            own_rank = int(peers["first"])
+            return members[own_rank] if own_rank < len(members) else None
+    return None
+
+
+def _numbered(paste: Paste, found: list[_Found]) -> Iterator[FlightDump]:
+    """Give dumps without a rank the first free ones, because files are mostly pasted in their order."""
+    taken = {rank for rank, *_ in found if rank is not None}
+    free = (number for number in range(len(found) + len(taken)) if number not in taken)
+    for rank, dump, begin, end, is_complete in found:
+        yield _dump(paste, next(free) if rank is None else rank, rank is not None, dump, begin, end, is_complete)
+
+
+def _entries(dump: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    entries = dump.get("entries")
+    return [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
+
+
+def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
+    """Return name and description of the group of an entry."""
+    group = entry.get("process_group")
+    if isinstance(group, list) and group:
+        return str(group[0]), str(group[-1]) if len(group) > 1 else ""
+    return str(entry.get("pg_id", "") if group is None else group), ""
+
+
+def _config(dump: Mapping[str, Any], group: str) -> Mapping[str, Any]:
+    config = dump.get("pg_config")
+    one = config.get(group) if isinstance(config, dict) else None
+    if one is None and isinstance(config, dict):
+        one = next((item for item in config.values() if isinstance(item, dict) and item.get("name") == group), None)
+    return one if isinstance(one, dict) else {}
+
+
+def _ranks(value: object) -> tuple[int, ...]:
+    """Read a list of ranks, which is a string in the dump."""
+    if isinstance(value, str):
+        return tuple(int(one) for one in re.findall(r"\d+", value))
+    return tuple(one for one in value if isinstance(one, int)) if isinstance(value, list) else ()
+
+
+def _integer(value: object) -> int | None:
+    try:
+        return int(value)  # type: ignore[call-overload,no-any-return]  # strings in version 2.4, numbers in 2.10
+    except (TypeError, ValueError):
+        return None
+
+
+def _dump(
+    paste: Paste, rank: int, is_rank_known: bool, dump: Mapping[str, Any], begin: int, end: int, is_complete: bool
+) -> FlightDump:
+    entries = _entries(dump)
+    first = paste.number_at(begin)
+    record = re.compile(r'"record_id"\s*:')
+    lines = [paste.number_at(one.start()) for one in record.finditer(paste.text, begin, end)]
+    if len(lines) < len(entries):
+        lines = [first] * len(entries)
+    calls = tuple(_call(entry, line) for entry, line in zip(entries, lines, strict=False))
+    config = dump.get("pg_config")
+    status = dump.get("pg_status")
+    groups: dict[str, FlightGroup] = {}
+    names = dict(_group_of(one) for one in entries)
+    ids = {_group_of(one)[0]: str(one.get("pg_id")) for one in entries}
+    for key, one in config.items() if isinstance(config, dict) else ():
+        names.setdefault(str(one.get("name", key)) if isinstance(one, dict) else str(key), "")
+    for name, desc in names.items():
+        known = _config(dump, name)
+        # pg_status is keyed by the number of the group in the process, which the entries contain.
+        of_group = status.get(ids.get(name, name), status.get(name)) if isinstance(status, dict) else None
+        of_group = of_group if isinstance(of_group, dict) else {}
+        groups[name] = FlightGroup(
+            name,
+            str(known.get("desc", desc)),
+            _ranks(known.get("ranks")),
+            _integer(of_group.get("last_enqueued_collective")),
+            _integer(of_group.get("last_completed_collective")),
+        )
+    return FlightDump(rank, is_rank_known, str(dump.get("version", "")), groups, calls, is_complete, first)
+
+
+def _shapes(value: object) -> tuple[tuple[int, ...], ...]:
+    if not isinstance(value, list):
+        return ()
+    return tuple(tuple(int(size) for size in one if isinstance(size, int)) for one in value if isinstance(one, list))
+
+
+def _call(entry: Mapping[str, Any], line: int) -> FlightCall:
+    name = str(entry.get("profiling_name", ""))
+    op = name.partition(":")[2] or name
+    peers = _PEERS.search(op)
+    source = destination = None
+    if peers:
+        ends = int(peers["first"]), int(peers["second"])
+        source, destination = ends if peers["arrow"] == "->" else ends[::-1]
+    is_p2p = bool(entry.get("is_p2p", peers is not None))
+    frames = entry.get("frames")
+    dtypes = entry.get("input_dtypes")
+    return FlightCall(
+        group=_group_of(entry)[0],
+        seq=_integer(entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id"))) or 0,
+        is_p2p=is_p2p,
+        op=op.split(" ")[0],
+        source=source,
+        destination=destination,
+        state=str(entry.get("state", "")),
+        sizes_in=_shapes(entry.get("input_sizes")),
+        sizes_out=_shapes(entry.get("output_sizes")),
+        dtypes=tuple(str(one) for one in dtypes) if isinstance(dtypes, list) else (),
+        is_retired=bool(entry.get("retired", False)),
+        frames=tuple(
+            (str(one.get("name", "")), str(one.get("filename", "")), str(one.get("line", "")))
+            for one in (frames if isinstance(frames, list) else ())
+            if isinstance(one, dict)
+        ),
+        line=line,
+    )
+
+
+def _find(paste: Paste) -> list[int]:
+    dumps = paste.once(read_flight_dumps)
+    return sorted({line for dump in dumps for line in (dump.line, *(call.line for call in dump.calls))})
+
+
+def _see(paste: Paste) -> Seen:
+    dumps = paste.once(read_flight_dumps)
+    groups = {name: group for dump in dumps for name, group in dump.groups.items()}
+    versions = sorted({dump.version for dump in dumps if dump.version})
+    facts = {
+        "flight recorder": f"version {', '.join(versions) or 'unknown'}",
+        "dumps": f"{len(dumps)} of ranks {', '.join(str(dump.rank) for dump in dumps)}"
+        + ("" if all(dump.is_rank_known for dump in dumps) else " (numbered in their order)"),
+        "process groups": ", ".join(f"{group} ({len(group.ranks)} ranks)" for group in groups.values()),
+    }
+    frames: dict[str, Callable[[], pd.DataFrame]] = {"calls": lambda: _calls(dumps)}
+    return Seen(facts=facts, frames=frames)
+
+
+def _calls(dumps: tuple[FlightDump, ...]) -> pd.DataFrame:
+    """Return the calls that are not completed, and the last completed one of each rank and group without such."""
+    import pandas as pd
+
+    rows = []
+    for dump in dumps:
+        last: dict[str, FlightCall] = {}
+        for call in dump.calls:
+            last[call.group] = call
+        waiting = {call.group for call in dump.calls if call.state != "completed"}
+        for call in dump.calls:
+            if call.state == "completed" and (call.group in waiting or last[call.group] is not call):
+                continue
+            rows.append(
+                {
+                    "rank": dump.rank,
+                    "group": str(dump.groups.get(call.group, call.group)),
+                    "sequence": call.seq,
+                    "collective": call.op,
+                    "elements_in": _elements(call.sizes_in),
+                    "elements_out": _elements(call.sizes_out),
+                    "state": "timed out" if call.is_retired and call.state != "completed" else call.state,
+                    "line": call.line,
+                }
+            )
+    names = ["rank", "group", "sequence", "collective", "elements_in", "elements_out", "state", "line"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def _elements(shapes: tuple[tuple[int, ...], ...]) -> int:
+    total = 0
+    for shape in shapes:
+        size = 1
+        for one in shape:
+            size *= one
+        total += size
+    return total
+
+
+FLIGHT_RECORDER = TextFormat(
+    "flight recorder dump", _find, _see, "JSON of PyTorch's flight recorder (one dump per rank, one after the other)"
+)
+"""JSON of PyTorch's flight recorder."""

@@ -1,0 +1,223 @@
+"""Lines of the kernel log about GPUs, NVSwitches and network ports: Xid, SXid, GPUs off the bus, links up and down."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from meshlab.diagnosis.paste import Paste, PasteLine
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["BusLoss", "KernelLog", "LinkChange", "SXid", "Xid", "host_of", "read_kernel_log", "short_bus", "xid_frame"]
+
+_BUS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?"
+_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_BUS}|[0-9a-fA-F:.]+)[^)]*\): (\d+)(?:, ?(.*))?$")
+_PROCESS = re.compile(r"pid='?(\d+)'?(?:, name=([^,]*))?")
+_CAUSE = re.compile(r"caused by previous Xid (\d+)")
+_LINK = re.compile(r"\b[Ll]ink (?:\(|id )?0*(-?\d+)")
+_FATAL = re.compile(r"\b(non-?fatal|fatal)\b", re.IGNORECASE)
+_SXID = re.compile(rf"SXid \((?:PCI:)?({_BUS})\): (\d+)(?:, ?(.*))?$")
+_GPU = re.compile(rf"(?:GPU|GPU at PCI:|PCI:)\s*({_BUS})")
+_PCI_ID = re.compile(r"\(PCI ID: *(10de:[0-9a-fA-F]{4})\)")
+_HOST = re.compile(r"(?:^|\s)([A-Za-z0-9][\w.-]*) kernel: ")
+_CHANGE = re.compile(
+    r"\b(?:mlx[45]_core|bnxt_en|ice|i40e|ib_core|mlx5_ib)\b.*?\s([\w.-]+): Link (up|down)\b", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """An error that the GPU driver logged.
+
+    Parameters
+    ----------
+    bus_id : str
+        PCI bus ID of the GPU, such as ``0000:1b:00``.
+    code : int
+        Number of the error in NVIDIA's catalogue.
+    text : str
+        The text after the number.
+    cause : int or None
+        The earlier error that it names as its cause.
+    link : int or None
+        The NVLink that it names.
+    fatal : bool or None
+        Whether the text says fatal or nonfatal.
+    """
+
+    line: PasteLine
+    host: str | None
+    bus_id: str
+    code: int
+    text: str
+    pid: int | None = None
+    process: str | None = None
+    cause: int | None = None
+    link: int | None = None
+    fatal: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SXid:
+    """An error that the driver of an NVSwitch logged."""
+
+    line: PasteLine
+    host: str | None
+    bus_id: str
+    code: int
+    text: str
+    link: int | None
+    fatal: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class BusLoss:
+    """A GPU that no longer responds on PCIe. `bus_id` is None if the text does not contain it."""
+
+    lines: tuple[PasteLine, ...]
+    host: str | None
+    bus_id: str | None
+    pci_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChange:
+    """A network interface whose link went up or down."""
+
+    line: PasteLine
+    host: str | None
+    interface: str
+    up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KernelLog:
+    """Everything that was found in a kernel log, in the order of the lines."""
+
+    xids: tuple[Xid, ...]
+    sxids: tuple[SXid, ...]
+    bus_losses: tuple[BusLoss, ...]
+    link_changes: tuple[LinkChange, ...]
+
+    @property
+    def numbers(self) -> list[int]:
+        """Numbers of all lines."""
+        lines = [item.line for item in self.xids] + [item.line for item in self.sxids]
+        lines += [item.line for item in self.link_changes]
+        lines += [line for loss in self.bus_losses for line in loss.lines]
+        return sorted({line.number for line in lines})
+
+
+def host_of(line: PasteLine) -> str | None:
+    """Return the host that a prefix or the head of a line of syslog names."""
+    if line.host is not None:
+        return line.host
+    match = _HOST.search(line.raw[:200])
+    return None if match is None or match[1].isdigit() else match[1]
+
+
+def short_bus(bus_id: str) -> str:
+    """Return a PCI bus ID in lower case, with four digits of the domain and without the function.
+
+    Examples
+    --------
+    >>> short_bus("00000000:DC:00.0"), short_bus("0000:1b:00")
+    ('0000:dc:00', '0000:1b:00')
+    """
+    domain, _, rest = bus_id.lower().partition(":")
+    return f"{domain[-4:].zfill(4)}:{rest.partition('.')[0]}"
+
+
+def read_kernel_log(paste: Paste) -> KernelLog:
+    """Read the lines of the kernel log in a paste."""
+    # A number at the very end of the text may be cut: 7 of 79.
+    found = paste.matches(_XID, "NVRM: Xid")
+    xids = [_xid(line, match) for line, match in found if match[3] is not None or line.number < len(paste)]
+    sxids = [
+        SXid(line, host_of(line), short_bus(match[1]), int(match[2]), match[3] or "", *_link_facts(match[3] or ""))
+        for line, match in paste.matches(_SXID, "SXid (")
+    ]
+    changes = [
+        LinkChange(line, host_of(line), match[1], match[2].lower() == "up")
+        for line, match in paste.matches(
+            _CHANGE, "Link up", "Link down", "link up", "link down", "Link Up", "Link Down"
+        )
+    ]
+    return KernelLog(tuple(xids), tuple(sxids), tuple(_bus_losses(paste, xids)), tuple(changes))
+
+
+def xid_frame(log: KernelLog) -> pd.DataFrame:
+    """Return the Xids as a table."""
+    import pandas as pd
+
+    names = ["host", "bus_id", "code", "link", "fatal", "cause", "pid", "process", "text"]
+    rows = [[item.line.number, *(getattr(item, name) for name in names)] for item in log.xids]
+    return pd.DataFrame(rows, columns=["line", *names])
+
+
+def _xid(line: PasteLine, match: re.Match[str]) -> Xid:
+    text = match[3] or ""
+    process, cause = _PROCESS.search(text), _CAUSE.search(text)
+    link, fatal = _link_facts(text)
+    return Xid(
+        line,
+        host_of(line),
+        short_bus(match[1]),
+        int(match[2]),
+        text,
+        None if process is None else int(process[1]),
+        None if process is None or not process[2] else process[2].strip(),
+        None if cause is None else int(cause[1]),
+        link,
+        fatal,
+    )
+
+
+def _link_facts(text: str) -> tuple[int | None, bool | None]:
+    """Return the number of the NVLink, and whether the error is fatal, as far as the text says so."""
+    link, fatal = _LINK.search(text), _FATAL.search(text)
+    number = None if link is None or int(link[1]) < 0 else int(link[1])
+    return number, None if fatal is None else fatal[1].lower() == "fatal"
+
+
+def _bus_losses(paste: Paste, xids: list[Xid]) -> list[BusLoss]:
+    """Find GPUs off the bus. The driver prints the message in one line, in three lines, or as Xid 79."""
+    losses: dict[tuple[str | None, str | None], BusLoss] = {}
+
+    def add(lines: list[PasteLine], bus_id: str | None, pci_id: str | None) -> None:
+        host = next((name for name in map(host_of, lines) if name), None)
+        key = (host, bus_id)
+        known = losses.get(key)
+        before, known_id = ((), None) if known is None else (known.lines, known.pci_id)
+        losses[key] = BusLoss((*before, *lines), host, bus_id, pci_id or known_id)
+
+    with_xid = {item.line.number for item in xids}
+    for line in paste.find("fallen off the bus", "lost from the bus", "GPU is lost"):
+        if line.number in with_xid:
+            continue
+        lines = [paste.line(number) for number in range(max(1, line.number - 3), line.number + 1)]
+        own = _GPU.search(line.raw)
+        if own is None and "NVRM" not in line.raw and "nvidia" not in line.raw.lower() and "GPU" not in line.raw:
+            continue  # a sentence about it, not a message of the driver
+        if own is not None:
+            add([line], short_bus(own[1]), None)
+            continue
+        named = next(
+            (k for k in range(len(lines) - 2, -1, -1) if "NVRM" in lines[k].raw and _GPU.search(lines[k].raw)), None
+        )
+        if named is None:
+            if "NVRM" in line.raw:
+                add([line], None, None)
+            continue
+        match, pci_id = _GPU.search(lines[named].raw), _PCI_ID.search(" ".join(item.raw for item in lines))
+        add(lines[named:], None if match is None else short_bus(match[1]), None if pci_id is None else pci_id[1])
+    for line in paste.find("Unable to determine the device handle for"):
+        match = _GPU.search(line.raw)
+        add([line], None if match is None else short_bus(match[1]), None)
+    for item in xids:
+        if item.code == 79:
+            add([item.line], item.bus_id, None)
+    return list(losses.values())

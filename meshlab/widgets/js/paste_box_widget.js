@@ -1,0 +1,3 @@
+// The widget PasteBox.
+
+export default { render: dom.widgetOf(pasteBoxPanel, "meshlab-paste") };

@@ -1,0 +1,232 @@
+"""Ranks that were killed, crashed, or ran out of memory, and those that only noticed."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshlab.diagnosis.formats.process_exits import PROCESS_EXITS, read_process_exits
+from meshlab.diagnosis.paste import Paste
+from meshlab.diagnosis.rules.ended_ranks import ENDED_RANK_RULES, oom_rank, rank_died, rank_killed
+
+
+def codes(text: str) -> list[str]:
+    return [item.code for one in ENDED_RANK_RULES for item in one(Paste(text)) if item.severity != "normal"]
+
+
+KILLED = {
+    "elastic": (
+        "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 3 (pid: 8117) of "
+        "binary: "
+        "/env/bin/python",
+        "local rank 3 (pid 8117)",
+    ),
+    "elastic of 2.11": (
+        "E1128 05:57:16.184000 1667 torch/distributed/elastic/multiprocessing/api.py:986] failed (exitcode: -9) "
+        "local_rank: 1 (pid: 1708) of binary: /usr/bin/python3",
+        "local rank 1 (pid 1708)",
+    ),
+    "Open MPI": (
+        "mpirun noticed that process rank 5 with PID 4711 on node nodeB exited on signal 9 (Killed).",
+        "rank 5 (pid 4711) on nodeB",
+    ),
+    "PRRTE": (
+        "prterun noticed that process rank 5 with PID 0 on node nodeB exited on signal 9 (Killed).",
+        "rank 5 on nodeB",
+    ),
+    "MPICH": (
+        "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 77 RUNNING AT nodeC\n=   EXIT CODE: 9\n",
+        "a process (pid 77) on nodeC",
+    ),
+    "Slurm": ("srun: error: node7: task 12: Killed", "rank 12 on node7"),
+    "Slurm out of memory": ("srun: error: node7: task 12: Out Of Memory", "rank 12 on node7"),
+    "spawn": (
+        "torch.multiprocessing.spawn.ProcessExitedException: process 2 terminated with signal SIGKILL",
+        "local rank 2",
+    ),
+    "DeepSpeed": ("[launch.py:325:sigkill_handler] exits with return code = -9", "a process"),
+    "Kubernetes": ("command terminated with exit code 137", "a process"),
+    "kernel": (
+        "[ 12.3] Out of memory: Killed process 8117 (python) total-vm:1kB, anon-rss:2kB",
+        "a process (pid 8117)",
+    ),
+    "exit code of a shell": (
+        "failed (exitcode: 137) local_rank: 0 (pid: 12) of binary: /bin/bash",
+        "local rank 0 (pid 12)",
+    ),
+}
+
+
+@pytest.mark.parametrize("launcher", KILLED)
+def test_a_killed_rank_is_found_in_the_words_of_every_launcher(launcher: str) -> None:
+    text, subject = KILLED[launcher]
+    (finding,) = rank_killed(Paste(text))
+    assert finding.subject == subject
+    assert "rank-died" not in codes(text)
+
+
+SUMMARY = """\
+W1128 05:57:16.019000 1667 torch/distributed/elastic/multiprocessing/api.py:1012] \
+Sending process 1707 closing signal SIGTERM
+E1128 05:57:16.184000 1667 torch/distributed/elastic/multiprocessing/api.py:986] \
+failed (exitcode: {code}) local_rank: 1 (pid: 1708) of binary: /usr/bin/python3
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Failures:
+[1]:
+  time      : 2026-11-28_05:57:16
+  host      : node2
+  rank      : 8 (local_rank: 0)
+  exitcode  : -9 (pid: 1707)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 1707
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-28_05:57:16
+  host      : node2
+  rank      : 9 (local_rank: 1)
+  exitcode  : {code} (pid: 1708)
+  error_file: <N/A>
+  traceback : Signal
+"""
+
+
+def test_the_summary_of_torchrun_names_the_rank_that_failed_first() -> None:
+    (finding,) = rank_killed(Paste(SUMMARY.format(code=-9)))
+    assert finding.subject == "rank 9 (pid 1708) on node2"
+    assert codes(SUMMARY.format(code=-9)) == ["rank-killed"]
+
+
+def test_ranks_that_the_launcher_killed_afterwards_are_not_blamed() -> None:
+    text = SUMMARY.format(code=-11)
+    assert codes(text) == ["rank-died"]
+    (finding,) = rank_died(Paste(text))
+    assert finding.subject == "rank 9 (pid 1708) on node2"
+    assert "SIGSEGV" in finding.why
+
+
+def test_a_worker_with_an_exit_code_has_printed_its_own_error() -> None:
+    assert codes(SUMMARY.format(code=1)) == ["worker-exited"]
+
+
+def test_an_abort_of_the_watchdog_is_no_crash() -> None:
+    watchdog = (
+        "[rank1]:[E ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=2, "
+        "OpType=ALLREDUCE, NumelIn=6, NumelOut=6, Timeout(ms)=600000) ran for 600086 milliseconds before timing out.\n"
+    )
+    abort = "failed (exitcode: -6) local_rank: 1 (pid: 9) of binary: /usr/bin/python3"
+    assert codes(watchdog + abort) == []
+    assert codes(abort) == ["rank-died"]
+
+
+MEMORY = {
+    "2.5": (
+        "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity "
+        "of "
+        "79.11 GiB of which 1.2 GiB is free.",
+        "rank 3, GPU 3",
+    ),
+    "1.13": (
+        "RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB (GPU 5; 23.69 GiB total capacity)",
+        "GPU 5",
+    ),
+    "NCCL": ("nodeA:11:12 [3] include/alloc.h:178 NCCL WARN Cuda failure 2 'out of memory'", "nodeA GPU 3"),
+    "HIP": (
+        "[rank1]: torch.OutOfMemoryError: HIP out of memory. Tried to allocate 1.00 GiB. GPU 1 has a total",
+        "rank 1, GPU 1",
+    ),
+}
+
+
+@pytest.mark.parametrize("source", MEMORY)
+def test_a_rank_without_gpu_memory_is_found(source: str) -> None:
+    text, subject = MEMORY[source]
+    (finding,) = oom_rank(Paste(text))
+    assert (finding.severity, finding.subject) == ("error", subject)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.",
+        "transport/nvls.cc:156 NCCL WARN Cuda failure 2 'out of memory'",
+        "Failed to bind NVLink SHARP (NVLS) Multicast memory of size 2097152 : CUDA error 2 'out of memory'.",
+        "Memory cgroup out of memory: Killed process 12 (python)",
+        "try this if you run out of memory",
+    ],
+)
+def test_other_lines_about_memory_are_not_a_rank_without_gpu_memory(text: str) -> None:
+    assert all(one.severity == "normal" for one in oom_rank(Paste(text)))
+
+
+CLOSED = """\
+torch.distributed.DistBackendError: NCCL error in: /pytorch/NCCLUtils.hpp:268, \
+remote process exited or there was a network error, NCCL version 2.21.5
+ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
+Last error:
+socketProgress: Connection closed by remote peer node7<33759>
+"""
+
+
+def test_a_closed_connection_leads_to_the_other_rank_only_if_the_text_has_no_other_cause() -> None:
+    (finding,) = rank_died(Paste(CLOSED))
+    assert (finding.severity, finding.subject) == ("warning", "a rank on node7")
+    assert codes(CLOSED + MEMORY["2.5"][0]) == ["oom-rank"]
+    assert codes(CLOSED + "\nnodeA:1:2 [0] NCCL WARN Call to posix_fallocate failed") == []
+
+
+def test_a_launcher_that_was_ended_from_outside_is_worth_knowing() -> None:
+    text = "torch.distributed.elastic.multiprocessing.api.SignalException: Process 1409 got signal: 15"
+    assert codes(text) == ["ended-by-launcher"]
+
+
+def test_messages_about_one_process_are_merged() -> None:
+    ends = read_process_exits(Paste(SUMMARY.format(code=-9)))
+    assert [(one.rank, one.local_rank, one.pid, one.is_first) for one in ends] == [
+        (9, 1, 1708, True),
+        (8, 0, 1707, False),
+    ]
+    assert PROCESS_EXITS.find(Paste(SUMMARY))
+
+
+def test_a_closed_store_leads_to_rank_0() -> None:
+    lost = (
+        "[rank3]: torch.distributed.DistBackendError: [3] is setting up NCCL communicator and retrieving "
+        "ncclUniqueId from "
+        "[0] via c10d key-value store by key '0', but store->get('0') got error: Connection reset by peer"
+    )
+    (finding,) = rank_died(Paste(lost))
+    assert (finding.severity, finding.subject) == ("warning", "rank 0, which holds the store")
+    late = (
+        "[rank1]:[W205 10:00:00.1 TCPStore.cpp:106] [c10d] sendBytes failed on SocketImpl(fd=85, addr=[node1]:51772, "
+        "remote=[node0]:29500): Broken pipe"
+    )
+    (finding,) = rank_died(Paste(late))
+    assert (finding.severity, finding.subject) == ("info", "rank 0, which holds the store, on node0")
+
+
+CRASHED = {
+    "Open MPI": ("[nodeA:1131 ] Signal: Segmentation fault (11)", "a process (pid 1131) on nodeA"),
+    "UCX": (
+        "[nodeA:1131:0:1140] Caught signal 11 (Segmentation fault: address not mapped)",
+        "a process (pid 1131) on nodeA",
+    ),
+    "faulthandler": ("[rank4]: Fatal Python error: Segmentation fault", "rank 4"),
+    "MPI": ("process rank 3 with PID 0 on node n1 exited on signal 11 (Segmentation fault).", "rank 3 on n1"),
+    "Ray": (
+        "(raylet, ip=10.0.0.2) A worker died or was killed while executing a task by an unexpected system error.",
+        "a worker of Ray on 10.0.0.2",
+    ),
+}
+
+
+@pytest.mark.parametrize("source", CRASHED)
+def test_a_crash_is_found_in_the_words_of_every_program(source: str) -> None:
+    text, subject = CRASHED[source]
+    (finding,) = rank_died(Paste(text))
+    assert (finding.severity, finding.subject) == ("error", subject)
+
+
+def test_a_job_that_slurm_ended_is_not_blamed_on_its_ranks() -> None:
+    text = "slurmstepd: error: *** STEP 12.0 ON node1 CANCELLED AT 2024-05-01T10:00:00 DUE TO TIME LIMIT ***"
+    assert codes(text) == ["ended-by-launcher"]
+    assert codes(text.replace(" DUE TO TIME LIMIT", "")) == []

@@ -1,0 +1,282 @@
+"""Which rank did not come, from the lines of PyTorch, and when that cannot be told."""
+
+from __future__ import annotations
+
+import pytest
+
+import meshlab as ml
+from meshlab.diagnosis.paste import Paste
+from meshlab.diagnosis.rules.hangs import (
+    HANG_RULES,
+    collective_mismatch,
+    nccl_timeout,
+    order_mismatch,
+    rank_missing,
+    size_mismatch,
+    watchdog_stuck,
+)
+
+
+def watchdog(rank: int, seq: int, op: str = "ALLREDUCE", size: int = 64, group_rank: int | None = None) -> str:
+    """The message of a watchdog of PyTorch 2.7."""
+    within = rank if group_rank is None else group_rank
+    return (
+        f"[rank{rank}]:[E515 18:36:47.341 ProcessGroupNCCL.cpp:632] [Rank {within}] Watchdog caught collective "
+        "operation "
+        f"timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={size}, NumelOut={size}, Timeout(ms)=600000) ran for "
+        "600086 milliseconds before timing out."
+    )
+
+
+def status(rank: int, at: int, enqueued: int, completed: int, group: str = "0", group_rank: int | None = None) -> str:
+    """The status line after a timeout."""
+    within = rank if group_rank is None else group_rank
+    name = f"{group}(default_pg)" if group == "0" else group
+    return (
+        f"[rank{rank}]:[E515 18:36:47.343 ProcessGroupNCCL.cpp:2268] [PG ID {group} PG GUID {name} Rank {within}]  "
+        f"failure detected by watchdog at work sequence id: {at} PG status: last enqueued work: {enqueued}, last "
+        f"completed work: {completed}"
+    )
+
+
+def dumped(rank: int, enqueued: int, completed: int) -> str:
+    """What a rank prints when another one timed out."""
+    return (
+        f"[rank{rank}]:[E515 18:36:49.1 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] "
+        "Received a "
+        "dump signal due to a collective timeout from  rank 0 and we will try our best to dump the debug info. Last "
+        f"enqueued NCCL work: {enqueued}, last completed NCCL work: {completed}."
+    )
+
+
+def paste(*lines: str) -> Paste:
+    return Paste("\n".join(lines))
+
+
+def codes(text: Paste) -> list[str]:
+    return [finding.code for one in HANG_RULES for finding in one(text)]
+
+
+def test_one_rank_is_never_blamed_by_its_own_lines() -> None:
+    text = paste(watchdog(3, 12), status(3, 12, 20, 11))
+    (finding,) = nccl_timeout(text)
+    assert codes(text) == ["nccl-timeout"]
+    assert finding.subject == "rank 3 of default_pg, all_reduce 12"
+    assert "do not show which rank did not come" in finding.why
+    assert "TORCH_FR_BUFFER_SIZE" in finding.do
+
+
+@pytest.mark.parametrize(
+    ("line", "variable"),
+    [
+        (watchdog(0, 4), "TORCH_NCCL_TRACE_BUFFER_SIZE"),
+        (watchdog(0, 4).removeprefix("[rank0]:"), "NCCL_DESYNC_DEBUG=1 TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+    ],
+)
+def test_the_variables_to_set_fit_the_version(line: str, variable: str) -> None:
+    assert variable in next(iter(nccl_timeout(paste(line)))).do
+
+
+@pytest.mark.parametrize(
+    ("op", "size", "hint"),
+    [
+        ("_ALLGATHER_BASE", 64, "synced_gpus"),
+        ("ALLREDUCE", 1, "metric"),
+        ("ALLREDUCE", 64, ""),
+        ("BROADCAST", 4, "source"),
+    ],
+)
+def test_the_collective_gives_a_hint_where_to_look_first(op: str, size: int, hint: str) -> None:
+    (finding,) = nccl_timeout(paste(watchdog(3, 12, op, size)))
+    assert hint in finding.do
+    assert ("synced_gpus" in finding.do) == (hint == "synced_gpus")
+
+
+def test_a_timeout_is_never_cured_by_a_longer_timeout() -> None:
+    (finding,) = nccl_timeout(paste(watchdog(0, 4)))
+    assert "timeout" not in finding.do.lower().replace("dump_on_timeout", "")
+
+
+def test_the_rank_that_enqueued_less_than_the_others_is_missing() -> None:
+    text = paste(watchdog(0, 7), status(0, 7, 9, 6), watchdog(2, 7), status(2, 7, 9, 6), dumped(1, 6, 6))
+    (finding,) = rank_missing(text)
+    assert finding.subject == "rank 1, all_reduce 7 of default_pg"
+    assert finding.why.startswith("Ranks 0 and 2 waited in all_reduce 7")
+
+
+def test_a_rank_that_enqueued_the_collective_is_not_missing() -> None:
+    text = paste(watchdog(0, 7), status(0, 7, 9, 6), dumped(1, 7, 6))
+    assert not list(rank_missing(text))
+
+
+def test_lines_of_different_process_groups_are_not_compared() -> None:
+    text = paste(
+        watchdog(0, 70, group_rank=0), status(0, 70, 70, 69, "3", 0), status(4, 5, 5, 4, "4", 0), dumped(1, 6, 6)
+    )
+    assert not list(rank_missing(text))
+
+
+def test_numbers_that_each_process_counts_for_itself_are_not_compared() -> None:
+    """PG 1 of rank 0 and PG 1 of rank 5 may be two groups before PyTorch 2.4."""
+    old = "[rank{}]:[E ProcessGroupNCCL.cpp:1537] [PG 1 Rank {}] Timeout at NCCL work: {}, last enqueued NCCL work: {}, last completed NCCL work: {}."  # noqa: E501
+    text = paste(watchdog(4, 9, group_rank=0), old.format(4, 0, 9, 9, 8), old.format(7, 1, 3, 3, 2))
+    assert not list(rank_missing(text))
+
+
+def test_a_rank_that_waits_in_another_group_is_a_victim() -> None:
+    text = paste(
+        watchdog(0, 7),
+        status(0, 7, 7, 6),
+        watchdog(1, 40, group_rank=0),
+        status(1, 40, 40, 39, "2", 0),
+        dumped(1, 6, 6),
+        dumped(2, 6, 6),
+    )
+    (finding,) = rank_missing(text)
+    assert finding.subject == "rank 2, all_reduce 7 of default_pg"
+
+
+def test_different_collectives_under_one_number_are_found() -> None:
+    text = paste(watchdog(0, 7), status(0, 7, 7, 6), watchdog(1, 7, "_ALLGATHER_BASE"), status(1, 7, 7, 6))
+    (finding,) = order_mismatch(text)
+    assert finding.subject == "rank 0: all_reduce, rank 1: all_gather at collective 7"
+    assert not list(size_mismatch(text))
+
+
+@pytest.mark.parametrize(
+    ("op", "n"), [("ALLREDUCE", 1), ("_REDUCE_SCATTER_BASE", 1), ("ALLTOALL_BASE", 0), ("GATHER", 0)]
+)
+def test_different_sizes_are_found_for_collectives_that_are_even(op: str, n: int) -> None:
+    text = paste(watchdog(0, 7, op, 64), status(0, 7, 7, 6), watchdog(1, 7, op, 80), status(1, 7, 7, 6))
+    assert len(list(size_mismatch(text))) == n
+
+
+def test_ranks_that_agree_leave_the_cause_open() -> None:
+    text = paste(*(line for rank in (0, 1, 3) for line in (watchdog(rank, 7), status(rank, 7, 7, 6))))
+    (finding,) = nccl_timeout(text)
+    assert finding.subject == "ranks 0, 1 and 3 of default_pg, all_reduce 7"
+    assert "rank 2" in finding.why
+    assert codes(text) == ["nccl-timeout"]
+
+
+DESYNC = """\
+         - [0] Timeout at collective: ALLREDUCE, #12
+         - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:
+             [7] finished collective #10, but didn't join collective #11 (count from 1)
+         - Snapshot of ranks' latest states:
+           #10 finished ranks:
+             [7] finished ALLREDUCE
+           #12 started ranks:
+             [0, 1] started ALLREDUCE
+           #13 started ranks:
+             [2, 3] started BROADCAST
+"""
+
+
+def test_the_desync_report_names_the_rank_and_its_numbers_are_not_mixed_with_seqnum() -> None:
+    text = Paste(f"{watchdog(0, 241)}\n{DESYNC}{status(0, 241, 315, 183)}")
+    explained = ml.explain(text.text)
+    first, second = explained.findings
+    assert (first.code, first.subject) == ("rank-missing", "rank 7, collective #11")
+    assert (second.code, second.follows) == ("nccl-timeout", "rank-missing")
+    assert not list(order_mismatch(text))  # numbers 12 and 13 differ, so different collectives are no mismatch
+
+
+def test_different_collectives_under_one_number_of_the_desync_report_are_found() -> None:
+    text = Paste(DESYNC.replace("#13 started", "#12 started"))
+    assert "ranks 2 and 3: broadcast" in next(iter(order_mismatch(text))).subject
+
+
+def detail(rank: int, op: str, shape: str, other: int, other_op: str, other_shape: str, seq: int = 5) -> str:
+    """The message of TORCH_DISTRIBUTED_DEBUG=DETAIL from PyTorch 2.0 on."""
+    tail = "TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))"
+    return (
+        f"[rank{rank}]: RuntimeError: Detected mismatch between collectives on ranks. Rank {rank} is running "
+        "collective: "
+        f"CollectiveFingerPrint(SequenceNumber={seq}, OpType={op}, TensorShape=[{shape}], {tail}), but Rank {other} is "
+        f"running collective: CollectiveFingerPrint(SequenceNumber={seq}, OpType={other_op}, "
+        f"TensorShape=[{other_shape}], "
+        f"{tail}).Collectives differ in the following aspects: ..."
+    )
+
+
+def test_detail_shows_different_collectives() -> None:
+    text = paste(detail(1, "ALLREDUCE", "25", 0, "BROADCAST", "1"))
+    assert codes(text) == ["order-mismatch"]
+    assert next(iter(order_mismatch(text))).subject == "rank 1: all_reduce 5, rank 0: broadcast 5"
+
+
+def test_detail_shows_different_shapes() -> None:
+    text = paste(detail(1, "ALLREDUCE", "195812480", 0, "ALLREDUCE", "51123456"))
+    assert codes(text) == ["size-mismatch"]
+    assert "rank 1 ([195812480]) against rank 0 ([51123456])" in next(iter(size_mismatch(text))).subject
+
+
+def test_detail_of_one_rank_only_shows_that_the_ranks_differ() -> None:
+    text = paste(
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running inconsistent collective: "
+        "CollectiveFingerPrint(OpType=BROADCAST, TensorShape=[34112], TensorDtypes=Float)"
+    )
+    assert codes(text) == ["collective-mismatch"]
+    assert next(iter(collective_mismatch(text))).subject == "rank 0, broadcast"
+
+
+def test_a_monitored_barrier_names_the_rank() -> None:
+    text = paste("RuntimeError: [Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 2000 ms")
+    assert next(iter(rank_missing(text))).subject == "ranks 1 and 3, monitored barrier"
+
+
+def test_torchfrtrace_names_the_rank() -> None:
+    text = paste(
+        "Not all ranks joining collective 5 at entry 4",
+        "group info: 0:default_pg",
+        "collective: nccl:all_reduce",
+        "missing ranks: {1}",
+    )
+    assert next(iter(rank_missing(text))).subject == "rank 1, collective 5 of 0:default_pg"
+    text = paste(
+        "error msg: Culprit rank 3; Error type: COLLECTIVE_TYPE_MISMATCH, Expected collective type: 'all_gather'"
+    )
+    assert codes(text) == ["order-mismatch"]
+    text = paste("error msg: Culprit rank 3; Error type: SIZE_OR_SYNTAX_MISMATCH, Expected input sizes")
+    assert codes(text) == ["size-mismatch"]
+
+
+def test_ranks_that_wait_for_the_id_of_a_communicator_wait_for_its_first_rank() -> None:
+    line = (
+        "[rank3]: torch.distributed.DistBackendError: [3] is setting up NCCL communicator and retrieving ncclUniqueId "
+        "from [0] via c10d key-value store by key '0', but store->get('0') got error: {}"
+    )
+    assert "rank 0 of the group" in next(iter(rank_missing(paste(line.format("wait timeout after 600000ms"))))).subject
+    assert not list(rank_missing(paste(line.format("Connection reset by peer"))))
+
+
+def test_a_stuck_watchdog_is_no_timeout_of_a_collective() -> None:
+    text = paste(
+        "[rank5]:[E1128 05:55:17 ProcessGroupNCCL.cpp:1375] [PG ID 0 PG GUID 0(default_pg) Rank 5] ProcessGroupNCCL's "
+        "watchdog got stuck for 480 seconds without making progress in monitoring enqueued collectives."
+    )
+    assert codes(text) == ["watchdog-stuck"]
+    assert next(iter(watchdog_stuck(text))).subject == "rank 5"
+
+
+def test_healthy_lines_of_pytorch_give_nothing() -> None:
+    text = paste(
+        "[rank0]:[W1128 05:56:36 ProcessGroupNCCL.cpp:1575] Warning: WARNING: destroy_process_group() was not called "
+        "before program exit, which can leak resources. (function operator())",
+        "[W1128 05:54:59 Utils.hpp:137] Warning: Environment variable TORCH_NCCL_TRACE_BUFFER_SIZE is deprecated; use "
+        "TORCH_FR_BUFFER_SIZE instead (function operator())",
+    )
+    assert codes(text) == []
+
+
+def test_ranks_of_one_group_in_different_collectives_are_one_finding() -> None:
+    text = paste(
+        *(line for rank in (2, 7) for line in (watchdog(rank, 45), status(rank, 45, 47, 44))),
+        watchdog(4, 46, "_ALLGATHER_BASE"),
+        status(4, 46, 47, 45),
+    )
+    (finding,) = nccl_timeout(text)
+    assert finding.subject == "ranks 2 and 7 of default_pg, all_reduce 45"
+    assert "rank 4 waited in all_gather 46" in finding.why
+    assert codes(text) == ["nccl-timeout"]

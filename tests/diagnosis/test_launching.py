@@ -1,0 +1,131 @@
+"""Starts that fail before NCCL: copies of one test, launchers, and GPUs that are not there."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshlab.diagnosis.formats.nccl_tests_starts import read_test_starts
+from meshlab.diagnosis.paste import Paste
+from meshlab.diagnosis.rules.launching import launcher_failed, too_few_gpus, two_copies
+
+HEADER = "# nThread 1 nGpus {} minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20 validation: 1"
+USING = "#\n# Using devices"
+ROW = (
+    "        1024           256     float     sum      -1    18.11    0.06    0.11      0    17.92    0.06    0.11 "
+    "     0"
+)
+
+
+def device(rank: int, pid: int, host: str = "node1", number: int = 0) -> str:
+    return f"#  Rank {rank:2} Group  0 Pid {pid:6} on {host:>10} device {number:2} [0x1a] NVIDIA H100 80GB HBM3"
+
+
+def paste(*lines: str) -> Paste:
+    return Paste("\n".join(lines))
+
+
+def test_processes_that_all_call_themselves_rank_0_are_copies() -> None:
+    text = paste("$ mpirun -np 3 ./all_reduce_perf -g 1 ", USING, device(0, 11), device(0, 12), device(0, 13, "node2"))
+    (finding,) = two_copies(text)
+    assert finding.subject == "all 3 processes of mpirun on node1, node2"
+    assert "MPI=1" in finding.do
+
+
+def test_headers_that_repeat_before_the_first_device_are_copies() -> None:
+    text = paste(
+        "srun --nodelist node-1 --mpi=pmi2 all_reduce_perf ", HEADER.format(1), USING, HEADER.format(1), USING,
+        "srun: MPI types are...", "srun: none", "srun: pmi2",
+    )  # fmt: skip
+    (finding,) = two_copies(text)
+    assert finding.subject == "all 2 processes of srun on node-1"
+    assert "pmi2 and no pmix" in finding.do
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        [ROW, "# Avg bus bandwidth    : 1.2"],
+        ["node1: Test NCCL failure common.cu:1279 'unhandled system error'"],
+        ["$ mpirun -np 2 ./build/all_reduce_perf -g 1 "],
+    ],
+)
+def test_tests_that_follow_each_other_are_no_copies(between: list[str]) -> None:
+    one = [HEADER.format(1), USING, device(0, 11), device(1, 12)]
+    other = [HEADER.format(1), USING, device(0, 21), device(1, 22)]
+    text = paste(*one, *between, *other)
+    assert not list(two_copies(text))
+    assert [len(start.devices) for start in read_test_starts(text) if start.devices] == [2, 2]
+
+
+def test_a_script_with_other_sizes_is_no_copy() -> None:
+    text = paste(HEADER.format(1), USING, HEADER.format(1).replace("minBytes 8", "minBytes 16"), USING, device(0, 11))
+    assert not list(two_copies(text))
+
+
+def test_one_job_over_two_hosts_is_no_copy() -> None:
+    assert not list(two_copies(paste(HEADER.format(1), USING, device(0, 11), device(1, 11, "node2"))))
+
+
+LAUNCHERS = {
+    "PMIx": (
+        "slurmstepd: error:  mpi/pmix_v3: pmixp_coll_ring_reset_if_to: node-a [0]: pmixp_coll_ring.c:742: 0x14: "
+        "collective "
+        "timeout seq=0\nslurmstepd: error:  mpi/pmix_v3: pmixp_coll_ring_log: node-a [0]: pmixp_coll_ring.c:769: "
+        "neighbor "
+        "id: next 1:node-b, prev 1:node-b",
+        "slurmstepd on node-a waiting for node-b",
+    ),
+    "ORTE": ("ORTE was unable to reliably start one or more daemons.", "line 1"),
+    "slots": ("There are not enough slots available in the system to satisfy the 16\nslots", "line 1"),
+    "plugin": ("srun: error: Couldn't find the specified plugin name for mpi/pmix looking at all files", "line 1"),
+    "direct": ('The application appears to have been direct launched using "srun",', "line 1"),
+    "ssh": ("ssh: connect to host node7 port 22: Connection refused", "node7"),
+    "CXI": ("start failed on node00: CXI alloc failed on cxi0: request exceeds ACs limits", "node00"),
+}
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_launcher_that_failed_is_found(launcher: str) -> None:
+    text, subject = LAUNCHERS[launcher]
+    (finding,) = launcher_failed(Paste(text))
+    assert finding.subject == subject
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "prterun detected that one or more processes exited with non-zero status,",
+        "srun: error: node04: tasks 16-19: Exited with exit code 1",
+        "srun: job 12 queued and waiting for resources",
+    ],
+)
+def test_messages_about_a_failed_program_are_not_a_failed_launcher(text: str) -> None:
+    assert not list(launcher_failed(Paste(text)))
+
+
+def test_more_gpus_than_the_host_has_are_found() -> None:
+    text = paste(
+        HEADER.format(8), USING, "g0010: Test CUDA failure common.cu:941 'invalid device ordinal'",
+        " .. g0010 pid 888386: Test failure common.cu:891", "g0016: Test CUDA failure common.cu:941 'invalid device "
+        "ordinal'",
+    )  # fmt: skip
+    (finding,) = too_few_gpus(text)
+    assert finding.subject == "g0010, g0016"
+    assert "asks for 8 GPUs" in finding.why
+
+
+@pytest.mark.parametrize(
+    ("line", "part"),
+    [
+        ("Invalid number of GPUs: 16 requested but only 8 were found.", "16 GPUs are asked for and 8 are visible"),
+        ("[rank9]: torch.AcceleratorError: CUDA error: invalid device ordinal", "does not exist"),
+        ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "No GPU is visible"),
+    ],
+)
+def test_missing_gpus_are_found_in_other_words(line: str, part: str) -> None:
+    assert part in next(iter(too_few_gpus(Paste(line)))).why
+
+
+def test_a_peer_that_nccl_does_not_see_is_not_a_missing_gpu() -> None:
+    text = "pod-0:12:13 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'"
+    assert not list(too_few_gpus(Paste(text)))

@@ -1,0 +1,317 @@
+"""Rules for GPUs, ports and links: a text that each rule is for, and a similar one that it must leave alone."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import meshlab as ml
+from meshlab.errors import ParseError
+
+FOLDER = Path(os.environ.get("MESHLAB_CASES", "")) / "explain"
+
+NVRM = "[ 100.5] NVRM: Xid (PCI:0000:1b:00): "
+V100 = "GPU {}: Tesla V100-SXM2-32GB (UUID: GPU-0)\n"
+H100 = "GPU {}: NVIDIA H100 NVL (UUID: GPU-0)\n"
+ON, OFF = "\t Link {}: 25.781 GB/s\n", "\t Link {}: <inactive>\n"
+BRIDGE = "\t\tACSCtl:\tSrcValid{0} TransBlk- ReqRedir{0} CmpltRedir{0} UpstreamFwd- EgressCtrl- DirectTrans-\n"
+FABRIC = "GPU 00000000:1B:00.0\n    Fabric\n        State : {}\n        Status : {}\n        CliqueId : 0\n"
+PORT = "CA '{}'\n\tPort 1:\n\t\tState: {}\n\t\tPhysical state: {}\n\t\tRate: 200\n\t\tBase lid: {}\n\t\tSM lid: 1\n"
+LINK = "link {}/1 subnet_prefix fe80:0000:0000:0000 lid {} sm_lid 1 lmc 0 state {} physical_state {}\n"
+
+
+def links(head: str, gpu: int, *states: str) -> str:
+    return head.format(gpu) + "".join(state.format(k) for k, state in enumerate(states))
+
+
+def matrix(rows: list[str], nics: int = 0) -> str:
+    """Return a matrix of nvidia-smi from rows of words, GPUs before NICs."""
+    names = [f"GPU{k}" for k in range(len(rows) - nics)] + [f"NIC{k}" for k in range(nics)]
+    return "\n".join(
+        ["\t" + "\t".join(names), *(f"{n}\t" + "\t".join(r.split()) for n, r in zip(names, rows, strict=True)), ""]
+    )
+
+
+def severities(text: str) -> dict[str, str]:
+    """Return the severity of every code."""
+    try:
+        return {item.code: item.severity for item in ml.explain(text).all_findings}
+    except ParseError:
+        return {}
+
+
+def subject(text: str, code: str) -> str:
+    return next(item.subject for item in ml.explain(text).all_findings if item.code == code)
+
+
+FULL = matrix(["X NV18 NV18 NV18", "NV18 X NV18 NV18", "NV18 NV18 X NV18", "NV18 NV18 NV18 X"])
+LONELY = matrix(["X NV18 NODE NV18", "NV18 X NODE NV18", "NODE NODE X NODE", "NV18 NV18 NODE X"])
+PCIE = matrix(["X PIX NODE NODE", "PIX X NODE NODE", "NODE NODE X NODE", "NODE NODE NODE X"])
+FAR = matrix(["X PIX SYS PIX", "PIX X SYS PIX", "SYS SYS X SYS", "PIX PIX SYS X"], nics=1)
+NEAR_ALL = matrix(["X PIX PIX", "PIX X PIX", "PIX PIX X"], nics=1)
+
+FOUND = [
+    ("gpu-off-bus", "error", NVRM + "79, pid=12, GPU has fallen off the bus.\n"),
+    ("nvlink-error", "error", NVRM + "74, pid='<unknown>', NVLink: fatal error detected on link 3(0x10000, 0x0)\n"),
+    ("nvlink-error", "error", NVRM + "149, NETIR_LINK_EVT Fatal XC0 i0 Link 00 (0x026001c6 0x0)\n"),
+    (
+        "nvlink-error",
+        "error",
+        NVRM + "145, RLW_RXPIPE Nonfatal XC0 i0 Link 11 (0x0)\n" + NVRM + "137, link 11: PRIV Error\n",
+    ),
+    ("nvlink-error", "error", NVRM + "45, pid=1, name=python, Ch 1 caused by previous Xid 145\n"),
+    ("nvlink-error", "error", "nvidia-nvswitch1: SXid (PCI:0000:84:00.0): 20034, Fatal, Link 30 LTSSM Fault Up\n"),
+    ("nvlink-warning", "warning", NVRM + "144, SAW_MVB Nonfatal XC0 i0 Link 0 (0x00000001 0x00000008)\n"),
+    (
+        "nvlink-warning",
+        "warning",
+        NVRM + "149, NETIR Fatal Link 1 (0x0)\n" + NVRM.replace("1b", "2c") + "144, X Nonfatal\n",
+    ),
+    ("nvlink-warning", "warning", "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC\n"),
+    ("ecc-uncorrectable", "error", NVRM + "48, pid=7, DBE (double bit error) ECC Error\n"),
+    ("ecc-uncorrectable", "error", NVRM + "95, pid=7, Uncontained: LTC TAG (0x2,0x0)\n"),
+    ("ecc-uncorrectable", "error", "    ECC Errors\n        Volatile\n            DRAM Uncorrectable : 2\n"),
+    ("ecc-uncorrectable", "error", "|   0  NVIDIA A100  On  | 00000000:29:00.0 Off |         3 |\n"),
+    (
+        "ecc-contained",
+        "error",
+        NVRM + "48, DBE\n" + NVRM + "63, Row Remapper\n" + NVRM + "94, pid=7, name=python3, Contained: SM\n",
+    ),
+    (
+        "row-remapping",
+        "warning",
+        NVRM + "63, pid=1896, Row Remapper: New row marked for remapping, reset gpu to activate.\n",
+    ),
+    ("row-remapping", "error", NVRM + "64, Row Remapper: Error recording row remapping\n"),
+    ("application-fault", "error", NVRM + "31, pid=7, name=python3, Ch 1, MMU Fault: FAULT_PDE\n"),
+    ("xid-consequence", "normal", NVRM + "43, pid=7, name=python3, Ch 1\n"),
+    ("gsp-timeout", "error", NVRM + "119, pid=7, name=python, Timeout waiting for RPC from GSP!\n"),
+    ("other-xid", "warning", NVRM + "62, pid=7, Internal micro-controller halt\n"),
+    ("fabric-unhealthy", "error", FABRIC.format("In Progress", "N/A")),
+    ("fabric-unhealthy", "error", FABRIC.format("Completed", "Insufficient Resources")),
+    ("fabric-unhealthy", "error", "● nvidia-fabricmanager.service - NVIDIA\n     Active: failed (Result: exit-code)\n"),
+    (
+        "fabric-unhealthy",
+        "warning",
+        "    Product Name : NVIDIA GB200\n    Fabric\n        Status : Success\n        ClusterUUID : 00-00\n",
+    ),
+    ("nothing-wrong", "info", FABRIC.format("Completed", "Success")),
+    ("driver-not-loaded", "error", "Failed to initialize NVML: Driver/library version mismatch\n"),
+    ("gpu-without-nvlink", "error", links(H100, 0, ON, ON) + links(H100, 1, OFF, OFF)),
+    ("gpu-without-nvlink", "error", LONELY),
+    ("nvlinks-inactive", "warning", links(V100, 3, ON, ON, OFF, ON)),
+    ("nvlinks-inactive", "warning", links(H100, 0, ON, ON) + links(H100, 1, ON, OFF)),
+    (
+        "nvlink-error-counters",
+        "warning",
+        "GPU 0: NVIDIA GB300\n\t Link 0: Replay Errors: 0\n\t Link 1: CRC Errors: 31\n",
+    ),
+    (
+        "ib-port-flap",
+        "error",
+        LINK.format("mlx5_7", 34, "DOWN", "POLLING") + LINK.format("mlx5_7", 34, "ACTIVE", "LINK_UP"),
+    ),
+    ("ib-port-flap", "error", "mlx5_core 0000:5e:00.0 eth2: Link down\nmlx5_core 0000:5e:00.0 eth2: Link up\n" * 2),
+    ("ib-port-down", "error", PORT.format("mlx5_7", "Down", "LinkUp", 65535)),
+    (
+        "ib-port-down",
+        "warning",
+        LINK.format("mlx5_0", 3, "ACTIVE", "LINK_UP") + LINK.format("mlx5_1", 4, "DOWN", "POLLING"),
+    ),
+    (
+        "ib-port-down",
+        "info",
+        LINK.format("mlx5_0", 3, "ACTIVE", "LINK_UP") + LINK.format("mlx5_1", 65535, "DOWN", "DISABLED"),
+    ),
+    ("ib-port-down", "error", PORT.format("mlx5_0", "Initializing", "LinkUp", 0)),
+    ("ib-port-down", "error", "\t\tState: Down\n\t\tPhysical state: Polling\n\t\tRate: 10\n"),
+    ("nic-far-from-gpu", "warning", FAR),
+    ("no-nvlink", "info", PCIE),
+    (
+        "no-nvlink",
+        "error",
+        PCIE + "".join(f"|   {k}  NVIDIA H200  On  | 00000000:2{k}:00.0 Off |  0 |\n" for k in range(4)),
+    ),
+    ("nvlink-p2p-broken", "error", matrix(["X NV4", "NV4 X"]) + "\n" + matrix(["X NS", "NS X"])),
+    ("p2p-not-supported", "info", matrix(["X GNS", "GNS X"])),
+    ("p2p-not-supported", "warning", matrix(["X CNS", "CNS X"])),
+    ("acs-iommu-p2p", "warning", BRIDGE.format("+") + BRIDGE.format("-")),
+    (
+        "acs-iommu-p2p",
+        "error",
+        BRIDGE.format("+") + "a:1:2 [0] NCCL INFO Channel 00 : 0[c1000] -> 1[c2000] via P2P/direct pointer\n",
+    ),
+    (
+        "pcie-width",
+        "warning",
+        "41:00.0 3D controller: NVIDIA\n\tLnkCap: Speed 32GT/s, Width x16\n\tLnkSta: Speed 32GT/s, Width x8\n",
+    ),
+    ("small-limits", "warning", "max locked memory       (kbytes, -l) 64\n"),
+    ("small-limits", "warning", "shm              64M     0   64M   0% /dev/shm\n"),
+    ("acs-iommu-p2p", "error", "nvidia 0000:c1:00.0: AMD-Vi: Event logged [IO_PAGE_FAULT domain=0x22 address=0x3]\n"),
+    ("acs-iommu-p2p", "warning", "DMAR: [DMA Write NO_PASID] Request device [65:00.0] fault addr 0x38fff\n"),
+    ("acs-iommu-p2p", "info", "[0.8] iommu: Default domain type: Translated (set via kernel command line)\n"),
+    ("small-limits", "info", "$ ulimit -n\n1024\n"),
+    ("peermem-unused", "normal", "nvidia_peermem         16384  0\n"),
+    ("nothing-wrong", "info", FULL),
+    ("nothing-wrong", "info", matrix(["X OK OK", "OK X OK", "OK OK X"])),
+    ("nothing-wrong", "info", links(H100, 0, ON, ON) + links(H100, 1, ON, ON)),
+    ("nothing-wrong", "info", PORT.format("mlx5_0", "Active", "LinkUp", 12)),
+    ("nothing-wrong", "info", BRIDGE.format("-")),
+    ("ports-active", "normal", PORT.format("mlx5_0", "Active", "LinkUp", 0) + "\t\tLink layer: Ethernet\n"),
+]
+
+NOT_FOUND = [
+    ("gpu-off-bus", "We fear that a card has fallen off the bus\n" + PORT.format("mlx5_0", "Active", "LinkUp", 1)),
+    ("nvlink-error", NVRM + "145, RLW_RXPIPE Nonfatal XC0 i0 Link 11 (0x0409a0c2)\n"),
+    ("nvlink-error", NVRM + "45, pid=1, name=python, Ch 1\n"),
+    ("nvlink-warning", NVRM + "145, RLW_RXPIPE Nonfatal XC0 i0 Link 11 (0x0)\n" + NVRM + "137, link 11: PRIV Error\n"),
+    ("ecc-uncorrectable", NVRM + "48, DBE\n" + NVRM + "94, pid=7, name=python3, Contained: SM\n"),
+    ("ecc-uncorrectable", NVRM + "94, pid=1234, name=python3, Contained ECC error\n"),
+    (
+        "ecc-uncorrectable",
+        "    ECC Errors\n        Volatile\n            DRAM Uncorrectable : 0\n            DRAM Correctable : 9\n",
+    ),
+    ("row-remapping", NVRM + "63, Row Remapper\n" + NVRM + "94, Contained\n"),
+    ("application-fault", NVRM + "79, GPU has fallen off the bus.\n" + NVRM + "31, pid=7, MMU Fault\n"),
+    ("fabric-unhealthy", FABRIC.format("Completed", "Success")),
+    ("fabric-unhealthy", FABRIC.format("N/A", "N/A")),
+    ("fabric-unhealthy", "● nvidia-fabricmanager.service - NVIDIA\n     Active: active (running)\n"),
+    ("gpu-without-nvlink", links(H100, 0, OFF, OFF)),
+    ("gpu-without-nvlink", FULL),
+    ("nvlinks-inactive", links(H100, 0, ON, OFF) + links(H100, 1, ON, OFF)),  # 12 of 18 is all that an H100 NVL has
+    ("nvlink-error-counters", "GPU 0: NVIDIA GB300\n\t Link 0: Replay Errors: 0\n"),
+    # Two lists without the name of a host may come from two hosts.
+    (
+        "ib-port-flap",
+        "".join(
+            LINK.format(f"mlx5_{k}", n, state, "POLLING" if state == "DOWN" else "LINK_UP")
+            for k, n, state in ((0, 3, "ACTIVE"), (1, 4, "ACTIVE"), (0, 8, "DOWN"), (1, 9, "ACTIVE"))
+        ),
+    ),
+    ("ib-port-flap", "mlx5_core 0000:5e:00.0 eth2: Link up\n"),
+    ("ib-port-down", PORT.format("mlx5_7", "Active", "LinkUp", 3)),
+    ("acs-iommu-p2p", "[1.0] DMAR: IOMMU enabled\n[1.0] iommu: Default domain type: Passthrough\nulimit -n\n1024\n"),
+    ("nic-far-from-gpu", NEAR_ALL),
+    ("nic-far-from-gpu", matrix(["X PIX SYS PIX", "PIX X SYS PIX", "SYS SYS X ?", "PIX PIX ? X"], nics=1)),
+    ("no-nvlink", matrix(["X PIX NODE"]).rstrip() + "\n"),
+    ("nvlink-p2p-broken", matrix(["X NV4", "NV4 X"]) + "\n" + matrix(["X OK", "OK X"])),
+    ("nvlink-p2p-broken", matrix(["X PHB", "PHB X"]) + "\n" + matrix(["X GNS", "GNS X"])),
+    ("acs-iommu-p2p", BRIDGE.format("-")),
+    (
+        "pcie-width",
+        "41:00.0 3D controller: NVIDIA\n\tLnkCap: Speed 32GT/s, Width x16\n\tLnkSta: Speed 2.5GT/s, Width x16\n",
+    ),
+    ("small-limits", "max locked memory       (kbytes, -l) unlimited\nopen files (-n) 1048576\n"),
+    ("nothing-wrong", LONELY),
+    ("nothing-wrong", PORT.format("mlx5_0", "Down", "Polling", 0)),
+]
+
+
+@pytest.mark.parametrize(("code", "severity", "text"), FOUND)
+def test_a_rule_finds_what_it_is_for(code: str, severity: str, text: str) -> None:
+    assert severities(text).get(code) == severity
+
+
+@pytest.mark.parametrize(("code", "text"), NOT_FOUND)
+def test_a_rule_leaves_similar_texts_alone(code: str, text: str) -> None:
+    assert code not in severities(text)
+
+
+def test_findings_name_gpus_links_hosts_and_lines() -> None:
+    text = (
+        "Nov 28 10:00:00 node7 kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=1, name=python3, Ch 1 caused by "
+        "previous Xid 149\n"
+        "Nov 28 10:00:01 node7 kernel: NVRM: Xid (PCI:0000:ed:00): 45, pid=2, name=python3, Ch 2 caused by "
+        "previous Xid 145\n"
+    )
+    found = {item.code: item for item in ml.explain(text).all_findings}
+    assert found["nvlink-error"].subject.startswith("GPU 0000:dc:00 of node7 (Xid 149), noticed by 0000:ed:00 of node7")
+    assert found["nvlink-error"].lines == (1, 2)
+    assert found["xid-consequence"].severity == "normal"
+    assert "link 11" in subject(NVRM + "149, NETIR Fatal XC0 i0 Link 11 (0x0)\n", "nvlink-error")
+
+
+def test_a_far_nic_is_named_with_its_distance_and_a_better_gpu() -> None:
+    (finding,) = [
+        item for item in ml.explain(f"./all_reduce_perf -b 1G -g 1\n{FAR}").findings if item.code == "nic-far-from-gpu"
+    ]
+    assert finding.subject == "GPU2 (nearest NIC NIC0 at SYS)"
+    assert "CUDA_VISIBLE_DEVICES=0" in finding.do
+    assert finding.lines == (5,)
+
+
+def test_every_rule_has_a_source_a_docstring_and_a_text_in_this_file() -> None:
+    from meshlab.diagnosis.rules.gpu_faults import GPU_RULES
+    from meshlab.diagnosis.rules.host_links import LINK_RULES
+    from meshlab.diagnosis.rules.port_faults import PORT_RULES
+
+    rules = [*GPU_RULES, *PORT_RULES, *LINK_RULES]
+    assert len({rule.check.__name__ for rule in rules}) == len(rules)
+    for rule in rules:
+        assert rule.source
+        assert (rule.check.__doc__ or "").startswith(("Looks", "Applies", "Compares"))
+        if rule.code not in ("host-health", "healthy-matrix", "nvlinks-active"):  # found under the codes of others
+            assert rule.code in {code for code, _, _ in FOUND}
+
+
+# -- real texts --------------------------------------------------------------------------------------------------------
+
+SUBJECTS = {
+    "18_a6000_hang_acs.txt": {"acs-iommu-p2p": ["c1:00.0", "c2:00.0", "nodeA"]},
+    "34_nccl_paths_from_gpu_8f000.txt": {"nothing-wrong": ["8F000", "8A000", "worker-0"]},
+    "79_rdma_link_flapping_state.txt": {"ib-port-flap": ["mlx5_7 port 1"]},
+    "80_topo_rank_far_from_nic.txt": {"nic-far-from-gpu": ["GPU0", "mlx5_0 at NODE"], "no-nvlink": ["GPU0-GPU5"]},
+    "82_topo_p2p_ok_matrix.txt": {"nothing-wrong": ["GPU0-GPU7"]},
+    "83_ibstat_linkup_state_down.txt": {"ib-port-down": ["mlx5_7 port 1"]},
+    "85_dmesg_fallen_off_bus.txt": {"gpu-off-bus": ["0000:b3:00.0", "10de:26b5", "0000:44:00.0"]},
+    "86_dmesg_xid45_caused_by_145_149.txt": {"nvlink-error": ["0000:dc:00 (Xid 149)", "ed:00", "ba:00", "97:00"]},
+    "88_dmesg_145_137_b200.txt": {"nvlink-error": ["1b:00", "link 11"]},
+}
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="MESHLAB_CASES names no folder with explained texts")
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_subjects_of_real_texts_name_the_hardware(name: str) -> None:
+    findings = ml.explain(FOLDER / name).all_findings
+    for code, wanted in SUBJECTS[name].items():
+        named = " | ".join(item.subject for item in findings if item.code == code)
+        assert [word for word in wanted if word not in named] == []
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="MESHLAB_CASES names no folder with explained texts")
+@pytest.mark.parametrize("folder", ["own_gpu", "topo/smi"])
+def test_healthy_machines_have_no_error(folder: str) -> None:
+    wrong = {"partial_vllm-16336_b200_gpu2_without_nvlink.txt": ["gpu-without-nvlink"]}
+    machine = {code for code, _, _ in FOUND}
+    for path in sorted((FOLDER.parent / folder).glob("*.txt")):
+        try:
+            findings = ml.explain(path).findings
+        except ParseError:
+            continue
+        codes = [item.code for item in findings if item.severity in ("error", "warning") and item.code in machine]
+        assert codes == wrong.get(path.name, []), path.name
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason="MESHLAB_CASES names no folder with explained texts")
+def test_the_expected_file_has_the_cases_of_this_file() -> None:
+    assert set(SUBJECTS) <= set(json.loads((FOLDER / "expected.json").read_text())["cases"])
+
+
+def test_equal_hosts_share_a_finding() -> None:
+    tree = [
+        "=== System : maxBw 240.0 totalBw 240.0 ===",
+        "CPU/0-0 (1/2/-1)",
+        *(
+            line
+            for bus in ("16000", "29000")
+            for line in (f"+ PCI[24.0] - GPU/0-{bus} (0)", " " * 14 + "+ NVL[240.0] - NVS/0-0")
+        ),
+        "==========================================",
+    ]
+    text = "\n".join(f"node{host}:7:8 [0] NCCL INFO {line}" for host in range(50) for line in tree)
+    found = [item for item in ml.explain(text).findings if item.code == "nothing-wrong" and "NVLink" in item.why]
+    assert [item.subject for item in found] == ["GPU0-GPU1 of node0, node1, node2, node3 and 46 more"]

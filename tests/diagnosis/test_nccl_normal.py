@@ -1,0 +1,116 @@
+"""Lines of NCCL that only look wrong, logs without faults, and warnings that no rule knows."""
+
+from __future__ import annotations
+
+import pytest
+
+import meshlab as ml
+from meshlab.diagnosis.paste import Paste
+from meshlab.diagnosis.rules.nccl_normal import NCCL_NORMAL_RULES
+from meshlab.diagnosis.text_findings import TextFinding
+
+
+def found(text: str) -> dict[str, TextFinding]:
+    """The findings of a text by code."""
+    return {item.code: item for one in NCCL_NORMAL_RULES for item in one(Paste(text))}
+
+
+def info(text: str, where: str = "nodeA:30:40 [2]") -> str:
+    return f"{where} NCCL INFO {text}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("NET/Plugin : No plugin found (libnccl-net.so), using internal implementation", "plugin-not-found"),
+        ("NET/Plugin: Could not find: libnccl-net.so. Using internal net plugin.", "plugin-not-found"),
+        ("NET/Plugin: Failed to find ncclNetPlugin_v8 symbol.", "plugin-not-found"),
+        ("TUNER/Plugin: Failed to find ncclTunerPlugin_v3 symbol.", "plugin-not-found"),
+        ("NVLS multicast support is not available on dev 1", "nvls-not-available"),
+        ("16 coll channels, 0 nvls channels, 16 p2p channels, 16 p2p channels per peer", "nvls-not-available"),
+        ("Pattern 3, crossNic 0, nChannels 0, bw 0.0/0.0, type NVL/PIX, sameChannels 1", "pattern-without-channels"),
+        ("Could not enable P2P between dev 0(=1000) and dev 1(=2000)", "p2p-not-used-for-pair"),
+        ("Topology detection : could not read /sys/devices/x/max_link_speed, ignoring", "not-readable"),
+        ("Call to connect returned Connection refused, retrying", "connect-retried"),
+        ("transport/net.cc:592 -> 2", "nccl-echo"),
+    ],
+)
+def test_lines_that_only_look_wrong(line: str, code: str) -> None:
+    explanation = ml.explain(info(line))
+    assert [item.code for item in explanation.normal] == [code]
+    assert not [item for item in explanation.findings if item.severity != "info"]
+    assert explanation.normal[0].why
+
+
+def test_a_device_number_of_a_thread_without_a_device() -> None:
+    assert "device-number-odd" in found("a:1:2 [32581] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n")
+    assert "device-number-odd" not in found("a:1:2 [7] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n")
+
+
+def test_no_rdma_device_is_normal_on_one_host() -> None:
+    line = info("NET/IB : No device found.")
+    assert "no-rdma-device" in found(line + info("comm 0x1 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0"))
+    assert "no-rdma-device" not in found(line)
+
+
+def test_echoes_are_named_beside_their_cause() -> None:
+    cause = "a:1:2 [0] misc/shmutils.cc:88 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 4 bytes\n"
+    echo = "a:1:3 [2] proxy.cc:1326 NCCL WARN Socket recv failed while polling for opId=0x7f\n"
+    assert found(cause + echo)["nccl-echo"].lines == (2,)
+    assert "nccl-echo" not in found(echo)
+
+
+COMPLETE = info("comm 0x1 rank 3 nranks 8 cudaDev 2 busId 60 commId 0xabc - Init COMPLETE")
+
+
+@pytest.mark.parametrize(
+    ("text", "subject"),
+    [
+        (COMPLETE, "nodeA rank 3"),
+        (info("Connected all rings") + info("Connected all trees"), "nodeA GPU 2"),
+        (info("Using network IBext"), "nodeA GPU 2"),
+        (info("GPU/8F000 :GPU/16000 (2/264.0/NVL) GPU/8F000 (0/5000.0/LOC) NET/4 (4/24.0/PXB)"), "nodeA GPU 2"),
+    ],
+)
+def test_a_log_without_faults(text: str, subject: str) -> None:
+    assert found(text)["nothing-wrong"].subject == subject
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "nodeA:30:40 [2] init.cc:1 NCCL WARN anything\n",
+        "nodeA: Test NCCL failure common.cu:958 'internal error'\n",
+        "Traceback (most recent call last):\n",
+        "(hangs here)\n",
+    ],
+)
+def test_a_log_with_a_failure_is_not_called_healthy(more: str) -> None:
+    assert "nothing-wrong" not in found(COMPLETE + more)
+
+
+def test_nothing_is_called_healthy_beside_a_finding() -> None:
+    text = COMPLETE + info("NET/OFI Selected Provider is tcp (found 1 nics)")
+    assert [item.code for item in ml.explain(text).findings] == ["efa-missing"]
+
+
+def test_a_warning_that_no_rule_knows_is_quoted() -> None:
+    finding = found("nodeA:30:40 [2] enqueue.cc:12 NCCL WARN The moon is in the wrong phase\n")["unknown-warning"]
+    assert "The moon is in the wrong phase" in finding.why
+    assert finding.severity == "info"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer nodeB<5>",
+        "transport/p2p.cc:9 NCCL WARN Cuda failure 400 'invalid resource handle'",
+        "init.cc:9 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 60",
+    ],
+)
+def test_a_warning_that_a_rule_knows_is_not_quoted(text: str) -> None:
+    assert "unknown-warning" not in found(f"nodeA:30:40 [2] {text}\n")
+
+
+def test_a_cuda_failure_that_no_rule_knows_is_quoted() -> None:
+    assert "unknown-warning" in found("nodeA:30:40 [2] init.cc:9 NCCL WARN Cuda failure 3 'initialization error'\n")

@@ -1,0 +1,95 @@
+"""The log of ranks that fail is explained by the rules for pasted texts."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import meshlab as ml
+from meshlab.cli.commands import print_error
+from meshlab.errors import EngineError
+
+WARNING = (
+    "node1:91:130 [1] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-Q7d to 33030532 bytes, "
+    "error: No space left on device (28)"
+)
+FOUND = "✕ /dev/shm is full or too small: node1 GPU 1, /dev/shm. "
+
+
+def test_a_run_whose_rank_dies_shows_what_its_library_printed(
+    mpi_engines: ml.Engines, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    warning = WARNING  # the function is sent to the ranks by value
+
+    def die(comm: Any) -> None:
+        if comm.world_rank == 1:
+            # As a library does, and more lines than the message quotes.
+            os.write(1, "\n".join(["", warning, *(f"frame {number}" for number in range(30)), ""]).encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+        comm.barrier()
+
+    run = ml.bench(mpi_engines, None, die)
+    with pytest.raises(EngineError, match=r"rank 1 .* was killed by signal 9") as caught:
+        run.wait(60)
+    error = caught.value
+    assert FOUND in str(error)
+    assert warning not in error.log
+    explanation = error.explain()
+    assert explanation is not None
+    (finding,) = (item for item in explanation.findings if item.code == "shm-too-small")
+    assert explanation.paste.line(finding.lines[0]).raw.endswith("No space left on device (28)")
+    html = run._repr_html_()
+    assert "ml-finding" in html
+    assert "/dev/shm is full or too small" in html
+    print_error(error.with_hint("run it again"))
+    assert FOUND in capsys.readouterr().err
+    assert FOUND in str(ml.Run.load(run.save(tmp_path / "run")).error)
+
+
+def test_ranks_that_meshlab_ended_itself_are_not_explained_as_killed(mpi_engines: ml.Engines) -> None:
+    def wait(comm: Any) -> None:
+        import time
+
+        if comm.world_rank:
+            comm.barrier()
+        else:
+            time.sleep(60)
+
+    with pytest.raises(EngineError) as caught:
+        mpi_engines.run(wait, deadline_s=1.0)
+    assert "The log shows" not in str(caught.value)
+    assert "signal" not in str(caught.value)
+
+
+def test_an_error_that_a_function_raises_is_explained(thread_engines: ml.Engines) -> None:
+    def fail(comm: Any) -> None:
+        raise RuntimeError(WARNING)
+
+    with pytest.raises(EngineError) as caught:
+        thread_engines.run(fail)
+    assert FOUND in str(caught.value)
+
+
+def test_the_log_of_a_library_is_read_from_its_files(
+    thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = ["", WARNING, *[""] * (thread_engines.world_size - 2)]
+    monkeypatch.setattr(thread_engines._rank_set, "library_logs", lambda: logs, raising=False)
+    assert thread_engines._library_log() == f"[rank1]: {WARNING}"
+
+
+@pytest.mark.parametrize("log", ["", "Traceback (most recent call last):\n  ValueError: no", "\0\1\2"])
+def test_a_log_without_a_cause_is_appended_as_it_is(log: str) -> None:
+    error = EngineError("rank 1 failed", hint="do it again", log=log)
+    assert str(error) == f"rank 1 failed; do it again\n{log}".rstrip("\n")
+
+
+def test_an_explained_error_can_be_sent_to_another_process() -> None:
+    error = EngineError("rank 1 failed", rank=1, library_log=WARNING)
+    assert FOUND in str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -1,0 +1,188 @@
+"""Kinds of logs that people have besides a clean run: copies, old rates, lines of JSON, parts of files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import meshlab as ml
+from meshlab.errors import ParseError
+
+SETTINGS = (
+    "# nThread 1 nGpus {gpus} minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 "
+    + ("validation: 1 graph: 0")
+)
+HEADER = """#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)"""
+
+
+def device(rank: int, pid: int, host: str = "node1") -> str:
+    return f"#  Rank  {rank} Group  0 Pid {pid:6} on {host:>10} device  {rank} [0x0f] NVIDIA H100"
+
+
+def row(size: int, time: float, factor: float = 1.0) -> str:
+    rate = size / time / 1e3
+    half = f"{time:9.2f}  {rate:6.2f}  {rate * factor:6.2f}      0"
+    return f"{size:12}  {size // 4:12}     float     sum      -1{half}{half}"
+
+
+def interleaved(copies: int) -> str:
+    lines = []
+    for line in (SETTINGS.format(gpus=2), "#", "# Using devices"):
+        lines += [line] * copies
+    lines += [device(rank, 100 + copy, f"node{copy}") for rank in (0, 1) for copy in range(copies)]
+    lines += HEADER.splitlines() * copies
+    for size in (1 << 20, 1 << 21, 1 << 22):
+        lines += [row(size, size / 1e5 + copy) for copy in range(copies)]
+    for _ in range(copies):
+        lines += ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 98.5"]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("copies", [2, 3, 8])
+def test_copies_of_a_test_are_one_section_that_says_so(copies: int) -> None:
+    log = ml.nccl_tests.read(interleaved(copies))
+    assert len(log.sections) == 1
+    assert (log.sections[0].copies, log.sections[0].n_ranks) == (copies, 2)
+    assert len(log.sections[0].rows) == 3 * copies
+    assert any(f"{copies} copies of the test" in str(note) and "MPI=1" in str(note) for note in log.warnings)
+
+
+def test_copies_without_a_preamble_are_recognised_by_their_rows() -> None:
+    text = "\n".join(interleaved(2).splitlines()[-14:])
+    assert [section.copies for section in ml.nccl_tests.read(text).sections] == [2]
+
+
+def test_runs_after_each_other_are_no_copies() -> None:
+    one = "\n".join(
+        [SETTINGS.format(gpus=2), "#", "# Using devices", device(0, 1), device(1, 1), HEADER]
+        + [row(1 << power, 2.0**power / 1e5) for power in (20, 21, 22, 23)]
+        + ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 100"]
+    )
+    log = ml.nccl_tests.read(f"{one}\n{one}")
+    assert [(section.copies, section.n_ranks) for section in log.sections] == [(1, 2), (1, 2)]
+
+
+def test_rates_of_all_gather_before_june_2020_are_recognised() -> None:
+    lines = [
+        "./all_gather_perf -b 1M -e 8M -f 2 -g 4",
+        "# nThread 1 nGpus 4 minBytes 1048576 maxBytes 8388608 step: 2(factor) warmup iters: 5 iters: 20 validation: 1",
+        "#                                             out-of-place                       in-place",
+        "#       size         count    type     time   algbw   busbw  error     time   algbw   busbw  error",
+    ]
+    for size in (1 << 20, 1 << 21, 1 << 22, 1 << 23):
+        time = size / 4e4
+        rate = size * 3 / 4 / time / 1e3
+        half = f"{time:9.2f}  {rate:6.2f}  {rate:6.2f}  0e+00"
+        lines.append(f"{size:12}  {size // 16:12}   float{half}{half}")
+    log = ml.nccl_tests.read("\n".join([*lines, "# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 30"]))
+    assert (log.sections[0].collective, log.sections[0].n_ranks, log.warnings) == ("all_gather", 4, ())
+    assert log.results["algbw_gbs"].round(1).unique().tolist() == [40.0]
+    assert log.results["busbw_gbs"].round(1).unique().tolist() == [30.0]
+
+
+def test_bandwidths_of_a_million_have_one_digit() -> None:
+    text = f"{HEADER}\n" + "\n".join(
+        f"{size:12}  {size // 4:12}     float     sum      -1"
+        f"   176.33  {size / 176.33e3:6.2f}    0.00      0     0.10  {rate}    0.00      0"
+        for size, rate in ((1 << 26, "671089"), (1 << 27, " 1e+06"), (1 << 28, " 3e+06"))
+    )
+    assert ml.nccl_tests.read(text).sections[0].unparsable_rows == 0
+
+
+@pytest.mark.parametrize(("busbw", "n"), [("441.81", 1), ("41.81", 0)])
+def test_a_single_row_with_other_widths_is_read_if_its_numbers_agree(busbw: str, n: int) -> None:
+    text = (
+        "size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n"
+        f"1073741824 268435456 float sum -1 4253.0 252.47 {busbw} 0 4251.0 252.59 442.02 0\n# Avg bus bandwidth : 441.9"
+    )
+    section = ml.nccl_tests.read(text).sections[0]
+    assert (len(section.rows), section.unparsable_rows) == (n, 1 - n)
+
+
+def json_lines() -> list[str]:
+    return [
+        json.dumps(
+            {
+                "#wrong": "0",
+                "algBw": size / 20e3,
+                "busBw": size / 20e3 * 1.5,
+                "gpus": 4,
+                "inPlace": in_place,
+                "name": "AllReduce",
+                "redop": "sum",
+                "size": size,
+                "time": 20.0,
+                "type": "float",
+            }
+        )
+        for size in (1024, 2048)
+        for in_place in (0, 1)
+    ]
+
+
+def test_lines_of_json_of_rccl_tests_are_read() -> None:
+    log = ml.nccl_tests.read("\n".join(json_lines()))
+    section = log.sections[0]
+    assert (section.collective, section.n_ranks, section.status, section.preamble.tool) == (
+        "all_reduce",
+        4,
+        "complete",
+        "rccl-tests",
+    )
+    assert log.results[["size_bytes", "in_place", "n_wrong"]].to_numpy().tolist() == [
+        [1024, False, 0],
+        [1024, True, 0],
+        [2048, False, 0],
+        [2048, True, 0],
+    ]
+    assert len(ml.nccl_tests.read("\n".join(json_lines() * 2)).sections) == 2
+
+
+def test_a_cut_line_of_json_is_counted() -> None:
+    text = "\n".join(json_lines())[:-30]
+    assert (len(ml.nccl_tests.read(text).results), len(ml.nccl_tests.read(text).warnings)) == (3, 1)
+    with pytest.raises(ParseError):
+        ml.nccl_tests.read('{"inPlace": 1, "busBw": 3, "gpus": 4, "x')
+
+
+def document() -> str:
+    half = {"time": 20.0, "alg_bw": 0.0512, "bus_bw": 0.0512, "nwrong": 0}
+    results = [
+        {
+            "size": 1024,
+            "count": 256,
+            "type": "float",
+            "redop": "sum",
+            "root": -1,
+            "out_of_place": half,
+            "in_place": half,
+        }
+    ] * 3
+    return json.dumps({"version": 3, "args": ["./all_reduce_perf"], "config": {"nthreads": 1}, "results": results})
+
+
+def test_complete_results_are_read_from_any_part_of_a_document() -> None:
+    text = document()
+    for cut in range(text.index('"size"') - 1, text.index('"size"') + 20):
+        log = ml.nccl_tests.read(text[cut:])
+        assert len(log.results) in (4, 6)
+        assert "the JSON is truncated" in [note.text for note in log.warnings]
+
+
+@pytest.mark.parametrize("name", ["rccl-tests", "nccl-tests"])
+def test_the_tool_is_named_by_its_first_line(name: str) -> None:
+    prefix = name[:4]
+    text = f"# {name} version 2.17.9-develop:25 {prefix}-headers=22803 {prefix}-library=22707\n{HEADER}"
+    preamble = ml.nccl_tests.read(text).sections[0].preamble
+    assert (preamble.tool, preamble.tool_version, preamble.library_version) == (name, "2.17.9-develop:25", "2.27.7")
+
+
+def test_runs_with_other_settings_that_list_no_devices_are_no_copies() -> None:
+    settings = SETTINGS.format(gpus=2)
+    several = [settings.replace("maxBytes 1024", f"maxBytes {most}") for most in (64, 128)]
+    text = "".join(f"{line}\n#\n# Using devices\n" for line in several)
+    assert [section.copies for section in ml.nccl_tests.read(text).sections] == [1, 1]
