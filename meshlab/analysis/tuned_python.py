@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshlab.analysis.option_choice import SizeRange, size_ranges
+from meshlab.comm.backends.nccl_binding import selection
 from meshlab.frames.schema import plain_value
 from meshlab.units import format_size
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["NCCL4PY_CALLS", "python_source", "selection"]
+__all__ = ["NCCL4PY_CALLS", "python_source"]
 
 NCCL4PY_CALLS = {
     "all_reduce": ("allreduce", "sendbuf, recvbuf, op=nccl.SUM", "sendbuf, recvbuf, op", "recvbuf"),
@@ -111,21 +112,6 @@ def _address(buffer):
     """Return the address of a CuPy array or a PyTorch tensor."""
     return buffer.data.ptr if hasattr(buffer.data, "ptr") else buffer.data_ptr()
 '''
-
-
-def selection(algorithm: str | None, protocol: str | None) -> str | None:
-    """Return NCCL's selection string of an algorithm and a protocol.
-
-    Examples
-    --------
-    >>> selection("ring", "ll128"), selection("tree", None), selection(None, "ll"), selection(None, None)
-    ('RING_LL128', 'tree', 'RING_LL,TREE_LL', None)
-    """
-    if protocol is None:
-        return algorithm
-    if algorithm is None:
-        return f"RING_{protocol},TREE_{protocol}".upper()
-    return f"{algorithm}_{protocol}".upper()
 
 
 def python_source(lines: Sequence[tuple[str, pd.DataFrame]], *, where: str, verdicts: Sequence[str]) -> str:

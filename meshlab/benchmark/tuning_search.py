@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.analysis.option_choice import best_options
+from meshlab.analysis.option_choice import best_options, usable_trials
 from meshlab.analysis.tunings import Tuning
 from meshlab.benchmark.api import check_fit
 from meshlab.benchmark.executor import describe_sharing
@@ -26,6 +26,7 @@ from meshlab.benchmark.on_ranks.option_trials import (
     try_options,
 )
 from meshlab.benchmark.run import progress_bar
+from meshlab.benchmark.tuning_environments import Environment, Setting, distribute
 from meshlab.benchmark.tuning_options import (
     TuningOption,
     check_options,
@@ -64,6 +65,9 @@ _MAX_S_ON_HOST = 2.0
 
 _CLOSE = 1.1
 """An environment is measured again if its time is within this factor of the fastest one."""
+
+_WORTHWHILE = 0.98
+"""An option that takes less than this part of the default's time is measured again, even if the intervals overlap."""
 
 _MOST_SETS = 3
 """The number of environments whose ranks exist at the same time, besides those of the caller and of the default."""
@@ -280,7 +284,7 @@ def _options(engines: Engines, only: Sequence[str] | None) -> Callable[[Step], l
     return lambda step: options_for(can, step.collective, step.size_bytes or 0, only=only, n_hosts=n_hosts)
 
 
-def _settings(engines: Engines, names: Sequence[str], only: Sequence[str] | None) -> dict[str, dict[str, _Setting]]:
+def _settings(engines: Engines, names: Sequence[str], only: Sequence[str] | None) -> dict[str, dict[str, Setting]]:
     """Return the environments to try for each collective, by name."""
     can = engines.ranks[0].capabilities
     if engines.launch_arguments is None:
@@ -294,7 +298,7 @@ def _settings(engines: Engines, names: Sequence[str], only: Sequence[str] | None
     # A name stands for one set of variables. "ring" of two collectives of MPICH are two sets.
     return {
         name: {
-            short if len(known[short]) == 1 else f"{name} {short}": _Setting(variables, may_share=can.backend != "nccl")
+            short if len(known[short]) == 1 else f"{name} {short}": Setting(variables, may_share=can.backend != "nccl")
             for short, variables in settings.items()
         }
         for name, settings in found.items()
@@ -305,52 +309,6 @@ def _settings(engines: Engines, names: Sequence[str], only: Sequence[str] | None
 
 
 _Calls = list[tuple[Step, list[TuningOption]]]
-
-
-@dataclass(frozen=True)
-class _Setting:
-    """Environment variables of ranks.
-
-    `may_share` is True if they concern only one collective, so that the same ranks may have those of another one.
-    """
-
-    variables: Mapping[str, str]
-    may_share: bool
-
-
-@dataclass(frozen=True, eq=False)
-class _Environment:
-    """Ranks to start: their environment variables, and the name of this setting by collective."""
-
-    variables: Mapping[str, str] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def is_default(self) -> bool:
-        return not self.names
-
-    def has(self, step: Step, option: TuningOption) -> bool:
-        """Return True if an option of a call belongs to this environment."""
-        return option.setting is not None and self.names.get(step.collective) == option.setting
-
-    def __str__(self) -> str:
-        return ", ".join(dict.fromkeys(self.names.values())) or "default"
-
-
-def _environments(settings: Mapping[str, Mapping[str, _Setting]]) -> list[_Environment]:
-    """Distribute the settings of all collectives to as few sets of ranks as possible."""
-    found: list[_Environment] = []
-    for collective, choices in settings.items():
-        for name, setting in choices.items():
-            for index, one in enumerate(found):
-                is_same = dict(one.variables) == dict(setting.variables)
-                is_apart = setting.may_share and not set(one.variables) & set(setting.variables)
-                if collective not in one.names and (is_same or is_apart):
-                    found[index] = _Environment({**one.variables, **setting.variables}, {**one.names, collective: name})
-                    break
-            else:
-                found.append(_Environment(dict(setting.variables), {collective: name}))
-    return found
 
 
 @dataclass(eq=False)
@@ -397,7 +355,7 @@ class TuningSearch:
         steps: Sequence[Step],
         *,
         options: Callable[[Step], list[TuningOption]],
-        settings: Mapping[str, Mapping[str, _Setting]],
+        settings: Mapping[str, Mapping[str, Setting]],
         rounds: int,
         budget_s: float | None,
         confirms: bool,
@@ -416,7 +374,7 @@ class TuningSearch:
         self._set_up = set_up
         self._records: dict[tuple[str, Step, TuningOption], _Record] = {}
         self._slower: dict[tuple[str, TuningOption], str] = {}  # options that are slow at all larger sizes, and why
-        self._broken: set[_Environment] = set()  # with which ranks failed
+        self._broken: set[Environment] = set()  # with which ranks failed
         self._started: list[Engines] = []  # ranks besides those of the caller
         self._n_done, self._n_total, self._now = 0, len(self._steps), "starting"
         self._began = time.monotonic()
@@ -497,11 +455,11 @@ class TuningSearch:
         self._steps = kept
 
     def _search(self, lease: Lease) -> None:
-        others = _environments(self._settings)
+        others = distribute(self._settings)
         n_launches = 2 if others and self._rounds >= 6 else 1
         how = partial(self._how, rounds=self._rounds, halves=True)
         for number in range(n_launches):
-            environments = [_Environment(), *others][:: -1 if number % 2 else 1]
+            environments = [Environment(), *others][:: -1 if number % 2 else 1]
             self._plan(len(environments) * len(self._steps))
             for one in environments:
                 calls = [(step, self._candidates(one, step)) for step in self._steps]
@@ -510,7 +468,7 @@ class TuningSearch:
             if number == 0 and others:
                 self._drop_settings()
 
-    def _candidates(self, environment: _Environment, step: Step) -> list[TuningOption]:
+    def _candidates(self, environment: Environment, step: Step) -> list[TuningOption]:
         """Return the options of a call that are not dropped yet, within one environment."""
         if environment.is_default:
             options = self._options(step)
@@ -550,7 +508,7 @@ class TuningSearch:
         if not others:
             self._plan(len(calls))
             how = partial(self._how, rounds=2 * self._rounds, halves=False)
-            self._measure_on(lease, _Environment(), calls, "confirmation", how, is_new=True)
+            self._measure_on(lease, Environment(), calls, "confirmation", how, is_new=True)
             return
         self._plan(len(calls))
         left = dict(calls)
@@ -558,13 +516,13 @@ class TuningSearch:
             some = others[first : first + _MOST_SETS]
             is_last = first + _MOST_SETS >= len(others)
             now = [step for step in left if is_last or any(step in dict(part) for _, part in some)]
-            self._confirm_together(lease, [(_Environment(), [(step, left.pop(step)) for step in now]), *some])
+            self._confirm_together(lease, [(Environment(), [(step, left.pop(step)) for step in now]), *some])
 
-    def _confirm_together(self, lease: Lease, plan: Sequence[tuple[_Environment, _Calls]]) -> None:
+    def _confirm_together(self, lease: Lease, plan: Sequence[tuple[Environment, _Calls]]) -> None:
         """Measure calls in turns on several sets of new ranks, so that a drift of the machine affects all of them."""
         n_turns = max(self._rounds // 2, 1)
         with ExitStack() as stack:
-            ranks: dict[_Environment, tuple[Lease, dict[Step, list[TuningOption]]]] = {}
+            ranks: dict[Environment, tuple[Lease, dict[Step, list[TuningOption]]]] = {}
             for environment, calls in plan:
                 self._now = self._starting(environment)
                 with self._recorded(environment, calls, "confirmation"):
@@ -583,19 +541,14 @@ class TuningSearch:
                             self._try(new, step, options[step], "confirmation", how)
                 self._n_done += 1
 
-    def _to_confirm(self) -> tuple[_Calls, list[tuple[_Environment, _Calls]]]:
+    def _to_confirm(self) -> tuple[_Calls, list[tuple[Environment, _Calls]]]:
         """Return the calls for which an option was faster than the default, by the ranks that they need.
 
         The first ones are on ranks with the environment of the engines, and contain the default of all calls.
         """
-        chosen: dict[Step, TuningOption] = {}
-        by_case = {(step.collective, step.size_bytes): step for step in self._steps}
-        for _, row in best_options(self.frame()).iterrows():
-            option = TuningOption(*option_key(dict(row)))
-            if not option.is_default:
-                chosen[by_case[row["collective"], row["size_bytes"]]] = option
+        chosen = self._found()
         calls: _Calls = []
-        wanted: dict[str, dict[str, _Setting]] = {}
+        wanted: dict[str, dict[str, Setting]] = {}
         for step, option in chosen.items():
             calls.append((step, [TuningOption()]))
             if option.setting is None:
@@ -605,16 +558,38 @@ class TuningSearch:
                 wanted.setdefault(step.collective, {})[option.setting] = setting
         others = [
             (one, [(step, [option]) for step, option in chosen.items() if one.has(step, option)])
-            for one in _environments(wanted)
+            for one in distribute(wanted)
         ]
         return calls, others
+
+    def _found(self) -> dict[Step, TuningOption]:
+        """Return the option of each call that the search found to be faster than the default."""
+        frame = self.frame()
+        best = {(row["collective"], row["size_bytes"]): row for _, row in best_options(frame).iterrows()}
+        usable = usable_trials(frame, "search")
+        found: dict[Step, TuningOption] = {}
+        for step in self._steps:
+            row = best.get((step.collective, step.size_bytes))
+            if row is None:
+                continue
+            option = TuningOption(*option_key(dict(row)))
+            if option.is_default:
+                # Intervals that overlap say nothing on a machine that is busy. The confirmation has more rounds of
+                # fewer options, and decides.
+                rows = usable[(usable["collective"] == step.collective) & (usable["size_bytes"] == step.size_bytes)]
+                fastest = rows.sort_values("time_us", kind="stable").iloc[0]
+                if fastest["time_us"] < _WORTHWHILE * row["time_us"]:
+                    option = TuningOption(*option_key(dict(fastest)))
+            if not option.is_default:
+                found[step] = option
+        return found
 
     # -- ranks ---------------------------------------------------------------------------------------------------------
 
     def _measure_on(
         self,
         lease: Lease,
-        environment: _Environment,
+        environment: Environment,
         calls: _Calls,
         phase: str,
         how: Callable[[], TrialRounds],
@@ -633,11 +608,11 @@ class TuningSearch:
             self._measure(new, calls, phase, how)
 
     @staticmethod
-    def _starting(environment: _Environment) -> str:
+    def _starting(environment: Environment) -> str:
         return "starting new ranks" if environment.is_default else f"starting new ranks with {environment}"
 
     @contextmanager
-    def _recorded(self, environment: _Environment, calls: _Calls, phase: str) -> Iterator[None]:
+    def _recorded(self, environment: Environment, calls: _Calls, phase: str) -> Iterator[None]:
         """Record an error of ranks with an environment that may make the library fail or hang: this is a result."""
         try:
             yield
@@ -652,7 +627,7 @@ class TuningSearch:
                         record.status, record.message = "failed", error.summary
 
     @contextmanager
-    def _new_ranks(self, lease: Lease, environment: _Environment) -> Iterator[Lease]:
+    def _new_ranks(self, lease: Lease, environment: Environment) -> Iterator[Lease]:
         """Start ranks with an environment, or at least open new communicators."""
         arguments = self._engines.launch_arguments
         if arguments is None:

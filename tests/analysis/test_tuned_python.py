@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import meshlab as ml
-from meshlab.analysis.tuned_python import NCCL4PY_CALLS, selection
+from meshlab.analysis.tuned_python import NCCL4PY_CALLS
+from meshlab.comm.backends.nccl_binding import selection
 from tests.analysis.trial_maker import CAPPED, DEFAULT, a_tuning, both, trial, usual_rows
 
 SOURCES = [

@@ -223,3 +223,15 @@ def test_a_tuning_without_results_says_so() -> None:
     assert str(empty).startswith("tp (groups of 2)")
     with pytest.raises(BenchError, match="the tuning has no results to draw"):
         empty.plot()
+
+
+def test_a_view_of_a_real_communicator_takes_the_choices() -> None:
+    """Without an option to configure, the view also works on threads."""
+    rows = both(DEFAULT, 1024, 6.0, 6.0)
+    tuning = a_tuning([{**row, "n_ranks": 1} for row in rows], mesh="tp=1", system={"backend": "threads"})
+    comm = Communicator(ThreadWorld(1).backend(0))
+    assert tuning.apply(comm).all_reduce(comm.xp.ones(3)).tolist() == [1.0, 1.0, 1.0]
+    windows = a_tuning([*rows, *both(CAPPED, 1024, 4.0, 4.0)], system={"backend": "threads"})
+    one = Tuning(windows.trials.assign(n_ranks=1), ml.DeviceMesh("tp=1"), "tp", {}, {"backend": "threads"})
+    with pytest.raises(CommunicatorError, match="threads cannot configure calls"):
+        one.apply(comm)

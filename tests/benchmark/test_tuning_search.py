@@ -13,8 +13,9 @@ import pytest
 import meshlab as ml
 from meshlab.analysis.tunings import Tuning
 from meshlab.benchmark import tuning_search
+from meshlab.benchmark.tuning_environments import Setting, distribute
 from meshlab.benchmark.tuning_options import TuningOption
-from meshlab.benchmark.tuning_search import TuningSearch, _environments, _Setting
+from meshlab.benchmark.tuning_search import TuningSearch
 from meshlab.errors import BenchError, EngineError, MeshError
 from meshlab.frames.plan import Step
 from tests.benchmark.on_ranks.planted_options import PlantedOptions
@@ -39,7 +40,7 @@ def search_on(
     sizes: str = "1K, 64K",
     ctas: Sequence[int | None] = CTAS,
     mesh: str = "tp=4",
-    settings: dict[str, dict[str, _Setting]] | None = None,
+    settings: dict[str, dict[str, Setting]] | None = None,
     **arguments: Any,
 ) -> TuningSearch:
     layout = ml.DeviceMesh(mesh)
@@ -246,17 +247,17 @@ def test_sizes_beyond_the_memory_are_rows_that_say_so(
 
 
 def test_collectives_share_ranks_if_their_variables_do_not_interfere() -> None:
-    ring, tree = _Setting({"A_RING": "1"}, True), _Setting({"A_TREE": "1"}, True)
-    other = _Setting({"B_RING": "1"}, True)
-    found = _environments({"all_reduce": {"ring": ring, "tree": tree}, "all_gather": {"gather ring": other}})
+    ring, tree = Setting({"A_RING": "1"}, True), Setting({"A_TREE": "1"}, True)
+    other = Setting({"B_RING": "1"}, True)
+    found = distribute({"all_reduce": {"ring": ring, "tree": tree}, "all_gather": {"gather ring": other}})
     assert [dict(one.names) for one in found] == [
         {"all_reduce": "ring", "all_gather": "gather ring"},
         {"all_reduce": "tree"},
     ]
     assert found[0].variables == {"A_RING": "1", "B_RING": "1"}
     # The variables of NCCL hold for all collectives.
-    ring, low = _Setting({"NCCL_ALGO": "Ring"}, False), _Setting({"NCCL_PROTO": "LL"}, False)
-    found = _environments({"all_reduce": {"ring": ring}, "all_gather": {"ll": low, "ring": ring}})
+    ring, low = Setting({"NCCL_ALGO": "Ring"}, False), Setting({"NCCL_PROTO": "LL"}, False)
+    found = distribute({"all_reduce": {"ring": ring}, "all_gather": {"ll": low, "ring": ring}})
     assert [dict(one.names) for one in found] == [{"all_reduce": "ring", "all_gather": "ring"}, {"all_gather": "ll"}]
 
 
@@ -297,7 +298,7 @@ class Launches:
 
 
 def search_with(engines: ml.Engines, launches: Launches, names: Sequence[str]) -> TuningSearch:
-    settings = {"all_reduce": {name: _Setting({"ALGORITHM": name}, True) for name in names}}
+    settings = {"all_reduce": {name: Setting({"ALGORITHM": name}, True) for name in names}}
     return search_on(engines, PlantedOptions(launches.time_us), sizes="1K", ctas=[None], settings=settings)
 
 
