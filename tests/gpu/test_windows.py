@@ -463,6 +463,36 @@ def test_an_impossible_configuration_is_a_failed_step(
     assert results[results["algorithm"].isna()]["status"].eq("ok").all()
 
 
+def chosen_by_size(comm: Any) -> tuple[str, list[bool]]:
+    from meshlab.comm import CallChoice, CallConfig
+
+    small = CallChoice("all_reduce", 64 << 10, CallConfig(max_ctas=4), "symmetric")
+    try:
+        view = comm.chosen_by_size([small, CallChoice("all_reduce", None), CallChoice("all_gather", None)])
+    except Exception as error:
+        return str(error), []
+    right = []
+    for size in (2, 1024, 16 << 10, MIB, 16 * MIB):
+        x, out = view.empty(size, "float32"), view.empty(size, "float32")
+        for array in (x, out):
+            array[...] = comm.rank + 1
+        view.all_reduce(x, out)
+        right.append(bool((out == sum(range(1, comm.size + 1))).all()))
+        right.append(bool((view.all_gather(x).reshape(comm.size, -1)[-1] == comm.size).all()))
+    return "", right
+
+
+def test_calls_that_are_chosen_by_size_are_right(
+    gpu_engines: ml.Engines, mesh: ml.DeviceMesh, can_choose: bool
+) -> None:
+    for error, right in values(gpu_engines, chosen_by_size, mesh):
+        if can_choose:
+            assert error == ""
+            assert right == [True] * 10
+        else:
+            assert "cannot configure calls, which requires 2.31" in error
+
+
 def least_us(comm: Any) -> dict[str, float]:
     found = {}
     for kind in ("plain", "symmetric"):
