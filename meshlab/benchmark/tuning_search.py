@@ -536,7 +536,8 @@ class TuningSearch:
                         if step not in options or environment in self._broken or self._is_over([], "confirmation"):
                             continue
                         how = self._how(rounds=math.ceil(2 * self._rounds / n_turns), halves=False)
-                        how = how._replace(check=turn == 0, max_s=how.max_s / (n_turns * len(ranks)))
+                        n_parts = n_turns if self._budget_s is None else n_turns * len(ranks)
+                        how = how._replace(check=turn == 0, max_s=how.max_s / n_parts)
                         with self._recorded(environment, [(step, options[step])], "confirmation"):
                             self._try(new, step, options[step], "confirmation", how)
                 self._n_done += 1
