@@ -499,8 +499,9 @@ class DeviceMesh:
         ----------
         axes : str or sequence of str
             ``mesh["tp"]``, ``mesh["dp", "cp"]`` (also written ``mesh["dp-cp"]``), ``mesh["world"]``, a single group
-            such as ``mesh["tp_0"]``, or the name of a custom group. Ranks in a group are in row-major order of the axes
-            as listed here, the last one fastest. Groups are in row-major order of the remaining axes.
+            such as ``mesh["tp_0"]``, or the name of a custom group, or of several from `with_groups`. Ranks in a group
+            are in row-major order of the axes as listed here, the last one fastest. Groups are in row-major order of
+            the remaining axes.
 
         Returns
         -------
@@ -528,6 +529,9 @@ class DeviceMesh:
                 return known
             parts = axes.split("-")
             if not all(part in self.axis_names for part in parts):
+                family = self._family(axes)
+                if family is not None:
+                    return family
                 group = self.group(axes)
                 return Groups(axes, group.array[None, :], world_size=self.world_size, axes=group.axes, single=True)
             names = tuple(parts)
@@ -658,6 +662,52 @@ class DeviceMesh:
                 f"group {name!r} contains rank {values[counts.argmax()]} {counts.max()} times", hint="list it once"
             )
         return self._with_custom_groups((*self.custom_groups, Group(name, members)))
+
+    def with_groups(self, name: str, rows: npt.ArrayLike) -> DeviceMesh:
+        """Return a mesh with several custom groups of one size, such as the parts into which an axis is split.
+
+        Parameters
+        ----------
+        name : str
+            Common name of the groups: they are called ``name_0``, ``name_1``, …, and ``mesh[name]`` returns them.
+        rows : array_like of int
+            One row of global ranks per group, of shape (groups, size).
+
+        Raises
+        ------
+        MeshError
+            If the name is taken.
+            If a row is not a valid group.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> mesh = ml.DeviceMesh("tp=4").with_groups("dcp", [[0, 1], [2, 3]])
+        >>> mesh["dcp"].of(2), mesh["tp"].of(2)
+        (Group('dcp_1', [2, 3]), Group('tp_0', [0, 1, 2, 3]))
+        """
+        try:
+            array = np.asarray(rows)
+        except ValueError:
+            array = np.empty(0)
+        if array.ndim != 2:
+            raise MeshError(f"groups {name!r} must be rows of equal lengths, not {short(rows)}")
+        if name in self._axes_and_groups():
+            raise MeshError(f"group name {name!r} is taken", hint="choose a different name")
+        mesh = self
+        for index, row in enumerate(array):
+            mesh = mesh.with_group(f"{name}_{index}", row)
+        return mesh
+
+    def _family(self, name: str) -> Groups | None:
+        """Return the custom groups ``name_0``, ``name_1``, … together, or None if there are none of one size."""
+        by_name = {group.name: group.array for group in self.custom_groups}
+        rows: list[Ranks] = []
+        while (row := by_name.get(f"{name}_{len(rows)}")) is not None:
+            rows.append(row)
+        if not rows or len({len(row) for row in rows}) > 1:
+            return None
+        return Groups(name, np.stack(rows), world_size=self.world_size)
 
     def without_group(self, name: str) -> DeviceMesh:
         """Return a mesh without one of the custom groups.
