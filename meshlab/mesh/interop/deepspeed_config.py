@@ -49,6 +49,7 @@ _TABLE = SettingTable(
         "elasticity.model-parallel-size": "describes groups that the program creates, not DeepSpeed",
     },
     style="{}",
+    underscores=True,
 )
 
 _SIGNS = re.compile(
@@ -70,7 +71,12 @@ def _from_config(config: Config) -> Mapping[str, Any] | None:
     found = {key: value for key, value in config.items() if str(value).lower() != "auto"}
     selected = _TABLE.select(found)
     if not any(name in selected for name in _TABLE.sizes):
-        return None
+        if not any(key.startswith("zero_optimization") for key in config):
+            return None
+        raise ParseError(
+            f"this config of DeepSpeed has no sizes of parallelism; meshlab looked for {_TABLE.names}",
+            hint="without them, every rank is data parallel unless the program passes a mesh: write 'dp=-1'",
+        )
     return {name.replace("-", "_"): value for name, value in selected.items()}
 
 

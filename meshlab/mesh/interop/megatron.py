@@ -12,7 +12,7 @@ from typing import Any
 
 from meshlab.errors import MeshError
 from meshlab.mesh.axes import short
-from meshlab.mesh.interop.config_text import Config, product_of, select_keys
+from meshlab.mesh.interop.config_text import Config, last_part, product_of, select_keys
 from meshlab.mesh.interop.parsing import find_call, read_settings, require_world_size
 from meshlab.mesh.interop.recipe import (
     Format,
@@ -145,7 +145,7 @@ _TABLE = SettingTable(
         "context-model-parallel-size": "context-parallel-size",
     },
     harmless=r"sequence-parallel|virtual-pipeline|^pipeline-model-parallel-(?:layout|split-rank|comm-backend)|"
-    r"fully-parallel|^data-parallel-(?:random-init|sharding-strategy)|async-tensor-model-parallel|"
+    r"fully-parallel|fsdp|^data-parallel-(?:random-init|sharding-strategy)|async-tensor-model-parallel|"
     r"^(?:overlap|delay|defer|defer-embedding|deallocate|variable|batch|high).*|"
     r"^(?:tp|cp|ep)-(?:comm|only)|standalone|account-for|^distribute-|^num-layers|^cross-entropy|"
     r"^parallel-(?:output|residual)|^barrier|^moe-.*parallel-(?:folding|overlap)$",
@@ -195,7 +195,6 @@ def _write_flags(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
         arguments["expert-tensor-parallel-size"] = inside.get("etp", 1)
         if "egtp_remat" in inside:
             arguments[_EXPERT_SHARDS] = inside.get("etp", 1) * inside["egtp_remat"]
-        _check_data_sizes(switch, sizes.get("pp", 1), sizes.get("dp", 1), inside.get("edp", 1))
     parts = [f"--{flag} {size}" for flag, size in arguments.items()]
     if switch:
         arguments[_DATA_FIRST] = True
@@ -204,21 +203,12 @@ def _write_flags(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
     return Recipe("megatron-flags", " ".join(parts), arguments, notes + unsupported(mesh, "megatron"))
 
 
-def _check_data_sizes(stages_before_data: bool, pp: int, dp: int, edp: int) -> None:
-    if stages_before_data and pp > 1 and dp != edp:
-        raise MeshError(
-            f"Megatron with --{_DATA_FIRST} needs one data-parallel size for dense layers and experts, not dp={dp} and "
-            f"edp={edp}",
-            hint=f"omit --{_DATA_FIRST}, or set ep × etp to tp × cp",
-        )
-
-
 _KEYS = re.compile(rf"parallel|num_weight_shards|optimizer_instances|^{_DATA_FIRST.replace('-', '_')}$")
 
 
 def _flags_from_config(config: Config) -> Mapping[str, Any] | None:
     # Only the names with "model" are Megatron's own; vLLM and others use the short ones too.
-    own = {key.rpartition(".")[2].lstrip("-").replace("-", "_") for key in config}
+    own = {last_part(key).replace("-", "_") for key in config}
     if not any(re.fullmatch(r"(?:tensor|pipeline|expert)_model_parallel_size", name) for name in own):
         return None
     found = _TABLE.select(select_keys(config, _KEYS, "Megatron"))
@@ -260,9 +250,8 @@ def build_from_sizes(sizes: Mapping[str, int], order: str, world_size: int, expe
     inside = {"tp": etp, "ep": sizes.get("ep", 1), "pp": sizes.get("pp", 1), "dp": -1}
     inside |= _remat(_EXPERT_SHARDS, etp, sizes.get("expert_shards"))
     pairs = [pair for pair in _order_pairs(_with_remat(order, "ep"), inside) if pair[0] in inside]
-    view = mesh.view([(_EXPERT_AXES.get(name, name), size) for name, size in pairs if name != "pp" or "pp" in sizes])
-    _check_data_sizes(not order.endswith("pp"), sizes.get("pp", 1), mesh.size("dp"), view.size("edp"))
-    return view
+    # Like Megatron, a view rejects stages of experts that differ from those of dense layers.
+    return mesh.view([(_EXPERT_AXES.get(name, name), size) for name, size in pairs if name != "pp" or "pp" in sizes])
 
 
 def _ordered(order: str, sizes: Mapping[str, int], world_size: int) -> DeviceMesh:

@@ -24,6 +24,7 @@ _TABLE = SettingTable(
     {"expert-parallel-size": "ep", "pp": "pp", "dp": "dp", "context-parallel-size": "cp", "tp": "tp"},
     harmless=r"^tp-|^pp-|sequence-parallel",
     style="{}",
+    underscores=True,
 )
 
 

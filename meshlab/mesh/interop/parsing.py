@@ -179,6 +179,7 @@ class _Evaluator:
         self._names = names
         self._functions = functions
         self._steps = 0
+        self._open: set[str] = set()
 
     def call(self, node: ast.Call, signature: Sequence[str]) -> ParsedCall:
         """Return a call with its arguments."""
@@ -198,14 +199,18 @@ class _Evaluator:
     def value(self, node: ast.expr) -> Any:
         """Return the value of an expression, or raise a `ParseError`."""
         self._steps += 1
-        if self._steps > _MAX_STEPS:  # names that are assigned to each other
-            raise ParseError("the arguments are too long", hint="replace them with numbers")
+        if self._steps > _MAX_STEPS:
+            raise ParseError("the arguments are too long", hint="write numbers instead of names")
         try:
             return ast.literal_eval(node)
         except (ValueError, TypeError, RecursionError, MemoryError):
             pass
-        if isinstance(node, ast.Name) and node.id in self._names:
-            return self.value(self._names[node.id])
+        if isinstance(node, ast.Name) and node.id in self._names and node.id not in self._open:
+            self._open.add(node.id)  # a name may be assigned to itself
+            try:
+                return self.value(self._names[node.id])
+            finally:
+                self._open.remove(node.id)
         if isinstance(node, (ast.Tuple, ast.List)):
             return [self.value(item) for item in node.elts]
         if isinstance(node, ast.BinOp):

@@ -99,6 +99,8 @@ class SettingTable:
         Reason and remedy for settings with which no mesh can be read.
     style : str, default "--{}"
         How the framework's users write a name.
+    underscores : bool, default False
+        True if they write it with underscores.
     """
 
     framework: str
@@ -109,10 +111,11 @@ class SettingTable:
     left_out: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     style: str = "--{}"
+    underscores: bool = False
 
     def written(self, name: str) -> str:
         """Return a name as the framework's users write it."""
-        return self.style.format(name if "-" in self.style else name.replace("-", "_"))
+        return self.style.format(name.replace("-", "_") if self.underscores else name)
 
     @property
     def names(self) -> str:
@@ -165,7 +168,9 @@ class SettingTable:
             off = value != "" and is_off(value)
             if off or (name not in self.left_out and self.harmless and re.search(self.harmless, name)):
                 continue
-            shown = f"{self.written(name)} {value}".strip() if not isinstance(value, bool) else self.written(name)
+            # A flag with several values, such as the sizes of levels, was split after the first one.
+            bare = isinstance(value, bool) or name.endswith("sizes")
+            shown = self.written(name) if bare else f"{self.written(name)} {value}".strip()
             if name in self.left_out:
                 notes.append(f"{self.framework}: {shown} {self.left_out[name]}")
             elif name not in self.refused:

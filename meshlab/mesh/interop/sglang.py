@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshlab.errors import MeshError
-from meshlab.mesh.interop.config_text import Config, select_keys
+from meshlab.mesh.interop.config_text import Config, last_part, select_keys
 from meshlab.mesh.interop.parsing import find_call, read_settings
 from meshlab.mesh.interop.recipe import Format, Recipe, check_view, first_rank, require_order, unsupported
 from meshlab.mesh.interop.settings import SettingTable
@@ -92,7 +92,7 @@ _OWN_KEYS = re.compile(r"^(?:mem_fraction_static|enable_dp_attention|attn_cp_siz
 
 
 def _from_config(config: Config) -> Mapping[str, Any] | None:
-    own = {key.rpartition(".")[2].replace("-", "_") for key in config}
+    own = {last_part(key).replace("-", "_") for key in config}
     if not any(_OWN_KEYS.match(name) for name in own):
         return None
     selected = _TABLE.select(select_keys(config, _KEYS, "SGLang"))

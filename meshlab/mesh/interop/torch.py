@@ -258,7 +258,7 @@ def _skips_ranks(shape: Any, strides: Any) -> bool:
     if not any(isinstance(stride, tuple) for stride in strides):
         last = sum((size - 1) * step for size, step in zip(shape, steps, strict=False) if isinstance(step, int))
         return last + 1 != math.prod(shape)
-    return 1 not in steps
+    return all(step != 1 for step in steps)
 
 
 def _from_object(source: Any) -> Mapping[str, Any] | None:

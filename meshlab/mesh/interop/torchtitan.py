@@ -48,6 +48,7 @@ _TABLE = SettingTable(
     r"^pipeline-parallel-(?:schedule|microbatch|layers|first|last|split|expert)|context-parallel-(?:rotate|load|ptrr)|expert-parallel-(?:comm|a2a|overlap)|^data-parallel-type$|"
     r"^num-pp-microbatches$",
     style="--parallelism.{}",
+    underscores=True,
 )
 
 _DENSE = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
@@ -93,9 +94,9 @@ def _underscored(selected: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_config(config: Config) -> Mapping[str, Any] | None:
-    found = _TABLE.select(select_keys(config, re.compile(r"parallel"), "torchtitan"))
-    if not any(name in found for name in _SIZES):
+    if not any(re.search(r"_parallel_(?:\w+_)?degree$", key) for key in config):
         return None
+    found = _TABLE.select(select_keys(config, re.compile(r"parallel"), "torchtitan"))
     world = product_of(config, ("nnodes", "num_nodes"), ("nproc_per_node", "gpus_per_node"))
     return _underscored(found if world is None else {**found, WORLD_SETTING: world})
 

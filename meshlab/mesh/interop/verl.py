@@ -53,12 +53,12 @@ _HARMLESS = r"virtual-pipeline|sequence-parallel$|^(?:engine-kwargs|override)|pi
 
 def _table(name: str) -> SettingTable:
     if name == _ROLLOUT:
-        return SettingTable(name, _GENERATION, harmless=_HARMLESS, style="{}")
+        return SettingTable(name, _GENERATION, harmless=_HARMLESS, style="{}", underscores=True)
     places = ("model", "fsdp", "engine", "model.fsdp-config", "fsdp-config")
     aliases = {f"{place}.fsdp-size": "fsdp-config.fsdp-size" for place in places}
     aliases |= {f"{place}.ulysses-sequence-parallel-size": "ulysses-sequence-parallel-size" for place in places}
     aliases |= {"fsdp-size": "fsdp-config.fsdp-size"}
-    return SettingTable(name, _TRAINING, aliases=aliases, harmless=_HARMLESS, style="{}")
+    return SettingTable(name, _TRAINING, aliases=aliases, harmless=_HARMLESS, style="{}", underscores=True)
 
 
 def _of_role(config: Config, role: str) -> dict[str, Any]:
@@ -83,10 +83,11 @@ def _reader(name: str) -> Callable[[Config], Mapping[str, Any] | None]:
         own = _of_role(config, name)
         found = table.select(own)
         backend = str(own.get("strategy", "")).strip("\"'")
-        if not any(axis in found for axis in table.sizes) and not backend:
-            return None
         world = product_of(config, ("nnodes",), ("n_gpus_per_node",))
         others = _other_layouts(config, name)
+        # Without sizes, the actor is sharded over all ranks. Other roles without sizes copy it or have none.
+        if not any(axis in found for axis in table.sizes) and not backend and (name != "verl" or not others):
+            return None
         return {
             **{key.replace("-", "_"): value for key, value in found.items()},
             **({"strategy": backend} if backend else {}),

@@ -15,7 +15,7 @@ import numpy as np
 
 from meshlab.errors import MeshError
 from meshlab.mesh.axes import Ranks
-from meshlab.mesh.interop.config_text import Config, select_keys
+from meshlab.mesh.interop.config_text import Config, last_part, select_keys
 from meshlab.mesh.interop.parsing import find_call, read_settings
 from meshlab.mesh.interop.recipe import Format, Recipe, first_rank, require_order, unsupported
 from meshlab.mesh.interop.settings import SettingTable
@@ -110,8 +110,9 @@ _KEYS = re.compile(r"^(?:tensor|pipeline|data|prefill_context|decode_context)_pa
 
 
 def _from_config(config: Config) -> Mapping[str, Any] | None:
-    keys = select_keys(config, re.compile(r"parallel"), "vLLM")
-    return _TABLE.select(keys) if any(_KEYS.match(name.replace("-", "_")) for name in keys) else None
+    if not any(_KEYS.match(last_part(key).replace("-", "_")) for key in config):
+        return None
+    return _TABLE.select(select_keys(config, re.compile(r"parallel"), "vLLM"))
 
 
 def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) -> DeviceMesh:
