@@ -238,18 +238,18 @@ class DeviceMesh:
         world_size: int | None = None,
         experts: bool | None = None,
     ) -> DeviceMesh:
-        """Read a mesh from the code, flags, arguments or objects of a training or serving framework.
+        r"""Read a mesh from the code, flags, configs, arguments or objects of a training or serving framework.
 
         Parameters
         ----------
         layout : str, mapping, Recipe or object
-            Code or command-line flags, such as a part of a script; arguments under the framework's own names; or a
-            live mesh, grid or topology object. Text such as ``"dp=2, tp=4"`` and a `DeviceMesh` are accepted too. Code
-            is parsed and never executed.
+            Code or command-line flags, such as a part of a script; a config as TOML, YAML, JSON or overrides of Hydra;
+            arguments under the framework's own names; or a live mesh, grid or topology object. Text such as
+            ``"dp=2, tp=4"`` and a `DeviceMesh` are accepted too. Code is parsed and never executed.
         framework : str, optional
-            One of ``meshlab.mesh.FRAMEWORKS``. Required for a mapping. By default text and objects are recognised.
+            One of ``meshlab.mesh.READERS``. Required for a mapping. By default text and objects are recognised.
         world_size : int, optional
-            Number of ranks, if `layout` does not contain it. Megatron's flags never do.
+            Number of ranks, if `layout` does not contain it. Megatron's flags do so only beside those of torchrun.
         experts : bool, optional
             If `layout` has a dense and an expert layout, True reads the expert layout and False the dense one. By
             default the dense one is read, with a warning.
@@ -261,14 +261,15 @@ class DeviceMesh:
         Raises
         ------
         ParseError
-            If the text cannot be parsed.
+            If the text cannot be parsed, contains no sizes, or is of a framework that meshlab does not read.
         MeshError
             If the layout is invalid or incomplete.
 
         Warns
         -----
         UserWarning
-            If `layout` has experts and `experts` was not passed.
+            If `layout` has experts and `experts` was not passed. Also for everything else that the mesh does not show:
+            a setting about parallelism that is unknown or adds groups, a second mesh or role, or a slice.
 
         See Also
         --------
@@ -285,6 +286,11 @@ class DeviceMesh:
         >>> flags += " --expert-tensor-parallel-size 1"
         >>> ml.DeviceMesh.read(flags, world_size=64, experts=True)
         DeviceMesh('pp=2, edp=2, ep=16, etp=1')
+        >>> toml = "[parallelism]\ndata_parallel_shard_degree = -1\ntensor_parallel_degree = 8"
+        >>> ml.DeviceMesh.read(toml, world_size=64)
+        DeviceMesh('dp_shard=8, tp=8')
+        >>> ml.DeviceMesh.read("vllm serve model -tp 4 --decode-context-parallel-size 2")["dcp"].array.tolist()
+        [[0, 1], [2, 3]]
         """
         from meshlab.mesh.interop.frameworks import read_mesh
 
@@ -296,8 +302,8 @@ class DeviceMesh:
         Parameters
         ----------
         framework : str
-            ``torch``, ``jax``, ``megatron``, ``megatron-flags``, ``hypercomm``, ``deepspeed``, ``vllm`` or
-            ``torchtitan``.
+            ``torch``, ``jax``, ``megatron``, ``megatron-flags``, ``hypercomm``, ``deepspeed``, ``vllm``, ``sglang``,
+            ``nanotron`` or ``torchtitan``.
         experts : DeviceMesh, optional
             A `view` of this mesh with the expert layout, for frameworks that have one.
 

@@ -257,7 +257,7 @@ def _skips_ranks(shape: Any, strides: Any) -> bool:
     steps = [step for stride in strides for step in (stride if isinstance(stride, tuple) else (stride,))]
     if not any(isinstance(stride, tuple) for stride in strides):
         last = sum((size - 1) * step for size, step in zip(shape, steps, strict=False) if isinstance(step, int))
-        return last + 1 != math.prod(shape)
+        return bool(last + 1 != math.prod(shape))
     return all(step != 1 for step in steps)
 
 
