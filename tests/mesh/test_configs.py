@@ -426,6 +426,11 @@ def test_jax_arrays_of_devices_are_read() -> None:
         DeviceMesh.read("create_hybrid_device_mesh((2, 2), (2,))")
     assert DeviceMesh.read("Mesh(jax.devices(), ('x',))", world_size=4) == DeviceMesh("x=4")
     assert DeviceMesh.read("Mesh(np.array(jax.devices()[:6]).reshape(2, 3), ('x', 'y'))") == DeviceMesh("x=2, y=3")
+    code = "devices = create_device_mesh((jax.device_count(),))\nmesh = Mesh(devices, ('data',))"
+    assert DeviceMesh.read(code, world_size=8) == DeviceMesh("data=8")
+    assert DeviceMesh.read("jax.make_mesh((len(jax.devices()),), ('data',))", world_size=8) == DeviceMesh("data=8")
+    with pytest.raises(ParseError, match=r"jax.device_count\(\) // 2 is not a literal"):
+        DeviceMesh.read("jax.make_mesh((jax.device_count() // 2, 2), ('x', 'y'))", world_size=8)
     wanted = DeviceMesh("x=4, y=2")
     assert DeviceMesh.read("Mesh(np.reshape(jax.devices(), (-1, 2)), ('x', 'y'))", world_size=8) == wanted
 

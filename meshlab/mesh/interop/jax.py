@@ -15,7 +15,7 @@ import numpy as np
 
 from meshlab.errors import MeshError, ParseError
 from meshlab.mesh.axes import MAX_RANKS
-from meshlab.mesh.interop.parsing import Devices, find_calls
+from meshlab.mesh.interop.parsing import Devices, Function, find_calls
 from meshlab.mesh.interop.recipe import Format, Recipe, code, rank_array, reject_experts, require, unsupported
 from meshlab.mesh.mesh import DeviceMesh
 
@@ -28,6 +28,9 @@ _SIGNATURES = {
 }
 
 _ARRAYS = {"create_device_mesh": ["mesh_shape"], "create_hybrid_device_mesh": ["mesh_shape", "dcn_mesh_shape"]}
+
+_ALL = -1
+"""Size that stands for ``jax.device_count()``, and is filled from the number of ranks."""
 
 # Mesh('dp': 2, 'tp': 4, axis_types=…), which is also the str() of a Mesh whose repr has axis_sizes
 _REPR = re.compile(r"Mesh\((?P<axes>(?:'\w+': \d+(?:, )?)+)")
@@ -42,15 +45,18 @@ def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
     return Recipe("jax", text, {"devices": mesh.ranks, "axis_names": mesh.axis_names}, unsupported(mesh, "jax"))
 
 
-def _sizes(name: str, given: Any) -> list[int]:
+def _sizes(name: str, given: Any, *, may_fill: bool = False) -> list[int]:
     sizes = [given] if isinstance(given, int) else list(given) if isinstance(given, (tuple, list)) else []
-    if not sizes or not all(type(size) is int and size >= 1 for size in sizes) or math.prod(sizes) > MAX_RANKS:
+    valid = all(type(size) is int and (size >= 1 or (may_fill and size == _ALL)) for size in sizes)
+    if not sizes or not valid or math.prod(sizes) > MAX_RANKS:
         raise ParseError(f"{name} is {given!r}, but it must be a tuple of sizes", hint="write every size as a number")
     return sizes
 
 
-def _device_mesh(mesh_shape: Any = None) -> list[Any]:
-    sizes = _sizes("mesh_shape", mesh_shape)
+def _device_mesh(mesh_shape: Any = None) -> list[Any] | Devices:
+    sizes = _sizes("mesh_shape", mesh_shape, may_fill=True)
+    if _ALL in sizes:
+        return Devices(tuple(sizes))
     ranks: list[Any] = np.arange(math.prod(sizes)).reshape(sizes).tolist()
     return ranks
 
@@ -73,7 +79,13 @@ def _hybrid_device_mesh(mesh_shape: Any = None, dcn_mesh_shape: Any = None) -> l
     return merged
 
 
-_FUNCTIONS = {
+def _length(value: Any = None) -> int:
+    return _ALL if isinstance(value, Devices) else len(value)
+
+
+_FUNCTIONS: dict[str, Function] = {
+    "device_count": ((), lambda: _ALL),
+    "len": (("value",), _length),
     "create_device_mesh": (_ARRAYS["create_device_mesh"], _device_mesh),
     "create_hybrid_device_mesh": (_ARRAYS["create_hybrid_device_mesh"], _hybrid_device_mesh),
 }

@@ -238,7 +238,8 @@ class _Evaluator:
 
     def _computed(self, node: ast.BinOp) -> int | None:
         left, right = self.value(node.left), self.value(node.right)
-        if type(left) is not int or type(right) is not int or max(abs(left), abs(right)) > MAX_RANKS:
+        # A negative number may be a size that is filled later, with which nothing can be computed.
+        if type(left) is not int or type(right) is not int or min(left, right) < 0 or max(left, right) > MAX_RANKS:
             return None
         if isinstance(node.op, ast.Mult):
             return left * right
