@@ -519,6 +519,7 @@ def test_readers_and_writers_are_listed() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("vllm serve m --context-parallel-size 2", "no vLLM flag found; use one of --data-parallel-size"),
         ("trtllm-serve m --tp_size 8 --ep_size 4", "this looks like TensorRT-LLM, which meshlab does not read"),
         ("ici_fsdp_parallelism: 4\nici_tensor_parallelism: 2\n", "ici_fsdp_parallelism is one of MaxText"),
         ("distributed_type: FSDP\nnum_processes: 8\n", "the key distributed_type is one of Accelerate"),

@@ -286,8 +286,9 @@ def _flags_have_experts(arguments: Mapping[str, Any]) -> bool:
 FLAGS = Format(
     "megatron-flags",
     re.compile(
-        r"--(?:tensor|pipeline|expert)[-_]model[-_]parallel[-_]size|--(?:context|expert[-_]tensor)[-_]parallel[-_]size"
-        r"|--tensor[-_]parallel[-_]num[-_]weight[-_]shards"
+        r"--(?:tensor|pipeline|expert)[-_]model[-_]parallel[-_]size|--tensor[-_]parallel[-_]num[-_]weight[-_]shards|"
+        # Servers have these names too, or forks of them do.
+        r"\A(?![\s\S]*\b(?:vllm|sglang)\b)[\s\S]*?--(?:context|expert[-_]tensor)[-_]parallel[-_]size"
     ),
     _write_flags,
     lambda text: read_settings(text, _TABLE),

@@ -140,7 +140,7 @@ FORMAT = Format(
     "vllm",
     re.compile(
         r"--(?:tensor|pipeline|data|prefill[-_]context|decode[-_]context)[-_]parallel[-_]size|"
-        rf"(?:^|\s)-(?:tp|pp|dp|pcp|dcp)[\s=]|{_CALL.pattern}",
+        rf"(?:^|\s)-(?:tp|pp|dp|pcp|dcp)[\s=]|{_CALL.pattern}|\bvllm\s+serve\b(?=[\s\S]*--[\w-]*parallel[-_]size)",
         re.MULTILINE,
     ),
     _write,
