@@ -110,7 +110,7 @@ ONLY_IN = {
     "nccl": {"meshlab/comm/backends/nccl.py", "meshlab/comm/backends/nccl_binding.py"},
     "torch": set(),
     "pynvml": {"meshlab/topology/readers/nvml.py"},
-    "yaml": {"meshlab/topology/readers/slurm.py"},
+    "yaml": {"meshlab/topology/readers/slurm.py", "meshlab/mesh/interop/config_text.py"},
     "ipyparallel": {"meshlab/engines/processes.py"},
     "ipywidgets": {"meshlab/widgets/"},
     "anywidget": {"meshlab/widgets/"},

@@ -6,6 +6,8 @@ from .groups import Group as Group
 from .groups import Groups as Groups
 from .groups import Hierarchy as Hierarchy
 from .interop.frameworks import FRAMEWORKS as FRAMEWORKS
+from .interop.frameworks import READERS as READERS
+from .interop.frameworks import mesh_text_kind as mesh_text_kind
 from .interop.recipe import Recipe as Recipe
 from .mesh import DeviceMesh as DeviceMesh
 from .mesh import MeshLike as MeshLike

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -221,8 +221,25 @@ def source(mesh: DeviceMesh) -> str:
                 more += f", world_size={mesh.world_size}"
     if mesh.backends:
         more += f", backends={dict(mesh.backends)}"
-    added = "".join(f".with_group({group.name!r}, {list(group.ranks)})" for group in mesh.custom_groups)
+    added = "".join(_groups_source(mesh))
     return f"DeviceMesh({format_axes(axes)!r}{more}){after}{added}"
+
+
+def _groups_source(mesh: DeviceMesh) -> Iterator[str]:
+    """Return the calls that add the custom groups, with one call for the groups of `DeviceMesh.with_groups`."""
+    groups, index = mesh.custom_groups, 0
+    while index < len(groups):
+        name, _, number = groups[index].name.rpartition("_")
+        count = 0
+        while number == "0" and index + count < len(groups) and groups[index + count].name == f"{name}_{count}":
+            count += 1
+        rows = [list(group.ranks) for group in groups[index : index + count]]
+        if count > 1 and len({len(row) for row in rows}) == 1:
+            yield f".with_groups({name!r}, {rows})"
+            index += count
+        else:
+            yield f".with_group({groups[index].name!r}, {list(groups[index].ranks)})"
+            index += 1
 
 
 def _row_major_order(mesh: DeviceMesh) -> list[int] | None:

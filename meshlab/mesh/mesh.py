@@ -238,18 +238,18 @@ class DeviceMesh:
         world_size: int | None = None,
         experts: bool | None = None,
     ) -> DeviceMesh:
-        """Read a mesh from the code, flags, arguments or objects of a training or serving framework.
+        r"""Read a mesh from the code, flags, configs, arguments or objects of a training or serving framework.
 
         Parameters
         ----------
         layout : str, mapping, Recipe or object
-            Code or command-line flags, such as a part of a script; arguments under the framework's own names; or a
-            live mesh, grid or topology object. Text such as ``"dp=2, tp=4"`` and a `DeviceMesh` are accepted too. Code
-            is parsed and never executed.
+            Code or command-line flags, such as a part of a script; a config as TOML, YAML, JSON or overrides of Hydra;
+            arguments under the framework's own names; or a live mesh, grid or topology object. Text such as
+            ``"dp=2, tp=4"`` and a `DeviceMesh` are accepted too. Code is parsed and never executed.
         framework : str, optional
-            One of ``meshlab.mesh.FRAMEWORKS``. Required for a mapping. By default text and objects are recognised.
+            One of ``meshlab.mesh.READERS``. Required for a mapping. By default text and objects are recognised.
         world_size : int, optional
-            Number of ranks, if `layout` does not contain it. Megatron's flags never do.
+            Number of ranks, if `layout` does not contain it. Megatron's flags do so only beside those of torchrun.
         experts : bool, optional
             If `layout` has a dense and an expert layout, True reads the expert layout and False the dense one. By
             default the dense one is read, with a warning.
@@ -261,14 +261,15 @@ class DeviceMesh:
         Raises
         ------
         ParseError
-            If the text cannot be parsed.
+            If the text cannot be parsed, contains no sizes, or is of a framework that meshlab does not read.
         MeshError
             If the layout is invalid or incomplete.
 
         Warns
         -----
         UserWarning
-            If `layout` has experts and `experts` was not passed.
+            If `layout` has experts and `experts` was not passed. Also for everything else that the mesh does not show:
+            a setting about parallelism that is unknown or adds groups, a second mesh or role, or a slice.
 
         See Also
         --------
@@ -285,6 +286,11 @@ class DeviceMesh:
         >>> flags += " --expert-tensor-parallel-size 1"
         >>> ml.DeviceMesh.read(flags, world_size=64, experts=True)
         DeviceMesh('pp=2, edp=2, ep=16, etp=1')
+        >>> toml = "[parallelism]\ndata_parallel_shard_degree = -1\ntensor_parallel_degree = 8"
+        >>> ml.DeviceMesh.read(toml, world_size=64)
+        DeviceMesh('dp_shard=8, tp=8')
+        >>> ml.DeviceMesh.read("vllm serve model -tp 4 --decode-context-parallel-size 2")["dcp"].array.tolist()
+        [[0, 1], [2, 3]]
         """
         from meshlab.mesh.interop.frameworks import read_mesh
 
@@ -296,8 +302,8 @@ class DeviceMesh:
         Parameters
         ----------
         framework : str
-            ``torch``, ``jax``, ``megatron``, ``megatron-flags``, ``hypercomm``, ``deepspeed``, ``vllm`` or
-            ``torchtitan``.
+            ``torch``, ``jax``, ``megatron``, ``megatron-flags``, ``hypercomm``, ``deepspeed``, ``vllm``, ``sglang``,
+            ``nanotron`` or ``torchtitan``.
         experts : DeviceMesh, optional
             A `view` of this mesh with the expert layout, for frameworks that have one.
 
@@ -499,8 +505,9 @@ class DeviceMesh:
         ----------
         axes : str or sequence of str
             ``mesh["tp"]``, ``mesh["dp", "cp"]`` (also written ``mesh["dp-cp"]``), ``mesh["world"]``, a single group
-            such as ``mesh["tp_0"]``, or the name of a custom group. Ranks in a group are in row-major order of the axes
-            as listed here, the last one fastest. Groups are in row-major order of the remaining axes.
+            such as ``mesh["tp_0"]``, or the name of a custom group, or of several from `with_groups`. Ranks in a group
+            are in row-major order of the axes as listed here, the last one fastest. Groups are in row-major order of
+            the remaining axes.
 
         Returns
         -------
@@ -528,6 +535,9 @@ class DeviceMesh:
                 return known
             parts = axes.split("-")
             if not all(part in self.axis_names for part in parts):
+                family = self._family(axes)
+                if family is not None:
+                    return family
                 group = self.group(axes)
                 return Groups(axes, group.array[None, :], world_size=self.world_size, axes=group.axes, single=True)
             names = tuple(parts)
@@ -658,6 +668,52 @@ class DeviceMesh:
                 f"group {name!r} contains rank {values[counts.argmax()]} {counts.max()} times", hint="list it once"
             )
         return self._with_custom_groups((*self.custom_groups, Group(name, members)))
+
+    def with_groups(self, name: str, rows: npt.ArrayLike) -> DeviceMesh:
+        """Return a mesh with several custom groups of one size, such as the parts into which an axis is split.
+
+        Parameters
+        ----------
+        name : str
+            Common name of the groups: they are called ``name_0``, ``name_1``, …, and ``mesh[name]`` returns them.
+        rows : array_like of int
+            One row of global ranks per group, of shape (groups, size).
+
+        Raises
+        ------
+        MeshError
+            If the name is taken.
+            If a row is not a valid group.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> mesh = ml.DeviceMesh("tp=4").with_groups("dcp", [[0, 1], [2, 3]])
+        >>> mesh["dcp"].of(2), mesh["tp"].of(2)
+        (Group('dcp_1', [2, 3]), Group('tp_0', [0, 1, 2, 3]))
+        """
+        try:
+            array = np.asarray(rows)
+        except ValueError:
+            array = np.empty(0)
+        if array.ndim != 2:
+            raise MeshError(f"groups {name!r} must be rows of equal lengths, not {short(rows)}")
+        if name in self._axes_and_groups():
+            raise MeshError(f"group name {name!r} is taken", hint="choose a different name")
+        mesh = self
+        for index, row in enumerate(array):
+            mesh = mesh.with_group(f"{name}_{index}", row)
+        return mesh
+
+    def _family(self, name: str) -> Groups | None:
+        """Return the custom groups ``name_0``, ``name_1``, … together, or None if there are none of one size."""
+        by_name = {group.name: group.array for group in self.custom_groups}
+        rows: list[Ranks] = []
+        while (row := by_name.get(f"{name}_{len(rows)}")) is not None:
+            rows.append(row)
+        if not rows or len({len(row) for row in rows}) > 1:
+            return None
+        return Groups(name, np.stack(rows), world_size=self.world_size)
 
     def without_group(self, name: str) -> DeviceMesh:
         """Return a mesh without one of the custom groups.

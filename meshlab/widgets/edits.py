@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from meshlab.errors import MeshError, MeshlabError
 from meshlab.mesh.axes import WELL_KNOWN_AXES, nearest_axes
-from meshlab.mesh.interop.frameworks import FRAMEWORKS
+from meshlab.mesh.interop.frameworks import READERS
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.widgets.machines import Machine
 
@@ -375,7 +375,7 @@ def paste_mesh(text: str, total: int | None) -> tuple[DeviceMesh, str]:
     >>> paste_mesh("--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2", 64)[0]
     DeviceMesh('pp=2, dp=4, tp=8')
     """
-    known = f"write axes such as dp=4, tp=8, or paste flags, code or a configuration of {', '.join(FRAMEWORKS)}"
+    known = f"write axes such as dp=4, tp=8, or paste flags, code or a configuration of {', '.join(READERS)}"
     if not text.strip():
         raise MeshError(f"no mesh given; {known}")
     try:
@@ -391,7 +391,7 @@ def paste_mesh(text: str, total: int | None) -> tuple[DeviceMesh, str]:
     problem = misfit_of(mesh, total) if total is not None else None
     if problem is not None:
         raise problem
-    return mesh, str(caught[0].message).partition("; pass")[0] if caught else ""
+    return mesh, "; ".join(str(warning.message).partition("; pass")[0] for warning in caught)
 
 
 def _read(text: str, total: int | None) -> DeviceMesh:

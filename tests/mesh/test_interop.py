@@ -36,7 +36,8 @@ def test_a_mesh_survives_a_round_trip(framework: str, text: str) -> None:
 
 
 def test_every_framework_survives_a_round_trip() -> None:
-    own_order = {"vllm": DeviceMesh("dp=4, pp=2, tp=8"), "torchtitan": DeviceMesh("pp=2, dp_shard=4, tp=8")}
+    slow_data = DeviceMesh("dp=4, pp=2, tp=8")
+    own_order = {"vllm": slow_data, "sglang": slow_data, "torchtitan": DeviceMesh("pp=2, dp_shard=4, tp=8")}
     for framework in FRAMEWORKS:
         mesh = own_order.get(framework, MESH)
         assert DeviceMesh.read(str(mesh.to(framework)), world_size=64) == mesh
@@ -67,7 +68,9 @@ def test_meshlabs_text_and_a_mesh_are_accepted() -> None:
 
 
 def test_unknown_formats_are_rejected_with_a_list() -> None:
-    with pytest.raises(ParseError, match=r"unknown format 'alpa.DeviceMesher.*; use one of deepspeed, hypercomm, jax"):
+    with pytest.raises(
+        ParseError, match=r"unknown format 'alpa.DeviceMesher.*; use one of deepspeed, deepspeed-config, hypercomm"
+    ):
         DeviceMesh.read("alpa.DeviceMesher((2, 4))")
     with pytest.raises(ParseError, match="unknown format '--num-layers 8'"):
         DeviceMesh.read("--num-layers 8")
@@ -168,7 +171,7 @@ def test_torch_objects_are_read() -> None:
             "init_device_mesh('cuda', (2, 4), mesh_dim_names=('dp',))",
             r"sizes \(2, 4\) and names \('dp',\) have different lengths",
         ),
-        ("init_device_mesh('cuda', (2, n), mesh_dim_names=('dp', 'tp'))", r"\(2, n\) is not a literal"),
+        ("init_device_mesh('cuda', (2, n), mesh_dim_names=('dp', 'tp'))", "n is not a literal"),
         ("DeviceMesh('dp=2, tp=4')", "this text is meshlab's own DeviceMesh; run it instead of reading it"),
         ("init_device_mesh('cuda', (2, 4", "not Python code"),
         ("init_device_mesh('cuda', (2, 4)), x = 3", "not Python code"),
@@ -282,7 +285,7 @@ def test_megatron_flags_need_the_number_of_ranks() -> None:
         DeviceMesh.read("--tensor-model-parallel-size 8")
     with pytest.raises(MeshError, match=r"12 ranks cannot be divided by .*tp=8"):
         DeviceMesh.read("--tensor-model-parallel-size 8", world_size=12)
-    with pytest.raises(ParseError, match=r"flag .* has the value '\$TP'; write a number, such as"):
+    with pytest.raises(ParseError, match=r"--tensor-model-parallel-size has the value '\$TP'; write a number"):
         DeviceMesh.read("--tensor-model-parallel-size $TP", world_size=8)
 
 
@@ -320,7 +323,7 @@ def test_megatron_flags_support_two_orders() -> None:
 
 def test_megatron_orders_support_five_axes() -> None:
     with pytest.raises(
-        MeshError, match=r"has no axis sp; it has tp, cp, ep, dp, pp.*hypercomm, which accepts any name"
+        MeshError, match=r"has no axis sp; it has tp, gtp_remat, cp, ep, dp, pp.*hypercomm, which accepts any name"
     ):
         DeviceMesh("sp=2, tp=4").to("megatron")
     assert DeviceMesh("sp=2, tp=4").to("hypercomm").text == 'HyperCommGrid([4, 2], ["tp", "sp"])'

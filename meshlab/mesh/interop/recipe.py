@@ -21,6 +21,7 @@ __all__ = [
     "check_view",
     "code",
     "first_rank",
+    "mesh_from_offset",
     "rank_array",
     "reject_experts",
     "require",
@@ -80,8 +81,8 @@ class Format:
         Name of the framework.
     pattern : re.Pattern
         Regular expression that matches part of every text in this format.
-    write : callable
-        Converts a mesh, and an optional expert view of it, to a `Recipe`.
+    write : callable or None
+        Converts a mesh, and an optional expert view of it, to a `Recipe`. None if the format can only be read.
     parse : callable
         Converts text to arguments, under the framework's own names.
     build : callable
@@ -91,15 +92,25 @@ class Format:
         no framework has to be imported.
     has_experts : callable, optional
         Returns True if arguments contain an expert layout that differs from the dense one.
+    from_config : callable, optional
+        Converts the values of a config to arguments, and a config without sizes of this format to None.
+    omissions : callable, optional
+        Returns one sentence for everything in the arguments that changes groups, or may change them, and that the
+        mesh does not show.
+    looks_for : str, default ""
+        The keys of a config that `from_config` looks for, for a message.
     """
 
     name: str
     pattern: re.Pattern[str]
-    write: Callable[[DeviceMesh, DeviceMesh | None], Recipe]
+    write: Callable[[DeviceMesh, DeviceMesh | None], Recipe] | None
     parse: Callable[[str], Mapping[str, Any]]
     build: Callable[[Mapping[str, Any], int | None, bool], DeviceMesh]
     from_object: Callable[[Any], Mapping[str, Any] | None] = lambda source: None
     has_experts: Callable[[Mapping[str, Any]], bool] = lambda arguments: False
+    from_config: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = lambda config: None
+    omissions: Callable[[Mapping[str, Any]], Sequence[str]] = lambda arguments: ()
+    looks_for: str = ""
 
 
 def reject_experts(framework: str, experts: object) -> None:
@@ -184,6 +195,14 @@ def first_rank(mesh: DeviceMesh, framework: str, *, may_start_later: bool = Fals
             hint="write it for torch or jax",
         )
     return first
+
+
+def mesh_from_offset(pairs: Sequence[tuple[str, int]], offset: int, world_size: int | None) -> DeviceMesh:
+    """Return a mesh whose ranks count up from `offset`."""
+    if not offset:
+        return DeviceMesh(pairs, world_size=world_size)
+    count = DeviceMesh(pairs).size()
+    return DeviceMesh(pairs, ranks=range(offset, offset + count), world_size=world_size or offset + count)
 
 
 def _renaming(mesh: DeviceMesh, unknown: Sequence[str], order: Sequence[str]) -> str:
