@@ -123,6 +123,10 @@ class Paste:
         found = ((line, pattern.search(line.text)) for line in self.find(*literals))
         return [(line, match) for line, match in found if match is not None]
 
+    def number_at(self, position: int) -> int:
+        """Return the number of the line that contains a position of the text."""
+        return bisect_right(self._starts, position)
+
     def once(self, reader: Callable[[Paste], _T]) -> _T:
         """Return the result of a reader on this paste. Each reader runs once, however many rules need its result."""
         if reader not in self._read:
