@@ -25,11 +25,11 @@ _TIME = r"\d{4}-(?:\d\d|[A-Z][a-z]{2})-\d\d[T ]\d\d:\d\d:\d\d"
 _PRINTED = (
     rf"{_FRAME}|\[?{_TIME}|\[\d+,\d+\]|\[[A-Za-z]+\d+(?:\|\d+)?\]:|\[\d+\](?:<std|:| {_FRAME})|\[[EWI]\d* |\[Rank \d"
     r"|\[[\w.@-]+,\d+\]|\(\w[\w ]* pid=|[NR]CCL version|NVRM: |Traceback \(most|nccl[A-Z]\w*Error|torch\.|#  |# nThread"
-    rf"|.{{0,160}}?(?<![\w.-]){_FRAME}"  # other prefixes are between
 )
+_FRAME_LATER = rf"|.{{0,160}}?(?<![\w.-]){_FRAME}"  # other prefixes are between
 
 # What launchers, log collectors, terminals and forums put before a line. They are nested, so they are removed
-# repeatedly. Groups that begin with "rank" or "host" hold what a prefix names.
+# repeatedly. Groups that begin with "rank" or "host" hold what a prefix names. PRINTED stands for the patterns above.
 _PREFIXES = (
     rf"\[?{_TIME}(?:[.,:]\d+)?(?:Z| ?[+-]\d\d:?\d\d)?\]?:? *\|? *",  # a log collector, NCCL's own time stamp
     r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=[\[<])",  # Open MPI with --timestamp-output
@@ -39,8 +39,8 @@ _PREFIXES = (
     r"\[[\w.@-]*,(?P<rank_tag>\d+)\]:(?: (?! ))?",
     r" *(?P<rank_srun>\d+): (?!\S+: <)",  # srun --label; "2: eth0: <UP>" is the output of ip
     # mpiexec -prepend-rank; a desync report of PyTorch has lists of ranks
-    rf"\[(?P<rank_bracket>\d{{1,4}})\] (?=\S|[ \t]+(?:{_PRINTED}))(?!finished |joined |started |Timeout at |never )",
-    rf"\[\d+\] (?={_PRINTED})",  # a process
+    r"\[(?P<rank_bracket>\d{1,4})\] (?=\S|[ \t]+(?:PRINTED))(?!finished |joined |started |Timeout at |never )",
+    r"\[\d+\] (?=PRINTED)",  # a process
     # Ray, vLLM
     r"\((?:[\w.:<>]+ )?[\w.:-]*(?: ?(?:rank=(?P<rank_vllm>\d+)|[A-Z]+\d+))? ?pid=\d+(?:, ip=(?P<host_ray>[\w.:-]+))?\)"
     r"(?: ?\[repeated [^\]]*\])? ?",
@@ -51,17 +51,18 @@ _PREFIXES = (
     r"\[\d+\]:(?=\[|\S* ?Traceback|\S+:\d+:\d+ \[)",  # older torchrun; also the rank on the host
     r"\[pod/(?P<host_kubectl>[\w.-]+)/[\w.-]+\] ",  # kubectl logs --prefix
     rf"(?P<host_compose>{_NAME}[-_]\d+) +\| ?",  # docker compose
-    rf"(?P<host_compose_name>{_NAME}) +\| ?(?={_PRINTED})",
+    rf"(?P<host_compose_name>{_NAME}) +\| ?(?=PRINTED)",
     r"(?P<host_address>\d+\.\d+\.\d+\.\d+): ",  # pdsh, DeepSpeed
-    rf"kernel: (?={_PRINTED})",
-    rf"(?P<host_pdsh>{_NAME}): +(?={_PRINTED})",  # pdsh, names of pods
-    rf"[\w./-]*\.(?:log|txt|out|err)(?::(?:\d+:(?! \S))?|-\d+-)(?={_PRINTED})",  # grep
+    r"kernel: (?=PRINTED)",
+    rf"(?P<host_pdsh>{_NAME}): +(?=PRINTED)",  # pdsh, names of pods
+    r"[\w./-]*\.(?:log|txt|out|err)(?::(?:\d+:(?! \S))?|-\d+-)(?=PRINTED)",  # grep
     r"(?:> ?)+",  # a quotation
-    rf"[>`│|]+ *(?={_PRINTED})",  # a quotation, Markdown, the frame of a terminal
+    r"[>`│|]+ *(?=PRINTED)",  # a quotation, Markdown, the frame of a terminal
     r"\[\d{0,3}(?:;\d+)*m ?",  # a colour of which the escape character was lost
-    rf"[ \t]+(?={_PRINTED})",
+    r"[ \t]+(?=PRINTED)",
 )
-_PREFIX = re.compile("|".join(_PREFIXES))
+_PREFIX = re.compile("|".join(_PREFIXES).replace("PRINTED", _PRINTED))
+_PREFIX_OF_FRAME = re.compile("|".join(_PREFIXES).replace("PRINTED", _PRINTED + _FRAME_LATER))
 _FRAME_START = re.compile(_FRAME)
 
 _LONG = 200_000
@@ -77,9 +78,8 @@ def _skeleton(text: str) -> bytes:
     return b"\n".join(set(text.encode(errors="replace").translate(None, _VARYING).split(b"\n")))
 
 
-class PasteLine(
-    NamedTuple
-):  # a long log has hundreds of thousands, and a dataclass takes three times as long to create
+# Not a dataclass, which takes three times as long to create: a long log has hundreds of thousands of lines.
+class PasteLine(NamedTuple):
     """One line of a paste.
 
     Parameters
@@ -212,7 +212,7 @@ def _split_prefix(number: int, raw: str) -> PasteLine:
     # Most lines of a long log are NCCL's, with a few different prefixes.
     frame = _FRAME_START.search(raw, 0, 200)
     if frame is None:
-        position, rank, host = _prefix_of(raw)
+        position, rank, host = _prefix_of(raw, _PREFIX)
         return PasteLine(number, raw, _without_border(raw[position:]), rank, host)
     start = frame.start()
     if start == 0:
@@ -223,15 +223,15 @@ def _split_prefix(number: int, raw: str) -> PasteLine:
 
 @functools.lru_cache(4096)
 def _prefix_before_frame(prefix: str, frame: str) -> tuple[int, int | None, str | None]:
-    return _prefix_of(prefix + frame)
+    return _prefix_of(prefix + frame, _PREFIX_OF_FRAME)
 
 
-def _prefix_of(raw: str) -> tuple[int, int | None, str | None]:
+def _prefix_of(raw: str, pattern: re.Pattern[str]) -> tuple[int, int | None, str | None]:
     """Return the length of all prefixes, and the rank and the host that the innermost of them name."""
     rank: int | None = None
     host: str | None = None
     position = 0
-    while match := _PREFIX.match(raw, position):
+    while match := pattern.match(raw, position):
         if match.end() == position:
             break
         position = match.end()
