@@ -595,6 +595,8 @@ _OPS = {"mulsum": "pre_mul_sum"}
 # alltoallv, and from (n - 1) / n of the size for hypercube. So the printed value is kept.
 _PRINTED_BANDWIDTH = frozenset(("all_to_all_v", "hypercube"))
 
+_MOST_CALLS = 1 << 53  # more is a misprint
+
 _STATISTICS = ("time_us", "time_us_lo", "time_us_hi", "p95_us", "p99_us", "min_us", "max_us", "skew_us")
 
 
@@ -630,7 +632,7 @@ def _section_columns(name: str, section: Section) -> dict[str, npt.NDArray[Any]]
     statistics["time_us"] = np.where(table.cpu_time, _NAN, values[:, 0])
     n_samples = np.ones(n)
     iters, agg = section.preamble.iters, section.preamble.agg_iters
-    calls = np.full(n, _NAN if iters is None or agg is None else iters * agg)
+    calls = np.full(n, _NAN if iters is None or agg is None or iters * agg > _MOST_CALLS else iters * agg)
     if table.iteration is not None:
         statistics["min_us"], statistics["max_us"] = table.iteration.reshape(-1, 4)[present][:, :2].T
     position = np.cumsum(present) - 1  # of each placement among the printed ones

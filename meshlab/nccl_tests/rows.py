@@ -37,6 +37,7 @@ _BOTH = _OUT_OF_PLACE | _IN_PLACE
 _PLACEMENT_BITS = np.array([_OUT_OF_PLACE, _IN_PLACE], dtype=np.uint8)
 
 _INTERNED = {name: name for name in DTYPE_OF_TYPE}  # one object for the type of all rows, instead of one per row
+_LARGEST = 1 << 53  # exact in float64
 _NAN = float("nan")
 
 
@@ -173,6 +174,8 @@ class RowBuffer:
             except ValueError:
                 numbers = _numbers(cells, width)
         except ValueError:
+            return False
+        if not (size <= _LARGEST and count <= _LARGEST and -1 <= root <= _LARGEST):  # two numbers without a space
             return False
         if present != _BOTH:
             blank = [_NAN] * width

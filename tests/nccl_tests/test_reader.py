@@ -481,3 +481,11 @@ def test_a_setting_that_may_be_truncated_is_unknown(make_log):
 def test_a_folder_is_rejected(tmp_path):
     with pytest.raises(ParseError, match=r"this is a folder; pass a log, or load the folder of a run"):
         ml.nccl_tests.read(tmp_path)
+
+
+@pytest.mark.parametrize("old", [" 1048576 ", " 262144 ", " -1 ", "iters: 20 "])
+def test_numbers_that_ran_together_are_not_read(make_log, old):
+    text = make_log("2.17").text().replace(old, f"{old.rstrip()}{'9' * 30} ", 1)
+    log = ml.nccl_tests.read(text)
+    assert len(log.results) >= len(log.sections[0].rows)
+    assert log.results["size_bytes"].max() < 1 << 53
