@@ -12,6 +12,7 @@ import os
 import pickle
 import queue
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -277,6 +278,10 @@ class MpiWorldSet:
         # MPICH removes the file of its shared memory in MPI_Finalize, which no process reaches. All ranks of this host
         # share one file, and those that have mapped it do not need its name.
         remove_files(shared_memory_files(os.getpid()))
+        # MPI_Abort skips the exit of Python, which would write what print() keeps for a pipe or a file.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):  # the stream is closed, or its reader is gone
+                stream.flush()
         self._control.Abort(1)
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def mpiexec(n: int, *command: str, limit_s: float = 180) -> subprocess.CompletedProcess[str]:
+    # As for a user, the output is buffered: nothing that was printed may be lost.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     return subprocess.run(
         [find_mpiexec(), "-n", str(n), sys.executable, *command],
         capture_output=True,
@@ -24,6 +27,7 @@ def mpiexec(n: int, *command: str, limit_s: float = 180) -> subprocess.Completed
         timeout=limit_s,
         check=False,
         cwd=ROOT,
+        env=environment,
     )
 
 
