@@ -56,6 +56,20 @@ def test_copies_without_a_preamble_are_recognised_by_their_rows() -> None:
     assert [section.copies for section in ml.nccl_tests.read(text).sections] == [2]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEADER,
+        "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 3.94",
+        '{"identifier": "x", "benchmark": [{"1024": {"oop_time": 1.5, "oop_algbw": 2.5, "oop_busbw": 3.5}}]}\n',
+    ],
+)
+def test_a_table_without_rows_is_never_silent(text: str) -> None:
+    log = ml.nccl_tests.read(f"NCCL version 2.26.6+cuda12.8\n{text}\n")
+    assert len(log.results) == 0
+    assert [str(note) for note in log.warnings] == ["no row of the table was found"]
+
+
 def test_runs_after_each_other_are_no_copies() -> None:
     one = "\n".join(
         [SETTINGS.format(gpus=2), "#", "# Using devices", device(0, 1), device(1, 1), HEADER]
