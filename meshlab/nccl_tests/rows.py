@@ -263,8 +263,8 @@ class RowBuffer:
         exact = sum(flag & _EXACT > 0 for flag in flags)
         # If most lines do not have the printed widths, a tool has reformatted the columns (awk, a spreadsheet), so
         # widths are not evidence. Otherwise a line with different widths has lost characters. Of one or two rows, all
-        # have to be reformatted, and their numbers have to agree.
-        if exact < n and (2 * exact >= n if n > 2 else exact or not _same_factor(values)):
+        # have to be reformatted, and their numbers have to agree. Nothing checks the columns of per-iteration times.
+        if exact < n and (2 * exact >= n if n > 2 else exact or width > len(_PLAIN) or not _same_factor(values)):
             good = [is_good and flag & _EXACT > 0 for is_good, flag in zip(good, flags, strict=True)]
         # If any row has both placements, a row with one of them lost its second half.
         if shape.placements == (0, 1) and any(flag & _BOTH == _BOTH for flag in flags):

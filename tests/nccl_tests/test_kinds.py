@@ -299,3 +299,14 @@ def test_the_middle_of_a_row_is_joined_with_both_of_its_ends(prefix: str) -> Non
     cut = [*HEADER.splitlines(), f"{start}{message}", f"{middle}{message}", message]
     (section,) = ml.nccl_tests.read("\n".join(prefix + line for line in cut)).sections
     assert (len(section.rows), section.unparsable_rows) == (0, 1)
+
+
+def test_a_single_row_of_iteration_times_that_lost_digits_is_omitted() -> None:
+    half = "    27.43   38.22   66.89     512    26.61    28.80    28.53     1.41"
+    line = f"{1 << 20:12}  {1 << 18:12}     float     sum      -1{half}{half}"
+    names = "time algbw busbw #wrong i_min i_max i_p99 i_cv% "
+    header = f"#       size         count      type   redop    root {names}{names}"
+    (section,) = ml.nccl_tests.read(f"{header}\n{line}\n").sections
+    assert (len(section.rows), section.unparsable_rows) == (1, 0)
+    (section,) = ml.nccl_tests.read(f"{header}\n{line[:-12]}{line[-8:]}\n").sections
+    assert (len(section.rows), section.unparsable_rows) == (0, 1)
