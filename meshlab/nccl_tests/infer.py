@@ -332,6 +332,8 @@ def make_section(
         notes.append(failures[0])
     if status == "incomplete" and len(table):
         notes.append(Note(None, "the average is missing: the run was stopped, or the end of the log is missing"))
+    if status == "incomplete" and not len(table) and not notes:  # other remarks say why
+        notes.append(Note(None, "no row of the table was found"))
     if copies > 1:
         notes.append(Note(None, _copies_text(copies, n_ranks)))
     if n_ranks == 1:

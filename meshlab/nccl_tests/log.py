@@ -81,8 +81,8 @@ OPS = {"none": "", "sum": "sum", "prod": "prod", "min": "min", "max": "max", "av
 
 # -- the device list ---------------------------------------------------------------------------------------------------
 
-DEVICE_LINE = re.compile(r"Rank +(\d+) +(?:Group +(\d+) +)?Pid +(\d+) on +(\S+) device +(\d+) \[([^\]]*)\] *(.*)")
-"""The line that the tool prints for each rank. ``Group`` was added in 2.13.4."""
+DEVICE_LINE = re.compile(r"Rank +(\d+) +(?:Group +(\d+) +)?(?:Pid +(\d+) )?on +(\S+) device +(\d+) \[([^\]]*)\] *(.*)")
+"""The line that the tool prints for each rank. ``Pid`` was added in March 2019, and ``Group`` in 2.13.4."""
 
 
 class DeviceLine(NamedTuple):
@@ -90,7 +90,7 @@ class DeviceLine(NamedTuple):
 
     rank: int
     group: int | None
-    pid: int
+    pid: int | None
     host: str
     device: int
     bus_id: str
@@ -125,7 +125,9 @@ class DeviceLines(Sequence[DeviceLine]):
         if match is None:
             raise IndexError(f"line {index} of the device list does not name a device")
         rank, group, pid, host, device, bus_id, name = match.groups()
-        return DeviceLine(int(rank), int(group) if group else None, int(pid), host, int(device), bus_id, name.strip())
+        return DeviceLine(
+            int(rank), int(group) if group else None, int(pid) if pid else None, host, int(device), bus_id, name.strip()
+        )
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, DeviceLines) and self._lines == other._lines

@@ -188,6 +188,7 @@ def _clean(text: str) -> str:
 _MOST_FAILURES = 1000
 _COPY_LINES = 8  # lines between the same line of two copies of a test that start together
 _LONGEST_COMMAND = 1 << 14
+_MOST_BEGINNINGS = 16
 _HASH = ["#"]
 _TYPES = frozenset(DTYPE_OF_TYPE)
 
@@ -195,6 +196,7 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?|N/A")
 _CELL = rf"{'|'.join(OPS)}|N/A|-?\d+(?:\.\d+)?(?:e[-+]\d+)?"
 _TYPE = "|".join(sorted(DTYPE_OF_TYPE, key=len, reverse=True))
 _ROW_START = re.compile(rf"(?<![\w.,/-])\d+\s+\d+\s+(?:{_TYPE})(?:\s+(?:{_CELL}))*")
+_ROW_MIDDLE = re.compile(rf"(?:\[[\w,]+\](?: |<std\w+>:)?)?((?:\s*(?<![^\s\]>:])(?:{_CELL}))+)")
 _SIZE_AT_END = re.compile(r"(?<=[:>\])|])\d+$")
 
 _SETTING = re.compile(
@@ -378,15 +380,29 @@ class LogReader:
         """Keep the beginning of a row whose line continues with other output."""
         match = _ROW_START.search(text)
         if match is None:
-            if section.fragment is not None and _NUMBER.match(text.lstrip()):
-                # The middle of a row, interrupted again: the rest cannot be joined any more.
-                section.drop_fragment()
+            middle = _ROW_MIDDLE.match(text)
+            if section.fragment is not None and middle is not None:
+                line, beginnings = section.fragment
+                section.fragment = None
+                self._extend_row(section, line, beginnings, middle[1])
             return
         section.drop_fragment()
         found = match[0]
         if not section.rows.add(found.split(), found, self.line, strict=True, halves=False):
             # The last cell may belong to the other output, as "2" does in "sum2:1:3 [0] NCCL INFO", so both are tried.
             section.fragment = (self.line, (found, found[: found.rindex(found.split()[-1])]))
+
+    def _extend_row(self, section: OpenSection, line: int, beginnings: tuple[str, ...], middle: str) -> None:
+        """Append the middle of a row, which other output interrupted again, to its possible beginnings."""
+        # With and without the space after a prefix. Each interruption doubles the possibilities.
+        longer = [(beginning + rest).rstrip() for beginning in beginnings for rest in (middle, middle[1:])]
+        for text in longer:
+            if section.rows.add(text.split(), text, line, strict=True, halves=False):
+                section.notes.append(Note(line, f"the row continues in line {self.line}"))
+                return
+        section.fragment = (line, tuple(longer))
+        if len(longer) > _MOST_BEGINNINGS:
+            section.drop_fragment()
 
     def _read_part_of_row(self, section: OpenSection, raw: str, tokens: list[str]) -> None:
         """Read a line that may be the continuation of a row, or the beginning of one."""
@@ -549,7 +565,7 @@ class LogReader:
         section = self._enter(Stage.TABLE, new=new)
         section.has_header = section.began_table = True
         section.printed["header"] = self.line
-        start = next((index for index, token in enumerate(tokens) if token == "size"), 0)
+        start = next((index for index, token in enumerate(tokens) if token in ("size", "bytes")), 0)
         shape = read_header(tuple(tokens[start:]), self._in_place_only)
         if shape is not None:
             section.rows = RowBuffer(shape)
@@ -595,7 +611,9 @@ class OpenSection:
         self.settings: dict[str, Any] = {}
         self.printed: dict[str, int] = {}  # the last line of each part of the preamble
         self.repeats: Counter[str] = Counter()  # parts that copies of the run printed too
-        self.processes: defaultdict[int, set[tuple[str, str]]] = defaultdict(set)  # the processes that are each rank
+        self.processes: defaultdict[int, set[tuple[str, str | None]]] = defaultdict(
+            set
+        )  # the processes that are each rank
         self.devices: dict[int, str] = {}
         self.groups: Counter[str | None] = Counter()
         self.device_lost = False

@@ -26,6 +26,9 @@ __all__ = ["RowBuffer", "Shape", "consistent_rows", "ranks_in_size", "read_heade
 _PLAIN = ("time", "algbw", "busbw", "wrong")
 _PER_ITERATION = (*_PLAIN, "i_min", "i_max", "i_p99", "i_cv%")
 _WIDTHS = {"algbw": 6, "busbw": 6}  # every other number is 7 wide
+_OLD_NAMES = {"bytes": "size", "N": "count", "op": "redop", "res": "error"}  # until March 2019
+_MILLISECONDS = re.compile(r"\d+\.\d{3}")
+_BEFORE_NA = re.compile(r"\s+(?=N/A)")
 
 _STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _SKIPPED_HALF = re.compile(r"\S {30,}\S")  # the blanks that are printed instead of the out-of-place half
@@ -59,6 +62,8 @@ class Shape:
         True if the fourth column is ``#wrong``, False if it is the old ``error``.
     cpu_time : bool
         True if the first column is the time on the host.
+    milliseconds : bool
+        True if times are printed in milliseconds with three decimals, as until March 2019.
     """
 
     op: bool | None = None
@@ -68,6 +73,7 @@ class Shape:
     stamp: bool = False
     counted: bool = True
     cpu_time: bool = False
+    milliseconds: bool = False
 
 
 @lru_cache(maxsize=256)
@@ -80,6 +86,9 @@ def read_header(tokens: tuple[str, ...], in_place_only: bool) -> Shape | None:
     >>> read_header(tuple(names.split()), in_place_only=False).placements
     (0, 1)
     """
+    old = tokens[:2] == ("bytes", "N")
+    if old:
+        tokens = tuple(_OLD_NAMES.get(token, token) for token in tokens)
     times = [index for index, token in enumerate(tokens) if token in ("time", "cputime")]
     if not times or "type" not in tokens[: times[0]]:
         return None
@@ -90,16 +99,17 @@ def read_header(tokens: tuple[str, ...], in_place_only: bool) -> Shape | None:
     halves = [right[start : start + width] for start in range(0, len(right), width)]
     if any(half != halves[0] for half in halves) or halves[0][3:4] not in (("#wrong",), ("error",)):
         return None
-    if len(halves) != 2 and not (in_place_only and len(halves) == 1):
+    if len(halves) != 2 and not ((in_place_only or old) and len(halves) == 1):
         return None
     return Shape(
         "redop" in left,
         "root" in left,
         (*_PLAIN, *halves[0][4:]),
-        (0, 1) if len(halves) == 2 else (1,),
+        (0, 1) if len(halves) == 2 else (1,) if in_place_only else (0,),
         stamp,
         halves[0][3] == "#wrong",
         halves[0][0] == "cputime",
+        old,
     )
 
 
@@ -159,7 +169,7 @@ class RowBuffer:
                 return False
         width = len(shape.columns)
         right = stop - start - (1 if shape.root else 0)
-        present = _BOTH if shape.placements == (0, 1) else _IN_PLACE
+        present = {(0, 1): _BOTH, (0,): _OUT_OF_PLACE}.get(shape.placements, _IN_PLACE)
         if right != width * len(shape.placements):
             if right != width or not halves:
                 return False
@@ -177,6 +187,8 @@ class RowBuffer:
             return False
         if not (size <= _LARGEST and count <= _LARGEST and -1 <= root <= _LARGEST):  # two numbers without a space
             return False
+        if shape.milliseconds:
+            numbers[::width] = [round(1e3 * number, 6) for number in numbers[::width]]
         if present != _BOTH:
             blank = [_NAN] * width
             numbers = [*numbers, *blank] if present == _OUT_OF_PLACE else [*blank, *numbers]
@@ -196,7 +208,9 @@ class RowBuffer:
         self._root.append(root)
         self._type.append(_INTERNED.get(tokens[2], tokens[2]))
         self._op.append(op)
-        self._flags.append(present | exact * _EXACT | _follows(size, numbers, width) * _FOLLOWS)
+        self._flags.append(
+            present | exact * _EXACT | _follows(size, numbers, width, milliseconds=shape.milliseconds) * _FOLLOWS
+        )
         self._values.extend(numbers)
         if shape.stamp:
             self._stamp.append(stamp)
@@ -210,10 +224,12 @@ class RowBuffer:
         for columns in (_PLAIN, _PER_ITERATION):
             if right // len(columns) in (1, 2) and right % len(columns) in (0, 1):
                 # A row may have a blank operation, so its absence does not mean that there is no such column.
-                shape = Shape(op or None, right % len(columns) == 1, columns, (0, 1), stamp)
+                root = right % len(columns) == 1
+                old = columns == _PLAIN and _MILLISECONDS.fullmatch(tokens[3 + op + root]) is not None
+                shape = Shape(op or None, root, columns, (0, 1), stamp, milliseconds=old)
                 trial = RowBuffer(shape)
                 if trial.add(tokens, text, 0) and not trial.table()[1]:
-                    self.shape = replace(shape, counted=not any("e-" in token for token in tokens))
+                    self.shape = replace(shape, counted=not (old or any("e-" in token for token in tokens)))
                     return True
         return False
 
@@ -247,8 +263,8 @@ class RowBuffer:
         exact = sum(flag & _EXACT > 0 for flag in flags)
         # If most lines do not have the printed widths, a tool has reformatted the columns (awk, a spreadsheet), so
         # widths are not evidence. Otherwise a line with different widths has lost characters. Of one or two rows, all
-        # have to be reformatted, and their numbers have to agree.
-        if exact < n and (2 * exact >= n if n > 2 else exact or not _same_factor(values)):
+        # have to be reformatted, and their numbers have to agree. Nothing checks the columns of per-iteration times.
+        if exact < n and (2 * exact >= n if n > 2 else exact or width > len(_PLAIN) or not _same_factor(values)):
             good = [is_good and flag & _EXACT > 0 for is_good, flag in zip(good, flags, strict=True)]
         # If any row has both placements, a row with one of them lost its second half.
         if shape.placements == (0, 1) and any(flag & _BOTH == _BOTH for flag in flags):
@@ -358,6 +374,8 @@ def _is_as_printed(tokens: list[str], text: str, shape: Shape, start: int, prese
     The widths are those of PRINT in nccl-tests. The type has 6 characters until 2.0 and 8 since. The number of wrong
     elements has 5 until 2.16 and 6 since, but N/A always has 5.
     """
+    if shape.milliseconds:
+        return _is_as_printed_until_2019(tokens, text, start)
     stop = len(tokens) - 2 * shape.stamp
     middle = "".join([f"  {token:>6}" for token in tokens[3:start]])
     blank_ops = [""]
@@ -378,17 +396,36 @@ def _is_as_printed(tokens: list[str], text: str, shape: Shape, start: int, prese
     return False
 
 
-def _follows(size: int, numbers: list[float], width: int, *, digits: int = 2) -> bool:
+def _is_as_printed_until_2019(tokens: list[str], text: str, start: int) -> bool:
+    """Return True if a version until March 2019 would print exactly this line, with a tab or spaces before N/A."""
+    middle = "".join([f"  {token:>6}" for token in tokens[2:start]])
+    cells = "".join([f"  {token:>{5 if index % 4 in (1, 2) else 7}}" for index, token in enumerate(tokens[start:])])
+    line = f"{tokens[0]}  {tokens[1]:>12}{middle}{cells}"
+    return text == line or _BEFORE_NA.sub(" ", text) == _BEFORE_NA.sub(" ", line)
+
+
+def _follows(size: int, numbers: list[float], width: int, *, digits: int = 2, milliseconds: bool = False) -> bool:
     """Return True if algbw is size over time in both placements, within rounding. A missing placement passes.
 
-    Text has two decimals, or fewer if the number is too wide. JSON has six.
+    Text has two decimals, or fewer if the number is too wide. JSON has six. Times of versions until March 2019 have
+    three decimals of a millisecond.
     """
     # `digit` is half a unit of the last printed digit of the time, in µs, and `room` that of algbw, in MB/s.
     for start in (0, width):
         time, algbw = numbers[start], numbers[start + 1]
         if digits == 2:
             # Until 2.16 a time above 100 had one decimal, and one above 10,000 had none.
-            digit = 0.0051 if time < 1e2 else 0.051 if time < 1e4 else 0.51 if time < 1e7 else time / 20
+            digit = (
+                0.51
+                if milliseconds
+                else 0.0051
+                if time < 1e2
+                else 0.051
+                if time < 1e4
+                else 0.51
+                if time < 1e7
+                else time / 20
+            )
             # From 1e6 GB/s on, which is a copy that does nothing, one digit is left: 1e+06.
             room = 5.1 if algbw < 1e3 else 51.0 if algbw < 1e4 else 510.0 if algbw < 999_999.5 else 510.0 * algbw
         else:

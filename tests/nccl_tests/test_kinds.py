@@ -56,6 +56,20 @@ def test_copies_without_a_preamble_are_recognised_by_their_rows() -> None:
     assert [section.copies for section in ml.nccl_tests.read(text).sections] == [2]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEADER,
+        "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 3.94",
+        '{"identifier": "x", "benchmark": [{"1024": {"oop_time": 1.5, "oop_algbw": 2.5, "oop_busbw": 3.5}}]}\n',
+    ],
+)
+def test_a_table_without_rows_is_never_silent(text: str) -> None:
+    log = ml.nccl_tests.read(f"NCCL version 2.26.6+cuda12.8\n{text}\n")
+    assert len(log.results) == 0
+    assert [str(note) for note in log.warnings] == ["no row of the table was found"]
+
+
 def test_runs_after_each_other_are_no_copies() -> None:
     one = "\n".join(
         [SETTINGS.format(gpus=2), "#", "# Using devices", device(0, 1), device(1, 1), HEADER]
@@ -186,3 +200,113 @@ def test_runs_with_other_settings_that_list_no_devices_are_no_copies() -> None:
     several = [settings.replace("maxBytes 1024", f"maxBytes {most}") for most in (64, 128)]
     text = "".join(f"{line}\n#\n# Using devices\n" for line in several)
     assert [section.copies for section in ml.nccl_tests.read(text).sections] == [1, 1]
+
+
+# -- versions until March 2019, which print milliseconds ---------------------------------------------------------------
+
+OLD_SETTINGS = (
+    "nThread 1 nGpus 4 minBytes 1048576 maxBytes 4194304 step: 2(factor) warmup iters: 5 iters: 20 validation: 1"
+)
+OLD_DEVICES = [
+    f"#   Rank {rank:2d} on {'node1':>10} device {rank:2d} [0x{rank + 16:02x}] Tesla P100" for rank in range(4)
+]
+OLD_SIZES = (1 << 20, 1 << 21, 1 << 22)
+
+
+def old_half(size: float, milliseconds: float, factor: float, error: str = "  0e+00") -> str:
+    rate = size / milliseconds / 1e6
+    return f"  {milliseconds:7.3f}  {rate:5.2f}  {rate * factor:5.2f}  {error}"
+
+
+def old_log(header: str, rows: list[str]) -> str:
+    lines = [OLD_SETTINGS, "# NCCL Tests compiled with NCCL 2.2", "# Using devices", *OLD_DEVICES, "", header, *rows]
+    return "\n".join([*lines, " Out of bounds values : 0 OK", " Avg bus bandwidth    : 0", ""])
+
+
+OLD_REDUCE = (
+    "#      bytes             N    type      op     time  algbw  busbw      res     time  algbw  busbw      res"
+)
+
+
+@pytest.mark.parametrize("error", ["  0e+00", "\tN/A", "    N/A"])
+def test_times_until_march_2019_are_milliseconds(error: str) -> None:
+    rows = [
+        f"{size:12}  {size // 4:12}   float     sum{old_half(size, size / 4e6, 1.5, error)}"
+        f"{old_half(size, size / 5e6, 1.5, error)}"
+        for size in OLD_SIZES
+    ]
+    (section,) = ml.nccl_tests.read(old_log(OLD_REDUCE, rows)).sections
+    assert (section.collective, section.n_ranks, section.unparsable_rows) == ("all_reduce", 4, 0)
+    assert [row.size_bytes for row in section.rows] == list(OLD_SIZES)
+    first = section.rows[0]
+    assert (first.out_of_place.time_us, first.in_place.time_us, first.in_place.busbw_gbs) == (262.0, 210.0, 7.5)
+    assert first.out_of_place.n_wrong is None
+    assert first.out_of_place.error == (0.0 if "0e" in error else None)
+    assert [(device.host, device.pid, device.name) for device in section.devices][1] == ("node1", None, "Tesla P100")
+    # A paste may begin in the middle of a table, in which only three decimals show that these are milliseconds.
+    (section,) = ml.nccl_tests.read("\n".join(rows)).sections
+    assert [row.out_of_place.time_us for row in section.rows] == [262.0, 524.0, 1049.0]
+
+
+def test_broadcasts_until_march_2019_have_one_placement() -> None:
+    header = "#      bytes             N    type    root     time  algbw  busbw      res"
+    rows = [f"{size:12}  {size // 4:12}   float       2{old_half(size, size / 4e6, 1.0)}" for size in OLD_SIZES]
+    (section,) = ml.nccl_tests.read(old_log(header, rows)).sections
+    assert (section.n_ranks, len(section.rows), section.unparsable_rows) == (4, 3, 0)
+    assert {(row.root, row.in_place, row.op) for row in section.rows} == {(2, None, None)}
+    assert [row.out_of_place.time_us for row in section.rows] == [262.0, 524.0, 1049.0]
+
+
+def test_rates_of_all_gather_until_march_2019_become_those_of_today() -> None:
+    header = "#      bytes             N    type     time  algbw  busbw      res     time  algbw  busbw      res"
+    rows = [f"{size:12}  {size // 16:12}   float" + 2 * old_half(size * 3 / 4, size / 4e6, 1.0) for size in OLD_SIZES]
+    log = ml.nccl_tests.read("./all_gather_perf -g 4\n" + old_log(header, rows))
+    assert (log.sections[0].collective, log.sections[0].n_ranks) == ("all_gather", 4)
+    assert log.results["algbw_gbs"].round(1).unique().tolist() == [4.0]
+    assert log.results["busbw_gbs"].round(1).unique().tolist() == [3.0]
+
+
+def test_a_row_until_march_2019_that_lost_a_digit_is_omitted() -> None:
+    rows = [f"{size:12}  {size // 4:12}   float     sum" + 2 * old_half(size, size / 4e6, 1.5) for size in OLD_SIZES]
+    for whole, cut in (("0.524", "0.24"), ("6.00", "6.0"), ("0e+00", "0e+0")):
+        damaged = [rows[0], rows[1].replace(whole, cut, 1), rows[2]]
+        (section,) = ml.nccl_tests.read(old_log(OLD_REDUCE, damaged)).sections
+        assert ([row.size_bytes for row in section.rows], section.unparsable_rows) == ([1 << 20, 1 << 22], 1)
+
+
+def test_copies_until_march_2019_are_recognised_by_their_hosts() -> None:
+    devices = "\n".join(f"#   Rank  0 on    node{host} device  0 [0x00] Tesla M60" for host in (1, 2))
+    (section,) = ml.nccl_tests.read(f"# Using devices\n{devices}\n\n{OLD_REDUCE}\n").sections
+    assert section.copies == 2
+
+
+def test_microseconds_stay_microseconds() -> None:
+    text = "\n".join(row(size, size / 1e5) for size in OLD_SIZES)
+    assert ml.nccl_tests.read(text).sections[0].rows[0].out_of_place.time_us == 10.49
+
+
+# -- rows that messages interrupt twice --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("prefix", ["[0] ", "", "[1,0]<stdout>:"])
+def test_the_middle_of_a_row_is_joined_with_both_of_its_ends(prefix: str) -> None:
+    message = "node1:497888:497888 [0] NCCL INFO 128 Bytes -> Algo 0 proto 0 time 25.214764"
+    start = f"{128:12}  {32:12}     float     sum      -1"
+    middle, end = (f"  {time}    0.00    0.00      0" for time in ("  61.58", "  60.11"))
+    lines = [*HEADER.splitlines(), f"{start}{message}", message, f"{middle}{message}", message, end]
+    (section,) = ml.nccl_tests.read("\n".join(prefix + line for line in lines)).sections
+    assert [(r.out_of_place.time_us, r.in_place.time_us) for r in section.rows] == [(61.58, 60.11)]
+    cut = [*HEADER.splitlines(), f"{start}{message}", f"{middle}{message}", message]
+    (section,) = ml.nccl_tests.read("\n".join(prefix + line for line in cut)).sections
+    assert (len(section.rows), section.unparsable_rows) == (0, 1)
+
+
+def test_a_single_row_of_iteration_times_that_lost_digits_is_omitted() -> None:
+    half = "    27.43   38.22   66.89     512    26.61    28.80    28.53     1.41"
+    line = f"{1 << 20:12}  {1 << 18:12}     float     sum      -1{half}{half}"
+    names = "time algbw busbw #wrong i_min i_max i_p99 i_cv% "
+    header = f"#       size         count      type   redop    root {names}{names}"
+    (section,) = ml.nccl_tests.read(f"{header}\n{line}\n").sections
+    assert (len(section.rows), section.unparsable_rows) == (1, 0)
+    (section,) = ml.nccl_tests.read(f"{header}\n{line[:-12]}{line[-8:]}\n").sections
+    assert (len(section.rows), section.unparsable_rows) == (0, 1)

@@ -24,6 +24,9 @@ _P2P = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR", "U"))
 
 # A table that was copied from Markdown has bars between its cells.
 _CELL = rf"(?:{LINK_PATTERN}|{'|'.join(sorted(_P2P))})(?=[\s|]|$)"
+# Words that lost the white space between them, as in NODENODE. X is apart from its neighbours: its cell is " X ".
+_GLUED = re.compile(r"(?<![^\s|])(?:NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC){2,8}(?![^\s|])")
+_GLUED_WORD = re.compile(r"(NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC)(?=\S)")
 _CELLS = re.compile(rf"(?:[\s|]*{_CELL})+")
 _ROW = re.compile(rf"[\s|]*((?!{_CELL})[A-Za-z][\w.:-]*)((?:[\s|]+{_CELL})+)")
 _HEADER = re.compile(r"[\s|]*GPU\d")
@@ -220,6 +223,8 @@ def _matrices(lines: Sequence[str]) -> Iterator[_Matrix]:
 
 def _row(line: str, header: str) -> _Row | None:
     """Return the row in a line: the name of an endpoint, and link words or peer access."""
+    if _GLUED.search(line) is not None:
+        line = _GLUED.sub(lambda glued: _GLUED_WORD.sub(r"\1 ", glued[0]), line)
     match = _ROW.match(line)
     if match is None:
         return None

@@ -261,3 +261,29 @@ def test_unknown_links_are_no_domain_of_their_own() -> None:
     text = "\n".join(["      GPU0  GPU1  GPU2  GPU3", "GPU0  X  NV4", "GPU1  NV4  X"])
     assert "domains of 1" not in read_nvidia_smi(text).summary
     assert "links unknown" in read_nvidia_smi(text).summary
+
+
+def test_link_words_without_white_space_are_separated() -> None:
+    text = """
+        GPU0    GPU1    NIC0    NIC1    NIC2        NIC3    CPU Affinity    NUMA Affinity
+GPU0     X      NV18    PIX     NODE    NODESYS     0-55,112-167    0
+GPU1    NV18     X      NODE    PIX     NODESYS     0-55,112-167    0
+NIC0    PIXNODE  X      NODE    NODESYS
+NIC1    NODE    PIX     NODE     X      NODESYS
+NIC2    NODENODENODE    NODE     X SYS
+NIC3    SYS     SYS     SYS     SYS     SYS X
+"""
+    cluster = read_nvidia_smi(text)
+    node = cluster.node(0)
+    assert node.complete
+    assert node.words[0] == ("X", "NV18", "PIX", "NODE", "NODE", "SYS")
+    assert node.words[2] == ("PIX", "NODE", "X", "NODE", "NODE", "SYS")
+    assert node.words[4] == ("NODE", "NODE", "NODE", "NODE", "X", "SYS")
+    assert [(device.cpus, device.numa) for device in node.devices] == [("0-55,112-167", "0")] * 2
+
+
+@pytest.mark.parametrize("cell", ["NODES", "SYSTEM", "XPIX", "NV18PI", "PIXnode"])
+def test_other_words_are_not_separated(cell: str) -> None:
+    node = read_nvidia_smi(f"      GPU0  GPU1  NIC0  NIC1\nGPU0   X   NV18  {cell}\nGPU1  NV18   X   PIX  SYS").node(0)
+    assert node.words[0] == ("X", "NV18", "?", "?")
+    assert not node.complete
