@@ -508,6 +508,18 @@ def collective_mismatch(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
+def _join_groups(groups: dict[tuple[object, ...], list[WorkTimeout]]) -> None:
+    """Add lines that name no process group to the only named group with the same collective."""
+    for key in [key for key in groups if len(key) > 1]:
+        same = [
+            name
+            for name, ones in groups.items()
+            if len(name) == 1 and any((one.op, one.seq) == key[1:] for one in ones)
+        ]
+        if key[2] is not None and len(same) == 1:
+            groups[same[0]] += groups.pop(key)
+
+
 @rule("nccl-timeout", "A collective timed out, and the cause is not in the text", source=_WATCHDOG)
 def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
     """Look for the watchdog's message that a collective ran too long.
@@ -520,6 +532,7 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
     for one in log.timeouts:
         key = (str(one.group),) if one.group is not None else ("", one.op, one.seq)
         groups.setdefault(key, []).append(one)
+    _join_groups(groups)
     for same_group in groups.values():
         first = min(same_group, key=lambda one: one.seq or 0)
         op, seq, group = first.op, first.seq, str(first.group or "")
