@@ -139,7 +139,8 @@ _ECHOES = re.compile(
     r"|closing connection|communicator encountered a fatal error|socket progress error|comm \S+ is in abort"
     r"|ncclAsyncJobComplete|Could not receive type from localRank|Call to (?:recv from|send to) \S+ failed"
     r"|(?:ncclProxyClient|ncclProxyCall)\w* call to|commReclaim|commDestroySync|ncclProxyStop|Poll failed|handshake"
-    r"|\[Rem Allocator\] Allocation failed|ibv_get_async_event failed|Failed to (?:recv|send)|Connection reset by peer|Broken pipe|encountered progressing",
+    r"|\[Rem Allocator\] Allocation failed"
+    r"|ibv_get_async_event failed|Failed to (?:recv|send)|Connection reset by peer|Broken pipe|encountered progressing",
     re.IGNORECASE,
 )
 

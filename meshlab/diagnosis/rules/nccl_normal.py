@@ -348,7 +348,7 @@ def _unknown_last_error(paste: Paste) -> PasteLine | None:
                 continue
             line = paste.line(number + 1)
         text = line.text.strip()
-        known = _KNOWN_CUDA if "Cuda failure" in text else (*_KNOWN, "reverse path")
+        known: tuple[str, ...] = _KNOWN_CUDA if "Cuda failure" in text else (*_KNOWN, "reverse path")
         if "NET/OFI" in text and "completed with error" in text:
             known = ()
         if text and not is_echo_text(text) and not any(one in text for one in known):
