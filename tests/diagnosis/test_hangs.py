@@ -295,3 +295,27 @@ def test_lines_that_do_not_name_the_group_join_the_only_group_with_their_collect
         "ranks 0 and 4 of PG 1, all_reduce 1580"
     ]
     assert len(list(nccl_timeout(paste(line.format(0, 1580), group, line.format(4, 7))))) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "subject"),
+    [
+        (
+            "[rank3]: RuntimeError: DDP expects same model across all ranks, but Rank 3 has 128 params, while rank 0 "
+            "has inconsistent 0 params.",
+            "rank 3 (128 params) against rank 0 (0 params)",
+        ),
+        (
+            "RuntimeError: [1]: params[4] in this process with sizes [10, 5] appears not to match sizes of the same "
+            "param in process 0.",
+            "rank 1 ([10, 5]) against rank 0, parameter 4",
+        ),
+    ],
+)
+def test_models_that_differ_between_ranks(line: str, subject: str) -> None:
+    (finding,) = size_mismatch(paste(line))
+    assert (finding.severity, finding.subject) == ("error", subject)
+
+
+def test_a_word_about_equal_models_is_no_mismatch() -> None:
+    assert not list(size_mismatch(paste("DDP expects same model across all ranks; all 128 params agree.")))
