@@ -20,6 +20,7 @@ from .benchmark.run import Run as Run
 from .benchmark.tuning_search import tune as tune
 from .comm.communicator import Communicator as Communicator
 from .diagnosis.explaining import explain as explain
+from .diagnosis.recognition import read as read
 from .engines.engines import Engines as Engines
 from .engines.launcher import attach as attach
 from .engines.launcher import launch as launch

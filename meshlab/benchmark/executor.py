@@ -494,6 +494,7 @@ class Executor:
         began = time.monotonic()
         lease.call(release_buffers)
         round_s = time.monotonic() - began
+        self._plan_buffers(lease)  # which the release has forgotten
         paces = {}
         for axis, candidates in steps_to_probe(data.steps, engines.backend).items():
             steps = [step for step in candidates if not self._too_large(step)]

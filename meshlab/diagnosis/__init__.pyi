@@ -2,6 +2,8 @@ from .explaining import explain as explain
 from .explanation import Explanation as Explanation
 from .paste import Paste as Paste
 from .paste import PasteLine as PasteLine
+from .recognition import Reading as Reading
+from .recognition import read as read
 from .rules.rule_table import RULES as RULES
 from .text_findings import LEVELS as LEVELS
 from .text_findings import Rule as Rule

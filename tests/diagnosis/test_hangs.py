@@ -1,4 +1,4 @@
-"""Which rank did not come, from the lines of PyTorch, and when that cannot be told."""
+"""Which rank did not join, from the lines of PyTorch, and when that cannot be told."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_one_rank_is_never_blamed_by_its_own_lines() -> None:
     (finding,) = nccl_timeout(text)
     assert codes(text) == ["nccl-timeout"]
     assert finding.subject == "rank 3 of default_pg, all_reduce 12"
-    assert "do not show which rank did not come" in finding.why
+    assert "do not show which rank did not join" in finding.why
     assert "TORCH_FR_BUFFER_SIZE" in finding.do
 
 

@@ -215,10 +215,12 @@ def refusals(comm: Any) -> dict[str, str]:
             pass
 
     mine = comm.empty(8192, "float32")
+    pool = xp.zeros(8192 + 1024, "float32")
+    plain = pool[-pool.data.ptr % 4096 // 4 :][:8192]  # aligned like a window, but not in NCCL's memory
     return {
         "sizes": why(lambda: comm.empty(1024 + comm.rank, "float32", symmetric=True)),
         "registered sizes": why(lambda: register(comm.empty(1024 + comm.rank, "float32"))),
-        "not NCCL's": why(lambda: register(xp.zeros(8192, "float32") if last else mine)),
+        "not NCCL's": why(lambda: register(plain if last else mine)),
         "a list": why(lambda: register([1, 2] if last else mine)),
         "a view": why(lambda: register(mine[1:])),
         "too large": why(lambda: comm.empty(1 << 50, "uint8", symmetric=True)),

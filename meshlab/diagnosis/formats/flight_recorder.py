@@ -256,7 +256,7 @@ def _rank_of(paste: Paste, begin: int, dump: Mapping[str, Any]) -> int | None:
 
 
 def _numbered(paste: Paste, found: list[_Found]) -> Iterator[FlightDump]:
-    """Give dumps without a rank the first free ones, because files are mostly pasted in their order."""
+    """Give dumps without a rank the first free ones, because files are usually pasted in their order."""
     taken = {rank for rank, *_ in found if rank is not None}
     free = (number for number in range(len(found) + len(taken)) if number not in taken)
     for rank, dump, begin, end, is_complete in found:

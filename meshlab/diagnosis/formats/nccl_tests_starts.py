@@ -77,7 +77,7 @@ def read_test_starts(paste: Paste) -> tuple[TestStart, ...]:
         elif _PROMPT.match(text):
             starts.append(TestStart(command=number))
         elif _HEADER.match(text):
-            # Processes of one launch print the same header, and another test of a script mostly a different one.
+            # Processes of one launch print the same header, and another test of a script usually a different one.
             is_other = bool(current.headers) and paste.line(current.headers[0]).text.strip() != text.strip()
             if current.devices or current.n_rows or is_other:
                 starts.append(current := TestStart())

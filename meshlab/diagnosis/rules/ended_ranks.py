@@ -18,7 +18,7 @@ _ELASTIC = "pytorch/torch/distributed/elastic/multiprocessing/api.py"
 _CRASHES = {
     4: "an instruction that the CPU does not have",
     6: "the program aborted itself",
-    7: "a page of memory could not be provided, which mostly means that /dev/shm is full",
+    7: "a page of memory could not be provided, which usually means that /dev/shm is full",
     8: "an arithmetic error",
     11: "an invalid memory access",
 }
@@ -45,8 +45,8 @@ def rank_killed(paste: Paste) -> Iterator[TextFinding]:
     why = (
         "The kernel, or the limit of the container, killed it because memory of the host ran out."
         if memory
-        else "It ended by signal 9 (SIGKILL), which no library of the job sends. Mostly the kernel kills a process "
-        "because memory of the host runs out; the text does not say who did it."
+        else "It ended by signal 9 (SIGKILL), which no library of the job sends. Usually the kernel kills a process "
+        "because the host runs out of memory; the text does not say who did it."
     )
     yield rank_killed.finding(
         "error",
@@ -90,7 +90,7 @@ def rank_died(paste: Paste) -> Iterator[TextFinding]:
         yield rank_died.finding(
             "error",
             "a worker of Ray" + (f" on {', '.join(hosts)}" if hosts else ""),
-            "Ray lost the process of a worker: it crashed, or was killed, mostly because memory of the host ran out.",
+            "Ray lost the process of a worker: it crashed, or was killed, usually because memory of the host ran out.",
             "Read the worker's own file under /tmp/ray/session_latest/logs (worker-*.err), and run dmesg -T | grep "
             "-i -E "
             "'killed process|oom' on its host.",

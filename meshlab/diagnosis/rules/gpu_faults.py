@@ -293,7 +293,7 @@ def row_remapping(paste: Paste) -> Iterator[TextFinding]:
             "Remapping a memory row failed." if has_failed else "A memory row waits to be remapped.",
             "Have the GPU replaced."
             if has_failed
-            else "Reset the GPU (nvidia-smi -r -i GPU) or reboot when no job runs on it; jobs may go on until then.",
+            else "Reset the GPU (nvidia-smi -r -i GPU) or reboot when no job runs on it; jobs may continue until then.",
             [*_lines(items), *(item.line for item in (*failed, *pending))],
         )
 

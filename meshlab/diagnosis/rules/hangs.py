@@ -1,4 +1,4 @@
-"""Rules for hangs: which rank did not come, and where ranks called different collectives."""
+"""Rules for hangs: which rank did not join, and where ranks called different collectives."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def rank_missing(paste: Paste) -> Iterator[TextFinding]:
             yield rank_missing.finding(
                 "error",
                 f"{rank_list(ranks_late)}, monitored barrier",
-                f"Rank 0 waited in a monitored barrier, and {rank_list(ranks_late)} did not come.",
+                f"Rank 0 waited in a monitored barrier, and {rank_list(ranks_late)} did not join.",
                 f"Look at the log and the stack (py-spy dump --pid PID) of {rank_list(ranks_late)}: it ended, or it "
                 "took another branch.",
                 [line],
@@ -392,7 +392,7 @@ def _other_place(group: GroupCalls, seq: int, late: Sequence[int]) -> TextFindin
         f"ranks {min(ahead, behind)} and {max(ahead, behind)} at collective {first} of {group.desc}",
         f"Both ranks called {plain_name(mine[first].op)} {first}, but from different places: rank {ahead} in "
         f"{mine_in}, rank {behind} in {theirs_in}.{tail}",
-        f"Make all ranks call {mine_in} equally often, or none: it contains a collective, so it must not stand in a "
+        f"Make all ranks call {mine_in} equally often, or none: it contains a collective, so it must not be in a "
         "branch that depends on the rank.",
         [mine[first].line, theirs[first].line],
     )
@@ -551,11 +551,11 @@ def _join_groups(groups: dict[tuple[object, ...], list[WorkTimeout]]) -> None:
             groups[same[0]] += groups.pop(key)
 
 
-@rule("nccl-timeout", "A collective timed out, and the cause is not in the text", source=_WATCHDOG)
+@rule("nccl-timeout", "A collective timed out", source=_WATCHDOG)
 def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
     """Look for the watchdog's message that a collective ran too long.
 
-    The ranks that print it are those that waited. The lines of one rank never show which other rank did not come.
+    The ranks that print it are those that waited. The lines of one rank never show which other rank did not join.
     """
     log = paste.once(read_torch_log)
     late = [finding.subject for finding in rank_missing.check(paste)]
@@ -582,7 +582,7 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
             yield nccl_timeout.finding(
                 "error",
                 where,
-                f"{shown}. It follows from the rank that did not come: {late[0]}.",
+                f"{shown}. It follows from the missing rank: {late[0]}.",
                 lines=[one.line for one in same_group],
             )
             continue
@@ -595,7 +595,7 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
         elif len(ranks) == 1:
             why = (
                 f"{shown}, and is the one that noticed, not necessarily the cause: one rank's lines do not show which "
-                "rank did not come."
+                "rank did not join."
             )
             look = _other_end(ones[0], op)
         else:
@@ -613,7 +613,7 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
             "error",
             where,
             why,
-            f"{look}To find the rank that did not come, {_collect(paste, log)}. While the job hangs, run py-spy dump "
+            f"{look}To find the missing rank, {_collect(paste, log)}. While the job hangs, run py-spy dump "
             "on every rank, or ncclras on one host.",
             [one.line for one in same_group],
         )
@@ -665,7 +665,7 @@ def dumps_missing(paste: Paste) -> Iterator[TextFinding]:
                 f"{shown} of {group.desc}",
                 f"{rank_list(waiting).capitalize()} {'waits' if len(waiting) == 1 else 'wait'} in "
                 f"{plain_name(first.op)} {first.seq}. The dumps of {shown} are not in the text, so it does not show "
-                f"which rank did not come.{_order_note(dumps)}",
+                f"which rank did not join.{_order_note(dumps)}",
                 "Paste the dumps of all ranks as JSON, one after the other.",
                 [first.line],
             )
@@ -692,17 +692,17 @@ def _other_end(one: WorkTimeout, op: str) -> str:
     if name in ("gather", "reduce") and one.elements_out == 0 and one.elements_in:
         return (
             f"Rank {one.rank} sends its part and gets nothing back, so look first at the destination of the {name} "
-            "(mostly rank 0), then at the other ranks: crashed, busy, or in another collective. "
+            "(usually rank 0), then at the other ranks: crashed, busy, or in another collective. "
         )
     if name == "broadcast":
-        return "Look first at the source of the broadcast (mostly rank 0). "
+        return "Look first at the source of the broadcast (usually rank 0). "
     if op in ("_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"):
         return (
             "FSDP and ZeRO-3 call this for each module, so check that all ranks run the same modules equally often "
             "(generate with synced_gpus=True, experts without tokens, uneven batches, an early exit). "
         )
     if name == "all_reduce" and one.elements_in == 1:
-        return "An all_reduce of one element is mostly a metric or a flag: look for a branch around it. "
+        return "An all_reduce of one element is usually a metric or a flag: look for a branch around it. "
     return ""
 
 

@@ -114,7 +114,7 @@ def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
         if any(_ONE_GPU.search(line.text) for line in paste.find("-g 1", "CUDA_VISIBLE_DEVICES=")):
             best = next(i for i in range(count) if away[i].min() <= NEAR)
             do += "The command in the text uses one GPU per process, which is GPU0 if every process is alone on its "
-            do += f"host. Then set CUDA_VISIBLE_DEVICES={node.devices[best].id}. "
+            do += f"host. In that case, set CUDA_VISIBLE_DEVICES={node.devices[best].id}. "
         do += "Compare times on the near and the far GPUs before blaming the network."
         yield nic_far_from_gpu.finding(
             "warning",
@@ -263,7 +263,7 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
         do = ""
         if node.p2p and not (inner == Distance.NVLINK).any():
             do = (
-                "If peer-to-peer transfers are slow or hang all the same, look at ACS (sudo lspci -vvv | grep ACSCtl): "
+                "If peer-to-peer transfers are slow or hang anyway, look at ACS (sudo lspci -vvv | grep ACSCtl): "
                 "OK does not rule it out."
             )
         ends = sorted(described)
@@ -301,7 +301,7 @@ def acs_iommu_p2p(paste: Paste) -> Iterator[TextFinding]:
     hangs = bool(paste.find("hang", "Hang", "stuck"))
     switches = ", ".join(f"{name}+" for name in on[0].on)
     why = f"ACS is on for {len(on)} of {len(controls)} bridges ({switches}). It sends peer-to-peer transfers to the "
-    why += "root complex and the IOMMU, which makes them slow, wrong or hang."
+    why += "root complex and the IOMMU, which makes them slow or wrong, or lets them hang."
     if gpus:
         why += " NCCL uses P2P between these GPUs" + (", and the text reports a hang." if hangs else ".")
     yield acs_iommu_p2p.finding(

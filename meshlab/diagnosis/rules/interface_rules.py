@@ -52,9 +52,9 @@ def loopback_interface(paste: Paste) -> Iterator[TextFinding]:
     several = is_one_host(paste) is False
     severity: Level = "error" if several else "warning" if lets_in or chosen else "info"
     hosts = text_list(hosts_of(paste, (item.line for item in used)))
-    why = f"NCCL took the loopback interface ({used[0].interface}, {used[0].address}) to talk to the other processes. "
+    why = f"NCCL chose the loopback interface ({used[0].interface}, {used[0].address}) to talk to the other processes. "
     if several:
-        why += "An address of the loopback leads every host to itself, so ranks of other hosts cannot connect."
+        why += "A loopback address leads every host to itself, so ranks of other hosts cannot connect."
     else:
         why += "That works within one host only, and the text does not show whether there are others."
     if lets_in:
@@ -96,7 +96,7 @@ def virtual_interface(paste: Paste) -> Iterator[TextFinding]:
         yield virtual_interface.finding(
             "warning",
             f"{hosts}, interface {used[0].interface}".lstrip(", "),
-            f"NCCL took {used[0].interface} ({used[0].address}) to talk to the other processes. Interfaces of "
+            f"NCCL chose {used[0].interface} ({used[0].address}) to talk to the other processes. Interfaces of "
             f"this kind "
             "are usually not reachable from other hosts.",
             "Set NCCL_SOCKET_IFNAME to the interface that leads to the other hosts, on every rank.",
@@ -129,7 +129,7 @@ def interface_not_found(paste: Paste) -> Iterator[TextFinding]:
     names = [item for item in paste.once(read_variables) if item.name in ("NCCL_SOCKET_IFNAME", "NCCL_COMM_ID")]
     subnet = any("same subnet" in line.text for line in lines)
     why = (
-        "No interface of this host is in the subnet of the address that it was told to connect to."
+        "No interface of this host is in the subnet of the address that it should connect to."
         if subnet
         else "NCCL found no network interface that it may use, so the process cannot join the others."
     )
@@ -211,8 +211,8 @@ def connection_failed(paste: Paste) -> Iterator[TextFinding]:
         do = (
             f"Test the path from that host: nc -vz {first} {port} while the job waits, or any free port with nc "
             f"-l on the "
-            "other side. Open the ports between the hosts (for a try, stop the firewall: systemctl stop firewalld, ufw "
-            "disable), and set NCCL_SOCKET_IFNAME to an interface that all hosts reach."
+            "other side. Open the ports between the hosts (to test this, stop the firewall: systemctl stop firewalld, "
+            "ufw disable), and set NCCL_SOCKET_IFNAME to an interface that all hosts reach."
         )
         yield connection_failed.finding("error", f"{affected(paste, lines)}{to}".strip(), why, do, lines)
 
@@ -230,7 +230,7 @@ def _address_hint(addresses: set[str]) -> str:
         except ValueError:
             continue
         if address.is_loopback:
-            return f" {text} is the loopback, so the process was told to connect to its own host."
+            return f" {text} is a loopback address, so the process tried to connect to its own host."
         if address.is_link_local:
             return f" {text} is a link-local address, which is valid on one link only."
         if address.version == 4 and address in ipaddress.ip_network("172.17.0.0/16"):
@@ -278,7 +278,7 @@ def world_size_mismatch(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
-@rule("duplicate-rank", "Two processes took the same rank", source="NCCL src/bootstrap.cc")
+@rule("duplicate-rank", "Two processes have the same rank", source="NCCL src/bootstrap.cc")
 def duplicate_rank(paste: Paste) -> Iterator[TextFinding]:
     """The root of the bootstrap saw one rank twice."""
     found = paste.matches(re.compile(r"rank (\d+) of (\d+) ranks has already checked in"), "has already checked in")
@@ -287,7 +287,7 @@ def duplicate_rank(paste: Paste) -> Iterator[TextFinding]:
         yield duplicate_rank.finding(
             "error",
             f"rank {text_list([str(rank) for rank in ranks])} of {found[0][1][2]}",
-            "Two processes joined the communicator with the same rank, so another rank will never come.",
+            "Two processes joined the communicator with the same rank, so another rank will never join.",
             "Check how ranks are given (RANK, node_rank of torchrun, the rank passed to ncclCommInitRank), and that no "
             "process of an earlier start uses the same address.",
             [line for line, _ in found],

@@ -124,7 +124,7 @@ def earlier_cuda_error(paste: Paste) -> Iterator[TextFinding]:
             affected(paste, [item for item, _ in found]),
             f"CUDA reports '{found[0][1]['text']}'. Such errors come from a kernel that ran earlier on this "
             f"GPU, usually one "
-            "of the program; NCCL only is the next to call CUDA.",
+            "of the program; NCCL is only the next to call CUDA.",
             "Run this rank with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer to find the kernel, and check dmesg "
             "| grep -i xid "
             "on its host.",

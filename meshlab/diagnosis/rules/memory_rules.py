@@ -99,7 +99,7 @@ def shm_too_small(paste: Paste) -> Iterator[TextFinding]:
             "A bus error while NCCL connects its ranks is what a full /dev/shm usually looks like: the segment "
             "could be "
             "created, but not filled. The text does not show how full it was.",
-            f"Check df -h /dev/shm where the ranks run. {_ENLARGE}",
+            _ENLARGE,
             crashed,
         )
 

@@ -129,7 +129,7 @@ def not_readable(paste: Paste) -> Iterator[TextFinding]:
             text_list(hosts_of(paste, lines[:_MOST])[:8]),
             "In virtual machines and containers some files of /sys are missing, and older libraries lack "
             "optional functions. "
-            "NCCL goes on without them; it may then know less about speeds and distances.",
+            "NCCL continues without them; it may then know less about speeds and distances.",
             lines=lines[:_MOST],
         )
 
@@ -208,7 +208,7 @@ def nccl_echo(paste: Paste) -> Iterator[TextFinding]:
             affected(paste, lines[:_MOST]),
             "These lines pass an error on. The cause is in the first warning before them; the last line of all, "
             "such as "
-            '"internal error" or "unhandled system error", says nothing about it.',
+            '"internal error" or "unhandled system error", does not show it.',
             lines=lines[:_MOST],
         )
 
@@ -254,7 +254,7 @@ def nccl_healthy(paste: Paste) -> Iterator[TextFinding]:
         "info",
         affected(paste, lines[:_MOST]) or text_list(paste.once(read_hosts)[:8]),
         f"{sentence} Nothing in these lines of NCCL is wrong.",
-        "If the job hangs all the same, it does so after these lines: collect a flight recorder dump or "
+        "If the job hangs anyway, it does so after these lines: collect a flight recorder dump or "
         "ncclras, and the "
         "lines of all ranks."
         if connected and not complete

@@ -163,7 +163,7 @@ def ib_disable_without_effect(paste: Paste) -> Iterator[TextFinding]:
             f"{hosts}, plugin {name}".lstrip(", "),
             f"NCCL_IB_DISABLE=1 turns off only the InfiniBand code of NCCL itself. Here the external plugin "
             f"{name} carries "
-            "the traffic all the same.",
+            "the traffic anyway.",
             "To use TCP, set NCCL_NET=Socket, or NCCL_NET_PLUGIN=none together with NCCL_IB_DISABLE=1. "
             "Otherwise remove "
             "NCCL_IB_DISABLE.",
@@ -359,7 +359,7 @@ def ib_device_unusable(paste: Paste) -> Iterator[TextFinding]:
         yield ib_device_unusable.finding(
             "warning",
             f"{affected(paste, [line for line, _ in found])}, {devices}".lstrip(", "),
-            f"The RDMA device {devices} is visible, but this process may not open it. NCCL goes on without it, "
+            f"The RDMA device {devices} is visible, but this process may not open it. NCCL continues without it, "
             f"so this rank "
             "may have fewer NICs than others.",
             "Pass the character devices (/dev/infiniband/uverbs*) of all NICs into the container, or leave the "

@@ -90,7 +90,7 @@ def p2p_not_supported(paste: Paste) -> Iterator[TextFinding]:
             "The driver does not allow P2P between these GPUs, which have no NVLink. This is usual for GeForce "
             "cards, and in "
             "many virtual machines. NCCL uses shared memory instead: slower, and correct.",
-            "Nothing to repair. Give the container enough /dev/shm. This line is not the cause of a crash "
+            "No action is needed. Give the container enough /dev/shm. This line is not the cause of a crash "
             "further down: look "
             "for the first warning.",
             lines,
@@ -168,9 +168,9 @@ def p2p_failed(paste: Paste) -> Iterator[TextFinding]:
             "error",
             affected(paste, [item for item, _ in found]),
             f"The connection between two GPUs of this host failed in CUDA ({found[0][1]}). The text alone does "
-            f"not tell "
+            f"not show "
             "whether the driver, the permissions of a container or the hardware is the reason.",
-            "Try NCCL_P2P_DISABLE=1, then NCCL_CUMEM_ENABLE=0: what helps tells which part fails. Check "
+            "Try NCCL_P2P_DISABLE=1, then NCCL_CUMEM_ENABLE=0: what helps shows which part fails. Check "
             "nvidia-smi topo -p2p r "
             "and dmesg | grep -i xid on this host, and that all ranks of a host share IPC and PID namespaces.",
             [item.line for item, _ in found],
@@ -188,7 +188,7 @@ def too_many_peers(paste: Paste) -> Iterator[TextFinding]:
             "CUDA allows P2P with at most 8 peers of one GPU in a process, unless an NVSwitch connects them. "
             "This process "
             "uses more GPUs.",
-            "Use one process per GPU, or fewer GPUs per process, or NCCL_P2P_DISABLE=1 for a try.",
+            "Use one process per GPU, or fewer GPUs per process, or NCCL_P2P_DISABLE=1 as a test.",
             lines,
         )
 
@@ -341,7 +341,7 @@ def duplicate_gpu(paste: Paste) -> Iterator[TextFinding]:
             "; ".join(parts[:6]),
             "Several ranks of this host use the same GPU. This version of NCCL does not name them"
             + ("; the lines show the processes and the device that each takes." if parts else "."),
-            f"{do} Sharing a GPU on purpose needs NCCL 2.30 and its variable for it.",
+            f"{do} Sharing a GPU on purpose needs NCCL 2.30 and the variable that allows it.",
             [item.line for item in new],
         )
 
@@ -363,8 +363,9 @@ def _spell(code: str) -> str:
 def version_mismatch(paste: Paste) -> Iterator[TextFinding]:
     """NCCL says so, or processes of one job print different versions."""
     do = (
-        "Make the libraries equal: see which libnccl.so.2 each process loads (NCCL_DEBUG=VERSION, ldd, grep nccl "
-        "/proc/PID/maps): the wheel of pip, the package of the system, or one from LD_LIBRARY_PATH or LD_PRELOAD."
+        "Make all ranks use the same library: see which libnccl.so.2 each process loads (NCCL_DEBUG=VERSION, ldd, "
+        "grep nccl /proc/PID/maps): the wheel of pip, the package of the system, or one from "
+        "LD_LIBRARY_PATH or LD_PRELOAD."
     )
     hosts = {item.version.partition("+")[0]: item.host for item in paste.once(read_versions) if item.host}
     found = paste.matches(_MISMATCH, "Mismatched NCCL version detected")

@@ -129,7 +129,7 @@ def dtype_unsupported(paste: Paste) -> Iterator[TextFinding]:
     yield dtype_unsupported.finding(
         "error",
         f"{_who(lines, 'the rank that prints it')}{call}, {dtype}",
-        f"PyTorch does not pass {dtype} to NCCL: this type was not there when PyTorch was built"
+        f"PyTorch does not pass {dtype} to NCCL: its build does not know this type"
         + (f". The NCCL that runs ({version}) is not the limit." if version else ", or NCCL has no such type."),
         "Use a PyTorch that was built with a newer NCCL (bfloat16: NCCL 2.10 and CUDA 11, PyTorch 1.10; float8: NCCL "
         "2.24), or cast before the collective, for example tensor.view(torch.uint8) if nothing is reduced.",
@@ -205,7 +205,7 @@ def cuda_error(paste: Paste) -> Iterator[TextFinding]:
             "error",
             _who(lines, "the rank that prints it"),
             f"A kernel failed ({found[0][1][0]}). CUDA reports it at a later call, so the line that prints it, often "
-            "the watchdog of NCCL, is mostly not the place.",
+            "the watchdog of NCCL, is usually not the place.",
             "Run with CUDA_LAUNCH_BLOCKING=1, or with compute-sanitizer on one rank, to find the kernel. Check whether "
             "one host is always affected (dmesg for Xid), and whether NCCL is recent enough for the GPU.",
             lines,

@@ -63,7 +63,7 @@ def _uneven(report: RasReport) -> str:
 def ras_mismatch(paste: Paste) -> Iterator[TextFinding]:
     """Look for ranks that differ in their operation counts or in their status.
 
-    RAS counts launches, and a job that moves shows differences of one. The ranks that ncclras lists are those of the
+    RAS counts launches, and a running job shows differences of one. The ranks that ncclras lists are those of the
     smaller group, which may be ahead.
     """
     reports = sorted(paste.once(read_ras_reports), key=lambda report: report.first)
@@ -124,7 +124,7 @@ def _mismatch(comm: RasCommunicator, one: RasMismatch, *, stands_still: bool) ->
     return ras_mismatch.finding(
         "warning",
         f"{name}: {shown}",
-        f"{late} RAS counts launches, and in a job that moves, "
+        f"{late} RAS counts launches, and in a running job, "
         + ("a difference of one is normal." if ahead == 1 else "ranks may be some calls ahead of each other."),
         "Query RAS again after some seconds. If the counts stand still, look at "
         + (ranks(low) if low.ranks else f"the {ranks(low)} that are behind (ncclras -v lists them)")
@@ -230,7 +230,7 @@ def ras_consistent(paste: Paste) -> Iterator[TextFinding]:
                 _communicators(report),
                 "All ranks answered and have launched equally many operations. RAS counts launches: it shows neither "
                 "sizes and order, nor whether an operation ends.",
-                "If the job hangs all the same, compare flight recorder dumps, or set TORCH_DISTRIBUTED_DEBUG=DETAIL.",
+                "If the job hangs anyway, compare flight recorder dumps, or set TORCH_DISTRIBUTED_DEBUG=DETAIL.",
                 [report.first, report.last],
             )
 

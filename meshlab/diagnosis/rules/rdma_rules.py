@@ -395,7 +395,7 @@ def gid_index_invalid(paste: Paste) -> Iterator[TextFinding]:
         yield gid_index_invalid.finding(
             "error",
             _pair_where(paste, found),
-            f"{why} Unequal MTUs and link layers are others.",
+            f"{why} Unequal MTUs and different link layers are other reasons.",
             "Remove NCCL_IB_GID_INDEX: NCCL 2.21 and newer find the index themselves (-1). Otherwise set the "
             "index of the "
             "RoCE v2 entry that show_gids lists on every host.",
@@ -543,10 +543,10 @@ def memlock_too_small(paste: Paste) -> Iterator[TextFinding]:
         "error",
         f"{affected(paste, [*calls, *said])}{limit}".strip(),
         "Registering memory with the NIC failed: a process may lock "
-        + (f"only {small} kB." if small else "too little memory, as far as the error tells."),
+        + (f"only {small} kB." if small else "too little memory, as far as the error shows."),
         "Set memlock to unlimited in /etc/security/limits.conf and for the daemon that starts the ranks "
         "(slurmd, sshd: "
-        "LimitMEMLOCK=infinity), in docker --ulimit memlock=-1 --cap-add=IPC_LOCK. Log in again, and check "
+        "LimitMEMLOCK=infinity), in Docker --ulimit memlock=-1 --cap-add=IPC_LOCK. Log in again, and check "
         "ulimit -l inside "
         "mpirun or srun.",
         [*calls, *said, *(line for line, _ in limits)],

@@ -202,7 +202,7 @@ def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
         yield store_unreachable.finding(
             "error",
             f"Gloo, {_hosts(failed) or 'the rank that prints it'}",
-            "Gloo, which connects the CPUs of the ranks, could not connect all ranks with each other. Mostly a host "
+            "Gloo, which connects the CPUs of the ranks, could not connect all ranks with each other. Usually a host "
             "took an interface that the others cannot reach, or its name resolves to a wrong address; an exit of "
             "another rank looks the same.",
             "Set GLOO_SOCKET_IFNAME to the interface that connects the hosts (ip -br addr), on every host, and check "
@@ -213,7 +213,7 @@ def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
 
 @rule(
     "wrong-interface-loopback",
-    "Gloo took the loopback interface",
+    "Gloo chose the loopback interface",
     source=_GLOO,
     causes=("net-unreachable", "rank-died", "worker-exited"),
 )
@@ -228,7 +228,7 @@ def gloo_loopback(paste: Paste) -> Iterator[TextFinding]:
         yield gloo_loopback.finding(
             "error",
             _hosts(lines) or "the ranks that print it",
-            "Gloo could not find the address of its host and took the loopback address, so ranks on other hosts "
+            "Gloo could not find the address of its host and chose the loopback address, so ranks on other hosts "
             "connect to themselves, and the connection fails.",
             "Set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) on every host to the interface that connects the hosts "
             "(ip -br addr), or make the host name resolve to its address instead of 127.0.0.1 or 127.0.1.1.",
@@ -238,7 +238,7 @@ def gloo_loopback(paste: Paste) -> Iterator[TextFinding]:
         yield gloo_loopback.finding(
             "info",
             _hosts(lines) or "the ranks that print it",
-            "Gloo took the loopback address because the host name has none. Within one host this works; with several "
+            "Gloo chose the loopback address because the host name has none. Within one host this works; with several "
             "hosts the ranks cannot connect.",
             "With several hosts, set GLOO_SOCKET_IFNAME on every host to the interface that connects them.",
             lines,
@@ -258,7 +258,7 @@ _RDZV_TIMEOUT = re.compile(r"RendezvousTimeoutError|RendezvousClosedError|rendez
 
 @rule(
     "rendezvous-incomplete",
-    "Some ranks did not come to the rendezvous",
+    "Some ranks did not join the rendezvous",
     source="pytorch/torch/csrc/distributed/c10d/TCPStore.cpp",
     causes=("worker-exited",),
 )
@@ -271,8 +271,8 @@ def rendezvous_incomplete(paste: Paste) -> Iterator[TextFinding]:
         yield rendezvous_incomplete.finding(
             "error",
             f"{total - n} of {total} ranks",
-            f"Rank 0 waited {match['s']} s, and only {n} of {total} ranks came. The others did not start, use another "
-            "address or port, or cannot reach this host.",
+            f"Rank 0 waited {match['s']} s, and only {n} of {total} ranks arrived. The others did not start, use "
+            "another address or port, or cannot reach this host.",
             "Check that every host was started with the same MASTER_ADDR, MASTER_PORT and world size, and read the "
             "first lines of the ranks that are missing.",
             [line],

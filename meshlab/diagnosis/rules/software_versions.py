@@ -96,7 +96,7 @@ def unsupported_arch(paste: Paste) -> Iterator[TextFinding]:
         program = "the program"
     where = _where(paste, lines)
     build = (
-        f"Install a PyTorch whose wheel has {arch} (torch.cuda.get_arch_list()), mostly one for a newer CUDA; older "
+        f"Install a PyTorch whose wheel has {arch} (torch.cuda.get_arch_list()), usually one for a newer CUDA; older "
         "GPUs need an older PyTorch."
         if warned or not paste.once(read_test_starts)
         else "Build nccl-tests and NCCL with "

@@ -103,7 +103,7 @@ def warning_missing(paste: Paste) -> Iterator[TextFinding]:
         ", ".join(hosts) or "the rank that prints it",
         f'NCCL failed with "{found[0][1]["what"]}", which names only the kind of the error. The warning that says what '
         "happened is not in the text.",
-        "Run again with NCCL_DEBUG=WARN (INFO for the whole story), and paste the first NCCL WARN line of each rank.",
+        "Run again with NCCL_DEBUG=WARN (INFO for all details), and paste the first NCCL WARN line of each rank.",
         [line for line, _ in found],
     )
 
