@@ -19,6 +19,9 @@ _T = TypeVar("_T")
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
+# Forums turn file names and addresses into links: [net_ib.cc:101](http://net_ib.cc:101/).
+_LINK = re.compile(r"\[([\w.:/-]+)\]\(https?://\1/?\)")
+
 _LONG = 200_000
 _VARYING = b"0123456789abcdef"
 
@@ -63,7 +66,7 @@ class Paste:
     Parameters
     ----------
     text : str
-        The text. Colours of terminals are removed.
+        The text. Colours of terminals are removed, and links that a forum made of file names and addresses.
     name : str, optional
         Name of the file that contains it.
 
@@ -77,7 +80,8 @@ class Paste:
 
     def __init__(self, text: str, name: str | None = None) -> None:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-        self.text = _ANSI.sub("", text) if "\x1b" in text else text
+        text = _ANSI.sub("", text) if "\x1b" in text else text
+        self.text = _LINK.sub(r"\1", text) if "](http" in text else text
         self.name = name
         self._starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
         self._lines: dict[int, PasteLine] = {}

@@ -280,3 +280,42 @@ def test_ranks_of_one_group_in_different_collectives_are_one_finding() -> None:
     assert finding.subject == "ranks 2 and 7 of default_pg, all_reduce 45"
     assert "rank 4 waited in all_gather 46" in finding.why
     assert codes(text) == ["nccl-timeout"]
+
+
+def test_lines_that_do_not_name_the_group_join_the_only_group_with_their_collective() -> None:
+    line = (
+        "[rank{0}]:[E ProcessGroupNCCL.cpp:607] [Rank {0}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum={1}, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600060 milliseconds"
+    )
+    group = (
+        "[rank0]:[E ProcessGroupNCCL.cpp:1664] [PG 1 Rank 0] Exception (either an error or timeout) detected by "
+        "watchdog at work: 1580, last enqueued NCCL work: 1582, last completed NCCL work: 1579."
+    )
+    assert [one.subject for one in nccl_timeout(paste(line.format(0, 1580), group, line.format(4, 1580)))] == [
+        "ranks 0 and 4 of PG 1, all_reduce 1580"
+    ]
+    assert len(list(nccl_timeout(paste(line.format(0, 1580), group, line.format(4, 7))))) == 2
+
+
+@pytest.mark.parametrize(
+    ("line", "subject"),
+    [
+        (
+            "[rank3]: RuntimeError: DDP expects same model across all ranks, but Rank 3 has 128 params, while rank 0 "
+            "has inconsistent 0 params.",
+            "rank 3 (128 params) against rank 0 (0 params)",
+        ),
+        (
+            "RuntimeError: [1]: params[4] in this process with sizes [10, 5] appears not to match sizes of the same "
+            "param in process 0.",
+            "rank 1 ([10, 5]) against rank 0, parameter 4",
+        ),
+    ],
+)
+def test_models_that_differ_between_ranks(line: str, subject: str) -> None:
+    (finding,) = size_mismatch(paste(line))
+    assert (finding.severity, finding.subject) == ("error", subject)
+
+
+def test_a_word_about_equal_models_is_no_mismatch() -> None:
+    assert not list(size_mismatch(paste("DDP expects same model across all ranks; all 128 params agree.")))

@@ -119,3 +119,15 @@ def test_hints_of_rccl() -> None:
     assert findings["iommu-not-passthrough"].subject == "nodeA (RCCL 2.20.5+hip6.2)"
     assert set(findings) == {"iommu-not-passthrough", "numa-balancing", "fine-grain-pcie"}
     assert all(item.severity in ("warning", "info") for item in findings.values())
+
+
+def test_a_peer_that_ended_is_found_beside_a_warning_that_does_not_matter() -> None:
+    harmless = warn("Failed to open libibverbs.so[.1]", "misc/ibvwrap.cc:63")
+    allocator = warn("[Rem Allocator] Allocation failed (segment 0, fd 130)", "bootstrap.cc:279")
+    assert "rank-died" in found(harmless + CLOSED + allocator)
+    assert "rank-died" not in found(warn("The moon is in the wrong phase") + CLOSED)
+
+
+def test_the_rank_near_a_mismatch_is_named() -> None:
+    line = warn("Mismatched collective detected, please check your collective calls at and around rank 39.")
+    assert found(line)["size-mismatch"].subject == "nodeA GPU 2, around rank 39"

@@ -92,6 +92,19 @@ FOUND = [
     ("other-xid", "warning", NVRM + "62, pid=7, Internal micro-controller halt\n"),
     ("fabric-unhealthy", "error", FABRIC.format("In Progress", "N/A")),
     ("fabric-unhealthy", "error", FABRIC.format("Completed", "Insufficient Resources")),
+    (
+        "fabric-unhealthy",
+        "error",
+        "Nov 15 14:15:47 gpu7 systemd[1]: nvidia-fabricmanager.service: Main process exited, code=exited, "
+        "status=1/FAILURE\n",
+    ),
+    (
+        "fabric-unhealthy",
+        "info",
+        "Nov 15 14:15:47 gpu7 nv-fabricmanager[4177]: request failed with error:WARNING Nothing to do "
+        "[NV_WARN_NOTHING_TO_DO]\nNov 15 14:15:47 gpu7 systemd[1]: nvidia-fabricmanager.service: Control process "
+        "exited, code=exited, status=1/FAILURE\n",
+    ),
     ("fabric-unhealthy", "error", "● nvidia-fabricmanager.service - NVIDIA\n     Active: failed (Result: exit-code)\n"),
     (
         "fabric-unhealthy",
@@ -179,6 +192,8 @@ NOT_FOUND = [
     ("application-fault", NVRM + "79, GPU has fallen off the bus.\n" + NVRM + "31, pid=7, MMU Fault\n"),
     ("fabric-unhealthy", FABRIC.format("Completed", "Success")),
     ("fabric-unhealthy", FABRIC.format("N/A", "N/A")),
+    ("fabric-unhealthy", "Nov 15 14:15:47 gpu7 systemd[1]: nvidia-fabricmanager.service: Deactivated successfully.\n"),
+    ("fabric-unhealthy", "Nov 15 14:15:47 gpu7 systemd[1]: Started nvidia-fabricmanager.service - NVIDIA fabric.\n"),
     ("fabric-unhealthy", "● nvidia-fabricmanager.service - NVIDIA\n     Active: active (running)\n"),
     ("gpu-without-nvlink", links(H100, 0, OFF, OFF)),
     ("gpu-without-nvlink", FULL),

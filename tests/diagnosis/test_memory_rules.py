@@ -112,3 +112,9 @@ def test_shared_memory_that_a_variable_turns_off() -> None:
     text = "nodeA:1:2 [0] NCCL INFO NCCL_SHM_DISABLE set by environment to 1."
     assert found(text)["shm-disabled-by-env"].subject == "nodeA"
     assert not found(text.replace("to 1", "to 0"))
+
+
+def test_a_worker_of_a_data_loader_that_dies_of_a_bus_error() -> None:
+    line = "RuntimeError: DataLoader worker (pid 4161) is killed by signal: {}. It is possible that\n"
+    assert found(line.format("Bus error"))["shm-too-small"].subject.endswith("/dev/shm")
+    assert not found(line.format("Killed"))

@@ -220,3 +220,11 @@ def test_the_patterns_of_all_versions() -> None:
         (4, 2, 12.0),
         (3, 0, 0),
     ]
+
+
+def test_a_line_without_process_and_thread_has_a_host() -> None:
+    message = message_of(
+        Paste("[2026-05-22 10:26:17] gpu7 [5] misc/socket.cc:46 NCCL WARN Call to send failed").line(1)
+    )
+    assert (message.host, message.pid, message.device, message.source) == ("gpu7", None, 5, "misc/socket.cc:46")
+    assert message_of(Paste("the message [5] of NCCL WARN x").line(1)).host is None

@@ -114,3 +114,23 @@ def test_a_warning_that_a_rule_knows_is_not_quoted(text: str) -> None:
 
 def test_a_cuda_failure_that_no_rule_knows_is_quoted() -> None:
     assert "unknown-warning" in found("nodeA:30:40 [2] init.cc:9 NCCL WARN Cuda failure 3 'initialization error'\n")
+
+
+def test_a_last_error_that_no_rule_knows_is_quoted() -> None:
+    text = "[rank3]: ncclUnhandledCudaError: Call to CUDA function failed.\n[rank3]: Last error:\n[rank3]: {}\n"
+    finding = found(text.format("Cuda failure 999 'unknown error'"))["unknown-warning"]
+    assert finding.subject == "rank 3"
+    assert "Cuda failure 999 'unknown error'" in finding.why
+    assert "unknown-warning" in found(text.format("NET/OFI Request 0x7f completed with error. RC: 113."))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 10",
+        "socketProgressOpt: Call to recv from 10.0.0.4<33759> failed : Connection reset by peer",
+        "Cuda failure 2 'out of memory'",
+    ],
+)
+def test_a_last_error_that_a_rule_knows_is_not_quoted(error: str) -> None:
+    assert "unknown-warning" not in found(f"Last error:\n{error}\n")

@@ -154,3 +154,12 @@ def test_each_reader_runs_once() -> None:
 def test_a_pattern_is_searched_in_the_text_without_prefix() -> None:
     found = Paste("[1,3]<stdout>:value 5\nvalue x").matches(re.compile(r"^value (\d)"), "value")
     assert [(line.number, match[1]) for line, match in found] == [(1, "5")]
+
+
+def test_links_that_a_forum_makes_are_undone() -> None:
+    line = Paste(
+        "nodeA:1:2 [0] [net_ib.cc:101](http://net_ib.cc:101/) NCCL WARN peer [10.0.0.3](http://10.0.0.3/)<5>"
+    ).line(1)
+    assert line.text == "nodeA:1:2 [0] net_ib.cc:101 NCCL WARN peer 10.0.0.3<5>"
+    other = "see [the guide](https://docs.nvidia.com/nccl) and [0](x)"
+    assert Paste(other).text == other

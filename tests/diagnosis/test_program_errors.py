@@ -63,6 +63,11 @@ ERRORS = {
         "cuda-error",
         "rank 4",
     ),
+    "NVLink": (
+        "[rank3]: RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
+        "nvlink-error",
+        "the NVLinks of the GPU of rank 3",
+    ),
     "open files": (
         "nodeA:12:13 [0] misc/socket.cc:434 NCCL WARN Call to accept failed : Too many open files",
         "too-many-open-files",
@@ -96,6 +101,7 @@ def test_the_error_is_found_with_its_rank(name: str) -> None:
         "INFO capturing CUDA graphs: 100%|##########| 35/35",
         "nodeA:1:2 [0] NCCL INFO Comm config Blocking set to 1",
         "Volatile Uncorr. ECC",
+        "Uncorrectable NVLink errors: 0",
         "open files (-n) 1048576",
         "fork() was called before CUDA was used",
         "[ 1.2] NVRM: Xid (PCI:0000:1b:00): 13, pid=12, name=python, illegal memory access was encountered",

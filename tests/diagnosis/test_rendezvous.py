@@ -107,3 +107,29 @@ def test_other_lines_about_sockets_give_nothing() -> None:
 def test_a_store_that_closed_is_not_gloo() -> None:
     line = "[c10d] sendBytes failed on SocketImpl(fd=85, addr=[node1]:51772, remote=[127.0.0.1]:29500): Broken pipe"
     assert found(line) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "subject"),
+    [
+        (TIMED_OUT.format("10.0.0.9").replace("600000ms", "900s"), "TCPStore master 10.0.0.9 port 50437"),
+        ("RuntimeError: connect() timed out. Original timeout was 1800000 ms.", "the host that prints it"),
+    ],
+)
+def test_an_unreachable_store_in_the_words_of_older_versions(line: str, subject: str) -> None:
+    (finding,) = findings(line)
+    assert (finding.severity, finding.code, finding.subject) == ("error", "net-unreachable", subject)
+    assert "900 s" in finding.why or "900s" not in line
+
+
+BIND = "socket.cpp:426] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - Address already in use)."
+
+
+def test_a_port_that_is_taken_is_found() -> None:
+    failed = "[E socket.cpp:462] [c10d] The server socket has failed to listen on any local network address."
+    assert found(f"[W {BIND}", failed) == [("error", "port-in-use", "port 29500")]
+
+
+def test_one_address_that_is_taken_is_no_fault() -> None:
+    assert found(f"[W {BIND}") == []
+    assert found("OSError: [Errno 98] Address already in use: dashboard") == []

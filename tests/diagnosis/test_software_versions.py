@@ -114,3 +114,21 @@ lab:9:10 [0] NCCL INFO ncclMaxSharedMem 82240 exceeds device/fn maxSharedMem 798
 
 def test_the_version_and_the_gpu_need_not_fail_in_the_text() -> None:
     assert [code for code, _ in found(TOO_OLD)] == ["nccl-too-old-for-gpu"]
+
+
+ONE_WAY = """\
+DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1275, internal error, NCCL version {}
+Last error:
+Failed to find reverse path from remNode 0/5f000 nlinks 4 to node 0/cb000
+"""
+
+
+def test_an_nccl_from_before_hopper_misreads_its_links() -> None:
+    assert found(ONE_WAY.format("2.14.3")) == [("nccl-too-old-for-gpu", "NCCL 2.14.3 on this GPU")]
+    hopper = DEVICES.format(name="NVIDIA H100 80GB HBM3")
+    assert "NVIDIA H100" in found(hopper + ONE_WAY.format("2.14.3"))[0][1]
+
+
+def test_links_that_are_misread_are_not_the_fault_of_a_recent_nccl_or_an_old_gpu() -> None:
+    assert found(ONE_WAY.format("2.18.5")) == []
+    assert found(DEVICES.format(name="NVIDIA A100-SXM4-40GB") + ONE_WAY.format("2.14.3")) == []

@@ -26,6 +26,10 @@ _LIMIT = re.compile(r"(max locked memory|open files)\s+\((?:kbytes, )?-[ln]\)\s+
 _ULIMIT = re.compile(r"ulimit -(?:[HS])?([ln])\s*$")
 _DF = re.compile(r"^(\S+)\s+(\d+(?:\.\d+)?[KMGTP]?i?)\s+\S+\s+(\d+(?:\.\d+)?[KMGTP]?i?)\s+\d+%\s+(/dev/shm)\s*$")
 _SERVICE = re.compile(r"(nvidia-fabricmanager|nvidia-imex|opensmd?|openibd|nvidia-persistenced)\.service")
+_JOURNAL = re.compile(
+    _SERVICE.pattern + r": ((?:Control|Main) process exited, code=exited, status=[1-9]\d*|Failed with result|"
+    r"Unit entered failed state)"
+)
 _ACTIVE = re.compile(r"^\s*Active:\s*(\w+)(?: \(([^)]*)\))?")
 _UNITS = {"": 1024, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4, "P": 1024**5}
 _MOST_LINES = 120  # of one device
@@ -117,7 +121,7 @@ def read_limits(paste: Paste) -> tuple[HostLimit, ...]:
 
 
 def read_services(paste: Paste) -> tuple[ServiceState, ...]:
-    """Read the output of ``systemctl status``."""
+    """Read the output of ``systemctl status``, or the lines of the journal that say that a service failed."""
     found = []
     for line, match in paste.matches(_ACTIVE, "Active:"):
         names = [
@@ -128,6 +132,9 @@ def read_services(paste: Paste) -> tuple[ServiceState, ...]:
         if named:
             head, service = named[0]
             found.append(ServiceState((head, line), host_of(head), service[1], match[1], match[2] or ""))
+    if not found:
+        last = {(host_of(line), match[1]): (line, match[2]) for line, match in paste.matches(_JOURNAL, ".service: ")}
+        found = [ServiceState((line,), host, name, "failed", why) for (host, name), (line, why) in last.items()]
     return tuple(found)
 
 

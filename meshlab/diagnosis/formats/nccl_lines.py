@@ -46,9 +46,10 @@ NOT_NAMED = "the rank that prints it"
 
 _MOST_HEADS = 20_000  # different beginnings of lines that are read for the names of hosts
 
+# Some logs have the host and the device only.
 _HEAD = re.compile(
-    r"(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):(?P<thread>\d+)(?: \[(?P<device>-?\d+)\])?"
-    r"(?: [\d.]+)?(?: (?P<source>[^\s:]+:\d+)(?: \(\w*\))?)?$"
+    r"(?:(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):(?P<thread>\d+)|(?<!\S)(?P<only>[A-Za-z][\w.-]*)(?= \[\d+\]))"
+    r"(?: \[(?P<device>-?\d+)\])?(?: [\d.]+)?(?: (?P<source>[^\s:]+:\d+)(?: \(\w*\))?)?$"
 )
 _PROCESS = re.compile(r"\[([A-Za-z][\w.-]*):(\d+) ?\]")
 # Up to 2.2 the word NCCL is missing.
@@ -91,8 +92,8 @@ class NcclMessage(NamedTuple):
 
 class _Head(NamedTuple):
     host: str
-    pid: int
-    thread: int
+    pid: int | None
+    thread: int | None
     device: int | None
     source: str | None
 
@@ -105,7 +106,8 @@ def _read_head(head: str) -> _Head | None:
     device = int(match["device"]) if match["device"] else -1
     # -1 or a random number stands for a thread without a device.
     known = device if 0 <= device < 128 else None
-    return _Head(match["host"], int(match["pid"]), int(match["thread"]), known, match["source"])
+    pid, thread = (int(one) if one else None for one in match.group("pid", "thread"))
+    return _Head(match["host"] or match["only"], pid, thread, known, match["source"])
 
 
 def message_of(line: PasteLine) -> NcclMessage:

@@ -440,6 +440,37 @@ def size_mismatch(paste: Paste) -> Iterator[TextFinding]:
             where = f"collective {found.seq}" if found.seq is not None else "a collective"
             yield _different_sizes(where, f"{rank_list(found.ranks)} against the others", name, [found.line])
     yield from _sizes_in_dumps(paste.once(read_flight_dumps))
+    yield from _parameters_differ(paste)
+
+
+# torch/csrc/distributed/c10d/reducer.cpp: what DistributedDataParallel compares when it starts.
+_PARAMETERS = re.compile(
+    r"DDP expects same model across all ranks, but Rank (?P<rank>\d+) has (?P<own>\d+ params), while rank (?P<peer>\d+)"
+    r" has inconsistent (?P<other>\d+) params"
+    r"|\[(?P<here>\d+)\]: params\[(?P<index>\d+)\] in this process with sizes (?P<sizes>\[[\d, ]*\]) appears not to "
+    r"match (?:sizes|strides) of the same param in process (?P<first>\d+)"
+)
+
+
+def _parameters_differ(paste: Paste) -> Iterator[TextFinding]:
+    """Find models of DistributedDataParallel that differ between ranks."""
+    found = other_lines(paste).matches(_PARAMETERS, "DDP expects same model", "appears not to match")
+    if found:
+        shown = dict.fromkeys(
+            f"rank {match['rank']} ({match['own']}) against rank {match['peer']} ({match['other']} params)"
+            if match["rank"]
+            else f"rank {match['here']} ({match['sizes']}) against rank {match['first']}, parameter {match['index']}"
+            for _, match in found
+        )
+        yield size_mismatch.finding(
+            "error",
+            ", ".join(list(shown)[:4]),
+            "The model that DistributedDataParallel received is not the same on all ranks. With 0 parameters on one "
+            "side, that rank may also have failed before, or be in another call.",
+            "Build the same model on all ranks before DDP wraps it: the same configuration, the same frozen "
+            "parameters (requires_grad), and no branch that depends on the rank.",
+            [line for line, _ in found],
+        )
 
 
 def _different_sizes(call: str, shown: str, name: str, lines: Sequence[PasteLine | int]) -> TextFinding:
@@ -508,6 +539,18 @@ def collective_mismatch(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
+def _join_groups(groups: dict[tuple[object, ...], list[WorkTimeout]]) -> None:
+    """Add lines that name no process group to the only named group with the same collective."""
+    for key in [key for key in groups if len(key) > 1]:
+        same = [
+            name
+            for name, ones in groups.items()
+            if len(name) == 1 and any((one.op, one.seq) == key[1:] for one in ones)
+        ]
+        if key[2] is not None and len(same) == 1:
+            groups[same[0]] += groups.pop(key)
+
+
 @rule("nccl-timeout", "A collective timed out", source=_WATCHDOG)
 def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
     """Look for the watchdog's message that a collective ran too long.
@@ -520,6 +563,7 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
     for one in log.timeouts:
         key = (str(one.group),) if one.group is not None else ("", one.op, one.seq)
         groups.setdefault(key, []).append(one)
+    _join_groups(groups)
     for same_group in groups.values():
         first = min(same_group, key=lambda one: one.seq or 0)
         op, seq, group = first.op, first.seq, str(first.group or "")

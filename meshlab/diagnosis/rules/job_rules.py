@@ -22,7 +22,7 @@ from meshlab.diagnosis.formats.nccl_lines import (
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.text_findings import TextFinding, rule
 
-__all__ = ["JOB_RULES", "is_echo"]
+__all__ = ["JOB_RULES", "is_echo", "is_echo_text"]
 
 _ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _TROUBLESHOOTING = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
@@ -30,6 +30,7 @@ _RCCL = "https://rocm.docs.amd.com/projects/rccl/en/latest/how-to/troubleshootin
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
 
+_AROUND = re.compile(r"at and around rank (\d+)")
 _SIZES = re.compile(
     r"(?:peer (?P<peer>\S+) )?(?:collective mismatch error,? local size (?P<local>\d+) remote(?: size)? (?P<remote>\d+)"
     r"|message truncated : receiving (?P<received>\d+) bytes instead of (?P<wanted>\d+)"
@@ -64,6 +65,8 @@ def transfer_size_mismatch(paste: Paste) -> Iterator[TextFinding]:
         why += f": {found[0][1]['received']} bytes arrived instead of {found[0][1]['wanted']}"
     why += ". They call different collectives, or with different counts, or run with different settings of NCCL."
     against = f" against peer {text_list(peers[:4])}" if peers else ""
+    around = dict.fromkeys(match[1] for line in old if (match := _AROUND.search(line.text)))
+    against += f", around rank {text_list(list(around)[:6])}" if around else ""
     yield transfer_size_mismatch.finding(
         "error",
         f"{affected(paste, lines)}{against}".strip(),
@@ -136,6 +139,7 @@ _ECHOES = re.compile(
     r"|closing connection|communicator encountered a fatal error|socket progress error|comm \S+ is in abort"
     r"|ncclAsyncJobComplete|Could not receive type from localRank|Call to (?:recv from|send to) \S+ failed"
     r"|(?:ncclProxyClient|ncclProxyCall)\w* call to|commReclaim|commDestroySync|ncclProxyStop|Poll failed|handshake"
+    r"|\[Rem Allocator\] Allocation failed"
     r"|ibv_get_async_event failed|Failed to (?:recv|send)|Connection reset by peer|Broken pipe|encountered progressing",
     re.IGNORECASE,
 )
@@ -143,9 +147,18 @@ _ECHOES = re.compile(
 
 def is_echo(item: NcclMessage) -> bool:
     """Return True for a warning that only says that something else failed before."""
-    return bool(_ECHOES.search(item.text))
+    return is_echo_text(item.text)
 
 
+def is_echo_text(text: str) -> bool:
+    """Return True for the text of such a warning."""
+    return bool(_ECHOES.search(text))
+
+
+# NCCL warns of these at the start, and goes on without what it did not find.
+_HARMLESS = re.compile(
+    r"Failed to open libibverbs|NUMA auto balancing|No module present for GPU Direct|Missing .iommu=pt"
+)
 _PEER = re.compile(r"(?:Connection closed by remote peer|Call to (?:recv from|send to)) (?P<peer>[^\s<]+)<")
 _OTHER_CAUSES = (
     "Watchdog caught collective operation timeout", "out of memory", "uncorrectable ECC", "NVRM: Xid", "CUDA error",
@@ -157,7 +170,7 @@ _OTHER_CAUSES = (
 @rule("rank-died", "A process ended, and the others noticed", source="NCCL src/misc/socket.cc, src/proxy.cc")
 def peer_ended(paste: Paste) -> Iterator[TextFinding]:
     """All warnings of NCCL in the text only say that another process closed its connection."""
-    warnings = paste.once(read_warnings)
+    warnings = [item for item in paste.once(read_warnings) if not _HARMLESS.search(item.text)]
     if not warnings or not all(is_echo(item) for item in warnings) or paste.numbers(*_OTHER_CAUSES):
         return
     found = [(item, match) for item in warnings if (match := _PEER.search(item.text))]

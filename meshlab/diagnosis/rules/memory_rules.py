@@ -76,9 +76,21 @@ def shm_too_small(paste: Paste) -> Iterator[TextFinding]:
     crashed = [
         line
         for line in paste.find("Bus error", "SIGBUS")
-        if re.search(r"Signal: Bus error|Bus error \(|SIGBUS|signal 7\b|exit(?:ed)? on signal 7|Bus error$", line.text)
+        if re.search(
+            r"Signal: Bus error|Bus error \(|SIGBUS|signal 7\b|exit(?:ed)? on signal 7|Bus error$|signal: Bus error",
+            line.text,
+        )
     ]
-    if crashed and paste.numbers(" NCCL ", "/dev/shm", "nccl"):
+    loaders = [line for line in crashed if "DataLoader worker" in line.text]  # its queues are in /dev/shm
+    if loaders and not paste.numbers(" NCCL "):
+        yield shm_too_small.finding(
+            "error",
+            f"{affected(paste, loaders)}, /dev/shm".lstrip(", "),
+            "A worker of a data loader died of a bus error: it hands its batches over in /dev/shm, which is full.",
+            f"{_ENLARGE} Or use fewer workers (num_workers).",
+            loaders,
+        )
+    elif crashed and paste.numbers(" NCCL ", "/dev/shm", "nccl"):
         item = message_of(crashed[0])
         who = f"{item.host}, pid {item.pid}" if item.pid is not None else affected(paste, crashed)
         yield shm_too_small.finding(

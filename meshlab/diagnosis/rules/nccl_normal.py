@@ -20,8 +20,9 @@ from meshlab.diagnosis.formats.nccl_lines import (
     read_warnings,
     text_list,
 )
-from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.rules.job_rules import is_echo
+from meshlab.diagnosis.other_lines import other_lines
+from meshlab.diagnosis.paste import Paste, PasteLine
+from meshlab.diagnosis.rules.job_rules import is_echo, is_echo_text
 from meshlab.diagnosis.text_findings import TextFinding, rule
 
 __all__ = ["NCCL_NORMAL_RULES"]
@@ -313,7 +314,7 @@ def _is_known(item: NcclMessage) -> bool:
 
 @rule("unknown-warning", "A warning that no rule knows", source="NCCL src")
 def unknown_warning(paste: Paste) -> Iterator[TextFinding]:
-    """The first warning of NCCL that is neither known nor an echo."""
+    """The first warning of NCCL that is neither known nor an echo, also as PyTorch repeats it."""
     found = [item for item in paste.once(read_warnings) if not is_echo(item) and not _is_known(item)]
     if found:
         first = found[0]
@@ -326,6 +327,33 @@ def unknown_warning(paste: Paste) -> Iterator[TextFinding]:
             "Read the lines around it, and search for its text in https://github.com/NVIDIA/nccl/issues.",
             [item.line for item in found[:_MOST]],
         )
+    elif not paste.once(read_warnings) and (last := _unknown_last_error(paste)) is not None:
+        text = last.text.partition("Last error:")[2].strip() or last.text.strip()
+        yield unknown_warning.finding(
+            "info",
+            "the rank that prints it" if last.rank is None else f"rank {last.rank}",
+            f'The last error of NCCL is "{text[:160]}". meshlab has no rule for it.',
+            "Run again with NCCL_DEBUG=INFO, read the first NCCL WARN of each rank, and search for this text in "
+            "https://github.com/NVIDIA/nccl/issues.",
+            [last],
+        )
+
+
+def _unknown_last_error(paste: Paste) -> PasteLine | None:
+    """Return the first line that PyTorch prints as NCCL's last error, if no rule knows it."""
+    for number in other_lines(paste).numbers("Last error:"):
+        line = paste.line(number)
+        if not line.text.partition("Last error:")[2].strip():
+            if number == len(paste):
+                continue
+            line = paste.line(number + 1)
+        text = line.text.strip()
+        known: tuple[str, ...] = _KNOWN_CUDA if "Cuda failure" in text else (*_KNOWN, "reverse path")
+        if "NET/OFI" in text and "completed with error" in text:
+            known = ()
+        if text and not is_echo_text(text) and not any(one in text for one in known):
+            return line
+    return None
 
 
 NCCL_NORMAL_RULES = (

@@ -98,7 +98,7 @@ def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
             else "."
         )
     )
-    yield socket_fallback.finding(severity, hosts, why, do, [*used, *missing, *wanted])
+    yield socket_fallback.finding(severity, hosts or "the rank that prints it", why, do, [*used, *missing, *wanted])
 
 
 _PROVIDER = re.compile(r"Selected [Pp]rovider is ([\w;.-]+)")

@@ -160,6 +160,27 @@ def ecc_in_program(paste: Paste) -> Iterator[TextFinding]:
     )
 
 
+@rule(
+    "nvlink-error",
+    "A program met an uncorrectable NVLink error",
+    source="CUDA Runtime API, cudaErrorNvlinkUncorrectable",
+    causes=("nccl-timeout", "rank-died", "worker-exited"),
+)
+def nvlink_in_program(paste: Paste) -> Iterator[TextFinding]:
+    """Look for an uncorrectable NVLink error that a program received. It does not show which end of the link failed."""
+    lines = other_lines(paste).find("uncorrectable NVLink error", "cudaErrorNvlinkUncorrectable")
+    if lines:
+        yield nvlink_in_program.finding(
+            "error",
+            f"the NVLinks of the GPU of {_who(lines, 'the process that prints it')}",
+            "An NVLink of this GPU had an error that could not be corrected, so the driver ended the work on it. The "
+            "text does not show which link, or which end of it.",
+            "On that host, look for Xid 74 and 144 to 150 and SXid in dmesg, and run nvidia-smi nvlink -e. Reset the "
+            "GPUs (nvidia-smi -r) with the fabric manager, and take the host out if it happens again.",
+            lines,
+        )
+
+
 _CUDA_ERROR = re.compile(
     r"an illegal memory access was encountered|device-side assert triggered|unspecified launch failure"
     r"|misaligned address"
@@ -215,6 +236,7 @@ def too_many_open_files(paste: Paste) -> Iterator[TextFinding]:
 
 PROGRAM_ERROR_RULES: tuple[Rule, ...] = (
     ecc_in_program,
+    nvlink_in_program,
     fork_after_init,
     graph_capture,
     dtype_unsupported,

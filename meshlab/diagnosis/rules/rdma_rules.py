@@ -133,9 +133,8 @@ def remote_invalid_request(paste: Paste) -> Iterator[TextFinding]:
     if events:
         parts.append(f"{affected(paste, [line for line, _ in events])}{_port_names(events)}")
         why += (
-            f"The NIC of {hosts or 'one side'} reports a {events[0][1][0]}: the memory or the receive request "
-            f"there does not "
-            "fit the data, so that side is the one to look at."
+            f"The NIC of {hosts or 'one side'} reports: {events[0][1][0]}. The memory or the receive request there "
+            "does not fit the data, so that side is the one to look at."
         )
     else:
         why += "The cause is on the side of the peer; its log is not in the text, or does not show it."

@@ -88,7 +88,7 @@ def hostname_unresolved(paste: Paste) -> Iterator[TextFinding]:
 
 
 _TIMED_OUT = re.compile(
-    r"The client socket has timed out after (?P<ms>\d+) ?ms while trying to connect to "
+    r"The client socket has timed out after (?P<time>\d+) ?(?P<unit>m?s) while trying to connect to "
     r"\((?P<host>[^,)]+), (?P<port>\d+)\)"
 )
 _FAILED = re.compile(
@@ -101,6 +101,7 @@ _RETRY = re.compile(
 )
 _RDZV = re.compile(
     r"RendezvousConnectionError: The connection to the C10d store has failed"
+    r"|RuntimeError: connect\(\) timed out\. Original timeout was \d+ ms"  # before PyTorch 1.11
     r"|\[(?:Errno )?(?:110|113|101|111)\] (?:Connection timed out|No route to host|Network is unreachable|Connection "
     r"refused)"
 )
@@ -115,7 +116,7 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
     for line, match in other_lines(paste).matches(_TIMED_OUT, "The client socket has timed out after"):
         key = match["host"], match["port"]
         targets.setdefault(key, []).append(line)
-        waited[key] = int(match["ms"])
+        waited[key] = int(match["time"]) * (1 if match["unit"] == "ms" else 1000)  # seconds before PyTorch 2.6
     for line, match in other_lines(paste).matches(_FAILED, "has failed to connect to", "TCP client failed to connect"):
         pairs = ((match["any"], match["any_port"]), (match["host"], match["port"]), (match["tcp"], match["tcp_port"]))
         key = next((host, port) for host, port in pairs if host is not None)
@@ -134,7 +135,7 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
             lines,
         )
     if not targets:
-        found = other_lines(paste).matches(_RDZV, "RendezvousConnectionError")
+        found = other_lines(paste).matches(_RDZV, "RendezvousConnectionError", "connect() timed out")
         if found:
             yield store_unreachable.finding(
                 "error",
@@ -286,5 +287,37 @@ def rendezvous_incomplete(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
-RENDEZVOUS_RULES: tuple[Rule, ...] = (hostname_unresolved, gloo_loopback, store_unreachable, rendezvous_incomplete)
+_IN_USE = re.compile(
+    r"server socket has failed to (?:bind to|listen on) .*?:(?P<port>\d+)\b.*Address already in use"
+    r"|server socket has failed to listen on any local network address"
+    r"|(?:RuntimeError|DistNetworkError): .*Address already in use"
+)
+
+
+@rule("port-in-use", "The port of the rendezvous is taken", source=_SOCKET, causes=("net-unreachable", "worker-exited"))
+def port_in_use(paste: Paste) -> Iterator[TextFinding]:
+    """Look for a store that could not listen. A single address that fails is normal if another one works."""
+    found = other_lines(paste).matches(_IN_USE, "Address already in use", "any local network address")
+    final = [line for line, match in found if not re.match(r"\[W", line.text)]
+    if final and paste.numbers("Address already in use", "EADDRINUSE"):
+        port = next((match["port"] for _, match in found if match["port"]), "")
+        yield port_in_use.finding(
+            "error",
+            ", ".join(one for one in (_hosts(final), f"port {port}" if port else "") if one)
+            or "the rank that prints it",
+            "The store of rank 0 cannot listen, because another process has this port: another job on this host, or "
+            "one that did not end.",
+            "Use another port (--master-port, MASTER_PORT, or --rdzv-endpoint HOST:0 on one host), or end the process "
+            f"that has it: ss -ltnp | grep {port or 'PORT'}",
+            [line for line, _ in found],
+        )
+
+
+RENDEZVOUS_RULES: tuple[Rule, ...] = (
+    hostname_unresolved,
+    gloo_loopback,
+    store_unreachable,
+    rendezvous_incomplete,
+    port_in_use,
+)
 """Rules for the start of a PyTorch job."""

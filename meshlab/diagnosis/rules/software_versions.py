@@ -216,6 +216,20 @@ def nccl_too_old_for_gpu(paste: Paste) -> Iterator[TextFinding]:
     memory = paste.matches(_SHARED_MEMORY, "exceeds device/fn maxSharedMem")
     is_older = bool(number and first and number < first)
     lines = [line for line, _ in (*in_nccl, *memory, *versions[:1])]
+    # NCCL from before Hopper misreads its NVLinks. On an older GPU the same line means a link that is broken.
+    one_way = paste.find("Failed to find reverse path from remNode")
+    if one_way and number and number < _FIRST_NCCL["sm_90"] and (name or not names):
+        yield nccl_too_old_for_gpu.finding(
+            "error",
+            f"NCCL {version} on {name or 'this GPU'}" + (f", {w}" if (w := _where(paste, one_way)) else ""),
+            f"NCCL {version} sees an NVLink from one side only. It is older than its support of H100 and H200, where "
+            "it fails in this way"
+            + ("." if name else "; the text does not name the GPU. On an older GPU, an NVLink is broken."),
+            "Use NCCL 2.18 or newer (a newer nvidia-nccl-cu12, or a newer container). If the GPU is an A100 or older, "
+            "look at nvidia-smi nvlink -s and nvidia-smi topo -m instead.",
+            [*one_way, *(line for line, _ in versions[:1])],
+        )
+        return
     if memory and number and number < _FIRST_NCCL["sm_120"]:
         wanted = ".".join(str(part) for part in _FIRST_NCCL["sm_120"])
         why = (
