@@ -217,6 +217,8 @@ class EngineError(MeshlabError):
 
     def explain(self) -> Explanation | None:
         """Explain the logs of the error. Returns None if nothing in them is recognised. See `meshlab.explain`."""
+        if not self.library_log and not self.log:
+            return None  # without importing all rules, for example while the interpreter exits
         from meshlab.diagnosis.explaining import explain_log
 
         known = set(self.library_log.splitlines())  # the last lines are often in both

@@ -82,6 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             warnings.simplefilter("ignore", RuntimeWarning)
             error.__traceback__ = None
             gc.collect()
+        # If the interrupt came inside exec(), which dataclasses call when they are imported, CPython ends with the
+        # signal and not with the exit code, until another exec() begins.
+        exec("")
         print_error("interrupted")
         return INTERRUPTED
     except BrokenPipeError:

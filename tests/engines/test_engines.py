@@ -111,6 +111,7 @@ class DemandingError(Exception):
 
 def test_an_exception_that_cannot_be_pickled_arrives_as_text(mpi_engines: ml.Engines) -> None:
     def fail(comm: Any) -> None:
+        comm.barrier()  # otherwise one rank may raise long before another, which is a different error
         raise DemandingError(1, 2)
 
     with pytest.raises(EngineError, match="rank 0 failed while running fail: DemandingError: 1 and 2, and 3") as stop:

@@ -6,9 +6,11 @@ import itertools
 import math
 from typing import NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshlab.errors import MeshError
 from meshlab.mesh.mesh import DeviceMesh
 
 NAMES = ("pp", "dp", "cp", "tp", "ep", "rail")
@@ -173,7 +175,10 @@ def test_megatron_and_deepspeed_support_any_order_of_axes(case: Case, offset: in
     shifted = DeviceMesh(case.sizes, ranks=range(offset, offset + count), world_size=offset + count)
     assert DeviceMesh.read(mesh.to("deepspeed").text) == mesh
     assert DeviceMesh.read(shifted.to("hypercomm").text) == shifted
-    if "rail" not in case.sizes:
+    if min(case.sizes.get("ep", 1), case.sizes.get("cp", 1)) > 1:
+        with pytest.raises(MeshError, match="either ep or cp"):
+            shifted.to("megatron")
+    elif "rail" not in case.sizes:
         recipe = shifted.to("megatron")
         assert DeviceMesh.read(recipe.text) == DeviceMesh.read(recipe) == shifted
 
