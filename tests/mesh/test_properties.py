@@ -175,10 +175,12 @@ def test_megatron_and_deepspeed_support_any_order_of_axes(case: Case, offset: in
     shifted = DeviceMesh(case.sizes, ranks=range(offset, offset + count), world_size=offset + count)
     assert DeviceMesh.read(mesh.to("deepspeed").text) == mesh
     assert DeviceMesh.read(shifted.to("hypercomm").text) == shifted
+    if "rail" in case.sizes:
+        return
     if min(case.sizes.get("ep", 1), case.sizes.get("cp", 1)) > 1:
         with pytest.raises(MeshError, match="either ep or cp"):
             shifted.to("megatron")
-    elif "rail" not in case.sizes:
+    else:
         recipe = shifted.to("megatron")
         assert DeviceMesh.read(recipe.text) == DeviceMesh.read(recipe) == shifted
 
