@@ -559,7 +559,6 @@ def _measure(
         groups = engines.verify(mesh)
         _print(f"{len(groups)} group{'s' * (len(groups) != 1)} verified: each contains exactly the expected ranks")
         run = bench(engines, mesh, plan, resume=resume)
-        _print(run.estimate)
         code = _wait(run, out)
         if stage is not None:
             is_drawn = _write(run.redacted() if redact else run, stage)
@@ -579,8 +578,12 @@ def _system(engines: Engines) -> str:
 
 
 def _wait(run: Run, out: Path | None) -> int:
-    """Wait for a run, and return the exit code. The rows of a run that was interrupted or failed are kept."""
+    """Print the estimate of a run, wait for it, and return the exit code.
+
+    The rows of a run that was interrupted or failed are kept.
+    """
     try:
+        _print(run.estimate)
         results = run.wait()
     except KeyboardInterrupt:
         _stop(run)

@@ -561,8 +561,9 @@ def interrupt(main=threading.main_thread().ident):
 
 
 def test_an_interrupted_wait_in_a_script_is_a_plain_interrupt() -> None:
+    # Importing pandas while the interpreter exits would change its exit code: exec() resets a flag of CPython.
     code = """
-import os, signal, threading, meshlab as ml
+import os, signal, threading, pandas, meshlab as ml
 engines = ml.launch(2, backend="threads")
 run = ml.bench(engines, sizes="1K", sampling=ml.Sampling(max_s=1e6, max_batches=10**6, precision=1e-9))
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
