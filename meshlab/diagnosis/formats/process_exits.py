@@ -215,7 +215,7 @@ def _exits(paste: Paste) -> Iterator[ProcessExit]:
 
 
 def _blocks(paste: Paste) -> Iterator[ProcessExit]:
-    """Read the summary of torchrun, whose root cause stands last."""
+    """Read the summary of torchrun, whose root cause comes last."""
     root = min(other_lines(paste).numbers("Root Cause (first observed failure)"), default=None)
     for number in other_lines(paste).numbers("exitcode  :"):
         fields: dict[str, str] = {}

@@ -344,7 +344,7 @@ def _text(paste: Paste, start: int, end: int) -> RasReport:
 
 
 def _totals(paste: Paste, number: int) -> re.Match[str] | None:
-    """Return the size of the job, whose short row is like others but stands below the word total."""
+    """Return the size of the job, whose short row is below the word total."""
     text = paste.line(number).text
     short = _TOTALS_SHORT.match(text) if "total" in paste.line(max(number - 1, 1)).text else None
     return _TOTALS.match(text) or short

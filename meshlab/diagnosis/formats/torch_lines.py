@@ -286,7 +286,7 @@ _RANK_PREFIX = re.compile(r"\[rank(\d+)\]")
 
 
 def last_rank_prefix(line: PasteLine, end: int) -> int | None:
-    """Return the global rank that stands before a position of a raw line, or that the prefix of the line names."""
+    """Return the global rank that is named before a position of a raw line, or that the prefix of the line names."""
     named = _RANK_PREFIX.findall(line.raw, 0, end)
     return int(named[-1]) if named else line.rank
 
