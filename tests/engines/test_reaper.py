@@ -22,8 +22,8 @@ from meshlab.engines.reaper import marked_processes
 
 PATIENCE_S = 60.0
 
-# Hydra writes a file to /tmp, regardless of TMPDIR. Only the proxy that created the file has its name, so the client
-# finds it in the memory of the proxy.
+# Hydra writes a file to /tmp, regardless of TMPDIR, unless meshlab prevents it. Only the proxy that created the file has
+# its name, so the client looks for it in the memory of the proxy.
 CLIENT = """
 import json, os, re, sys, time
 import meshlab as ml
