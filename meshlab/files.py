@@ -8,6 +8,8 @@ import gzip
 import io
 import os
 import re
+import secrets
+import stat
 import zlib
 from pathlib import Path
 from typing import BinaryIO
@@ -187,7 +189,10 @@ def describe_text(text: str, *, may_be_name: bool = False) -> str:
 
 
 def write_file(path: str | Path, data: str | bytes) -> Path:
-    """Write a file atomically: under a temporary name in the same folder, then renamed.
+    """Write a file atomically: under a random temporary name in the same folder, then renamed.
+
+    A symbolic link with the name of the file is replaced, and the file that it points to is left unchanged. A device or
+    a pipe, such as ``/dev/stdout``, is written to directly. The mode of the file follows the umask.
 
     Parameters
     ----------
@@ -207,14 +212,45 @@ def write_file(path: str | Path, data: str | bytes) -> Path:
         If the file cannot be written. An existing file is left unchanged.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    content = data.encode() if isinstance(data, str) else data
     try:
-        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
-        temporary.replace(path)
+        if _is_device(path):  # a rename would replace the device
+            path.write_bytes(content)
+            return path
+        descriptor, temporary = _create_temporary(path.parent)
+        try:
+            with open(descriptor, "wb") as file:  # noqa: PTH123
+                file.write(content)
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise BenchError(
             f"cannot write {str(path)!r}: {error.strerror or error}", hint="choose a different path"
         ) from error
     return path
+
+
+def _is_device(path: Path) -> bool:
+    """Return whether a path is a character device or a pipe."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+
+
+def _create_temporary(folder: Path) -> tuple[int, Path]:
+    """Create an empty file with a random name, and return its descriptor and its path."""
+    # The name cannot be predicted, and O_EXCL fails on everything that exists, even on a link. So nobody else who may
+    # write into the folder can redirect the content to a different file.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    path = folder / _temporary_name()
+    return os.open(path, flags, 0o666), path
+
+
+def _temporary_name() -> str:
+    # Without the name of the file, to which it would add beyond the longest name that a file system allows.
+    return f".meshlab-{secrets.token_hex(8)}.partial"

@@ -69,7 +69,7 @@ def staged_folder(
     BenchError
         If the folder cannot be written. This is checked before the block runs.
     """
-    target = Path(target)
+    given, target = target, Path(os.path.realpath(target))
     made: list[Path] = []
     try:
         made = _make_folders(target)
@@ -79,7 +79,7 @@ def staged_folder(
             try_lock(held)
     except OSError as error:
         _remove_empty(made)
-        raise _cannot_write(target, error) from error
+        raise _cannot_write(given, error) from error
     is_complete = False
     try:
         yield stage
@@ -90,7 +90,7 @@ def staged_folder(
             _switch(stage, target, pointer, recorded, replaces)
             _settle(stage, target, recorded)
     except OSError as error:
-        raise _cannot_write(target, error) from error
+        raise _cannot_write(given, error) from error
     finally:
         # If the pointer has been moved, the subfolder may hold recorded files, and the next writer removes it.
         if not is_complete or (stage / pointer).exists():
@@ -184,8 +184,8 @@ def check_writable(target: str | Path) -> None:
     BenchError
         With the reason.
     """
-    target = Path(target)
-    nearest = next((path for path in (target, *target.absolute().parents) if path.exists()), target)
+    real = Path(os.path.realpath(target))
+    nearest = next((path for path in (real, *real.parents) if path.exists()), real)
     try:
         if not nearest.is_dir():
             raise NotADirectoryError(0, "a file with that name exists")
@@ -299,7 +299,7 @@ def _sync(path: Path) -> None:
         os.close(file)
 
 
-def _cannot_write(target: Path, error: OSError) -> BenchError:
+def _cannot_write(target: str | Path, error: OSError) -> BenchError:
     return BenchError(
         f"cannot write the folder {str(target)!r}: {error.strerror or error}", hint="choose a different folder"
     )

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import gzip
 import os
+import secrets
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,109 @@ def test_a_file_is_replaced_or_untouched(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match=r"^cannot write "):
         write_file(tmp_path / "missing" / "a.txt", "x")
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_the_name_of_a_temporary_file_cannot_be_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    real = os.open
+
+    def record(path: Path, *arguments: int) -> int:
+        names.append(Path(path).name)
+        return real(path, *arguments)
+
+    monkeypatch.setattr(os, "open", record)
+    for _ in range(20):
+        write_file(tmp_path / "a.txt", "x")
+    assert len(set(names)) == 20
+    assert all(len(name) >= 32 and "a.txt" not in name for name in names)
+
+
+def test_a_planted_link_at_the_temporary_name_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "token_hex", lambda n: "known")  # an attacker who guesses right
+    victim, away = tmp_path / "victim.txt", tmp_path / "away"
+    victim.write_text("precious")
+    away.mkdir()
+    write_file(tmp_path / "a.txt", "old")
+    planted = tmp_path / ".meshlab-known.partial"
+    for aim in (victim, tmp_path / "not_there_yet", away):
+        planted.symlink_to(aim)
+        with pytest.raises(BenchError, match=r"^cannot write .*File exists"):
+            write_file(tmp_path / "a.txt", "new")
+        assert planted.is_symlink()
+        planted.unlink()
+    assert (victim.read_text(), (tmp_path / "a.txt").read_text()) == ("precious", "old")
+    assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["a.txt", "away", "victim.txt"]
+
+
+def test_a_link_with_the_name_of_the_file_is_replaced(tmp_path: Path) -> None:
+    victim, link = tmp_path / "victim.txt", tmp_path / "report.html"
+    victim.write_text("precious")
+    for aim in (victim, tmp_path / "missing"):
+        link.symlink_to(aim)
+        write_file(link, "report")
+        assert not link.is_symlink()
+        assert link.read_text() == "report"
+        link.unlink()
+    assert victim.read_text() == "precious"
+
+
+def test_a_loop_of_links_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    write_file(tmp_path / "a", "x")
+    assert (tmp_path / "a").read_text() == "x"
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o007])
+def test_modes_follow_the_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_file(tmp_path / "a.txt", "x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_a_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    received: list[str] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_text()))
+    reader.start()
+    write_file(pipe, "content")
+    reader.join()
+    assert (received, pipe.is_fifo()) == (["content"], True)
+    assert write_file("/dev/null", "x").is_char_device()
+
+
+def test_threads_that_write_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    texts = [letter * 20_000 for letter in "abcd"]
+    write_file(path, texts[0])
+
+    def write(text: str) -> None:
+        for _ in range(300):
+            write_file(path, text)
+            assert path.read_text() in texts
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, texts))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_an_interrupt_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    write_file(tmp_path / "a.txt", "old")
+    monkeypatch.setattr(Path, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_file(tmp_path / "a.txt", "new")
+    assert [entry.read_text() for entry in tmp_path.iterdir()] == ["old"]
+
+
+def test_the_longest_name_of_a_file_system_can_be_written(tmp_path: Path) -> None:
+    assert write_file(tmp_path / ("n" * 255), "x").read_text() == "x"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -249,3 +250,55 @@ def test_a_read_only_folder_is_an_error(tmp_path: Path) -> None:
             check_writable(target)
         with pytest.raises(BenchError, match="Permission denied"):
             write(target, "a")
+
+
+def test_a_planted_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "token_hex", lambda n: "known")  # an attacker who guesses right
+    (tmp_path / "away").mkdir()
+    (tmp_path / ".meshlab-known.partial").symlink_to(tmp_path / "away")
+    with pytest.raises(BenchError, match=r"^cannot write .*File exists"):
+        write(tmp_path, "a")
+    assert names(tmp_path) == {"away", ".meshlab-known.partial"}
+
+
+def test_links_with_the_names_of_files_are_replaced(tmp_path: Path) -> None:
+    (tmp_path / "victim").write_text("precious")
+    for name in ("pointer", "a.bin", "report", "report-2"):
+        (tmp_path / name).symlink_to(tmp_path / ("victim" if name != "a.bin" else "missing"))
+    write(tmp_path, "new", "report")
+    assert read(tmp_path) == "new"
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert names(tmp_path) == {"pointer", "a.bin", "report", "victim"}
+
+
+def test_a_link_to_a_folder_receives_the_files(tmp_path: Path) -> None:
+    (tmp_path / "disk" / "real").mkdir(parents=True)
+    for name in ("real", "new"):
+        (tmp_path / name).symlink_to(tmp_path / "disk" / name)
+        check_writable(tmp_path / name)
+        write(tmp_path / name, "a")
+        assert (tmp_path / name).is_symlink()
+        assert read(tmp_path / name) == read(tmp_path / "disk" / name) == "a"
+
+
+def test_a_loop_of_links_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    with pytest.raises(BenchError, match=r"^cannot write "):
+        write(tmp_path / "a", "a")
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_modes_follow_the_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        write(tmp_path / "out", "a")
+    finally:
+        os.umask(before)
+    modes = [(tmp_path / name).stat().st_mode & 0o777 for name in ("out", "out/a.bin", "out/pointer")]
+    assert modes == [0o777 & ~mask, 0o666 & ~mask, 0o666 & ~mask]
+
+
+def test_the_longest_name_of_a_file_system_can_be_written(tmp_path: Path) -> None:
+    write(tmp_path / ("f" * 255), "a")
+    assert read(tmp_path / ("f" * 255)) == "a"
