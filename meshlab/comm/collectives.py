@@ -62,8 +62,8 @@ class CollectiveMethods(ABC):
         out : array, optional
             The array that receives the result. Pass `send` to work in place.
         op : {"sum", "prod", "min", "max", "avg"} or ReduceOp, default "sum"
-            The reduce operation. See also `meshlab.comm.pre_mul_sum`. With ``"min"`` and ``"max"``, the result is not
-            defined if an input is NaN: some libraries return NaN, and others ignore it.
+            The reduce operation. See also `meshlab.comm.pre_mul_sum`. ``"min"`` and ``"max"`` ignore NaN: the result
+            is NaN only if the inputs of all ranks are.
         dtype : str, optional
             The element type. By default that of `send`.
 
@@ -104,8 +104,8 @@ class CollectiveMethods(ABC):
             The array that receives this rank's chunk. To work in place, pass this rank's chunk of `send`. The rest of
             `send` is then undefined.
         op : {"sum", "prod", "min", "max", "avg"} or ReduceOp, default "sum"
-            The reduce operation. See also `meshlab.comm.pre_mul_sum`. With ``"min"`` and ``"max"``, the result is not
-            defined if an input is NaN: some libraries return NaN, and others ignore it.
+            The reduce operation. See also `meshlab.comm.pre_mul_sum`. ``"min"`` and ``"max"`` ignore NaN: the result
+            is NaN only if the inputs of all ranks are.
         dtype : str, optional
             The element type. By default that of `send`.
 
@@ -200,8 +200,8 @@ class CollectiveMethods(ABC):
         out : array, optional
             The array that receives the result on the root. Pass `send` to work in place. Unchanged on other ranks.
         op : {"sum", "prod", "min", "max", "avg"} or ReduceOp, default "sum"
-            The reduce operation. See also `meshlab.comm.pre_mul_sum`. With ``"min"`` and ``"max"``, the result is not
-            defined if an input is NaN: some libraries return NaN, and others ignore it.
+            The reduce operation. See also `meshlab.comm.pre_mul_sum`. ``"min"`` and ``"max"`` ignore NaN: the result
+            is NaN only if the inputs of all ranks are.
         root : int, default 0
             The root.
         dtype : str, optional

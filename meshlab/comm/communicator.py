@@ -111,6 +111,9 @@ class PreparedCall:
     def measure(self, mode: Mode, calls: int, batches: int, load: Any = None) -> Timings:
         """Time batches of calls. All ranks must pass the same arguments.
 
+        With MPI, the minimum and the maximum of floating point are timed with MPI_MIN and MPI_MAX, whose result for NaN
+        is not defined. Other calls replace them with operations that ignore NaN, and take longer.
+
         Parameters
         ----------
         mode : {"isolated", "pipelined", "graph"}

@@ -262,6 +262,51 @@ def check_large(comm: Any) -> list[str]:
     return checker.wrong
 
 
+def check_nan(comm: Any) -> list[str]:
+    """Reduce with NaN on every subset of the ranks: bit r of the position shows whether rank r has NaN."""
+    checker, can = Checker(comm), comm.capabilities()
+    n, me = comm.size, comm.rank
+    has_nan = np.arange(1 << n)[None, :] >> np.arange(n)[:, None] & 1 == 1
+    for name in can.dtypes if can.reduce_dtypes is None else can.reduce_dtypes:
+        dtype = DTYPES[name]
+        if dtype.kind in "iu":
+            continue
+        values = np.random.default_rng(len(name)).normal(size=has_nan.shape).astype(dtype)
+        if not name.startswith("float8"):  # e4m3 has no infinity
+            values[:, 1], values[0, 0] = np.inf, -np.inf
+        values[has_nan] = np.nan
+        wide = values.astype(np.float64)
+        carried = {"dtype": name} if name.startswith("float8") else {}
+        for op, highest in ("min", np.inf), ("max", -np.inf):
+            numbers = np.where(np.isnan(wide), highest, wide)
+            best = numbers.min(axis=0) if op == "min" else numbers.max(axis=0)
+            expected = np.where(has_nan.all(axis=0), np.nan, best)
+            send, out = checker.put(values[me]), checker.put(values[me])
+            prepared = comm.prepare("all_reduce", send, out, op=op, **carried)
+            prepared()
+            results = [("prepared all_reduce", out, expected)]
+            results.append(("all_reduce", comm.all_reduce(send, op=op, **carried), expected))
+            results.append(("repeated all_reduce", comm.all_reduce(send, op=op, **carried), expected))
+            in_place = checker.put(values[me])
+            results.append(("all_reduce in place", comm.all_reduce(in_place, in_place, op=op, **carried), expected))
+            if "reduce" in can.collectives:
+                got = comm.reduce(send, op=op, root=n - 1, **carried)
+                results.append(("reduce", got, expected if me == n - 1 else None))
+            if "reduce_scatter" in can.collectives:
+                repeated = checker.put(np.tile(values[me], n))
+                results.append(("reduce_scatter", comm.reduce_scatter(repeated, op=op, **carried), expected))
+            if can.backend != "hierarchical":
+                with comm.batch() as batch:
+                    got = batch.all_reduce(send, op=op, **carried)
+                results.append(("all_reduce in a batch", got, expected))
+            for what, got, wanted in results:
+                if got is not None:
+                    got = comm.to_host(got).view(dtype).astype(np.float64)
+                if got is not wanted and not np.array_equal(got, wanted, equal_nan=True):
+                    checker.wrong.append(f"{what} {op} {name}: {got} is not {wanted}")
+    return checker.wrong
+
+
 def run_on(engines: ml.Engines, check: Callable[[Any], list[str]], axis: str) -> None:
     n = engines.world_size
     mesh = ml.DeviceMesh("dp=2, tp=-1, one=1", world_size=n) if n % 2 == 0 else ml.DeviceMesh(one=1, rest=n)
@@ -283,6 +328,11 @@ def test_every_collective_agrees_with_numpy(engines: ml.Engines, axis: str) -> N
 @pytest.mark.parametrize("axis", ["world", "tp"])
 def test_a_mebibyte_arrives_intact(engines: ml.Engines, axis: str) -> None:
     run_on(engines, check_large, axis)
+
+
+@pytest.mark.parametrize("axis", ["world", "dp", "three"])
+def test_the_minimum_and_the_maximum_ignore_nan(engines: ml.Engines, axis: str) -> None:
+    run_on(engines, check_nan, axis)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from typing import Any, NamedTuple, NoReturn
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from meshlab.comm.agreement import checksum, mismatch_error, signature
 from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Timings, measure_blocking
 from meshlab.comm.catalog import CATALOG
-from meshlab.comm.elements import DTYPES, OPS, Array, carrier, divide, flat_elements
+from meshlab.comm.elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer
 from meshlab.errors import CommunicatorError
 
 __all__ = ["Binding", "MpiBackend", "MpiBinder", "world"]
@@ -112,6 +112,20 @@ class MpiBinder:
         }
         for name in ("float16", "bfloat16"):
             self._add_half(name)
+        # The operations of the library are kept, to time them.
+        self._library_ops = dict(self._ops)
+        self._ignore_nan()
+
+    def _ignore_nan(self) -> None:
+        """Replace the minimum and the maximum of floating point, whose result for NaN depends on the library."""
+        for name, handle in _PLAIN.items():
+            if name in ("min", "max"):
+                for dtype in self._datatypes:
+                    if not is_integer(dtype) and self._ops[name, dtype] == getattr(self.mpi, handle):
+                        self._ops[name, dtype] = self._user_op(name, dtype)
+
+    def _user_op(self, name: str, dtype: np.dtype[Any]) -> Any:
+        return self.mpi.Op.Create(partial(_combine, OPS[name].combine, dtype), True)
 
     def _add_half(self, name: str) -> None:
         """Use the library's half-precision type if the library can reduce it, else a user-defined operation."""
@@ -127,14 +141,18 @@ class MpiBinder:
                 self.halves[name] = "native"
                 return
         self.halves[name] = "user-defined MPI operation in numpy"
-        ops = {plain: mpi.Op.Create(partial(_combine, OPS[plain].combine, dtype), True) for plain in _PLAIN}
+        ops = {plain: self._user_op(plain, dtype) for plain in _PLAIN}
         self._ops.update({(op, dtype): ops[plain] for op, plain in _UNDERLYING.items()})
 
-    def together(self, calls: Sequence[Call], backend: MpiBackend) -> Callable[[], object]:
+    def single(self, call: Call, backend: MpiBackend, *, is_timed: bool = False) -> Callable[[], object]:
+        """Return a callable that runs a call."""
+        return self.bind(call, backend, is_timed=is_timed).blocking(backend.comm)
+
+    def together(self, calls: Sequence[Call], backend: MpiBackend, *, is_timed: bool = False) -> Callable[[], object]:
         """Return a callable that starts all calls and then waits for all of them."""
         mpi, comm = self.mpi, backend.comm
         singles = [single for call in calls for single in _one_way(call)]
-        bindings = [self.bind(single, backend) for single in singles]
+        bindings = [self.bind(single, backend, is_timed=is_timed) for single in singles]
         befores = [binding.before for binding in bindings if binding.before is not None]
         afters = [binding.after for binding in bindings if binding.after is not None]
         statuses = [mpi.Status() if binding.status is None else binding.status for binding in bindings]
@@ -165,8 +183,13 @@ class MpiBinder:
                 code=code,
             ) from error
 
-    def bind(self, call: Call, backend: MpiBackend) -> Binding:
-        """Translate a call to MPI."""
+    def has_own_op(self, call: Call) -> bool:
+        """Return True if the call reduces with an operation that replaces one of the library."""
+        key = call.op, call.dtype
+        return call.op is not None and self._ops[key] is not self._library_ops[key]  # type: ignore[index]
+
+    def bind(self, call: Call, backend: MpiBackend, *, is_timed: bool = False) -> Binding:
+        """Translate a call to MPI. To be timed, it uses the operation of the library if that has one."""
         mpi, name = self.mpi, call.collective.name
         if call.dtype is None:
             return Binding("Barrier", buffers=([None], [None]))
@@ -175,7 +198,7 @@ class MpiBinder:
         if call.collective.peers:
             return self._bind_message(call, send, recv)
         if call.collective.reduces:
-            return self._bind_reduction(call, send, recv, backend)
+            return self._bind_reduction(call, send, recv, backend, self._library_ops if is_timed else self._ops)
         if name == "all_gather":
             return Binding("Allgather", (mpi.IN_PLACE if call.in_place else send, recv), buffers=(send, recv))
         if name == "all_to_all":
@@ -200,9 +223,9 @@ class MpiBinder:
             return Binding("Bcast", (send, call.root), after=after, buffers=(send, recv), finish=finish)
         raise CommunicatorError(f"MPI does not support {name}", collective=name)
 
-    def _bind_reduction(self, call: Call, send: Any, recv: Any, backend: MpiBackend) -> Binding:
+    def _bind_reduction(self, call: Call, send: Any, recv: Any, backend: MpiBackend, ops: Mapping[Any, Any]) -> Binding:
         mpi, name = self.mpi, call.collective.name
-        op = self._ops[call.op or "sum", call.dtype]  # type: ignore[index]
+        op = ops[call.op or "sum", call.dtype]
         in_place, before, after, finish = call.in_place, None, None, None
         if call.scalar is not None:
             # MPI has no scaled sum. The scaled input goes to a separate buffer, because the caller's must not change.
@@ -345,11 +368,11 @@ class MpiBackend:
 
     def prepare(self, call: Call) -> _MpiCalls:
         """Bind a checked call to MPI's buffers and operations."""
-        return _MpiCalls(self, (call,), self.binder.bind(call, self).blocking(self.comm))
+        return _MpiCalls(self, (call,), partial(self.binder.single, call, self))
 
     def prepare_batch(self, calls: Sequence[Call]) -> _MpiCalls:
         """Bind several checked calls, which are started together."""
-        return _MpiCalls(self, calls, self.binder.together(calls, self))
+        return _MpiCalls(self, calls, partial(self.binder.together, calls, self))
 
     def runner(self, call: Call) -> Callable[[Any, Any], object]:
         """Return a function that runs the call on different arrays."""
@@ -471,10 +494,14 @@ class _MpiComparer:
 
 
 class _MpiCalls:
-    def __init__(self, backend: MpiBackend, calls: Sequence[Call], work: Callable[[], object]) -> None:
+    """Calls that `bind` has bound to MPI. It is called once for the calls, and once to time them if that differs."""
+
+    def __init__(self, backend: MpiBackend, calls: Sequence[Call], bind: Callable[..., Callable[[], object]]) -> None:
         self._backend = backend
         self._calls = calls
-        self._work = work
+        self._work = self._timed_work = bind()
+        if any(backend.binder.has_own_op(call) for call in calls):
+            self._timed_work = bind(is_timed=True)
         self._error = backend.mpi_error
 
     def __call__(self) -> None:
@@ -485,7 +512,7 @@ class _MpiCalls:
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
         try:
-            return measure_blocking(self._work, self._backend.comm.Barrier, mode, calls, batches)
+            return measure_blocking(self._timed_work, self._backend.comm.Barrier, mode, calls, batches)
         except self._error as error:
             self._backend.explain(error, self._calls)
 
@@ -519,6 +546,7 @@ def _capabilities() -> Capabilities:
             "thread level": str(mpi.Query_thread()),
             "avg": "MPI_SUM, then each rank divides",
             "pre_mul_sum": "each rank multiplies, then MPI_SUM",
+            "min and max of floating point": "user-defined MPI operations that ignore NaN; timed with MPI_MIN, MPI_MAX",
             **{f"{half} reductions": how for half, how in binder.halves.items()},
         },
     )
