@@ -101,6 +101,8 @@ class Call(NamedTuple):
         The receiving and the sending rank of the group, for messages.
     send_counts, recv_counts : tuple of int or None
         The number of elements sent to and received from each rank. Only for ``all_to_all_v``.
+    tag : int, default 0
+        The tag of a message. A receive takes the oldest message of its source with the same tag.
     """
 
     collective: Collective
@@ -116,6 +118,7 @@ class Call(NamedTuple):
     source: int | None = None
     send_counts: tuple[int, ...] | None = None
     recv_counts: tuple[int, ...] | None = None
+    tag: int = 0
 
     def __str__(self) -> str:
         if self.collective.counted:
@@ -129,6 +132,7 @@ class Call(NamedTuple):
             ("root", self.root),
             ("dest", self.dest),
             ("source", self.source),
+            ("tag", self.tag or None),
         ):
             if value is not None:
                 details.append(f"{name}={value}")
@@ -190,6 +194,8 @@ class Capabilities:
         Further properties, by name. They include operations that the backend adds because the library lacks them.
     reduce_dtypes : tuple of str, optional
         Element types that reductions support. By default all of `dtypes`.
+    largest_tag : int, default 0
+        The largest tag of a message. 0 if the library has no tags and matches messages in order.
     """
 
     backend: str
@@ -203,6 +209,7 @@ class Capabilities:
     abort: bool
     facts: dict[str, str] = field(default_factory=dict)
     reduce_dtypes: tuple[str, ...] | None = None
+    largest_tag: int = 0
 
 
 @dataclass(frozen=True, slots=True)

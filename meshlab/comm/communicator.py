@@ -423,6 +423,7 @@ class Communicator(CollectiveMethods):
         source: int | None = None,
         send_counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
+        tag: int = 0,
         dtype: Any = None,
     ) -> PreparedCall:
         """Check a call once, so that it can run repeatedly.
@@ -441,6 +442,8 @@ class Communicator(CollectiveMethods):
             The receiving and the sending rank of the group, for messages.
         send_counts, recv_counts : sequence of int, optional
             The numbers of elements sent to and received from each rank, for ``all_to_all_v``.
+        tag : int, default 0
+            The tag, for messages. NCCL has only tag 0.
         dtype : str, optional
             The element type. By default that of the arrays.
 
@@ -478,6 +481,7 @@ class Communicator(CollectiveMethods):
             source=source,
             send_counts=send_counts,
             recv_counts=recv_counts,
+            tag=tag,
             dtype=dtype,
         )
         self._check_own_messages(call)
@@ -656,12 +660,13 @@ class Communicator(CollectiveMethods):
         source: int | None = None,
         send_counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
+        tag: int = 0,
     ) -> Any:
         if self._is_closed or self._owner is not None:
             self._check_open()
         key = None
         if send_counts is None and recv_counts is None:
-            key, known = self._known.find(row, send, out, dtype, op, root, dest, source)
+            key, known = self._known.find(row, send, out, dtype, op, root, dest, source, tag)
             if known is not None:
                 return known(send, out, self._on_enter)
         if row.counted and recv_counts is None:
@@ -677,6 +682,7 @@ class Communicator(CollectiveMethods):
             source=source,
             send_counts=send_counts,
             recv_counts=recv_counts,
+            tag=tag,
             dtype=dtype,
             makes_output=True,
         )

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from meshlab.comm.agreement import checksum, mismatch_error, signature
 from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Timings, measure_blocking
+from meshlab.comm.backends.mpi_messages import MpiMessages, Receive
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer
 from meshlab.errors import CommunicatorError
@@ -38,11 +39,6 @@ _PLAIN = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
 # The MPI operation under each reduce operation. avg and pre_mul_sum also scale the result or the input.
 _UNDERLYING = {"sum": "sum", "prod": "prod", "min": "min", "max": "max", "avg": "sum", "pre_mul_sum": "sum"}
 
-# The tag of a message is its dtype, so that the receiver can detect a mismatch, which MPI does not report.
-_TAGS = {dtype: tag for tag, dtype in enumerate(DTYPES.values())}
-
-_NAMES = list(DTYPES)
-
 
 class Binding(NamedTuple):
     """A call, translated to a method of mpi4py's communicator.
@@ -55,8 +51,6 @@ class Binding(NamedTuple):
         Its arguments.
     before, after : callable, optional
         Functions to run before and after it.
-    status : mpi4py.MPI.Status, optional
-        The status object of a receive.
     buffers : tuple of list, optional
         The buffer specifications of input and output in `arguments`, as ``[array, datatype]``. None if the call also
         uses its arrays in another way, and so cannot run on different ones.
@@ -68,14 +62,12 @@ class Binding(NamedTuple):
     arguments: tuple[Any, ...] = ()
     before: Callable[[], object] | None = None
     after: Callable[[], object] | None = None
-    status: Any = None
     buffers: tuple[list[Any], list[Any]] | None = None
     finish: Callable[[Any, Any], object] | None = None
 
     def blocking(self, comm: Any) -> Callable[[], object]:
         """Return a callable that runs the call, with as few Python frames as possible."""
-        status = () if self.status is None else (self.status,)
-        call = partial(getattr(comm, self.method), *self.arguments, *status)
+        call = partial(getattr(comm, self.method), *self.arguments)
         before, after = self.before, self.after
         if before is None and after is None:
             return call
@@ -146,32 +138,72 @@ class MpiBinder:
 
     def single(self, call: Call, backend: MpiBackend, *, is_timed: bool = False) -> Callable[[], object]:
         """Return a callable that runs a call."""
-        return self.bind(call, backend, is_timed=is_timed).blocking(backend.comm)
+        if not call.collective.peers:
+            return self.bind(call, backend, is_timed=is_timed).blocking(backend.comm)
+        comm, messages = backend.comm, backend.messages
+        if call.source is None:
+            sender, arguments = self._send(call, messages)
+            return partial(sender.Send, *arguments)
+        receive = self._receive(call, messages)
+        if call.dest is None:
+            if call.tag:
+                return receive.tagged
+            return receive.waiting(partial(comm.Recv, *receive.arguments, receive.status), receive.tagged)
+        send = self._send(call, messages)
+        exchange = partial(messages.exchange, send, receive)
+        if call.tag:
+            return exchange
+        return receive.waiting(partial(comm.Sendrecv, *send[1], *receive.arguments, receive.status), exchange)
 
     def together(self, calls: Sequence[Call], backend: MpiBackend, *, is_timed: bool = False) -> Callable[[], object]:
         """Return a callable that starts all calls and then waits for all of them."""
-        mpi, comm = self.mpi, backend.comm
-        singles = [single for call in calls for single in _one_way(call)]
-        bindings = [self.bind(single, backend, is_timed=is_timed) for single in singles]
+        mpi, comm, messages = self.mpi, backend.comm, backend.messages
+        collectives = [call for call in calls if not call.collective.peers]
+        bindings = [self.bind(call, backend, is_timed=is_timed) for call in collectives]
         befores = [binding.before for binding in bindings if binding.before is not None]
         afters = [binding.after for binding in bindings if binding.after is not None]
-        statuses = [mpi.Status() if binding.status is None else binding.status for binding in bindings]
+        starts = [partial(binding.start, comm) for binding in bindings]
+        for call in calls:
+            if call.dest is not None:
+                sender, arguments = self._send(call, messages)
+                starts.append(partial(sender.Isend, *arguments))
+        receives = [self._receive(call, messages) for call in calls if call.source is not None]
+        tagged = [receive for receive in receives if receive.call.tag]
+        untagged = [receive for receive in receives if not receive.call.tag]
+        statuses = [mpi.Status() for _ in starts]
 
         # All inputs are ready before the first request starts, and no output is used before the last one has finished.
         def work() -> None:
             for before in befores:
                 before()
-            requests = [binding.start(comm) for binding in bindings]
+            arriving = [receive for receive in untagged if not (messages.kept and receive.take_kept())]
+            requests = [comm.Irecv(*receive.arguments) for receive in arriving]
+            requests += [start() for start in starts]
+            if tagged:
+                messages.receive_tagged(tagged)
             try:
-                mpi.Request.Waitall(requests, statuses)
+                mpi.Request.Waitall(requests, [receive.status for receive in arriving] + statuses)
             except mpi.Exception as error:
-                for single, status in zip(singles, statuses, strict=True):
-                    self.explain(error, status.Get_error(), single)
+                for receive in arriving:
+                    self.explain(error, receive.status.Get_error(), receive.call)
                 raise
+            for receive in receives:
+                receive.check()
+            for receive in arriving:
+                receive.check_status()
             for after in afters:
                 after()
 
         return work
+
+    def _send(self, call: Call, messages: MpiMessages) -> tuple[Any, tuple[Any, ...]]:
+        return messages.sender(call, self._specification(call.send, call))
+
+    def _receive(self, call: Call, messages: MpiMessages) -> Receive:
+        return Receive(messages, call, self._specification(call.recv, call))
+
+    def _specification(self, array: Any, call: Call) -> list[Any]:
+        return [_buffer(array), self._datatypes[call.dtype]]  # type: ignore[index]
 
     def explain(self, error: Exception, code: int, call: Call) -> None:
         """Raise an error with the counts if MPI reports a message that is longer than its buffer."""
@@ -189,14 +221,11 @@ class MpiBinder:
         return call.op is not None and self._ops[key] is not self._library_ops[key]  # type: ignore[index]
 
     def bind(self, call: Call, backend: MpiBackend, *, is_timed: bool = False) -> Binding:
-        """Translate a call to MPI. To be timed, it uses the operation of the library if that has one."""
+        """Translate a collective to MPI. To be timed, it uses the operation of the library if that has one."""
         mpi, name = self.mpi, call.collective.name
         if call.dtype is None:
             return Binding("Barrier", buffers=([None], [None]))
-        datatype = self._datatypes[call.dtype]
-        send, recv = [_buffer(call.send), datatype], [_buffer(call.recv), datatype]
-        if call.collective.peers:
-            return self._bind_message(call, send, recv)
+        send, recv = self._specification(call.send, call), self._specification(call.recv, call)
         if call.collective.reduces:
             return self._bind_reduction(call, send, recv, backend, self._library_ops if is_timed else self._ops)
         if name == "all_gather":
@@ -258,42 +287,10 @@ class MpiBinder:
 
         return Binding("Reduce_scatter_block", (mpi.IN_PLACE, send, op), before, move)
 
-    def _bind_message(self, call: Call, send: Any, recv: Any) -> Binding:
-        mpi, tag = self.mpi, _TAGS[call.dtype]  # type: ignore[index]
-        if call.source is None:
-            return Binding("Send", (send, call.dest, tag))
-        # ANY_TAG, because a receive with the expected tag would wait forever if the dtypes differ.
-        status = mpi.Status()
-        after = partial(_check_message, status, recv[1], call, tag)
-        if call.dest is None:
-            return Binding("Recv", (recv, call.source, mpi.ANY_TAG), None, after, status)
-        return Binding("Sendrecv", (send, call.dest, tag, recv, call.source, mpi.ANY_TAG), None, after, status)
-
-
-def _one_way(call: Call) -> tuple[Call, ...]:
-    """Split a send_recv into a send and a receive, because MPI 3 has no non-blocking Sendrecv."""
-    if len(call.collective.peers) < 2:
-        return (call,)
-    return (
-        call._replace(collective=CATALOG["send"], recv=None, source=None),
-        call._replace(collective=CATALOG["recv"], send=None, dest=None),
-    )
-
 
 def _by_counts(buffer: list[Any], counts: Sequence[int] | None) -> list[Any]:
     ends = np.cumsum(counts or ())
     return [buffer[0], list(counts or ()), (ends - (counts or ())).tolist(), buffer[1]]
-
-
-def _check_message(status: Any, datatype: Any, call: Call, tag: int) -> None:
-    """Raise an error unless the received message has the expected count and dtype."""
-    count, dtype = status.Get_count(datatype), _NAMES[status.Get_tag()]
-    if count != call.count or status.Get_tag() != tag:
-        raise CommunicatorError(
-            f"ranks disagree: rank {call.source} of the group sends {count} elements of {dtype}, but this rank "
-            f"receives {call.count} of {call.dtype}; pass the same count and dtype on both",
-            collective=call.collective.name,
-        )
 
 
 def _copy(dtype: Any, send: Any, recv: Any) -> None:
@@ -360,7 +357,8 @@ class MpiBackend:
         self.size: int = comm.Get_size()
         self.binder = _binder()
         self.mpi_error: type[Exception] = self.binder.mpi.Exception
-        self._comparer = _MpiComparer(comm, self.binder.mpi)
+        self.messages = MpiMessages(comm, self.binder.mpi)
+        self._comparer = _MpiComparer(self.messages.separate, self.binder.mpi)
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
         """Return an uninitialised numpy array."""
@@ -377,8 +375,8 @@ class MpiBackend:
     def runner(self, call: Call) -> Callable[[Any, Any], object]:
         """Return a function that runs the call on different arrays."""
         kind = call._replace(send=None, recv=None)  # the result must not keep the arrays alive
-        binding = self.binder.bind(call, self)
-        if binding.buffers is None:
+        binding = None if call.collective.peers else self.binder.bind(call, self)
+        if binding is None or binding.buffers is None:
             return lambda send, recv: self.prepare(kind._replace(send=send, recv=recv))()
         send_spec, recv_spec = binding.buffers
         run, finish = binding._replace(after=None).blocking(self.comm), binding.finish
@@ -438,7 +436,7 @@ class MpiBackend:
 
     def close(self) -> None:
         """Free the communicator."""
-        self._comparer.close()
+        self.messages.separate.Free()
         self.comm.Free()
 
 
@@ -451,15 +449,12 @@ class _MpiComparer:
     """
 
     def __init__(self, comm: Any, mpi: Any) -> None:
-        self._parent = comm
-        self._comm: Any = None
+        self._comm = comm
         self._numbers = array("q", (0, 0))
         self._arguments = mpi.IN_PLACE, [self._numbers, mpi.INT64_T], mpi.MIN
 
     def compare(self, calls: Sequence[Call], by_all: bool) -> None:
         """Raise on all ranks unless all ranks issue the same calls. An empty sequence means a split."""
-        if self._comm is None:
-            self._comm = self._parent.Dup()
         # One Allreduce of 16 bytes, in place and with prepared arguments. The minimum of a number and of its negative
         # shows whether all ranks have the same one.
         numbers = self._numbers
@@ -486,11 +481,6 @@ class _MpiComparer:
                     f"ranks disagree: rank {sender} of the group sends {sent} elements to rank {receiver}, "
                     f"which expects {expected}"
                 )
-
-    def close(self) -> None:
-        """Free the communicator."""
-        if self._comm is not None:
-            self._comm.Free()
 
 
 class _MpiCalls:
@@ -549,6 +539,7 @@ def _capabilities() -> Capabilities:
             "min and max of floating point": "user-defined MPI operations that ignore NaN; timed with MPI_MIN, MPI_MAX",
             **{f"{half} reductions": how for half, how in binder.halves.items()},
         },
+        largest_tag=MpiMessages.largest_tag(mpi),
     )
 
 
