@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.comm.catalog import Collective
+from meshlab.comm.streams import Event
 from meshlab.errors import CommunicatorError
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Comparer",
     "Mode",
     "Prepared",
+    "Streams",
     "Timings",
     "measure_blocking",
 ]
@@ -270,6 +272,27 @@ class Comparer(Protocol):
 
     def compare_counts(self, calls: Sequence[Call]) -> None:
         """Raise on all ranks unless each rank expects the counts that the others send. All calls have counts."""
+
+
+class Streams(Protocol):
+    """The further methods of a backend whose calls are enqueued on a stream."""
+
+    @property
+    def stream(self) -> Any:
+        """The stream on which `Prepared.enqueue` runs."""
+
+    @property
+    def current_stream(self) -> Any:
+        """The current stream of the caller."""
+
+    def sync(self) -> None:
+        """Wait until all calls are done, by polling, so that an abort ends the wait."""
+
+    def record(self, stream: Any = None) -> Event:
+        """Return an event of the work that a stream has been given, by default `stream`."""
+
+    def wait_for(self, event: Any, stream: Any = None) -> None:
+        """Make a stream wait for an event, by default all streams with later calls."""
 
 
 class Backend(Protocol):

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from meshlab.comm.backend import Capabilities
+from meshlab.comm.backends.hierarchical import Hierarchical
 from meshlab.comm.backends.threads import ThreadBackend, ThreadWorld
 from meshlab.comm.communicator import Communicator
 from meshlab.comm.elements import pre_mul_sum
+from meshlab.comm.streams import Event
 from meshlab.errors import CommunicatorError
 
 
@@ -162,8 +164,55 @@ def test_the_messages_of_a_rank_to_itself_match_by_tag(comm: Communicator) -> No
     batch = comm.batch()
     batch.send(np.ones(1), 0, tag=1)
     batch.recv(np.ones(1), 0, tag=2)
-    with pytest.raises(CommunicatorError, match="sends 1 elements of float64 with tag 1 to itself, but .* with tag 2"):
+    with pytest.raises(CommunicatorError, match=r"sends 1 elements of float64 with tag 1 to itself, but .* with tag 2"):
         batch.prepare()
+
+
+def in_streams(comm: Any) -> list[Any]:
+    """The same lines run with GPUs, where they overlap."""
+    x = comm.xp.full(4, comm.rank + 1.0)
+    total = comm.xp.empty_like(x)
+    call = comm.prepare("all_reduce", x, total)
+    with comm.stream:
+        call.enqueue()
+    ready = comm.record(comm.current_stream)
+    comm.wait(ready)
+    call.enqueue()
+    done = comm.record()
+    comm.wait(done, comm.current_stream)
+    done.wait()
+    comm.sync()
+    return [ready.done, done.done, comm.to_host(total).tolist()]
+
+
+def test_streams_and_events_are_there_if_calls_block(engines: Any) -> None:
+    assert engines.run(in_streams)["value"].tolist() == [[True, True, [10.0] * 4]] * 4
+
+
+def in_streams_of_two_levels(comm: Any) -> list[Any]:
+    with Hierarchical.cut(comm, 2) as levels:
+        return in_streams(levels)
+
+
+def test_hierarchical_communicators_have_streams(thread_engines: Any) -> None:
+    assert thread_engines.run(in_streams_of_two_levels)["value"].tolist() == [[True, True, [10.0] * 4]] * 4
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda c: c.record("main"), "stream must be comm.stream, not 'main': calls of threads run on the CPU"),
+        (lambda c: c.wait(c.record(), 7), "stream must be comm.stream, not 7: calls of threads run on the CPU"),
+        (lambda c: c.wait(None), r"event must be the result of record\(\) of this communicator, not None"),
+    ],
+)
+def test_something_else_than_a_stream_or_an_event_is_rejected(comm: Communicator, call: Any, message: str) -> None:
+    with pytest.raises(CommunicatorError, match=message):
+        call(comm)
+    comm.close()
+    for use in (comm.sync, comm.record, lambda: comm.wait(Event())):
+        with pytest.raises(CommunicatorError, match="the communicator of tp_0 is closed"):
+            use()
 
 
 def test_a_read_only_output_is_rejected(comm: Communicator) -> None:
