@@ -17,7 +17,17 @@ from typing import Any
 from meshlab.errors import ParseError
 from meshlab.files import read_bytes
 
-__all__ = ["NestingError", "decode_json", "parse_json", "parse_own_json", "parse_toml", "parse_yaml", "read_own_json"]
+__all__ = [
+    "NestingError",
+    "decode_json",
+    "mapping_or_empty",
+    "objects_in",
+    "parse_json",
+    "parse_own_json",
+    "parse_toml",
+    "parse_yaml",
+    "read_own_json",
+]
 
 _DECODER = json.JSONDecoder()
 _BRACKET = re.compile(r"[\[\]{}]")
@@ -126,6 +136,16 @@ def decode_json(text: str, position: int) -> tuple[Any, int]:
         return value, end
     except (ValueError, RecursionError) as error:
         raise _refused(error, None, "") from None
+
+
+def mapping_or_empty(value: object) -> Mapping[str, Any]:
+    """Return an object of a document that another program wrote, or an empty one for any other value."""
+    return value if isinstance(value, dict) else {}
+
+
+def objects_in(value: object) -> list[Mapping[str, Any]]:
+    """Return the objects in a list of a document that another program wrote, an empty list for any other value."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def parse_toml(text: str, *, file: str | None = None, hint: str = "correct the line") -> dict[str, Any]:

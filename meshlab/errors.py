@@ -33,6 +33,7 @@ __all__ = [
     "ParseError",
     "TopologyError",
     "did_you_mean",
+    "printable",
 ]
 
 
@@ -63,9 +64,10 @@ class MeshlabError(Exception):
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
+        message = printable(message)
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = printable(hint)
 
     @property
     def summary(self) -> str:
@@ -119,9 +121,9 @@ class ParseError(MeshlabError, ValueError):
         line: int | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
-        self.excerpt = text[:200]
+        self.excerpt = printable(text[:200])
         self.column = column
-        self.file = file
+        self.file = None if file is None else printable(file)
         self.line = line
 
     def __str__(self) -> str:
@@ -236,6 +238,23 @@ class EngineError(MeshlabError):
 
 class BenchError(MeshlabError, ValueError):
     """A plan, a run or a table of results is invalid."""
+
+
+def printable(text: str) -> str:
+    r"""Return a text with a replacement character for each half of a surrogate pair, which no encoding can write.
+
+    Examples
+    --------
+    >>> printable("n\ud800de")
+    'n�de'
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def did_you_mean(name: object, known: Iterable[str], *, synonyms: Mapping[str, str] | None = None) -> str:

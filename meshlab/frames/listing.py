@@ -11,6 +11,7 @@ import numpy as np
 
 from meshlab.documents import read_own_json
 from meshlab.errors import ParseError
+from meshlab.files import is_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,7 +57,7 @@ def list_runs(folder: str | Path) -> pd.DataFrame:
     import pandas as pd
 
     root = Path(folder)
-    if not root.is_dir():
+    if not is_folder(root):
         raise ParseError(f"{folder} is not a folder", file=str(folder))
     found = sorted(_documents(root), key=lambda pair: str(pair[1].get("started_at")), reverse=True)[:_MOST_RUNS]
     rows = []

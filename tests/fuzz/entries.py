@@ -269,7 +269,7 @@ def _tuning(data: bytes, folder: Path) -> None:
     path = folder / "tuning.json"
     path.write_bytes(data)
     tuning = ml.analysis.Tuning.load(path)
-    for text in (repr(tuning), str(tuning), tuning.table().to_string()):
+    for text in (repr(tuning), str(tuning), str(tuning.table())):
         text.encode()
     if hash(data) % 10 == 0:
         tuning.save(folder / "again.json")
@@ -461,7 +461,11 @@ def _calibration_document(rng: random.Random, kept: Path) -> Any:
 
 def _calibration_from(document: Any, folder: Path) -> None:
     if isinstance(document, dict):
-        _shown(ml.prediction.Calibration.from_document(document))
+        calibration = ml.prediction.Calibration.from_document(document)
+        for text in (repr(calibration), calibration.explain(), calibration.frame().to_string()):
+            text.encode()
+        if hash(str(document)) % 10 == 0:
+            calibration._repr_html_().encode()
 
 
 def _arguments(rng: random.Random, kept: Path) -> list[str | bytes]:
@@ -520,7 +524,8 @@ def _command_line(words: list[str | bytes], folder: Path) -> None:
     ]
     # Like a terminal: a message or a table that cannot be encoded is an error.
     output = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
-    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output), contextlib.suppress(SystemExit):
+    errors = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors), contextlib.suppress(SystemExit):
         main(arguments)
         output.flush()
 
