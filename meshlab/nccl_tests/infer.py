@@ -340,9 +340,9 @@ def make_section(
     if n_ranks == 1:
         notes.append(Note(None, "the run has one rank, so bandwidths are meaningless"))
     if copies == 1:
-        is_complete = status == "complete" and footer.average_busbw_gbs is not None
+        is_complete = status == "complete" and not broken and footer.average_busbw_gbs is not None
         is_complete &= not any(note.text.startswith(("lines are omitted", "Reducing")) for note in notes)
-        notes += misfits(table, collective, n_ranks, preamble, len(broken), is_complete=is_complete)
+        notes += misfits(table, collective, n_ranks, preamble, is_complete=is_complete)
         notes += _footer_notes(table, footer)
     notes.sort(key=lambda note: note.line or 1 << 60)
     return Section(
@@ -418,7 +418,7 @@ def _footer_notes(table: LogTable, footer: Footer) -> list[Note]:
             Note(
                 None,
                 f"the printed average is {footer.average_busbw_gbs:g} GB/s, but the mean of the rows is "
-                f"{table.mean_busbw_gbs():g} GB/s: rows are missing",
+                f"{table.mean_busbw_gbs():g} GB/s: rows are missing or changed",
             )
         )
     if footer.correct is False:

@@ -42,6 +42,7 @@ __all__ = [
     "Status",
     "Timing",
     "average_matches",
+    "rounding_of_rates",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -481,8 +482,19 @@ def average_matches(table: LogTable, footer: Footer) -> bool | None:
     mean, average = table.mean_busbw_gbs(), footer.average_busbw_gbs
     if mean is None or average is None:
         return None
-    # Each rate was rounded to two decimals, or to fewer if it is large, before its mean was computed here.
-    return abs(mean - average) <= 0.006 + 0.001 * abs(average)
+    # The tool prints six digits of the mean of its rates, which it rounded to two decimals or fewer in the rows.
+    rounding = rounding_of_rates(table.values[..., 2][~np.isnan(table.values[..., 2])]).mean()
+    return bool(abs(mean - average) <= rounding + 1e-5 * abs(average))
+
+
+def rounding_of_rates(rates: Floats) -> Floats:
+    """Return half a unit of the last printed digit of bandwidths.
+
+    Text has two decimals below 1,000 GB/s, one below 10,000 and none above. From a million on it has one digit.
+    """
+    return np.select(
+        [rates < 1e3, rates < 1e4, rates < 999_999.5], [0.00501, 0.0501, 0.501], default=0.501 * np.maximum(rates, 1.0)
+    )
 
 
 # -- the log -----------------------------------------------------------------------------------------------------------

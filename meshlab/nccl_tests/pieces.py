@@ -144,7 +144,7 @@ def cells_only(texts: Sequence[str]) -> list[str]:
         text
         for text in texts
         if (tokens := text.split())
-        and all(_is_cell(token) for token in tokens[1:-1])
+        and all(_is_cell(token) or token in TYPES for token in tokens[1:-1])
         and _PART_OF_CELL.fullmatch(tokens[-1])
         and (_is_end_of_cell(tokens[0]) or _PART_OF_CELL.fullmatch(tokens[0]))
     ]
@@ -163,7 +163,9 @@ def is_part_of_row(raw: str, tokens: Sequence[str]) -> bool:
     """
     if has_type_and_cells(raw) or _PLACEMENT_AT_END.search(raw[-_LONGEST_ROW:]) is not None:
         return True
-    cells = list(tokens[: 2 * _LONGEST_ROW])
+    cells = list(tokens[:_LONGEST_ROW])
+    if not cells:
+        return False
     if not _is_cell(cells[0]) and _is_end_of_cell(cells[0]):
         cells = cells[1:]
     leading = next((index for index, token in enumerate(cells) if not _is_cell(token)), len(cells))

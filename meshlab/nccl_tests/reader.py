@@ -393,7 +393,9 @@ class LogReader:
             if self._extend_row(section, [one for text in texts for one in without_prefix(text)]):
                 return
         found = beginnings_of_row(texts)
-        if found and not section.rows.add_joined(beginnings_of_row([likely]), self.line, halves=False):
+        if all(len(text.split()) == 1 for text in found) and is_part_of_row(likely, likely.split()):
+            section.count_part(self.line)  # and not the beginning of a row
+        elif found and not section.rows.add_joined(beginnings_of_row([likely]), self.line, halves=False):
             self._keep_beginning(section, found)
 
     def _read_after_message(self, section: OpenSection, raw: str, at: int) -> None:

@@ -10,17 +10,18 @@ from collections.abc import Iterator
 import numpy as np
 
 from meshlab.frames.schema import bandwidth
-from meshlab.nccl_tests.log import Floats, LogTable, Note, Preamble
+from meshlab.nccl_tests.log import Floats, LogTable, Note, Preamble, rounding_of_rates
 from meshlab.units import format_size
 
-__all__ = ["misfits", "rounding_of_rates"]
+__all__ = ["misfits"]
 
 _OWN_RATES = frozenset(("all_to_all_v", "hypercube"))  # busbw does not follow from algbw and the number of ranks
+_REDUCE = frozenset(("all_reduce", "reduce", "reduce_scatter"))
 _MOST_LINES = 10
 
 
 def misfits(
-    table: LogTable, collective: str | None, n_ranks: int | None, preamble: Preamble, n_broken: int, *, is_complete: bool
+    table: LogTable, collective: str | None, n_ranks: int | None, preamble: Preamble, *, is_complete: bool
 ) -> list[Note]:
     """Return a note for each row that does not fit its table.
 
@@ -32,10 +33,8 @@ def misfits(
         They determine busbw / algbw. If one is None, the rows are compared with each other.
     preamble : Preamble
         The settings, which determine the number of rows.
-    n_broken : int
-        The number of rows that are omitted.
     is_complete : bool
-        True if the run reached its end, so that all rows should be there.
+        True if the run reached its end and no row is known to be missing.
     """
     if len(table) < 2:
         return []
@@ -43,21 +42,11 @@ def misfits(
         *_limited(_other_factors(table, collective, n_ranks)),
         *_limited(_repeated(table)),
         *_limited(_out_of_order(table)),
-        *_limited(_blank_operations(table)),
+        *_limited(_blank_operations(table, collective)),
     ]
     if is_complete:
-        found += _number_of_rows(table, preamble, n_broken)
+        found += _number_of_rows(table, preamble)
     return found
-
-
-def rounding_of_rates(rates: Floats) -> Floats:
-    """Return half a unit of the last printed digit of bandwidths.
-
-    Text has two decimals below 1,000 GB/s, one below 10,000 and none above. From a million on it has one digit.
-    """
-    return np.select(
-        [rates < 1e3, rates < 1e4, rates < 999_999.5], [0.00501, 0.0501, 0.501], default=0.501 * np.maximum(rates, 1.0)
-    )
 
 
 def _limited(notes: Iterator[Note]) -> list[Note]:
@@ -81,11 +70,19 @@ def _other_factors(table: LogTable, collective: str | None, n_ranks: int | None)
     factor = _factor(low[known], high[known], collective, n_ranks)
     if factor is None:
         return
-    for row, placement in np.argwhere(known & ((low > factor) | (high < factor))).tolist():
+    other = known & ((low > factor) | (high < factor))
+    # Of small messages, the time has more digits than algbw.
+    time = table.values[..., 0]
+    room = room_busbw + factor * table.size_bytes[:, None] * 5.1e-6 / np.maximum(time, 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        follows = np.abs(factor * table.size_bytes[:, None] / time / 1e3 - busbw) <= room
+    if not table.cpu_time and follows[known].mean() > 0.5:
+        other |= known & ~follows & (time > 1.0) & (busbw < 1.0)
+    for row, placement in np.argwhere(other).tolist():
         place = "in-place" if placement else "out-of-place"
         yield Note(
             int(table.line[row]) or None,
-            f"the {place} busbw of {busbw[row, placement]:g} does not fit its algbw of {algbw[row, placement]:g}: "
+            f"the {place} busbw of {busbw[row, placement]:g} does not fit the algbw of {algbw[row, placement]:g} and the time: "
             f"in the other rows busbw / algbw is {factor:.4g}",
         )
 
@@ -114,7 +111,7 @@ def _repeated(table: LogTable) -> Iterator[Note]:
     numbers = np.nan_to_num(table.values, nan=-1.0).reshape(len(table), -1).tolist()
     for row, (key, values) in enumerate(zip(_keys(table), numbers, strict=True)):
         before = first.setdefault((key, *values), row)
-        if before != row:
+        if before != row and table.size_bytes[row]:  # empty messages may all take the same time
             where = f"the row of line {table.line[before]}" if table.line[before] else "an earlier row"
             yield Note(int(table.line[row]) or None, f"this row repeats {where}")
 
@@ -131,9 +128,11 @@ def _out_of_order(table: LogTable) -> Iterator[Note]:
             )
 
 
-def _blank_operations(table: LogTable) -> Iterator[Note]:
+def _blank_operations(table: LogTable, collective: str | None) -> Iterator[Note]:
     """Yield a note for each row without an operation or a root, if most rows have one."""
     blank = np.array([not op for op in table.op])
+    if table.op_column and blank.all() and collective in _REDUCE:
+        yield Note(None, f"{collective} reduces, but no row has an operation")
     if table.op_column and 2 * blank.sum() < len(blank):
         for row in np.flatnonzero(blank).tolist():
             yield Note(int(table.line[row]) or None, "this row has no operation, unlike the other rows")
@@ -143,14 +142,15 @@ def _blank_operations(table: LogTable) -> Iterator[Note]:
             yield Note(int(table.line[row]) or None, f"the root is {table.root[row]}, unlike in the other rows")
 
 
-def _number_of_rows(table: LogTable, preamble: Preamble, n_broken: int) -> list[Note]:
+def _number_of_rows(table: LogTable, preamble: Preamble) -> list[Note]:
     """Return a note if the settings of the run make a different number of rows."""
     expected = _n_sizes(preamble)
     if expected is None:
         return []
     kinds = len({key[2:] for key in _keys(table)})
-    n = len(table) + n_broken
-    if n % (expected * kinds) == 0:
+    n = len(table)
+    # Cycles of all sizes (-N) multiply the rows, and rounding to the number of ranks makes sizes equal.
+    if n % (expected * kinds) == 0 and len(np.unique(table.size_bytes)) <= expected:
         return []
     return [Note(None, f"the settings of the run make {expected * kinds} rows, but the table has {n}")]
 
@@ -168,4 +168,3 @@ def _n_sizes(preamble: Preamble) -> int | None:
     while least <= most:
         least, n = least * step, n + 1
     return n
-

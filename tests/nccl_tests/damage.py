@@ -182,7 +182,9 @@ def _drop_column(lines: list[str], rows: list[int], foreign: Sequence[str], rng:
 def _shift(lines: list[str], rows: list[int], foreign: Sequence[str], rng: random.Random) -> None:
     row = rng.choice(rows)
     cell = rng.choice(list(CELL.finditer(lines[row])))
-    lines[row] = lines[row][: cell.start()] + rng.choice(("0", "0.00", "1", cell[0])) + "  " + lines[row][cell.start() :]
+    lines[row] = (
+        lines[row][: cell.start()] + rng.choice(("0", "0.00", "1", cell[0])) + "  " + lines[row][cell.start() :]
+    )
 
 
 def _foreign(lines: list[str], rows: list[int], foreign: Sequence[str], rng: random.Random) -> None:
@@ -258,7 +260,7 @@ def main() -> None:
                 print(f"silent · {kind} · {name}")
                 for sign, changed in (("-", whole.cells - found.cells), ("+", found.cells - whole.cells)):
                     for cell in list(changed)[:3]:
-                        print(f"    {sign} {' '.join(map(str, cell))}".replace("Timing", ""))
+                        print(f"    {sign} {' '.join(map(str, cell))}".replace("Timing", "").replace("=None", "="))
     print(f"{'':42}{'same':>9}{'noticed':>9}{'silent':>9}{'altered':>9}")
     kinds = sorted({kind for kind, _ in counts})
     for kind in kinds:
