@@ -82,8 +82,8 @@ def _other_factors(table: LogTable, collective: str | None, n_ranks: int | None)
         place = "in-place" if placement else "out-of-place"
         yield Note(
             int(table.line[row]) or None,
-            f"the {place} busbw of {busbw[row, placement]:g} does not fit the algbw of {algbw[row, placement]:g} and the time: "
-            f"in the other rows busbw / algbw is {factor:.4g}",
+            f"the {place} busbw of {busbw[row, placement]:g} does not fit the algbw of {algbw[row, placement]:g} and "
+            f"the time: in the other rows busbw / algbw is {factor:.4g}",
         )
 
 
