@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from meshlab.documents import read_own_json
 from meshlab.errors import BenchError, ParseError
 from meshlab.files import write_file
 from meshlab.frames.schema import conform
@@ -90,16 +91,10 @@ def read_tuning(path: str | Path) -> dict[str, Any]:
 
     path = Path(path)
     try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
+        document = read_own_json(path)
     except OSError as error:
         raise ParseError(
             f"cannot read the tuning: {error.strerror or error}; pass a file that Tuning.save wrote", file=str(path)
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ParseError("the file is not text; pass a file that Tuning.save wrote", file=str(path)) from error
-    except json.JSONDecodeError as error:
-        raise ParseError(
-            f"not valid JSON: {error.msg}; copy the file again", file=str(path), line=error.lineno
         ) from error
     if not isinstance(document, dict) or document.get("kind") != _KIND:
         raise ParseError("the file contains no tuning; pass a file that Tuning.save wrote", file=str(path))

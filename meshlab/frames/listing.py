@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshlab.documents import read_own_json
 from meshlab.errors import ParseError
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def summarise_run(run: RunData) -> dict[str, Any]:
 def _documents(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     for path in (root / "run.json", *root.glob("*/run.json")):
         with suppress(OSError, ValueError):
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = read_own_json(path)
             if isinstance(document, dict) and "run_id" in document:
                 yield path.parent, document
 

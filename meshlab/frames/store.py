@@ -15,6 +15,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from meshlab.documents import parse_own_json, read_own_json
 from meshlab.errors import BenchError, ParseError
 from meshlab.files import staged_folder
 from meshlab.frames.plan import Plan, Sampling
@@ -235,7 +236,7 @@ def run_id_in(folder: str | Path) -> str | None:
     """Return the id of the run in a folder, None if there is none, or an empty string if it cannot be read."""
     folder = Path(folder)
     try:
-        document = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        document = read_own_json(folder / "run.json")
         return str(document["run_id"])
     except FileNotFoundError:
         return "" if any((folder / name).exists() for name in ("results.parquet", "results.csv")) else None
@@ -310,11 +311,9 @@ def load(folder: str | Path) -> RunData:
     folder = Path(folder)
     path = folder / "run.json"
     try:
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        document: dict[str, Any] = read_own_json(path)
     except OSError as error:
         raise ParseError(f"{folder} holds no run: {error.strerror or error}", file=str(path)) from error
-    except json.JSONDecodeError as error:
-        raise ParseError(f"not valid JSON: {error.msg}", file=str(path), line=error.lineno) from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema not in _READABLE:
         raise ParseError(
@@ -627,7 +626,7 @@ def frame_from_json(text: str, columns: Sequence[Column]) -> pd.DataFrame:
     """Read a frame that `frame_to_json` wrote. The dtypes come from the definition."""
     import pandas as pd
 
-    document: Mapping[str, Any] = json.loads(text)
+    document: Mapping[str, Any] = parse_own_json(text)
     frame = pd.DataFrame(document["rows"], columns=document["columns"], dtype=object)
     frame = conform(upgrade(frame), columns)
     frame.attrs = dict(document["attrs"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.seen import Seen, TextFormat
+from meshlab.documents import NestingError, decode_json
 from meshlab.errors import ParseError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ _START = re.compile(r"^[^\S\n]*[{\[]", re.MULTILINE)
 _NEXT = re.compile(r"[\s,]*[{\[]")  # files without a final newline are pasted directly after one another
 _RANK_OF_FILE = re.compile(r"(?:rank[_\s:=]*|trace[_\w]*_|_)(\d+)(?:\.\w+)?\b", re.IGNORECASE)
 _PEERS = re.compile(r"(?P<kind>send|recv) (?P<first>\d+)(?P<arrow>->|<-)(?P<second>\d+)")
-_DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +174,15 @@ def _dumps(paste: Paste) -> Iterator[_Found]:
     while start := (after_dump and _NEXT.match(text, position)) or _START.search(text, position):
         begin, after_dump = start.end() - 1, False
         try:
-            value, end = _DECODER.raw_decode(text, begin)
-        except ValueError:
+            value, end = decode_json(text, begin)
+        except NestingError:  # not a dump
+            return
+        except ParseError:
             end = text.find("\n", begin) + 1 or len(text)
             upcoming = text[begin : begin + 4000]
             if any(mark in upcoming for mark in _MARKS) and text[begin] == "{":
                 cut, end = _cut_dump(text, begin)
                 yield _rank_of(paste, begin, cut), cut, begin, end, False
-        except RecursionError:  # deeply nested brackets are not a dump
-            return
         else:
             after_dump = True
             for rank, dump in _dumps_in(value):
@@ -219,14 +218,14 @@ def _cut_dump(text: str, begin: int) -> tuple[dict[str, Any], int]:
     for key in ("version", "rank", "pg_config", "pg_status"):
         where = re.compile(rf'"{key}"\s*:\s*').search(text, begin)
         if where:
-            with suppress(ValueError):  # the value itself is cut
-                dump[key], _ = _DECODER.raw_decode(text, where.end())
+            with suppress(ParseError):  # the value itself is cut
+                dump[key], _ = decode_json(text, where.end())
     where = re.compile(r'"entries"\s*:\s*\[\s*').search(text, begin)
     position = where.end() if where else end
     while position < end:
         try:
-            entry, position = _DECODER.raw_decode(text, position)
-        except ValueError:
+            entry, position = decode_json(text, position)
+        except ParseError:
             break
         dump["entries"].append(entry)
         position += len(re.compile(r"[\s,]*").match(text, position)[0])  # type: ignore[index]  # matches anything

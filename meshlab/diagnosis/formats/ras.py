@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.seen import Seen, TextFormat
+from meshlab.documents import NestingError, decode_json
+from meshlab.errors import ParseError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -440,7 +441,6 @@ def _value(match: re.Match[str]) -> int | str | None:
 
 
 def _jsons(paste: Paste) -> Iterator[RasReport]:
-    decoder = json.JSONDecoder()
     position = 0
     while (mark := paste.text.find('"communicators_count"', position)) >= 0:
         begin = paste.text.rfind("{", position, mark)
@@ -448,8 +448,10 @@ def _jsons(paste: Paste) -> Iterator[RasReport]:
         if begin < 0:
             continue
         try:
-            value, end = decoder.raw_decode(paste.text, begin)
-        except (ValueError, RecursionError):
+            value, end = decode_json(paste.text, begin)
+        except NestingError:
+            return
+        except ParseError:
             continue
         position = end
         if isinstance(value, dict) and isinstance(value.get("communicators"), list):
