@@ -37,6 +37,12 @@ __all__ = [
 ]
 
 
+_LONGEST_VALUE = 200
+_LONGEST_MESSAGE = 1000
+_LONG_VALUE = re.compile(rf"'[^']{{{_LONGEST_VALUE},}}(?:'|\Z)|\"[^\"]{{{_LONGEST_VALUE},}}(?:\"|\Z)")
+_LONG_WORD = re.compile(rf"[^\s'\"]{{{_LONGEST_VALUE + 2},}}")
+
+
 class MeshlabError(Exception):
     """Base class of all exceptions that meshlab raises deliberately.
 
@@ -50,7 +56,7 @@ class MeshlabError(Exception):
     Attributes
     ----------
     message, hint : str
-        The arguments.
+        The arguments. A quoted value or a word is cut after 200 characters, and the text after 1,000.
 
     Examples
     --------
@@ -64,10 +70,9 @@ class MeshlabError(Exception):
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        message = printable(message)
-        super().__init__(message)
-        self.message = message
-        self.hint = printable(hint)
+        self.message = _shortened(printable(message))
+        self.hint = _shortened(printable(hint))
+        super().__init__(self.message)
 
     @property
     def summary(self) -> str:
@@ -293,6 +298,16 @@ def did_you_mean(name: object, known: Iterable[str], *, synonyms: Mapping[str, s
     if len(similar) != 1:
         similar = get_close_matches(wanted, plain, n=1, cutoff=0.7)
     return f" (did you mean {plain[similar[0]]!r}?)" if similar else ""
+
+
+def _shortened(text: str) -> str:
+    """Cut the parts of a message that a caller's value makes very long."""
+    if len(text) <= _LONGEST_VALUE:
+        return text
+    # The start is enough, because the result is not longer. Looking for values in all of it may take long.
+    text = _LONG_VALUE.sub(lambda match: f"{match[0][:_LONGEST_VALUE]}…{match[0][0]}", text[: 8 * _LONGEST_MESSAGE])
+    text = _LONG_WORD.sub(lambda match: f"{match[0][:_LONGEST_VALUE]}…", text)
+    return text if len(text) <= _LONGEST_MESSAGE else f"{text[: _LONGEST_MESSAGE - 1]}…"
 
 
 def _plain(name: str) -> str:

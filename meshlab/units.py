@@ -35,6 +35,8 @@ _DASH = re.compile(rf"({_SIZE.pattern})(?:-|–|\.\.|to)({_SIZE.pattern})", re.I
 
 _LARGEST_SIZE = 1 << 50
 
+_LONGEST_TEXT = 100  # of a size; the patterns take quadratic time for long texts
+
 _MOST_SIZES = 4096
 
 
@@ -68,9 +70,10 @@ def parse_size(text: str | int) -> int:
             shown = str(text) if text.bit_length() <= 64 else f"of {text.bit_length():,} bits"
             raise ParseError(f"size {shown} is not between 1 byte and 1 PiB")
     else:
-        match = _SIZE.fullmatch(str(text))
+        written = str(text).strip()
+        match = _SIZE.fullmatch(written) if len(written) <= _LONGEST_TEXT else None
         if match is None:
-            dash = _DASH.fullmatch(str(text))
+            dash = _DASH.fullmatch(written) if len(written) <= _LONGEST_TEXT else None
             if dash is not None:
                 meant = f"{dash[1].strip()}:{dash[4].strip()}"
                 raise ParseError(
@@ -122,6 +125,10 @@ def parse_sizes(text: str | int | list[int | str] | tuple[int | str, ...]) -> tu
         parts = [part.strip() for part in text.split(",") if part.strip()]
     else:
         parts = [text]
+    if len(parts) > 16 * _MOST_SIZES:
+        raise ParseError(
+            f"the list has {len(parts):,} sizes, but at most {_MOST_SIZES:,} are supported", hint="use fewer"
+        )
     sizes: set[int] = set()
     for part in parts:
         sizes.update(_parse_range(part) if isinstance(part, str) and ":" in part else [parse_size(part)])

@@ -376,7 +376,7 @@ def _separated(rest: str, n: int) -> str:
     match = _CPU_LIST.match(rest)
     if match is None or len(rest.split()) >= n:
         return rest
-    ranges = [tuple(map(int, part.split("-"))) for part in match[1].split(",")]
+    ranges = [tuple(map(whole, part.split("-"))) for part in match[1].split(",")]
     sizes = {last - first for first, last in ranges[:-1]}
     first, last = ranges[-1][0], str(ranges[-1][1])
     # With two threads per core, all ranges of a NUMA node have one size, which tells its last number from the digits of
