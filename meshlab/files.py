@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import errno
 import gzip
 import io
 import os
@@ -11,15 +12,21 @@ import re
 import secrets
 import stat
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from meshlab.errors import BenchError, ParseError
+from meshlab.errors import BenchError, ParseError, printable
 
 __all__ = [
     "LARGEST_TEXT",
     "TextSource",
+    "decode_text",
     "describe_text",
+    "is_file",
+    "is_folder",
+    "open_file",
     "open_log",
     "path_of",
     "read_bytes",
@@ -62,13 +69,28 @@ def path_of(source: TextSource, *, hint: str = "pass one of its files") -> Path 
     if isinstance(source, bytes):
         return None
     if isinstance(source, str) and (
-        any(sign in source for sign in "\n<\0") or len(source) > _LONGEST_NAME or not _exists(source)
+        any(sign in source for sign in "\n\r<\0") or len(source) > _LONGEST_NAME or not _exists(source)
     ):
         return None
-    path = Path(source)
-    if path.is_dir():
-        raise ParseError("this is a folder", hint=hint, file=str(path))
-    return path
+    if is_folder(source):
+        raise ParseError("this is a folder", hint=hint, file=str(source))
+    return Path(source)
+
+
+def is_folder(name: str | os.PathLike[str]) -> bool:
+    """Return True if a folder has this name. A text that cannot be a name is not an error, unlike for pathlib."""
+    try:
+        return Path(name).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def is_file(name: str | os.PathLike[str]) -> bool:
+    """Return True if a file has this name. A text that cannot be a name is not an error, unlike for pathlib."""
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _exists(name: str) -> bool:
@@ -78,11 +100,43 @@ def _exists(name: str) -> bool:
         return False
 
 
-def open_log(path: Path) -> BinaryIO:
-    """Open a file for reading. A file that gzip compressed is decompressed, whatever its name."""
-    with path.open("rb") as file:
-        is_compressed = file.read(len(_GZIP)) == _GZIP
-    return gzip.open(path, "rb") if is_compressed else path.open("rb")  # type: ignore[return-value]
+def open_file(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file for reading.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read, also if no file can have this name, which is a ValueError in Python.
+    """
+    try:
+        return Path(path).open("rb")
+    except ValueError as error:
+        raise OSError(errno.EINVAL, "not a name of a file") from error
+
+
+@contextmanager
+def open_log(path: Path, *, hint: str = "copy it again") -> Iterator[BinaryIO]:
+    """Open a file for reading in a with statement. A file that gzip compressed is decompressed, whatever its name.
+
+    Raises
+    ------
+    ParseError
+        If the compressed file is broken, also while the block reads it.
+    OSError
+        If the file cannot be read.
+    """
+    with open_file(path) as file, _decompressed(file, str(path), hint) as content:
+        yield content
+
+
+@contextmanager
+def _decompressed(file: BinaryIO, name: str | None, hint: str) -> Iterator[BinaryIO]:
+    is_compressed = file.read(len(_GZIP)) == _GZIP
+    file.seek(0)
+    try:
+        yield gzip.GzipFile(fileobj=file) if is_compressed else file  # type: ignore[misc]
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ParseError(f"cannot decompress the file: {error}", hint=hint, file=name) from error
 
 
 def read_bytes(source: bytes | Path, *, hint: str, largest: int = LARGEST_TEXT) -> bytes:
@@ -96,24 +150,15 @@ def read_bytes(source: bytes | Path, *, hint: str, largest: int = LARGEST_TEXT) 
         If the file cannot be read.
     """
     name = None if isinstance(source, bytes) else str(source)
-    too_large = ParseError(f"the text is larger than {largest >> 20} MiB", hint=hint, file=name)
-    if isinstance(source, bytes):
-        if not source.startswith(_GZIP):
-            if len(source) > largest:
-                raise too_large
-            return source
-        opened: BinaryIO = gzip.GzipFile(fileobj=io.BytesIO(source))  # type: ignore[assignment]
-    else:
-        opened = open_log(source)
-    with opened as file:
-        try:
-            # Without the limit, a small file could decompress to more than the memory.
-            content = file.read(largest + 1)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ParseError(f"cannot decompress the file: {error}", hint="copy it again", file=name) from error
-    if len(content) > largest:
-        raise too_large
-    return content
+    with (
+        io.BytesIO(source) if isinstance(source, bytes) else open_file(source) as file,
+        _decompressed(file, name, "copy it again") as content,
+    ):
+        # Without the limit, a small file could decompress to more than the memory.
+        data = content.read(largest + 1)
+    if len(data) > largest:
+        raise ParseError(f"the text is larger than {largest >> 20} MiB", hint=hint, file=name)
+    return data
 
 
 def text_encoding(start: bytes) -> str:
@@ -149,9 +194,14 @@ def text_of(source: TextSource, *, hint: str) -> tuple[str, str | None]:
     """
     path = path_of(source)
     if path is None and isinstance(source, str):
-        return source, None
+        return printable(source), None
     content = read_bytes(source if isinstance(source, bytes) else Path(source), hint=hint)
-    return content.decode(text_encoding(content), errors="replace"), None if path is None else str(path)
+    return decode_text(content), None if path is None else str(path)
+
+
+def decode_text(content: bytes) -> str:
+    """Return bytes as text. Bytes that are not valid in their encoding become replacement characters."""
+    return printable(content.decode(text_encoding(content), errors="replace"))
 
 
 def describe_text(text: str, *, may_be_name: bool = False) -> str:

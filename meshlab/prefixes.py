@@ -6,6 +6,8 @@ import functools
 import re
 from typing import NamedTuple
 
+from meshlab.numerals import whole
+
 __all__ = ["Prefix", "find_prefix", "lines_by_source"]
 
 # How lines begin that a program printed. A prefix that could also be text, such as "worker: ", is removed only before
@@ -120,7 +122,7 @@ def _prefix_of(raw: str, pattern: re.Pattern[str]) -> Prefix:
         if match.lastgroup:
             for name, value in match.groupdict().items():
                 if value is not None and name.startswith("rank"):
-                    rank = int(value)
+                    rank = whole(value)
                 elif value is not None:
                     host = value
     return Prefix(position, rank, host)

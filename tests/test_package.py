@@ -28,7 +28,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Folders and top-level modules, lowest first. Those of a line do not import each other, except in the first line.
 LEVELS = [
-    ["errors", "units", "files", "folders", "markup", "prefixes", "version"],
+    ["errors", "units", "files", "folders", "documents", "typed_values", "numerals", "markup", "prefixes", "version"],
     ["mesh"],
     ["topology", "comm"],
     ["frames"],
@@ -110,7 +110,7 @@ ONLY_IN = {
     "nccl": {"meshlab/comm/backends/nccl.py", "meshlab/comm/backends/nccl_binding.py"},
     "torch": set(),
     "pynvml": {"meshlab/topology/readers/nvml.py"},
-    "yaml": {"meshlab/topology/readers/slurm.py", "meshlab/mesh/interop/config_text.py"},
+    "yaml": {"meshlab/topology/readers/slurm.py", "meshlab/documents.py"},
     "ipyparallel": {"meshlab/engines/processes.py"},
     "ipywidgets": {"meshlab/widgets/"},
     "anywidget": {"meshlab/widgets/"},

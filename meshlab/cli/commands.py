@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from meshlab.engines.mpi_world import launched_as
-from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError
+from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError, printable
 
 if TYPE_CHECKING:
     from meshlab.benchmark.run import Run
@@ -84,12 +84,12 @@ _ARGUMENT = re.compile(rf"(?<!\()(?<!, )\b({'|'.join(_OPTIONS)})=('?)(\w*)\2")
 
 def _print(text: object) -> None:
     """Print immediately, also into a pipe: some lines are minutes apart."""
-    print(text, flush=True)
+    print(printable(str(text)), flush=True)
 
 
 def print_error(text: object, file: TextIO | None = None) -> None:
     """Print a message, by default to standard error."""
-    print(f"meshlab: {text}", file=file or sys.stderr)
+    print(printable(f"meshlab: {text}"), file=file or sys.stderr)
 
 
 def error_text(error: MeshlabError, again: str = "run the command again") -> str:
@@ -230,10 +230,11 @@ _EXPLANATION_FORMATS = {".md": "markdown", ".html": "html", ".json": "json"}
 
 def _cluster(name: str | None) -> Cluster | str | None:
     """Return a cluster from the path of a file. The name of a preset is returned unchanged."""
+    from meshlab.files import is_file
     from meshlab.topology.model.presets import as_cluster
     from meshlab.topology.readers.detect import read
 
-    return as_cluster(read(Path(name))) if name is not None and Path(name).is_file() else name
+    return as_cluster(read(Path(name))) if name is not None and is_file(name) else name
 
 
 def _write_prediction(prediction: Prediction, path: Path) -> None:
@@ -304,6 +305,7 @@ def _app_code(cluster: str | None, mesh: str | None) -> str:
     MeshlabError
         If the machine or the mesh is invalid, which is better reported here than in the browser.
     """
+    from meshlab.files import is_file
     from meshlab.topology.readers.detect import read
     from meshlab.widgets.workbench import Workbench
 
@@ -311,7 +313,7 @@ def _app_code(cluster: str | None, mesh: str | None) -> str:
     lines.append(f"os.chdir({str(Path.cwd())!r})")  # the kernel starts in the folder of the notebook
     machine: Any = cluster
     if cluster is not None:
-        if Path(cluster).is_file():
+        if is_file(cluster):
             machine = read(Path(cluster))
             arguments.append(f"ml.topology.read(Path({str(Path(cluster).resolve())!r}))")
         else:

@@ -141,10 +141,11 @@ def _integers(text: str) -> list[int]:
 
 def _cluster(name: str, nodes: int | None) -> Cluster:
     """Return a preset with a number of hosts, or the cluster that a file describes."""
+    from meshlab.files import is_file
     from meshlab.topology.model.presets import as_cluster, preset
     from meshlab.topology.readers.detect import read
 
-    if not Path(name).is_file():
+    if not is_file(name):
         try:
             return preset(name, nodes)
         except TopologyError as error:

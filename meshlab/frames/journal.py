@@ -18,12 +18,16 @@ from typing import Any
 
 import numpy as np
 
+from meshlab.documents import parse_json
 from meshlab.folders import release, try_lock
 from meshlab.frames.rundata import Columns, Row
 
 __all__ = ["Journal", "JournalContent", "is_journal_open", "read_journal"]
 
 _KINDS: dict[str, Any] = {"int64": np.int64, "bool": np.bool_, "object": object}
+
+_MOST_VALUES = 100_000_000
+"""The longest column. A damaged length must not take all memory."""
 
 
 class Journal:
@@ -121,7 +125,7 @@ def read_journal(path: Path) -> JournalContent:
         if checksum != b"%08x" % zlib.crc32(text):
             n_bad += 1
             continue
-        record = json.loads(text)
+        record = parse_json(text.decode(), file=str(path))
         found.n_damaged += record["number"] - n_expected
         n_expected, n_bad = record["number"] + 1, 0
         found.rows += record["rows"]
@@ -160,7 +164,7 @@ def _packed(column: Any) -> dict[str, Any]:
 def _unpacked(packed: Mapping[str, Any]) -> Any:
     if "float64" in packed:
         return np.frombuffer(base64.b64decode(packed["float64"]), "<f8").astype(np.float64)
-    values = packed["values"] if "values" in packed else [packed["value"]] * packed["n"]
+    values = packed["values"] if "values" in packed else [packed["value"]] * min(packed["n"], _MOST_VALUES)
     column = np.empty(len(values), _KINDS[packed["kind"]])
     column[:] = values
     return column

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshlab.documents import read_own_json
 from meshlab.errors import ParseError
+from meshlab.files import is_folder
 from meshlab.frames.store import load
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def list_runs(folder: str | Path) -> pd.DataFrame:
     import pandas as pd
 
     root = Path(folder)
-    if not root.is_dir():
+    if not is_folder(root):
         raise ParseError(f"{folder} is not a folder", file=str(folder))
     found = sorted(_documents(root), key=lambda pair: str(pair[1].get("started_at")), reverse=True)[:_MOST_RUNS]
     rows = []
@@ -100,7 +101,7 @@ def summarise_run(run: RunData) -> dict[str, Any]:
 def _documents(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     for path in (root / "run.json", *root.glob("*/run.json")):
         with suppress(OSError, ValueError):
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = read_own_json(path)
             if isinstance(document, dict) and "run_id" in document:
                 yield path.parent, document
 

@@ -16,13 +16,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
+from meshlab.documents import parse_own_json, read_own_json
 from meshlab.errors import BenchError, ParseError
+from meshlab.files import is_folder, open_file, text_of
 from meshlab.folders import digest_of, locate, read_recorded, staged_folder
 from meshlab.frames.journal import Journal, is_journal_open, read_journal
-from meshlab.frames.plan import Plan, Sampling
-from meshlab.frames.rundata import RunData
+from meshlab.frames.plan import Plan
+from meshlab.frames.rundata import RunData, State
 from meshlab.frames.schema import (
     OPTIONS,
     RESULTS,
@@ -36,6 +38,7 @@ from meshlab.frames.schema import (
 )
 from meshlab.mesh.axes import WORLD
 from meshlab.mesh.mesh import DeviceMesh
+from meshlab.typed_values import typed_fields
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,6 +82,41 @@ _JOURNALS = "steps-*.jsonl"
 _MOST_READS = 100  # of a run that is replaced while it is read
 _FIGURES = ("membership", "topology", "bandwidth", "latency", "matrix")
 _REPORTS = ("report.html", "report.md", *(f"report-{kind}-*.png" for kind in _FIGURES))
+
+
+_FRAME = {"columns": list[str], "attrs": dict[str, Any], "rows": list[list[Any]]}
+
+_MESH = {
+    "axes": list[tuple[str, int]],
+    "world_size": int,
+    "ranks": list[int] | None,
+    "backends": dict[str, str],
+    "groups": list[tuple[str, list[int]]],
+}
+
+_RUN = {
+    "run_id": str,
+    "state": State,
+    "error": str | None,
+    "started_at": str,
+    "elapsed_s": float,
+    "n_done": int,
+    "source": str,
+    "where": str,
+    "hosts": list[str],
+    "devices": list[dict[str, Any]],
+    "plan": dict[str, Any],
+    "mesh": dict[str, Any],
+    "environment": dict[str, dict[str, str]],
+    "log": list[str],
+    "calibration": dict[str, Any] | None,
+    "n_rows": dict[str, int],
+    "files": dict[str, str],
+    "journal": str | None,
+}
+"""The fields of run.json, with their types."""
+
+_OPTIONAL = ("calibration", "n_rows", "files", "journal")
 
 
 class Frames(NamedTuple):
@@ -226,20 +264,17 @@ def _known_columns(frame: pd.DataFrame | None, columns: Sequence[Column]) -> pd.
 def _read(path: Path, read_other: Callable[[Path], Any] | None) -> Any:
     """Read the folder of a run, or a frame by its suffix."""
     try:
-        if path.is_dir():
+        if is_folder(path):
             return load(path)
         if path.suffix == ".parquet":
             return frame_from_parquet(path, RESULTS)
         if path.suffix == ".csv":
             return frame_from_csv(path, RESULTS)
-        if path.suffix == ".json" and '"columns"' in path.read_text(encoding="utf-8", errors="replace")[:100]:
-            try:
-                return frame_from_json(path.read_text(encoding="utf-8"), RESULTS)
-            except (ValueError, KeyError, TypeError) as error:
-                raise ParseError("not a complete frame of meshlab; copy the file again", file=str(path)) from error
+        if path.suffix == ".json" and '"columns"' in (text := text_of(path, hint="pass a smaller file")[0])[:100]:
+            return frame_from_json(text, RESULTS, file=str(path))
         if read_other is not None:
             return read_other(path)
-        path.stat()
+        open_file(path).close()
     except OSError as error:
         raise BenchError(
             f"cannot read {path}: {error.strerror or error}; pass the folder of a run, results as Parquet, CSV or "
@@ -255,12 +290,12 @@ def run_id_in(folder: str | Path) -> str | None:
     """Return the id of the run in a folder, None if there is none, or an empty string if it cannot be read."""
     folder = Path(folder)
     try:
-        document = json.loads((folder / _POINTER).read_text(encoding="utf-8"))
+        document = read_own_json(folder / _POINTER)
         return str(document["run_id"])
     except FileNotFoundError:
         return "" if any((folder / name).exists() for name in ("results.parquet", "results.csv")) else None
     except (OSError, ValueError, KeyError, TypeError):
-        return "" if folder.is_dir() else None
+        return "" if is_folder(folder) else None
 
 
 def check_free(folder: str | Path, run_id: str | None, *, overwrite: bool = False) -> None:
@@ -426,11 +461,9 @@ def load(folder: str | Path) -> RunData:
 def _read_run(folder: Path, path: Path, text: bytes, notes: list[str]) -> RunData:
     """Read the run that the content of run.json describes."""
     try:
-        document: dict[str, Any] = json.loads(text.decode())
-    except json.JSONDecodeError as error:
-        raise ParseError(f"not valid JSON: {error.msg}", file=str(path), line=error.lineno) from error
+        document: dict[str, Any] = parse_own_json(text.decode(), file=str(path))
     except UnicodeDecodeError as error:
-        raise ParseError("not valid JSON: the text is not UTF-8", file=str(path)) from error
+        raise ParseError("the file is not text in UTF-8", hint="copy the file again", file=str(path)) from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema not in _READABLE:
         raise ParseError(
@@ -438,22 +471,18 @@ def _read_run(folder: Path, path: Path, text: bytes, notes: list[str]) -> RunDat
             "the version that wrote it",
             file=str(path),
         )
-    try:
-        mesh = mesh_from_document(document["mesh"])
-        plan = _plan_from_json(document["plan"])
-        n_rows, digests = document.get("n_rows", {}), document.get("files")
-        results, samples = (
-            _read_frame(folder, name, columns, n_rows.get(name), digests, notes)
-            for name, columns in zip(_KINDS, (RESULTS, SAMPLES), strict=True)
-        )
-        results, samples = (_with_pair_groups(frame, mesh) for frame in (results, samples))
-        if document.get("journal") is None:
-            return from_document(document, plan, mesh, results, samples)
-        return _with_journal(folder, document, plan, mesh, results, samples, notes)
-    except KeyError as error:
-        raise ParseError(f"the run is incomplete: {error} is missing", file=str(path)) from error
-    except (TypeError, AttributeError) as error:
-        raise ParseError(f"the run is incomplete: {error}", file=str(path)) from error
+    document = typed_fields(document, _RUN, "", optional=_OPTIONAL, file=str(path))
+    mesh = mesh_from_document(document["mesh"], file=str(path))
+    plan = _plan_from_json(document["plan"], file=str(path))
+    n_rows, digests = document.get("n_rows", {}), document.get("files")
+    results, samples = (
+        _read_frame(folder, name, columns, n_rows.get(name), digests, notes)
+        for name, columns in zip(_KINDS, (RESULTS, SAMPLES), strict=True)
+    )
+    results, samples = (_with_pair_groups(frame, mesh) for frame in (results, samples))
+    if document.get("journal") is None:
+        return from_document(document, plan, mesh, results, samples)
+    return _with_journal(folder, document, plan, mesh, results, samples, notes)
 
 
 def _with_journal(
@@ -466,7 +495,7 @@ def _with_journal(
     notes: list[str],
 ) -> RunData:
     """Build a run that has not been saved since it ended: its frames, and what its journal has."""
-    path = locate(folder, Path(str(document["journal"])).name)
+    path = locate(folder, Path(document["journal"]).name)
     # First, because the run may end in the meantime: then run.json has changed, and is read again.
     is_open = is_journal_open(path)
     try:
@@ -475,7 +504,7 @@ def _with_journal(
         raise ParseError(
             f"the rows of the run cannot be read: {error.strerror or error}; copy the folder again", file=str(path)
         ) from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ParseError("not a journal of meshlab; copy the folder again", file=str(path)) from error
     if found.n_cut_off and not is_open:
         notes.append(f"{path.name} ends with a record that was not completed, which is dropped")
@@ -565,10 +594,15 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
     return values | {"sampling": asdict(plan.sampling), "functions": dict.fromkeys(plan.functions)}
 
 
-def _plan_from_json(values: dict[str, Any]) -> Plan:
+def _plan_from_json(values: dict[str, Any], file: str | None = None) -> Plan:
     renamed = {"groups": "grouping", "beside": "concurrent"}  # names of schema 2
     values = {renamed.get(name, name): value for name, value in values.items()}
-    return Plan(**{**values, "sampling": Sampling(**values["sampling"])})
+    kinds = get_type_hints(Plan) | {"functions": dict[str, None]}
+    unknown = [name for name in values if name not in kinds]
+    if unknown:
+        raise ParseError(f"unknown choices of the plan: {', '.join(unknown)}"[:200], file=file)
+    # Plans of earlier versions have fewer choices.
+    return Plan(**typed_fields(values, kinds, "plan", optional=kinds.keys() - {"collective", "axis"}, file=file))
 
 
 def mesh_to_document(mesh: DeviceMesh) -> dict[str, Any]:
@@ -582,10 +616,11 @@ def mesh_to_document(mesh: DeviceMesh) -> dict[str, Any]:
     }
 
 
-def mesh_from_document(values: dict[str, Any]) -> DeviceMesh:
-    """Build a mesh from what `mesh_to_document` returned."""
+def mesh_from_document(values: object, *, file: str | None = None) -> DeviceMesh:
+    """Build a mesh from what `mesh_to_document` returned. `file` is for errors."""
+    values = typed_fields(values, _MESH, "mesh", file=file)
     mesh = DeviceMesh(
-        [(name, size) for name, size in values["axes"]],
+        values["axes"],
         world_size=values["world_size"],
         ranks=values["ranks"],
         backends=values["backends"],
@@ -726,19 +761,20 @@ def frame_from_parquet(path: str | Path, columns: Sequence[Column], content: byt
     import pandas as pd
 
     # Open the file here: pyarrow reports a corrupt file as an OSError too, which would look like an unreadable one.
-    with Path(path).open("rb") if content is None else io.BytesIO(content) as file, _complete(path, "Parquet"):
+    with open_file(path) if content is None else io.BytesIO(content) as file, _complete(path, "Parquet"):
         return conform(upgrade(pd.read_parquet(file)), columns)
 
 
 @contextmanager
-def _complete(path: str | Path, kind: str) -> Iterator[None]:
+def _complete(path: str | Path | None, kind: str) -> Iterator[None]:
     """Turn the errors of pandas and its readers about a corrupt file into a ParseError."""
+    file = None if path is None else str(path)
     try:
         yield
     except BenchError as error:
-        raise ParseError(f"not a frame of meshlab: {error}", file=str(path)) from error
-    except (ValueError, KeyError, TypeError, NotImplementedError, OSError) as error:
-        raise ParseError(f"not a complete {kind} file; copy it again, or measure again", file=str(path)) from error
+        raise ParseError(f"not a frame of meshlab: {error}", file=file) from error
+    except Exception as error:  # pandas and Arrow raise a dozen types, also of their own
+        raise ParseError(f"not a complete {kind} file; copy it again, or measure again", file=file) from error
 
 
 def frame_to_csv(frame: pd.DataFrame, path: str | Path) -> None:
@@ -774,7 +810,10 @@ def frame_from_csv(path: str | Path, columns: Sequence[Column], content: bytes |
     """
     import pandas as pd
 
-    data = Path(path).read_bytes() if content is None else content
+    if content is None:
+        with open_file(path) as file:
+            content = file.read()
+    data = content
     with _complete(path, "CSV"):
         if not data.endswith(b"\n"):  # a truncated row would be read as missing values
             raise ValueError
@@ -793,12 +832,21 @@ def frame_to_json(frame: pd.DataFrame) -> str:
     )
 
 
-def frame_from_json(text: str, columns: Sequence[Column]) -> pd.DataFrame:
-    """Read a frame that `frame_to_json` wrote. The dtypes come from the definition."""
+def frame_from_json(text: str, columns: Sequence[Column], *, file: str | None = None) -> pd.DataFrame:
+    """Read a frame that `frame_to_json` wrote. The dtypes come from the definition.
+
+    Raises
+    ------
+    ParseError
+        If the text is incomplete, or holds a different kind of frame.
+    """
     import pandas as pd
 
-    document: Mapping[str, Any] = json.loads(text)
-    frame = pd.DataFrame(document["rows"], columns=document["columns"], dtype=object)
-    frame = conform(upgrade(frame), columns)
-    frame.attrs = dict(document["attrs"])
+    document = typed_fields(parse_own_json(text, file=file), _FRAME, "", file=file)
+    names: list[str] = document["columns"]
+    if len(set(names)) != len(names) or any(len(row) != len(names) for row in document["rows"]):
+        raise ParseError("the rows do not have one value for each column", hint="copy the file again", file=file)
+    with _complete(file, "JSON"):
+        frame = conform(upgrade(pd.DataFrame(document["rows"], columns=names, dtype=object)), columns)
+    frame.attrs = document["attrs"]
     return frame

@@ -27,6 +27,7 @@ from meshlab.nccl_tests.log import (
     Status,
     average_matches,
 )
+from meshlab.nccl_tests.row_checks import misfits
 from meshlab.nccl_tests.rows import ranks_in_size
 
 __all__ = [
@@ -339,6 +340,9 @@ def make_section(
     if n_ranks == 1:
         notes.append(Note(None, "the run has one rank, so bandwidths are meaningless"))
     if copies == 1:
+        is_complete = status == "complete" and not broken and footer.average_busbw_gbs is not None
+        is_complete &= not any(note.text.startswith(("lines are omitted", "Reducing")) for note in notes)
+        notes += misfits(table, collective, n_ranks, preamble, is_complete=is_complete)
         notes += _footer_notes(table, footer)
     notes.sort(key=lambda note: note.line or 1 << 60)
     return Section(
@@ -414,7 +418,7 @@ def _footer_notes(table: LogTable, footer: Footer) -> list[Note]:
             Note(
                 None,
                 f"the printed average is {footer.average_busbw_gbs:g} GB/s, but the mean of the rows is "
-                f"{table.mean_busbw_gbs():g} GB/s: rows are missing",
+                f"{table.mean_busbw_gbs():g} GB/s: rows are missing or changed",
             )
         )
     if footer.correct is False:

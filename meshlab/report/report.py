@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from meshlab import markup
 from meshlab.analysis.tunings import Tuning
 from meshlab.errors import BenchError, MeshError, ParseError, TopologyError
-from meshlab.files import write_file
+from meshlab.files import is_folder, text_of, write_file
 from meshlab.folders import staged_folder
 from meshlab.frames.labels import where_text
 from meshlab.frames.rundata import RunData
@@ -115,7 +115,7 @@ class Report:
         self.tuning = tuning.redacted() if redact and tuning is not None else tuning
         if isinstance(run, Tuning):
             title, run, redact = title or f"Tuning of {run.mesh}", (self.tuning or run).results, False
-        if isinstance(run, (str, os.PathLike)) and Path(run).is_dir():
+        if isinstance(run, (str, os.PathLike)) and is_folder(run):
             run = load(Path(run))
         data = run if isinstance(run, RunData) else None
         if redact:
@@ -177,7 +177,7 @@ class Report:
         True
         """
         try:
-            text = Path(path).read_text(encoding="utf-8", errors="replace")
+            text, _ = text_of(Path(path), hint="pass an HTML file that Report.save wrote")
         except OSError as error:
             raise BenchError(
                 f"cannot read {path}: {error.strerror or error}; pass an HTML file that Report.save wrote"
@@ -187,10 +187,7 @@ class Report:
             raise ParseError(
                 "the file contains no meshlab results; pass an HTML file that Report.save wrote", file=str(path)
             )
-        try:
-            return frame_from_json(found[1], RESULTS)
-        except (ValueError, KeyError, TypeError) as error:
-            raise ParseError(f"the results are damaged: {error}; copy the file again", file=str(path)) from error
+        return frame_from_json(found[1], RESULTS, file=str(path))
 
     def html(self) -> str:
         """Return the report as a self-contained HTML page, which loads nothing from the network."""

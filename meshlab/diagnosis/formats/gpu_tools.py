@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from meshlab.diagnosis.formats.kernel_log import host_of, short_bus
 from meshlab.diagnosis.paste import Paste, PasteLine
+from meshlab.numerals import whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,7 +102,7 @@ def read_nvlinks(paste: Paste) -> tuple[NvlinkState, ...]:
         match = _LINK.match(line.text)
         if match is not None:
             gbs = None if match[2] else float(match[3])
-            found.append(NvlinkState(line, host_of(line), gpu, product, int(match[1]), gbs))
+            found.append(NvlinkState(line, host_of(line), gpu, product, whole(match[1]), gbs))
         elif _ALL_INACTIVE.search(line.text):
             found.append(NvlinkState(line, host_of(line), gpu, product, None, None))
     return tuple(found)
@@ -113,7 +114,7 @@ def read_nvlink_counters(paste: Paste) -> tuple[NvlinkCounter, ...]:
     for gpu, _, line in _links(paste):
         match = _COUNTER.match(line.text)
         if match is not None:
-            found.append(NvlinkCounter(line, host_of(line), gpu, int(match[1]), match[2], int(match[3])))
+            found.append(NvlinkCounter(line, host_of(line), gpu, whole(match[1]), match[2], whole(match[3])))
     return tuple(found)
 
 
@@ -123,10 +124,10 @@ def read_gpu_rows(paste: Paste) -> tuple[GpuRow, ...]:
         GpuRow(
             line,
             host_of(line),
-            int(match[1]),
+            whole(match[1]),
             match[2],
             short_bus(match[3]) + match[3][-2:],
-            int(match[4]) if match[4].isdigit() else None,
+            whole(match[4]) if match[4].isdecimal() else None,
         )
         for line, match in paste.matches(_ROW, "| 0000")
     )
@@ -180,7 +181,7 @@ def _links(paste: Paste) -> Iterator[tuple[int, str, PasteLine]]:
         line = paste.line(number)
         head = _GPU.match(line.text) if number in heads else None
         if head is not None:
-            gpu = int(head[1]), head[2]
+            gpu = whole(head[1]), head[2]
         elif gpu is not None and "NCCL" not in line.raw:
             yield *gpu, line
 

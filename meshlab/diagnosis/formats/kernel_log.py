@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshlab.diagnosis.paste import Paste, PasteLine
+from meshlab.numerals import whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,7 +117,7 @@ def host_of(line: PasteLine) -> str | None:
     if line.host is not None:
         return line.host
     match = _HOST.search(line.raw[:200])
-    return None if match is None or match[1].isdigit() else match[1]
+    return None if match is None or match[1].isdecimal() else match[1]
 
 
 def short_bus(bus_id: str) -> str:
@@ -137,7 +138,7 @@ def read_kernel_log(paste: Paste) -> KernelLog:
     found = paste.matches(_XID, "NVRM: Xid")
     xids = [_xid(line, match) for line, match in found if match[3] is not None or line.number < len(paste)]
     sxids = [
-        SXid(line, host_of(line), short_bus(match[1]), int(match[2]), match[3] or "", *_link_facts(match[3] or ""))
+        SXid(line, host_of(line), short_bus(match[1]), whole(match[2]), match[3] or "", *_link_facts(match[3] or ""))
         for line, match in paste.matches(_SXID, "SXid (")
     ]
     changes = [
@@ -166,11 +167,11 @@ def _xid(line: PasteLine, match: re.Match[str]) -> Xid:
         line,
         host_of(line),
         short_bus(match[1]),
-        int(match[2]),
+        whole(match[2]),
         text,
-        None if process is None else int(process[1]),
+        None if process is None else whole(process[1]),
         None if process is None or not process[2] else process[2].strip(),
-        None if cause is None else int(cause[1]),
+        None if cause is None else whole(cause[1]),
         link,
         fatal,
     )
@@ -179,7 +180,7 @@ def _xid(line: PasteLine, match: re.Match[str]) -> Xid:
 def _link_facts(text: str) -> tuple[int | None, bool | None]:
     """Return the number of the NVLink, and whether the error is fatal, as far as the text says so."""
     link, fatal = _LINK.search(text), _FATAL.search(text)
-    number = None if link is None or int(link[1]) < 0 else int(link[1])
+    number = None if link is None or whole(link[1]) < 0 else whole(link[1])
     return number, None if fatal is None else fatal[1].lower() == "fatal"
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from meshlab.errors import ParseError
+from meshlab.numerals import whole
 
 __all__ = ["MOST_HOSTS", "expand_hosts"]
 
@@ -104,7 +105,7 @@ def _numbers(ranges: str, text: str) -> list[str]:
                 hint="write ranges as in n[001-128]",
                 text=text,
             )
-        first, last = int(match[1]), int(match[2] or match[1])
+        first, last = whole(match[1]), whole(match[2] or match[1])
         if last < first:
             raise ParseError(
                 f"the range {part.strip()} ends before it begins", hint="write the smaller number first", text=text
