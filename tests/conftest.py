@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
+from meshlab.comm.backends import gloo
 from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth, conform
 from tests.nccl_tests.log_maker import LogMaker
 
@@ -65,9 +66,26 @@ def thread_engines() -> Iterator[ml.Engines]:
         yield engines
 
 
-@pytest.fixture(params=["threads", "mpi"])
+@pytest.fixture(scope="session")
+def gloo_set() -> Iterator[ml.Engines]:
+    if reason := gloo.why_not():
+        pytest.skip(f"backend 'gloo' needs torch: {reason}")
+    with ml.launch(4, backend="gloo") as engines:
+        yield engines
+
+
+@pytest.fixture
+def gloo_engines(gloo_set: ml.Engines) -> ml.Engines:
+    """The only set of Gloo ranks, which starts again if a test has broken it."""
+    if gloo_set.state != "ready":
+        gloo_set.restart()
+    return gloo_set
+
+
+@pytest.fixture(params=["threads", "mpi", "gloo"])
 def engines(request: pytest.FixtureRequest) -> ml.Engines:
-    return request.getfixturevalue("thread_engines" if request.param == "threads" else "mpi_engines")
+    fixtures = {"threads": "thread_engines", "mpi": "mpi_engines", "gloo": "gloo_engines"}
+    return request.getfixturevalue(fixtures[request.param])
 
 
 @pytest.fixture(scope="session")

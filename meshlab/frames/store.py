@@ -416,14 +416,15 @@ def mesh_to_document(mesh: DeviceMesh) -> dict[str, Any]:
 
 def mesh_from_document(values: dict[str, Any]) -> DeviceMesh:
     """Build a mesh from what `mesh_to_document` returned."""
+    groups, backends = dict(values["groups"]), values["backends"]
     mesh = DeviceMesh(
         [(name, size) for name, size in values["axes"]],
         world_size=values["world_size"],
         ranks=values["ranks"],
-        backends=values["backends"],
+        backends={name: backend for name, backend in backends.items() if name not in groups},
     )
-    for name, ranks in values["groups"]:
-        mesh = mesh.with_group(name, ranks)
+    for name, ranks in groups.items():
+        mesh = mesh.with_group(name, ranks, backend=backends.get(name))
     return mesh
 
 
