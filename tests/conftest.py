@@ -11,6 +11,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.comm.backends import gloo
+from meshlab.errors import CommunicatorError
 from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth, conform
 from tests.nccl_tests.log_maker import LogMaker
 
@@ -68,8 +69,10 @@ def thread_engines() -> Iterator[ml.Engines]:
 
 @pytest.fixture(scope="session")
 def gloo_set() -> Iterator[ml.Engines]:
-    if reason := gloo.why_not():
-        pytest.skip(f"backend 'gloo' needs torch: {reason}")
+    try:
+        gloo.check_installed()
+    except CommunicatorError as error:
+        pytest.skip(error.message)
     with ml.launch(4, backend="gloo") as engines:
         yield engines
 

@@ -20,7 +20,7 @@ from meshlab import markup
 from meshlab.engines.disagreement import describe_disagreement, find_disagreement
 from meshlab.engines.rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, without_banner
 from meshlab.engines.verification import verify_mesh
-from meshlab.errors import EngineError, MeshError, did_you_mean
+from meshlab.errors import CommunicatorError, EngineError, MeshError, did_you_mean
 from meshlab.mesh.axes import WORLD
 from meshlab.mesh.groups import Groups
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
@@ -133,6 +133,32 @@ class Engines:
         """Label of the measured system, for example "4 ranks · MPI on this CPU"."""
         times = "×" if self.backend == "nccl" else f"rank{'s' * (self.world_size != 1)} ·"
         return f"{self.world_size} {times} {self.ranks[0].capabilities.where}"
+
+    def where_of(self, mesh: DeviceMesh, axes: Sequence[str]) -> str:
+        """Label of the system that is measured along some axes of a mesh. It names every backend.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh
+            The mesh.
+        axes : sequence of str
+            The axes or groups.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> mesh = ml.DeviceMesh("pp=2, tp=2", backends={"pp": "gloo"})
+        >>> with ml.launch(4, backend="threads") as engines:
+        ...     engines.where_of(mesh, ["tp", "pp"])
+        '4 ranks · threads in this process (pp: Gloo on this CPU)'
+        """
+        others = [axis for axis in axes if self.backend_of(mesh, axis) != self.backend]
+        if not others:
+            return self.where
+        where = self.capabilities(self.backend_of(mesh, others[0])).where
+        if len(others) == len(axes):
+            return f"{self.world_size} rank{'s' * (self.world_size != 1)} · {where}"
+        return f"{self.where} ({', '.join(others)}: {where})"
 
     @property
     def task(self) -> str:
@@ -878,12 +904,10 @@ def check_gloo() -> None:
     """Raise an `EngineError` if this Python has no torch, before any rank needs it."""
     from meshlab.comm.backends import gloo
 
-    reason = gloo.why_not()
-    if reason:
-        raise EngineError(
-            f"backend 'gloo' needs torch: {reason}",
-            hint="run pip install 'meshlab[gloo]' (the CPU build of torch is enough), or use another backend",
-        )
+    try:
+        gloo.check_installed()
+    except CommunicatorError as error:
+        raise EngineError(error.message, hint=error.hint) from None
 
 
 def check_mesh_size(mesh: DeviceMesh, n: int) -> None:

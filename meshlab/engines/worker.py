@@ -105,7 +105,7 @@ class Worker:
         gloo.load_torch()
 
     def open_gloo(self) -> None:
-        """Open the world of Gloo beside that of the backend, unless it is open. Every rank of the world must call it."""
+        """Open the world of Gloo beside that of the backend, unless it is open. Every rank must call it."""
         if self._gloo is None:
             self._gloo = open_gloo_beside(self._backend, self._store_file, self._while_waiting)
 

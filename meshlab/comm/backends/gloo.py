@@ -31,14 +31,16 @@ from meshlab.errors import CommunicatorError
 __all__ = [
     "GlooBackend",
     "capabilities",
+    "check_installed",
     "file_store",
     "join_store",
     "load_torch",
     "open_world",
     "own_address",
     "serve_store",
-    "why_not",
 ]
+
+_INSTALL = "run pip install '.[gloo]' in meshlab's folder (the CPU build of torch is enough), or use another backend"
 
 # Gloo gives up a call after this time, and closes its connections. It is longer than any deadline of the client.
 _TIMEOUT = timedelta(days=1)
@@ -72,11 +74,12 @@ _COUNT_PRIME = 65521
 _DTYPE_NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES.values())}
 
 
-def why_not() -> str:
-    """Return the reason why this Python cannot use Gloo, or an empty string. Does not import torch."""
+def check_installed() -> None:
+    """Raise a `CommunicatorError` unless torch is installed. Does not import it."""
     from importlib.util import find_spec
 
-    return "" if find_spec("torch") is not None else "torch is not installed"
+    if find_spec("torch") is None:
+        raise CommunicatorError("backend 'gloo' needs torch, which is not installed", hint=_INSTALL)
 
 
 def load_torch() -> None:
@@ -98,16 +101,14 @@ class _Torch(NamedTuple):
 
 @cache
 def _torch() -> _Torch:
-    hint = "run pip install 'meshlab[gloo]' (the CPU build of torch is enough), or use another backend"
-    if reason := why_not():
-        raise CommunicatorError(f"backend 'gloo' needs torch: {reason}", hint=hint)
+    check_installed()
     try:
         import torch
         from torch import distributed
     except Exception as error:
-        raise CommunicatorError(f"cannot import torch for Gloo: {error}", hint=hint) from error
+        raise CommunicatorError(f"cannot import torch for Gloo: {error}", hint=_INSTALL) from error
     if not distributed.is_available() or not distributed.is_gloo_available():
-        raise CommunicatorError(f"torch {torch.__version__} was built without Gloo", hint=hint)
+        raise CommunicatorError(f"torch {torch.__version__} was built without Gloo", hint=_INSTALL)
     from torch.distributed import distributed_c10d
 
     return _Torch(torch, distributed, distributed_c10d)
@@ -140,9 +141,7 @@ def serve_store(address: str) -> tuple[Any, int]:
         listener.listen()
         port = int(listener.getsockname()[1])
         file = listener.detach()
-    store = _torch().distributed.TCPStore(
-        address, port, is_master=True, wait_for_workers=False, master_listen_fd=file
-    )
+    store = _torch().distributed.TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=file)
     return store, port
 
 
@@ -548,7 +547,7 @@ def _tensor(array: Any, dtype: Any) -> Any:
     if not flat.flags.writeable:
         # torch warns about every read-only array. Gloo only reads it.
         memory = (ctypes.c_byte * flat.nbytes).from_address(flat.ctypes.data)
-        memory.source = flat  # type: ignore[attr-defined]  # keeps the array alive
+        memory.source = flat  # keeps the array alive
         flat = np.frombuffer(memory, f"u{flat.itemsize}") if flat.size else np.empty(0, flat.dtype)
     # torch does not know the types of ml_dtypes, and reduces no unsigned integers of more than 8 bits.
     return torch.from_numpy(flat.view(f"i{flat.itemsize}")).view(getattr(torch, _TORCH_NAMES[dtype.name]))
