@@ -47,7 +47,7 @@ def launch(
         time. When a function returns, all its calls are compared, and `Engines.run` raises if they differ. ``"all"``
         compares every call before it starts, except repetitions in `PreparedCall.measure` and in graphs. ``"off"``
         compares nothing. Threads always compare every call. The counts of messages between two ranks are compared by
-        MPI and threads, but not on GPUs. With Gloo, messages with different counts wait until the deadline.
+        MPI, Gloo and threads, but not on GPUs.
     deadline_s : float, default 30
         Maximum duration of a call, in seconds, before its ranks are considered stuck.
     timeout_s : float, default 60

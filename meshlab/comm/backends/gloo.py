@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from meshlab.comm.agreement import checksum, mismatch_error, signature
 from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Timings, measure_blocking
 from meshlab.comm.catalog import CATALOG
-from meshlab.comm.elements import DTYPES, OPS, Array, carrier, divide, flat_elements
+from meshlab.comm.elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer
 from meshlab.errors import CommunicatorError
 
 __all__ = [
@@ -66,12 +66,12 @@ _NOT_REDUCED = ("uint32", "uint64")
 # The reduce operation of Gloo under each of ours. avg and pre_mul_sum also scale the result or the input.
 _UNDERLYING = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "avg": "SUM", "pre_mul_sum": "SUM"}
 
-# Gloo matches messages by source and tag alone. It ends the process if a message is longer than the array that receives
-# it, and does not notice a shorter one. So the tag also has the dtype and the count: messages that do not match wait
-# until the deadline. Any two counts of practical sizes that differ have different remainders, unless they differ by a
-# multiple of the prime number.
-_COUNT_PRIME = 65521
+# Slots of messages. Gloo matches the messages of two ranks by slot, and in order within one.
+_HEADERS, _PAYLOADS, _TIMED = 0, 1, 2
+_LARGEST_TAG = 2**31 - 1 - _TIMED
+
 _DTYPE_NUMBERS = {dtype: number for number, dtype in enumerate(DTYPES.values())}
+_DTYPES = list(DTYPES.values())
 
 
 def check_installed() -> None:
@@ -242,6 +242,8 @@ class _Bound(NamedTuple):
         Functions that start an operation each and return its work.
     before, after : callable, optional
         Functions to run before the first operation starts, and after the last one has ended.
+    receive : callable, optional
+        A function to run after all operations have started. It receives a message, and returns its error, or None.
     has_timeout : bool, default True
         False if the works cannot be waited for with a timeout: torch ignores that of reduce_scatter, and closes the
         connection after that of a message.
@@ -250,6 +252,7 @@ class _Bound(NamedTuple):
     starts: tuple[Callable[[], Any], ...]
     before: Callable[[], object] | None = None
     after: Callable[[], object] | None = None
+    receive: Callable[[], CommunicatorError | None] | None = None
     has_timeout: bool = True
 
 
@@ -281,6 +284,7 @@ class GlooBackend:
         self._prefix = prefix
         self._n_splits = 0
         self._comparer = _GlooComparer(self)
+        self.messages = _Messages(self.group)
         self._works: list[Any] = []  # those of the last call that can be interrupted
 
     def sibling(self, name: str) -> GlooBackend:
@@ -308,12 +312,17 @@ class GlooBackend:
         """Return the object that compares the calls of the ranks."""
         return self._comparer if self.size > 1 else None
 
-    def work(self, calls: Sequence[Call]) -> Callable[[], None]:
-        """Return a function that runs calls together: it starts all of them, and then waits for all."""
-        bound = [_bind(call, self) for call in calls]
+    def work(self, calls: Sequence[Call], *, is_timed: bool = False) -> Callable[[], None]:
+        """Return a function that runs calls together: it starts all of them, and then waits for all.
+
+        To be timed, calls use the operations of Gloo alone: messages have no headers, and the minimum and the maximum
+        of NaN are not defined.
+        """
+        bound = [_bind(call, self, is_timed=is_timed) for call in calls]
         starts = [(start, one.has_timeout) for one in bound for start in one.starts]
         befores = [one.before for one in bound if one.before is not None]
         afters = [one.after for one in bound if one.after is not None]
+        receives = [one.receive for one in bound if one.receive is not None]
         copies = _own_copies(calls, self.rank)
         if len(starts) == 1 and starts[0][1] and not befores and not afters:
             return self._single(starts[0][0], calls)
@@ -327,6 +336,7 @@ class GlooBackend:
                 self._works = [work for work, has_timeout in works if has_timeout]
                 for target, source in copies:
                     np.copyto(target, source)
+                errors = [error for receive in receives if (error := receive()) is not None]
                 for work, has_timeout in works:
                     if not has_timeout:
                         work.wait()
@@ -337,6 +347,8 @@ class GlooBackend:
                         self._wait(work)
             except RuntimeError as error:
                 self._explain(error, calls)
+            if errors:
+                raise errors[0]
             for after in afters:
                 after()
 
@@ -433,28 +445,101 @@ _BARRIER = Call(CATALOG["barrier"], None, None, 0, None, None, None, False)
 class _GlooCalls:
     def __init__(self, backend: GlooBackend, calls: Sequence[Call]) -> None:
         self._backend = backend
+        self._calls = calls
         self._work = backend.work(calls)
 
     def __call__(self) -> None:
         self._work()
 
+    @cached_property
+    def timed(self) -> Callable[[], object]:
+        """The function that `measure` times."""
+        return self._work if not any(map(_has_extras, self._calls)) else self._backend.work(self._calls, is_timed=True)
+
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
-        return measure_blocking(self._work, self._backend.work((_BARRIER,)), mode, calls, batches)
+        return measure_blocking(self.timed, self._backend.work((_BARRIER,)), mode, calls, batches)
+
+
+def _has_extras(call: Call) -> bool:
+    """Return whether a call does more than Gloo's own operation unless it is timed."""
+    return bool(call.collective.peers) or _ignores_nan(call)
+
+
+def _ignores_nan(call: Call) -> bool:
+    return call.op in ("min", "max") and call.dtype is not None and not is_integer(call.dtype)
+
+
+class _Messages:
+    """The messages of a communicator, each with a header of its tag, its count and its dtype.
+
+    Gloo ends the process if a message is longer than the array that receives it, and does not notice a shorter one. And
+    a send of Gloo waits for its receive. So a receive takes the messages of its source in order, and keeps those with
+    another tag.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self._kept: dict[int, list[tuple[tuple[int, ...], Array]]] = {}
+
+    def sends(self, call: Call) -> tuple[Callable[[], Any], ...]:
+        """Return functions that start to send a header and the data."""
+        header = np.array([call.tag, call.count, _DTYPE_NUMBERS[call.dtype]], np.int64)  # type: ignore[index]
+        data = _tensor(call.send, call.dtype)
+        starts = [partial(self._group.send, [_tensor(header, header.dtype)], call.dest, _HEADERS)]
+        if call.count:
+            starts.append(partial(self._group.send, [data], call.dest, _PAYLOADS))
+        return tuple(starts)
+
+    def receive(self, call: Call, data: Any) -> CommunicatorError | None:
+        """Receive a message into the tensor `data` of a call. Return an error if the message does not match."""
+        source, expected = call.source or 0, (call.count, _DTYPE_NUMBERS[call.dtype])  # type: ignore[index]
+        kept = self._kept.setdefault(source, [])
+        for number, (header, payload) in enumerate(kept):
+            if header[0] == call.tag:
+                del kept[number]
+                if header[1:] != expected:
+                    return _mismatch(call, header)
+                flat_elements(call.recv, call.dtype)[...] = payload.view(call.dtype)
+                return None
+        numbers = np.empty(3, np.int64)
+        while True:
+            self._group.recv([_tensor(numbers, numbers.dtype)], source, _HEADERS).wait()
+            header = tuple(int(number) for number in numbers)
+            is_wanted = header[0] == call.tag
+            if is_wanted and header[1:] == expected:
+                if call.count:
+                    self._group.recv([data], source, _PAYLOADS).wait()
+                return None
+            payload = np.empty(header[1] * _DTYPES[header[2]].itemsize, np.uint8)
+            if payload.size:
+                self._group.recv([_tensor(payload, payload.dtype)], source, _PAYLOADS).wait()
+            if is_wanted:
+                return _mismatch(call, header)
+            kept.append((header, payload))
+
+
+def _mismatch(call: Call, header: tuple[int, ...]) -> CommunicatorError:
+    tag = f" with tag {call.tag}" if call.tag else ""
+    return CommunicatorError(
+        f"ranks disagree: rank {call.source} of the group sends {header[1]} elements of {_DTYPES[header[2]]}{tag}, but "
+        f"this rank receives {call.count} of {call.dtype}; pass the same count and dtype on both",
+        collective=call.collective.name,
+    )
 
 
 # -- binding -----------------------------------------------------------------------------------------------------------
 
 
-def _bind(call: Call, backend: GlooBackend) -> _Bound:
+def _bind(call: Call, backend: GlooBackend, *, is_timed: bool) -> _Bound:
     """Translate a call to Gloo. The result holds the tensors, which share the memory of the arrays."""
     c10d, group, name = _torch().c10d, backend.group, call.collective.name
     if call.dtype is None:
         return _Bound((partial(group.barrier, c10d.BarrierOptions()),))
     if call.collective.peers:
-        return _Bound(_message_starts(call, backend), has_timeout=False)
+        return _bind_message(call, backend, is_timed=is_timed)
     send, recv = _tensor(call.send, call.dtype), _tensor(call.recv, call.dtype)
     if call.collective.reduces:
-        return _bind_reduction(call, send, recv, backend)
+        return _bind_reduction(call, send, recv, backend, is_timed=is_timed)
     if name == "all_gather":
         return _Bound((partial(group._allgather_base, recv, send),))
     if name == "all_to_all":
@@ -482,7 +567,9 @@ def _bind(call: Call, backend: GlooBackend) -> _Bound:
     raise CommunicatorError(f"Gloo does not support {name}", collective=name)
 
 
-def _bind_reduction(call: Call, send: Any, recv: Any, backend: GlooBackend) -> _Bound:
+def _bind_reduction(call: Call, send: Any, recv: Any, backend: GlooBackend, *, is_timed: bool) -> _Bound:
+    if _ignores_nan(call) and not is_timed:
+        return _bind_with_keys(call, backend)
     c10d, group, name = _torch().c10d, backend.group, call.collective.name
     op = getattr(c10d.ReduceOp, _UNDERLYING[call.op or "sum"])
     source = flat_elements(call.send, call.dtype)
@@ -515,22 +602,78 @@ def _bind_reduction(call: Call, send: Any, recv: Any, backend: GlooBackend) -> _
     return _Bound((partial(group.reduce, tensors, options),), before, after)
 
 
-def _message_starts(call: Call, backend: GlooBackend) -> tuple[Callable[[], Any], ...]:
-    """Return the operations of a message. Gloo has none for a message of a rank to itself."""
+def _bind_with_keys(call: Call, backend: GlooBackend) -> _Bound:
+    """Translate a minimum or maximum of floating point, whose result for NaN in Gloo depends on the order of the ranks.
+
+    It is that of integers with the same order, in which NaN is the last choice.
+    """
+    source = flat_elements(call.send, call.dtype)
+    kind = np.dtype(np.int64 if source.itemsize == 8 else np.int32)  # Gloo has no integers of 16 bits
+    keys = np.empty(source.size, kind)
+    found = keys if call.collective.name != "reduce_scatter" else np.empty(call.count, kind)
+    has_output = call.recv is not None
+    # In place, so that all_reduce and reduce need no copy. reduce_scatter has two arrays.
+    integers = call._replace(
+        send=keys, recv=found if has_output else None, dtype=kind, in_place=found is keys and has_output
+    )
+    bound = _bind_reduction(integers, _tensor(keys, kind), _tensor(found, kind), backend, is_timed=True)
+    fill, result = (
+        partial(_fill_keys, source, call.op or "", keys),
+        flat_elements(call.recv, call.dtype) if has_output else None,
+    )
+
+    def before() -> None:
+        fill()
+        if bound.before is not None:
+            bound.before()
+
+    return bound._replace(before=before, after=None if result is None else partial(_read_keys, found, result))
+
+
+def _fill_keys(source: Array, op: str, keys: Array) -> None:
+    """Write integers with the order of floating-point numbers."""
+    bits = source.view(f"i{source.itemsize}")
+    limits = np.iinfo(bits.dtype)
+    # Negative numbers have the opposite order of their bits, except for the sign.
+    keys[...] = bits ^ ((bits >> (limits.bits - 1)) & limits.max)
+    keys[np.isnan(source)] = limits.max if op == "min" else limits.min
+
+
+def _read_keys(keys: Array, target: Array) -> None:
+    """Write the floating-point numbers of integers from `_fill_keys`. Those of the two limits are NaN."""
+    bits = keys.astype(f"i{target.itemsize}", copy=False)
+    limits = np.iinfo(bits.dtype)
+    target[...] = (bits ^ ((bits >> (limits.bits - 1)) & limits.max)).view(target.dtype)
+
+
+def _bind_message(call: Call, backend: GlooBackend, *, is_timed: bool) -> _Bound:
+    """Translate a message. Gloo has no messages of a rank to itself."""
+    is_sent = call.dest is not None and call.dest != backend.rank
+    is_received = call.source is not None and call.source != backend.rank
+    data = _tensor(call.recv, call.dtype) if is_received else None
+    if not is_timed:
+        receive = partial(backend.messages.receive, call, data) if is_received else None
+        return _Bound(backend.messages.sends(call) if is_sent else (), receive=receive, has_timeout=False)
     starts = []
-    tag = len(_DTYPE_NUMBERS) * (call.count % _COUNT_PRIME) + _DTYPE_NUMBERS[call.dtype]  # type: ignore[index]
-    if call.dest is not None and call.dest != backend.rank:
-        starts.append(partial(backend.group.send, [_tensor(call.send, call.dtype)], call.dest, tag))
-    if call.source is not None and call.source != backend.rank:
-        starts.append(partial(backend.group.recv, [_tensor(call.recv, call.dtype)], call.source, tag))
-    return tuple(starts)
+    if is_sent:
+        starts.append(partial(backend.group.send, [_tensor(call.send, call.dtype)], call.dest, _TIMED + call.tag))
+    if is_received:
+        starts.append(partial(backend.group.recv, [data], call.source, _TIMED + call.tag))
+    return _Bound(tuple(starts), has_timeout=False)
 
 
 def _own_copies(calls: Sequence[Call], rank: int) -> list[tuple[Array, Array]]:
     """Return output and input of each message that the rank sends to itself. The caller has checked that they match."""
-    sends = [flat_elements(call.send, call.dtype) for call in calls if call.dest == rank]
-    recvs = [flat_elements(call.recv, call.dtype) for call in calls if call.source == rank]
-    return list(zip(recvs, sends, strict=True))
+    sends = sorted((call for call in calls if call.dest == rank), key=_tag_of)
+    recvs = sorted((call for call in calls if call.source == rank), key=_tag_of)
+    return [
+        (flat_elements(received.recv, received.dtype), flat_elements(sent.send, sent.dtype))
+        for received, sent in zip(recvs, sends, strict=True)
+    ]
+
+
+def _tag_of(call: Call) -> int:
+    return call.tag
 
 
 def _rows(tensor: Any, n: int) -> list[list[Any]]:
@@ -649,7 +792,10 @@ def capabilities() -> Capabilities:
             "reduce_scatter": "torch reduces all chunks on every rank, and keeps one of them",
             "avg": "Gloo's sum, then each rank divides",
             "pre_mul_sum": "each rank multiplies, then Gloo's sum",
+            "min and max of floating point": "of integers with the same order, which ignore NaN; timed with Gloo's own",
+            "messages": "with a header, to find mismatches; timed without it",
         },
+        largest_tag=_LARGEST_TAG,
         reduce_dtypes=tuple(name for name in dtypes if name not in _NOT_REDUCED),
     )
 
