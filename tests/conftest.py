@@ -85,10 +85,15 @@ def gloo_engines(gloo_set: ml.Engines) -> ml.Engines:
     return gloo_set
 
 
-@pytest.fixture(params=["threads", "mpi", "gloo"])
+ENGINES = {"threads": "thread_engines", "mpi": "mpi_engines", "gloo": "gloo_engines"}
+"""The fixture of each backend."""
+
+
+# The conformance suite always runs on Gloo. Other tests cover little more with it, but have to import torch again after
+# every fault.
+@pytest.fixture(params=["threads", "mpi", pytest.param("gloo", marks=pytest.mark.long)])
 def engines(request: pytest.FixtureRequest) -> ml.Engines:
-    fixtures = {"threads": "thread_engines", "mpi": "mpi_engines", "gloo": "gloo_engines"}
-    return request.getfixturevalue(fixtures[request.param])
+    return request.getfixturevalue(ENGINES[request.param])
 
 
 @pytest.fixture(scope="session")

@@ -224,7 +224,7 @@ def test_status_has_one_row_per_rank(engines: ml.Engines) -> None:
     assert (status["calls"] > 0).all()
     assert (status["communicators"] > 0).all()
     assert (status["memory_bytes"] > 1_000_000).all()
-    assert status["pid"].nunique() == (4 if engines.backend == "mpi" else 1)
+    assert status["pid"].nunique() == (1 if engines.backend == "threads" else 4)
 
 
 def test_busy_engines_name_their_task(engines: ml.Engines) -> None:
@@ -268,7 +268,8 @@ def test_many_group_sets_close_the_least_used(thread_engines: ml.Engines) -> Non
 
 
 def test_reprs_show_system_and_state(engines: ml.Engines) -> None:
-    where = {"mpi": "MPI on this CPU", "threads": "threads in this process"}[engines.backend]
+    where = engines.ranks[0].capabilities.where
+    assert where in ("MPI on this CPU", "Gloo on this CPU", "threads in this process")
     assert repr(engines) == f"<Engines: 4 ranks · {where}, ready>"
     page = engines._repr_html_()
     assert where in page
