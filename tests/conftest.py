@@ -73,7 +73,8 @@ def gloo_set() -> Iterator[ml.Engines]:
         gloo.check_installed()
     except CommunicatorError as error:
         pytest.skip(error.message)
-    with ml.launch(4, backend="gloo") as engines:
+    # To import torch takes seconds, and all ranks do it at the same time.
+    with ml.launch(4, backend="gloo", timeout_s=180) as engines:
         yield engines
 
 

@@ -285,7 +285,7 @@ class GlooBackend:
         self._n_splits = 0
         self._comparer = _GlooComparer(self)
         self.messages = _Messages(self.group)
-        self._works: list[Any] = []  # those of the last call that can be interrupted
+        self._works: tuple[Any, ...] = ()  # those of the last call that can be interrupted
 
     def sibling(self, name: str) -> GlooBackend:
         """Open a second group of the same ranks. Collective."""
@@ -323,9 +323,9 @@ class GlooBackend:
         befores = [one.before for one in bound if one.before is not None]
         afters = [one.after for one in bound if one.after is not None]
         receives = [one.receive for one in bound if one.receive is not None]
-        copies = _own_copies(calls, self.rank)
-        if len(starts) == 1 and starts[0][1] and not befores and not afters:
-            return self._single(starts[0][0], calls)
+        copies = _own_copies(calls, self.rank) if any(call.collective.peers for call in calls) else []
+        if len(bound) == 1 and len(starts) == 1 and starts[0][1]:
+            return self._single(bound[0], calls)
 
         # All inputs are ready before the first operation starts, and no output is used before the last one has ended.
         def run() -> None:
@@ -333,7 +333,7 @@ class GlooBackend:
                 before()
             try:
                 works = [(start(), has_timeout) for start, has_timeout in starts]
-                self._works = [work for work, has_timeout in works if has_timeout]
+                self._works = tuple([work for work, has_timeout in works if has_timeout])
                 for target, source in copies:
                     np.copyto(target, source)
                 errors = [error for receive in receives if (error := receive()) is not None]
@@ -354,17 +354,24 @@ class GlooBackend:
 
         return run
 
-    def _single(self, start: Callable[[], Any], calls: Sequence[Call]) -> Callable[[], None]:
+    def _single(self, bound: _Bound, calls: Sequence[Call]) -> Callable[[], None]:
+        """Return a function that runs one collective, with as few Python frames as possible."""
+        (start,), before, after = bound.starts, bound.before, bound.after
+
         def run() -> None:
+            if before is not None:
+                before()
             try:
                 work = start()
-                self._works = [work]
+                self._works = (work,)
                 try:
                     work.wait(_SLICE)
                 except RuntimeError:
                     self._wait(work)
             except RuntimeError as error:
                 self._explain(error, calls)
+            if after is not None:
+                after()
 
         return run
 
@@ -435,7 +442,7 @@ class GlooBackend:
         if not all(work.is_completed() for work in self._works):
             for kept in (self.group, *self._works):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-        self._works = []
+        self._works = ()
         self.group = None
 
 
@@ -446,15 +453,15 @@ class _GlooCalls:
     def __init__(self, backend: GlooBackend, calls: Sequence[Call]) -> None:
         self._backend = backend
         self._calls = calls
-        self._work = backend.work(calls)
+        self.work = backend.work(calls)
 
     def __call__(self) -> None:
-        self._work()
+        self.work()
 
     @cached_property
     def timed(self) -> Callable[[], object]:
         """The function that `measure` times."""
-        return self._work if not any(map(_has_extras, self._calls)) else self._backend.work(self._calls, is_timed=True)
+        return self.work if not any(map(_has_extras, self._calls)) else self._backend.work(self._calls, is_timed=True)
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
         return measure_blocking(self.timed, self._backend.work((_BARRIER,)), mode, calls, batches)
