@@ -311,7 +311,23 @@ def _resumed_plan(run: RunData, given: Any) -> Plan:
 def check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
     """Raise unless the engines can measure the plan on the mesh."""
     engines.check_mesh(mesh)
-    can = engines.ranks[0].capabilities
+    axes = dict.fromkeys([*plan.axis, *(axis for axis, _ in plan.concurrent)])
+    backends = dict.fromkeys(engines.backend_of(mesh, axis) for axis in axes)
+    if plan.concurrent and "nccl" in backends and len(backends) > 1:
+        raise BenchError(
+            "two axes cannot run at the same time on a GPU and a CPU: "
+            + " and ".join(f"{axis} uses {engines.backend_of(mesh, axis)}" for axis in axes),
+            hint="measure them one after the other, or choose axes with the same backend",
+        )
+    for backend in backends:
+        _check_backend(engines.capabilities(backend), plan)
+    for name, function in plan.functions.items():
+        if function is None:
+            raise BenchError(f"function {name!r} is not saved with its run; pass it again as collective")
+
+
+def _check_backend(can: Capabilities, plan: Plan) -> None:
+    """Raise unless a backend supports the calls of a plan."""
     collectives = [name for name in plan.collective if name not in plan.functions] + [
         name for _, name in plan.concurrent
     ]
@@ -336,9 +352,6 @@ def check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
             "then the other axis would wait too",
             hint="choose mode='graph' or 'pipelined'",
         )
-    for name, function in plan.functions.items():
-        if function is None:
-            raise BenchError(f"function {name!r} is not saved with its run; pass it again as collective")
 
 
 _BY_ENVIRONMENT = {

@@ -32,7 +32,7 @@ _BATCHES_PER_BLOCK = 7  # that are warm-up: three probes, two batches, and one a
 _MARGIN = 1.1  # batches that are marked as warm-up, and steps that need more than the minimum to be precise
 # Half-width of the median's 95 % interval, in standard deviations of the batches divided by the root of their number.
 _HALF_WIDTH = 1.96 * 1.25
-_PROBED_BYTES = {"nccl": 64 << 20, "mpi": 4 << 20, "threads": 4 << 20}
+_PROBED_BYTES = {"nccl": 64 << 20, "mpi": 4 << 20, "gloo": 4 << 20, "threads": 4 << 20}
 """Largest buffers of a step that is probed. The durations of larger ones are proportional to their size."""
 
 
@@ -59,7 +59,12 @@ class Rates:
 
 
 RATES: Mapping[str, Rates] = MappingProxyType(
-    {"nccl": Rates(15.0, 200.0, 100.0, 8.0), "mpi": Rates(10.0, 1.5, 0.5, 4.0), "threads": Rates(100.0, 1.0, 0.5)}
+    {
+        "nccl": Rates(15.0, 200.0, 100.0, 8.0),
+        "mpi": Rates(10.0, 1.5, 0.5, 4.0),
+        "gloo": Rates(150.0, 0.6, 0.5, 8.0),
+        "threads": Rates(100.0, 1.0, 0.5),
+    }
 )
 """Conservative rates of each backend: GPUs of one host with NVLink, and a few processes or threads on one CPU."""
 
@@ -145,7 +150,6 @@ def seconds_per_step(
     Both are 0 for steps whose buffers take more than `room_bytes`, because they are skipped. `paces` has the durations
     that were probed on an axis. Without it, they are computed from `RATES`.
     """
-    rates = RATES.get(backend, RATES["mpi"])
     known = _Known(results)
     seconds = np.zeros((len(steps), 2))
     in_blocks = {step.index for group in turns(steps) if len(group) > 1 for step in group}
@@ -155,6 +159,7 @@ def seconds_per_step(
         times = len(mesh[step.axis]) if step.grouping == "alone" else 1
         blocks = n_blocks(plan.sampling) if step.index in in_blocks else 1
         for part in step.parts:
+            rates = RATES.get(mesh.backend_of(part.axis) or backend, RATES["mpi"])
             pace = (paces or {}).get(part.axis, _ASSUMED)
             call_us = known.time_us(part)
             # Calls that are issued together are one call of a batch.
@@ -216,15 +221,18 @@ class Pace:
 _ASSUMED = Pace(_ROUND_S)
 
 
-def steps_to_probe(steps: Sequence[Step], backend: str) -> dict[str, list[Step]]:
-    """Return up to three steps of each axis, from small to large, whose durations suffice to estimate all steps."""
-    limit = _PROBED_BYTES.get(backend, _PROBED_BYTES["mpi"])
+def steps_to_probe(steps: Sequence[Step], mesh: DeviceMesh, backend: str) -> dict[str, list[Step]]:
+    """Return up to three steps of each axis, from small to large, whose durations suffice to estimate all steps.
+
+    `backend` is that of the axes for which the mesh names none.
+    """
     by_axis: dict[str, list[Step]] = {}
     for step in steps:
         if step.count is not None and step.grouping != "pairs" and step.concurrent is None:
             by_axis.setdefault(step.axis, []).append(step)
     chosen = {}
     for axis, candidates in by_axis.items():
+        limit = _PROBED_BYTES.get(mesh.backend_of(axis) or backend, _PROBED_BYTES["mpi"])
         first = candidates[0]
         same = [one for one in candidates if (one.collective, one.mode) == (first.collective, first.mode)]
         same = sorted({one.size_bytes: one for one in reversed(same)}.values(), key=lambda one: one.size_bytes or 0)

@@ -44,8 +44,10 @@ from meshlab.units import format_seconds, format_size
 
 if TYPE_CHECKING:
     from meshlab.comm.backend import Buffers
+    from meshlab.engines.engines import Engines
     from meshlab.frames.plan import MeasuredGroup
     from meshlab.mesh.groups import Groups
+    from meshlab.mesh.mesh import DeviceMesh
 
 __all__ = [
     "Executor",
@@ -466,6 +468,7 @@ class Executor:
                 "library": capabilities.library,
                 "loaded from": capabilities.path,
                 **capabilities.facts,
+                **_other_libraries(engines, data.mesh, data.plan.axis),
             },
             "Software": environment.software_versions(),
             "Settings": settings[0],
@@ -499,7 +502,7 @@ class Executor:
         round_s = time.monotonic() - began
         self._plan_buffers(lease)  # which the release has forgotten
         paces = {}
-        for axis, candidates in steps_to_probe(data.steps, engines.backend).items():
+        for axis, candidates in steps_to_probe(data.steps, data.mesh, engines.backend).items():
             steps = [step for step in candidates if not self._too_large(step)]
             everyone, (array,) = self._everyone(data.mesh[axis])
             arguments = (steps, plan.sampling, plan.check, array)
@@ -539,10 +542,20 @@ def describe_sharing(ranks: Sequence[RankInfo]) -> str:
     """Return a note if ranks share cores or GPUs, such as "4 ranks share 2 cores", or else an empty string."""
     backend, n = ranks[0].capabilities.backend, len(ranks)
     cores = environment.usable_cores()
-    if backend == "mpi" and len({info.host for info in ranks}) == 1 and n > cores:
+    if backend in ("mpi", "gloo") and len({info.host for info in ranks}) == 1 and n > cores:
         return f"{n} ranks share {cores} core{'s' * (cores != 1)}"
     gpus = {(info.host, info.capabilities.facts.get("device number")) for info in ranks}
     return f"{n} ranks share {len(gpus)} GPU{'s' * (len(gpus) != 1)}" if backend == "nccl" and len(gpus) < n else ""
+
+
+def _other_libraries(engines: Engines, mesh: DeviceMesh, axes: Sequence[str]) -> dict[str, str]:
+    """Name the library of each axis that does not use that of the engines."""
+    backends = {axis: engines.backend_of(mesh, axis) for axis in axes}
+    return {
+        f"library of {axis}": engines.capabilities(backend).library
+        for axis, backend in backends.items()
+        if backend != engines.backend
+    }
 
 
 def machine_text(hosts: Iterable[Mapping[str, Any]]) -> str:

@@ -84,7 +84,7 @@ class Run(RunData):
         overwrite: bool = False,
     ) -> None:
         run_id = secrets.token_hex(6) if resume is None else resume.run_id
-        super().__init__(plan, mesh, run_id=run_id, source=engines.backend, where=engines.where)
+        super().__init__(plan, mesh, run_id=run_id, source=engines.backend, where=engines.where_of(mesh, plan.axis))
         self._recorder = None if out is None else Recorder(self, Path(out), overwrite=overwrite)
         self._engines = engines
         self._is_over = threading.Event()
@@ -510,7 +510,7 @@ def check_resumable(run: RunData, engines: Engines, mesh: DeviceMesh, plan: Plan
         raise BenchError(f"the run to resume is still {run.state}; wait() for it or cancel() it first")
     for what, before, now in (
         ("mesh", run.mesh, mesh),
-        ("machine", run.where, engines.where),
+        ("machine", run.where, engines.where_of(mesh, plan.axis)),
         ("sampling", run.plan.sampling, plan.sampling),
         ("check", run.plan.check, plan.check),
     ):

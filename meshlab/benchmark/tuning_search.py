@@ -184,7 +184,7 @@ def tune(
     for name, given in (("budget_s", budget_s), ("deadline_s", deadline_s)):
         if given is not None and not (isinstance(given, int | float) and 0 < given < math.inf):
             raise BenchError(f"{name} must be a positive number, not {given!r}")
-    _check_backend(engines)
+    _check_backend(engines, mesh, axis)
     check_options(only, engines.ranks[0].capabilities, names)
     steps = _steps(engines, mesh, names, axis, sizes, dtype, op, in_place, _mode(engines, mode))
     search = TuningSearch(
@@ -206,9 +206,13 @@ def tune(
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
-def _check_backend(engines: Engines) -> None:
-    """Raise if the backend has nothing to tune."""
-    can = engines.ranks[0].capabilities
+def _check_backend(engines: Engines, mesh: DeviceMesh, axis: str) -> None:
+    """Raise if the backend of the axis has nothing to tune."""
+    can = engines.capabilities(engines.backend_of(mesh, axis))
+    if can.backend == "gloo":
+        raise BenchError(
+            "Gloo chooses its algorithms without settings, so there is nothing to tune", hint="use nccl or mpi"
+        )
     if can.backend == "threads":
         raise BenchError(
             "threads have one algorithm per collective, so there is nothing to tune", hint="use nccl or mpi"

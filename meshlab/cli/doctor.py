@@ -61,6 +61,7 @@ def run_checks() -> list[Check]:
         _package("anywidget", note="then restart a running Jupyter server"),
         _package("jupyterlab", optional="notebooks and meshlab lab", extra="lab"),
         _package("voila", optional="meshlab app", extra="app"),
+        _package("torch", optional="the Gloo backend", extra="gloo"),
         _mpi(),
         _mpiexec(),
         _shared_memory(),

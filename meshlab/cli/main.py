@@ -450,9 +450,10 @@ def _add_force(parser: argparse.ArgumentParser) -> None:
 def _add_backend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backend",
-        choices=["auto", "nccl", "mpi", "threads"],
+        choices=["auto", "nccl", "mpi", "gloo", "threads"],
         default="auto",
-        help="nccl: one GPU per rank; mpi: processes; threads: in this process, for experiments (default: %(default)s)",
+        help="nccl: one GPU per rank; mpi: processes; gloo: processes, with Gloo; threads: in this process, "
+        "for experiments (default: %(default)s)",
     )
 
 

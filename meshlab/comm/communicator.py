@@ -110,6 +110,15 @@ class PreparedCall:
         finally:
             self._leave(self._code)
 
+    @property
+    def timed(self) -> Callable[[], object]:
+        """The function that `measure` times, to time it together with other work. It is `enqueue`, or a variant of it.
+
+        All ranks that take part must use it, because a library may need more than its own operation for other calls.
+        """
+        variant: Callable[[], object] | None = getattr(self._prepared, "timed", None)
+        return self.enqueue if variant is None else variant
+
     def measure(self, mode: Mode, calls: int, batches: int, load: Any = None) -> Timings:
         """Time batches of calls. All ranks must pass the same arguments.
 

@@ -98,9 +98,10 @@ class LaunchedSet(ProcessSet):
     ----------
     size : int
         The number of ranks.
-    backend : {"mpi", "nccl"}
+    backend : {"mpi", "nccl", "gloo"}
         MPI ranks are started by one mpiexec and stop together. NCCL ranks are started separately, each on one GPU, and
-        those that survive a fault are reused.
+        those that survive a fault are reused. Gloo ranks are started separately, and all of them are replaced after a
+        fault.
     devices : sequence of int, optional
         CUDA device index of each rank, for NCCL. By default rank r uses device r.
     env : mapping, optional
@@ -221,7 +222,7 @@ class LaunchedSet(ProcessSet):
         """Return the engines that can be reused."""
         # An engine that is still listed although its rank was killed is one whose death has not been noticed. A rank
         # with a GPU is only gone when its memory is free.
-        deadline = time.monotonic() + (_UNNOTICED_S if self.backend == "mpi" else _TEARDOWN_S)
+        deadline = time.monotonic() + (_TEARDOWN_S if self.backend == "nccl" else _UNNOTICED_S)
         while self._killed & set(self._uuids().values()) and time.monotonic() < deadline:
             self._check_closing()
             time.sleep(2 * _POLL_S)
@@ -274,22 +275,24 @@ class LaunchedSet(ProcessSet):
             self._parts.add("the MPI launcher", self._launcher.process)
 
     def _worker_configs(self, engines: list[int], positions: str, deadline: float) -> dict[int, WorkerConfig]:
+        files: dict[str, Any] = {
+            "positions_file": positions,
+            "checks": self._checks,
+            "board_file": str(self._board_file),
+            "store_file": str(self._folder / f"gloo-{self._n_starts}"),
+        }
         if self.backend == "mpi":
-            config = WorkerConfig("mpi", positions, checks=self._checks, board_file=str(self._board_file))
-            return dict.fromkeys(engines, config)
+            return dict.fromkeys(engines, WorkerConfig("mpi", **files))
+        if self.backend == "gloo":
+            return {
+                engine: WorkerConfig("gloo", size=self.size, rank=rank, **files) for rank, engine in enumerate(engines)
+            }
         # In a separate call: if the library cannot be loaded, this fails before any rank waits for the others.
         result = self._view(engines[0]).apply_async(make_unique_id)
         unique_id = self._result_of(engines[0], result, deadline, "create the NCCL unique id")
         return {
             engine: WorkerConfig(
-                "nccl",
-                positions,
-                self.size,
-                rank,
-                self._devices[rank],
-                unique_id,
-                self._checks,
-                str(self._board_file),
+                "nccl", size=self.size, rank=rank, device=self._devices[rank], unique_id=unique_id, **files
             )
             for rank, engine in enumerate(engines)
         }

@@ -67,7 +67,7 @@ class WorkerConfig:
     Parameters
     ----------
     backend : str
-        ``"mpi"`` or ``"nccl"``. For MPI, the launcher determines rank and size.
+        ``"mpi"``, ``"nccl"`` or ``"gloo"``. For MPI, the launcher determines rank and size.
     positions_file : str or None
         The file of `meshlab.engines.positions.Positions`, which the ranks of this host and the client map into memory.
     size, rank : int, default -1
@@ -80,6 +80,8 @@ class WorkerConfig:
         The calls that are compared between ranks.
     board_file : str, optional
         The file of `meshlab.engines.call_board.CallBoard`. Only if all ranks are on one host.
+    store_file : str, optional
+        The file in which the ranks of Gloo find each other. Only if all ranks are on one host.
     """
 
     backend: str
@@ -90,6 +92,7 @@ class WorkerConfig:
     unique_id: bytes = b""
     checks: Checks = "first"
     board_file: str | None = None
+    store_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

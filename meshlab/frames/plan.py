@@ -860,8 +860,8 @@ class Plan:
         ----------
         mesh : DeviceMesh or str
             The mesh whose groups are measured.
-        backend : {"mpi", "nccl", "threads"}, default "mpi"
-            The backend whose typical latency and bandwidth are assumed.
+        backend : {"mpi", "nccl", "gloo", "threads"}, default "mpi"
+            The backend whose typical latency and bandwidth are assumed, for axes for which the mesh names none.
         results : pandas.DataFrame, optional
             Results of an earlier run. Times that it contains replace the assumptions.
 

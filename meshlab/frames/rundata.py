@@ -92,7 +92,7 @@ class RunData:
     run_id : str
         A unique name.
     source : str
-        The backend that measured: nccl, mpi or threads.
+        The backend of the engines: nccl, mpi, gloo or threads. Axes of the mesh may have another one.
     where : str
         Label of the measured system, for example "4 ranks · MPI on this CPU".
     state : {"running", "paused", "done", "cancelled", "failed", "interrupted"}, default "running"
@@ -244,7 +244,10 @@ class RunData:
         with self._lock:
             known = self._frames.get("results")
             if known is None or known[0] != len(self._rows):
-                known = len(self._rows), results_frame(self._rows, fixed=fixed, attrs=self.attrs)
+                frame = results_frame(self._rows, fixed=fixed, attrs=self.attrs)
+                for axis in frame["axis"].dropna().unique() if self.mesh.backends else ():
+                    frame.loc[frame["axis"] == axis, "source"] = self.mesh.backend_of(axis) or self.source
+                known = len(self._rows), frame
                 self._frames["results"] = known
             return self._copied(known[1])
 

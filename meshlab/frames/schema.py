@@ -110,7 +110,11 @@ RESULTS = _columns(
     ("run_id", "string", "Unique ID of the run."),
     ("launch", "Int64", "Repetition with new communicators, counted from 0."),
     ("step", "Int64", "Index of the step in the plan, from 0."),
-    ("source", "string", "The meshlab backend (nccl, mpi, threads) or the tool (nccl-tests) that measured the row."),
+    (
+        "source",
+        "string",
+        "The meshlab backend (nccl, mpi, gloo, threads) or the tool (nccl-tests) that measured the row.",
+    ),
     ("collective", "string", "Name of the collective, in snake case, or of a user-defined function."),
     ("op", "string", "The reduce operation. Missing if nothing is reduced."),
     ("dtype", "string", "NumPy name of the element type."),

@@ -619,14 +619,15 @@ def mesh_to_document(mesh: DeviceMesh) -> dict[str, Any]:
 def mesh_from_document(values: object, *, file: str | None = None) -> DeviceMesh:
     """Build a mesh from what `mesh_to_document` returned. `file` is for errors."""
     values = typed_fields(values, _MESH, "mesh", file=file)
+    groups, backends = dict(values["groups"]), values["backends"]
     mesh = DeviceMesh(
         values["axes"],
         world_size=values["world_size"],
         ranks=values["ranks"],
-        backends=values["backends"],
+        backends={name: backend for name, backend in backends.items() if name not in groups},
     )
-    for name, ranks in values["groups"]:
-        mesh = mesh.with_group(name, ranks)
+    for name, ranks in groups.items():
+        mesh = mesh.with_group(name, ranks, backend=backends.get(name))
     return mesh
 
 

@@ -13,6 +13,7 @@ from meshlab.comm.catalog import CATALOG
 from meshlab.frames.labels import (
     CPU_SOURCES,
     LABELLED,
+    SOURCES,
     axis_label,
     axis_labels,
     describe_groups,
@@ -276,7 +277,11 @@ def caveats(results: pd.DataFrame, *, state: str, fingerprint: str, cluster: Clu
     found = _different_machine(results, cluster) if cluster is not None else []
     sources = set(results["source"].dropna())
     if "mpi" in sources:
-        found.append("These numbers were measured with MPI on a CPU. They do not apply to GPUs or their links.")
+        of = _axes_of(results, "mpi") if sources != {"mpi"} else "These numbers"
+        found.append(f"{of} were measured with MPI on a CPU. They do not apply to GPUs or their links.")
+    if "gloo" in sources:
+        of = _axes_of(results, "gloo") if sources != {"gloo"} else "These numbers"
+        found.append(f"{of} were measured with Gloo on a CPU. They do not apply to GPUs or their links.")
     if "threads" in sources:
         found.append("These numbers were measured with threads in one process. They do not apply to any machine.")
     if results.attrs.get("note"):
@@ -336,6 +341,12 @@ def _named(rows: pd.DataFrame) -> str:
     ]
     more = len(rows) - len(named)
     return ", ".join(named) + (f" and {more:,} more" if more else "")
+
+
+def _axes_of(results: pd.DataFrame, source: str) -> str:
+    """Describe the numbers of a source, if other axes have another source."""
+    axes = results.loc[results["source"].eq(source).fillna(value=False), "axis"].dropna().unique()
+    return f"The numbers along {', '.join(map(str, axes))}" if len(axes) else "Some of these numbers"
 
 
 def _different_machine(results: pd.DataFrame, cluster: Cluster) -> list[str]:
@@ -521,6 +532,10 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
     modes = [_MODES.get(str(mode), str(mode)) for mode in results["mode"].dropna().unique()]
     sources = set(results["source"].dropna())
     found = [("Mode", "; ".join(modes))] if modes else []
+    if len(sources & {"nccl", *CPU_SOURCES}) > 1:
+        used = results[["axis", "source"]].dropna().drop_duplicates()
+        texts = [f"{axis}: {SOURCES.get(source, source)}" for axis, source in used.itertuples(index=False, name=None)]
+        found.append(("Backends", "; ".join(texts) + "."))
     loads = _loads(results)
     if loads:
         found.append(("Axes", " ".join(loads)))

@@ -20,6 +20,7 @@ import pytest
 import meshlab as ml
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.elements import DTYPES, OPS, pre_mul_sum
+from tests.conftest import ENGINES
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -28,6 +29,11 @@ SIZES = {"float32": [0, 1, 7, 64], "bfloat16": [0, 1, 64], "int8": [0, 7]}
 OTHER_SIZES = [7]
 LARGE = (1 << 20) // 4 + 3
 SCALAR = 3  # exact in every dtype
+
+
+@pytest.fixture(params=ENGINES)
+def engines(request: pytest.FixtureRequest) -> ml.Engines:
+    return request.getfixturevalue(ENGINES[request.param])
 
 
 class Given(NamedTuple):

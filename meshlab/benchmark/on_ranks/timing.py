@@ -193,7 +193,7 @@ def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool
         call = _together(calls)
         if check:
             n_wrong = sum(count_wrong_elements(comm, step, call, one, source=other) for one in buffers)
-        work = call.enqueue
+        work = call.timed
     barrier = comm.prepare("barrier").enqueue
 
     def measure(mode: Mode, calls: int, batches: int) -> Timings:
