@@ -22,6 +22,7 @@ from meshlab.engines.engines import Engines, Lease
 from meshlab.engines.memory import local_buffer_bytes
 from meshlab.errors import BenchError
 from meshlab.frames.plan import Plan, Step, n_blocks, turns
+from meshlab.frames.redact import current_user
 from meshlab.frames.rundata import Progress, RunData, columns_of_samples, rows_of_results
 from meshlab.mesh.mesh import DeviceMesh
 
@@ -76,7 +77,7 @@ class Run(RunData):
         resume: RunData | None = None,
     ) -> None:
         run_id = secrets.token_hex(6) if resume is None else resume.run_id
-        super().__init__(plan, mesh, run_id=run_id, source=engines.backend, where=engines.where)
+        super().__init__(plan, mesh, run_id=run_id, source=engines.backend, where=engines.where, user=current_user())
         self._engines = engines
         self._is_over = threading.Event()
         self._listeners: list[Callable[[Run], None]] = []

@@ -38,6 +38,7 @@ __all__ = [
     "FAILED",
     "INTERRUPTED",
     "OK",
+    "REDACT_HELP",
     "bench",
     "compare",
     "demo",
@@ -57,6 +58,8 @@ OK, FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 _FEWEST_RANKS, _MOST_RANKS = 2, 8  # without a mesh and without GPUs
 _PATIENCE_S = 10.0  # maximum time for an interrupted run to stop
+REDACT_HELP = "write hashes instead of the names of hosts and users, addresses, serial numbers and secrets"
+
 _FIRST_NOTEBOOK = "01_first_mesh.ipynb"
 
 # Hints of errors name arguments of Python functions, which a shell does not have. An argument within a call, as in
@@ -195,6 +198,7 @@ def explain(options: argparse.Namespace) -> int:
     try:
         sources = [sys.stdin.buffer.read() if name == "-" else Path(name) for name in options.files]
         explanation = explain(sources[0] if len(sources) == 1 else sources)
+        explanation = explanation.redacted() if options.redact else explanation
     except OSError as error:
         print_error(f"cannot read {error.filename}: {error.strerror or error}")
         return BAD_INPUT
@@ -682,7 +686,7 @@ def report(options: argparse.Namespace) -> int:
     path = Path(options.out) if options.out else Path(options.folder) / "report.html"
     with _plain_warnings():
         run = Run.load(options.folder)
-    Report(run.redacted() if options.redact else run).save(path, pictures=options.pictures)
+    Report(run, redact=options.redact).save(path, pictures=options.pictures)
     _print(path)
     return OK
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshlab.cli.commands import FAILED, INTERRUPTED, OK, error_text, print_error
+from meshlab.cli.commands import FAILED, INTERRUPTED, OK, REDACT_HELP, error_text, print_error
 from meshlab.engines.mpi_world import launched_as
 from meshlab.errors import BenchError, EngineError, MeshlabError
 
@@ -42,7 +42,7 @@ def add_tune_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="DIR", help="output folder: the tuning, its table and report, and files for programs"
     )
-    parser.add_argument("--redact", action="store_true", help="write hashes instead of host and user names")
+    parser.add_argument("--redact", action="store_true", help=REDACT_HELP)
     parser.add_argument("--force", action="store_true", help="replace another tuning in the folder")
 
 

@@ -20,7 +20,7 @@ from meshlab.engines.rounds import RankDiedError, RankExit, RankInfo, Reply, Wor
 from meshlab.engines.worker import open_worker, serve
 from meshlab.errors import EngineError
 
-__all__ = ["AttachedSet", "ProcessSet", "make_cluster"]
+__all__ = ["AttachedSet", "ProcessSet", "can_encrypt", "make_cluster"]
 
 # An engine counts as registered after two heartbeats. With the default period of 3 s, that wait would be most of the
 # start-up time.
@@ -60,10 +60,17 @@ def make_cluster(profile: Path, name: str, launcher: str) -> Any:
         cluster_id=name,
         engines=launcher,
         delay=0,
-        controller_args=_CONTROLLER,
+        controller_args=[*_CONTROLLER, *(["--IPController.enable_curve=True"] if can_encrypt() else [])],
         shutdown_atexit=False,
         log=log,
     )
+
+
+def can_encrypt() -> bool:
+    """Return whether the messages between the client and its engines can be encrypted with CurveZMQ."""
+    import zmq
+
+    return bool(zmq.has("curve"))  # libzmq may be built without a library for cryptography
 
 
 class ProcessSet:

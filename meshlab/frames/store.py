@@ -296,6 +296,7 @@ def to_document(run: RunData) -> dict[str, Any]:
         "source": run.source,
         "where": run.where,
         "hosts": list(run.hosts),
+        "user": run.user,
         "devices": run.device_rows,
         "plan": _plan_to_json(run.plan),
         "mesh": mesh_to_document(run.mesh),
@@ -354,6 +355,7 @@ def from_document(
         results=results,
         samples=samples,
         calibration=document.get("calibration"),
+        user=str(document.get("user", "")),
         **{name: document[name] for name in names},
     )
 
