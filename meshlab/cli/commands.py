@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from meshlab.diagnosis.quoting import visible
 from meshlab.engines.mpi_world import launched_as
 from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError
 
@@ -85,13 +86,13 @@ _ARGUMENT = re.compile(rf"(?<!\()(?<!, )\b({'|'.join(_OPTIONS)})=('?)(\w*)\2")
 
 
 def _print(text: object) -> None:
-    """Print immediately, also into a pipe: some lines are minutes apart."""
-    print(text, flush=True)
+    """Print immediately, because some lines are minutes apart. Text that was read cannot control the terminal."""
+    print(visible(str(text)), flush=True)
 
 
 def print_error(text: object, file: TextIO | None = None) -> None:
     """Print a message, by default to standard error."""
-    print(f"meshlab: {text}", file=file or sys.stderr)
+    print(visible(f"meshlab: {text}"), file=file or sys.stderr)
 
 
 def error_text(error: MeshlabError) -> str:
@@ -231,11 +232,12 @@ def _cluster(name: str | None) -> Cluster | str | None:
 
 def _write_prediction(prediction: Prediction, path: Path) -> None:
     from meshlab.files import write_file
+    from meshlab.frames.store import without_formulas
     from meshlab.plots.predicted import figure_of
     from meshlab.plots.style import figure_png, figure_svg
 
     if path.suffix == ".csv":
-        data = prediction.frame().to_csv(index=False).encode()
+        data = without_formulas(prediction.frame()).to_csv(index=False).encode()
     elif path.suffix == ".png":
         data = figure_png(figure_of(prediction))
     else:
@@ -467,8 +469,9 @@ def rehearse(options: argparse.Namespace) -> int:
     _print(found)
     if options.out:
         from meshlab.files import write_file
+        from meshlab.frames.store import without_formulas
 
-        write_file(Path(options.out), found.frame().to_csv(index=False).encode())
+        write_file(Path(options.out), without_formulas(found.frame()).to_csv(index=False).encode())
         _print(f"frame: {options.out}")
     return FAILED if (found.frame()["n_wrong"].fillna(0) > 0).any() else OK
 
@@ -744,7 +747,7 @@ def print_comparison(
     except OSError as error:
         print_error(error, file)
         return BAD_INPUT
-    print(comparison, file=file)
+    print(visible(str(comparison)), file=file)
     regressions = comparison.regressions(threshold)
     n_wrong = int((regressions["verdict"] == "WRONG").sum())
     n_slower = len(regressions) - n_wrong

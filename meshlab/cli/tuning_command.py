@@ -110,11 +110,12 @@ def write_folder(tuning: Tuning, folder: Path) -> list[Path]:
         The files.
     """
     from meshlab.files import staged_folder
+    from meshlab.frames.store import without_formulas
     from meshlab.report.report import Report
 
     with staged_folder(folder) as stage:
         tuning.save(stage / _SAVED)
-        tuning.frame().to_csv(stage / "tuning.csv", index=False)
+        without_formulas(tuning.frame()).to_csv(stage / "tuning.csv", index=False)
         names = [_SAVED, "tuning.csv"]
         if tuning.lines:
             Report(tuning).save(stage / "tuning.html")

@@ -14,6 +14,7 @@ __all__ = [
     "IPV6",
     "KEYED_SECRET",
     "PRIVATE_KEY",
+    "PRODUCT",
     "PUBLIC_DOMAINS",
     "SECRET_WORD",
     "SERIAL",
@@ -132,8 +133,14 @@ _DOMAINS = (
     "|local|lan|internal|intern|intra|intranet|corp|hpc|example|invalid|localdomain|svc"
 )
 
+PRODUCT = re.compile(
+    r"(?i)(?:a100|a800|a10g?|a30|a40|h100|h200|h800|h20|b100|b200|b300|gb200|gb300|gh200|l4|l40s?|v100|t4|p100|k80|mi\d{3}\w*"
+    r"|rtx.*|gpu\d*|cpu\d*|cuda[\d.]*|sm_?\d+|mlx\d.*|eth\d*|ib\d*|en[ops]\w*|bond\d*|hsn\d*|nvlink.*|rank\d*|numa\d*)"
+)
+"""Products and devices, which stand where the name of a host may stand."""
+
 HOST_SHAPES = tuple(
-    re.compile(pattern, re.MULTILINE)
+    re.compile(pattern)
     for pattern in (
         rf"(?<![\w.-])(?P<host>{_WITH_LETTER}):\d+:\d+ (?:\[-?\d+\] |NCCL )",  # the frame of NCCL
         rf"\[(?P<host>{_WITH_LETTER}):\d{{2,}}\]",  # Open MPI
@@ -149,7 +156,8 @@ HOST_SHAPES = tuple(
         rf"\bON (?P<host>{_WITH_LETTER}) CANCELLED",  # Slurm
         rf"\b(?:srun|slurmstepd|mpirun|mpiexec|prterun): (?:\w+: )?(?P<host>{_WITH_NUMBER}): ",
         rf"(?i:\b(?:rank|task|process)s? \d+ (?:\(|on |at )(?:host |node )?)(?P<host>{_WITH_NUMBER})(?![\w-])",
-        rf"^(?:[A-Z][a-z]{{2}} +\d+ [\d:]{{8}}|\d{{4}}-\d\d-\d\dT\S+) (?P<host>{_WITH_LETTER}) (?:kernel|\w+\[\d+\]):",
+        rf"(?<!\S)(?:[A-Z][a-z]{{2}} +\d+ [\d:]{{8}}|\d{{4}}-\d\d-\d\dT\S+) (?P<host>{_WITH_LETTER}) "
+        r"(?:kernel|\w+\[\d+\]):",
     )
 )
 """Names of hosts by the words around them."""

@@ -31,6 +31,7 @@ from meshlab.frames.private_shapes import (
     IPV6,
     KEYED_SECRET,
     PRIVATE_KEY,
+    PRODUCT,
     PUBLIC_DOMAINS,
     SECRET_WORD,
     SERIAL,
@@ -184,7 +185,7 @@ class Redactor:
         if len(name) < 2 or not re.search(r"[^\W\d]", name) or low in _COMMON:
             return
         # node7-ib0 is an interface of node7, which is replaced within it.
-        if is_guess and (low in self._keep or WORD.sub(self._word, name) != name):
+        if is_guess and (low in self._keep or PRODUCT.fullmatch(name) or WORD.sub(self._word, name) != name):
             return
         if not WORD.fullmatch(name):
             self._others.setdefault(name, kind)
@@ -350,7 +351,7 @@ class Redactor:
                 for text in _texts_in(frame[name])
             }
             dtype: Any = frame[name].dtype
-            if dtype == object or any(text != new_text for text, new_text in hashed.items()):
+            if dtype.name == "object" or any(text != new_text for text, new_text in hashed.items()):
                 items = [hashed[item] if isinstance(item, str) else self.anything(item) for item in frame[name]]
                 new[name] = pd.Series(items, index=frame.index, dtype=dtype)
         return new
