@@ -119,6 +119,7 @@ def test_a_client_without_the_key_reads_nothing_and_disturbs_nothing(mpi_engines
     assert mpi_engines.verify(ml.DeviceMesh("dp=2, tp=2"))["is_right"].all()
 
 
+@pytest.mark.long  # it starts engines of its own
 def test_without_encryption_the_engines_still_work_and_the_doctor_reports_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "can_encrypt", lambda: False)
     with ml.launch(1, backend="mpi") as engines:
