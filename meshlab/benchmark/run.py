@@ -24,6 +24,7 @@ from meshlab.engines.memory import local_buffer_bytes
 from meshlab.errors import BenchError
 from meshlab.frames.plan import Plan, Step, n_blocks, turns
 from meshlab.frames.recorder import Recorder
+from meshlab.frames.redact import current_user
 from meshlab.frames.rundata import Progress, RunData, columns_of_samples, rows_of_results
 from meshlab.mesh.mesh import DeviceMesh
 
@@ -84,7 +85,8 @@ class Run(RunData):
         overwrite: bool = False,
     ) -> None:
         run_id = secrets.token_hex(6) if resume is None else resume.run_id
-        super().__init__(plan, mesh, run_id=run_id, source=engines.backend, where=engines.where_of(mesh, plan.axis))
+        where = engines.where_of(mesh, plan.axis)
+        super().__init__(plan, mesh, run_id=run_id, source=engines.backend, where=where, user=current_user())
         self._recorder = None if out is None else Recorder(self, Path(out), overwrite=overwrite)
         self._engines = engines
         self._is_over = threading.Event()

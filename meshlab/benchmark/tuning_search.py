@@ -40,6 +40,7 @@ from meshlab.engines.launcher import launch
 from meshlab.engines.memory import free_bytes, usable_bytes
 from meshlab.errors import BenchError, EngineError
 from meshlab.frames.plan import Plan, Step
+from meshlab.frames.redact import current_user
 from meshlab.frames.statistics import median_interval
 from meshlab.frames.trials import CASE, OPTION, TRIALS, as_trials, option_key
 from meshlab.mesh.axes import WORLD, as_integer
@@ -787,6 +788,7 @@ class TuningSearch:
             "library": can.library,
             "device": can.facts.get("device", ""),
             "hosts": ", ".join(hosts),
+            "user": current_user(),
         }
         shared = describe_sharing(self._engines.ranks)
         if shared:

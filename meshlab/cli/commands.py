@@ -20,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from meshlab.diagnosis.quoting import visible
 from meshlab.engines.mpi_world import launched_as
 from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError, printable
 
@@ -38,6 +39,7 @@ __all__ = [
     "FAILED",
     "INTERRUPTED",
     "OK",
+    "REDACT_HELP",
     "bench",
     "compare",
     "demo",
@@ -57,6 +59,8 @@ OK, FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 _FEWEST_RANKS, _MOST_RANKS = 2, 8  # without a mesh and without GPUs
 _PATIENCE_S = 10.0  # maximum time for an interrupted run to stop
+REDACT_HELP = "write hashes instead of the names of hosts and users, addresses, serial numbers and secrets"
+
 _FIRST_NOTEBOOK = "01_first_mesh.ipynb"
 
 # Hints of errors name arguments of Python functions, which a shell does not have. An argument within a call, as in
@@ -83,13 +87,13 @@ _ARGUMENT = re.compile(rf"(?<!\()(?<!, )\b({'|'.join(_OPTIONS)})=('?)(\w*)\2")
 
 
 def _print(text: object) -> None:
-    """Print immediately, also into a pipe: some lines are minutes apart."""
-    print(printable(str(text)), flush=True)
+    """Print immediately, because some lines are minutes apart. Text that was read cannot control the terminal."""
+    print(visible(printable(str(text))), flush=True)
 
 
 def print_error(text: object, file: TextIO | None = None) -> None:
     """Print a message, by default to standard error."""
-    print(printable(f"meshlab: {text}"), file=file or sys.stderr)
+    print(visible(printable(f"meshlab: {text}")), file=file or sys.stderr)
 
 
 def error_text(error: MeshlabError, again: str = "run the command again") -> str:
@@ -206,6 +210,7 @@ def explain(options: argparse.Namespace) -> int:
     try:
         sources = [sys.stdin.buffer.read() if name == "-" else Path(name) for name in options.files]
         explanation = explain(sources[0] if len(sources) == 1 else sources)
+        explanation = explanation.redacted() if options.redact else explanation
     except OSError as error:
         print_error(f"cannot read {error.filename}: {error.strerror or error}")
         return BAD_INPUT
@@ -239,11 +244,12 @@ def _cluster(name: str | None) -> Cluster | str | None:
 
 def _write_prediction(prediction: Prediction, path: Path) -> None:
     from meshlab.files import write_file
+    from meshlab.frames.store import without_formulas
     from meshlab.plots.predicted import figure_of
     from meshlab.plots.style import figure_png, figure_svg
 
     if path.suffix == ".csv":
-        data = prediction.frame().to_csv(index=False).encode()
+        data = without_formulas(prediction.frame()).to_csv(index=False).encode()
     elif path.suffix == ".png":
         data = figure_png(figure_of(prediction))
     else:
@@ -479,8 +485,9 @@ def rehearse(options: argparse.Namespace) -> int:
     _print(found)
     if options.out:
         from meshlab.files import write_file
+        from meshlab.frames.store import without_formulas
 
-        write_file(Path(options.out), found.frame().to_csv(index=False).encode())
+        write_file(Path(options.out), without_formulas(found.frame()).to_csv(index=False).encode())
         _print(f"frame: {options.out}")
     return FAILED if (found.frame()["n_wrong"].fillna(0) > 0).any() else OK
 
@@ -704,7 +711,7 @@ def report(options: argparse.Namespace) -> int:
     path = Path(options.out) if options.out else Path(options.folder) / "report.html"
     with _plain_warnings():
         run = Run.load(options.folder)
-    Report(run.redacted() if options.redact else run).save(path, pictures=options.pictures)
+    Report(run, redact=options.redact).save(path, pictures=options.pictures)
     _print(path)
     return OK
 
@@ -762,7 +769,7 @@ def print_comparison(
     except OSError as error:
         print_error(error, file)
         return BAD_INPUT
-    print(comparison, file=file)
+    print(visible(str(comparison)), file=file)
     regressions = comparison.regressions(threshold)
     n_wrong = int((regressions["verdict"] == "WRONG").sum())
     n_slower = len(regressions) - n_wrong

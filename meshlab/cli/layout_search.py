@@ -160,10 +160,11 @@ def _write(layouts: Layouts, path: Path, rows: int) -> None:
     from matplotlib.figure import Figure
 
     from meshlab.files import write_file
+    from meshlab.frames.store import without_formulas
     from meshlab.plots.style import figure_png, figure_svg
 
     if path.suffix == ".csv":
-        data = layouts.frame().to_csv(index=False).encode()
+        data = without_formulas(layouts.frame()).to_csv(index=False).encode()
     else:
         figure = layouts.plot(most=rows, ax=Figure((8, 1.5 + 0.4 * min(rows, len(layouts)))).add_subplot()).figure
         assert isinstance(figure, Figure)

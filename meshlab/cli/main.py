@@ -234,9 +234,7 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument("--seed", type=int, default=0, help="seed of the random order (default: %(default)s)")
     bench.add_argument("--resume", metavar="DIR", help="resume the run in a folder, with its plan and mesh")
     bench.add_argument(
-        "--redact",
-        action="store_true",
-        help="write hashes instead of host and user names; the rows are then written only at the end",
+        "--redact", action="store_true", help=f"{commands.REDACT_HELP}; the rows are then written only at the end"
     )
     bench.add_argument("--here", action="store_true", help="make this process a rank if the launcher is not recognised")
     bench.add_argument("--in-place", action="store_true", help="use the same buffer for input and output")
@@ -309,7 +307,7 @@ def make_parser() -> argparse.ArgumentParser:
     report.add_argument("folder", help="folder of the run")
     report.add_argument("--out", metavar="FILE", help="the report, .html or .md (default: report.html in the folder)")
     report.add_argument("--pictures", action="store_true", help="write the figures of a .md report as PNG files")
-    report.add_argument("--redact", action="store_true", help="write hashes instead of host and user names")
+    report.add_argument("--redact", action="store_true", help=commands.REDACT_HELP)
 
     compare = add(
         "compare",
@@ -358,6 +356,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="format of the output (default: that of the suffix of --out, otherwise text)",
     )
     explain.add_argument("--out", metavar="FILE", help="write the explanation to a file instead")
+    explain.add_argument("--redact", action="store_true", help=commands.REDACT_HELP)
 
     predict = add(
         "predict",

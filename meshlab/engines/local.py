@@ -91,8 +91,8 @@ def find_mpiexec() -> str:
 class LaunchedSet(ProcessSet):
     """Engines on this host with a dedicated controller, started by this process. Implements `RankSet`.
 
-    Profile, connection files and logs are in a private folder of the run. The controller listens on the loopback
-    device, and every message is signed with a key.
+    Profile, connection files and logs are in a private folder of the run. The controller and the ranks listen on the
+    loopback device. Their messages are encrypted with CurveZMQ, or only signed if libzmq has no encryption.
 
     Parameters
     ----------
@@ -251,6 +251,7 @@ class LaunchedSet(ProcessSet):
             **_import_path(),
             **self._temporary_folder(),
             **({} if self.backend != "mpi" or "HWLOC_XMLFILE" in os.environ else _NO_TOPOLOGY_FILE),
+            **(_loopback_settings() if self.backend == "mpi" else {}),
             **self._env,
             **self._environment(),
             _SET: self._set_mark,
@@ -567,3 +568,18 @@ def _import_path() -> dict[str, str]:
         return {}
     known = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": f"{home}{os.pathsep}{known}" if known else home}
+
+
+def _loopback_settings() -> dict[str, str]:
+    """Make the network layers of MPI listen on the loopback device, because all ranks are on this host.
+
+    Otherwise other hosts can connect to the ranks, although ranks of one host communicate through shared memory.
+    """
+    import psutil
+
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address == "127.0.0.1" for address in addresses):
+            # MPICH is built on UCX and libfabric, and uses the first one unless MPIR_CVAR_CH4_NETMOD is "ofi".
+            settings = dict.fromkeys(("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE"), name)
+            return {variable: value for variable, value in settings.items() if variable not in os.environ}
+    return {}

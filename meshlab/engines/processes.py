@@ -20,7 +20,7 @@ from meshlab.engines.rounds import RankDiedError, RankExit, RankInfo, Reply, Wor
 from meshlab.engines.worker import open_worker, serve
 from meshlab.errors import EngineError
 
-__all__ = ["AttachedSet", "ProcessSet", "client_exit", "make_cluster"]
+__all__ = ["AttachedSet", "ProcessSet", "can_encrypt", "client_exit", "make_cluster"]
 
 _TICK_S = 0.1  # interval between checks that engines which become ranks are alive
 
@@ -62,10 +62,17 @@ def make_cluster(profile: Path, name: str, launcher: str) -> Any:
         cluster_id=name,
         engines=launcher,
         delay=0,
-        controller_args=_CONTROLLER,
+        controller_args=[*_CONTROLLER, *(["--IPController.enable_curve=True"] if can_encrypt() else [])],
         shutdown_atexit=False,
         log=log,
     )
+
+
+def can_encrypt() -> bool:
+    """Return whether the messages between the client and its engines can be encrypted with CurveZMQ."""
+    import zmq
+
+    return bool(zmq.has("curve"))  # libzmq may be built without a library for cryptography
 
 
 class ProcessSet:

@@ -107,6 +107,8 @@ class RunData:
         Number of finished steps, over all launches.
     hosts : sequence of str, default ()
         The hosts of the ranks, and of the client.
+    user : str, default ""
+        The name of the user who measured. It is recorded so that somebody else can redact it, and is not shown.
     devices : sequence of mapping, default ()
         Readings of the GPUs before and after the run, as rows of `RunData.devices`.
     environment : mapping of str to mapping, optional
@@ -141,6 +143,7 @@ class RunData:
         elapsed_s: float = 0.0,
         n_done: int = 0,
         hosts: Iterable[str] = (),
+        user: str = "",
         devices: Iterable[Mapping[str, Any]] = (),
         environment: Mapping[str, Mapping[str, str]] | None = None,
         log: Iterable[str] = (),
@@ -159,6 +162,7 @@ class RunData:
         self.elapsed_s = elapsed_s
         self.n_done = n_done
         self.hosts = tuple(hosts)
+        self.user = user
         self.device_rows = [dict(row) for row in devices]
         self.environment = {name: dict(values) for name, values in (environment or {}).items()}
         self.log = list(log)
@@ -452,7 +456,7 @@ class RunData:
         overwrite : bool, default False
             If True, replace a different run in the folder, with its report and figures. Other files stay.
         redact : bool, default False
-            If True, write hashes instead of the names of hosts and users, addresses and the UUIDs of GPUs.
+            If True, write hashes instead of names, addresses and secrets, see `redacted`.
 
         Returns
         -------
@@ -515,9 +519,13 @@ class RunData:
         return load(folder)
 
     def redacted(self) -> RunData:
-        """Return a copy with hashes instead of the names of hosts and users, addresses and the UUIDs of GPUs.
+        """Return a copy with hashes instead of what identifies hosts, users and hardware, and without secrets.
 
-        A name has the same hash everywhere in the copy, and a different hash in every other copy.
+        Names of hosts and users are those that the run lists, and those that its log, errors, settings and paths show.
+        They are replaced everywhere, also with other capitals, domains and suffixes such as ``-ib0``. So are addresses
+        (IPv4, IPv6, MAC, e-mail), UUIDs, GUIDs, serial numbers, home folders, tokens and passwords. Ranks, models,
+        versions and numbers are kept. A name has the same hash everywhere in the copy, and a different hash in every
+        other copy. A name that nothing in the run identifies as one, such as that of a project, is kept.
         """
         from meshlab.frames.redact import redact
 

@@ -68,6 +68,7 @@ __all__ = [
     "save_ended",
     "to_document",
     "upgrade",
+    "without_formulas",
 ]
 
 SCHEMA = 6
@@ -420,6 +421,7 @@ def to_document(run: RunData) -> dict[str, Any]:
         "source": run.source,
         "where": run.where,
         "hosts": list(run.hosts),
+        "user": run.user,
         "devices": run.device_rows,
         "plan": _plan_to_json(run.plan),
         "mesh": mesh_to_document(run.mesh),
@@ -533,6 +535,7 @@ def from_document(
         results=results,
         samples=samples,
         calibration=document.get("calibration"),
+        user=str(document.get("user", "")),
         **{name: document[name] for name in names},
     )
 
@@ -783,18 +786,26 @@ def frame_to_csv(frame: pd.DataFrame, path: str | Path) -> None:
 
     A string that a spreadsheet would read as a formula gets a leading apostrophe.
     """
+    # 17 significant digits identify every float64. Other tools may then compute the same statistics from the file.
+    without_formulas(frame).to_csv(path, index=False, float_format="%.17g", lineterminator="\n")
+
+
+def without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a copy for a CSV file, in which strings that a spreadsheet would compute begin with an apostrophe."""
     import pandas as pd
 
     safe = frame.copy()
     for name in safe.columns:
         if isinstance(safe[name].dtype, pd.StringDtype) or safe[name].dtype == object:
             safe[name] = safe[name].map(_guard_formula, na_action="ignore")
-    # 17 significant digits identify every float64. Other tools may then compute the same statistics from the file.
-    safe.to_csv(path, index=False, float_format="%.17g", lineterminator="\n")
+    return safe
 
 
 def _guard_formula(text: object) -> object:
-    return f"'{text}" if isinstance(text, str) and text[:1] in ("=", "+", "-", "@", "'") else text
+    # Spreadsheets ignore white space before a formula.
+    if isinstance(text, str) and (text[:1] in ("'", "\t", "\r", "\n") or text.lstrip()[:1] in ("=", "+", "-", "@")):
+        return f"'{text}"
+    return text
 
 
 def frame_from_csv(path: str | Path, columns: Sequence[Column], content: bytes | None = None) -> pd.DataFrame:

@@ -17,6 +17,8 @@ from meshlab.errors import BenchError, MeshError, ParseError, TopologyError
 from meshlab.files import is_folder, text_of, write_file
 from meshlab.folders import staged_folder
 from meshlab.frames.labels import where_text
+from meshlab.frames.redact import redact as redact_run
+from meshlab.frames.redact import redactor_of
 from meshlab.frames.rundata import RunData
 from meshlab.frames.schema import RESULTS
 from meshlab.frames.store import as_frames, frame_from_json, frame_to_json, load
@@ -42,6 +44,8 @@ from meshlab.units import THIN
 if TYPE_CHECKING:
     import jinja2
     import pandas as pd
+
+    from meshlab.topology.model.cluster import Cluster
 
 __all__ = ["Report", "document", "page"]
 
@@ -77,8 +81,8 @@ class Report:
     title : str, optional
         The headline. By default it names the mesh.
     redact : bool, default False
-        If True, write hashes instead of the names of hosts and users, addresses and the UUIDs of GPUs. Needs a run, its
-        folder, or a tuning.
+        If True, write hashes instead of names, addresses and secrets in the whole report: in the run, the cluster, the
+        tuning and the title, see `RunData.redacted`. Needs a run, its folder, or a tuning.
 
     Raises
     ------
@@ -112,19 +116,26 @@ class Report:
             )
         if isinstance(run, Tuning):
             mesh, tuning = run.mesh if mesh is None else mesh, run
-        self.tuning = tuning.redacted() if redact and tuning is not None else tuning
-        if isinstance(run, Tuning):
-            title, run, redact = title or f"Tuning of {run.mesh}", (self.tuning or run).results, False
+        self.cluster = None if cluster is None else as_cluster(cluster)
+        layout = None if mesh is None else as_mesh(mesh)
         if isinstance(run, (str, os.PathLike)) and is_folder(run):
             run = load(Path(run))
-        data = run if isinstance(run, RunData) else None
         if redact:
-            if data is None:
+            if not isinstance(run, (RunData, Tuning)):
                 raise BenchError(
                     f"redact=True needs a run, not {type(run).__name__}, because only runs have a list of their hosts; "
                     "pass a Run or its folder"
                 )
-            run = data = data.redacted()
+            # One redactor for all parts, so that a host has the same hash in the title, the picture and the log.
+            known = run if isinstance(run, RunData) else None
+            redactor = redactor_of(known, self.cluster, tuning, title, hosts=_hosts_of(self.cluster), mesh=layout)
+            tuning = None if tuning is None else tuning.redacted(redactor)
+            run = redact_run(run, redactor) if isinstance(run, RunData) else tuning
+            self.cluster, layout, title = (redactor.anything(part) for part in (self.cluster, layout, title))
+        self.tuning = tuning
+        if isinstance(run, Tuning):
+            title, run = title or f"Tuning of {run.mesh}", run.results
+        data = run if isinstance(run, RunData) else None
         # Read before the results, which grow: the report may contain one more step than it claims, but not one less.
         note = "" if data is None else data.running_note
         self.progress = f"This run is still {note}." if note else ""
@@ -134,8 +145,7 @@ class Report:
         # The samples of alternatives, which are compared by block. One of an older run shows that there are none.
         self._blocks = samples[is_in_block] if is_in_block.any() else samples[:1]
         own_mesh = None if data is None else data.mesh
-        self.mesh: DeviceMesh | None = own_mesh if mesh is None else as_mesh(mesh)
-        self.cluster = None if cluster is None else as_cluster(cluster)
+        self.mesh: DeviceMesh | None = own_mesh if layout is None else layout
         self._bounded, self._no_bounds = self._with_bounds()
         self.title = title or (f"Collectives on {self.mesh}" if self.mesh is not None else "Collectives")
         self.state = "" if data is None else data.state
@@ -330,6 +340,10 @@ class Report:
     def _markdown(self, pictures: Pictures | None = None, prefix: str = "") -> str:
         groups = [self.mesh[axis] for axis in self._shown_axes()] if self.mesh is not None else []
         return document(self._content(), groups, pictures, partial(picture_file, prefix))
+
+
+def _hosts_of(cluster: Cluster | None) -> tuple[str, ...]:
+    return () if cluster is None else cluster.names
 
 
 def _environment(sections: Mapping[str, Mapping[str, str]]) -> list[tuple[str, Facts]]:
