@@ -1,0 +1,72 @@
+"""Run the chaos test by hand: ``python -m tests.chaos --seed 1 --faults 200``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tests.chaos.faults import KINDS, MOMENTS, TARGETS, draw
+from tests.chaos.harness import Settings, attack_all
+from tests.chaos.judging import summarise, to_frame
+
+
+def main() -> int:
+    """Attack, print one line per fault and the counts, and return 1 if a fault was not handled well."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--faults", type=int, default=20, help="the number of faults")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first fault, to repeat a part")
+    parser.add_argument("--backend", choices=("mpi", "nccl", "threads"), default="mpi")
+    parser.add_argument("--ranks", type=int, help="by default 4, or 2 for nccl")
+    parser.add_argument("--devices", help="for nccl: the GPU of each rank, such as 0,0")
+    parser.add_argument("--env", action="append", default=[], help="NAME=VALUE, an environment variable of the ranks")
+    parser.add_argument("--kinds", default="", help=f"some of {', '.join((*KINDS, *TARGETS))}, separated by commas")
+    parser.add_argument("--moments", default="", help=f"some of {', '.join(MOMENTS)}, separated by commas")
+    parser.add_argument("--deadline", type=float, help="seconds until ranks are considered stuck")
+    parser.add_argument("--timeout", type=float, help="seconds for a start")
+    parser.add_argument("--step", type=float, default=0.15, help="seconds per step of a benchmark")
+    parser.add_argument("--out", type=Path, help="a file for the rows, .csv or .parquet")
+    given = parser.parse_args()
+    is_nccl = given.backend == "nccl"
+    settings = Settings(
+        given.backend,
+        given.ranks or (2 if is_nccl else 4),
+        tuple(int(number) for number in given.devices.split(",")) if given.devices else (),
+        dict(one.split("=", 1) for one in given.env) or None,
+        given.deadline or (6.0 if is_nccl else 4.0),
+        given.timeout or (60.0 if is_nccl else 14.0),
+        given.step,
+    )
+    kinds = given.kinds.split(",") if given.kinds else ()
+    if is_nccl and not kinds:
+        kinds = ("kill", "stop", "raise", "stay_away")
+    moments = given.moments.split(",") if given.moments else ()
+    if is_nccl and not moments:
+        moments = ("step", "between", "graph")
+    for name, known in ((kinds, (*KINDS, *TARGETS)), (moments, MOMENTS)):
+        if unknown := set(name) - set(known):
+            parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
+    faults = [
+        draw(given.seed, number, backend=given.backend, ranks=settings.ranks, kinds=kinds, moments=moments)
+        for number in range(given.first, given.first + given.faults)
+    ]
+    rows = []
+    for fault, row in zip(faults, attack_all(settings, faults, given.seed), strict=True):
+        rows.append(row)
+        print(f"{'ok ' if row['is_good'] else 'BAD'} {fault.number:3} {row['seconds']:5.1f} s  {fault}", flush=True)
+        for name in ("hang", "orphans", "left_files", "lost_rows", "recovery_error", "stacks"):
+            if row[name]:
+                print(f"        {name}: {row[name]}", flush=True)
+        if row["error"] or not row["named_right"]:
+            verdict = "" if row["named_right"] else "WRONG: "
+            print(f"        {verdict}named {row['named'] or 'nothing'}: {row['error']}", flush=True)
+        if given.out is not None:  # after every fault, because it may be the last one
+            frame = to_frame(rows)
+            frame.to_parquet(given.out) if given.out.suffix == ".parquet" else frame.to_csv(given.out, index=False)
+    frame = to_frame(rows)
+    print(f"\n{summarise(frame)}")
+    return int(not frame["is_good"].all())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
