@@ -88,7 +88,7 @@ def misbehave(comm: Any, kind: str) -> None:
 
 
 def call_for_a_while(comm: Any, trigger: str, kind: str, culprit: int, n: int) -> float:
-    """Call collectives for about `n` × 10 ms."""
+    """Call collectives for at least `n` × 10 ms."""
     for _ in range(n):
         work(comm, trigger, kind, culprit)
         time.sleep(0.01)
@@ -208,7 +208,7 @@ class Client:
                     return False
         return True
 
-    def call(self, trigger: str, kind: str = "", culprit: int = -1, n: int = 120) -> None:
+    def call(self, trigger: str, kind: str = "", culprit: int = -1, n: int = 60) -> None:
         """Run a function that calls collectives."""
         frame = self._engines.run(call_for_a_while, self._mesh, arguments=(trigger, kind, culprit, n))
         if set(frame["value"]) != {float(self._settings["ranks"])}:

@@ -27,7 +27,9 @@ _OF_MPI = ("shell", "launcher", "proxy")
 TARGETS = (*_OF_THE_SET, *_OF_MPI, "client", "reaper and client", "terminal")
 """The processes of a set of ranks. A terminal sends SIGINT to all processes of its foreground group."""
 
-# Ranks are the parts that fail most often, and the only ones whose number has to be right.
+# Functions fail in many ways that are handled alike. Ranks are the parts that fail most often, and the only ones whose
+# number has to be right.
+_KIND_WEIGHTS = dict.fromkeys(SIGNAL_KINDS, 4) | {"interrupt": 3}
 _WEIGHTS = {"rank": 6, "client": 3, "reaper and client": 2, "hub": 2, "scheduler": 2}
 
 
@@ -107,8 +109,9 @@ def draw(
     ]
     if not possible:
         raise ValueError(f"no fault of {backend} is of the kinds {sorted(kinds)} at the moments {sorted(moments)}")
-    # In three draws instead of one, so that every kind is as frequent as the others, however many moments it has.
-    kind = chance.choice(sorted({one[0] for one in possible}))
+    # In three draws instead of one, so that a kind is not frequent because it has many moments.
+    known = sorted({one[0] for one in possible})
+    (kind,) = chance.choices(known, [_KIND_WEIGHTS.get(name, 1) for name in known])
     targets = sorted({one[1] for one in possible if one[0] == kind})
     (target,) = chance.choices(targets, [_WEIGHTS.get(name, 1) for name in targets])
     moment = chance.choice(sorted({one[2] for one in possible if one[:2] == (kind, target)}))

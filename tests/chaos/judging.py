@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["HANG_S", "Observation", "Phase", "judge", "named_part", "summarise", "to_frame"]
 
 HANG_S = 15.0
-"""The longest time that anything may take after a fault, in seconds."""
+"""The longest time that anything but a start may take after a fault, in seconds."""
+
+_STARTS = ("launch", "restart")
 
 _CONTROLLER = re.compile(r"\bcontroller\b")
 _LAUNCHER = re.compile(r"\blauncher\b|\bmpiexec\b")
@@ -44,6 +46,11 @@ class Phase:
     seconds: float
     error: dict[str, Any] | None = None
     stacks: str = ""
+
+    @property
+    def is_slow_start(self) -> bool:
+        """Whether ranks did not start in time, which a busy machine can cause without a fault."""
+        return self.name in _STARTS and self.error is not None and "in time" in self.error["text"]
 
 
 @dataclass(slots=True)
@@ -136,7 +143,8 @@ def is_named_right(fault: Fault, error: dict[str, Any] | None, *, client_ended: 
         return named in ("start", "launcher") or named == f"rank {fault.rank}"
     if fault.target in ("rank", "nanny", "shell"):
         text = error["text"]
-        if fault.kind == "other_call":  # the calls of all ranks are listed, and nobody knows which one is right
+        if fault.kind in ("other_call", "return_early") and named != f"rank {fault.rank}":
+            # The calls of two or all ranks are listed, because nobody knows which ones are right.
             return any(fault.rank in _numbers(found) for found in _RANKS.findall(text))
         return named == f"rank {fault.rank}" and str(fault.rank) in "".join(_RANKS.findall(text))
     if fault.target in ("hub", "scheduler"):
@@ -172,11 +180,18 @@ def lost_rows(seen: Observation) -> int:
     return lost + max(0, seen.n_expected - len(after))
 
 
-def judge(seen: Observation, *, seed: int) -> dict[str, Any]:
-    """Return one row of the result."""
+def judge(seen: Observation, *, seed: int, start_s: float = HANG_S) -> dict[str, Any]:
+    """Return one row of the result. A start may take `start_s` seconds, and be repeated once if that is not enough."""
     fault, error = seen.fault, seen.error
-    slow = [phase for phase in (*seen.phases, *seen.recovery) if phase.seconds > HANG_S]
+    slow = [
+        phase
+        for phase in (*seen.phases, *seen.recovery)
+        if phase.seconds > (start_s if phase.name in _STARTS else HANG_S)
+    ]
     failed = [phase for phase in seen.recovery if phase.error is not None]
+    n_slow_starts = sum(phase.is_slow_start for phase in seen.recovery)
+    if n_slow_starts == 1:
+        failed = [phase for phase in failed if not phase.is_slow_start]
     lost = lost_rows(seen) + bool(seen.file_error)
     named_right = is_named_right(fault, error, client_ended=seen.client_ended)
     row = {
@@ -191,6 +206,7 @@ def judge(seen: Observation, *, seed: int) -> dict[str, Any]:
         "named": "client ended" if seen.client_ended else named_part(error),
         "named_right": named_right or not seen.was_hit,
         "recovered": seen.works and not failed,
+        "slow_starts": n_slow_starts,
         "seconds": seen.seconds,
         "notice_s": seen.phases[-1].seconds if seen.phases else 0.0,
         "hang": "; ".join(f"{phase.name} took {phase.seconds:.0f} s" for phase in slow),
