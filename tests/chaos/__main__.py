@@ -33,7 +33,7 @@ def main() -> int:
         given.ranks or (2 if is_nccl else 4),
         tuple(int(number) for number in given.devices.split(",")) if given.devices else (),
         dict(one.split("=", 1) for one in given.env) or None,
-        given.deadline or 6.0,
+        given.deadline or (8.0 if is_nccl else 6.0),
         given.timeout or (60.0 if is_nccl else 14.0),
         given.step,
     )

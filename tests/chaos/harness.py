@@ -276,6 +276,7 @@ class Harness:
                 self._do("close")
         elif not self._pids:
             self._do("launch")
+            self._do("verify")  # the first calls of a library may take long, and are not part of the test
         self._snapshot()
         if fault.moment == "save" and fault.number % 2:  # half of the saves find a folder that is there
             self._do("save_once", folder=str(self._place / "saved"))
@@ -299,6 +300,8 @@ class Harness:
         )
         if event["error"] is not None:
             raise RuntimeError(f"{command} failed without a fault: {event['error']['text']}")
+        if command == "verify" and not event["value"]:
+            raise RuntimeError("the sums were wrong without a fault")
         self._note_pids(event)
         return event["value"]
 
@@ -376,13 +379,16 @@ class Harness:
         if command == "sweep":
             wanted = int(fault.delay * 4) + 1 if fault.moment == "between" else int(fault.delay * 5)
             if fault.kind in FUNCTION_KINDS:
-                wanted = min(wanted, 2)  # the planted function comes after the steps of the first collective
+                # The planted function comes after the steps of the first collective. Those of a graph only run before
+                # it is captured.
+                wanted = min(wanted, 1 if fault.moment == "graph" else 2)
             with contextlib.suppress(SlowClientError):
                 client.wait_for(
                     lambda event: (event["event"] == "step" and event["done"] >= wanted) or event["event"] == "end",
                     since=self._since,
                 )
-            until = time.monotonic() + (0 if fault.moment == "between" else fault.delay * self._settings.step_s)
+            is_exact = fault.moment == "between" or (fault.moment == "graph" and fault.kind in FUNCTION_KINDS)
+            until = time.monotonic() + (0 if is_exact else fault.delay * self._settings.step_s)
         if command == "save":
             event = client.wait_for(lambda event: event["event"] in ("versions", "end"), since=self._since)
             self._digests = event.get("digests", [])

@@ -18,7 +18,7 @@ __all__ = ["HANG_S", "Observation", "Phase", "judge", "named_part", "summarise",
 HANG_S = 15.0
 """The longest time that anything but a start may take after a fault, in seconds."""
 
-_STARTS = ("launch", "restart")
+_STARTS = ("launch", "restart", "resume")  # a resumed run measures
 
 _CONTROLLER = re.compile(r"\bcontroller\b")
 _LAUNCHER = re.compile(r"\blauncher\b|\bmpiexec\b")
