@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 from pathlib import Path
 
 from tests.chaos.faults import KINDS, MOMENTS, TARGETS, draw
@@ -50,6 +52,7 @@ def main() -> int:
         draw(given.seed, number, backend=given.backend, ranks=settings.ranks, kinds=kinds, moments=moments)
         for number in range(given.first, given.first + given.faults)
     ]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the harness ends what it has started
     rows = []
     for fault, row in zip(faults, attack_all(settings, faults, given.seed), strict=True):
         rows.append(row)

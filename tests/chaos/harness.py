@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from tests.chaos.client import digest
-from tests.chaos.faults import FUNCTION_KINDS, SWEEPS, Fault
+from tests.chaos.faults import FUNCTION_KINDS, SIGNAL_KINDS, SWEEPS, Fault
 from tests.chaos.judging import HANG_S, Observation, Phase, judge
 from tests.chaos.processes import MARK, Part, end_all, files_of, find_parts, is_left
 
@@ -335,8 +335,8 @@ class Harness:
             if fault.moment == "between":
                 client.send("continue")
         self._observe(command, fault, seen)
-        if command in ("launch", "restart", "save") and seen.error is None and not seen.client_ended:
-            # The command may have succeeded in spite of the fault, which the next call then shows.
+        # The command may have succeeded in spite of the fault, which the next call then shows.
+        if command not in ("close", "leave") and fault.kind in SIGNAL_KINDS and not (seen.error or seen.client_ended):
             self._since = client.send("call", trigger=str(self._trigger), n=5)
             self._observe("call", fault, seen)
 
