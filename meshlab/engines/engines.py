@@ -36,7 +36,7 @@ _MOST_LIBRARY_LOG = 1 << 18  # characters per rank, for the explanation of an er
 # A NCCL communicator holds about 200 MB of GPU memory, so the least recently used ones are closed beyond this number.
 _MOST_GROUP_SETS = 32
 
-_END_S = 5.0  # maximum time that a cancelled run gets to record its outcome when its engines are closed
+_END_S = 3.0  # maximum time that a cancelled run gets to record its outcome when its engines are closed
 
 
 class Engines:
@@ -75,7 +75,7 @@ class Engines:
         self._turn = threading.Condition()  # guards the two fields below
         self._lease: Lease | None = None
         self._n_waiting = 0
-        self._state: Literal["ready", "broken", "closed"] = "ready"
+        self._state: Literal["ready", "broken", "closing", "closed"] = "ready"
         self._why_broken = ""
         self._group_sets: OrderedDict[str, None] = OrderedDict()  # those with open communicators, least recent first
         self._round: Round | None = None
@@ -110,7 +110,10 @@ class Engines:
 
     @property
     def state(self) -> str:
-        """``"ready"``, ``"busy"``, ``"broken"`` or ``"closed"``."""
+        """``"ready"``, ``"busy"``, ``"broken"``, ``"closing"`` or ``"closed"``.
+
+        It is ``"closing"`` until the last process has ended, also if `close` was interrupted.
+        """
         lease = self._lease
         return "busy" if self._state == "ready" and lease is not None and not lease.is_query else self._state
 
@@ -396,7 +399,7 @@ class Engines:
                 self._round.cancel("the ranks were ended")
 
     def restart(self) -> None:
-        """Start new ranks. The client stays the same.
+        """Start new ranks. The client stays the same, unless its controller has died or does not respond.
 
         Raises
         ------
@@ -416,7 +419,7 @@ class Engines:
         broken
         ready [0, 1]
         """
-        if self._state == "closed":
+        if self._is_closed():
             raise _closed_error()
         if self._rank_set.is_attached:
             raise EngineError(
@@ -430,10 +433,10 @@ class Engines:
             self._release()
 
     def close(self, *, cancel: bool = False) -> None:
-        """Stop the ranks and clean up. A second call has no effect.
+        """Stop the ranks and clean up, within 10 seconds. A second call has no effect.
 
         The end of a ``with`` block and the exit of the interpreter also close the engines. Both cancel a run that is
-        under way. Its rows are kept.
+        under way. Its rows are kept. If the call is interrupted, call it again: it then completes the clean-up.
 
         Parameters
         ----------
@@ -459,29 +462,33 @@ class Engines:
         with self._turn:
             lease = None if self._lease is None or self._lease.is_query else self._lease
             # The engines are "broken" while a run replaces its ranks, but the run is still under way.
-            if lease is not None and not cancel and (self._state == "ready" or lease.cancel is not None):
+            is_under_way = self._state == "ready" or (lease is not None and lease.cancel is not None)
+            if lease is not None and not cancel and is_under_way and not self._is_closed():
                 first = "call run.wait() or run.cancel() first" if lease.cancel is not None else "wait for it"
                 raise EngineError(
                     f"cannot close the engines, which are busy with {lease.task}",
                     hint=f"{first}, or call engines.close(cancel=True)",
                 )
-            self._state = "closed"
+            self._state = "closing"
         is_over = None if lease is None or lease.cancel is None else lease.cancel()
-        atexit.unregister(self._at_exit)
         try:
-            with self._replacing:  # ranks that are being started would outlive the engines
-                self._rank_set.close()
+            self._rank_set.close()  # also makes another thread give up that starts ranks
         finally:
             if self._round is not None:
                 self._round.cancel("the engines were closed")
+        atexit.unregister(self._at_exit)
+        self._state = "closed"
         if is_over is not None:
             is_over.wait(_END_S)
+
+    def _is_closed(self) -> bool:
+        return self._state in ("closing", "closed")
 
     def _cancel_at_exit(self) -> None:
         """Cancel a run when the interpreter exits. The rank set stops its processes itself."""
         lease = self._lease
         if self._state != "closed" and lease is not None and lease.cancel is not None:
-            self._state = "closed"
+            self._state = "closing"
             is_over = lease.cancel()
             if self._round is not None:
                 self._round.cancel("the interpreter exits")
@@ -520,7 +527,7 @@ class Engines:
             self._turn.notify_all()
 
     def _check_usable(self) -> None:
-        if self._state == "closed":
+        if self._is_closed():
             raise _closed_error()
         if self._state == "broken":
             raise EngineError(f"the engines are broken: {self._why_broken}", hint=self._recovery())
@@ -528,7 +535,7 @@ class Engines:
     def _replace_ranks(self, reason: str, *, reuse: bool = True) -> None:
         """Kill the ranks, if they are not dead already, and start new ones."""
         with self._replacing:
-            if self._state == "closed":
+            if self._is_closed():
                 raise _closed_error()
             if self._state == "ready":
                 self._break(reason, reuse=reuse)
@@ -539,7 +546,7 @@ class Engines:
                 summary = error.summary if isinstance(error, EngineError) else str(error) or type(error).__name__
                 self._why_broken = f"new ranks could not be started: {summary}"
                 raise
-            if self.state == "closed":  # while they were started, by a caller that may not wait for them any more
+            if self._is_closed():  # while they were started, by a caller that may not wait for them any more
                 self._rank_set.close()
                 raise _closed_error()
             if self.backend == "threads" or not before & {(info.host, info.pid) for info in self.ranks}:
@@ -626,7 +633,7 @@ class Engines:
             replies = self._round.run(method, arguments, self.deadline_s if deadline_s is None else deadline_s)
         except RoundFailedError as failure:
             if self._state != "ready":  # `close` or `kill`, called by another thread, made the round fail
-                how = "closed" if self._state == "closed" else f"stopped ({self._why_broken})"
+                how = "closed" if self._is_closed() else f"stopped ({self._why_broken})"
                 raise EngineError(f"the engines were {how} while {task}") from failure
             library_log = self._library_log()  # first, because mpiexec also prints how the other ranks are killed
             self._break(failure.reason)
@@ -634,7 +641,7 @@ class Engines:
                 failure.reason,
                 hint=f"{failure.fix}, and {self._recovery()}" if failure.fix else self._recovery(),
                 rank=failure.rank,
-                host=self.ranks[failure.rank].host,
+                host=None if failure.rank is None else self.ranks[failure.rank].host,
                 log=failure.log,
                 library_log=library_log,
             ) from failure.cause

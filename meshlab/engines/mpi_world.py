@@ -194,6 +194,7 @@ class MpiWorldSet:
         self._tasks: queue.SimpleQueue[tuple[int, str, tuple[Any, ...], Future[Reply]] | None] = queue.SimpleQueue()
         self._pending: set[Future[Reply]] = set()
         self._is_broken = False
+        self._unreleased = list(range(1, self.size))
         self._thread = threading.Thread(target=self._work, name="meshlab rank 0", daemon=True)
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
@@ -254,6 +255,10 @@ class MpiWorldSet:
         """Return None: if a rank dies, the launcher kills all of them, including this process."""
         return None
 
+    def check(self) -> RankExit | None:
+        """Return None, like `first_exit`."""
+        return None
+
     def interrupt(self) -> None:
         """Do nothing: only the launcher can send signals to processes on all hosts."""
 
@@ -293,5 +298,5 @@ class MpiWorldSet:
         if self._thread.is_alive():
             _log.warning("meshlab: the engines were closed while ranks were still busy; aborting all processes")
             self._abort()
-        for rank in range(1, self.size):
-            self._control.send(None, dest=rank)
+        while self._unreleased:  # a second call continues where an interrupted one has stopped
+            self._control.send(None, dest=self._unreleased.pop())

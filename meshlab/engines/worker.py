@@ -8,7 +8,9 @@ from __future__ import annotations
 import os
 import pickle
 import platform
+import signal
 import socket
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +21,7 @@ from meshlab.comm.backend import Backend
 from meshlab.comm.communicator import Communicator
 from meshlab.engines.call_board import CallBoard
 from meshlab.engines.positions import CallSummary, Positions
-from meshlab.engines.reaper import shared_memory_files
+from meshlab.engines.reaper import RUN, shared_memory_files
 from meshlab.engines.rounds import RankInfo, Reply, WorkerConfig
 from meshlab.errors import EngineError
 from meshlab.mesh.mesh import DeviceMesh
@@ -236,6 +238,9 @@ def open_worker(config: WorkerConfig) -> RankInfo:
         _worker = None
     if _worker is None:
         _worker = _create_worker(config)
+    if RUN in os.environ and threading.current_thread() is threading.main_thread():
+        # ipyparallel's handler only stops an event loop, which a rank inside MPI or NCCL does not reach.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return _worker.info()
 
 
