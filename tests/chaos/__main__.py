@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.chaos.faults import KINDS, MOMENTS, TARGETS, draw
 from tests.chaos.harness import Settings, attack_all
-from tests.chaos.judging import summarise, to_frame
+from tests.chaos.judging import HANG_S, summarise, to_frame
 
 
 def main() -> int:
@@ -27,6 +27,7 @@ def main() -> int:
     parser.add_argument("--deadline", type=float, help="seconds until ranks are considered stuck")
     parser.add_argument("--timeout", type=float, help="seconds for a start")
     parser.add_argument("--step", type=float, default=0.15, help="seconds per step of a benchmark")
+    parser.add_argument("--hang", type=float, default=HANG_S, help="seconds that anything but a start may take")
     parser.add_argument("--out", type=Path, help="a file for the rows, .csv or .parquet")
     given = parser.parse_args()
     is_nccl = given.backend == "nccl"
@@ -38,6 +39,7 @@ def main() -> int:
         given.deadline or (8.0 if is_nccl else 6.0),
         given.timeout or (60.0 if is_nccl else 14.0),
         given.step,
+        given.hang,
     )
     kinds = given.kinds.split(",") if given.kinds else ()
     if is_nccl and not kinds:

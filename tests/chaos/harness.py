@@ -27,9 +27,9 @@ from tests.chaos.processes import MARK, Part, end_all, files_of, find_parts, is_
 
 __all__ = ["Harness", "Settings", "attack_all"]
 
-_LIMIT_S = 2 * HANG_S  # after which a command is given up
 _AFTER_S = 5.0  # time to clean up after a start that has reached its limit
 _GONE_S = 10.0  # time that processes and files get to go away
+_EVENT_S = 30.0  # time until a command begins, or a run reports its next step
 _MEASURING_S = 60.0
 _START_S = 90.0  # time that a client gets to import everything, which is not part of the test
 _NUMBERS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP, "pause": signal.SIGSTOP}
@@ -53,6 +53,8 @@ class Settings:
         The arguments of `meshlab.launch`.
     step_s : float, default 0.15
         Duration of a step of a benchmark, in seconds.
+    hang_s : float, default 15
+        The longest time that anything but a start may take, in seconds.
     """
 
     backend: str = "mpi"
@@ -62,6 +64,7 @@ class Settings:
     deadline_s: float = 6.0
     timeout_s: float = 14.0
     step_s: float = 0.15
+    hang_s: float = HANG_S
 
     @property
     def mesh(self) -> str:
@@ -139,7 +142,7 @@ class ClientProcess:
         return n
 
     def wait_for(
-        self, is_wanted: Callable[[dict[str, Any]], bool], timeout_s: float = _LIMIT_S, *, since: int = 0
+        self, is_wanted: Callable[[dict[str, Any]], bool], timeout_s: float = _EVENT_S, *, since: int = 0
     ) -> dict[str, Any]:
         """Wait for an event."""
         deadline = time.monotonic() + timeout_s
@@ -239,7 +242,7 @@ class Harness:
         except _UNPREPARED as error:
             seen.was_hit = False
             seen.recovery.append(Phase("prepare", 0.0, _own_error(f"the ranks did not start: {error}")))
-            return judge(seen, seed=self._seed)
+            return self._judge(seen)
         try:
             self._strike(fault, seen)
         finally:
@@ -251,7 +254,11 @@ class Harness:
         if fault.moment == "save":
             self._check_saved(seen)
         self._look_for_leftovers(seen)
-        return judge(seen, seed=self._seed, start_s=self._settings.timeout_s + _AFTER_S)
+        return self._judge(seen)
+
+    def _judge(self, seen: Observation) -> dict[str, Any]:
+        settings = self._settings
+        return judge(seen, seed=self._seed, start_s=settings.timeout_s + _AFTER_S, hang_s=settings.hang_s)
 
     def _prepare_patiently(self, fault: Fault) -> None:
         """Prepare a fault. On a busy machine, a start may take longer than its limit, which is nobody's fault."""
@@ -307,7 +314,7 @@ class Harness:
 
     def _limit_s(self, command: str) -> float:
         """Return the time after which a command is given up, in seconds."""
-        return _LIMIT_S + (self._settings.timeout_s if command in ("launch", "restart") else 0)
+        return 2 * self._settings.hang_s + (self._settings.timeout_s if command in ("launch", "restart") else 0)
 
     def _note_pids(self, event: dict[str, Any]) -> None:
         value = event.get("value")
@@ -464,7 +471,7 @@ class Harness:
         error, stacks = None, ""
         try:
             if command == "leave":
-                client.process.wait(_LIMIT_S)
+                client.process.wait(self._limit_s(command))
                 raise ClientEndedError
             event = client.wait_for(
                 lambda event: event["event"] == "end" and event["command"] == command,

@@ -180,13 +180,16 @@ def lost_rows(seen: Observation) -> int:
     return lost + max(0, seen.n_expected - len(after))
 
 
-def judge(seen: Observation, *, seed: int, start_s: float = HANG_S) -> dict[str, Any]:
-    """Return one row of the result. A start may take `start_s` seconds, and be repeated once if that is not enough."""
+def judge(seen: Observation, *, seed: int, start_s: float = HANG_S, hang_s: float = HANG_S) -> dict[str, Any]:
+    """Return one row of the result.
+
+    A start may take `start_s` seconds, and be repeated once if that is not enough. Everything else may take `hang_s`.
+    """
     fault, error = seen.fault, seen.error
     slow = [
         phase
         for phase in (*seen.phases, *seen.recovery)
-        if phase.seconds > (start_s if phase.name in _STARTS else HANG_S)
+        if phase.seconds > (max(start_s, hang_s) if phase.name in _STARTS else hang_s)
     ]
     failed = [phase for phase in seen.recovery if phase.error is not None]
     n_slow_starts = sum(phase.is_slow_start for phase in seen.recovery)

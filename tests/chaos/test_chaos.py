@@ -1,0 +1,42 @@
+"""Random faults, a few by default and many by hand: every one is named, mended and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from tests.chaos.faults import Fault, draw_all
+from tests.chaos.harness import Settings, attack_all
+from tests.chaos.judging import summarise, to_frame
+
+# Bounds for a machine that is busy with other tests. By hand, ``python -m tests.chaos`` has tighter ones.
+PATIENT = {"deadline_s": 8.0, "timeout_s": 60.0, "hang_s": 60.0}
+
+
+def assert_all_good(settings: Settings, faults: Sequence[Fault], seed: int) -> None:
+    frame = to_frame(list(attack_all(settings, faults, seed)))
+    bad = frame[~frame["is_good"]].drop(columns=["seed", "is_good"])
+    assert bad.empty, f"\n{bad.T.to_string()}\n\n{summarise(frame)}"
+
+
+def test_a_few_random_faults_of_mpi_ranks() -> None:
+    # The hub, the client and a rank are killed during a benchmark, and the client is interrupted.
+    seed, kinds, moments = 346, ("kill", "interrupt", "raise"), ("call", "between", "step")
+    faults = draw_all(seed, 4, backend="mpi", ranks=2, kinds=kinds, moments=moments)
+    assert_all_good(Settings("mpi", 2, step_s=0.05, **PATIENT), faults, seed)
+
+
+def test_a_few_random_faults_of_threads() -> None:
+    # The client is terminated and interrupted, and functions fail.
+    seed = 6
+    faults = draw_all(seed, 4, backend="threads", ranks=2, moments=("call", "save", "step"))
+    assert_all_good(Settings("threads", 2, step_s=0.05, **PATIENT | {"deadline_s": 2.0}), faults, seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["mpi", "threads"])
+def test_many_random_faults(backend: str) -> None:
+    seed = int(os.environ.get("MESHLAB_SEED", "1"))
+    assert_all_good(Settings(backend, 4, **PATIENT), draw_all(seed, 200, backend=backend, ranks=4), seed)
