@@ -374,7 +374,7 @@ class Harness:
         client = self._client
         assert client is not None
         client.wait_for(lambda event: event["event"] == "begin" and event["command"] == command, since=self._since)
-        span = {"launch": 2.5, "restart": 2.0, "call": 1.0, "close": 0.4, "leave": 0.5, "save": 0.9}.get(command, 0.0)
+        span = {"launch": 2.5, "restart": 2.0, "call": 0.5, "close": 0.4, "leave": 0.5, "save": 0.9}.get(command, 0.0)
         until = time.monotonic() + fault.delay * span
         while command in ("launch", "restart") and fault.target not in ("client", "terminal"):
             # The part may appear only at the end of the start.
