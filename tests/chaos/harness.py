@@ -211,6 +211,7 @@ class Harness:
         self._since = 0
         self._fault_at = 0.0
         self._digests: list[Any] = []  # of the two versions that the client saves
+        self._n_saved = 0  # versions that it has saved
 
     def __enter__(self) -> Harness:
         return self
@@ -233,7 +234,7 @@ class Harness:
     def attack(self, fault: Fault) -> dict[str, Any]:
         """Prepare the moment of a fault, cause it, recover, and return the judgement."""
         seen = Observation(fault)
-        self._fault_at, self._digests = 0.0, []
+        self._fault_at, self._digests, self._n_saved = 0.0, [], 0
         self._place = self._folder / f"fault-{fault.number}"
         self._place.mkdir()
         self._trigger = self._place / "trigger"
@@ -341,11 +342,10 @@ class Harness:
             seen.was_hit = self._wait_for_moment(fault, command) and self._cause(fault)
             if fault.moment == "between":
                 client.send("continue")
-        self._observe(command, fault, seen)
+        self._observe(command, self._since, seen)
         # The command may have succeeded in spite of the fault, which the next call then shows.
         if command not in ("close", "leave") and fault.kind in SIGNAL_KINDS and not (seen.error or seen.client_ended):
-            self._since = client.send("call", trigger=str(self._trigger), n=5)
-            self._observe("call", fault, seen)
+            self._observe("call", client.send("call", trigger=str(self._trigger), n=5), seen)
 
     def _command(self, fault: Fault) -> tuple[str, dict[str, Any]]:
         """Return the command that is under way when the fault hits."""
@@ -462,7 +462,7 @@ class Harness:
             threading.Timer(fault.pause_s, _continue, [found]).start()
         return bool(found)
 
-    def _observe(self, command: str, fault: Fault, seen: Observation) -> None:
+    def _observe(self, command: str, since: int, seen: Observation) -> None:
         """Wait until the command ends, or the client."""
         client = self._client
         assert client is not None
@@ -476,7 +476,7 @@ class Harness:
             event = client.wait_for(
                 lambda event: event["event"] == "end" and event["command"] == command,
                 self._limit_s(command),
-                since=self._since,
+                since=since,
             )
             error = event["error"]
             self._note_pids(event)
@@ -500,6 +500,7 @@ class Harness:
         """Get working ranks again: by a restart, or a new client if there is none."""
         client, since = self._client, self._since
         assert client is not None
+        self._n_saved = sum(event["event"] == "saved" for event in client.events[since:])
         if not client.is_running:
             self._count_measured(client, seen, since)
             # Before a new client starts, so that its processes are not mistaken for those that were left.
@@ -588,18 +589,14 @@ class Harness:
 
         assert self._client is not None
         folder = self._place / "saved"
-        versions = self._digests
-        if not folder.exists():
-            if seen.fault.number % 2:
-                seen.file_error = "the folder of the saved run is gone"
-        else:
-            try:
-                found = digest(ml.Run.load(folder))
-            except Exception as error:
+        try:
+            found = digest(ml.Run.load(folder))
+        except Exception as error:
+            if seen.fault.number % 2 or self._n_saved:  # a version was complete before the fault
                 seen.file_error = f"the saved run cannot be read: {type(error).__name__}: {error}"
-            else:
-                if found not in versions:
-                    seen.file_error = f"the saved run is {found}, but one of {versions} was written"
+        else:
+            if found not in self._digests:
+                seen.file_error = f"the saved run is {found}, but one of {self._digests} was written"
         written = self._try("save_once", seen, folder=str(folder))
         if not seen.file_error and digest(ml.Run.load(folder)) != written:
             seen.file_error = "a save after the fault was not complete"
