@@ -14,6 +14,7 @@ from tests.chaos.judging import HANG_S, summarise, to_frame
 
 def main() -> int:
     """Attack, print one line per fault and the counts, and return 1 if a fault was not handled well."""
+    choices = {"kinds": KINDS, "targets": TARGETS, "moments": MOMENTS}
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--faults", type=int, default=20, help="the number of faults")
@@ -22,8 +23,8 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, help="by default 4, or 2 for nccl")
     parser.add_argument("--devices", help="for nccl: the GPU of each rank, such as 0,0")
     parser.add_argument("--env", action="append", default=[], help="NAME=VALUE, an environment variable of the ranks")
-    parser.add_argument("--kinds", default="", help=f"some of {', '.join((*KINDS, *TARGETS))}, separated by commas")
-    parser.add_argument("--moments", default="", help=f"some of {', '.join(MOMENTS)}, separated by commas")
+    for name, known in choices.items():
+        parser.add_argument(f"--{name}", default="", help=f"some of {', '.join(known)}; separated by commas")
     parser.add_argument("--deadline", type=float, help="seconds until ranks are considered stuck")
     parser.add_argument("--timeout", type=float, help="seconds for a start")
     parser.add_argument("--step", type=float, default=0.15, help="seconds per step of a benchmark")
@@ -41,19 +42,18 @@ def main() -> int:
         given.step,
         given.hang,
     )
-    kinds = given.kinds.split(",") if given.kinds else ()
-    if is_nccl and not kinds:
-        kinds = ("kill", "stop", "raise", "stay_away")
-    moments = given.moments.split(",") if given.moments else ()
-    if is_nccl and not moments:
-        moments = ("step", "between", "graph")
-    for name, known in ((kinds, (*KINDS, *TARGETS)), (moments, MOMENTS)):
-        if unknown := set(name) - set(known):
-            parser.error(f"unknown: {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
-    faults = [
-        draw(given.seed, number, backend=given.backend, ranks=settings.ranks, kinds=kinds, moments=moments)
-        for number in range(given.first, given.first + given.faults)
-    ]
+    chosen = {name: tuple(filter(None, getattr(given, name).split(","))) for name in choices}
+    if is_nccl and not any(chosen.values()):
+        chosen = {
+            "kinds": ("kill", "stop", "raise", "stay_away"),
+            "targets": ("rank",),
+            "moments": ("step", "between", "graph"),
+        }
+    for name, known in choices.items():
+        if unknown := set(chosen[name]) - set(known):
+            parser.error(f"unknown {name}: {', '.join(sorted(unknown))}; choose from {', '.join(known)}")
+    numbers = range(given.first, given.first + given.faults)
+    faults = [draw(given.seed, number, backend=given.backend, ranks=settings.ranks, **chosen) for number in numbers]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the harness ends what it has started
     rows = []
     for fault, row in zip(faults, attack_all(settings, faults, given.seed), strict=True):

@@ -81,7 +81,14 @@ class Fault:
 
 
 def draw(
-    seed: int, number: int, *, backend: str, ranks: int, kinds: Collection[str] = (), moments: Collection[str] = ()
+    seed: int,
+    number: int,
+    *,
+    backend: str,
+    ranks: int,
+    kinds: Collection[str] = (),
+    targets: Collection[str] = (),
+    moments: Collection[str] = (),
 ) -> Fault:
     """Draw one fault. The same arguments give the same fault, whatever was drawn before.
 
@@ -93,8 +100,8 @@ def draw(
         Threads have no processes other than the client. NCCL ranks have no launcher.
     ranks : int
         The number of ranks.
-    kinds, moments : collection of str, default ()
-        Names of kinds or targets, and of moments, to choose from. By default all that the backend has.
+    kinds, targets, moments : collection of str, default ()
+        Those to choose from. By default all that the backend has.
     """
     chance = random.Random(f"{seed} {number}")
     possible = [
@@ -104,16 +111,15 @@ def draw(
         for moment in _moments(kind, target, backend)
         # Only NCCL has graphs. Other backends measure without, so that this part of the harness can be tried with them.
         if (moment != "graph" or backend == "nccl" or "graph" in moments)
-        and (not kinds or kind in kinds or target in kinds)
-        and (not moments or moment in moments)
+        and all(not some or one in some for one, some in ((kind, kinds), (target, targets), (moment, moments)))
     ]
     if not possible:
-        raise ValueError(f"no fault of {backend} is of the kinds {sorted(kinds)} at the moments {sorted(moments)}")
+        raise ValueError(f"{backend} has no fault of these kinds, targets and moments: {kinds}, {targets}, {moments}")
     # In three draws instead of one, so that a kind is not frequent because it has many moments.
     known = sorted({one[0] for one in possible})
     (kind,) = chance.choices(known, [_KIND_WEIGHTS.get(name, 1) for name in known])
-    targets = sorted({one[1] for one in possible if one[0] == kind})
-    (target,) = chance.choices(targets, [_WEIGHTS.get(name, 1) for name in targets])
+    known = sorted({one[1] for one in possible if one[0] == kind})
+    (target,) = chance.choices(known, [_WEIGHTS.get(name, 1) for name in known])
     moment = chance.choice(sorted({one[2] for one in possible if one[:2] == (kind, target)}))
     return Fault(
         number,
