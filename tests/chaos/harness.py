@@ -468,6 +468,8 @@ class Harness:
         assert client is not None
         if not self._fault_at:
             self._fault_at = time.monotonic()
+        # A command that was under way takes until now since the fault, and a later one since it began.
+        began = self._fault_at if not seen.phases else time.monotonic()
         error, stacks = None, ""
         try:
             if command == "leave":
@@ -492,7 +494,7 @@ class Harness:
             client.kill()
             seen.client_ended = True
             self._pids = []
-        seen.phases.append(Phase(command, time.monotonic() - self._fault_at, error, stacks))
+        seen.phases.append(Phase(command, time.monotonic() - began, error, stacks))
 
     # -- recovery ------------------------------------------------------------------------------------------------------
 
