@@ -20,6 +20,7 @@ from meshlab.benchmark.on_ranks.environment import describe_rank, sample_rank
 from meshlab.benchmark.on_ranks.probing import probe_steps
 from meshlab.benchmark.on_ranks.sampling import Floats
 from meshlab.benchmark.on_ranks.timing import (
+    EarlyReturnError,
     Measured,
     join_blocks,
     measure_concurrent,
@@ -307,7 +308,9 @@ class Executor:
                 spent_s[step] += time.monotonic() - began
                 failed = [reply for reply in replies if reply.error is not None]
                 if failed:
-                    reason = f"rank {failed[0].rank}: {failed[0].error}"
+                    # The other ranks only know that a rank called something else.
+                    early = [reply.exception for reply in failed if isinstance(reply.exception, EarlyReturnError)]
+                    reason = str(early[0]) if early else f"rank {failed[0].rank}: {failed[0].error}"
                     self._data.note(f"step {step.index + 1}, {step}: {reason}")
                     is_interrupted = failed[0].is_interrupt
                     self._add_without_times(launch, step, "cancelled" if is_interrupted else "failed", reason)

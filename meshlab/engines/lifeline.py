@@ -21,10 +21,13 @@ from pathlib import Path
 
 from meshlab.engines.reaper import is_running
 
-__all__ = ["REAPER", "command", "main"]
+__all__ = ["REAPER", "WITHOUT_SHELL", "command", "main"]
 
 REAPER = "MESHLAB_REAPER"
 """The environment variable with the command that starts a reaper, as JSON. Its last arguments identify the client."""
+
+WITHOUT_SHELL = -1
+"""The exit code that a rank records itself, if the shell that would record it was killed."""
 
 # Time that the reaper of the client gets before it is considered gone. The controller is the first to start a new one,
 # because it does not depend on the state of a communication library.
@@ -41,13 +44,10 @@ def command(role: str, module: str) -> list[str]:
 
 def main(role: str, module: str, *arguments: str) -> None:
     """Run a module like ``python -m``, while a thread waits for the end of the client."""
-    if role == "rank":
-        # If the shell that records the exit of this rank is killed, nobody would notice the exit.
-        _end_with_parent()
-    else:
+    if role == "controller":
         # The schedulers are forked from the controller.
         os.register_at_fork(after_in_child=_end_with_parent)
-    threading.Thread(target=_guard, args=(role,), name="meshlab lifeline", daemon=True).start()
+    threading.Thread(target=_guard, args=(role, os.getppid()), name="meshlab lifeline", daemon=True).start()
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
@@ -58,11 +58,22 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _guard(role: str) -> None:
+def _guard(role: str, parent: int) -> None:
     """Wait for the end of the client. Then start a new reaper, unless the one of the client does its work."""
     reaper = json.loads(os.environ[REAPER])
     folder, client, created = reaper[-3], int(reaper[-2]), float(reaper[-1])
-    _wait_for_end(client, created)
+    shell = _opened(parent) if role == "rank" else -1
+    descriptor = _opened(client)
+    # The client is checked after it was opened, because another process may have its number by now.
+    while is_running(client, created):
+        watched = [one for one in (descriptor, shell) if one >= 0]
+        # A descriptor is readable when its process has ended.
+        ended, _, _ = select.select(watched, [], [], None if descriptor >= 0 else _POLL_S)
+        if shell in ended:
+            # The kernel has made another process the parent, and nobody else records the exit of this rank.
+            with Path(os.environ["MESHLAB_EXITS"]).open("a") as file:
+                file.write(f"{parent} {WITHOUT_SHELL}\n")
+            os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(_GRACE_S[role])
     with contextlib.suppress(OSError):  # another process was first, or the folder is gone
         os.close(os.open(Path(folder) / "orphaned", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -77,17 +88,12 @@ def _guard(role: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _wait_for_end(pid: int, created: float) -> None:
+def _opened(pid: int) -> int:
+    """Return a descriptor of a process, or -1 if the process is gone or the system has none."""
     try:
-        descriptor = os.pidfd_open(pid)
+        return os.pidfd_open(pid)
     except (AttributeError, OSError):
-        descriptor = -1
-    # The process is checked after it was opened, because another one may have its number by now.
-    while is_running(pid, created):
-        if descriptor >= 0:
-            select.select([descriptor], [], [])  # readable when the process has ended
-        else:
-            time.sleep(_POLL_S)
+        return -1
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 from meshlab.comm.agreement import Checks
 from meshlab.engines.call_board import CallBoard
 from meshlab.engines.controller import Controller
-from meshlab.engines.lifeline import REAPER, command
+from meshlab.engines.lifeline import REAPER, WITHOUT_SHELL, command
 from meshlab.engines.parts import STOPPED, Parts, how_ended, is_stopped
 from meshlab.engines.processes import ProcessSet
 from meshlab.engines.reaper import RUN, Reaper, kill_processes, marked_processes, remove_files
@@ -158,8 +158,10 @@ class LaunchedSet(ProcessSet):
             except BaseException:
                 # A controller that hangs looks like one that works, so a second attempt is made with another one.
                 self._is_controller_suspect = True
-                if not self._infos or self._is_closing:  # after a failed restart, the client can try again
+                if not self._infos or self._is_closing:
                     self.close()
+                else:  # the client can try again
+                    remove_files(kill_processes(_SET, self._set_mark))
                 raise
 
     def _start_controller(self, deadline: float) -> None:
@@ -340,6 +342,12 @@ class LaunchedSet(ProcessSet):
             return self.first_exit() or (RankExit(gone[0], "ended") if gone else None)
         return None
 
+    def stalled(self) -> RankExit | None:
+        """Return a rank or a process of the controller that is stopped."""
+        lost = None if self._controller is None else self._controller.lost(at_once=True)
+        stopped = next((info.rank for info in self._infos if _is_stopped(info.pid)), None)
+        return lost or (None if stopped is None else RankExit(stopped, STOPPED))
+
     def _lost_part(self) -> RankExit | None:
         """Return the part that made the ranks unreachable, unless a rank has made the part end."""
         lost = None if self._controller is None else self._controller.lost()
@@ -369,7 +377,7 @@ class LaunchedSet(ProcessSet):
         return None
 
     def _recorded_exit(self) -> RankExit | None:
-        """Return the first exit that a shell has recorded."""
+        """Return the first exit that a shell, or a rank that has lost its shell, has recorded."""
         ranks = {info.parent_pid: info.rank for info in self._infos}
         # A rank that survived an earlier start still writes to the file of that start, which may not exist before.
         for start in range(self._n_starts, 0, -1):
@@ -379,21 +387,20 @@ class LaunchedSet(ProcessSet):
                     shell, code = (int(word) for word in line.split())
                     # In an older file, the other lines are of ranks that were killed before.
                     if shell in ranks or start == self._n_starts:
-                        how = f"killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
-                        return RankExit(ranks.get(shell), how)
+                        return RankExit(ranks.get(shell), _how(code))
         return None
 
     def _unrecorded_exit(self) -> RankExit | None:
-        """Return an exit that no shell has recorded: the shell was killed, or the process was only stopped."""
-        stopped = next((info.rank for info in self._infos if _is_stopped(info.pid)), None)
-        if stopped is not None:
-            return RankExit(stopped, STOPPED)
+        """Return an exit that nobody has recorded: the launcher has ended the ranks, or a process is only stopped."""
+        stalled = self.stalled()
+        if stalled is not None:
+            return stalled
         without_shell = [info.rank for info in self._infos if not _is_alive(info.parent_pid)]
-        if self.backend == "mpi" and len(without_shell) > 1:
-            # Only the launcher stops several shells: because a rank has ended, which is recorded, or because it was
-            # itself told to end.
-            return RankExit(None, "ended and stopped the ranks", f"the MPI launcher (process {self._launcher.pid})")
-        return RankExit(without_shell[0], "killed together with the shell that started it") if without_shell else None
+        if not without_shell:
+            return None
+        if self.backend == "mpi":
+            return RankExit(None, "ended", f"the MPI launcher (process {self._launcher.pid})")
+        return RankExit(without_shell[0], _how(WITHOUT_SHELL))
 
     def _is_dying(self) -> bool:
         import psutil
@@ -516,6 +523,13 @@ class LaunchedSet(ProcessSet):
         deadline = time.monotonic() + _CLOSE_S
         while time.monotonic() < deadline and any(_is_alive(info.pid) for info in self._infos):
             time.sleep(2 * _POLL_S)
+
+
+def _how(code: int) -> str:
+    """Describe the end of a rank by the code that was recorded."""
+    if code == WITHOUT_SHELL:
+        return "killed together with the shell that started it"
+    return f"killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
 
 
 def _is_alive(pid: int) -> bool:

@@ -259,6 +259,10 @@ class MpiWorldSet:
         """Return None, like `first_exit`."""
         return None
 
+    def stalled(self) -> RankExit | None:
+        """Return None: a process that is stopped cannot be told from one that computes."""
+        return None
+
     def interrupt(self) -> None:
         """Do nothing: only the launcher can send signals to processes on all hosts."""
 

@@ -226,6 +226,10 @@ class AttachedSet(ProcessSet):
         """Return the client if it was closed. The controller reports engines that are gone."""
         return client_exit(self._client)
 
+    def stalled(self) -> RankExit | None:
+        """Return None: the processes may be on other hosts."""
+        return None
+
     def kill(self, *, reuse: bool = True) -> None:
         """Do nothing: the engines belong to another process."""
 

@@ -223,6 +223,9 @@ class RankSet(Protocol):
         It is called several times a second while ranks work, and also keeps the set in order.
         """
 
+    def stalled(self) -> RankExit | None:
+        """Return a rank or another part that exists, but is stopped. None if nothing is."""
+
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt on every rank, as soon as it executes Python code."""
 
@@ -301,6 +304,7 @@ class Round:
         self._before = rank_set.positions()
         self._responses: queue.SimpleQueue[tuple[int, Future[Reply]]] = queue.SimpleQueue()
         self._cancel_reason = ""
+        self._method = ""
 
     def run(self, method: str, arguments: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Reply]:
         """Call the method on every rank and wait for all responses.
@@ -310,6 +314,7 @@ class Round:
         RoundFailedError
             If a rank dies, or not all ranks respond within `deadline_s`.
         """
+        self._method = method
         lost = self._set.check()
         if lost is not None:
             raise self._lost(lost)
@@ -381,8 +386,13 @@ class Round:
         within = f"within {format_seconds(deadline_s)} while {self._task}"
         places = self._places(waiting, now)
         behind, details = self._ranks_behind(waiting, now)
+        stalled = self._set.stalled()
+        if stalled is not None:
+            # A process that is stopped has no part in what the ranks called.
+            return self._lost(stalled)
         if behind:
             reason, fix = f"{details} {within}", ""
+            places += self._returns(behind, waiting)
         else:
             blocked, cause, fix = self._cause(waiting, now)
             behind = blocked
@@ -392,6 +402,19 @@ class Round:
         if places:
             reason += f": {'; '.join(places)}"
         return RoundFailedError(reason, (behind or waiting)[0], self._set.log_tail(), fix=fix)
+
+    def _returns(self, behind: Sequence[int], waiting: Sequence[int]) -> list[str]:
+        """Describe whether the ranks that are behind have returned from the user's function."""
+        if self._method != "run":
+            return []
+        texts = []
+        for verb, ranks in (
+            ("returned", [rank for rank in behind if rank not in waiting]),
+            ("not returned", [rank for rank in behind if rank in waiting]),
+        ):
+            if ranks:
+                texts.append(f"{_ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'} {verb} from the function")
+        return texts
 
     def _ranks_behind(self, waiting: Sequence[int], now: Sequence[Position]) -> tuple[list[int], str]:
         """Return the ranks that entered fewer collectives than others in their group, and their description."""

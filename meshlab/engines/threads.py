@@ -89,6 +89,10 @@ class ThreadSet:
         """Return None, like `first_exit`."""
         return None
 
+    def stalled(self) -> RankExit | None:
+        """Return None: threads are not stopped."""
+        return None
+
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in every busy thread, and release threads that wait in a collective."""
         with self._lock:
