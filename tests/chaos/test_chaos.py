@@ -22,17 +22,18 @@ def assert_all_good(settings: Settings, faults: Sequence[Fault], seed: int) -> N
 
 
 def test_a_few_random_faults_of_mpi_ranks() -> None:
-    # The hub, the client and a rank are killed during a benchmark, and the client is interrupted.
-    seed, kinds, moments = 346, ("kill", "interrupt", "raise"), ("call", "between", "step")
-    faults = draw_all(seed, 4, backend="mpi", ranks=2, kinds=kinds, moments=moments)
+    # A different call, an interrupt of the client, and a rank that is killed between two steps.
+    seed, moments = 37, ("call", "between", "step")
+    chosen = {"kinds": ("kill", "interrupt", "other_call"), "targets": ("rank", "client"), "moments": moments}
+    faults = draw_all(seed, 3, backend="mpi", ranks=2, **chosen)
     assert_all_good(Settings("mpi", 2, step_s=0.05, **PATIENT), faults, seed)
 
 
 def test_a_few_random_faults_of_threads() -> None:
-    # The client is terminated and interrupted, and functions fail.
-    seed = 6
-    faults = draw_all(seed, 4, backend="threads", ranks=2, moments=("call", "save", "step"))
-    assert_all_good(Settings("threads", 2, step_s=0.05, **PATIENT | {"deadline_s": 2.0}), faults, seed)
+    # Functions that fail, an interrupt of a save, and a client that is killed between two steps.
+    seed, kinds = 363, ("kill", "interrupt", "raise", "memory", "sys_exit")
+    faults = draw_all(seed, 4, backend="threads", ranks=2, kinds=kinds)
+    assert_all_good(Settings("threads", 2, step_s=0.05, **PATIENT), faults, seed)
 
 
 @pytest.mark.long
