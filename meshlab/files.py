@@ -1,4 +1,4 @@
-"""Read text from whatever a caller has, and write files and folders completely or not at all."""
+"""Read text from whatever a caller has, and write files completely or not at all."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import gzip
 import io
 import os
 import re
-import shutil
-import tempfile
+import secrets
+import stat
 import zlib
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,7 +23,6 @@ __all__ = [
     "open_log",
     "path_of",
     "read_bytes",
-    "staged_folder",
     "text_encoding",
     "text_of",
     "write_file",
@@ -192,7 +189,10 @@ def describe_text(text: str, *, may_be_name: bool = False) -> str:
 
 
 def write_file(path: str | Path, data: str | bytes) -> Path:
-    """Write a file atomically: under a temporary name in the same folder, then renamed.
+    """Write a file atomically: under a random temporary name in the same folder, then renamed.
+
+    A symbolic link with the name of the file is replaced, and the file that it points to is left unchanged. A device or
+    a pipe, such as ``/dev/stdout``, is written to directly. The mode of the file follows the umask.
 
     Parameters
     ----------
@@ -212,90 +212,45 @@ def write_file(path: str | Path, data: str | bytes) -> Path:
         If the file cannot be written. An existing file is left unchanged.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    content = data.encode() if isinstance(data, str) else data
     try:
-        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
-        temporary.replace(path)
+        if _is_device(path):  # a rename would replace the device
+            path.write_bytes(content)
+            return path
+        descriptor, temporary = _create_temporary(path.parent)
+        try:
+            with open(descriptor, "wb") as file:  # noqa: PTH123
+                file.write(content)
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise BenchError(
             f"cannot write {str(path)!r}: {error.strerror or error}", hint="choose a different path"
         ) from error
     return path
 
 
-@contextmanager
-def staged_folder(target: str | Path, *, replaces: Sequence[str] = ()) -> Iterator[Path]:
-    """Write several files into a folder, all of them or none.
-
-    The block writes into a temporary folder. If the block succeeds, its files are moved to `target`, where they replace
-    files of the same name. Other files in `target` are kept. If the block raises, `target` is left unchanged.
-
-    Parameters
-    ----------
-    target : path
-        The folder. It is created with its parents if it does not exist.
-    replaces : sequence of str, default ()
-        Glob patterns of files in `target` that are removed before the new files are moved there.
-
-    Yields
-    ------
-    pathlib.Path
-        The temporary folder.
-
-    Raises
-    ------
-    BenchError
-        If the folder cannot be written. This is checked before the block runs.
-    """
-    target = Path(target)
-    made: list[Path] = []
+def _is_device(path: Path) -> bool:
+    """Return whether a path is a character device or a pipe."""
     try:
-        if target.exists() and not target.is_dir():
-            raise NotADirectoryError(0, "a file with that name exists")
-        missing = [folder for folder in (target.parent, *target.parent.parents) if not folder.exists()]
-        for folder in reversed(missing):
-            folder.mkdir()
-            made.append(folder)
-        if target.exists() and not os.access(target, os.W_OK | os.X_OK):
-            raise PermissionError(0, "Permission denied")
-        # In the parent folder, because a rename is atomic only within one file system.
-        stage = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
-        stage.chmod(0o777 & ~_umask())  # mkdtemp makes it private, but it may become `target` itself
-    except OSError as error:
-        _remove_empty(made)
-        raise _cannot_write(target, error) from error
-    try:
-        yield stage
-        if target.exists():
-            for file in {file for pattern in replaces for file in target.glob(pattern)}:
-                file.unlink()
-            for file in stage.iterdir():
-                file.replace(target / file.name)
-        else:
-            stage.rename(target)
-            made = []
-    except OSError as error:
-        raise _cannot_write(target, error) from error
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-        _remove_empty(made)
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
 
 
-def _cannot_write(target: Path, error: OSError) -> BenchError:
-    return BenchError(
-        f"cannot write the folder {str(target)!r}: {error.strerror or error}", hint="choose a different folder"
-    )
+def _create_temporary(folder: Path) -> tuple[int, Path]:
+    """Create an empty file with a random name, and return its descriptor and its path."""
+    # The name cannot be predicted, and O_EXCL fails on everything that exists, even on a link. So nobody else who may
+    # write into the folder can redirect the content to a different file.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    path = folder / _temporary_name()
+    return os.open(path, flags, 0o666), path
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in reversed(folders):
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+def _temporary_name() -> str:
+    # Without the name of the file, to which it would add beyond the longest name that a file system allows.
+    return f".meshlab-{secrets.token_hex(8)}.partial"

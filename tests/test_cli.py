@@ -453,6 +453,29 @@ def test_bench_prints_an_estimate_and_resumes_a_run(capsys: pytest.CaptureFixtur
     assert main(words(f"report {folder} --redact --out {tmp_path / 'report.md'}")) == 0
 
 
+def test_bench_that_is_killed_continues_in_its_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    options = f"--mesh dp=2,tp=2 --sizes 1K:64K --seconds 0.15 --backend threads --out {folder}"
+    command = [sys.executable, "-m", "meshlab", "bench", *words(options)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        n_done, deadline = 0, time.monotonic() + 120
+        while n_done < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+            if (folder / "run.json").exists():
+                n_done = ml.Run.load(folder).progress.done
+        process.kill()
+    before = ml.Run.load(folder)
+    assert (before.state, before.progress.done >= 2) == ("interrupted", True)
+    assert main(words(f"report {folder}")) == 0
+    assert "The run was interrupted" in (folder / "report.html").read_text()
+    assert main(words(f"bench --resume {folder} --backend threads")) == 0
+    assert f"report: {folder / 'report.html'}" in capsys.readouterr().out
+    after = ml.Run.load(folder)
+    assert (after.state, after.run_id) == ("done", before.run_id)
+    assert after.results["time_us"].head(len(before.results)).tolist() == before.results["time_us"].tolist()
+    assert "The run was interrupted" not in (folder / "report.html").read_text()
+
+
 def test_bench_measures_pairs_and_concurrent_axes(capsys: pytest.CaptureFixture[str]) -> None:
     options = "--mesh dp=2,tp=2 --sizes 1K --seconds 0.02 --backend threads"
     for option in ("--grouping", "--groups"):

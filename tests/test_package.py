@@ -28,7 +28,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Folders and top-level modules, lowest first. Those of a line do not import each other, except in the first line.
 LEVELS = [
-    ["errors", "units", "files", "markup", "prefixes", "version"],
+    ["errors", "units", "files", "folders", "markup", "prefixes", "version"],
     ["mesh"],
     ["topology", "comm"],
     ["frames"],

@@ -400,7 +400,7 @@ def bench(options: argparse.Namespace) -> int:
         mesh.world_size if n is None else n,
         plan,
         options.backend,
-        Path(options.out) if options.out else None,
+        Path(options.out or options.resume) if options.out or options.resume else None,
         joins=options.here or process is not None,
         resume=earlier,
         redact=options.redact,
@@ -532,8 +532,8 @@ def _measure(
     from meshlab.engines.engines import check_mesh_size
     from meshlab.engines.launcher import launch
     from meshlab.engines.mpi_world import join
-    from meshlab.files import staged_folder
-    from meshlab.frames.store import FILES, check_free
+    from meshlab.folders import check_writable
+    from meshlab.frames.store import check_free
     from meshlab.units import format_seconds
 
     # Check all input before any process starts.
@@ -543,8 +543,9 @@ def _measure(
         size = mesh.world_size
         raise error.with_hint(f"start {size} processes" if joins else f"pass --ranks {size}, or omit --ranks") from None
     plan.steps(mesh)
-    if out is not None and not force:
-        check_free(out, None if resume is None else resume.run_id)
+    if out is not None:
+        check_free(out, None if resume is None else resume.run_id, overwrite=force)
+        check_writable(out)
     began = time.monotonic()
     joined = join(backend=backend) if joins else None
     if joins and joined is None:
@@ -552,23 +553,28 @@ def _measure(
     with ExitStack() as stack:
         if joined is not None:  # entered first, because the other processes wait until it is closed
             stack.enter_context(joined)
-        stage = None if out is None else stack.enter_context(staged_folder(out, replaces=FILES))
-        is_drawn = True
+        is_written = True
         engines = joined or stack.enter_context(launch(n, backend=backend))
         _print(f"{_system(engines)}: ready in {format_seconds(time.monotonic() - began)}")
         groups = engines.verify(mesh)
         _print(f"{len(groups)} group{'s' * (len(groups) != 1)} verified: each contains exactly the expected ranks")
-        run = bench(engines, mesh, plan, resume=resume)
+        # The rows of a redacted run are written at the end, because the names in them are known only then.
+        run = bench(engines, mesh, plan, resume=resume, out=None if redact else out, overwrite=force)
         code = _wait(run, out)
-        if stage is not None:
-            is_drawn = _write(run.redacted() if redact else run, stage)
+        if out is not None:
+            written = run.redacted() if redact else run
+            if redact:
+                written.save(out, overwrite=force)
+            elif run.out_problem:
+                print_error(run.out_problem)
+            is_written = _write_report(written, out) and not run.out_problem
     # After the files are in place: a reader such as `head` may close the pipe, which ends the command here.
     _print(f"\n{run.table()}\n")
     if run.alert:
         print_error(run.alert)
     if out is not None:
-        _print(f"report: {out / 'report.html'}" if is_drawn else f"run: {out}")
-    return code if is_drawn else code or FAILED
+        _print(f"report: {out / 'report.html'}" if is_written else f"run: {out}")
+    return code if is_written else code or FAILED
 
 
 def _system(engines: Engines) -> str:
@@ -616,11 +622,10 @@ def _stop(run: Run) -> None:
             run.wait(_PATIENCE_S)
 
 
-def _write(run: RunData, folder: Path) -> bool:
-    """Write a run and its report, and return whether the report could be drawn. The run is kept in any case."""
+def _write_report(run: RunData, folder: Path) -> bool:
+    """Write the report of a saved run, and return whether it could be drawn. The run is kept in any case."""
     from meshlab.report.report import Report
 
-    run.save(folder)
     try:
         report = Report(run)
         report.save(folder / "report.html")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["add_tune_options", "tune", "write_folder"]
 
 _SAVED = "tuning.json"
+_OTHERS = ("tuning.csv", "tuning.html", "tuning.env", "tuned.py", "nccl_tuner.conf")
 
 
 def add_tune_options(parser: argparse.ArgumentParser) -> None:
@@ -109,10 +110,10 @@ def write_folder(tuning: Tuning, folder: Path) -> list[Path]:
     list of pathlib.Path
         The files.
     """
-    from meshlab.files import staged_folder
+    from meshlab.folders import staged_folder
     from meshlab.report.report import Report
 
-    with staged_folder(folder) as stage:
+    with staged_folder(folder, pointer=_SAVED, replaces=_OTHERS) as stage:
         tuning.save(stage / _SAVED)
         tuning.frame().to_csv(stage / "tuning.csv", index=False)
         names = [_SAVED, "tuning.csv"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.errors import ParseError
+from meshlab.frames.store import load
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,8 +62,9 @@ def list_runs(folder: str | Path) -> pd.DataFrame:
     found = sorted(_documents(root), key=lambda pair: str(pair[1].get("started_at")), reverse=True)[:_MOST_RUNS]
     rows = []
     for path, document in found:
-        with suppress(KeyError, TypeError, AttributeError):  # not a run, or a broken one
-            rows.append(_row(path, document))
+        with suppress(KeyError, TypeError, AttributeError, ParseError):  # not a run, or a broken one
+            is_complete = document.get("journal") is None  # otherwise it is being measured, or was interrupted
+            rows.append(_row(path, document) if is_complete else summarise_run(load(path)) | {"folder": str(path)})
     return pd.DataFrame(rows, columns=[*_COLUMNS])
 
 

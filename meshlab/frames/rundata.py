@@ -45,7 +45,7 @@ __all__ = [
     "samples_frame",
 ]
 
-State = Literal["running", "paused", "done", "cancelled", "failed"]
+State = Literal["running", "paused", "done", "cancelled", "failed", "interrupted"]
 
 Row = dict[str, Any]
 """One row of the results, without the columns that all rows of a run share, and without bandwidth."""
@@ -95,8 +95,8 @@ class RunData:
         The backend that measured: nccl, mpi or threads.
     where : str
         Label of the measured system, for example "4 ranks · MPI on this CPU".
-    state : {"running", "paused", "done", "cancelled", "failed"}, default "running"
-        The state of the run.
+    state : {"running", "paused", "done", "cancelled", "failed", "interrupted"}, default "running"
+        The state of the run. It is interrupted if its process ended before the run did.
     error : MeshlabError, optional
         The reason why the run failed.
     started_at : str, optional
@@ -220,7 +220,17 @@ class RunData:
         with self._lock:
             return self._samples[start:]
 
+    def since(self, n_rows: int, n_parts: int) -> tuple[list[Row], list[Columns]]:
+        """Return the rows and samples after these numbers of them. They belong together, also while the run grows."""
+        with self._lock:
+            return self._rows[n_rows:], self._samples[n_parts:]
+
     # -- frames --------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[pd.DataFrame, pd.DataFrame, tuple[int, int]]:
+        """Return results and samples that belong together, also while the run grows, and the arguments of `since`."""
+        with self._lock:
+            return self.results, self.samples, (len(self._rows), len(self._samples))
 
     @property
     def results(self) -> pd.DataFrame:
@@ -429,6 +439,9 @@ class RunData:
     def save(self, folder: str | Path, *, overwrite: bool = False, redact: bool = False) -> Path:
         """Write the run to a folder, with the frames as Parquet and CSV and everything else as JSON.
 
+        The folder holds either the earlier run or this one at every moment, also if the process is killed. `load`
+        checks the files against the digests in ``run.json``.
+
         Parameters
         ----------
         folder : path
@@ -446,7 +459,8 @@ class RunData:
         Raises
         ------
         BenchError
-            If the folder holds a different run, or cannot be written. No partial files are left behind.
+            If the folder holds a different run, or one that is being measured.
+            If the folder cannot be written. What it held before is unchanged.
 
         Examples
         --------
@@ -463,7 +477,7 @@ class RunData:
 
     @staticmethod
     def load(folder: str | Path) -> RunData:
-        """Read a run that `save` wrote.
+        """Read a run that `save` wrote, or that `bench` writes to its folder `out` while it measures.
 
         Parameters
         ----------
@@ -473,13 +487,25 @@ class RunData:
         Returns
         -------
         RunData
-            The run without engines. If a Parquet file is corrupt or missing, the CSV file next to it is read, with a
-            warning and a note in the log.
+            The run without engines. If its process was killed, the state is ``interrupted``, and the run has all steps
+            that were measured completely. If it is still being measured, the state is ``running`` or ``paused``, and
+            the run does not grow any more. If a Parquet file is corrupt or missing, the CSV file next to it is read,
+            with a warning and a note in the log.
 
         Raises
         ------
         ParseError
             If the folder does not hold a complete run.
+
+        Examples
+        --------
+        >>> import tempfile, meshlab as ml
+        >>> with ml.launch(2, backend="threads") as engines, tempfile.TemporaryDirectory() as folder:
+        ...     run = ml.bench(engines, sizes="1K, 4K", out=f"{folder}/run1")
+        ...     results = run.wait()
+        ...     saved = ml.Run.load(f"{folder}/run1")
+        >>> saved.state, saved.results.equals(results)
+        ('done', True)
         """
         from meshlab.frames.store import load
 

@@ -46,7 +46,7 @@ _WIDE_INTERVAL = 0.10
 
 _LARGE_TREND = 0.05
 
-_UNFINISHED = ("failed", "cancelled")
+_UNFINISHED = {"failed": "failed", "cancelled": "was cancelled", "interrupted": "was interrupted"}
 
 
 # -- verdict -----------------------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ def caveats(results: pd.DataFrame, *, state: str, fingerprint: str, cluster: Clu
     if results.attrs.get("note"):
         found.append(str(results.attrs["note"]))
     if state in _UNFINISHED:
-        found.append(f"The run {'was cancelled' if state == 'cancelled' else 'failed'}, so results are missing.")
+        found.append(f"The run {_UNFINISHED[state]}, so results are missing.")
     stopped = results[results["status"].isin(_UNFINISHED)]
     if len(stopped):
         reasons = [str(reason) for reason in stopped["stop_reason"].dropna().unique()[:_MOST_NAMED]]

@@ -15,6 +15,7 @@ from meshlab import markup
 from meshlab.analysis.tunings import Tuning
 from meshlab.errors import BenchError, MeshError, ParseError, TopologyError
 from meshlab.files import write_file
+from meshlab.folders import staged_folder
 from meshlab.frames.labels import where_text
 from meshlab.frames.rundata import RunData
 from meshlab.frames.schema import RESULTS
@@ -202,7 +203,7 @@ class Report:
     def save(self, path: str | Path, *, pictures: bool = False) -> Path:
         """Write the report. The suffix .html or .md selects the format.
 
-        Each file is written to a temporary name and then renamed, so that readers never see an incomplete file.
+        Readers never see an incomplete file, nor a Markdown report with the figures of an earlier one.
 
         Parameters
         ----------
@@ -230,10 +231,14 @@ class Report:
             return write_file(path, self.html())
         if not pictures:
             return write_file(path, self.markdown())
-        # The figures first, so that the document never links to files that do not exist.
+        if not path.parent.is_dir():
+            raise BenchError(f"cannot write {str(path)!r}: its folder does not exist", hint="create it first")
         drawn = self._draw()
-        drawn.save(path.parent, path.stem)
-        return write_file(path, self._markdown(drawn, path.stem))
+        document = self._markdown(drawn, path.stem)
+        with staged_folder(path.parent, pointer=path.name) as stage:
+            drawn.save(stage, path.stem)
+            (stage / path.name).write_text(document, encoding="utf-8")
+        return path
 
     def __repr__(self) -> str:
         return f"<Report {self.title!r}: {len(self.results):,} results>"
