@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import queue
+import re
 import signal
 import sys
 import threading
@@ -265,10 +266,15 @@ class Client:
         """Return the rows of the run, and the number that a complete one has."""
         run = self._run
         if run is None:
-            return {"state": "", "rows": [], "expected": 0}
+            return {"state": "", "rows": [], "expected": 0, "failed": None}
         parts = [part for step in run.steps for part in step.parts]
         expected = run.plan.launches * sum(len(part.measured_groups(run.mesh[part.axis])) for part in parts)
-        return {"state": run.state, "rows": rows_of(run), "expected": expected}
+        results = run.results
+        # If a function raises on all ranks of a group, only its step fails. Its reason begins with the first rank.
+        reasons = results.loc[results["status"] == "failed", "stop_reason"].tolist()
+        found = re.match(r"rank (\d+): ", reasons[0]) if reasons else None
+        failed = None if found is None else describe_error(ml.errors.EngineError(reasons[0], rank=int(found[1])))
+        return {"state": run.state, "rows": rows_of(run), "expected": expected, "failed": failed}
 
     def settle(self) -> dict[str, Any]:
         """End a run that is still measuring, as a person does after an interrupt, and return its rows."""

@@ -486,6 +486,7 @@ class Harness:
                 self._pids = []
             if command == "sweep" and isinstance(event["value"], dict):
                 seen.after, seen.n_expected = event["value"]["rows"], event["value"]["expected"]
+                error = event["value"]["failed"]
         except ClientEndedError:
             seen.client_ended = True
             self._pids = []
