@@ -75,6 +75,7 @@ _OPTIONS = {
     "resume": "--resume",
     "world_size": "--ranks",
 }
+_RESTART = re.compile(r"call engines\.restart\(\)(?: to start new ranks)?")
 _ARGUMENT = re.compile(rf"(?<!\()(?<!, )\b({'|'.join(_OPTIONS)})=('?)(\w*)\2")
 
 
@@ -91,8 +92,15 @@ def print_error(text: object, file: TextIO | None = None) -> None:
     print(f"meshlab: {text}", file=file or sys.stderr)
 
 
-def error_text(error: MeshlabError) -> str:
+def error_text(error: MeshlabError, again: str = "run the command again") -> str:
     """Return the text of an error, with options instead of Python's arguments in its hint.
+
+    Parameters
+    ----------
+    error : MeshlabError
+        The error.
+    again : str, optional
+        The advice that replaces the one to restart the engines, which end with the command.
 
     Examples
     --------
@@ -102,6 +110,8 @@ def error_text(error: MeshlabError) -> str:
     'dp=-1 needs the number of ranks; pass --ranks N'
     >>> error_text(BenchError("send is one side of a message", hint="measure it with grouping='pairs'"))
     'send is one side of a message; measure it with --grouping pairs'
+    >>> error_text(EngineError("rank 1 was killed by signal 9", hint="call engines.restart() to start new ranks"))
+    'rank 1 was killed by signal 9; run the command again'
     """
 
     def option(found: re.Match[str]) -> str:
@@ -112,7 +122,8 @@ def error_text(error: MeshlabError) -> str:
             f"{_OPTIONS[name]} {value}" if value else f"{_OPTIONS[name]} N" if name == "world_size" else _OPTIONS[name]
         )
 
-    return str(error.with_hint(_ARGUMENT.sub(option, error.hint)) if error.hint else error)
+    text = str(error.with_hint(_ARGUMENT.sub(option, error.hint)) if error.hint else error)
+    return _RESTART.sub(again, text)
 
 
 @contextmanager
@@ -595,7 +606,8 @@ def _wait(run: Run, out: Path | None) -> int:
         _stop(run)
         return INTERRUPTED
     except EngineError as error:
-        print_error(error.with_hint("run it again" if out is None else f"continue with meshlab bench --resume {out}"))
+        again = "run the command again" if out is None else f"continue with meshlab bench --resume {out}"
+        print_error(error_text(error if _RESTART.search(error.hint) else error.with_hint(again), again))
         return FAILED
     except MeshlabError as error:
         print_error(error_text(error))

@@ -121,12 +121,12 @@ class Controller:
                 check,
             )
         except (OSError, RuntimeError) as error:  # TimeoutError is an OSError
-            raise self._start_error(f"{_NAME} did not start") from error
+            raise self._start_error("did not start") from error
         self._parts.add(_NAME, self._cluster.controller.process)
         files = [Path(path) for path in self._cluster.controller.connection_files.values()]
         while not all(map(_is_complete, files)):
             check()
-            self._check(f"{_NAME} did not start in time", deadline)
+            self._check("did not start", deadline)
             time.sleep(_TICK_S)
 
     def connect(self, deadline: float, check: Callable[[], None]) -> Any:
@@ -134,7 +134,7 @@ class Controller:
 
         def wait() -> None:
             check()
-            self._check(f"{_NAME} did not answer in time", deadline)
+            self._check("did not answer", deadline)
 
         left = max(0.1, deadline - time.monotonic())
         try:
@@ -145,7 +145,7 @@ class Controller:
             )
         except (OSError, RuntimeError) as error:
             wait()
-            raise self._start_error(f"{_NAME} did not answer in time") from error
+            raise self._start_error("did not answer in time") from error
         # The hub answers when it has started its schedulers.
         for process in self._cluster.controller.process.children(recursive=True):
             self._parts.add(_NAME, process)
@@ -161,17 +161,17 @@ class Controller:
         )
         return self._cluster.engines[name]
 
-    def _check(self, too_late: str, deadline: float) -> None:
+    def _check(self, failure: str, deadline: float) -> None:
         lost = self.lost()
         if lost is not None:
-            raise self._start_error(lost.text)
+            raise self._start_error(f"{failure}: it {lost.verb}{lost.how}")
         if time.monotonic() > deadline:
-            raise self._start_error(too_late)
+            raise self._start_error(f"{failure} in time")
 
-    def _start_error(self, what: str) -> EngineError:
+    def _start_error(self, failure: str) -> EngineError:
         controller = self._cluster.controller
         log = "" if controller is None else "\n".join(str(controller.get_output()).splitlines()[-12:])
-        return EngineError(what, hint="start the engines again", log=log)
+        return EngineError(f"{_NAME} {failure}", hint="start the engines again", log=log)
 
     def lost(self, *, at_once: bool = False) -> RankExit | None:
         """Return the process of the controller that has ended or is stopped. With `at_once`, without patience."""

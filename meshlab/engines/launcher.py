@@ -27,6 +27,10 @@ def launch(
 ) -> Engines:
     """Start `n` ranks on this machine.
 
+    Ranks in processes have a temporary folder of their own (the variable TMPDIR), which is removed when the engines are
+    closed. If a rank, its launcher or the controller of the engines dies, the current call raises an `EngineError` that
+    names it.
+
     Parameters
     ----------
     n : int

@@ -242,7 +242,7 @@ class LaunchedSet(ProcessSet):
 
     def _launch_engines(self, n: int, deadline: float) -> None:
         shell = ["/bin/sh", "-c", _RANK_SHELL, "meshlab-rank", *command("rank", "ipyparallel.engine")]
-        # The ranks of MPI print through their launcher.
+        # What mpiexec itself prints goes to the log, too.
         options: dict[str, Any] = (
             {"mpi_cmd": ["/bin/sh", "-c", _TO_LOG, self._mpiexec]} if self.backend == "mpi" else {"delay": 0}
         )
@@ -419,7 +419,7 @@ class LaunchedSet(ProcessSet):
 
     def kill(self, *, reuse: bool = True) -> None:
         """Kill the processes of the ranks. With `reuse`, NCCL ranks that abort their communicators in time survive."""
-        is_connected = self._controller is not None and self._controller.lost() is None
+        is_connected = self._controller is not None and self._client is not None and self._controller.lost() is None
         saved = self._abort_ranks() if reuse and self.backend == "nccl" and is_connected else set()
         doomed = [info for info in self._infos if info.rank not in saved]
         for info in doomed:

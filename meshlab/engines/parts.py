@@ -54,7 +54,7 @@ def _zombie_code(pid: int) -> int | None:
 def _code(process: psutil.Process) -> int | None:
     """Return the exit code of a child of this process, for which it has waited. None for other processes."""
     # The thread of ipyparallel that waits for the process stores the code a moment after the process is gone.
-    for _ in range(5):
+    for _ in range(30):
         with contextlib.suppress(psutil.Error):
             code = process.wait(timeout=0)
             if code is not None:

@@ -225,12 +225,12 @@ def test_a_rank_whose_process_is_removed_slowly_is_named(thread_engines: ml.Engi
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     rank_set = LaunchedSet(1, "mpi")
     rank_set._n_starts = 1
-    rank_set._infos = (dataclasses.replace(thread_engines.ranks[0], pid=process.pid, parent_pid=4),)
+    rank_set._infos = (dataclasses.replace(thread_engines.ranks[0], pid=process.pid, parent_pid=os.getpid()),)
     process.kill()
 
     def reap() -> None:
         time.sleep(2.0)  # longer than the shell of a process without a GPU takes
-        rank_set._exits_file.write_text("4 137\n")
+        rank_set._exits_file.write_text(f"{os.getpid()} 137\n")
         process.communicate()
 
     thread = threading.Thread(target=reap)
