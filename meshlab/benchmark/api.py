@@ -19,7 +19,7 @@ from meshlab.engines.engines import Engines
 from meshlab.errors import BenchError
 from meshlab.frames.plan import CONFIGURED, Function, Plan, Sampling
 from meshlab.frames.rundata import RunData
-from meshlab.frames.store import is_being_measured, load
+from meshlab.frames.store import check_ended, load
 from meshlab.mesh.axes import WORLD
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.units import parse_sizes
@@ -199,8 +199,8 @@ def bench(
     0    buckets  dp_0        <NA>     <NA>     ok
     1    buckets  dp_1        <NA>     <NA>     ok
     """
-    if isinstance(resume, (str, Path)) and is_being_measured(resume):
-        raise BenchError(f"the run in the folder {resume} is still being measured", hint="wait until it ends")
+    if isinstance(resume, (str, Path)):
+        check_ended(resume)
     earlier = load(resume) if isinstance(resume, (str, Path)) else resume
     if earlier is not None and not isinstance(earlier, RunData):
         raise BenchError(f"resume must be a run or the folder of a saved run, not {type(earlier).__name__}")

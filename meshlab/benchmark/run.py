@@ -215,7 +215,7 @@ class Run(RunData):
         While the run is being measured, its folder `out` is kept up to date anyway, and cannot be redacted.
         """
         recorder = self._recorder
-        if recorder is None or self._is_over.is_set() or Path(folder).absolute() != recorder.folder.absolute():
+        if recorder is None or not recorder.is_open or Path(folder).absolute() != recorder.folder.absolute():
             return super().save(folder, overwrite=overwrite, redact=redact)
         if redact:
             raise BenchError(

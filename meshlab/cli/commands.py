@@ -386,9 +386,12 @@ def demo(options: argparse.Namespace) -> int:
 def bench(options: argparse.Namespace) -> int:
     """Measure collectives along the axes of a mesh."""
     from meshlab.benchmark.run import Run
+    from meshlab.frames.store import check_ended
     from meshlab.mesh.mesh import DeviceMesh
 
     process = launched_as()
+    if options.resume:
+        check_ended(options.resume)
     earlier = Run.load(options.resume) if options.resume else None
     if earlier is not None:
         mesh, plan = earlier.mesh, earlier.plan

@@ -53,6 +53,11 @@ class Recorder:
         self._described: tuple[Any, ...] = ()
         self._has_finished = False
 
+    @property
+    def is_open(self) -> bool:
+        """True while the folder holds the run and grows with it."""
+        return self._journal is not None and not self._has_finished
+
     def start(self) -> None:
         """Write the run without the rows that will be measured, unless that would replace a different run.
 

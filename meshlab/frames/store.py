@@ -45,6 +45,7 @@ __all__ = [
     "Frames",
     "as_frames",
     "as_results",
+    "check_ended",
     "check_free",
     "frame_from_csv",
     "frame_from_json",
@@ -284,10 +285,15 @@ def check_free(folder: str | Path, run_id: str | None, *, overwrite: bool = Fals
             f"the folder {folder} holds a different run{other and f', {other}'}",
             hint="choose another folder, or pass overwrite=True to replace that run and its report",
         )
+    check_ended(folder)
+
+
+def check_ended(folder: str | Path) -> None:
+    """Raise a `BenchError` if a process, this one or another, is measuring the run in a folder."""
     if is_being_measured(folder):
         raise BenchError(
             f"the run in the folder {folder} is still being measured",
-            hint="choose another folder, or wait until that run ends",
+            hint="wait until it ends, or choose another folder",
         )
 
 

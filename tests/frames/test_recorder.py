@@ -85,7 +85,7 @@ def test_a_folder_that_is_being_measured_is_neither_resumed_nor_replaced(
                 ml.bench(others, "dp=2, tp=2", **options)
         other = ml.bench(others, sizes="1K", sampling=QUICK)
         other.wait(30)
-        with pytest.raises(BenchError, match="is still being measured; choose another folder"):
+        with pytest.raises(BenchError, match="is still being measured; wait until it ends, or choose"):
             other.save(tmp_path / "run", overwrite=True)
     with pytest.raises(BenchError, match=r"with all names; call wait\(\) first"):
         run.save(tmp_path / "run", redact=True)
