@@ -124,7 +124,9 @@ def parse_sizes(text: str | int | list[int | str] | tuple[int | str, ...]) -> tu
     else:
         parts = [text]
     if len(parts) > 16 * _MOST_SIZES:
-        raise ParseError(f"the list has {len(parts):,} sizes, but at most {_MOST_SIZES:,} are supported", hint="use fewer")
+        raise ParseError(
+            f"the list has {len(parts):,} sizes, but at most {_MOST_SIZES:,} are supported", hint="use fewer"
+        )
     sizes: set[int] = set()
     for part in parts:
         sizes.update(_parse_range(part) if isinstance(part, str) and ":" in part else [parse_size(part)])

@@ -23,6 +23,7 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LINK = re.compile(r"\[([\w.:/-]+)\]\(https?://\1/?\)")
 
 _LONG = 200_000
+_LONGEST_LINE = 1 << 14  # characters of a line that are searched, because some patterns take long for long lines
 _VARYING = b"0123456789abcdef"
 
 
@@ -97,7 +98,7 @@ class Paste:
         """Return a line by its number, from 1."""
         line = self._lines.get(number)
         if line is None:
-            line = self._lines[number] = _split_prefix(number, self.raw(number))
+            line = self._lines[number] = _split_prefix(number, self.raw(number)[:_LONGEST_LINE])
         return line
 
     def raw(self, number: int) -> str:

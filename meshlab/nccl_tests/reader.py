@@ -21,7 +21,7 @@ from typing import Any
 from meshlab.errors import ParseError
 from meshlab.files import open_log, path_of, text_encoding
 from meshlab.nccl_tests.command_line import CommandOptions, options_in_line
-from meshlab.nccl_tests.infer import find_program, make_section
+from meshlab.nccl_tests.infer import MOST_SECTIONS, find_program, make_section, too_many_sections
 from meshlab.nccl_tests.info import NO_FACTS, FactCollector, merge_facts, version_from_code
 from meshlab.nccl_tests.json_reader import MOST_JSON, looks_like_json, read_json_sections
 from meshlab.nccl_tests.log import (
@@ -98,7 +98,8 @@ def read(source: str | os.PathLike[str]) -> Log:
     if isinstance(source, str) and ("\n" in source or looks_like_json(source[:_LONGEST_LINE])):
         name = f"text-{hashlib.sha256(source[:_BLOCK].encode(errors='replace')).hexdigest()[:8]}"
         if looks_like_json(source[:_LONGEST_LINE]):
-            return Log(name, tuple(read_json_sections(source)))
+            with _collector_paused():
+                return Log(name, tuple(read_json_sections(source)))
         blocks = (source[start : start + _BLOCK] for start in range(0, len(source), _BLOCK))
         return _read_text(name, blocks)
     path = path_of(source, hint="pass a log, or load the folder of a run with ml.Run.load()")
@@ -115,7 +116,8 @@ def read(source: str | os.PathLike[str]) -> Log:
         file.seek(0)
         if looks_like_json(start.decode(encoding, errors="replace")) and path.stat().st_size <= MOST_JSON:
             text = file.read(MOST_JSON).decode(encoding, errors="replace")
-            return Log(path.name, tuple(read_json_sections(text, file=path.name)))
+            with _collector_paused():
+                return Log(path.name, tuple(read_json_sections(text, file=path.name)))
         decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         return _read_text(path.name, (decoder.decode(block) for block in iter(lambda: file.read(_BLOCK), b"")))
 
@@ -318,6 +320,8 @@ class LogReader:
     def _close(self) -> None:
         if self._open is not None:
             number = len(self._closed) + 1
+            if number > MOST_SECTIONS:
+                raise too_many_sections(None)
             self._closed.append(self._open.close(number, self.prelude if number == 1 else None))
             self._open = None
 
