@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import meshlab as ml
+from meshlab.analysis.tunings import Tuning
 from meshlab.cli.main import main as command_line
 from meshlab.errors import MeshlabError, did_you_mean
 from meshlab.frames.store import as_results
-from meshlab.analysis.tunings import Tuning
 from meshlab.topology.readers.hostlists import expand_hosts
 from meshlab.topology.readers.slurm import read_slurm_topology
 from meshlab.units import parse_size, parse_sizes
@@ -41,17 +41,18 @@ _PATIENCE = 4
 HEADER = (
     "# nThread 1 nGpus 8 minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1 "
     "graph: 0\n#\n# Using devices\n"
-    "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong\n"
+    "#       size         count      type   redop    root     time   algbw   busbw #wrong  "
+    "   time   algbw   busbw #wrong\n"
 )
-ROW = "     1048576        262144     float     sum      -1    20.00   52.43   91.75      0    20.00   52.43   91.75      0\n"
+HALF = "    20.00   52.43   91.75      0"
+ROW = f"     1048576        262144     float     sum      -1{HALF}{HALF}\n"
 INFO = "node1:100:101 [0] NCCL INFO Channel 00/02 :    0   1   2   3\n"
 WATCHDOG = (
-    "[rank3]:[E1129 01:05:54.123456789 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: "
-    "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=600000) ran for 600029 milliseconds\n"
+    "[rank3]:[E1129 01:05:54.123456789 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation "
+    "timeout: "
+    "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=600000) ran for 600029 ms\n"
 )
-ENTRY = (
-    '{"record_id": 1, "pg_id": 0, "process_group": ["0", "default"], "collective_seq_id": 7, "profiling_name": "x"}, '
-)
+ENTRY = '{"record_id": 1, "pg_id": 0, "process_group": ["0", "default"], "collective_seq_id": 7, "state": "started"}, '
 
 
 def repeated(text: str, start: str = "", end: str = "") -> Callable[[int], str]:

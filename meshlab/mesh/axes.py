@@ -16,8 +16,8 @@ import numpy.typing as npt
 from meshlab.errors import MeshError, ParseError
 
 __all__ = [
-    "MAX_AXES",
     "LONGEST_TEXT",
+    "MAX_AXES",
     "MAX_RANKS",
     "WELL_KNOWN_AXES",
     "WORLD",

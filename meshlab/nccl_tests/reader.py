@@ -198,7 +198,7 @@ def _clean(text: str) -> str:
 # -- from lines to sections --------------------------------------------------------------------------------------------
 
 _MOST_FAILURES = 1000
-_MOST_JOINED = 200_000  # texts that are tried as interrupted rows, so that a broken text takes no minutes
+_MOST_JOINED = 20_000  # texts that are tried as interrupted rows, so that a broken text takes no minutes
 _COPY_LINES = 8  # lines between the same line of two copies of a test that start together
 _LONGEST_COMMAND = 1 << 14
 _HASH = ["#"]
@@ -266,6 +266,8 @@ class LogReader:
         # The tests are cheap and ordered by frequency: debug messages, rows, words. A log may have 10 million lines.
         for raw in lines:
             self.line += 1
+            if not raw:
+                continue
             if ("NCCL" in raw and self._read_message(raw)) or (" device " in raw and self._read_device(raw)):
                 continue
             if raw[:1] == "[" and raw.count(tag := raw[: raw.find("]") + 1]) > 1:
@@ -391,6 +393,8 @@ class LogReader:
     def _read_before_message(self, section: OpenSection, raw: str, at: int) -> None:
         """Read the beginning or the middle of a row, which a message interrupts."""
         texts, likely = ends_before_message(raw, at)
+        if section.n_joined > _MOST_JOINED:
+            texts = [likely]
         if section.fragment is not None:
             if self._continue_row(section, without_prefix(likely)):
                 return
@@ -431,7 +435,8 @@ class LogReader:
     def _extend_row(self, section: OpenSection, middles: Sequence[str]) -> bool:
         """Append the middle of a row, which is interrupted again, to the fragment. Return False if it is not one."""
         fragment, cells = section.fragment, cells_only(middles)
-        if fragment is None or not cells:
+        section.n_joined += len(middles)
+        if fragment is None or not cells or section.n_joined > _MOST_JOINED:
             return False
         longer = fragment.joined(cells)
         if all(len(text.split()) > section.rows.most_cells for text in longer):

@@ -48,7 +48,8 @@ _MOST_HEADS = 20_000  # different beginnings of lines that are read for the name
 
 # Some logs have the host and the device only.
 _HEAD = re.compile(
-    r"(?:(?<![A-Za-z0-9])(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):(?P<thread>\d+)|(?<!\S)(?P<only>[A-Za-z][\w.-]*)(?= \[\d+\]))"
+    r"(?:(?<![A-Za-z0-9])(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):(?P<thread>\d+)|"
+    r"(?<!\S)(?P<only>[A-Za-z][\w.-]*)(?= \[\d+\]))"
     r"(?: \[(?P<device>-?\d+)\])?(?: [\d.]+)?(?: (?P<source>[^\s:]+:\d+)(?: \(\w*\))?)?$"
 )
 _PROCESS = re.compile(r"\[([A-Za-z][\w.-]*):(\d+) ?\]")
