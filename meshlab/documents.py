@@ -32,6 +32,8 @@ __all__ = [
 _DECODER = json.JSONDecoder()
 _BRACKET = re.compile(r"[\[\]{}]")
 _DEEPEST_YAML = 100
+_WINDOWS = (1 << 10, 1 << 16, 1 << 20)
+_LONGEST_TOKEN = 16  # of a number, a constant or an escape that a window cuts
 _TOML_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _START = re.compile(r"[\ufeff \t\r\n]*")
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -128,14 +130,26 @@ def decode_json(text: str, position: int) -> tuple[Any, int]:
     >>> decode_json('state: {"rank": 3} at 12:00', 7)
     ({'rank': 3}, 18)
     """
-    try:
-        # Escapes of surrogates are replaced by an escape of the same length, so the positions are those of the text.
-        value, end = _DECODER.raw_decode(text, position)
-        if _SURROGATE.search(text, position, end):
-            value = _DECODER.raw_decode(_without_lone_surrogates(text[position:end]))[0]
-        return value, end
-    except (ValueError, RecursionError) as error:
-        raise _refused(error, None, "") from None
+    # An error of Python's parser counts all lines before it, so that many broken values in a long text would take
+    # quadratic time. Most values are short, or broken near their beginning.
+    for length in (*_WINDOWS, len(text)):
+        part = text[position : position + length]
+        is_rest = position + length >= len(text)
+        try:
+            value, end = _DECODER.raw_decode(part)
+            if end == len(part) and not is_rest:
+                continue
+            # Escapes of surrogates are replaced by an escape of the same length, so positions are those of the text.
+            if _SURROGATE.search(part, 0, end):
+                value = _DECODER.raw_decode(_without_lone_surrogates(part[:end]))[0]
+            return value, position + end
+        except json.JSONDecodeError as error:
+            if not is_rest and (error.msg.startswith("Unterminated") or error.pos >= len(part) - _LONGEST_TOKEN):
+                continue
+            raise ParseError(f"not valid JSON: {_problem(error)}") from None
+        except (ValueError, RecursionError) as error:
+            raise _refused(error, None, "") from None
+    raise ParseError("not valid JSON: it ends too early")
 
 
 def mapping_or_empty(value: object) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from meshlab.errors import ParseError
 from meshlab.files import TextSource, decode_text, describe_text, is_folder, open_file, path_of, text_of
 from meshlab.frames.rundata import RunData
 from meshlab.frames.store import as_results, run_id_in
+from meshlab.mesh.axes import LONGEST_TEXT
 from meshlab.mesh.interop.frameworks import OWN, mesh_text_kind
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.nccl_tests.reader import read as read_log
@@ -28,7 +29,6 @@ _HINT = (
     "Slurm, the folder of a run, results as Parquet, CSV or JSON, or a log or report that ml.explain() reads"
 )
 _LONGEST_NAME = 256
-_LONGEST_MESH = 1 << 20  # characters; a config is shorter
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def read(source: TextSource, *, world_size: int | None = None) -> Reading:
     hardware = _tried(read_hardware, whole)
     if hardware is not None:
         return Reading("description of hardware" if isinstance(hardware, Cluster) else "graphs of NCCL", hardware)
-    kind = mesh_text_kind(text) if len(text) <= _LONGEST_MESH else None
+    kind = mesh_text_kind(text) if len(text) <= LONGEST_TEXT else None
     if kind is not None:
         return Reading("mesh" if kind == OWN else f"layout of {kind}", DeviceMesh.read(text, world_size=world_size))
     try:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshlab.errors import ParseError
 from meshlab.nccl_tests.info import NcclFacts
 from meshlab.nccl_tests.log import (
     DeviceLine,
@@ -32,12 +33,14 @@ from meshlab.nccl_tests.rows import ranks_in_size
 
 __all__ = [
     "COLLECTIVE_OF_PROGRAM",
+    "MOST_SECTIONS",
     "Evidence",
     "evidence_of",
     "find_program",
     "implied_ranks",
     "infer_collective",
     "make_section",
+    "too_many_sections",
 ]
 
 # -- the collective ----------------------------------------------------------------------------------------------------
@@ -280,7 +283,15 @@ def implied_ranks(evidence: Evidence, collective: str | None) -> tuple[int, int 
 
 # -- the section -------------------------------------------------------------------------------------------------------
 
+MOST_SECTIONS = 5000
+"""The most runs in a log."""
+
 _MOST_LINES = 10
+
+
+def too_many_sections(file: str | None) -> ParseError:
+    """Return the error for a file with more runs than anybody made."""
+    return ParseError(f"the log has more than {MOST_SECTIONS:,} runs", hint="split the file", file=file)
 
 
 def make_section(

@@ -41,7 +41,7 @@ _LAST_VIA = frozenset(
 )
 TREE_LINKS = re.compile(r"\[(\d+)\] -?\d+/-?\d+/-?\d+->(\d+)->(-?\d+)(?![\d/])")
 _RANKS = re.compile(r"\bn[rR]anks (\d+)(?: nNodes (\d+) localRanks (\d+))?\b")
-CHANNEL_COUNTS = re.compile(r"(\d+) (coll|collnet|nvls|p2p) channels(?! per)")
+CHANNEL_COUNTS = re.compile(r"(?<!\d)(\d+) (coll|collnet|nvls|p2p) channels(?! per)")
 VARIABLE = re.compile(r"(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.*)")
 LIBRARY_VERSION = re.compile(r"[NR]CCL version *:? *(\d+\.\d+\.\d+\S*)")
 

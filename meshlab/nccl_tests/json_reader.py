@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator
+from itertools import compress
 from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 
+from meshlab.documents import NestingError, decode_json, parse_json
 from meshlab.errors import ParseError
 from meshlab.nccl_tests.command_line import CommandOptions, read_options
-from meshlab.nccl_tests.infer import make_section
+from meshlab.nccl_tests.infer import MOST_SECTIONS, make_section, too_many_sections
 from meshlab.nccl_tests.info import FactCollector, version_from_code
 from meshlab.nccl_tests.log import ITEMSIZE, OPS, DeviceLine, Footer, IterationTimes, LogTable, Note, Preamble, Section
 from meshlab.nccl_tests.rows import consistent_rows
@@ -28,6 +29,9 @@ _LINE_KEYS = ('"inPlace"', '"busBw"', '"gpus"')  # of rccl-tests, which writes o
 _ENTRY = re.compile(r'\{\s*"size"\s*:')
 _PROGRAM = re.compile(r"(\w+?)_perf(?:_\w+)?")
 _RESULTS = re.compile(r'"results"\s*:\s*\[')
+_NOT_BLANK = re.compile(r"\S")
+_NEXT = re.compile(r"[^\s,]")
+_PLACEMENTS = ("out_of_place", "in_place")
 _ITERATION = ("min_us", "max_us", "p99_us", "cv_pct")
 _NAN = float("nan")
 
@@ -48,30 +52,31 @@ def read_json_sections(text: str, *, file: str | None = None) -> Iterator[Sectio
     ParseError
         If the text is not JSON of nccl-tests.
     """
-    decoder = json.JSONDecoder()
     at, number = 0, 0
     text = text.lstrip("\ufeff")
     if all(key in text for key in _LINE_KEYS):
         yield from _read_lines(text, file)
         return
     if not text.lstrip().startswith("{") or _ENTRY.match(text.lstrip()):
-        yield _section({"results": _entries(text, 0, decoder)}, 1, 1, is_complete=False)
+        yield _section({"results": _entries(text, 0)}, 1, 1, is_complete=False)
         return
-    while match := re.compile(r"\s*(?=\S)").match(text, at):
-        at = match.end()
-        line = text.count("\n", 0, at) + 1
+    line, counted = 1, 0
+    while match := _NOT_BLANK.search(text, at):
+        at = match.start()
+        line, counted = line + text.count("\n", counted, at), at
         try:
-            document, at = decoder.raw_decode(text, at)
+            document, at = decode_json(text, at)
             is_complete = True
-        except json.JSONDecodeError as error:
-            document, is_complete = _complete_part(text[at:], decoder), False
-            if document is None and (entries := _entries(text, at, decoder)):
+        except NestingError:
+            raise
+        except ParseError as error:
+            document, is_complete = _complete_part(text[at:]), False
+            if document is None and (entries := _entries(text, at)):
                 document = {"results": entries}  # something before the results is broken
             at = len(text)
             if document is None:
                 raise ParseError(
-                    f"no nccl-tests output found: the JSON is broken at character {error.pos:,} ({error.msg}), "
-                    "before the first result",
+                    f"no nccl-tests output found: {error.message}, before the first result",
                     hint="copy the file again",
                     file=file,
                 ) from None
@@ -82,10 +87,12 @@ def read_json_sections(text: str, *, file: str | None = None) -> Iterator[Sectio
                 file=file,
             )
         number += 1
+        if number > MOST_SECTIONS:
+            raise too_many_sections(file)
         yield _section(document, number, line, is_complete)
 
 
-def _complete_part(text: str, decoder: json.JSONDecoder) -> dict[str, Any] | None:
+def _complete_part(text: str) -> dict[str, Any] | None:
     """Return the complete part of a truncated document: everything before the results, and each complete result.
 
     A run that is killed leaves the results that it has written, because the tool writes them one by one.
@@ -94,26 +101,26 @@ def _complete_part(text: str, decoder: json.JSONDecoder) -> dict[str, Any] | Non
     if match is None:
         return None
     try:
-        document: dict[str, Any] = json.loads(text[: match.end()] + "]}")
-    except json.JSONDecodeError:
+        document: dict[str, Any] = parse_json(text[: match.end()] + "]}")
+    except ParseError:
         return None
     at = match.end()
-    while True:
-        at += len(text[at:]) - len(text[at:].lstrip(" \t\r\n,"))
+    while start := _NEXT.search(text, at):
         try:
-            result, at = decoder.raw_decode(text, at)
-        except json.JSONDecodeError:
-            return document
+            result, at = decode_json(text, start.start())
+        except ParseError:
+            break
         document["results"].append(result)
+    return document
 
 
-def _entries(text: str, at: int, decoder: json.JSONDecoder) -> list[dict[str, Any]]:
+def _entries(text: str, at: int) -> list[dict[str, Any]]:
     """Return all complete results from a position on."""
     found = []
     while match := _ENTRY.search(text, at):
         at = match.end()
-        with contextlib.suppress(json.JSONDecodeError):
-            result, at = decoder.raw_decode(text, match.start())
+        with contextlib.suppress(ParseError):
+            result, at = decode_json(text, match.start())
             found.append(result)
     return found
 
@@ -124,8 +131,8 @@ def _read_lines(text: str, file: str | None) -> Iterator[Section]:
     n_broken = 0
     for line in text.splitlines():
         try:
-            row = json.loads(line) if line.strip() else None
-        except json.JSONDecodeError:
+            row = parse_json(line) if line.strip() else None
+        except ParseError:
             n_broken += 1
             continue
         if row is not None:
@@ -141,6 +148,8 @@ def _read_lines(text: str, file: str | None) -> Iterator[Section]:
         if end < len(rows) and _run_of(rows[end]) == _run_of(rows[start]) and not _is_smaller(rows[end], rows[end - 1]):
             continue
         number += 1
+        if number > MOST_SECTIONS:
+            raise too_many_sections(file)
         yield _lines_section(rows[start:end], number, start + 1, n_broken if end == len(rows) else 0)
         start = end
 
@@ -281,15 +290,21 @@ def _section(document: dict[str, Any], number: int, line: int, is_complete: bool
 def _table(results: list[dict[str, Any]], *, is_exact: bool = True) -> tuple[LogTable, int]:
     """Return the results as columns, and the number of inconsistent ones, which are also removed from the list."""
     n_read = len(results)
-    results[:] = [result for result in results if _is_result(result)]
+    timings = {key: [_timing(result.get(key)) for result in results] for key in _PLACEMENTS}
+    good = [
+        _int(result.get("size")) is not None and (one, other) != (None, None)
+        for result, one, other in zip(results, *timings.values(), strict=True)
+    ]
+    results[:] = [result for result, is_good in zip(results, good, strict=True) if is_good]
     n = len(results)
     values = np.full((n, 2, 4), _NAN)
     iteration = np.full((n, 2, 4), _NAN)
     present = np.zeros((n, 2), dtype=bool)
     has_iterations = cpu_time = False
+    kept = [list(compress(column, good)) for column in timings.values()]
     for index, result in enumerate(results):
-        for placement, key in enumerate(("out_of_place", "in_place")):
-            timing = _timing(result.get(key))
+        for placement, key in enumerate(_PLACEMENTS):
+            timing = kept[placement][index]
             if timing is None:
                 continue
             values[index, placement] = timing
@@ -318,15 +333,12 @@ def _table(results: list[dict[str, Any]], *, is_exact: bool = True) -> tuple[Log
     return table.take(keep), n_read - len(keep)
 
 
-def _is_result(result: dict[str, Any]) -> bool:
-    timings = (_timing(result.get("out_of_place")), _timing(result.get("in_place")))
-    return _int(result.get("size")) is not None and timings != (None, None)
-
-
 def _iterations(results: list[dict[str, Any]]) -> Iterator[IterationTimes]:
     for index, result in enumerate(results):
         for in_place, key in enumerate(("out_of_place_per_iter", "in_place_per_iter")):
             summary = _dict(result.get(key))
+            if "times_us" not in summary:
+                continue
             times = np.array([_float(value) for value in _list(summary.get("times_us"))], dtype=np.float64)
             if not times.size:
                 continue

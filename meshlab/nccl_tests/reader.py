@@ -21,7 +21,7 @@ from typing import Any
 from meshlab.errors import ParseError
 from meshlab.files import open_log, path_of, text_encoding
 from meshlab.nccl_tests.command_line import CommandOptions, options_in_line
-from meshlab.nccl_tests.infer import find_program, make_section
+from meshlab.nccl_tests.infer import MOST_SECTIONS, find_program, make_section, too_many_sections
 from meshlab.nccl_tests.info import NO_FACTS, FactCollector, merge_facts, version_from_code
 from meshlab.nccl_tests.json_reader import MOST_JSON, looks_like_json, read_json_sections
 from meshlab.nccl_tests.log import (
@@ -99,7 +99,8 @@ def read(source: str | os.PathLike[str]) -> Log:
     if isinstance(source, str) and ("\n" in source or looks_like_json(source[:_LONGEST_LINE])):
         name = f"text-{hashlib.sha256(source[:_BLOCK].encode(errors='replace')).hexdigest()[:8]}"
         if looks_like_json(source[:_LONGEST_LINE]):
-            return Log(name, tuple(read_json_sections(source)))
+            with _collector_paused():
+                return Log(name, tuple(read_json_sections(source)))
         blocks = (source[start : start + _BLOCK] for start in range(0, len(source), _BLOCK))
         return _read_text(name, blocks)
     path = path_of(source, hint="pass a log, or load the folder of a run with ml.Run.load()")
@@ -116,7 +117,8 @@ def read(source: str | os.PathLike[str]) -> Log:
         file.seek(0)
         if looks_like_json(start.decode(encoding, errors="replace")) and path.stat().st_size <= MOST_JSON:
             text = file.read(MOST_JSON).decode(encoding, errors="replace")
-            return Log(path.name, tuple(read_json_sections(text, file=path.name)))
+            with _collector_paused():
+                return Log(path.name, tuple(read_json_sections(text, file=path.name)))
         decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         return _read_text(path.name, (decoder.decode(block) for block in iter(lambda: file.read(_BLOCK), b"")))
 
@@ -197,7 +199,7 @@ def _clean(text: str) -> str:
 # -- from lines to sections --------------------------------------------------------------------------------------------
 
 _MOST_FAILURES = 1000
-_MOST_JOINED = 200_000  # texts that are tried as interrupted rows, so that a broken text takes no minutes
+_MOST_JOINED = 20_000  # texts that are tried as interrupted rows, so that a broken text takes no minutes
 _COPY_LINES = 8  # lines between the same line of two copies of a test that start together
 _LONGEST_COMMAND = 1 << 14
 _HASH = ["#"]
@@ -265,6 +267,8 @@ class LogReader:
         # The tests are cheap and ordered by frequency: debug messages, rows, words. A log may have 10 million lines.
         for raw in lines:
             self.line += 1
+            if not raw:
+                continue
             if ("NCCL" in raw and self._read_message(raw)) or (" device " in raw and self._read_device(raw)):
                 continue
             if raw[:1] == "[" and raw.count(tag := raw[: raw.find("]") + 1]) > 1:
@@ -319,6 +323,8 @@ class LogReader:
     def _close(self) -> None:
         if self._open is not None:
             number = len(self._closed) + 1
+            if number > MOST_SECTIONS:
+                raise too_many_sections(None)
             self._closed.append(self._open.close(number, self.prelude if number == 1 else None))
             self._open = None
 
@@ -388,6 +394,8 @@ class LogReader:
     def _read_before_message(self, section: OpenSection, raw: str, at: int) -> None:
         """Read the beginning or the middle of a row, which a message interrupts."""
         texts, likely = ends_before_message(raw, at)
+        if section.n_joined > _MOST_JOINED:
+            texts = [likely]
         if section.fragment is not None:
             if self._continue_row(section, without_prefix(likely)):
                 return
@@ -428,7 +436,8 @@ class LogReader:
     def _extend_row(self, section: OpenSection, middles: Sequence[str]) -> bool:
         """Append the middle of a row, which is interrupted again, to the fragment. Return False if it is not one."""
         fragment, cells = section.fragment, cells_only(middles)
-        if fragment is None or not cells:
+        section.n_joined += len(middles)
+        if fragment is None or not cells or section.n_joined > _MOST_JOINED:
             return False
         longer = fragment.joined(cells)
         if all(len(text.split()) > section.rows.most_cells for text in longer):

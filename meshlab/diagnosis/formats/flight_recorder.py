@@ -215,13 +215,14 @@ def _dumps_in(value: object, rank: int | None = None) -> Iterator[tuple[int | No
 def _cut_dump(text: str, begin: int) -> tuple[dict[str, Any], int]:
     """Read what there is of a dump whose end is missing."""
     dump: dict[str, Any] = {"entries": []}
-    end = len(text)
+    following = text.find("\n{", begin)  # the next dump
+    end = len(text) if following < 0 else following + 1
     for key in ("version", "rank", "pg_config", "pg_status"):
-        where = re.compile(rf'"{key}"\s*:\s*').search(text, begin)
+        where = re.compile(rf'"{key}"\s*:\s*').search(text, begin, end)
         if where:
             with suppress(ParseError):  # the value itself is cut
                 dump[key], _ = decode_json(text, where.end())
-    where = re.compile(r'"entries"\s*:\s*\[\s*').search(text, begin)
+    where = re.compile(r'"entries"\s*:\s*\[\s*').search(text, begin, end)
     position = where.end() if where else end
     while position < end:
         try:
@@ -230,8 +231,7 @@ def _cut_dump(text: str, begin: int) -> tuple[dict[str, Any], int]:
             break
         dump["entries"].append(entry)
         position += len(re.compile(r"[\s,]*").match(text, position)[0])  # type: ignore[index]  # matches anything
-    following = text.find("\n{", position)
-    return dump, end if following < 0 else following + 1
+    return dump, end
 
 
 def _rank_of(paste: Paste, begin: int, dump: Mapping[str, Any]) -> int | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["BusLoss", "KernelLog", "LinkChange", "SXid", "Xid", "host_of", "read_kernel_log", "short_bus", "xid_frame"]
 
 _BUS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?"
-_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_BUS}|[0-9a-fA-F:.]+)[^)]*\): (\d+)(?:, ?(.*))?$")
+_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_BUS}|[0-9a-fA-F:.]+(?![0-9a-fA-F:.]))[^)]*\): (\d+)(?:, ?(.*))?$")
 _PROCESS = re.compile(r"pid='?(\d+)'?(?:, name=([^,]*))?")
 _CAUSE = re.compile(r"caused by previous Xid (\d+)")
 _LINK = re.compile(r"\b[Ll]ink (?:\(|id )?0*(-?\d+)")

@@ -49,7 +49,8 @@ _MOST_HEADS = 20_000  # different beginnings of lines that are read for the name
 
 # Some logs have the host and the device only.
 _HEAD = re.compile(
-    r"(?:(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):(?P<thread>\d+)|(?<!\S)(?P<only>[A-Za-z][\w.-]*)(?= \[\d+\]))"
+    r"(?:(?<![A-Za-z0-9])(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):(?P<thread>\d+)|"
+    r"(?<!\S)(?P<only>[A-Za-z][\w.-]*)(?= \[\d+\]))"
     r"(?: \[(?P<device>-?\d+)\])?(?: [\d.]+)?(?: (?P<source>[^\s:]+:\d+)(?: \(\w*\))?)?$"
 )
 _PROCESS = re.compile(r"\[([A-Za-z][\w.-]*):(\d+) ?\]")
@@ -148,7 +149,7 @@ def read_warnings(paste: Paste) -> tuple[NcclMessage, ...]:
 # -- communicators -----------------------------------------------------------------------------------------------------
 
 _COMM = re.compile(
-    r"(?:\[Rank \d+\] )?(?:(?P<function>\w+) )?comm (?P<pointer>0x[0-9a-f]+) rank (?P<rank>\d+) "
+    r"(?:\[Rank \d+\] )?(?:\b(?P<function>\w+) )?comm (?P<pointer>0x[0-9a-f]+) rank (?P<rank>\d+) "
     r"n[rR]anks (?P<n_ranks>\d+)(?P<rest>.*)"
 )
 _FIELDS = re.compile(r"\b(cudaDev|nvmlDev|busId|commId|nNodes|localRanks|localRank) (0x[0-9a-f]+|[0-9a-f]+)\b")
@@ -343,7 +344,7 @@ class NetworkPorts(NamedTuple):
     line: int
 
 
-_PORT = re.compile(r"([A-Za-z][\w.-]*):(\d+)/([A-Za-z]+)")
+_PORT = re.compile(r"(?<![A-Za-z])([A-Za-z][\w.-]*):(\d+)/([A-Za-z]+)")
 
 
 def read_ports(paste: Paste) -> tuple[NetworkPorts, ...]:

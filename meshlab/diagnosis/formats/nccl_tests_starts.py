@@ -13,10 +13,10 @@ from meshlab.numerals import whole
 __all__ = ["TestDevice", "TestStart", "read_test_starts"]
 
 _HEADER = re.compile(r"^(?:# *)?nThreads?:? *\d+ +nGpus:? *(?P<gpus>\d+) ")
-_ROW = re.compile(r"^ *\d+ +\d+ +\w+ +\S+ .*\d+\.\d\d")
+_ROW = re.compile(r"^ *\d+ +\d+ +\w+ +\S+ .*\d\.\d\d")
 _TYPES = ("  float ", "  half ", "  double ", "  bfloat16 ", "  int8 ", "  int32 ", "  int64 ", "  uint8 ", "  f8e")
 _ENDS = ("Avg bus bandwidth", "Out of bounds values", "Test failure", "Test NCCL failure", "Test CUDA failure")
-_PROMPT = re.compile(r"^(?:\S+@\S+[:~].*?[$#] |\$ |\+ )?\s*(?:\S*/)?(?:mpirun|mpiexec|srun|prun|orterun)\b.* ")
+_PROMPT = re.compile(r"^(?:[^\s@]+@[^\s:~]+[:~].*?[$#] |\$ |\+ )?\s*(?:\S*/)?(?:mpirun|mpiexec|srun|prun|orterun)\b.* ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ __all__ = ["PROCESS_EXITS", "ProcessExit", "read_process_exits", "signal_name"]
 
 _ELASTIC = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)")
 _BLOCK_FIELD = re.compile(r"^ *(?P<name>rank|exitcode|host|traceback) *: (?P<value>.*)$")
-_BLOCK_RANK = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
-_BLOCK_CODE = re.compile(r"(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
+_BLOCK_RANK = re.compile(r"(?<!\d)(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
+_BLOCK_CODE = re.compile(r"(?P<code>-?(?<!\d)\d+) \(pid: (?P<pid>\d+)\)")
 _MPI = re.compile(
     r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal (?P<signal>\d+)"
 )

@@ -673,7 +673,7 @@ def dumps_missing(paste: Paste) -> Iterator[TextFinding]:
 
 
 _COMM_LINE = re.compile(
-    r"(?P<host>[\w.-]+):\d+:\d+ .*comm \w+ rank (?P<rank>\d+) n[rR]anks (?P<n>\d+) cudaDev (?P<gpu>\d+)"
+    r"(?<![\w.-])(?P<host>[\w.-]+):\d+:\d+ .*comm \w+ rank (?P<rank>\d+) n[rR]anks (?P<n>\d+) cudaDev (?P<gpu>\d+)"
 )
 
 

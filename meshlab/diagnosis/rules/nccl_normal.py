@@ -185,7 +185,7 @@ def connect_retried(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
-_RETURN = re.compile(r"^(?:\S*/)?[\w/]+\.(?:cc|cu|h|c|cpp):\d+ -> \d+")
+_RETURN = re.compile(r"^(?:\S*/)?\w+\.(?:cc|cu|h|c|cpp):\d+ -> \d+")
 _GENERIC = (
     "please report this issue to the NCCL developers",
     "unhandled system error (run with",

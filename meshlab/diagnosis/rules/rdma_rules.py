@@ -507,10 +507,10 @@ def gid_table_changed(paste: Paste) -> Iterator[TextFinding]:
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 _REGISTER = re.compile(
-    r"Call to (?P<call>ibv_(?:reg_\w+|create_(?:cq|qp|srq)\w*|alloc_pd))"
+    r"Call to (?P<call>ibv_(?:reg_\w+|create_(?:cq|qp|srq)\w*|alloc_pd))(?!\w)"
     r"(?: failed)?(?: with error)?:? ?(?P<text>[A-Za-z ]+)"
 )
-_LIMIT = re.compile(r"^\s*(?:max locked memory.*?(?P<named>\d+|unlimited)\s*|(?P<alone>\d+|unlimited)\s*)$")
+_LIMIT = re.compile(r"^\s*(?:max locked memory(?:.*?\D)??(?P<named>\d+|unlimited)\s*|(?P<alone>\d+|unlimited)\s*)$")
 
 
 @rule(

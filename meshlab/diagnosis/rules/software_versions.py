@@ -67,7 +67,8 @@ _NO_IMAGE = re.compile(
     r"no kernel image is available for execution on the device|invalid device function|cudaErrorNoKernelImageForDevice"
 )
 _INCOMPATIBLE = re.compile(
-    r"(?P<name>[\w -]+?) with CUDA capability (?P<arch>sm_\w+) is not compatible with the current PyTorch installation"
+    r"(?<![\w -])(?P<name>[\w -]+?) with CUDA capability (?P<arch>sm_\w+) "
+    r"is not compatible with the current PyTorch installation"
 )
 
 

@@ -29,7 +29,7 @@ _MESSAGE = re.compile(
     r"NCCL INFO ((?: *\+ [A-Z0-9]{3}\[|CPU/|=== System|={20}|(?:GPU|NET)/[0-9a-fA-F]+(?:-[0-9a-fA-F]+)? ?:).*)"
 )
 _BARE = re.compile(r"(?m)^[ \t]*?((?: *\+ [A-Z0-9]{3}\[|CPU/|=== System|={20}|(?:GPU|NET)/[0-9a-fA-F-]+ ?:).*)")
-_FRAME = re.compile(r"([\w.-]+):(\d+):(\d+) (?:\[-?\d+\] )?$")
+_FRAME = re.compile(r"(?<![\w.-])([\w.-]+):(\d+):(\d+) (?:\[-?\d+\] )?$")
 _ROOT = re.compile(rf"CPU/{_ID}(?: \((-?\d+)/(-?\d+)/(-?\d+)\))?")
 _BRANCH = re.compile(rf"( *)\+ ([A-Z0-9]{{3}})\[ ?([\d.]+)\] - ([A-Z]{{3}})/{_ID}(?: \(([^()]*)\))?")
 _PATHS = re.compile(rf"(GPU|NET)/{_ID} ?:")

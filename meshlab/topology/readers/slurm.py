@@ -21,9 +21,10 @@ from meshlab.topology.readers.hostlists import MOST_HOSTS, expand_hosts
 
 __all__ = ["looks_like_slurm", "read_slurm_topology"]
 
-_PAIR = re.compile(r"(\w+) *= *(\S+)")
-_CONF = re.compile(r"^\s*(?:SwitchName|BlockName)\s*=", re.IGNORECASE | re.MULTILINE)
-_YAML = re.compile(r"^\s*-?\s*topology\s*:", re.MULTILINE)
+_PAIR = re.compile(r"(?<!\w)(\w+) *= *(\S+)")
+# Blanks only, because \s would also try every following line.
+_CONF = re.compile(r"^[ \t]*(?:SwitchName|BlockName)[ \t]*=", re.IGNORECASE | re.MULTILINE)
+_YAML = re.compile(r"^[ \t]*(?:-[ \t]*)?topology[ \t]*:", re.MULTILINE)
 _TAB = re.compile(r"^ *\t", re.MULTILINE)
 _MOST_NOTES = 20
 _DEEPEST = 32
