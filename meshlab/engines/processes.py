@@ -146,10 +146,16 @@ class ProcessSet:
         """Run a method of the worker on one rank."""
         future: Future[Reply] = Future()
         try:
-            result = self._view(self._engine_ids[rank]).apply_async(serve, method, arguments)
+            view = self._view(self._engine_ids[rank])
+            result = view.apply_async(serve, method, arguments)
         except Exception as error:  # the engine is no longer registered
             future.set_exception(RankDiedError(_message(error)))
             return future
+        # The client and the view list the ids of all messages they have ever sent, and never shorten the lists. Only
+        # the last id is this message's: the others may be of calls by the user.
+        view.history.clear()
+        if self._client.history[-1:] == result.msg_ids:
+            self._client.history.pop()
         self._pending[rank] = future
         result.add_done_callback(lambda done: self._settle(rank, done, future))
         return future

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import inspect
 import json
 import os
 import queue
@@ -218,7 +217,7 @@ class Client:
     # -- runs ----------------------------------------------------------------------------------------------------------
 
     def sweep(self, folder: str, trigger: str, kind: str, culprit: int, hold_after: int, mode: str) -> dict[str, Any]:
-        """Measure, and keep the rows in a folder while measuring, if that is possible."""
+        """Measure, and write the rows to a folder while measuring."""
         self._may_continue.clear()
 
         def planted(comm: Any) -> Callable[[], None] | None:
@@ -233,7 +232,6 @@ class Client:
 
         # All backends but threads have blocks of samples; without precision, a step takes all of its time.
         sampling = ml.Sampling(max_s=self._settings["step_s"], precision=1e-9, min_batches=6)
-        keeps = {"out": folder} if "out" in inspect.signature(ml.bench).parameters else {}
         self._run = None
         self._run = run = ml.bench(
             self._engines,
@@ -242,7 +240,7 @@ class Client:
             sizes="1K, 32K",
             mode=mode,
             sampling=sampling,
-            **keeps,
+            out=folder,
         )
         self._follow(run, hold_after)
         run.wait()
@@ -295,8 +293,11 @@ class Client:
         before = [] if earlier is None else rows_of(earlier)
         missing = [name for name, function in earlier.plan.functions.items() if function is None]
         given = {"collective": [healthy]} if missing else {}
-        self._run = ml.bench(self._engines, resume=earlier, **given)
+        # A run that was being written to its folder goes on there.
+        self._run = ml.bench(self._engines, resume=earlier, **given, **({"out": source} if source else {}))
         self._run.wait(60)
+        if source:
+            self._run = ml.Run.load(source)
         return {"before": before, **self.report()}
 
     def save(self, folder: str) -> None:

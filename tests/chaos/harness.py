@@ -579,9 +579,10 @@ class Harness:
         folder = self._place / "run"
         arguments: dict[str, Any] = {}
         if seen.client_ended or fault.from_folder:
+            # A client that ended before its first row has written no folder.
             arguments = {"source": str(folder)} if folder.exists() else {"folder": str(self._place / "saved-run")}
         if seen.client_ended and not folder.exists():
-            return  # the rows are lost: nothing was written
+            return
         result = self._try("resume", seen, **arguments)
         if result:
             seen.before, seen.after, seen.n_expected = result["before"], result["rows"], result["expected"]

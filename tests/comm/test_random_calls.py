@@ -12,10 +12,11 @@ import pytest
 import meshlab as ml
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.elements import DTYPES
-from tests.comm import test_conformance as suite
+from tests.comm import test_conformance
+from tests.comm.test_conformance import Checker, Given, cases
 from tests.conftest import ENGINES
 
-for module in (suite, sys.modules[__name__]):
+for module in (test_conformance, sys.modules[__name__]):
     cloudpickle.register_pickle_by_value(module)
 
 N_CALLS = 10_000
@@ -24,19 +25,19 @@ MESH = ml.DeviceMesh("dp=2, tp=2").with_group("three", [3, 0, 1])
 
 def check_random(comm: Any, seed: int, n: int) -> tuple[int, list[str]]:
     """Return the number of calls and those with a wrong result. All ranks draw the same calls."""
-    checker, can = suite.Checker(comm), comm.capabilities()
+    checker, can = Checker(comm), comm.capabilities()
     random = np.random.default_rng([seed, comm.size, *(ord(letter) for letter in comm.name)])
     names = [name for name in can.collectives if CATALOG[name].is_measurable]
     for _ in range(n):
         name, dtype = str(random.choice(names)), str(random.choice(can.dtypes))
         size = int(random.choice([0, 1, 2, int(random.integers(3, 40)), int(random.integers(40, 5000))]))
         if CATALOG[name].counted:
-            checker.check_counts(size % 50, DTYPES[dtype], suite.Given())
+            checker.check_counts(size % 50, DTYPES[dtype], Given())
             continue
         if name in ("send", "recv"):
-            checker.check_messages(size, DTYPES[dtype], suite.Given())
+            checker.check_messages(size, DTYPES[dtype], Given())
             continue
-        given = [given for found, given in suite.cases(comm, dtype) if found == name]
+        given = [given for found, given in cases(comm, dtype) if found == name]
         if given:  # the dtype may have no reductions
             checker.check(name, given[int(random.integers(len(given)))], size, DTYPES[dtype])
     return n, checker.wrong

@@ -352,3 +352,14 @@ def test_the_environment_reaches_the_engines(tmp_path: Any) -> None:
 
     with ml.launch(1, env={"NCCL_ALGO": "Ring"}) as engines:
         assert engines.run(read)["value"].tolist() == [("Ring", True)]
+
+
+def test_the_client_does_not_keep_the_ids_of_messages(mpi_engines: ml.Engines) -> None:
+    client = mpi_engines.client
+    own = client[:].apply_async(int, 1)  # a call by the user stays in the history
+    own.get(60)
+    before = list(client.history)
+    assert set(own.msg_ids) <= set(before)
+    for _ in range(3):
+        mpi_engines.run(lambda comm: comm.rank)
+    assert client.history == before

@@ -139,6 +139,8 @@ def kill_saves(n_kills: int, seed: int, *, stride: int = 1, most: int = 60) -> c
                     kill_at = 0  # the save has fewer operations
             found = found_in(folder, before, new)
             counts[found] += 1
+            if number % 100 == 99:
+                print(number + 1, dict(counts), flush=True)
             counts["new, with files to move"] += found == "new" and any(folder.glob(".meshlab-*/*.parquet"))
             if number % 5 == 0:
                 # A second kill, of a save that also cleans up behind the first one.

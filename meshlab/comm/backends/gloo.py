@@ -506,7 +506,8 @@ class _Messages:
                 del kept[number]
                 if header[1:] != expected:
                     return _mismatch(call, header)
-                flat_elements(call.recv, call.dtype)[...] = payload.view(call.dtype)
+                target = flat_elements(call.recv, call.dtype)
+                target[...] = payload.view(target.dtype)
                 return None
         numbers = np.empty(3, np.int64)
         while True:
