@@ -169,7 +169,7 @@ def seconds_per_step(
                 call_us = _model_us(part, rates) * (part.n_aggregated or 1) if math.isnan(call_us) else call_us
                 batch_s = _batch_s(call_us, part.mode, plan.sampling, rates)
             sampling_s = _sampling_s(batch_s, part.mode, plan.sampling, pace.spread(part))
-            if part.size_bytes is None:  # a function may turn out to be slow
+            if _is_function(part):  # it may turn out to be slow
                 sampling_s[1] = max(sampling_s[1], SLOW_STEP_S)
             row += times * (sampling_s + blocks * pace.round_s + (blocks - 1) * _BATCHES_PER_BLOCK * batch_s)
             row += times * pace.setup_s(part, rates, check=plan.check)
@@ -248,17 +248,23 @@ def _interpolate(size: float, sizes: Sequence[float], values: Sequence[float]) -
 
 def _moved_bytes(step: Step) -> float:
     # A bus factor below 1 does not make a call faster than a copy of its buffer.
-    return (step.size_bytes or 0) * max(CATALOG[step.collective].bus_factor(max(step.n_ranks, 2)), 1.0)
+    if step.size_bytes is None:  # a barrier
+        return 0.0
+    return step.size_bytes * max(CATALOG[step.collective].bus_factor(max(step.n_ranks, 2)), 1.0)
 
 
 def _fits(step: Step, room_bytes: int | None) -> bool:
     return room_bytes is None or step.buffer_bytes <= room_bytes
 
 
+def _is_function(step: Step) -> bool:
+    return step.collective not in CATALOG
+
+
 def _model_us(step: Step, rates: Rates) -> float:
-    return (
-        _FUNCTION_US if step.size_bytes is None else rates.latency_us + _moved_bytes(step) / (rates.bandwidth_gbs * 1e3)
-    )
+    if _is_function(step):
+        return _FUNCTION_US
+    return rates.latency_us + _moved_bytes(step) / (rates.bandwidth_gbs * 1e3)
 
 
 def _sampling_s(batch_s: float, mode: str, sampling: Sampling, spread: float) -> npt.NDArray[np.float64]:
@@ -289,7 +295,9 @@ class _Known:
         if source is None:
             return
         results = as_results(source)
-        good = results[(results["status"] == "ok") & results["size_bytes"].notna() & results["concurrent_axis"].isna()]
+        good = results[(results["status"] == "ok") & results["concurrent_axis"].isna()]
+        is_barrier = (good["collective"] == "barrier") & good["size_bytes"].isna()
+        good = good.assign(size_bytes=good["size_bytes"].mask(is_barrier, 0)).dropna(subset=["size_bytes"])
         # A pair and a group of two have the same number of ranks, but not the same load on the links.
         grouping = good["grouping"].fillna("together")
         for key, rows in good.groupby(["collective", "mode", "n_ranks", grouping]):
@@ -299,8 +307,10 @@ class _Known:
     def time_us(self, step: Step) -> float:
         """Return the time of one call, in µs, or NaN if the earlier run did not measure it."""
         curve = self._curves.get((step.collective, step.mode, step.n_ranks, step.grouping))
-        if curve is None or step.size_bytes is None:
+        if curve is None or _is_function(step):
             return math.nan
+        if step.size_bytes is None:
+            return float(curve[1][0])
         # Interpolate between the measured sizes. The bandwidth is assumed to be constant above the largest one, and the
         # time below the smallest one.
         size, time = curve

@@ -265,7 +265,10 @@ def _steps(
         raise BenchError("sizes is empty", hint="pass a range such as '8:1G', or omit sizes=")
     found: list[Step] = []
     for name in dict.fromkeys(names):
-        is_in_place = in_place and find_collective(name).in_place
+        row = find_collective(name)
+        if not row.has_size:
+            raise BenchError(f"{name} moves no data, so it has nothing to tune; remove it from the collectives")
+        is_in_place = in_place and row.in_place
         plan = Plan(name, axis, sizes, dtype=dtype, op=op, mode=mode, in_place=is_in_place)
         for what in ("axis", "dtype", "op", "mode"):
             if len(getattr(plan, what)) > 1:

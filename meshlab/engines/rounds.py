@@ -430,6 +430,13 @@ class Round:
             calls.setdefault((now[rank].group, now[rank].number), set()).add(now[rank].call)
         if any(len(names) > 1 for names in calls.values()):
             return [], "the ranks call different collectives", "issue the same calls on every rank"
+        # The members of communicators that a function has split are unknown, except that they have opened one of this
+        # name. Several may have the same name, so such a wait counts only if all of these ranks are blocked.
+        for rank in inside:
+            if now[rank].group not in self._communicators:
+                others = [other for other in self._ranks if other != rank and now[other].has_opened(now[rank].group)]
+                missing = [other for other in others if not _has_reached(now[other], now[rank])]
+                waits_for[rank] = missing if set(missing) <= set(inside) else []
         # If all ranks are blocked, one wait of each rank is real, and these form a circle.
         if len({now[rank].group for rank in _circle(waits_for)}) > 1:
             cause = "the ranks use the communicators in different orders"

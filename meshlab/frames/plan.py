@@ -101,11 +101,11 @@ class Step:
     op : str or None
         The reduce operation. None if nothing is reduced.
     dtype : str or None
-        NumPy name of the element type. None for a function.
+        NumPy name of the element type. None for a function or a barrier.
     root : int or None
         The root, as a rank of the group. None for collectives without a root.
     in_place : bool or None
-        Whether input and output share memory. None for a function.
+        Whether input and output share memory. None for a function or a barrier.
     mode : {"isolated", "pipelined", "graph"}
         The way to time the calls, see `meshlab.comm.MODES`.
     axis : str
@@ -113,9 +113,9 @@ class Step:
     n_ranks : int
         Number of ranks per group, or 2 for pairs.
     count : int or None
-        The count argument of the call, in elements. None for a function.
+        The count argument of the call, in elements. None for a function or a barrier.
     size_bytes : int or None
-        Message size in bytes, S of nccl-tests. None for a function.
+        Message size in bytes, S of nccl-tests. None for a function or a barrier.
     grouping : {"together", "alone", "pairs"}, default "together"
         The ranks that are active at the same time.
     number : int, default 0
@@ -171,7 +171,7 @@ class Step:
 
     @property
     def buffer_bytes(self) -> int:
-        """Memory of one rank's buffers, in bytes. 0 for a function, which allocates its own."""
+        """Memory of one rank's buffers, in bytes. 0 for a barrier, and for a function, which allocates its own."""
         if self.count is None or self.dtype is None:
             return 0
         row = find_collective(self.collective)
@@ -256,7 +256,10 @@ def _points(plan: Plan, mesh: DeviceMesh) -> Iterator[Step]:
             ):
                 if name in plan.functions:
                     if grouping != "pairs":
-                        yield replace(_function(name, axis, n, mode), grouping=grouping)
+                        yield replace(_without_size(name, axis, n, mode), grouping=grouping)
+                    continue
+                if not find_collective(name).has_size:
+                    yield replace(_without_size(name, axis, n, mode), grouping=grouping)
                     continue
                 if in_place and (grouping == "pairs" or not find_collective(name).in_place):
                     continue
@@ -341,7 +344,8 @@ def _fits(name: str, grouping: Grouping, number: int, n: int) -> bool:
     return name != "send"
 
 
-def _function(name: str, axis: str, n: int, mode: Mode) -> Step:
+def _without_size(name: str, axis: str, n: int, mode: Mode) -> Step:
+    """Return the step of a function or a barrier."""
     return Step(
         0,
         name,
@@ -733,6 +737,12 @@ class Plan:
                 "functions and the groupings alone and pairs cannot run next to a concurrent axis",
                 hint="measure them in a separate run, without concurrent=",
             )
+        for name in (*self.collective, *(name for _, name in self.concurrent)) if self.concurrent else ():
+            if not find_collective(name).has_size:
+                raise BenchError(
+                    f"{name} moves no data, so it cannot run next to a concurrent axis",
+                    hint="measure it in a separate run, without concurrent=",
+                )
 
     def _check_options(self) -> None:
         for name in CONFIGURED:
@@ -744,7 +754,7 @@ class Plan:
             )
         if self.n_aggregated < 1:
             raise BenchError(f"n_aggregated must be at least 1, not {self.n_aggregated}")
-        measured = [name for name in self.collective if name not in self.functions]
+        measured = self._sized()
         sizes = {name: find_dtype(name).itemsize for name in self.dtype}
         for name, size in sizes.items():
             if self.alignment_bytes < 0 or self.alignment_bytes % size:
@@ -764,6 +774,10 @@ class Plan:
                 hint="omit them, or measure a different collective",
             )
 
+    def _sized(self) -> list[str]:
+        """Return the collectives that move data, and so have sizes, dtypes and buffers."""
+        return [name for name in self.collective if name not in self.functions and find_collective(name).has_size]
+
     def _check_collective(self, name: str) -> None:
         row = find_collective(name)
         if name == "send" and "pairs" in self.grouping:
@@ -773,8 +787,6 @@ class Plan:
                 f"{name} is one side of a message",
                 hint="measure send_recv, which sends around a ring, or send with grouping='pairs'",
             )
-        if not row.is_measurable:
-            raise BenchError(f"{name} moves no data, so it has no sizes to measure; remove it from the plan")
         if not row.in_place and False not in self.in_place:
             raise BenchError(f"{name} cannot work in place", hint="measure it out of place, without in_place=True")
         if self.grouping == ("pairs",) and name not in PAIRED:
@@ -873,7 +885,7 @@ class Plan:
         sizes = self.sizes
         span = format_size(sizes[0]) + (f" to {format_size(sizes[-1])}" if len(sizes) > 1 else "")
         text = f"{', '.join(self.collective)} along {', '.join(self.axis)}, "
-        if len(self.functions) < len(self.collective):
+        if self._sized():
             text += f"{span} ({len(sizes)} sizes), {', '.join(self.dtype)}, "
         text += ", ".join(self.mode)
         if self.grouping != ("together",):

@@ -172,10 +172,9 @@ def test_the_deadline_ends_sync(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) ->
 
 @pytest.mark.parametrize("mode", ["isolated", "pipelined", "graph"])
 def test_a_barrier_is_measured(gpu_engines: ml.Engines, mesh: ml.DeviceMesh, mode: str) -> None:
-    run = ml.bench(gpu_engines, mesh, "barrier", axis="tp", modes=mode)
-    run.wait(timeout=120)
-    results = run.results
-    assert set(results["size_bytes"]) == {0}
+    run = ml.bench(gpu_engines, mesh, "barrier", axis="tp", mode=mode)
+    results = run.wait(120)
+    assert results["size_bytes"].isna().all()
     assert (results["time_us"] > 0).all()
     assert results["busbw_gbs"].isna().all()
     assert set(results["status"]) == {"ok"}

@@ -139,6 +139,8 @@ def set_up_step(
 
     The buffers contain zeros afterwards. There is one item of `buffers` per call. By default they are allocated.
     """
+    if not CATALOG[step.collective].has_size:
+        return comm.prepare(step.collective), None
     # The check comes before the timed part. It is also the first call, in which the library connects the peers.
     buffers = buffers or allocate(_aggregated(comm, step))
     call = _together([prepare_step(comm, step, one) for one in buffers])
