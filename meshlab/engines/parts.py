@@ -11,7 +11,7 @@ import psutil
 
 from meshlab.engines.rounds import RankExit
 
-__all__ = ["STOPPED", "Part", "Parts", "how_ended", "is_stopped"]
+__all__ = ["STOPPED", "Parts", "how_ended", "is_stopped"]
 
 STOPPED = "stopped by a signal"
 """The problem of a process that was stopped, for example by SIGSTOP, and has not been continued."""
@@ -64,7 +64,7 @@ def _code(process: psutil.Process) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class _Part:
     """A process, and its name in errors."""
 
     name: str
@@ -94,12 +94,12 @@ class Parts:
     """
 
     def __init__(self) -> None:
-        self._parts: list[Part] = []
+        self._parts: list[_Part] = []
         self._stopped_since: dict[int, float] = {}
 
     def add(self, name: str, process: psutil.Process) -> None:
         """Add a process."""
-        self._parts.append(Part(name, process))
+        self._parts.append(_Part(name, process))
 
     def clear(self) -> None:
         """Forget all processes."""

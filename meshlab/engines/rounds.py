@@ -337,7 +337,9 @@ class Round:
                     continue
                 waiting = [rank for rank in self._ranks if rank not in replies]
                 if first_error is not None:
-                    raise self._blocked_by_error(first_error, waiting) from None
+                    # The other ranks may have raised because of a rank that names itself in its error.
+                    itself = [reply for reply in replies.values() if getattr(reply.exception, "rank", -1) == reply.rank]
+                    raise self._blocked_by_error(itself[0] if itself else first_error, waiting) from None
                 raise self._deadline_exceeded(waiting, deadline_s) from None
             except RankDiedError:
                 if self._cancel_reason:
