@@ -23,6 +23,7 @@ SHARED_WORKER = {
     "ranks": (
         "analysis/test_concurrency",
         "benchmark/",
+        "chaos/",
         "comm/",
         "engines/",
         "test_cli",

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import psutil
 import pytest
 
@@ -152,16 +153,18 @@ def test_orphans_and_files_are_bad() -> None:
     assert not verdict(files=["/dev/shm/mpich_shm_1"])["is_good"]
 
 
-def test_the_summary_counts_all_faults() -> None:
+def test_the_summary_counts_all_faults(tmp_path: Path) -> None:
     frame = to_frame([verdict(), verdict(blamed=None), verdict(replace(KILL, kind="stop"))])
+    frame.to_parquet(tmp_path / "rows.parquet")
+    assert pd.read_parquet(tmp_path / "rows.parquet").equals(frame)
     last = summarise(frame).splitlines()[-1].split()
     assert last[:4] == ["all", "3", "2", "2"]
 
 
 def test_a_fault_depends_only_on_its_seed_and_number() -> None:
-    faults = draw_all(5, 300, backend="mpi", ranks=4)
-    assert draw(5, 299, backend="mpi", ranks=4) == faults[299]
-    assert faults != draw_all(6, 300, backend="mpi", ranks=4)
+    faults = draw_all(5, 150, backend="mpi", ranks=4)
+    assert draw(5, 149, backend="mpi", ranks=4) == faults[149]
+    assert faults[:20] != draw_all(6, 20, backend="mpi", ranks=4)
     assert {fault.kind for fault in faults} == set(KINDS)
     assert {fault.moment for fault in faults} == set(MOMENTS) - {"graph"}
     assert {fault.rank for fault in faults} == {0, 1, 2, 3}
