@@ -49,7 +49,9 @@ WATCHDOG = (
     "[rank3]:[E1129 01:05:54.123456789 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught collective operation timeout: "
     "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=1024, NumelOut=1024, Timeout(ms)=600000) ran for 600029 milliseconds\n"
 )
-ENTRY = '{"record_id": 1, "pg_id": 0, "process_group": ["0", "default"], "collective_seq_id": 7, "profiling_name": "x"}, '
+ENTRY = (
+    '{"record_id": 1, "pg_id": 0, "process_group": ["0", "default"], "collective_seq_id": 7, "profiling_name": "x"}, '
+)
 
 
 def repeated(text: str, start: str = "", end: str = "") -> Callable[[int], str]:
@@ -78,12 +80,35 @@ def _json_of_depth(size: int) -> str:
 
 
 KINDS: dict[str, Callable[[int], str | bytes]] = {
-    **{f"only {name}": repeated(sign) for name, sign in {
-        "letters": "x", "digits": "1", "spaces": " ", "line breaks": "\n", "brackets": "[", "closing brackets": "]",
-        "braces": "{", "quotes": '"', "backslashes": "\\", "commas": ",", "colons": ":", "equals signs": "=",
-        "dashes": "-", "dots": ".", "tags": "<a", "nuls": "\0", "tabs": "\t", "hashes": "#", "slashes": "/",
-        "carriage returns": "\r", "escapes": "\x1b[", "parentheses": "(", "pipes": "|", "at signs": "@",
-    }.items()},
+    **{
+        f"only {name}": repeated(sign)
+        for name, sign in {
+            "letters": "x",
+            "digits": "1",
+            "spaces": " ",
+            "line breaks": "\n",
+            "brackets": "[",
+            "closing brackets": "]",
+            "braces": "{",
+            "quotes": '"',
+            "backslashes": "\\",
+            "commas": ",",
+            "colons": ":",
+            "equals signs": "=",
+            "dashes": "-",
+            "dots": ".",
+            "tags": "<a",
+            "nuls": "\0",
+            "tabs": "\t",
+            "hashes": "#",
+            "slashes": "/",
+            "carriage returns": "\r",
+            "escapes": "\x1b[",
+            "parentheses": "(",
+            "pipes": "|",
+            "at signs": "@",
+        }.items()
+    },
     "a number, spaces, a letter": lambda size: "1" + " " * (size - 2) + "x",
     "a word, spaces, a word": lambda size: "Rank" + " " * (size - 8) + "Rank",
     "words": repeated("node rank "),
@@ -115,8 +140,10 @@ KINDS: dict[str, Callable[[int], str | bytes]] = {
     "a dump of the flight recorder": repeated(ENTRY, '{"version": "2.3", "pg_config": {}, "entries": [', "{}]}"),
     "a cut dump of the flight recorder": repeated(ENTRY, '{"version": "2.3", "pg_config": {}, "entries": ['),
     "cut dumps of the flight recorder": repeated('{"version": "2.3", "entries": [{"record_id": 1, "pg_id"\n'),
-    "cut JSON of nccl-tests": repeated('{"size": 8, "count": 2, "type": "float", "out_of_place": {"time": 1.5}}, ',
-                                       '{"version": 3, "args": ["all_reduce_perf"], "results": ['),
+    "cut JSON of nccl-tests": repeated(
+        '{"size": 8, "count": 2, "type": "float", "out_of_place": {"time": 1.5}}, ',
+        '{"version": 3, "args": ["all_reduce_perf"], "results": [',
+    ),
     "cut results of nccl-tests": repeated('{"size": 8, "out_of_place": {"time": ', '{"version": 3, "results": ['),
     "documents of nccl-tests": repeated('{"version": 3, "args": ["all_reduce_perf"], "results": []}\n'),
     "lines of rccl-tests": repeated('{"inPlace": 0, "busBw": 1.5, "gpus": 4, "size": 8, "type": "float"}\n'),
@@ -138,8 +165,10 @@ KINDS: dict[str, Callable[[int], str | bytes]] = {
     "nested tags": repeated("<a>"),
     "a wide tree of tags": repeated("<a/>", "<system>", "</system>"),
     "a tag of many attributes": numbered('a%="1" ', "<system ", "/>"),
-    "an XML bomb": lambda size: '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "' + "x" * (size - 100) + '">'
-                                '<!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]><system>&b;&b;</system>',
+    "an XML bomb": lambda size: (
+        '<?xml version="1.0"?><!DOCTYPE x [<!ENTITY a "' + "x" * (size - 100) + '">'
+        '<!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]><system>&b;&b;</system>'
+    ),
     "CSV of many columns": repeated("a,", "time_us,", "b\n1\n"),
     "CSV of many rows": repeated("all_reduce,8,1.5\n", "collective,size_bytes,time_us\n"),
     "a table of GPUs": numbered("GPU%\t X \tNV18\n", "\tGPU0\tGPU1\n"),
