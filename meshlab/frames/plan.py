@@ -679,7 +679,7 @@ class Plan:
         choices: dict[str, tuple[object, ...]] = {
             "collective": tuple(_name(one, named) for one in _several(collective)),
             "axis": _several(axis),
-            "sizes": parse_sizes(sizes if isinstance(sizes, (str, int)) else list(sizes)),
+            "sizes": parse_sizes(list(sizes) if isinstance(sizes, Iterable) and not isinstance(sizes, str) else sizes),
             "dtype": tuple(find_dtype(name).name for name in _several(dtype)),
             "op": tuple(str(find_op(name)) for name in _several(op)),
             "mode": _several(mode),
@@ -696,7 +696,11 @@ class Plan:
             if not values:
                 raise BenchError(f"the plan has no {name}; pass at least one")
             object.__setattr__(self, name, tuple(dict.fromkeys(values)))
-        pairs = concurrent.items() if isinstance(concurrent, Mapping) else concurrent
+        pairs = list(concurrent.items() if isinstance(concurrent, Mapping) else _several(concurrent))
+        if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+            raise BenchError(
+                f"concurrent must map axes to collectives, not {short(concurrent)}", hint='pass {"dp": "all_reduce"}'
+            )
         put = object.__setattr__  # the dataclass is frozen
         put(self, "root", _whole("root", root))
         given = "default" if sampling is None else sampling

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,7 @@ SLOW = {"run", "tuning", "report", "words", "explain-several"}
 @pytest.mark.parametrize("names", [sorted(ENTRIES.keys() - SLOW), sorted(SLOW)], ids=["quick", "slow"])
 def test_no_bad_input_raises_anything_but_a_meshlab_error(names: list[str]) -> None:
     campaign = Campaign(first=0, names=tuple(names))
-    rounds = itertools.count()
-    size = 2 if names[0] in SLOW else 10
-    campaign.run(lambda: next(rounds) < 2 * len(names), batch=size)
+    campaign.run(batch=2 if names[0] in SLOW else 8, rounds=2)  # mutated inputs, and then structured ones
     assert set(campaign.counts) == set(names)
     assert not [f"{one.kind} in {one.place}: {one.example!r}" for one in campaign.failures.values()]
 
@@ -30,8 +27,10 @@ def test_no_bad_input_raises_anything_but_a_meshlab_error(names: list[str]) -> N
 @pytest.mark.parametrize("name", ["\0", "x" * 300, "\ud800", "a\rb", " "])
 @pytest.mark.parametrize(
     "read",
-    [ml.read, ml.explain, ml.topology.read, ml.nccl_tests.read, ml.frames.list_runs, ml.frames.RunData.load]
-    + [ml.analysis.Tuning.load, ml.Report.read, as_results],
+    [
+        *(ml.read, ml.explain, ml.topology.read, ml.nccl_tests.read, ml.frames.list_runs, ml.frames.RunData.load),
+        *(ml.analysis.Tuning.load, ml.Report.read, as_results),
+    ],
     ids=lambda read: read.__qualname__,
 )
 def test_a_text_that_no_file_can_be_named_is_an_error_of_meshlab(read, name: str) -> None:
@@ -40,17 +39,17 @@ def test_a_text_that_no_file_can_be_named_is_an_error_of_meshlab(read, name: str
     str(caught.value).encode()
 
 
-@pytest.mark.parametrize("size", ["9" * 400, "9" * 5000, "²", "1" * 400 + "K", 10**400, -(10**5000), "1e999", "nan"])
-def test_sizes_that_no_number_holds_are_parse_errors(size: str | int) -> None:
-    with pytest.raises(ml.errors.ParseError) as caught:
-        units.parse_size(size)
-    assert len(str(caught.value)) < 400
+def test_sizes_that_no_number_holds_are_parse_errors() -> None:
+    for size in ("9" * 400, "9" * 5000, "²", "1" * 400 + "K", 10**400, -(10**5000), "1e999", "nan"):
+        with pytest.raises(ml.errors.ParseError) as caught:
+            units.parse_size(size)
+        assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 10**400])
-def test_numbers_that_are_not_finite_are_formatted_as_a_dash(value: float) -> None:
-    for write in (units.format_size, units.format_time_us, units.format_seconds, units.format_bandwidth):
-        assert write(value) == "–"
+def test_numbers_that_are_not_finite_are_formatted_as_a_dash() -> None:
+    for value in (float("nan"), float("inf"), -float("inf"), 10**400):
+        for write in (units.format_size, units.format_time_us, units.format_seconds, units.format_bandwidth):
+            assert write(value) == "–"
 
 
 @pytest.mark.parametrize("data", [b"\x1f\x8b\x08\x00", b"\xff\xfe\x00\xd8", b"a\rb\r", b"\xed\xa0\x80", b"\0\0"])
