@@ -726,6 +726,9 @@ class Plan:
         _check_known("mode", self.mode, MODES)
         _check_known("grouping", self.grouping, GROUPINGS)
         _check_known("buffers", self.buffers, BUFFERS)
+        for name in self.axis:
+            if not isinstance(name, str):
+                raise BenchError(f"axis must be the name of an axis or a group set, not {short(name)}")
         self._check_options()
         if self.launches < 1:
             raise BenchError(f"launches must be at least 1, not {self.launches}")
