@@ -243,7 +243,9 @@ def _parsed(decoder: json.JSONDecoder, text: str, file: str | None, hint: str) -
 def _refused(error: Exception, file: str | None, hint: str) -> ParseError:
     """Return the error for a document that Python's parser refused."""
     if isinstance(error, json.JSONDecodeError):
-        return ParseError(f"not valid JSON: {_problem(error)}", hint=hint, file=file, line=error.lineno)
+        return ParseError(
+            f"not valid JSON: {_problem(error)}", hint=hint, file=file, line=error.lineno, column=error.pos
+        )
     if isinstance(error, RecursionError):
         return NestingError("the JSON is nested too deeply", hint=hint, file=file)
     return ParseError(

@@ -126,6 +126,8 @@ class ParseError(MeshlabError, ValueError):
         line: int | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
+        if text and column is not None and column > _LONGEST_VALUE:  # show the part of the line with the problem
+            text, column = f"…{text[column - 60 :]}", 61
         self.excerpt = printable(text[:200])
         self.column = column
         self.file = None if file is None else printable(file)

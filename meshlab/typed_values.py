@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from meshlab.errors import ParseError
+from meshlab.errors import ParseError, printable
 
 __all__ = ["typed_fields", "typed_value"]
 
@@ -111,6 +111,8 @@ def _converted(value: object, kind: Any, where: str) -> object:
         return value
     if kind in (int, float, str, bool, type(None), None):
         if _is(value, kind):
+            if isinstance(value, str):
+                return printable(value)
             return float(value) if kind is float else value  # type: ignore[arg-type]  # an integer is a number too
         raise _wrong(value, _NAMES[type(None) if kind is None else kind], where)
     if isinstance(kind, type) and is_dataclass(kind):

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meshlab.documents import (
@@ -21,6 +21,8 @@ from meshlab.documents import (
 from meshlab.errors import ParseError
 
 DEEP = 100_000
+
+QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 BROKEN_JSON = {
     "": "line 1: not valid JSON: it ends too early",
@@ -47,15 +49,15 @@ def test_broken_json_within_a_text_is_a_parse_error(text: str) -> None:
         decode_json(f"rank 0: {text}", 8)
 
 
-@settings(max_examples=30)
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda of: st.lists(of)))
+@QUICK
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=10))
 def test_json_is_read_as_python_reads_it(value) -> None:
     text = json.dumps(value)
     assert json.dumps(parse_json(text)) == text
     assert json.dumps(decode_json(f"x {text}", 2)[0]) == text
 
 
-@settings(max_examples=30)
+@QUICK
 @given(st.text(st.sampled_from('"\\ud83aDE0u9fc[] ')))
 def test_no_string_of_json_has_half_of_a_surrogate_pair(inner: str) -> None:
     text = f'["{inner}"]'

@@ -429,3 +429,22 @@ def test_readme_says_what_it_is_and_what_it_is_not() -> None:
     lines = [line for line in (ROOT / "README.md").read_text().splitlines() if line and not line.startswith("#")]
     assert "3-D" in lines[0]
     assert "pip install meshlab" not in (ROOT / "README.md").read_text()
+
+
+GATES = {
+    "json": {"loads", "load", "JSONDecoder"},
+    "tomllib": {"loads", "load"},
+    "yaml": {"safe_load", "safe_load_all", "load", "load_all"},
+}
+
+
+def test_only_one_module_parses_documents_and_digits_are_decimal() -> None:
+    for path in FILES:
+        for node in ast.walk(tree_of(path)):
+            if not isinstance(node, ast.Attribute):
+                continue
+            owner = node.value.id if isinstance(node.value, ast.Name) else ""
+            if file_of(path) != "documents":
+                assert node.attr not in GATES.get(owner, ()), f"{path}: read it with meshlab.documents"
+            # "²" is a digit for both of them, but not for int().
+            assert node.attr not in ("isdigit", "isnumeric"), f"{path}: use isdecimal()"

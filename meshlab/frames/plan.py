@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -19,6 +18,7 @@ from meshlab.comm.validate import check_config
 from meshlab.errors import BenchError, did_you_mean
 from meshlab.frames.labels import option_texts, value_label
 from meshlab.frames.schema import OPTIONS
+from meshlab.mesh.axes import as_integer, short
 from meshlab.mesh.groups import Groups
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.units import format_size, parse_sizes
@@ -683,7 +683,7 @@ class Plan:
         choices: dict[str, tuple[object, ...]] = {
             "collective": tuple(_name(one, named) for one in _several(collective)),
             "axis": _several(axis),
-            "sizes": parse_sizes(sizes if isinstance(sizes, (str, int)) else list(sizes)),
+            "sizes": parse_sizes(list(sizes) if isinstance(sizes, Iterable) and not isinstance(sizes, str) else sizes),
             "dtype": tuple(find_dtype(name).name for name in _several(dtype)),
             "op": tuple(str(find_op(name)) for name in _several(op)),
             "mode": _several(mode),
@@ -700,18 +700,22 @@ class Plan:
             if not values:
                 raise BenchError(f"the plan has no {name}; pass at least one")
             object.__setattr__(self, name, tuple(dict.fromkeys(values)))
-        pairs = concurrent.items() if isinstance(concurrent, Mapping) else concurrent
+        pairs = list(concurrent.items() if isinstance(concurrent, Mapping) else _several(concurrent))
+        if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+            raise BenchError(
+                f"concurrent must map axes to collectives, not {short(concurrent)}", hint='pass {"dp": "all_reduce"}'
+            )
         put = object.__setattr__  # the dataclass is frozen
-        put(self, "root", operator.index(root))
+        put(self, "root", _whole("root", root))
         given = "default" if sampling is None else sampling
         put(self, "sampling", given if isinstance(given, Sampling) else Sampling.named(given))
         put(self, "check", check)
         put(self, "concurrent", tuple((str(axis), str(name)) for axis, name in pairs))
-        put(self, "launches", operator.index(launches))
+        put(self, "launches", _whole("launches", launches))
         put(self, "shuffle", bool(shuffle))
-        put(self, "seed", operator.index(seed))
-        put(self, "alignment_bytes", operator.index(alignment_bytes))
-        put(self, "n_aggregated", operator.index(n_aggregated))
+        put(self, "seed", _whole("seed", seed))
+        put(self, "alignment_bytes", _whole("alignment_bytes", alignment_bytes))
+        put(self, "n_aggregated", _whole("n_aggregated", n_aggregated))
         put(self, "functions", MappingProxyType({name: named[name] for name in self.collective if name in named}))
         self._check()
 
@@ -726,6 +730,9 @@ class Plan:
         _check_known("mode", self.mode, MODES)
         _check_known("grouping", self.grouping, GROUPINGS)
         _check_known("buffers", self.buffers, BUFFERS)
+        for name in self.axis:
+            if not isinstance(name, str):
+                raise BenchError(f"axis must be the name of an axis or a group set, not {short(name)}")
         self._check_options()
         if self.launches < 1:
             raise BenchError(f"launches must be at least 1, not {self.launches}")
@@ -905,11 +912,20 @@ def _check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
             raise BenchError(f"unknown {what} {name!r}{did_you_mean(name, known)}; choose one of {', '.join(known)}")
 
 
+def _whole(name: str, value: object) -> int:
+    number = as_integer(value)
+    if number is None or not -(1 << 63) <= number < 1 << 63:
+        raise BenchError(f"{name} must be an integer of at most 64 bits, not {short(value)}")
+    return number
+
+
 def _several(value: Any) -> tuple[Any, ...]:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     if value is None or isinstance(value, (int, ReduceOp)) or callable(value):
         return (value,)
+    if not isinstance(value, Iterable):
+        raise BenchError(f"the plan cannot use {short(value)}; pass one value or a list")
     return tuple(value)
 
 

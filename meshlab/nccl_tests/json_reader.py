@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from meshlab.documents import NestingError, decode_json, parse_json
+from meshlab.documents import NestingError, decode_json, mapping_or_empty, parse_json
 from meshlab.errors import ParseError
 from meshlab.nccl_tests.command_line import CommandOptions, read_options
 from meshlab.nccl_tests.infer import MOST_SECTIONS, make_section, too_many_sections
 from meshlab.nccl_tests.info import FactCollector, version_from_code
 from meshlab.nccl_tests.log import ITEMSIZE, OPS, DeviceLine, Footer, IterationTimes, LogTable, Note, Preamble, Section
 from meshlab.nccl_tests.rows import consistent_rows
+from meshlab.numerals import whole_or_none
 
 __all__ = ["MOST_JSON", "looks_like_json", "read_json_sections"]
 
@@ -76,7 +77,8 @@ def read_json_sections(text: str, *, file: str | None = None) -> Iterator[Sectio
             at = len(text)
             if document is None:
                 raise ParseError(
-                    f"no nccl-tests output found: {error.message}, before the first result",
+                    f"no nccl-tests output found: the JSON is broken at character {error.column or 0:,} "
+                    f"({error.message}), before the first result",
                     hint="copy the file again",
                     file=file,
                 ) from None
@@ -136,7 +138,7 @@ def _read_lines(text: str, file: str | None) -> Iterator[Section]:
             n_broken += 1
             continue
         if row is not None:
-            rows.append(_dict(row))
+            rows.append(dict(mapping_or_empty(row)))
     if not any("busBw" in row for row in rows):
         raise ParseError(
             "no nccl-tests output found: no line is a complete result", hint="copy the file again", file=file
@@ -160,18 +162,18 @@ def _run_of(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def _is_smaller(row: dict[str, Any], before: dict[str, Any]) -> bool:
     same = all(row.get(name) == before.get(name) for name in ("type", "redop"))
-    return same and (_int(row.get("size")) or 0) < (_int(before.get("size")) or 0)
+    return same and (whole_or_none(row.get("size")) or 0) < (whole_or_none(before.get("size")) or 0)
 
 
 def _lines_section(rows: list[dict[str, Any]], number: int, line: int, n_broken: int) -> Section:
     """Return the section of consecutive lines of one run."""
     name = _snake(str(rows[0].get("name", "")))
-    n_ranks = _int(rows[0].get("ranks")) or _int(rows[0].get("gpus"))
+    n_ranks = whole_or_none(rows[0].get("ranks")) or whole_or_none(rows[0].get("gpus"))
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
-        size, type_ = _int(row.get("size")), str(row.get("type", ""))
-        place = "in_place" if _int(row.get("inPlace")) else "out_of_place"
-        key = size, type_, row.get("redop")
+        size, type_ = whole_or_none(row.get("size")), str(row.get("type", ""))
+        place = "in_place" if whole_or_none(row.get("inPlace")) else "out_of_place"
+        key = size, type_, str(row.get("redop"))
         per_rank = n_ranks if name in _SIZE_PER_RANK and n_ranks else 1
         entry = merged.setdefault(
             key,
@@ -221,7 +223,7 @@ def _snake(name: str) -> str:
 
 
 def _section(document: dict[str, Any], number: int, line: int, is_complete: bool) -> Section:
-    config = _dict(document.get("config"))
+    config = mapping_or_empty(document.get("config"))
     results = [result for result in _list(document.get("results")) if isinstance(result, dict)]
     facts = FactCollector()
     for pair in _list(document.get("env")):
@@ -236,27 +238,27 @@ def _section(document: dict[str, Any], number: int, line: int, is_complete: bool
     preamble = Preamble(
         program=program[1] if program is not None else None,
         tool="nccl-tests",
-        library_version=version_from_code(_int(document.get("nccl_version")) or 0),
-        threads=_int(config.get("nthreads")),
-        gpus=_int(config.get("ngpus")),
-        min_bytes=_int(config.get("minimum_bytes")),
-        max_bytes=_int(config.get("maximum_bytes")),
-        step=_int(config.get("step_factor")) or _int(config.get("step_bytes")),
+        library_version=version_from_code(whole_or_none(document.get("nccl_version")) or 0),
+        threads=whole_or_none(config.get("nthreads")),
+        gpus=whole_or_none(config.get("ngpus")),
+        min_bytes=whole_or_none(config.get("minimum_bytes")),
+        max_bytes=whole_or_none(config.get("maximum_bytes")),
+        step=whole_or_none(config.get("step_factor")) or whole_or_none(config.get("step_bytes")),
         step_kind="factor" if "step_factor" in config else "bytes" if "step_bytes" in config else None,
-        warmup_iters=_int(config.get("warmup_iters")),
-        iters=_int(config.get("iterations")),
-        agg_iters=_first(_int(config.get("aggregated_iterations")), options.agg_iters),
-        validation=_int(config.get("validation")),
-        graph=_int(config.get("graph")),
+        warmup_iters=whole_or_none(config.get("warmup_iters")),
+        iters=whole_or_none(config.get("iterations")),
+        agg_iters=_first(whole_or_none(config.get("aggregated_iterations")), options.agg_iters),
+        validation=whole_or_none(config.get("validation")),
+        graph=whole_or_none(config.get("graph")),
         blocking="blocking" if config.get("blocking_collectives") == "true" else None,
-        skipped_iters=_int(config.get("per_iter_skip")),
-        unalign=_first(_int(config.get("unalign")), options.unalign),
-        local_register=_first(_int(config.get("local_register")), options.local_register),
-        cta_policy=_first(_int(config.get("cta_policy")), options.cta_policy),
+        skipped_iters=whole_or_none(config.get("per_iter_skip")),
+        unalign=_first(whole_or_none(config.get("unalign")), options.unalign),
+        local_register=_first(whole_or_none(config.get("local_register")), options.local_register),
+        cta_policy=_first(whole_or_none(config.get("cta_policy")), options.cta_policy),
     )
     devices = tuple(_device(device) for device in _list(config.get("devices")) if isinstance(device, dict))
     average = _average(document)
-    bounds = _dict(document.get("out_of_bounds"))
+    bounds = mapping_or_empty(document.get("out_of_bounds"))
     errors = [Note(None, str(error)) for error in _list(document.get("errors")) if error]
     notes = [] if is_complete else [Note(None, "the JSON is truncated")]
     # The device list has one entry per process, not one per GPU as in the text.
@@ -273,10 +275,10 @@ def _section(document: dict[str, Any], number: int, line: int, is_complete: bool
         table=table,
         broken=[0] * dropped,
         footer=Footer(
-            _int(bounds.get("count")),
+            whole_or_none(bounds.get("count")),
             _bool(bounds.get("okay")),
             average,
-            _bool(_dict(_average_part(document)).get("okay")),
+            _bool(mapping_or_empty(_average_part(document)).get("okay")),
         ),
         failures=errors,
         failure_lines=len(errors) if average is None else 0,
@@ -292,7 +294,7 @@ def _table(results: list[dict[str, Any]], *, is_exact: bool = True) -> tuple[Log
     n_read = len(results)
     timings = {key: [_timing(result.get(key)) for result in results] for key in _PLACEMENTS}
     good = [
-        _int(result.get("size")) is not None and (one, other) != (None, None)
+        whole_or_none(result.get("size")) is not None and (one, other) != (None, None)
         for result, one, other in zip(results, *timings.values(), strict=True)
     ]
     results[:] = [result for result, is_good in zip(results, good, strict=True) if is_good]
@@ -314,11 +316,11 @@ def _table(results: list[dict[str, Any]], *, is_exact: bool = True) -> tuple[Log
             if isinstance(summary, dict):
                 has_iterations = True
                 iteration[index, placement] = [_float(summary.get(name)) for name in _ITERATION]
-    roots = [_int(str(result.get("root", "-1")).strip()) for result in results]
+    roots = [whole_or_none(str(result.get("root", "-1")).strip()) for result in results]
     table = LogTable(
         np.zeros(n, dtype=np.int64),
-        np.array([_int(result["size"]) for result in results], dtype=np.int64),
-        np.array([_int(result.get("count")) or 0 for result in results], dtype=np.int64),
+        np.array([whole_or_none(result["size"]) for result in results], dtype=np.int64),
+        np.array([whole_or_none(result.get("count")) or 0 for result in results], dtype=np.int64),
         np.array([-1 if root is None else root for root in roots], dtype=np.int64),
         [str(result.get("type", "")) for result in results],
         [OPS.get(op := str(result.get("redop") or "").strip(), op) for result in results],
@@ -336,7 +338,7 @@ def _table(results: list[dict[str, Any]], *, is_exact: bool = True) -> tuple[Log
 def _iterations(results: list[dict[str, Any]]) -> Iterator[IterationTimes]:
     for index, result in enumerate(results):
         for in_place, key in enumerate(("out_of_place_per_iter", "in_place_per_iter")):
-            summary = _dict(result.get(key))
+            summary = mapping_or_empty(result.get(key))
             if "times_us" not in summary:
                 continue
             times = np.array([_float(value) for value in _list(summary.get("times_us"))], dtype=np.float64)
@@ -346,7 +348,9 @@ def _iterations(results: list[dict[str, Any]]) -> Iterator[IterationTimes]:
             processes = None
             if rows and all(isinstance(row, list) and len(row) == times.size for row in rows):
                 processes = np.array([[_float(value) for value in row] for row in rows], dtype=np.float64)
-            yield IterationTimes(index, bool(in_place), _int(summary.get("skipped_iterations")) or 0, times, processes)
+            yield IterationTimes(
+                index, bool(in_place), whole_or_none(summary.get("skipped_iterations")) or 0, times, processes
+            )
 
 
 def _timing(part: Any) -> list[float] | None:
@@ -363,25 +367,21 @@ def _average_part(document: dict[str, Any]) -> Any:
 
 
 def _average(document: dict[str, Any]) -> float | None:
-    part = _dict(_average_part(document))
+    part = mapping_or_empty(_average_part(document))
     value = _float(part.get("bandwidth", part.get("bandwidith")))
     return value if value == value else None
 
 
 def _device(device: dict[str, Any]) -> DeviceLine:
     return DeviceLine(
-        _int(device.get("rank")) or 0,
-        _int(device.get("group")),
-        _int(device.get("pid")) or 0,
+        whole_or_none(device.get("rank")) or 0,
+        whole_or_none(device.get("group")),
+        whole_or_none(device.get("pid")) or 0,
         str(device.get("hostname", "")),
-        _int(device.get("device")) or 0,
+        whole_or_none(device.get("device")) or 0,
         str(device.get("device_hex", "")),
         str(device.get("device_info", "")).strip(),
     )
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _list(value: Any) -> list[Any]:
@@ -392,15 +392,8 @@ def _float(value: Any) -> float:
     """Return a number, or NaN for null and the strings that the tool writes instead of NaN."""
     try:
         return float(value)
-    except (TypeError, ValueError):
-        return _NAN
-
-
-def _int(value: Any) -> int | None:
-    try:
-        return int(value)
     except (TypeError, ValueError, OverflowError):
-        return None
+        return _NAN
 
 
 def _first(*values: int | None) -> int | None:

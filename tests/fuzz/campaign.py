@@ -171,17 +171,17 @@ class Campaign:
     seconds: collections.Counter[str] = field(default_factory=collections.Counter)
     failures: dict[tuple[str, str], Failure] = field(default_factory=dict)
 
-    def run(self, go_on: Callable[[], bool], *, batch: int = 50) -> None:
-        """Run batches of all entry points in turn, until `go_on` returns False."""
+    def run(self, go_on: Callable[[], bool] = lambda: True, *, batch: int = 50, rounds: int = 1 << 30) -> None:
+        """Run batches of all entry points in turn, until `go_on` returns False or after a number of rounds."""
         with tempfile.TemporaryDirectory(prefix="meshlab-fuzz-") as folder, _guarded():
             kept = Path(folder) / "kept"
             kept.mkdir()
-            for number in range(1 << 30):
+            for number in range(rounds):
                 # Cheap entry points get more inputs: each gets about the same time, at least one batch of each kind.
                 for name in self.names:
                     if not go_on():
                         return
-                    if self.seconds[name] <= 1.5 * min(self.seconds[one] for one in self.names) + 1.0:
+                    if number < 2 or self.seconds[name] <= 1.5 * min(self.seconds[one] for one in self.names) + 1.0:
                         self._batch(ENTRIES[name], number, batch, kept, go_on)
 
     def _batch(self, entry: Entry, number: int, size: int, kept: Path, go_on: Callable[[], bool]) -> None:

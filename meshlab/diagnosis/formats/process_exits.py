@@ -196,7 +196,7 @@ def _exits(paste: Paste) -> Iterator[ProcessExit]:
     for line, match in other_lines(paste).matches(_SPAWN, "terminated with signal"):
         ended_by = getattr(signal, match["signal"], None)
         if ended_by is not None:
-            yield _exit((line.number,), number=whole(ended_by), local_rank=whole(match["rank"]))
+            yield _exit((line.number,), number=int(ended_by), local_rank=whole(match["rank"]))
     for line, match in other_lines(paste).matches(_RETURN, "exits with return code ="):
         yield _exit((line.number,), whole(match["code"]), rank=line.rank, host=line.host)
     for line, match in other_lines(paste).matches(_KERNEL, "ut of memory: Kill"):

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from meshlab import markup
 from meshlab.errors import TopologyError
+from meshlab.mesh.axes import short
 from meshlab.topology.model.hardware import Device, Node
 from meshlab.topology.model.links import UNKNOWN, Distance
 
@@ -934,9 +935,9 @@ def regular_levels(
 
 def check_taper(taper: object) -> None:
     """Raise a `TopologyError` unless `taper` is a number of at least 1."""
-    if not isinstance(taper, int | float | np.number) or not taper >= 1:
+    if not isinstance(taper, int | float | np.number) or not 1 <= taper < 1e300:  # a larger integer has no float
         raise TopologyError(
-            f"taper must be a number of at least 1, not {taper!r}",
+            f"taper must be a number of at least 1, not {short(taper)}",
             hint="pass 1 for full bandwidth, or 7 for a seventh of it",
         )
 
