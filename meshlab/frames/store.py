@@ -437,7 +437,8 @@ def load(folder: str | Path) -> RunData:
     path = folder / _POINTER
     for _ in range(_MOST_READS):
         try:
-            text = path.read_bytes()
+            with open_file(path) as file:
+                text = file.read()
         except OSError as error:
             raise ParseError(f"{folder} holds no run: {error.strerror or error}", file=str(path)) from error
         caught: ParseError | None = None

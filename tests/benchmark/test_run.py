@@ -373,7 +373,7 @@ def test_a_saved_run_loads_completely(thread_engines: ml.Engines, tmp_path: Path
         (None, "holds no run"),
         ("{", "not valid JSON"),
         ('{"schema": 99}', "the run has schema 99, but this version of meshlab reads 2 to 6"),
-        ('{"schema": 2}', "the run is incomplete: 'mesh' is missing"),
+        ('{"schema": 2}', "incomplete: run_id is missing"),
     ],
 )
 def test_a_folder_without_a_run_is_rejected(tmp_path: Path, text: str | None, message: str) -> None:
