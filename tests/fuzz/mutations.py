@@ -380,7 +380,7 @@ def _changed(rng: random.Random, document: Any) -> Any:
     elif kind < 0.92:
         parent[key] = rng.choice(([node], {"x": node}, str(node), json.dumps(node)))
     elif isinstance(node, (int, float)):
-        parent[key] = rng.choice((-node, node * 1000, str(node), node + 0.5))
+        parent[key] = rng.choice((-node, node * 1000, f"{node:.6g}" if isinstance(node, float) else str(node)[:300]))
     else:
         parent[key] = document if len(str(document)) < 5_000 and isinstance(document, str) else None
     return document

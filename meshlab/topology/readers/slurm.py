@@ -14,6 +14,7 @@ import numpy as np
 import yaml
 
 from meshlab.errors import ParseError, TopologyError
+from meshlab.numerals import whole
 from meshlab.topology.model.cluster import Cluster, Ints, Level
 from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.presets import find_preset
@@ -162,7 +163,7 @@ def _add_switch(parsed: _Parsed, name: str, nodes: str, switches: str) -> None:
 
 def _sizes(values: Sequence[object]) -> list[int]:
     try:
-        return sorted(int(str(value)) for value in values)
+        return sorted(whole(str(value)) for value in values)
     except ValueError:
         raise ParseError(
             f"block sizes must be integers, not {', '.join(map(str, values))}", hint="write them as in BlockSizes=18,36"
@@ -379,7 +380,7 @@ def _blocks(parsed: _Parsed) -> tuple[list[str], list[Level]]:
     base = parsed.sizes[0] if parsed.sizes else 0
     for size in parsed.sizes[1:]:
         if base and size % base == 0:
-            levels.append(Level(f"block × {size // base}", _compact(numbers // (size // base))))
+            levels.append(Level(f"block × {size // base}", _compact(numbers // min(size // base, MOST_HOSTS))))
         else:
             parsed.note(f"block size {size} was ignored, because it is not a multiple of {base}")
     return list(block_of), levels
