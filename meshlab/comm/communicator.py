@@ -286,7 +286,6 @@ class Communicator(CollectiveMethods):
         comparer = backend.comparer() if comparer is None else comparer
         self._checks = checks
         self._comparer = comparer
-        self._agreement = None if comparer is None or checks == "off" else Agreement(comparer, checks, backend.blocks)
         self._on_enter = on_enter
         self._monitor = monitor
         self._is_closed = False
@@ -303,6 +302,11 @@ class Communicator(CollectiveMethods):
                 "global rank per member",
                 group=name,
             )
+        self._agreement = (
+            None
+            if comparer is None or checks == "off"
+            else Agreement(comparer, checks, backend.blocks, self.name, self.ranks)
+        )
 
     @property
     def xp(self) -> Any:
