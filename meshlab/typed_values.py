@@ -130,7 +130,7 @@ def _converted(value: object, kind: Any, where: str) -> object:
         if not isinstance(value, Mapping):
             raise _wrong(value, "an object", where)
         of = arguments[1] if arguments else Any
-        return {str(name): _converted(one, of, f"{where}.{str(name)[:40]}") for name, one in value.items()}
+        return {printable(str(name)): _converted(one, of, f"{where}.{str(name)[:40]}") for name, one in value.items()}
     return value  # a type that plain values do not have, such as a function
 
 
@@ -160,7 +160,7 @@ def _sequence(value: object, origin: Any, kinds: tuple[Any, ...], where: str) ->
         raise _wrong(value, "a list", where)
     if origin is list or (len(kinds) == 2 and kinds[1] is Ellipsis):
         kind = kinds[0] if kinds else Any
-        if kind in (int, str) and all(_is(one, kind) for one in value):  # quick for the ranks of a large mesh
+        if kind is int and all(_is(one, kind) for one in value):  # quick for the ranks of a large mesh
             return origin(value)
         return origin(_converted(one, kind, f"{where}[{index}]") for index, one in enumerate(value))
     if kinds and len(value) != len(kinds):

@@ -23,6 +23,7 @@ from meshlab.diagnosis.late_ranks import (
 from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
+from meshlab.mesh.axes import MAX_RANKS
 from meshlab.numerals import whole
 
 __all__ = ["HANG_RULES"]
@@ -600,7 +601,8 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
             )
             look = _other_end(ones[0], op)
         else:
-            absent = sorted(set(range(max(ranks) + 1)) - set(ranks)) if len(ranks) > 2 else []
+            is_plausible = len(ranks) > 2 and max(ranks) < MAX_RANKS
+            absent = sorted(set(range(max(ranks) + 1)) - set(ranks)) if is_plausible else []
             rest = (
                 f" Their lines agree, so the cause is outside them: in ranks that are not in the text "
                 f"(below {max(ranks)}: {rank_list(absent)}), in the network, or on a GPU."
