@@ -444,7 +444,8 @@ def test_only_one_module_parses_documents_and_digits_are_decimal() -> None:
             if not isinstance(node, ast.Attribute):
                 continue
             owner = node.value.id if isinstance(node.value, ast.Name) else ""
-            if file_of(path) != "documents":
+            # The lifeline starts before anything else of meshlab, and reads what meshlab has just written.
+            if path.stem not in ("documents", "lifeline"):
                 assert node.attr not in GATES.get(owner, ()), f"{path}: read it with meshlab.documents"
             # "²" is a digit for both of them, but not for int().
             assert node.attr not in ("isdigit", "isnumeric"), f"{path}: use isdecimal()"

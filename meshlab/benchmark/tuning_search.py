@@ -209,6 +209,8 @@ def tune(
 
 def _check_backend(engines: Engines, mesh: DeviceMesh, axis: str) -> None:
     """Raise if the backend of the axis has nothing to tune."""
+    if len(axes := Plan("all_reduce", axis).axis) > 1:
+        raise BenchError(f"a tuning has one axis, not {', '.join(axes)}", hint="tune one after the other")
     can = engines.capabilities(engines.backend_of(mesh, axis))
     if can.backend == "gloo":
         raise BenchError(

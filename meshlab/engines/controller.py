@@ -7,7 +7,6 @@ for which nobody waits longer than necessary.
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
+from meshlab.documents import read_own_json
 from meshlab.engines.lifeline import command
 from meshlab.engines.parts import Parts
 from meshlab.engines.processes import client_exit, make_cluster
@@ -202,7 +202,7 @@ class Controller:
 
 def _is_complete(path: Path) -> bool:
     try:
-        json.loads(path.read_text())
+        read_own_json(path)
     except (OSError, ValueError):
         return False
     return True

@@ -336,7 +336,7 @@ def check_ended(folder: str | Path) -> None:
 def is_being_measured(folder: str | Path) -> bool:
     """Return whether a process, this one or another, is measuring the run in a folder."""
     try:
-        name = json.loads((Path(folder) / _POINTER).read_text(encoding="utf-8")).get("journal")
+        name = read_own_json(Path(folder) / _POINTER).get("journal")
     except (OSError, ValueError, AttributeError):
         return False
     return isinstance(name, str) and is_journal_open(locate(Path(folder), Path(name).name))
