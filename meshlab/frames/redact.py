@@ -216,7 +216,7 @@ class Redactor:
             text = CREDENTIALS.sub("[secret]@", text)
         if SECRET_WORD.search(text):
             text = KEYED_SECRET.sub(r"\g<key>\g<between>[secret]", text)
-        if any(sign.isdigit() for sign in text):
+        if any(sign.isdecimal() for sign in text):
             text = self._without_numbers(text)
         text = HOME.sub(lambda found: f"{found['folder']}user", text)
         if self._others:
@@ -292,7 +292,7 @@ class Redactor:
         rest = low[end:]
         is_domain = kind == "host" and re.fullmatch(r"(?:\.[^\W_](?:[\w-]*[^\W_])?)+", rest) is not None
         last = rest.rpartition(".")[2]
-        return len(low) if is_domain and last not in _FILE_SUFFIXES and not last[:1].isdigit() else end
+        return len(low) if is_domain and last not in _FILE_SUFFIXES and not last[:1].isdecimal() else end
 
     def _hashed(self, kind: str, name: str) -> str:
         return f"{kind}-{self._hash(name)}"
