@@ -55,7 +55,7 @@ def check_footprint(folder: Path) -> None:
 
 def test_a_footprint_counts_what_this_process_holds(tmp_path: Path) -> None:
     # In a process of its own, because the engines of other tests start and end processes in this one.
-    code = "import pathlib, sys; from tests.test_endurance import check_footprint; check_footprint(pathlib.Path(sys.argv[1]))"
+    code = "import pathlib, sys; import tests.test_endurance as own; own.check_footprint(pathlib.Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=Path(__file__).parents[1], check=True)
 
 
