@@ -359,7 +359,8 @@ def test_the_exit_code_of_compare_is_1_for_a_regression(
     slower.save(tmp_path / "after")
     assert main(["compare", str(tmp_path / "before"), str(tmp_path / "after")]) == 1
     assert "2 regressions beyond 5%" in capsys.readouterr().out
-    (tmp_path / "log.txt").write_text(run.to_nccl_tests())
+    # One launch, because three of a busy machine may differ so much that they are refused as repeats.
+    (tmp_path / "log.txt").write_text(ml.nccl_tests.write(run.results.query("launch == 0")))
     assert main(["compare", str(tmp_path / "log.txt"), str(tmp_path / "log.txt")]) == 0
     assert main(["compare", str(tmp_path / "nothing"), str(tmp_path / "log.txt")]) == 2
     both = [str(tmp_path / "before"), str(tmp_path / "after")]
