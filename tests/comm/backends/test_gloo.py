@@ -146,7 +146,7 @@ def torch() -> None:
         pytest.skip(error.message)
 
 
-@pytest.fixture(params=["threads", "mpi"])
+@pytest.fixture(params=[pytest.param("threads", marks=pytest.mark.long), "mpi"])
 def mixed_engines(request: pytest.FixtureRequest, torch: None) -> ml.Engines:
     return request.getfixturevalue({"threads": "thread_engines", "mpi": "mpi_engines"}[request.param])
 
@@ -163,7 +163,7 @@ def test_each_axis_uses_its_backend(mixed_engines: ml.Engines) -> None:
         assert mixed_engines.run(described, MIXED, axis=axis)["value"].tolist() == expected, axis
     assert mixed_engines.verify(MIXED)["is_right"].all()
 
-    run = ml.bench(mixed_engines, MIXED, "all_reduce, send_recv", axis="pp, tp, pair", sizes="1K, 64K")
+    run = ml.bench(mixed_engines, MIXED, "all_reduce, send_recv", axis="pp, tp, pair", sizes="1K", sampling="quick")
     results = run.wait()
     assert results["status"].eq("ok").all()
     assert results["n_wrong"].eq(0).all()
@@ -176,7 +176,7 @@ def test_each_axis_uses_its_backend(mixed_engines: ml.Engines) -> None:
 
     # The same checks as on the backend of the engines.
     errors = mixed_engines.run(lambda c: c.all_reduce(np.ones(1 + c.rank)), MIXED, axis="pp", check=False)["error"]
-    assert errors.str.contains("rank 1 calls all_reduce count=2").all(), errors.tolist()
+    assert errors.str.contains("rank [23] calls all_reduce count=2", regex=True).all(), errors.tolist()
     assert mixed_engines.verify(MIXED)["is_right"].all()
 
 
