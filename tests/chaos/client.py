@@ -23,7 +23,10 @@ import meshlab as ml
 from meshlab.errors import MeshlabError
 from meshlab.frames import RunData
 
-__all__ = ["describe_error", "digest", "main", "rows_of"]
+__all__ = ["HIT", "describe_error", "digest", "main", "rows_of"]
+
+HIT = "-was-hit"
+"""The end of the name of the file that a faulty function writes, beside its trigger."""
 
 _SAVING_S = 1.2  # duration of the moment "save"
 
@@ -63,13 +66,14 @@ def work(comm: Any, trigger: str, kind: str, culprit: int) -> None:
     if not os.path.exists(trigger) or comm.world_rank != culprit:  # noqa: PTH110 - called in a timed loop
         comm.all_reduce(comm.xp.ones(64))
         return
-    misbehave(comm, kind)
+    misbehave(comm, trigger, kind)
 
 
-def misbehave(comm: Any, kind: str) -> None:
-    """Do what a faulty function does."""
+def misbehave(comm: Any, trigger: str, kind: str) -> None:
+    """Do what a faulty function does, and leave a file that shows that it did."""
     import numpy as np
 
+    Path(trigger + HIT).touch()
     if kind == "raise":
         raise ValueError("planted")
     if kind == "stay_away":
@@ -225,7 +229,7 @@ class Client:
             if mode == "graph":
                 x = comm.xp.ones(64)
                 if os.path.exists(trigger) and comm.world_rank == culprit:  # noqa: PTH110
-                    misbehave(comm, kind)
+                    misbehave(comm, trigger, kind)
                     return None
                 return comm.prepare("all_reduce", x, x)
             return lambda: work(comm, trigger, kind, culprit)

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from tests.chaos.client import digest
+from tests.chaos.client import HIT, digest
 from tests.chaos.faults import FUNCTION_KINDS, SIGNAL_KINDS, SWEEPS, Fault
 from tests.chaos.judging import HANG_S, Observation, Phase, judge
 from tests.chaos.processes import MARK, Part, end_all, files_of, find_parts, is_left
@@ -343,6 +343,9 @@ class Harness:
             if fault.moment == "between":
                 client.send("continue")
         self._observe(command, self._since, seen)
+        if fault.kind in FUNCTION_KINDS:
+            # On a busy machine, the function may have been called for the last time before its trigger was there.
+            seen.was_hit = seen.was_hit and Path(f"{self._trigger}{HIT}").exists()
         # The command may have succeeded in spite of the fault, which the next call then shows.
         if command not in ("close", "leave") and fault.kind in SIGNAL_KINDS and not (seen.error or seen.client_ended):
             self._observe("call", client.send("call", trigger=str(self._trigger), n=5), seen)
@@ -604,7 +607,9 @@ class Harness:
         written = self._try("save_once", seen, folder=str(folder))
         if not seen.file_error and digest(ml.Run.load(folder)) != written:
             seen.file_error = "a save after the fault was not complete"
-        beside = [path.name for path in self._place.iterdir() if path.name not in ("saved", "trigger")]
+        beside = [
+            path.name for path in self._place.iterdir() if path.name != "saved" and not path.name.startswith("trigger")
+        ]
         seen.files += [f"beside the saved run: {name}" for name in beside]
 
     # -- what is left --------------------------------------------------------------------------------------------------
