@@ -250,9 +250,11 @@ class NcclBackend:
     def wait_for(self, event: Any, stream: Any = None) -> None:
         """Make a stream wait for an event, by default all streams with later calls."""
         self.check_alive()
-        native = event.native if isinstance(event, Event) else event
-        if native is None:  # of a backend whose calls block
-            return
+        native = event
+        if isinstance(event, Event):
+            native = event.native
+            if native is None:  # of a backend whose calls block
+                return
         if not hasattr(native, "ptr"):
             raise CommunicatorError(f"event must be the result of record(), or a cupy.cuda.Event, not {event!r}")
         handle = self.gpu.stream.ptr if stream is None else _stream_handle(stream)
