@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import secrets
@@ -134,6 +135,7 @@ class LaunchedSet(ProcessSet):
         self._is_controller_suspect = False
         self._launcher: Any = None
         self._parts = Parts()  # the launcher
+        self._proxies = Parts()  # its processes between it and the ranks
         self._checked_at = 0.0
         self._starting = threading.RLock()
         self._is_closing = self._is_closed = False
@@ -216,7 +218,17 @@ class LaunchedSet(ProcessSet):
         left_s = max(1.0, deadline - time.monotonic())
         infos = self._open_ranks(self._worker_configs(engines, positions, deadline), left_s)
         self._reaper.watch_files(path for info in infos for path in info.segments)
+        if self.backend == "mpi":
+            self._watch_proxies(infos)
         return infos
+
+    def _watch_proxies(self, infos: Sequence[RankInfo]) -> None:
+        """Watch the processes between the launcher and the shells of the ranks. Open MPI has none."""
+        import psutil
+
+        with contextlib.suppress(psutil.NoSuchProcess):  # a rank that is gone is noticed anyway
+            for pid in sorted({psutil.Process(info.parent_pid).ppid() for info in infos} - {self._launcher.pid}):
+                self._proxies.add("the proxy of the MPI launcher", psutil.Process(pid))
 
     def _surviving_engines(self) -> list[int]:
         """Return the engines that can be reused."""
@@ -262,6 +274,7 @@ class LaunchedSet(ProcessSet):
         }
         assert self._controller is not None
         self._parts.clear()
+        self._proxies.clear()
         self._launcher = self._controller.start_engines(
             n,
             f"set-{self._n_starts}",
@@ -342,7 +355,7 @@ class LaunchedSet(ProcessSet):
         if lost is not None:
             return lost
         gone = [info.rank for info in self._infos if not _is_alive(info.pid)]
-        if self._exits_file.exists() or gone:
+        if self._exits_file.exists() or gone or self._proxies.lost(math.inf) is not None:
             return self.first_exit() or (RankExit(gone[0], "ended") if gone else None)
         return None
 
@@ -395,13 +408,14 @@ class LaunchedSet(ProcessSet):
         return None
 
     def _unrecorded_exit(self) -> RankExit | None:
-        """Return an exit that nobody has recorded: the launcher has ended the ranks, or a process is only stopped."""
+        """Return an exit that nobody has recorded: of the launcher or its proxy, or of a stopped process."""
         stalled = self.stalled()
         if stalled is not None:
             return stalled
         without_shell = [info.rank for info in self._infos if not _is_alive(info.parent_pid)]
         if not without_shell:
-            return None
+            # Without a proxy, the ranks can still reach each other, but nothing that they print arrives.
+            return self._proxies.lost(math.inf)
         if self.backend == "mpi":
             return RankExit(None, "ended", f"the MPI launcher (process {self._launcher.pid})")
         return RankExit(without_shell[0], _how(WITHOUT_SHELL))

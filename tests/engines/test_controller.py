@@ -54,6 +54,11 @@ FAULTS = {
         r"^the MPI launcher \(process PID\) was killed by signal 9 while",
     ),
     "the launcher is told to end": (launcher, signal.SIGTERM, r"^the MPI launcher \(process PID\) ended while"),
+    "the proxy of the launcher is killed": (
+        lambda engines: psutil.Process(wrapper(engines)).ppid(),
+        signal.SIGKILL,
+        r"^the proxy of the MPI launcher \(process PID\) (ended|was killed by signal 9) while",
+    ),
     "the shell of a rank is killed": (
         wrapper,
         signal.SIGKILL,
