@@ -164,6 +164,8 @@ def _may_be_silent(fault: Fault) -> bool:
         return True
     if fault.kind == "stop" and fault.target in ("shell", "launcher", "proxy"):
         return True  # they only wait for their children
+    if fault.kind == "terminate" and fault.target == "proxy":
+        return True  # MPICH's proxy ignores SIGTERM
     return fault.target in ("nanny", "scheduler", "hub", "reaper")
 
 
