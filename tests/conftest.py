@@ -18,7 +18,8 @@ from tests.nccl_tests.log_maker import LogMaker
 MakeResults = Callable[..., pd.DataFrame]
 
 # The workers of pytest-xdist get whole files. All files that start MPI ranks go to one worker, and all that start a
-# browser to another, because each worker would start its own.
+# browser to another, because each worker would start its own. The names with the most tests come first, so files
+# with few tests that take long share one: in the end only short files are left, and no worker waits for the other.
 SHARED_WORKER = {
     "ranks": (
         "analysis/test_concurrency",
@@ -31,6 +32,7 @@ SHARED_WORKER = {
         "widgets/test_measuring",
     ),
     "browser": ("browser/", "notebooks/"),
+    "long files": ("frames/", "prediction/test_calibrated_rows", "report/", "test_hostile_texts"),
 }
 
 

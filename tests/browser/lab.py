@@ -27,7 +27,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import nbformat
 from jupyter_client import BlockingKernelClient
 
 import meshlab
@@ -142,11 +141,15 @@ class Lab:
 
     def write_notebook(self, name: str, cells: Sequence[str]) -> None:
         """Make a notebook of code cells."""
+        import nbformat  # takes seconds, and all tests import this module
+
         notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
         self._save(name, notebook)
 
     def copy_notebook(self, path: Path, changes: Mapping[str, str] | None = None) -> None:
         """Copy a notebook without its outputs, which would speak of widgets that are gone, and with other code."""
+        import nbformat
+
         notebook = nbformat.read(path, as_version=4)
         for cell in notebook.cells:
             if cell.cell_type == "code":
@@ -158,6 +161,8 @@ class Lab:
         self._save(path.name, notebook)
 
     def _save(self, name: str, notebook: Any) -> None:
+        import nbformat
+
         notebook.metadata["kernelspec"] = {"name": KERNEL, "display_name": KERNEL, "language": "python"}
         nbformat.write(notebook, self.root / "notebooks" / name)
 

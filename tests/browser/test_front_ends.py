@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 
 import meshlab as ml
@@ -111,6 +110,8 @@ def pictures_of(page: Any, name: str) -> None:
 
 
 def write_notebook(path: Path, cells: Sequence[str]) -> Path:
+    import nbformat
+
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     nbformat.write(notebook, path)
