@@ -824,3 +824,14 @@ def test_explain_exits_with_1_for_an_error_and_with_2_if_nothing_is_recognised(
     assert capsys.readouterr().out.startswith("The printer is jammed: lp0.")
     log.write_text("toner low")
     assert main(["explain", str(log)]) == 0
+
+
+def test_explain_imports_neither_pandas_nor_matplotlib_nor_engines(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("node1:1:2 [0] NCCL INFO NCCL version 2.26.6\n")
+    code = (
+        "import sys; from meshlab.cli.main import main; main(['explain', sys.argv[1]]); "
+        "print([name for name in ('pandas', 'matplotlib', 'scipy', 'meshlab.engines.engines') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

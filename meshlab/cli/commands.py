@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from meshlab.diagnosis.quoting import visible
-from meshlab.engines.mpi_world import launched_as
+from meshlab.engines.launchers import launched_as
 from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError, printable
 
 if TYPE_CHECKING:

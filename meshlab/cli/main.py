@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from meshlab.cli import commands, layout_search, tuning_command
 from meshlab.cli.commands import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, error_text, print_error
-from meshlab.engines.mpi_world import launched_as
+from meshlab.engines.launchers import launched_as
 from meshlab.errors import MeshlabError
 from meshlab.version import __version__
 

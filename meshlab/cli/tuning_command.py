@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshlab.cli.commands import FAILED, INTERRUPTED, OK, REDACT_HELP, error_text, print_error
-from meshlab.engines.mpi_world import launched_as
+from meshlab.engines.launchers import launched_as
 from meshlab.errors import BenchError, EngineError, MeshlabError
 
 if TYPE_CHECKING:

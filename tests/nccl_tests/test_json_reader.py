@@ -205,6 +205,11 @@ def test_a_result_takes_few_calls_because_a_file_may_have_100_000():
     assert (calls_to_read(long) - calls_to_read(short)) / 1000 < 13
 
 
+def test_short_lines_before_a_run_take_no_call_because_a_file_may_have_millions():
+    run = "# Collective test starting: all_reduce_perf\n# Avg bus bandwidth    : 1\n"
+    assert calls_to_read("1\n- \n[[\n" * 20_000 + run) - calls_to_read("1\n- \n[[\n" * 1000 + run) < 1000
+
+
 def test_a_time_that_is_not_a_number_is_no_result():
     text = document(sizes=(1 << 20, 1 << 22, 1 << 24))
     text["results"][1]["out_of_place"]["time"] = "nan"
