@@ -19,6 +19,7 @@ import copy
 import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ __all__ = [
 
 _LONGEST_VALUE = 200
 _LONGEST_MESSAGE = 1000
+_LONGEST_NAME, _MOST_NAMES = 200, 5000  # that a name is compared with
 _LONG_VALUE = re.compile(rf"'[^']{{{_LONGEST_VALUE},}}(?:'|\Z)|\"[^\"]{{{_LONGEST_VALUE},}}(?:\"|\Z)")
 _LONG_WORD = re.compile(rf"[^\s'\"]{{{_LONGEST_VALUE + 2},}}")
 
@@ -292,9 +294,9 @@ def did_you_mean(name: object, known: Iterable[str], *, synonyms: Mapping[str, s
     >>> did_you_mean("fast", ["sum", "avg"])
     ''
     """
-    if not isinstance(name, str):
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME:
         return ""
-    plain = {_plain(one): one for one in known} | dict(synonyms or {})
+    plain = {_plain(one): one for one in islice(known, _MOST_NAMES)} | dict(synonyms or {})
     wanted = _plain(name)
     similar = [one for one in plain if len(wanted) > 2 and one.startswith(wanted)]
     if len(similar) != 1:

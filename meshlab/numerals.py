@@ -46,6 +46,8 @@ def whole_or_none(value: object) -> int | None:
     >>> [whole_or_none(value) for value in (3, "3", 3.0, 2.5, "x", None, [3], float("nan"), 10**30)]
     [3, 3, 3, 2, None, None, None, None, 9223372036854775807]
     """
+    if type(value) is int and -LARGEST <= value <= LARGEST:  # nearly every number of a document
+        return value
     if isinstance(value, str):
         try:
             return whole(value)

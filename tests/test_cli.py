@@ -393,6 +393,39 @@ def test_compare_names_runs_after_their_folders_and_accepts_percent(
     assert "wednesday: No such file or directory; pass the folder of a run" in err
 
 
+def test_a_comparison_can_be_printed_without_names(
+    make_results: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    from meshlab.frames.rundata import RunData
+
+    for folder, note in (("zuse17-monday", "zuse17 with 10.1.2.3"), ("zuse17-tuesday", "zuse18, seen by /home/lise")):
+        results = make_results("dp=2, tp=2", axes=("tp",), exponents=(10,), collectives=("all_reduce",))
+        results.attrs["environment"] = {"NCCL_SOCKET_IFNAME": note, "HF_TOKEN": f"hf_{folder}"}
+        run = RunData(
+            ml.Plan("all_reduce", "tp", sizes="1K"), ml.DeviceMesh("dp=2, tp=2"), run_id=folder, source="mpi",
+            where=note, state="done", hosts=["zuse17", "zuse18"], user="lise", results=results,
+        )  # fmt: skip
+        run.save(tmp_path / folder)
+    command = ["compare", *(str(tmp_path / name) for name in ("zuse17-monday", "zuse17-tuesday"))]
+    assert main(command) == 0
+    plain = capsys.readouterr().out
+    assert main([*command, "--redact"]) == 0
+    redacted = capsys.readouterr().out
+    for name in ("zuse17", "zuse18", "10.1.2.3", "lise", "hf_"):
+        assert name in plain
+        assert name not in redacted
+    assert re.match(r"host-(\w+)-monday \(before\) → host-\1-tuesday \(after\)\n2 rows compared", redacted)
+
+
+@pytest.mark.parametrize("command", ["bench", "demo", "report", "compare", "explain", "tune"])
+def test_every_command_that_shows_what_was_measured_or_pasted_offers_redaction(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert "--redact" in capsys.readouterr().out
+
+
 def test_a_corrupt_file_in_a_run_is_reported_in_one_line(
     thread_engines: ml.Engines, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -791,3 +824,14 @@ def test_explain_exits_with_1_for_an_error_and_with_2_if_nothing_is_recognised(
     assert capsys.readouterr().out.startswith("The printer is jammed: lp0.")
     log.write_text("toner low")
     assert main(["explain", str(log)]) == 0
+
+
+def test_explain_imports_neither_pandas_nor_matplotlib_nor_engines(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("node1:1:2 [0] NCCL INFO NCCL version 2.26.6\n")
+    code = (
+        "import sys; from meshlab.cli.main import main; main(['explain', sys.argv[1]]); "
+        "print([name for name in ('pandas', 'matplotlib', 'scipy', 'meshlab.engines.engines') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"

@@ -108,6 +108,20 @@ def test_no_name_is_suggested_if_none_is_similar() -> None:
         assert did_you_mean(name, CATALOG) == ""
 
 
+def test_a_suggestion_compares_neither_long_names_nor_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[tuple[str, int]] = []
+
+    def count(name: str, known: Any, **options: Any) -> list[str]:
+        compared.append((name, len(known)))
+        return []
+
+    monkeypatch.setattr(errors, "get_close_matches", count)
+    assert did_you_mean("x" * 10_000_000, CATALOG) == ""
+    assert compared == []
+    assert did_you_mean("node", (f"host{number}" for number in range(1_000_000))) == ""
+    assert compared == [("node", 5000)]
+
+
 def test_short_names_of_dtypes_are_accepted() -> None:
     given = ["half", "fp16", "bf16", "single", "fp32", "double", "fp64"]
     assert Plan("all_reduce", "tp", dtype=given).dtype == ("float16", "bfloat16", "float32", "float64")

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from meshlab.analysis.launches import LaunchTimes, Ratio, ratio_of, student_quantile
 from meshlab.errors import BenchError
+from meshlab.files import is_folder
 from meshlab.frames.labels import pair_label
 from meshlab.frames.schema import OPTIONS, is_plain, plain_value
 from meshlab.frames.store import as_frames
@@ -24,6 +26,8 @@ from meshlab.units import format_size, format_time_us
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+    from meshlab.frames.redact import Redactor
 
 __all__ = [
     "KEYS",
@@ -592,7 +596,7 @@ _CONFIDENCE = 0.95
 _SIGNIFICANT = 0.05
 
 
-def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = False) -> Comparison:
+def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = False, redact: bool = False) -> Comparison:
     """Compare two runs row by row.
 
     Rows are matched by the columns that describe a measurement, from the collective to the message size. The interval
@@ -617,6 +621,8 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
         The smallest relevant relative difference.
     anyway : bool, default False
         If True, compare across different GPUs, numbers of ranks, element types, modes and other differences.
+    redact : bool, default False
+        If True, show hashes instead of names, addresses and secrets, see `RunData.redacted`.
 
     Returns
     -------
@@ -646,6 +652,9 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
     if not 0 < effect < 1:
         raise BenchError(f"effect must be a relative difference between 0 and 1, not {effect!r}")
     sides = _with_same_loads(load_side(before, "before"), load_side(after, "after"))
+    redactor = _redactor_of((before, after), sides) if redact else None
+    if redactor is not None:
+        sides = _redacted(sides[0], redactor), _redacted(sides[1], redactor)
     found = differences(*sides)
     blocking = [str(difference) for difference in found if difference.blocks]
     if blocking and not anyway:
@@ -664,8 +673,32 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
     are_paths = all(isinstance(source, (str, os.PathLike)) for source in (before, after))
     if labels[0] == labels[1] and are_paths and before != after:
         labels = [os.fspath(before), os.fspath(after)]  # two files with the same name
+        if redactor is not None:
+            labels = [redactor.text(label) for label in labels]
     shared = dict.fromkeys(side.oversubscribed for side in sides if side.oversubscribed)
     return Comparison(_judge(frame, effect), found, *only, effect, labels[0], labels[1], " and ".join(shared))
+
+
+def _redactor_of(sources: Sequence[Any], sides: Sequence[Side]) -> Redactor:
+    """Return a redactor that has learned the names in both sides, and those that only their runs record."""
+    from meshlab.frames.redact import redactor_of
+    from meshlab.frames.rundata import RunData
+    from meshlab.frames.store import load, to_document
+
+    parts = [part for source in sources for part in (source if isinstance(source, list) else [source])]
+    runs = [load(Path(one)) if isinstance(one, (str, os.PathLike)) and is_folder(one) else one for one in parts]
+    known = [run for run in runs if isinstance(run, RunData)]
+    hosts = [host for run in known for host in (*run.hosts, run.environment.get("Host", {}).get("name", ""))]
+    owners = [{"user": run.user} for run in known]
+    shown = [(side.results, side.label) for side in sides]
+    return redactor_of(
+        None, shown, owners, *map(to_document, known), hosts=hosts, mesh=known[0].mesh if known else None
+    )
+
+
+def _redacted(side: Side, redactor: Redactor) -> Side:
+    # Rows are matched by the names of axes and groups, which stay as they are.
+    return Side(redactor.frame(side.results, {}), redactor.text(side.label))
 
 
 def _check_repeats(side: Side, keys: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from meshlab.diagnosis.quoting import visible
-from meshlab.engines.mpi_world import launched_as
+from meshlab.engines.launchers import launched_as
 from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError, printable
 
 if TYPE_CHECKING:
@@ -388,7 +388,8 @@ def demo(options: argparse.Namespace) -> int:
         sampling=Sampling(max_s=0.05),
     )
     _print(f"{mesh_text(mesh)}\n")
-    return _measure(mesh, mesh.world_size, plan, options.backend, Path(options.out), force=options.force)
+    out, redact = Path(options.out), options.redact
+    return _measure(mesh, mesh.world_size, plan, options.backend, out, redact=redact, force=options.force)
 
 
 def bench(options: argparse.Namespace) -> int:
@@ -584,17 +585,17 @@ def _measure(
         # The rows of a redacted run are written at the end, because the names in them are known only then.
         run = bench(engines, mesh, plan, resume=resume, out=None if redact else out, overwrite=force)
         code = _wait(run, out)
+        written = run.redacted() if redact else run
         if out is not None:
-            written = run.redacted() if redact else run
             if redact:
                 written.save(out, overwrite=force)
             elif run.out_problem:
                 print_error(run.out_problem)
             is_written = _write_report(written, out) and not run.out_problem
     # After the files are in place: a reader such as `head` may close the pipe, which ends the command here.
-    _print(f"\n{run.table()}\n")
-    if run.alert:
-        print_error(run.alert)
+    _print(f"\n{written.table()}\n")
+    if written.alert:
+        print_error(written.alert)
     if out is not None:
         _print(f"report: {out / 'report.html'}" if is_written else f"run: {out}")
     return code if is_written else code or FAILED
@@ -724,7 +725,7 @@ def compare(options: argparse.Namespace) -> int:
         print_error("compare needs two sides: meshlab compare BEFORE AFTER, or --before FILE… --after FILE…")
         return BAD_INPUT
     with _plain_warnings():
-        return print_comparison(*sides, threshold=options.threshold, anyway=options.anyway)
+        return print_comparison(*sides, threshold=options.threshold, anyway=options.anyway, redact=options.redact)
 
 
 def print_comparison(
@@ -733,6 +734,7 @@ def print_comparison(
     *,
     threshold: float = 0.05,
     anyway: bool = False,
+    redact: bool = False,
     file: TextIO | None = None,
 ) -> int:
     """Compare two files or two lists of files, and print the comparison.
@@ -745,6 +747,8 @@ def print_comparison(
         Smallest relative slowdown that counts as a regression.
     anyway : bool, default False
         If True, compare across different GPUs, numbers of ranks, dtypes, modes and other differences.
+    redact : bool, default False
+        If True, print hashes instead of names, addresses and secrets.
     file : text file, optional
         The file for the output. By default the comparison goes to standard output, and errors to standard error.
 
@@ -762,7 +766,7 @@ def print_comparison(
                 f"threshold must be positive, not {threshold:g}", hint="0.05, or 5%, reports rows that are 5 % slower"
             )
         sides = [paths if isinstance(paths, (str, os.PathLike)) else list(paths) for paths in (before, after)]
-        comparison = compare(*sides, effect=min(threshold, 0.05), anyway=anyway)
+        comparison = compare(*sides, effect=min(threshold, 0.05), anyway=anyway, redact=redact)
     except MeshlabError as error:
         print_error(error_text(error), file)
         return BAD_INPUT

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from meshlab.cli import commands, layout_search, tuning_command
 from meshlab.cli.commands import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, error_text, print_error
-from meshlab.engines.mpi_world import launched_as
+from meshlab.engines.launchers import launched_as
 from meshlab.errors import MeshlabError
 from meshlab.version import __version__
 
@@ -156,6 +156,7 @@ def make_parser() -> argparse.ArgumentParser:
     demo.add_argument("--mesh", default="dp=2, tp=2", help='the mesh (default: "%(default)s")')
     demo.add_argument("--ranks", type=int, metavar="N", help="number of ranks, if the size of an axis is -1")
     demo.add_argument("--sizes", default="1K:16M", help="message sizes (default: %(default)s)")
+    demo.add_argument("--redact", action="store_true", help=commands.REDACT_HELP)
     _add_force(demo)
     _add_backend(demo)
 
@@ -334,6 +335,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="slowdown that counts as a regression: 0.05 or 5%% (default: %(default)s)",
     )
     compare.add_argument("--anyway", action="store_true", help="compare even if machines or settings differ")
+    compare.add_argument("--redact", action="store_true", help=commands.REDACT_HELP)
 
     explain = add(
         "explain",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshlab.cli.commands import FAILED, INTERRUPTED, OK, REDACT_HELP, error_text, print_error
-from meshlab.engines.mpi_world import launched_as
+from meshlab.engines.launchers import launched_as
 from meshlab.errors import BenchError, EngineError, MeshlabError
 
 if TYPE_CHECKING:
@@ -88,9 +88,11 @@ def tune(options: argparse.Namespace) -> int:
                 raise
     if trouble is not None:
         print_error("interrupted" if isinstance(trouble, KeyboardInterrupt) else error_text(trouble))
+    if found is not None and options.redact:
+        found = found.redacted()
     print(found)
     if folder is not None and found is not None:
-        for path in write_folder(found.redacted() if options.redact else found, folder):
+        for path in write_folder(found, folder):
             print(path)
     return OK if trouble is None else INTERRUPTED if isinstance(trouble, KeyboardInterrupt) else FAILED
 

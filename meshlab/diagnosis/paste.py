@@ -26,6 +26,7 @@ _LINK = re.compile(r"\[([\w.:/-]+)\]\(https?://\1/?\)")
 _LONG = 200_000
 _LONGEST_LINE = 1 << 14  # characters of a line that are searched, because some patterns take long for long lines
 _BLANKS = b" " * 64  # more than any string that is looked for
+_SHORT_PIECE, _LONG_PIECE = 256, 4096
 _VARYING = b"0123456789abcdef"
 
 
@@ -38,7 +39,19 @@ def _skeleton(text: str) -> bytes:
     data = text.encode(errors="replace").translate(None, _VARYING)
     if _BLANKS in data:  # every string that begins with a blank is compared with each of them
         data = re.sub(_BLANKS + b"+", _BLANKS, data)
-    return b"\n".join(set(data.split(b"\n")))
+    return b"\n".join({piece for line in set(data.split(b"\n")) for piece in _pieces(line)})
+
+
+def _pieces(line: bytes) -> list[bytes]:
+    """Return overlapping pieces of a long line, of which many are equal: a JSON file may be one line of megabytes."""
+    pieces, start = [], 0
+    while len(line) - start > _LONG_PIECE:
+        # Objects of JSON begin alike. Lines without any are cut in pieces of one length.
+        end = line.find(b"{", start + _SHORT_PIECE, start + _LONG_PIECE)
+        end = end if end >= 0 else start + _LONG_PIECE
+        pieces.append(line[start : end + len(_BLANKS)])
+        start = end
+    return [*pieces, line[start:]]
 
 
 # Not a dataclass, which takes three times as long to create: a long log has hundreds of thousands of lines.

@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
@@ -30,47 +30,13 @@ from meshlab.errors import EngineError
 if TYPE_CHECKING:
     from meshlab.comm.backend import Backend
 
-__all__ = ["join", "launched_as"]
+__all__ = ["join"]
 
 _PAUSE_S = 0.0005
 _ROUND_S = 0.002  # the tasks of one round are submitted within this time
 _CLOSE_S = 3.0  # time that busy ranks get to finish when the engines are closed
 
 _log = logging.getLogger("meshlab.engines")
-
-# Variables with the rank and the size: Hydra (MPICH, Intel MPI), Open MPI, Slurm. For Slurm the size of the step,
-# because a batch script that is not run by srun also has SLURM_PROCID=0 and the size of the job.
-_LAUNCHERS = (
-    ("PMI_RANK", "PMI_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
-)
-
-
-def launched_as(environ: Mapping[str, str] | None = None) -> tuple[int, int] | None:
-    """Return the rank of this process and the number of processes, if mpiexec or srun started several.
-
-    Parameters
-    ----------
-    environ : mapping, optional
-        The environment variables. By default those of this process.
-
-    Returns
-    -------
-    rank, size : int
-        The rank of this process, and the number of processes. None instead of the pair if there is no launcher, or only
-        one process.
-
-    Examples
-    --------
-    >>> launched_as({"PMI_RANK": "1", "PMI_SIZE": "4"}), launched_as({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"})
-    ((1, 4), None)
-    """
-    variables = os.environ if environ is None else environ
-    for rank, size in _LAUNCHERS:
-        if variables.get(rank, "").isdecimal() and variables.get(size, "").isdecimal() and int(variables[size]) > 1:
-            return int(variables[rank]), int(variables[size])
-    return None
 
 
 def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float = 30.0) -> Engines | None:

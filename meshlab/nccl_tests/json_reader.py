@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from functools import cache
 from itertools import compress
 from pathlib import PurePosixPath
 from typing import Any
@@ -303,20 +304,22 @@ def _table(results: list[dict[str, Any]], *, is_exact: bool = True) -> tuple[Log
     iteration = np.full((n, 2, 4), _NAN)
     present = np.zeros((n, 2), dtype=bool)
     has_iterations = cpu_time = False
-    kept = [list(compress(column, good)) for column in timings.values()]
-    for index, result in enumerate(results):
-        for placement, key in enumerate(_PLACEMENTS):
-            timing = kept[placement][index]
-            if timing is None:
-                continue
-            values[index, placement] = timing
-            present[index, placement] = True
-            cpu_time = cpu_time or "cpu_time" in result[key]
-            summary = result.get(f"{key}_per_iter")
+    for placement, key in enumerate(_PLACEMENTS):
+        column = list(compress(timings[key], good))
+        rows = [index for index, timing in enumerate(column) if timing is not None]
+        if not rows:
+            continue
+        present[rows, placement] = True
+        values[rows, placement] = [column[index] for index in rows]
+        cpu_time = cpu_time or any("cpu_time" in results[index][key] for index in rows)
+        per_iter = f"{key}_per_iter"
+        for index in rows:
+            summary = results[index].get(per_iter)
             if isinstance(summary, dict):
                 has_iterations = True
                 iteration[index, placement] = [_float(summary.get(name)) for name in _ITERATION]
-    roots = [whole_or_none(str(result.get("root", "-1")).strip()) for result in results]
+    root_of = cache(lambda text: whole_or_none(text.strip()))
+    roots = [root_of(str(result.get("root", "-1"))) for result in results]
     table = LogTable(
         np.zeros(n, dtype=np.int64),
         np.array([whole_or_none(result["size"]) for result in results], dtype=np.int64),
@@ -338,8 +341,8 @@ def _table(results: list[dict[str, Any]], *, is_exact: bool = True) -> tuple[Log
 def _iterations(results: list[dict[str, Any]]) -> Iterator[IterationTimes]:
     for index, result in enumerate(results):
         for in_place, key in enumerate(("out_of_place_per_iter", "in_place_per_iter")):
-            summary = mapping_or_empty(result.get(key))
-            if "times_us" not in summary:
+            summary = result.get(key)
+            if not isinstance(summary, dict) or "times_us" not in summary:
                 continue
             times = np.array([_float(value) for value in _list(summary.get("times_us"))], dtype=np.float64)
             if not times.size:
@@ -356,9 +359,15 @@ def _iterations(results: list[dict[str, Any]]) -> Iterator[IterationTimes]:
 def _timing(part: Any) -> list[float] | None:
     if not isinstance(part, dict):
         return None
-    time = _float(part.get("time", part.get("cpu_time")))
-    numbers = [time, _float(part.get("alg_bw")), _float(part.get("bus_bw")), _float(part.get("nwrong"))]
-    return numbers if time == time else None
+    wrong = part.get("nwrong")
+    try:  # the usual case, because a file may have 100,000 results
+        numbers = [
+            float(part["time"]), float(part["alg_bw"]), float(part["bus_bw"]), _NAN if wrong is None else float(wrong)
+        ]  # fmt: skip
+    except (KeyError, TypeError, ValueError, OverflowError):
+        time = _float(part.get("time", part.get("cpu_time")))
+        numbers = [time, _float(part.get("alg_bw")), _float(part.get("bus_bw")), _float(wrong)]
+    return numbers if numbers[0] == numbers[0] else None
 
 
 def _average_part(document: dict[str, Any]) -> Any:

@@ -201,6 +201,7 @@ def _clean(text: str) -> str:
 _MOST_FAILURES = 1000
 _MOST_JOINED = 20_000  # texts that are tried as interrupted rows, so that a broken text takes no minutes
 _COPY_LINES = 8  # lines between the same line of two copies of a test that start together
+_SHORTEST_WORD = 4  # that means something before a run begins
 _LONGEST_COMMAND = 1 << 14
 _HASH = ["#"]
 _SIZE_AT_END = re.compile(r"(?<=[:>\])|])\d+$")
@@ -267,7 +268,7 @@ class LogReader:
         # The tests are cheap and ordered by frequency: debug messages, rows, words. A log may have 10 million lines.
         for raw in lines:
             self.line += 1
-            if not raw:
+            if not raw or (len(raw) < _SHORTEST_WORD and self._open is None and self._unfinished is None):
                 continue
             if ("NCCL" in raw and self._read_message(raw)) or (" device " in raw and self._read_device(raw)):
                 continue

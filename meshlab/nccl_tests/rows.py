@@ -359,15 +359,24 @@ def consistent_rows(table: LogTable, follows: Sequence[int] | None = None) -> li
     else:  # the rule does not apply to this test, but two rows are too few to conclude that
         good = [value >= 0 or (len(known) > 2 and bool(size)) for value, size in zip(times, sizes, strict=True)]
     if follows is None:
-        follows = [
-            _follows(size, halves[0] + halves[1], 2, digits=6)
-            for size, halves in zip(sizes, table.values[..., :2].tolist(), strict=True)
-        ]
+        follows = _follow_exactly(table)
     if not all(follows) and not table.cpu_time:
         both = [is_good and bool(ok) for is_good, ok in zip(good, follows, strict=True)]
         if sum(good) <= 2 or 2 * sum(both) >= sum(good):
             good = both
     return good
+
+
+def _follow_exactly(table: LogTable) -> list[int]:
+    """Return for each row 1 if algbw is size over time in both placements, as printed with six decimals, else 0."""
+    digit, room = 5.1e-7, 5.1e-4
+    size = table.size_bytes[:, None].astype(np.float64)
+    time, rate = table.values[..., 0], 1e3 * table.values[..., 1]  # a byte per µs is 1 MB/s
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # NaN compares false, so it passes
+        is_low = size / (time + digit) - room > rate
+        is_high = (time > digit) & (size / (time - digit) + room < rate)
+    follows: list[int] = (~(is_low | is_high).any(axis=1)).astype(int).tolist()
+    return follows
 
 
 def _same_factor(values: npt.NDArray[np.float64]) -> bool:
@@ -427,32 +436,29 @@ def _is_as_printed_until_2019(tokens: list[str], text: str, start: int) -> bool:
     return text == line or _BEFORE_NA.sub(" ", text) == _BEFORE_NA.sub(" ", line)
 
 
-def _follows(size: int, numbers: list[float], width: int, *, digits: int = 2, milliseconds: bool = False) -> bool:
+def _follows(size: int, numbers: list[float], width: int, *, milliseconds: bool = False) -> bool:
     """Return True if algbw is size over time in both placements, within rounding. A missing placement passes.
 
-    Text has two decimals, or fewer if the number is too wide. JSON has six. Times of versions until March 2019 have
-    three decimals of a millisecond.
+    The text has two decimals, or fewer if the number is too wide. Times of versions until March 2019 have three
+    decimals of a millisecond.
     """
     # `digit` is half a unit of the last printed digit of the time, in µs, and `room` that of algbw, in MB/s.
     for start in (0, width):
         time, algbw = numbers[start], numbers[start + 1]
-        if digits == 2:
-            # Until 2.16 a time above 100 had one decimal, and one above 10,000 had none.
-            digit = (
-                0.51
-                if milliseconds
-                else 0.0051
-                if time < 1e2
-                else 0.051
-                if time < 1e4
-                else 0.51
-                if time < 1e7
-                else time / 20
-            )
-            # From 1e6 GB/s on, which is a copy that does nothing, one digit is left: 1e+06.
-            room = 5.1 if algbw < 1e3 else 51.0 if algbw < 1e4 else 510.0 if algbw < 999_999.5 else 510.0 * algbw
-        else:
-            digit, room = 5.1e-7, 5.1e-4
+        # Until 2.16 a time above 100 had one decimal, and one above 10,000 had none.
+        digit = (
+            0.51
+            if milliseconds
+            else 0.0051
+            if time < 1e2
+            else 0.051
+            if time < 1e4
+            else 0.51
+            if time < 1e7
+            else time / 20
+        )
+        # From 1e6 GB/s on, which is a copy that does nothing, one digit is left: 1e+06.
+        room = 5.1 if algbw < 1e3 else 51.0 if algbw < 1e4 else 510.0 if algbw < 999_999.5 else 510.0 * algbw
         # A byte per µs is 1 MB/s. NaN compares false, so a missing placement passes.
         rate = 1e3 * algbw
         if size / (time + digit) - room > rate or (time > digit and size / (time - digit) + room < rate):

@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from meshlab.errors import TopologyError
-from meshlab.topology.model.cluster import HOP_US, MOST_NODES, Cluster, Ints, check_taper, regular_levels
+from meshlab.mesh.axes import short
+from meshlab.topology.model.cluster import HOP_US, MOST_NODES, MOST_RAILS, Cluster, Ints, check_taper, regular_levels
 from meshlab.topology.model.hardware import Node, Words
 from meshlab.topology.model.links import UNKNOWN, Distance, distances
 
@@ -108,7 +109,7 @@ def with_devices(cluster: Cluster, devices: int | None = None, nics: int | None 
     """Return the cluster with other numbers of devices and NICs per host, see `Cluster.with_devices`."""
     for name, value, least in (("devices", devices, 1), ("nics", nics, 0)):
         if value is not None and (not isinstance(value, int | np.integer) or not least <= value <= _MOST_ENDS):
-            raise TopologyError(f"{name} must be an integer from {least} to {_MOST_ENDS}, not {value!r}")
+            raise TopologyError(f"{name} must be an integer from {least} to {_MOST_ENDS}, not {short(value)}")
     templates = tuple(_with_ends(template, devices, nics) for template in cluster.templates)
     return replace(cluster, templates=templates)
 
@@ -119,8 +120,9 @@ def with_network(
     """Return the cluster with a regular network, see `Cluster.with_network`."""
     numbers = {"nodes_per_leaf": (nodes_per_leaf, 1), "rails": (rails, 1), "nodes_per_pod": (nodes_per_pod, 0)}
     for name, (value, least) in numbers.items():
-        if not isinstance(value, int | np.integer) or not least <= value <= MOST_NODES:
-            raise TopologyError(f"{name} must be an integer from {least} to {MOST_NODES:,}, not {value!r}")
+        most = MOST_RAILS if name == "rails" else MOST_NODES
+        if not isinstance(value, int | np.integer) or not least <= value <= most:
+            raise TopologyError(f"{name} must be an integer from {least} to {most:,}, not {short(value)}")
     check_taper(taper)
     latency_us = cluster.levels[0].latency_us if cluster.levels else HOP_US
     levels = regular_levels(cluster.n_nodes, nodes_per_leaf, rails, nodes_per_pod, taper, latency_us)
@@ -130,7 +132,7 @@ def with_network(
 def with_nodes(cluster: Cluster, count: int, like: int | str = 0) -> Cluster:
     """Return the cluster with more hosts, see `Cluster.with_nodes`."""
     if not isinstance(count, int | np.integer) or not 1 <= count <= MOST_NODES:
-        raise TopologyError(f"count must be an integer from 1 to {MOST_NODES:,}, not {count!r}")
+        raise TopologyError(f"count must be an integer from 1 to {MOST_NODES:,}, not {short(count)}")
     index = cluster.node_index(like)
     # A cluster that was read from a file may already have a node with one of these names.
     taken = set(cluster.names)

@@ -163,3 +163,23 @@ def test_links_that_a_forum_makes_are_undone() -> None:
     assert line.text == "nodeA:1:2 [0] net_ib.cc:101 NCCL WARN peer 10.0.0.3<5>"
     other = "see [the guide](https://docs.nvidia.com/nccl) and [0](x)"
     assert Paste(other).text == other
+
+
+def test_a_long_line_that_repeats_itself_is_searched_once() -> None:
+    """A JSON file may be one line of 10 MB, in which rules look for hundreds of strings."""
+    entry = '{"size":%d,"out_of_place":{"time":%d.5}}'
+    text = ",".join(entry % (size, size % 977) for size in range(20_000))
+    paste = Paste(f"[{text[:400_000]}needle{text[400_000:]}]")
+    assert paste._skeleton is not None
+    assert len(paste._skeleton) < 20_000
+    for literal in ("needle", text[399_990:400_000] + "needle", "needle" + text[400_000:400_050], entry[:8], "}},{"):
+        assert paste.numbers(literal) == [1]
+    assert paste.numbers("missing") == []
+
+
+def test_a_string_is_found_across_the_pieces_of_a_long_line() -> None:
+    for sign in "x{":
+        text = sign * 300_000
+        for at in (0, 255, 256, 257, 4095, 4096, 4097, 8192, 150_000, 300_000):
+            assert Paste(f"{text[:at]}the needle{text[at:]}").numbers("the needle") == [1]
+            assert Paste(f"{text[:at]}{{needle{text[at:]}").numbers("{needle") == [1]

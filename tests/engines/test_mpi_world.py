@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
+from meshlab.engines.launchers import launched_as
 from meshlab.engines.local import find_mpiexec
-from meshlab.engines.mpi_world import launched_as
 from meshlab.frames.schema import RESULTS, SAMPLES
 
 ROOT = Path(__file__).parents[2]

@@ -45,7 +45,7 @@ class TooSlowError(BaseException):
 
 
 class RuleFailedError(Exception):
-    """A rule or a format of `explain` raised, which `explain` only reports."""
+    """A rule or a format of `explain` raised, which `explain` only reports as a finding of the code rule-failed."""
 
 
 @dataclass
@@ -128,15 +128,14 @@ def _failure(entry: Entry, kind: str, error: BaseException, value: Any) -> Failu
 
 @contextlib.contextmanager
 def _guarded() -> Iterator[None]:
-    """Let `explain` raise what its rules raise, and stop inputs that take too long or too much memory."""
+    """Let `explain` raise if one of its rules raises, and stop inputs that take too long or too much memory."""
 
     def stop(number: int, frame: Any) -> None:
         raise TooSlowError(f"stopped after {STOP_S:.0f} s of CPU time")
 
     def reraise(error: Exception) -> str:
-        if isinstance(error, MeshlabError):
-            raise RuleFailedError(repr(error)) from error
-        raise error
+        # Of a type that no entry point may raise, and with the place where the rule raised.
+        raise RuleFailedError(repr(error)).with_traceback(error.__traceback__) from error
 
     before = signal.signal(signal.SIGPROF, stop)
     limits = resource.getrlimit(resource.RLIMIT_AS)

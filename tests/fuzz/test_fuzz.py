@@ -8,9 +8,11 @@ import pytest
 
 import meshlab as ml
 from meshlab import units
+from meshlab.diagnosis.text_findings import rule
+from meshlab.errors import BenchError
 from meshlab.frames.store import as_results
 from tests.fuzz.campaign import Campaign
-from tests.fuzz.entries import ENTRIES
+from tests.fuzz.entries import ENTRIES, Entry
 
 SLOW = {"run", "tuning", "report", "words", "explain-several"}
 """Entry points whose inputs take long. They get few of them here."""
@@ -22,6 +24,29 @@ def test_no_bad_input_raises_anything_but_a_meshlab_error(names: list[str]) -> N
     campaign.run(batch=2 if names[0] in SLOW else 8, rounds=2)  # mutated inputs, and then structured ones
     assert set(campaign.counts) == set(names)
     assert not [f"{one.kind} in {one.place}: {one.example!r}" for one in campaign.failures.values()]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError("oops"), OSError("oops"), BenchError("oops")])
+def test_a_rule_that_raises_is_a_failure_although_explain_returns(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    @rule("broken", "A broken rule", source="none")
+    def broken(paste):
+        ml.units.parse_size("1K")
+        raise error
+        yield
+
+    def call(value, folder):
+        return ml.explain(value, rules=[broken])
+
+    entry = Entry("broken", call, lambda rng, kept: "node1:1:2 [0] NCCL INFO a\n", may_fail=(OSError,))
+    assert "rule-failed" in {item.code for item in call("node1:1:2 [0] NCCL INFO a\n", None).findings}
+    monkeypatch.setitem(ENTRIES, "broken", entry)
+    campaign = Campaign(names=("broken",))
+    campaign.run(batch=2, rounds=1)
+    [failure] = campaign.failures.values()
+    assert (failure.kind, failure.count) == ("RuleFailedError", 2)
+    assert repr(error) in failure.message
 
 
 @pytest.mark.parametrize("name", ["\0", "x" * 300, "\ud800", "a\rb", " "])

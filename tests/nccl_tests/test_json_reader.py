@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -178,3 +179,39 @@ def test_other_json_is_rejected(tmp_path, text):
     path.write_text(text)
     with pytest.raises(ParseError, match="no nccl-tests output found"):
         ml.nccl_tests.read(path)
+
+
+def calls_to_read(text):
+    """Return how many Python functions reading a text calls, which does not depend on the machine."""
+    n_calls = 0
+
+    def count(frame, event, argument):
+        nonlocal n_calls
+        n_calls += event == "call"
+
+    sys.setprofile(count)
+    try:
+        ml.nccl_tests.read(text)
+    finally:
+        sys.setprofile(None)
+    return n_calls
+
+
+def test_a_result_takes_few_calls_because_a_file_may_have_100_000():
+    short, long = (
+        json.dumps(document(sizes=range(1 << 20, (1 << 20) + 4 * n, 4), iterations=False)) for n in (500, 1500)
+    )
+    ml.nccl_tests.read(short)  # imports
+    assert (calls_to_read(long) - calls_to_read(short)) / 1000 < 13
+
+
+def test_short_lines_before_a_run_take_no_call_because_a_file_may_have_millions():
+    run = "# Collective test starting: all_reduce_perf\n# Avg bus bandwidth    : 1\n"
+    assert calls_to_read("1\n- \n[[\n" * 20_000 + run) - calls_to_read("1\n- \n[[\n" * 1000 + run) < 1000
+
+
+def test_a_time_that_is_not_a_number_is_no_result():
+    text = document(sizes=(1 << 20, 1 << 22, 1 << 24))
+    text["results"][1]["out_of_place"]["time"] = "nan"
+    text["results"][1]["in_place"]["time"] = float("nan")
+    assert ml.nccl_tests.read(json.dumps(text)).results["size_bytes"].unique().tolist() == [1 << 20, 1 << 24]

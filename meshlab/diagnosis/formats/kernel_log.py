@@ -186,14 +186,15 @@ def _link_facts(text: str) -> tuple[int | None, bool | None]:
 
 def _bus_losses(paste: Paste, xids: list[Xid]) -> list[BusLoss]:
     """Find GPUs off the bus. The driver prints the message in one line, in three lines, or as Xid 79."""
-    losses: dict[tuple[str | None, str | None], BusLoss] = {}
+    lines_of: dict[tuple[str | None, str | None], list[PasteLine]] = {}
+    pci_ids: dict[tuple[str | None, str | None], str] = {}
 
     def add(lines: list[PasteLine], bus_id: str | None, pci_id: str | None) -> None:
         host = next((name for name in map(host_of, lines) if name), None)
         key = (host, bus_id)
-        known = losses.get(key)
-        before, known_id = ((), None) if known is None else (known.lines, known.pci_id)
-        losses[key] = BusLoss((*before, *lines), host, bus_id, pci_id or known_id)
+        lines_of.setdefault(key, []).extend(lines)
+        if pci_id is not None:
+            pci_ids[key] = pci_id
 
     with_xid = {item.line.number for item in xids}
     for line in paste.find("fallen off the bus", "lost from the bus", "GPU is lost"):
@@ -221,4 +222,4 @@ def _bus_losses(paste: Paste, xids: list[Xid]) -> list[BusLoss]:
     for item in xids:
         if item.code == 79:
             add([item.line], item.bus_id, None)
-    return list(losses.values())
+    return [BusLoss(tuple(lines), *key, pci_ids.get(key)) for key, lines in lines_of.items()]

@@ -27,6 +27,7 @@ __all__ = [
     "HOP_US",
     "INNER_LEVELS",
     "MOST_NODES",
+    "MOST_RAILS",
     "Cluster",
     "Ints",
     "Lazy",
@@ -48,6 +49,9 @@ HOP_US = 2.7
 
 MOST_NODES = 1 << 20
 """Limit for the number of hosts, so that a typing error cannot fill the memory."""
+
+MOST_RAILS = 1024
+"""Limit for the leaf switches per host. With it, the number of every switch fits into 32 bits."""
 
 _LARGEST_MATRIX = 2048
 
@@ -363,10 +367,11 @@ class Cluster:
     @cached_property
     def domains(self) -> Ints:
         """Domain of every device at every level; int32 of shape (levels, devices)."""
-        rows = [np.arange(self.n_devices, dtype=np.int32), self._nvlink_domains(), self.node_of]
+        domains = np.empty((len(self.level_names), self.n_devices), dtype=np.int32)
+        domains[0], domains[1], domains[2] = np.arange(self.n_devices), self._nvlink_domains(), self.node_of
         width = np.diff(self.first_device)[self.node_of]
-        for level in self.levels:
-            domain = level.of_node[self.node_of]
+        for row, level in zip(domains[3:], self.levels, strict=True):
+            row[:] = level.of_node[self.node_of]
             if level.rails > 1:
                 # With more devices than rails, neighbouring devices share a rail, because they share a NIC. With fewer
                 # devices than rails, device k uses rail k.
@@ -375,9 +380,8 @@ class Cluster:
                     self.local_of * level.rails // np.maximum(width, 1),
                     self.local_of % level.rails,
                 )
-                domain = domain * level.rails + rail
-            rows.append(domain)
-        domains = np.stack(rows).astype(np.int32)
+                row *= level.rails
+                row += rail
         domains.flags.writeable = False  # the array is cached and shared
         return domains
 
@@ -436,7 +440,7 @@ class Cluster:
             on_fabric = inside == np.array(main, dtype=np.int32)[self.kinds][self.node_of]
             above = int(self.nvlink_of_node.max()) + 1
             numbers = np.where(on_fabric, self.nvlink_of_node[self.node_of], numbers + above)
-        return np.unique(numbers, return_inverse=True)[1].astype(np.int32).reshape(-1)
+        return _without_gaps(numbers)
 
     def _per_device(self, of_template: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
         """Expand one array per template, with an entry per device, to all devices of the cluster."""
@@ -856,8 +860,9 @@ class Cluster:
             parts.append(" and ".join(f"{count:,} {name}" for name, count in self.backend_counts.items()) + " devices")
         if self.n_devices:
             # A device whose links are partly unknown may belong to the domain of others, so its own is no statement.
-            unknown = np.concatenate([self._has_unknown_links[kind] for kind in self.kinds])
-            sizes = np.unique(np.bincount(self.domains[1][~unknown]))
+            unknown = self._per_device(self._has_unknown_links)
+            # Not np.unique, which takes ten times as long for one number per host.
+            sizes = np.flatnonzero(np.bincount(np.bincount(self.domains[1][~unknown])))
             sizes = sizes[sizes > 0]
             if sizes.size and sizes[-1] > 1:
                 parts.append("NVLink domains of " + " and ".join(str(size) for size in sizes))
@@ -878,6 +883,19 @@ class Cluster:
 
     def _repr_html_(self) -> str:
         return _card(self)
+
+
+def _without_gaps(numbers: npt.NDArray[Any]) -> Ints:
+    """Return numbers from 0 without gaps, in the order of the given ones, which are mostly sorted."""
+    steps = np.diff(numbers)
+    if numbers.size and (steps >= 0).all():
+        return np.concatenate([[0], np.cumsum(steps > 0)]).astype(np.int32)
+    return np.unique(numbers, return_inverse=True)[1].astype(np.int32).reshape(-1)
+
+
+def _n_different(numbers: npt.NDArray[Any]) -> int:
+    """Return how many different numbers there are. np.unique takes ten times as long for millions of them."""
+    return int(np.count_nonzero(np.diff(np.sort(numbers)))) + 1 if numbers.size else 0
 
 
 class Lazy(Sequence[Item], Generic[Item]):
@@ -1041,7 +1059,7 @@ def _card(cluster: Cluster) -> str:
         for template, count in zip(cluster.templates, hosts, strict=True)
     ]
     levels: list[Sequence[object]] = [
-        [name, len(np.unique(domain)), "" if name in INNER_LEVELS else f"1:{of_name[name].taper:g}"]
+        [name, _n_different(domain), "" if name in INNER_LEVELS else f"1:{of_name[name].taper:g}"]
         for name, domain in zip(cluster.level_names, cluster.domains, strict=True)
     ]
     return markup.card(

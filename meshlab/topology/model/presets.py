@@ -9,7 +9,8 @@ from types import MappingProxyType
 import numpy as np
 
 from meshlab.errors import TopologyError, did_you_mean
-from meshlab.topology.model.cluster import HOP_US, MOST_NODES, Cluster, Level, check_taper, regular_levels
+from meshlab.mesh.axes import short
+from meshlab.topology.model.cluster import HOP_US, MOST_NODES, MOST_RAILS, Cluster, Level, check_taper, regular_levels
 from meshlab.topology.model.hardware import Nic, Node, Numa, count_cpus
 from meshlab.topology.model.products import find_product
 
@@ -371,10 +372,10 @@ def preset(
     nodes = machine.nodes if nodes is None else nodes
     numbers = {"nodes": nodes, "nodes_per_leaf": nodes_per_leaf, "rails": rails, "nodes_per_rack": nodes_per_rack}
     for argument, value in (numbers | {"nodes_per_pod": nodes_per_pod}).items():
-        least = 0 if argument == "nodes_per_pod" else 1
-        if value is not None and (not isinstance(value, int) or not least <= value <= MOST_NODES):
+        least, most = int(argument != "nodes_per_pod"), MOST_RAILS if argument == "rails" else MOST_NODES
+        if value is not None and (not isinstance(value, int) or not least <= value <= most):
             raise TopologyError(
-                f"{argument} must be an integer from {least} to {MOST_NODES:,}, not {value!r}",
+                f"{argument} must be an integer from {least} to {most:,}, not {short(value)}",
                 hint="pass 0 for no pods" if least == 0 else "",
             )
     if taper is not None:

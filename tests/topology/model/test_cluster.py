@@ -182,6 +182,9 @@ def test_every_preset_is_consistent_and_has_a_source(name: str) -> None:
         ({"name": "dgx"}, "^unknown preset 'dgx'; choose one of dgx-a100, dgx-h100"),
         ({"name": 8}, "^unknown preset 8; choose one of dgx-a100, dgx-h100"),
         ({"name": "dgx-h100", "nodes": 0}, "nodes must be an integer from 1 to 1,048,576, not 0"),
+        ({"name": "dgx-h100", "nodes": 600_000_000}, "nodes must be an integer from 1 to 1,048,576, not 600000000"),
+        ({"name": "dgx-h100", "nodes": 10**5000}, "not a number of 16,610 bits"),
+        ({"name": "dgx-h100", "nodes": 4, "rails": 1025}, "rails must be an integer from 1 to 1,024, not 1025"),
         ({"name": "dgx-h100", "nodes": "2"}, "nodes must be an integer from 1 to 1,048,576, not '2'"),
         (
             {"name": "dgx-h100", "taper": 0.5},
@@ -206,6 +209,32 @@ def test_invalid_presets_are_explained(arguments: dict[str, object], message: st
 def test_the_peak_follows_from_the_name_that_a_driver_prints(name: str, peak: float | None) -> None:
     found = peak_tflops(name)
     assert math.isnan(found) if peak is None else found == peak
+
+
+def test_a_cluster_of_many_hosts_is_shown_without_sorting_its_devices_by_np_unique(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes seconds for a million devices."""
+    sizes: list[int] = []
+
+    def count(numbers: np.ndarray, **options: object) -> object:
+        sizes.append(np.size(numbers))
+        return unique(numbers, **options)
+
+    unique = np.unique
+    monkeypatch.setattr(np, "unique", count)
+    for name in ("dgx-h100", "gb200-nvl72", "tapered-h100"):
+        cluster = preset(name, nodes=9000)
+        assert "9,000 nodes" in repr(cluster)
+        assert "<table" in cluster._repr_html_()
+    assert max(sizes, default=0) < 1000
+
+
+def test_the_largest_cluster_has_a_number_for_each_switch() -> None:
+    cluster = preset("pcie-l40s", nodes=1 << 12, nodes_per_leaf=1, rails=1024)
+    leaf = cluster.domain("leaf").reshape(cluster.n_nodes, -1)
+    assert (leaf // 1024 == np.arange(cluster.n_nodes)[:, None]).all()
+    assert (leaf % 1024 == np.arange(8)).all()
 
 
 def test_products_are_found_by_name_prefix_and_pci_id() -> None:
