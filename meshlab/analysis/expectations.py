@@ -12,7 +12,7 @@ from meshlab.frames.labels import is_wrong
 from meshlab.frames.rundata import RunData
 from meshlab.frames.schema import OPTIONS, is_pair, is_plain, plain_value
 from meshlab.frames.store import as_results
-from meshlab.prediction.bounds import with_bounds
+from meshlab.prediction.bounds import GPU_SOURCES, with_bounds
 from meshlab.prediction.costs import COLLECTIVES
 from meshlab.prediction.predictions import BOUND_FROM, PredictedLine, predict
 from meshlab.prediction.tuner import NcclSettings
@@ -36,7 +36,6 @@ Published values of the same system differ by less than 6 %: 460 to 482 GB/s for
 _PUBLISHED_FROM = 1 << 30
 """Bandwidths are published for the largest messages. A smaller message than this cannot be compared with them."""
 
-_GPU_SOURCES = ("nccl", "nccl-tests")
 _CASE = ["axis", "collective", "op", "dtype", "mode", "in_place", *OPTIONS]
 _COLUMNS = [
     "axis",
@@ -107,7 +106,7 @@ def expectations(
     results = as_results(run)
     attrs = dict(results.attrs)
     usable = is_plain(results) & ~is_pair(results) & ~is_wrong(results) & results["time_us"].gt(0)
-    results = results[usable & results["source"].isin(_GPU_SOURCES) & results["size_bytes"].ge(BOUND_FROM)]
+    results = results[usable & results["source"].isin(GPU_SOURCES) & results["size_bytes"].ge(BOUND_FROM)]
     results.attrs = attrs
     if not len(results):
         return pd.DataFrame(columns=_COLUMNS)

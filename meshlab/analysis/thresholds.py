@@ -332,6 +332,22 @@ class ThresholdCheck:
             parts.append(f"{_some(missing, total)} {verb} not measured{suffix}{more}.")
         return " ".join(parts)
 
+    def sentences(self, number: int) -> list[str]:
+        """Return a sentence about each case of a limit that is missed or was not measured.
+
+        Parameters
+        ----------
+        number : int
+            The index of the limit.
+        """
+        rows = self.rows[(self.rows["threshold"] == number) & (self.rows["outcome"] != "passed")]
+        return [
+            f"{self.thresholds.limits[number].subject}: {row.note}"
+            if row.outcome == "not measured"
+            else self._sentence(row)
+            for row in _rows(rows)
+        ]
+
     def _sentences(self, most: int) -> Iterator[str]:
         """Yield the worst case of each limit that is missed."""
         failed = self.rows[self.rows["outcome"] == "failed"].sort_values("margin", kind="stable")

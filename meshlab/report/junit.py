@@ -1,0 +1,67 @@
+"""A report as JUnit XML, which the dashboards of continuous integration show."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+
+from meshlab.analysis.thresholds import ThresholdCheck
+from meshlab.report.answers import Answer
+
+__all__ = ["junit_xml"]
+
+# XML 1.0 has no way to write these characters, not even as references.
+_ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit_xml(title: str, found: Sequence[Answer], check: ThresholdCheck | None, elapsed_s: float) -> str:
+    """Return one test case per answer, and one per threshold.
+
+    An answer that is bad, and a threshold that is missed or was not measured, is a failure.
+
+    Parameters
+    ----------
+    title : str
+        The name of the test suite.
+    found : sequence of Answer
+        The answers of the report.
+    check : ThresholdCheck or None
+        The results beside their thresholds.
+    elapsed_s : float
+        The duration of the run, in seconds.
+    """
+    suite = ET.Element("testsuite", name=_legal(title))
+    n_failed = 0
+    for answer in found:
+        if answer.state == "plain" or answer.question == "thresholds":
+            continue
+        case = ET.SubElement(suite, "testcase", classname="meshlab.report", name=answer.question)
+        text = _legal("\n".join(answer.sentences))
+        if answer.state == "bad":
+            n_failed += 1
+            ET.SubElement(case, "failure", message=_legal(answer.sentences[0])).text = text
+        else:
+            ET.SubElement(case, "system-out").text = text
+    for number, outcome in enumerate(check.outcomes if check is not None else ()):
+        assert check is not None
+        limit = check.thresholds.limits[number]
+        case = ET.SubElement(suite, "testcase", classname="meshlab.thresholds", name=_legal(str(limit)))
+        if outcome != "passed":
+            n_failed += 1
+            ET.SubElement(case, "failure", message=outcome).text = _legal("\n".join(check.sentences(number)))
+    suite.attrib |= {
+        "tests": str(len(suite)),
+        "failures": str(n_failed),
+        "errors": "0",
+        "skipped": "0",
+        "time": f"{elapsed_s:.3f}",
+    }
+    suites = ET.Element("testsuites")
+    suites.append(suite)
+    ET.indent(suites)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
+
+
+def _legal(text: str) -> str:
+    return _ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", text)
