@@ -33,7 +33,14 @@ __all__ = [
     "ParseError",
     "TopologyError",
     "did_you_mean",
+    "printable",
 ]
+
+
+_LONGEST_VALUE = 200
+_LONGEST_MESSAGE = 1000
+_LONG_VALUE = re.compile(rf"'[^']{{{_LONGEST_VALUE},}}(?:'|\Z)|\"[^\"]{{{_LONGEST_VALUE},}}(?:\"|\Z)")
+_LONG_WORD = re.compile(rf"[^\s'\"]{{{_LONGEST_VALUE + 2},}}")
 
 
 class MeshlabError(Exception):
@@ -49,7 +56,7 @@ class MeshlabError(Exception):
     Attributes
     ----------
     message, hint : str
-        The arguments.
+        The arguments. A quoted value or a word is cut after 200 characters, and the text after 1,000.
 
     Examples
     --------
@@ -63,9 +70,9 @@ class MeshlabError(Exception):
     """
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = _shortened(printable(message))
+        self.hint = _shortened(printable(hint))
+        super().__init__(self.message)
 
     @property
     def summary(self) -> str:
@@ -119,9 +126,11 @@ class ParseError(MeshlabError, ValueError):
         line: int | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
-        self.excerpt = text[:200]
+        if text and column is not None and column > _LONGEST_VALUE:  # show the part of the line with the problem
+            text, column = f"…{text[column - 60 :]}", 61
+        self.excerpt = printable(text[:200])
         self.column = column
-        self.file = file
+        self.file = None if file is None else printable(file)
         self.line = line
 
     def __str__(self) -> str:
@@ -238,6 +247,23 @@ class BenchError(MeshlabError, ValueError):
     """A plan, a run or a table of results is invalid."""
 
 
+def printable(text: str) -> str:
+    r"""Return a text with a replacement character for each half of a surrogate pair, which no encoding can write.
+
+    Examples
+    --------
+    >>> printable("n\ud800de")
+    'n�de'
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 def did_you_mean(name: object, known: Iterable[str], *, synonyms: Mapping[str, str] | None = None) -> str:
     """Return a question that suggests the known name that is most similar to an unknown one.
 
@@ -274,6 +300,16 @@ def did_you_mean(name: object, known: Iterable[str], *, synonyms: Mapping[str, s
     if len(similar) != 1:
         similar = get_close_matches(wanted, plain, n=1, cutoff=0.7)
     return f" (did you mean {plain[similar[0]]!r}?)" if similar else ""
+
+
+def _shortened(text: str) -> str:
+    """Cut the parts of a message that a caller's value makes very long."""
+    if len(text) <= _LONGEST_VALUE:
+        return text
+    # The start is enough, because the result is not longer. Looking for values in all of it may take long.
+    text = _LONG_VALUE.sub(lambda match: f"{match[0][:_LONGEST_VALUE]}…{match[0][0]}", text[: 8 * _LONGEST_MESSAGE])
+    text = _LONG_WORD.sub(lambda match: f"{match[0][:_LONGEST_VALUE]}…", text)
+    return text if len(text) <= _LONGEST_MESSAGE else f"{text[: _LONGEST_MESSAGE - 1]}…"
 
 
 def _plain(name: str) -> str:

@@ -1,31 +1,35 @@
-"""Read text from whatever a caller has, and write files and folders completely or not at all."""
+"""Read text from whatever a caller has, and write files completely or not at all."""
 
 from __future__ import annotations
 
 import codecs
 import contextlib
+import errno
 import gzip
 import io
 import os
 import re
-import shutil
-import tempfile
+import secrets
+import stat
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from meshlab.errors import BenchError, ParseError
+from meshlab.errors import BenchError, ParseError, printable
 
 __all__ = [
     "LARGEST_TEXT",
     "TextSource",
+    "decode_text",
     "describe_text",
+    "is_file",
+    "is_folder",
+    "open_file",
     "open_log",
     "path_of",
     "read_bytes",
-    "staged_folder",
     "text_encoding",
     "text_of",
     "write_file",
@@ -65,13 +69,28 @@ def path_of(source: TextSource, *, hint: str = "pass one of its files") -> Path 
     if isinstance(source, bytes):
         return None
     if isinstance(source, str) and (
-        any(sign in source for sign in "\n<\0") or len(source) > _LONGEST_NAME or not _exists(source)
+        any(sign in source for sign in "\n\r<\0") or len(source) > _LONGEST_NAME or not _exists(source)
     ):
         return None
-    path = Path(source)
-    if path.is_dir():
-        raise ParseError("this is a folder", hint=hint, file=str(path))
-    return path
+    if is_folder(source):
+        raise ParseError("this is a folder", hint=hint, file=str(source))
+    return Path(source)
+
+
+def is_folder(name: str | os.PathLike[str]) -> bool:
+    """Return True if a folder has this name. A text that cannot be a name is not an error, unlike for pathlib."""
+    try:
+        return Path(name).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def is_file(name: str | os.PathLike[str]) -> bool:
+    """Return True if a file has this name. A text that cannot be a name is not an error, unlike for pathlib."""
+    try:
+        return Path(name).is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def _exists(name: str) -> bool:
@@ -81,11 +100,43 @@ def _exists(name: str) -> bool:
         return False
 
 
-def open_log(path: Path) -> BinaryIO:
-    """Open a file for reading. A file that gzip compressed is decompressed, whatever its name."""
-    with path.open("rb") as file:
-        is_compressed = file.read(len(_GZIP)) == _GZIP
-    return gzip.open(path, "rb") if is_compressed else path.open("rb")  # type: ignore[return-value]
+def open_file(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file for reading.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read, also if no file can have this name, which is a ValueError in Python.
+    """
+    try:
+        return Path(path).open("rb")
+    except ValueError as error:
+        raise OSError(errno.EINVAL, "not a name of a file") from error
+
+
+@contextmanager
+def open_log(path: Path, *, hint: str = "copy it again") -> Iterator[BinaryIO]:
+    """Open a file for reading in a with statement. A file that gzip compressed is decompressed, whatever its name.
+
+    Raises
+    ------
+    ParseError
+        If the compressed file is broken, also while the block reads it.
+    OSError
+        If the file cannot be read.
+    """
+    with open_file(path) as file, _decompressed(file, str(path), hint) as content:
+        yield content
+
+
+@contextmanager
+def _decompressed(file: BinaryIO, name: str | None, hint: str) -> Iterator[BinaryIO]:
+    is_compressed = file.read(len(_GZIP)) == _GZIP
+    file.seek(0)
+    try:
+        yield gzip.GzipFile(fileobj=file) if is_compressed else file  # type: ignore[misc]
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ParseError(f"cannot decompress the file: {error}", hint=hint, file=name) from error
 
 
 def read_bytes(source: bytes | Path, *, hint: str, largest: int = LARGEST_TEXT) -> bytes:
@@ -99,24 +150,15 @@ def read_bytes(source: bytes | Path, *, hint: str, largest: int = LARGEST_TEXT) 
         If the file cannot be read.
     """
     name = None if isinstance(source, bytes) else str(source)
-    too_large = ParseError(f"the text is larger than {largest >> 20} MiB", hint=hint, file=name)
-    if isinstance(source, bytes):
-        if not source.startswith(_GZIP):
-            if len(source) > largest:
-                raise too_large
-            return source
-        opened: BinaryIO = gzip.GzipFile(fileobj=io.BytesIO(source))  # type: ignore[assignment]
-    else:
-        opened = open_log(source)
-    with opened as file:
-        try:
-            # Without the limit, a small file could decompress to more than the memory.
-            content = file.read(largest + 1)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise ParseError(f"cannot decompress the file: {error}", hint="copy it again", file=name) from error
-    if len(content) > largest:
-        raise too_large
-    return content
+    with (
+        io.BytesIO(source) if isinstance(source, bytes) else open_file(source) as file,
+        _decompressed(file, name, "copy it again") as content,
+    ):
+        # Without the limit, a small file could decompress to more than the memory.
+        data = content.read(largest + 1)
+    if len(data) > largest:
+        raise ParseError(f"the text is larger than {largest >> 20} MiB", hint=hint, file=name)
+    return data
 
 
 def text_encoding(start: bytes) -> str:
@@ -152,9 +194,14 @@ def text_of(source: TextSource, *, hint: str) -> tuple[str, str | None]:
     """
     path = path_of(source)
     if path is None and isinstance(source, str):
-        return source, None
+        return printable(source), None
     content = read_bytes(source if isinstance(source, bytes) else Path(source), hint=hint)
-    return content.decode(text_encoding(content), errors="replace"), None if path is None else str(path)
+    return decode_text(content), None if path is None else str(path)
+
+
+def decode_text(content: bytes) -> str:
+    """Return bytes as text. Bytes that are not valid in their encoding become replacement characters."""
+    return printable(content.decode(text_encoding(content), errors="replace"))
 
 
 def describe_text(text: str, *, may_be_name: bool = False) -> str:
@@ -192,7 +239,10 @@ def describe_text(text: str, *, may_be_name: bool = False) -> str:
 
 
 def write_file(path: str | Path, data: str | bytes) -> Path:
-    """Write a file atomically: under a temporary name in the same folder, then renamed.
+    """Write a file atomically: under a random temporary name in the same folder, then renamed.
+
+    A symbolic link with the name of the file is replaced, and the file that it points to is left unchanged. A device or
+    a pipe, such as ``/dev/stdout``, is written to directly. The mode of the file follows the umask.
 
     Parameters
     ----------
@@ -212,90 +262,45 @@ def write_file(path: str | Path, data: str | bytes) -> Path:
         If the file cannot be written. An existing file is left unchanged.
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    content = data.encode() if isinstance(data, str) else data
     try:
-        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
-        temporary.replace(path)
+        if _is_device(path):  # a rename would replace the device
+            path.write_bytes(content)
+            return path
+        descriptor, temporary = _create_temporary(path.parent)
+        try:
+            with open(descriptor, "wb") as file:  # noqa: PTH123
+                file.write(content)
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise BenchError(
             f"cannot write {str(path)!r}: {error.strerror or error}", hint="choose a different path"
         ) from error
     return path
 
 
-@contextmanager
-def staged_folder(target: str | Path, *, replaces: Sequence[str] = ()) -> Iterator[Path]:
-    """Write several files into a folder, all of them or none.
-
-    The block writes into a temporary folder. If the block succeeds, its files are moved to `target`, where they replace
-    files of the same name. Other files in `target` are kept. If the block raises, `target` is left unchanged.
-
-    Parameters
-    ----------
-    target : path
-        The folder. It is created with its parents if it does not exist.
-    replaces : sequence of str, default ()
-        Glob patterns of files in `target` that are removed before the new files are moved there.
-
-    Yields
-    ------
-    pathlib.Path
-        The temporary folder.
-
-    Raises
-    ------
-    BenchError
-        If the folder cannot be written. This is checked before the block runs.
-    """
-    target = Path(target)
-    made: list[Path] = []
+def _is_device(path: Path) -> bool:
+    """Return whether a path is a character device or a pipe."""
     try:
-        if target.exists() and not target.is_dir():
-            raise NotADirectoryError(0, "a file with that name exists")
-        missing = [folder for folder in (target.parent, *target.parent.parents) if not folder.exists()]
-        for folder in reversed(missing):
-            folder.mkdir()
-            made.append(folder)
-        if target.exists() and not os.access(target, os.W_OK | os.X_OK):
-            raise PermissionError(0, "Permission denied")
-        # In the parent folder, because a rename is atomic only within one file system.
-        stage = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent))
-        stage.chmod(0o777 & ~_umask())  # mkdtemp makes it private, but it may become `target` itself
-    except OSError as error:
-        _remove_empty(made)
-        raise _cannot_write(target, error) from error
-    try:
-        yield stage
-        if target.exists():
-            for file in {file for pattern in replaces for file in target.glob(pattern)}:
-                file.unlink()
-            for file in stage.iterdir():
-                file.replace(target / file.name)
-        else:
-            stage.rename(target)
-            made = []
-    except OSError as error:
-        raise _cannot_write(target, error) from error
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-        _remove_empty(made)
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
 
 
-def _cannot_write(target: Path, error: OSError) -> BenchError:
-    return BenchError(
-        f"cannot write the folder {str(target)!r}: {error.strerror or error}", hint="choose a different folder"
-    )
+def _create_temporary(folder: Path) -> tuple[int, Path]:
+    """Create an empty file with a random name, and return its descriptor and its path."""
+    # The name cannot be predicted, and O_EXCL fails on everything that exists, even on a link. So nobody else who may
+    # write into the folder can redirect the content to a different file.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    path = folder / _temporary_name()
+    return os.open(path, flags, 0o666), path
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    for folder in reversed(folders):
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+def _temporary_name() -> str:
+    # Without the name of the file, to which it would add beyond the longest name that a file system allows.
+    return f".meshlab-{secrets.token_hex(8)}.partial"

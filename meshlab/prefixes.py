@@ -6,6 +6,8 @@ import functools
 import re
 from typing import NamedTuple
 
+from meshlab.numerals import whole
+
 __all__ = ["Prefix", "find_prefix", "lines_by_source"]
 
 # How lines begin that a program printed. A prefix that could also be text, such as "worker: ", is removed only before
@@ -22,7 +24,7 @@ _FRAME_LATER = rf"|.{{0,160}}?(?<![\w.-]){_FRAME}"  # other prefixes are between
 # What launchers, log collectors, terminals and forums put before a line. They are nested, so they are removed
 # repeatedly. Groups that begin with "rank" or "host" hold what a prefix names. PRINTED stands for the patterns above.
 _PREFIXES = (
-    rf"\[?{_TIME}(?:[.,:]\d+)?(?:Z| ?[+-]\d\d:?\d\d)?\]?:? *\|? *",  # a log collector, NCCL's own time stamp
+    rf"\[?{_TIME}(?:[.,:]\d+)?(?:Z| ?[+-]\d\d:?\d\d)?\]?:? *(?:\| *)?",  # a log collector, NCCL's own time stamp
     r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=[\[<])",  # Open MPI with --timestamp-output
     r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d (?P<host_syslog>[\w.-]+) [\w./-]+(?:\[\d+\])?: ",  # syslog
     # Open MPI with --tag-output or --output tag, Horovod
@@ -57,6 +59,7 @@ _PREFIXES = (
 _PREFIX = re.compile("|".join(_PREFIXES).replace("PRINTED", _PRINTED))
 _PREFIX_OF_FRAME = re.compile("|".join(_PREFIXES).replace("PRINTED", _PRINTED + _FRAME_LATER))
 _FRAME_START = re.compile(_FRAME)
+_LONGEST = 1000  # characters of all prefixes of a line
 
 
 class Prefix(NamedTuple):
@@ -78,6 +81,7 @@ def find_prefix(line: str) -> Prefix:
     Prefix(length=0, rank=None, host=None)
     """
     # Most lines of a long log are NCCL's, with a few different prefixes.
+    line = line[:_LONGEST]
     frame = _FRAME_START.search(line, 0, 200)
     if frame is None:
         return _prefix_of(line, _PREFIX)
@@ -120,7 +124,7 @@ def _prefix_of(raw: str, pattern: re.Pattern[str]) -> Prefix:
         if match.lastgroup:
             for name, value in match.groupdict().items():
                 if value is not None and name.startswith("rank"):
-                    rank = int(value)
+                    rank = whole(value)
                 elif value is not None:
                     host = value
     return Prefix(position, rank, host)

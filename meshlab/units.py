@@ -35,6 +35,8 @@ _DASH = re.compile(rf"({_SIZE.pattern})(?:-|–|\.\.|to)({_SIZE.pattern})", re.I
 
 _LARGEST_SIZE = 1 << 50
 
+_LONGEST_TEXT = 100  # of a size; the patterns take quadratic time for long texts
+
 _MOST_SIZES = 4096
 
 
@@ -64,11 +66,14 @@ def parse_size(text: str | int) -> int:
     """
     if isinstance(text, int) and not isinstance(text, bool):
         size: float = text
-        text = str(text)
+        if not 1 <= size <= _LARGEST_SIZE:
+            shown = str(text) if text.bit_length() <= 64 else f"of {text.bit_length():,} bits"
+            raise ParseError(f"size {shown} is not between 1 byte and 1 PiB")
     else:
-        match = _SIZE.fullmatch(str(text))
+        written = str(text).strip()
+        match = _SIZE.fullmatch(written) if len(written) <= _LONGEST_TEXT else None
         if match is None:
-            dash = _DASH.fullmatch(str(text))
+            dash = _DASH.fullmatch(written) if len(written) <= _LONGEST_TEXT else None
             if dash is not None:
                 meant = f"{dash[1].strip()}:{dash[4].strip()}"
                 raise ParseError(
@@ -80,10 +85,10 @@ def parse_size(text: str | int) -> int:
                 hint="write a number of bytes, optionally followed by K, M, G or T, such as 64M",
             )
         size = float(match[1]) * 1024 ** _POWERS[match[2].upper()]
+    if not 1 <= size <= _LARGEST_SIZE:  # before the conversion to an integer, which infinity does not have
+        raise ParseError(f"size {text!r} is {size:.16g} bytes, but must be between 1 byte and 1 PiB")
     if size != int(size):
         raise ParseError(f"size {text!r} is {size} bytes, but must be an integer number of bytes")
-    if not 1 <= size <= _LARGEST_SIZE:
-        raise ParseError(f"size {text!r} is {int(size)} bytes, but must be between 1 byte and 1 PiB")
     return int(size)
 
 
@@ -120,6 +125,10 @@ def parse_sizes(text: str | int | list[int | str] | tuple[int | str, ...]) -> tu
         parts = [part.strip() for part in text.split(",") if part.strip()]
     else:
         parts = [text]
+    if len(parts) > 16 * _MOST_SIZES:
+        raise ParseError(
+            f"the list has {len(parts):,} sizes, but at most {_MOST_SIZES:,} are supported", hint="use fewer"
+        )
     sizes: set[int] = set()
     for part in parts:
         sizes.update(_parse_range(part) if isinstance(part, str) and ":" in part else [parse_size(part)])
@@ -175,6 +184,8 @@ def format_size(size: int | float) -> str:
     >>> format_size(8), format_size(8388608), format_size(1536), format_size(33553920)
     ('8\u2009B', '8\u2009MiB', '1.5\u2009KiB', '32\u2009MiB')
     """
+    if not _is_finite(size):
+        return "–"
     if size < 1024:
         return f"{int(size)}{THIN}B"
     power = min(int(math.log2(size) // 10), 4)
@@ -182,6 +193,14 @@ def format_size(size: int | float) -> str:
     if power < 4 and round(value, 2) >= 1024:
         power, value = power + 1, value / 1024
     return f"{round(value, 2):g}{THIN}{('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
+def _is_finite(value: float) -> bool:
+    """Return False for numbers that cannot be formatted, among them integers that are larger than any float."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def _three_digits(value: float) -> str:
@@ -199,7 +218,7 @@ def format_time_us(time_us: float) -> str:
     >>> format_time_us(5.97), format_time_us(3296.17), format_time_us(2_500_000)
     ('5.97\u2009µs', '3.30\u2009ms', '2.50\u2009s')
     """
-    if not math.isfinite(time_us):
+    if not _is_finite(time_us):
         return "–"
     for limit, divisor, unit in ((1e3, 1.0, "µs"), (1e6, 1e3, "ms")):
         if abs(time_us) < limit:
@@ -215,7 +234,7 @@ def format_seconds(seconds: float) -> str:
     >>> format_seconds(0.4), format_seconds(75), format_seconds(3700)
     ('0.4\u2009s', '1\u2009min 15\u2009s', '1\u2009h 1\u2009min')
     """
-    if not math.isfinite(seconds):
+    if not _is_finite(seconds):
         return "–"
     if seconds < 9.95:
         return f"{seconds:.1f}{THIN}s"
@@ -235,6 +254,6 @@ def format_bandwidth(gbs: float) -> str:
     >>> format_bandwidth(325.75), format_bandwidth(0.0834)
     ('326\u2009GB/s', '0.083\u2009GB/s')
     """
-    if not math.isfinite(gbs):
+    if not _is_finite(gbs):
         return "–"
     return f"{_three_digits(gbs)}{THIN}GB/s"

@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
+from meshlab.comm.backends import gloo
+from meshlab.errors import CommunicatorError
 from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth, conform
 from tests.nccl_tests.log_maker import LogMaker
 
@@ -21,6 +23,7 @@ SHARED_WORKER = {
     "ranks": (
         "analysis/test_concurrency",
         "benchmark/",
+        "chaos/",
         "comm/",
         "engines/",
         "test_cli",
@@ -65,9 +68,34 @@ def thread_engines() -> Iterator[ml.Engines]:
         yield engines
 
 
-@pytest.fixture(params=["threads", "mpi"])
+@pytest.fixture(scope="session")
+def gloo_set() -> Iterator[ml.Engines]:
+    try:
+        gloo.check_installed()
+    except CommunicatorError as error:
+        pytest.skip(error.message)
+    # To import torch takes seconds, and all ranks do it at the same time.
+    with ml.launch(4, backend="gloo", timeout_s=180) as engines:
+        yield engines
+
+
+@pytest.fixture
+def gloo_engines(gloo_set: ml.Engines) -> ml.Engines:
+    """The only set of Gloo ranks, which starts again if a test has broken it."""
+    if gloo_set.state != "ready":
+        gloo_set.restart()
+    return gloo_set
+
+
+ENGINES = {"threads": "thread_engines", "mpi": "mpi_engines", "gloo": "gloo_engines"}
+"""The fixture of each backend."""
+
+
+# The conformance suite always runs on Gloo. Other tests cover little more with it, but have to import torch again after
+# every fault.
+@pytest.fixture(params=["threads", "mpi", pytest.param("gloo", marks=pytest.mark.long)])
 def engines(request: pytest.FixtureRequest) -> ml.Engines:
-    return request.getfixturevalue("thread_engines" if request.param == "threads" else "mpi_engines")
+    return request.getfixturevalue(ENGINES[request.param])
 
 
 @pytest.fixture(scope="session")

@@ -2,74 +2,15 @@ from __future__ import annotations
 
 import gzip
 import os
+import secrets
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from meshlab.errors import BenchError, ParseError
-from meshlab.files import describe_text, path_of, read_bytes, staged_folder, text_of, write_file
-
-
-def test_a_folder_appears_complete(tmp_path: Path) -> None:
-    target = tmp_path / "deep" / "out"
-    with staged_folder(target) as stage:
-        (stage / "a.txt").write_text("a")
-        assert not target.exists()
-    assert (target / "a.txt").read_text() == "a"
-    assert sorted(tmp_path.rglob("*")) == [tmp_path / "deep", target, target / "a.txt"]
-
-
-def test_an_error_leaves_nothing(tmp_path: Path) -> None:
-    def fail_halfway() -> None:
-        with staged_folder(tmp_path / "deep" / "out") as stage:
-            (stage / "a.txt").write_text("a")
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail_halfway()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_existing_folder_keeps_its_other_files(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "mine.txt").write_text("mine")
-    (tmp_path / "out" / "a.txt").write_text("old")
-    with staged_folder(tmp_path / "out") as stage:
-        (stage / "a.txt").write_text("new")
-    assert {file.name: file.read_text() for file in (tmp_path / "out").iterdir()} == {
-        "mine.txt": "mine",
-        "a.txt": "new",
-    }
-    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
-
-
-def test_replaced_files_are_removed_when_the_new_ones_appear(tmp_path: Path) -> None:
-    for name in ("report.html", "report-bandwidth-dp.png", "mine.txt"):
-        (tmp_path / name).write_text("old")
-    with staged_folder(tmp_path, replaces=["report.html", "report-*.png"]) as stage:
-        (stage / "report.html").write_text("new")
-        assert (tmp_path / "report.html").read_text() == "old"
-    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {"report.html": "new", "mine.txt": "old"}
-
-
-def test_an_existing_file_is_an_error_before_the_block_runs(tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("a file")
-    with pytest.raises(BenchError, match=r"^cannot write "), staged_folder(tmp_path / "out"):
-        pytest.fail("the body must not run")
-    assert (tmp_path / "out").read_text() == "a file"
-
-
-def test_a_folder_inside_a_file_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises(BenchError, match=r"^cannot write "), staged_folder(tmp_path / "file" / "out"):
-        pytest.fail("the body must not run")
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root can write everywhere")
-def test_a_read_only_folder_is_an_error(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(BenchError, match="Permission denied"), staged_folder(tmp_path / "out"):
-        pytest.fail("the body must not run")
+from meshlab.files import describe_text, path_of, read_bytes, text_of, write_file
 
 
 def test_a_file_is_replaced_or_untouched(tmp_path: Path) -> None:
@@ -78,6 +19,109 @@ def test_a_file_is_replaced_or_untouched(tmp_path: Path) -> None:
     with pytest.raises(BenchError, match=r"^cannot write "):
         write_file(tmp_path / "missing" / "a.txt", "x")
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_the_name_of_a_temporary_file_cannot_be_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+    real = os.open
+
+    def record(path: Path, *arguments: int) -> int:
+        names.append(Path(path).name)
+        return real(path, *arguments)
+
+    monkeypatch.setattr(os, "open", record)
+    for _ in range(20):
+        write_file(tmp_path / "a.txt", "x")
+    assert len(set(names)) == 20
+    assert all(len(name) >= 32 and "a.txt" not in name for name in names)
+
+
+def test_a_planted_link_at_the_temporary_name_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "token_hex", lambda n: "known")  # an attacker who guesses right
+    victim, away = tmp_path / "victim.txt", tmp_path / "away"
+    victim.write_text("precious")
+    away.mkdir()
+    write_file(tmp_path / "a.txt", "old")
+    planted = tmp_path / ".meshlab-known.partial"
+    for aim in (victim, tmp_path / "not_there_yet", away):
+        planted.symlink_to(aim)
+        with pytest.raises(BenchError, match=r"^cannot write .*File exists"):
+            write_file(tmp_path / "a.txt", "new")
+        assert planted.is_symlink()
+        planted.unlink()
+    assert (victim.read_text(), (tmp_path / "a.txt").read_text()) == ("precious", "old")
+    assert sorted(entry.name for entry in tmp_path.rglob("*")) == ["a.txt", "away", "victim.txt"]
+
+
+def test_a_link_with_the_name_of_the_file_is_replaced(tmp_path: Path) -> None:
+    victim, link = tmp_path / "victim.txt", tmp_path / "report.html"
+    victim.write_text("precious")
+    for aim in (victim, tmp_path / "missing"):
+        link.symlink_to(aim)
+        write_file(link, "report")
+        assert not link.is_symlink()
+        assert link.read_text() == "report"
+        link.unlink()
+    assert victim.read_text() == "precious"
+
+
+def test_a_loop_of_links_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "a").symlink_to(tmp_path / "b")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    write_file(tmp_path / "a", "x")
+    assert (tmp_path / "a").read_text() == "x"
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o007])
+def test_modes_follow_the_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        write_file(tmp_path / "a.txt", "x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_a_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    received: list[str] = []
+    reader = threading.Thread(target=lambda: received.append(pipe.read_text()))
+    reader.start()
+    write_file(pipe, "content")
+    reader.join()
+    assert (received, pipe.is_fifo()) == (["content"], True)
+    assert write_file("/dev/null", "x").is_char_device()
+
+
+def test_threads_that_write_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    texts = [letter * 20_000 for letter in "abcd"]
+    write_file(path, texts[0])
+
+    def write(text: str) -> None:
+        for _ in range(300):
+            write_file(path, text)
+            assert path.read_text() in texts
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, texts))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_an_interrupt_leaves_no_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    write_file(tmp_path / "a.txt", "old")
+    monkeypatch.setattr(Path, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_file(tmp_path / "a.txt", "new")
+    assert [entry.read_text() for entry in tmp_path.iterdir()] == ["old"]
+
+
+def test_the_longest_name_of_a_file_system_can_be_written(tmp_path: Path) -> None:
+    assert write_file(tmp_path / ("n" * 255), "x").read_text() == "x"
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])

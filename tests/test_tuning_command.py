@@ -38,6 +38,14 @@ def test_a_folder_of_mpi_has_its_variables(tmp_path: Path) -> None:
     assert "export MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=ring" in files[3].read_text()
 
 
+def test_a_folder_has_no_files_of_an_earlier_tuning(tmp_path: Path) -> None:
+    tuning_command.write_folder(a_tuning(usual_rows()), tmp_path)
+    (tmp_path / "mine.py").write_text("mine")
+    files = tuning_command.write_folder(a_tuning([*both({}, 1024, 6.0, 6.0)], system=MPI), tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {*(path.name for path in files), "mine.py"}
+    assert not (tmp_path / "tuned.py").exists()
+
+
 def test_tuning_prints_the_choice_and_writes_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,7 +71,7 @@ _COLUMN_WORDS = {
     "dst_rank": "destination rank",
 }
 
-_OWN_SOURCES = ("nccl", "mpi", "threads")
+_OWN_SOURCES = ("nccl", "mpi", "gloo", "threads")
 
 # A missing value of these columns is a value if the other column is known: there was no concurrent axis, or the library
 # chose.
@@ -199,7 +199,7 @@ def differences(before: Side, after: Side) -> tuple[Difference, ...]:
         for what, name in (("GPU", "gpu"), ("library", "library"))
         if (difference := _attr_difference(what, *(side.results.attrs.get(name) for side in (before, after))))
     ]
-    found += _source_difference(before, after)
+    found += _source_difference(before, after) or _axis_differences(before, after)
     found += [difference for name in KEYS if (difference := _column_difference(name, before, after))]
     old, new = (side.results.attrs.get("environment") or {} for side in (before, after))
     for name in sorted({*old, *new}):
@@ -222,6 +222,20 @@ def _source_difference(before: Side, after: Side) -> list[Difference]:
         return []
     blocks = {_KINDS.get(name, name) for name in old} != {_KINDS.get(name, name) for name in new}
     return [Difference("source", ", ".join(sorted(old)), ", ".join(sorted(new)), blocks)]
+
+
+def _axis_differences(before: Side, after: Side) -> list[Difference]:
+    """Compare the sources of each axis, which may be the same in total although two axes have exchanged theirs."""
+    old, new = (
+        {str(axis): set(rows.dropna()) for axis, rows in side.results.groupby("axis")["source"]}
+        for side in (before, after)
+    )
+    return [
+        Difference(f"source of {axis}", ", ".join(sorted(old[axis])), ", ".join(sorted(new[axis])), blocks=True)
+        for axis in old.keys() & new.keys()
+        if {_KINDS.get(name, name) for name in old[axis]} != {_KINDS.get(name, name) for name in new[axis]}
+        and (len(old) > 1 or len(new) > 1)
+    ]
 
 
 def _column_difference(name: str, before: Side, after: Side) -> Difference | None:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 __all__ = ["REACH", "SizeRange", "best_options", "choose", "size_ranges", "trials_by_call", "usable_trials"]
 
+_TIED = 0.02
+"""Options that differ by less than this share are tied. One option differs by 1 to 4 % between launches (two H200)."""
+
 REACH = 2.0
 """An option applies up to this factor from the size at which it was measured."""
 
@@ -29,7 +32,7 @@ def best_options(trials: pd.DataFrame) -> pd.DataFrame:
     """Return the option of each call that the search found, which is to be confirmed on new ranks.
 
     This is the default unless the interval of the fastest option is below that of the default. Options whose time is
-    within the interval of the fastest one are tied, and the simplest of them is chosen.
+    within the interval of the fastest one, or at most 2 % above its time, are tied, and the simplest of them is chosen.
 
     Parameters
     ----------
@@ -79,7 +82,10 @@ def _best(rows: Sequence[Row]) -> Row:
     limit = _or_time(fastest, "time_us_hi")
     if default is not None and _or_time(default, "time_us_lo") <= limit:
         return default
+    limit = max(limit, float(fastest["time_us"]) * (1 + _TIED))
+    below = math.inf if default is None else _or_time(default, "time_us_lo")
     tied = [row for row in rows if row["time_us"] <= limit and row is not default]
+    tied = [row for row in tied if row is fastest or _or_time(row, "time_us_hi") < below]
     return min(tied, key=lambda row: (_complexity(row), row["time_us"]))
 
 

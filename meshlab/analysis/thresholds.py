@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from meshlab import markup
+from meshlab.documents import parse_toml
 from meshlab.errors import BenchError, ParseError, did_you_mean
 from meshlab.files import TextSource, text_of
 from meshlab.frames.labels import is_wrong, value_label
@@ -502,10 +502,7 @@ _TEXTS = ("metric", "collective", "axis", "op", "dtype", "mode", "source")
 
 
 def _parsed(text: str, name: str | None) -> Thresholds:
-    try:
-        document = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ParseError(f"not TOML: {error}", hint="correct the line", file=name) from error
+    document = parse_toml(text, file=name)
     _check_keys(document, _TOP, "a file of thresholds", name)
     limits = document.get("limits", [])
     if not isinstance(limits, list) or not all(isinstance(one, dict) for one in limits) or not limits:

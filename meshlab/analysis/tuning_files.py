@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshlab.errors import BenchError, ParseError
+from meshlab.documents import read_own_json
+from meshlab.errors import MeshlabError, ParseError
 from meshlab.files import write_file
 from meshlab.frames.schema import conform
 from meshlab.frames.store import mesh_from_document, mesh_to_document
 from meshlab.frames.trials import TRIALS
-from meshlab.mesh.mesh import DeviceMesh
+from meshlab.typed_values import typed_fields
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +26,15 @@ TUNING_SCHEMA = 1
 
 _KIND = "meshlab tuning"
 _DIGITS = 5
+_MOST_TRIALS = 1_000_000
+_DOCUMENT = {
+    "system": dict[str, str],
+    "mesh": dict[str, Any],
+    "axis": str,
+    "settings": dict[str, dict[str, str]],
+    "n_trials": int,
+    "trials": dict[str, dict[str, Any] | list[Any]],
+}
 _NEEDED = ("collective", "axis", "n_ranks", "size_bytes", "buffers", "launch", "time_us", "status")
 
 
@@ -90,16 +100,10 @@ def read_tuning(path: str | Path) -> dict[str, Any]:
 
     path = Path(path)
     try:
-        document: Any = json.loads(path.read_text(encoding="utf-8"))
+        document = read_own_json(path)
     except OSError as error:
         raise ParseError(
             f"cannot read the tuning: {error.strerror or error}; pass a file that Tuning.save wrote", file=str(path)
-        ) from error
-    except UnicodeDecodeError as error:
-        raise ParseError("the file is not text; pass a file that Tuning.save wrote", file=str(path)) from error
-    except json.JSONDecodeError as error:
-        raise ParseError(
-            f"not valid JSON: {error.msg}; copy the file again", file=str(path), line=error.lineno
         ) from error
     if not isinstance(document, dict) or document.get("kind") != _KIND:
         raise ParseError("the file contains no tuning; pass a file that Tuning.save wrote", file=str(path))
@@ -109,36 +113,38 @@ def read_tuning(path: str | Path) -> dict[str, Any]:
             "again, or read it with the version that wrote it",
             file=str(path),
         )
-    try:
-        n = int(document["n_trials"])
-        for name in _NEEDED:  # a later version may add columns, but these are the measurements
-            document["trials"][name]
-        trials = pd.DataFrame(
-            {name: _unpack(part, n) for name, part in document["trials"].items()}, index=range(n), dtype=object
-        )
-        mesh: DeviceMesh = mesh_from_document(document["mesh"])
-        settings = {str(name): dict(values) for name, values in document["settings"].items()}
-        return {
-            "trials": conform(trials, TRIALS),
-            "settings": settings,
-            "mesh": mesh,
-            "axis": str(document["axis"]),
-            "system": {str(name): str(text) for name, text in document["system"].items()},
-        }
-    except KeyError as error:
+    read = typed_fields(document, _DOCUMENT, "", file=str(path))
+    if not 0 <= read["n_trials"] <= _MOST_TRIALS:  # a column with one level takes no space in the file
         raise ParseError(
-            f"the tuning is incomplete: {error} is missing; copy the file again", file=str(path)
+            f"the tuning has {read['n_trials']} trials, but at most {_MOST_TRIALS:,} are read", file=str(path)
+        )
+    columns: dict[str, Any] = read["trials"]
+    missing = [name for name in _NEEDED if name not in columns]
+    if missing:  # a later version may add columns, but these are the measurements
+        raise ParseError(
+            f"the tuning is incomplete: trials.{missing[0]} is missing", hint="copy the file again", file=str(path)
+        )
+    try:
+        values = {name: _unpack(name, part, read["n_trials"]) for name, part in columns.items()}
+        trials = conform(pd.DataFrame(values, index=range(read["n_trials"]), dtype=object), TRIALS)
+        mesh = mesh_from_document(read["mesh"])
+    except MeshlabError as error:
+        raise ParseError(
+            f"the tuning is damaged: {error.message}", hint="copy the file again", file=str(path)
         ) from error
-    except (TypeError, ValueError, IndexError, AttributeError, BenchError) as error:
-        raise ParseError(f"the tuning is damaged: {error}; copy the file again", file=str(path)) from error
+    return {"trials": trials, "mesh": mesh, **{name: read[name] for name in ("settings", "axis", "system")}}
 
 
-def _unpack(part: Any, n: int) -> list[Any]:
+def _unpack(name: str, part: Any, n: int) -> list[Any]:
     if isinstance(part, dict):
-        levels, codes = part["levels"], part["codes"]
-        values = [levels[code] for code in codes] if len(levels) != 1 else [levels[0]] * n
+        kinds = {"levels": list[str | float | bool | None], "codes": list[int]}
+        packed = typed_fields(part, kinds, f"trials.{name}")
+        levels, codes = packed["levels"], packed["codes"]
+        if not all(0 <= code < len(levels) for code in codes):
+            raise ParseError(f"trials.{name}.codes has an index outside its {len(levels)} levels")
+        values = [levels[code] for code in codes] if len(levels) != 1 else levels * n
     else:
-        values = list(part)
+        values = part
     if len(values) != n:
-        raise ValueError(f"a column has {len(values)} of {n} values")
+        raise ParseError(f"trials.{name} has {len(values)} of {n} values")
     return values

@@ -20,7 +20,7 @@ from meshlab.analysis.tuner_config import TunerConfig, tuner_config
 from meshlab.analysis.tuning_files import read_tuning, write_tuning
 from meshlab.comm.backend import Buffers, CallChoice, CallConfig
 from meshlab.errors import BenchError, CommunicatorError, did_you_mean
-from meshlab.frames.redact import redactor_of
+from meshlab.frames.redact import Redactor, redactor_of
 from meshlab.frames.schema import RESULTS, bandwidth, conform, plain_value
 from meshlab.frames.table import align_decimals, three_digits
 from meshlab.frames.trials import OPTION, as_trials, is_default
@@ -550,7 +550,7 @@ class Tuning:
         path : str or pathlib.Path
             The file.
         redact : bool, default False
-            If True, write hashes instead of the names of hosts and users.
+            If True, write hashes instead of names, addresses and secrets, see `RunData.redacted`.
 
         Returns
         -------
@@ -595,14 +595,23 @@ class Tuning:
         """
         return Tuning(**read_tuning(path))
 
-    def redacted(self) -> Tuning:
-        """Return a copy with hashes instead of the names of hosts and users, addresses and the UUIDs of GPUs."""
-        hosts = [name.strip() for name in self.system.get("hosts", "").split(",") if name.strip()]
-        redactor = redactor_of(hosts)
-        trials = self.trials.copy()
-        trials["message"] = trials["message"].map(redactor.text, na_action="ignore").astype("string")
-        settings = {name: redactor.anything(dict(values)) for name, values in self.settings.items()}
-        return replace(self, trials=trials, settings=settings, system=redactor.anything(dict(self.system)))
+    def redacted(self, redactor: Redactor | None = None) -> Tuning:
+        """Return a copy with hashes instead of names, addresses and secrets. See `RunData.redacted`.
+
+        Parameters
+        ----------
+        redactor : Redactor, optional
+            The redactor of a document that contains this tuning. By default one that only knows this tuning.
+        """
+        if redactor is None:
+            redactor = redactor_of(None, self, mesh=self.mesh)
+        mesh, renamed = redactor.mesh(self.mesh)
+        # The names of the settings connect them with the trials, so both change in the same way.
+        renamed |= {name: redactor.text(name) for name in self.settings}
+        trials = redactor.frame(self.trials, renamed)
+        settings = {renamed[name]: redactor.anything(values) for name, values in self.settings.items()}
+        axis, system = renamed.get(self.axis, self.axis), redactor.anything(self.system)
+        return replace(self, trials=trials, mesh=mesh, axis=axis, settings=settings, system=system)
 
     def without_dropped(self) -> Tuning:
         """Return a copy without the options that the search dropped early, which takes less space in a file.

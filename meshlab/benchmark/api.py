@@ -19,7 +19,7 @@ from meshlab.engines.engines import Engines
 from meshlab.errors import BenchError
 from meshlab.frames.plan import CONFIGURED, Function, Plan, Sampling
 from meshlab.frames.rundata import RunData
-from meshlab.frames.store import load
+from meshlab.frames.store import check_ended, load
 from meshlab.mesh.axes import WORLD
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.units import parse_sizes
@@ -62,6 +62,8 @@ def bench(
     check: bool = True,
     deadline_s: float | None = None,
     resume: RunData | str | Path | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
 ) -> Run:
     """Measure collectives, or user-defined functions, along the axes of a mesh.
 
@@ -139,6 +141,13 @@ def bench(
     resume : RunData or path, optional
         A cancelled or failed run, or the folder of a saved one, to continue. The new run has its plan, unless a `Plan`
         is passed, and takes over its rows. Only steps that were not measured before are measured.
+    out : path, optional
+        A folder to which the run is written while it is measured, after every step. If this process is killed, only the
+        current step is lost: `Run.load` reads the folder, and ``resume=`` continues the run, also in the same folder.
+        At the end the folder is the same as after `Run.save`. If the folder cannot be written any more, for example
+        because the disk is full, the run continues in memory, with a warning.
+    overwrite : bool, default False
+        If True, replace a different run in `out`, as soon as a step has been measured.
 
     Returns
     -------
@@ -152,7 +161,8 @@ def bench(
         If the plan does not match the mesh, or the mesh does not match the engines.
         If the backend does not support a collective, an element type, an operation, a mode, or an option.
         If the engines are busy.
-        If `resume` has a different mesh, system or sampling.
+        If `resume` has a different mesh, system or sampling, or is still being measured.
+        If `out` holds a different run, or cannot be written.
 
     Examples
     --------
@@ -167,6 +177,16 @@ def bench(
     2  tp_0        2        4096        0     ok
     3  tp_1        2        4096        0     ok
 
+    A run that is written to a folder while it is measured:
+
+    >>> import tempfile
+    >>> with ml.launch(2, backend="threads") as engines, tempfile.TemporaryDirectory() as folder:
+    ...     run = ml.bench(engines, sizes="1K, 4K", out=f"{folder}/run1")
+    ...     results = run.wait()
+    ...     again = ml.bench(engines, resume=f"{folder}/run1")  # after a crash, this measures the missing steps
+    ...     len(again.wait()), ml.Run.load(f"{folder}/run1").state
+    (2, 'done')
+
     A user-defined function, for example the all_reduce calls of a model's gradient buckets in sequence:
 
     >>> def buckets(comm):
@@ -179,6 +199,8 @@ def bench(
     0    buckets  dp_0        <NA>     <NA>     ok
     1    buckets  dp_1        <NA>     <NA>     ok
     """
+    if isinstance(resume, (str, Path)):
+        check_ended(resume)
     earlier = load(resume) if isinstance(resume, (str, Path)) else resume
     if earlier is not None and not isinstance(earlier, RunData):
         raise BenchError(f"resume must be a run or the folder of a saved run, not {type(earlier).__name__}")
@@ -218,7 +240,7 @@ def bench(
     check_fit(engines, mesh, plan)
     if earlier is not None:
         check_resumable(earlier, engines, mesh, plan)
-    return Run(engines, mesh, plan, deadline_s=deadline_s, resume=earlier)
+    return Run(engines, mesh, plan, deadline_s=deadline_s, resume=earlier, out=out, overwrite=overwrite)
 
 
 def bench_pairs(
@@ -289,7 +311,23 @@ def _resumed_plan(run: RunData, given: Any) -> Plan:
 def check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
     """Raise unless the engines can measure the plan on the mesh."""
     engines.check_mesh(mesh)
-    can = engines.ranks[0].capabilities
+    axes = dict.fromkeys([*plan.axis, *(axis for axis, _ in plan.concurrent)])
+    backends = dict.fromkeys(engines.backend_of(mesh, axis) for axis in axes)
+    if plan.concurrent and "nccl" in backends and len(backends) > 1:
+        raise BenchError(
+            "two axes cannot run at the same time on a GPU and a CPU: "
+            + " and ".join(f"{axis} uses {engines.backend_of(mesh, axis)}" for axis in axes),
+            hint="measure them one after the other, or choose axes with the same backend",
+        )
+    for backend in backends:
+        _check_backend(engines.capabilities(backend), plan)
+    for name, function in plan.functions.items():
+        if function is None:
+            raise BenchError(f"function {name!r} is not saved with its run; pass it again as collective")
+
+
+def _check_backend(can: Capabilities, plan: Plan) -> None:
+    """Raise unless a backend supports the calls of a plan."""
     collectives = [name for name in plan.collective if name not in plan.functions] + [
         name for _, name in plan.concurrent
     ]
@@ -314,9 +352,6 @@ def check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
             "then the other axis would wait too",
             hint="choose mode='graph' or 'pipelined'",
         )
-    for name, function in plan.functions.items():
-        if function is None:
-            raise BenchError(f"function {name!r} is not saved with its run; pass it again as collective")
 
 
 _BY_ENVIRONMENT = {

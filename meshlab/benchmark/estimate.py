@@ -32,7 +32,7 @@ _BATCHES_PER_BLOCK = 7  # that are warm-up: three probes, two batches, and one a
 _MARGIN = 1.1  # batches that are marked as warm-up, and steps that need more than the minimum to be precise
 # Half-width of the median's 95 % interval, in standard deviations of the batches divided by the root of their number.
 _HALF_WIDTH = 1.96 * 1.25
-_PROBED_BYTES = {"nccl": 64 << 20, "mpi": 4 << 20, "threads": 4 << 20}
+_PROBED_BYTES = {"nccl": 64 << 20, "mpi": 4 << 20, "gloo": 4 << 20, "threads": 4 << 20}
 """Largest buffers of a step that is probed. The durations of larger ones are proportional to their size."""
 
 
@@ -59,7 +59,12 @@ class Rates:
 
 
 RATES: Mapping[str, Rates] = MappingProxyType(
-    {"nccl": Rates(15.0, 200.0, 100.0, 8.0), "mpi": Rates(10.0, 1.5, 0.5, 4.0), "threads": Rates(100.0, 1.0, 0.5)}
+    {
+        "nccl": Rates(15.0, 200.0, 100.0, 8.0),
+        "mpi": Rates(10.0, 1.5, 0.5, 4.0),
+        "gloo": Rates(150.0, 0.6, 0.5, 8.0),
+        "threads": Rates(100.0, 1.0, 0.5),
+    }
 )
 """Conservative rates of each backend: GPUs of one host with NVLink, and a few processes or threads on one CPU."""
 
@@ -145,7 +150,6 @@ def seconds_per_step(
     Both are 0 for steps whose buffers take more than `room_bytes`, because they are skipped. `paces` has the durations
     that were probed on an axis. Without it, they are computed from `RATES`.
     """
-    rates = RATES.get(backend, RATES["mpi"])
     known = _Known(results)
     seconds = np.zeros((len(steps), 2))
     in_blocks = {step.index for group in turns(steps) if len(group) > 1 for step in group}
@@ -155,6 +159,7 @@ def seconds_per_step(
         times = len(mesh[step.axis]) if step.grouping == "alone" else 1
         blocks = n_blocks(plan.sampling) if step.index in in_blocks else 1
         for part in step.parts:
+            rates = RATES.get(mesh.backend_of(part.axis) or backend, RATES["mpi"])
             pace = (paces or {}).get(part.axis, _ASSUMED)
             call_us = known.time_us(part)
             # Calls that are issued together are one call of a batch.
@@ -164,7 +169,7 @@ def seconds_per_step(
                 call_us = _model_us(part, rates) * (part.n_aggregated or 1) if math.isnan(call_us) else call_us
                 batch_s = _batch_s(call_us, part.mode, plan.sampling, rates)
             sampling_s = _sampling_s(batch_s, part.mode, plan.sampling, pace.spread(part))
-            if part.size_bytes is None:  # a function may turn out to be slow
+            if _is_function(part):  # it may turn out to be slow
                 sampling_s[1] = max(sampling_s[1], SLOW_STEP_S)
             row += times * (sampling_s + blocks * pace.round_s + (blocks - 1) * _BATCHES_PER_BLOCK * batch_s)
             row += times * pace.setup_s(part, rates, check=plan.check)
@@ -216,15 +221,18 @@ class Pace:
 _ASSUMED = Pace(_ROUND_S)
 
 
-def steps_to_probe(steps: Sequence[Step], backend: str) -> dict[str, list[Step]]:
-    """Return up to three steps of each axis, from small to large, whose durations suffice to estimate all steps."""
-    limit = _PROBED_BYTES.get(backend, _PROBED_BYTES["mpi"])
+def steps_to_probe(steps: Sequence[Step], mesh: DeviceMesh, backend: str) -> dict[str, list[Step]]:
+    """Return up to three steps of each axis, from small to large, whose durations suffice to estimate all steps.
+
+    `backend` is that of the axes for which the mesh names none.
+    """
     by_axis: dict[str, list[Step]] = {}
     for step in steps:
         if step.count is not None and step.grouping != "pairs" and step.concurrent is None:
             by_axis.setdefault(step.axis, []).append(step)
     chosen = {}
     for axis, candidates in by_axis.items():
+        limit = _PROBED_BYTES.get(mesh.backend_of(axis) or backend, _PROBED_BYTES["mpi"])
         first = candidates[0]
         same = [one for one in candidates if (one.collective, one.mode) == (first.collective, first.mode)]
         same = sorted({one.size_bytes: one for one in reversed(same)}.values(), key=lambda one: one.size_bytes or 0)
@@ -240,17 +248,23 @@ def _interpolate(size: float, sizes: Sequence[float], values: Sequence[float]) -
 
 def _moved_bytes(step: Step) -> float:
     # A bus factor below 1 does not make a call faster than a copy of its buffer.
-    return (step.size_bytes or 0) * max(CATALOG[step.collective].bus_factor(max(step.n_ranks, 2)), 1.0)
+    if step.size_bytes is None:  # a barrier
+        return 0.0
+    return step.size_bytes * max(CATALOG[step.collective].bus_factor(max(step.n_ranks, 2)), 1.0)
 
 
 def _fits(step: Step, room_bytes: int | None) -> bool:
     return room_bytes is None or step.buffer_bytes <= room_bytes
 
 
+def _is_function(step: Step) -> bool:
+    return step.collective not in CATALOG
+
+
 def _model_us(step: Step, rates: Rates) -> float:
-    return (
-        _FUNCTION_US if step.size_bytes is None else rates.latency_us + _moved_bytes(step) / (rates.bandwidth_gbs * 1e3)
-    )
+    if _is_function(step):
+        return _FUNCTION_US
+    return rates.latency_us + _moved_bytes(step) / (rates.bandwidth_gbs * 1e3)
 
 
 def _sampling_s(batch_s: float, mode: str, sampling: Sampling, spread: float) -> npt.NDArray[np.float64]:
@@ -281,7 +295,9 @@ class _Known:
         if source is None:
             return
         results = as_results(source)
-        good = results[(results["status"] == "ok") & results["size_bytes"].notna() & results["concurrent_axis"].isna()]
+        good = results[(results["status"] == "ok") & results["concurrent_axis"].isna()]
+        is_barrier = (good["collective"] == "barrier") & good["size_bytes"].isna()
+        good = good.assign(size_bytes=good["size_bytes"].mask(is_barrier, 0)).dropna(subset=["size_bytes"])
         # A pair and a group of two have the same number of ranks, but not the same load on the links.
         grouping = good["grouping"].fillna("together")
         for key, rows in good.groupby(["collective", "mode", "n_ranks", grouping]):
@@ -291,8 +307,10 @@ class _Known:
     def time_us(self, step: Step) -> float:
         """Return the time of one call, in µs, or NaN if the earlier run did not measure it."""
         curve = self._curves.get((step.collective, step.mode, step.n_ranks, step.grouping))
-        if curve is None or step.size_bytes is None:
+        if curve is None or _is_function(step):
             return math.nan
+        if step.size_bytes is None:
+            return float(curve[1][0])
         # Interpolate between the measured sizes. The bandwidth is assumed to be constant above the largest one, and the
         # time below the smallest one.
         size, time = curve

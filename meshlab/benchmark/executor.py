@@ -20,6 +20,7 @@ from meshlab.benchmark.on_ranks.environment import describe_rank, sample_rank
 from meshlab.benchmark.on_ranks.probing import probe_steps
 from meshlab.benchmark.on_ranks.sampling import Floats
 from meshlab.benchmark.on_ranks.timing import (
+    EarlyReturnError,
     Measured,
     join_blocks,
     measure_concurrent,
@@ -43,8 +44,10 @@ from meshlab.units import format_seconds, format_size
 
 if TYPE_CHECKING:
     from meshlab.comm.backend import Buffers
+    from meshlab.engines.engines import Engines
     from meshlab.frames.plan import MeasuredGroup
     from meshlab.mesh.groups import Groups
+    from meshlab.mesh.mesh import DeviceMesh
 
 __all__ = [
     "Executor",
@@ -307,7 +310,9 @@ class Executor:
                 spent_s[step] += time.monotonic() - began
                 failed = [reply for reply in replies if reply.error is not None]
                 if failed:
-                    reason = f"rank {failed[0].rank}: {failed[0].error}"
+                    # The other ranks only know that a rank called something else.
+                    early = [reply.exception for reply in failed if isinstance(reply.exception, EarlyReturnError)]
+                    reason = str(early[0]) if early else f"rank {failed[0].rank}: {failed[0].error}"
                     self._data.note(f"step {step.index + 1}, {step}: {reason}")
                     is_interrupted = failed[0].is_interrupt
                     self._add_without_times(launch, step, "cancelled" if is_interrupted else "failed", reason)
@@ -463,6 +468,7 @@ class Executor:
                 "library": capabilities.library,
                 "loaded from": capabilities.path,
                 **capabilities.facts,
+                **_other_libraries(engines, data.mesh, data.plan.axis),
             },
             "Software": environment.software_versions(),
             "Settings": settings[0],
@@ -496,7 +502,7 @@ class Executor:
         round_s = time.monotonic() - began
         self._plan_buffers(lease)  # which the release has forgotten
         paces = {}
-        for axis, candidates in steps_to_probe(data.steps, engines.backend).items():
+        for axis, candidates in steps_to_probe(data.steps, data.mesh, engines.backend).items():
             steps = [step for step in candidates if not self._too_large(step)]
             everyone, (array,) = self._everyone(data.mesh[axis])
             arguments = (steps, plan.sampling, plan.check, array)
@@ -536,10 +542,20 @@ def describe_sharing(ranks: Sequence[RankInfo]) -> str:
     """Return a note if ranks share cores or GPUs, such as "4 ranks share 2 cores", or else an empty string."""
     backend, n = ranks[0].capabilities.backend, len(ranks)
     cores = environment.usable_cores()
-    if backend == "mpi" and len({info.host for info in ranks}) == 1 and n > cores:
+    if backend in ("mpi", "gloo") and len({info.host for info in ranks}) == 1 and n > cores:
         return f"{n} ranks share {cores} core{'s' * (cores != 1)}"
     gpus = {(info.host, info.capabilities.facts.get("device number")) for info in ranks}
     return f"{n} ranks share {len(gpus)} GPU{'s' * (len(gpus) != 1)}" if backend == "nccl" and len(gpus) < n else ""
+
+
+def _other_libraries(engines: Engines, mesh: DeviceMesh, axes: Sequence[str]) -> dict[str, str]:
+    """Name the library of each axis that does not use that of the engines."""
+    backends = {axis: engines.backend_of(mesh, axis) for axis in axes}
+    return {
+        f"library of {axis}": engines.capabilities(backend).library
+        for axis, backend in backends.items()
+        if backend != engines.backend
+    }
 
 
 def machine_text(hosts: Iterable[Mapping[str, Any]]) -> str:

@@ -272,7 +272,7 @@ def _layout(engines: Engines, mesh: MeshLike, experts: MeshLike | None, job: Job
     for call in calls:
         owner, name = _find_axis(call, mesh, view)
         if owner[name].size > 1:
-            _check_call(engines, call, owner[name].size)
+            _check_call(engines, call, engines.backend_of(owner, name))
             sets.setdefault(name, (owner, name))
         kept.append(call)
         axis_of.append(list(sets).index(name) if name in sets else -1)
@@ -298,9 +298,14 @@ def _find_axis(call: StepCall, mesh: DeviceMesh, view: DeviceMesh | None) -> tup
     )
 
 
-def _check_call(engines: Engines, call: StepCall, n: int) -> None:
-    """Raise unless the backend supports a call."""
-    can = engines.ranks[0].capabilities
+def _check_call(engines: Engines, call: StepCall, backend: str) -> None:
+    """Raise unless the backend of its axis supports a call."""
+    can = engines.capabilities(backend)
+    if engines.backend == "nccl" and backend != "nccl":
+        raise BenchError(
+            f"a training step is rehearsed on GPUs alone, but {'-'.join(call.axis)} uses {backend}",
+            hint="create the mesh without backends=",
+        )
     row = find_collective(call.collective)
     if call.collective not in can.collectives:
         raise BenchError(

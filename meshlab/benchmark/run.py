@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from meshlab.engines.engines import Engines, Lease
 from meshlab.engines.memory import local_buffer_bytes
 from meshlab.errors import BenchError
 from meshlab.frames.plan import Plan, Step, n_blocks, turns
+from meshlab.frames.recorder import Recorder
+from meshlab.frames.redact import current_user
 from meshlab.frames.rundata import Progress, RunData, columns_of_samples, rows_of_results
 from meshlab.mesh.mesh import DeviceMesh
 
@@ -55,6 +58,10 @@ class Run(RunData):
         Time limit of a step, in seconds. By default that of the engines.
     resume : RunData, optional
         An earlier run whose measured steps are taken over.
+    out : path, optional
+        The folder that the run is written to while it is measured.
+    overwrite : bool, default False
+        Whether to replace a different run in `out`.
 
     Examples
     --------
@@ -74,9 +81,13 @@ class Run(RunData):
         *,
         deadline_s: float | None = None,
         resume: RunData | None = None,
+        out: str | Path | None = None,
+        overwrite: bool = False,
     ) -> None:
         run_id = secrets.token_hex(6) if resume is None else resume.run_id
-        super().__init__(plan, mesh, run_id=run_id, source=engines.backend, where=engines.where)
+        where = engines.where_of(mesh, plan.axis)
+        super().__init__(plan, mesh, run_id=run_id, source=engines.backend, where=where, user=current_user())
+        self._recorder = None if out is None else Recorder(self, Path(out), overwrite=overwrite)
         self._engines = engines
         self._is_over = threading.Event()
         self._listeners: list[Callable[[Run], None]] = []
@@ -105,12 +116,21 @@ class Run(RunData):
             Lease(engines, f"a run of {self.progress.total} steps", cancel=self._cancel_for_close)
         )
 
+        if self._recorder is not None:
+            try:
+                self._recorder.start()
+            except BaseException:
+                leased.close()
+                raise
+
         def work() -> None:
             try:
                 with leased:
                     self._executor.run(lease)
                 # Release the engines before notifying listeners: a callback may start another run right away.
                 self._executor.finish()
+                if self._recorder is not None:
+                    self._recorder.finish()
             finally:
                 self._is_estimated.set()
                 self._is_over.set()
@@ -182,6 +202,34 @@ class Run(RunData):
         return seconds
 
     @property
+    def out(self) -> Path | None:
+        """The folder that the run is written to while it is measured, or None."""
+        return None if self._recorder is None else self._recorder.folder
+
+    @property
+    def out_problem(self) -> str:
+        """The reason why `out` does not have all rows, such as a full disk. Empty if it has."""
+        return "" if self._recorder is None else self._recorder.problem
+
+    def save(self, folder: str | Path, *, overwrite: bool = False, redact: bool = False) -> Path:
+        """Write the run to a folder. See `RunData.save`.
+
+        While the run is being measured, its folder `out` is kept up to date anyway, and cannot be redacted.
+        """
+        recorder = self._recorder
+        if recorder is None or not recorder.is_open or Path(folder).absolute() != recorder.folder.absolute():
+            return super().save(folder, overwrite=overwrite, redact=redact)
+        if redact:
+            raise BenchError(
+                "the run is still being written to this folder, with all names",
+                hint="call wait() first, or save a redacted copy to another folder",
+            )
+        recorder.update()
+        if recorder.problem:
+            raise BenchError(recorder.problem)
+        return Path(folder)
+
+    @property
     def engines(self) -> Engines:
         """The engines that measure."""
         return self._engines
@@ -199,6 +247,8 @@ class Run(RunData):
         return self._estimate
 
     def _notify(self) -> None:
+        if self._recorder is not None:
+            self._recorder.update()
         for listener in list(self._listeners):
             try:
                 listener(self)
@@ -462,7 +512,7 @@ def check_resumable(run: RunData, engines: Engines, mesh: DeviceMesh, plan: Plan
         raise BenchError(f"the run to resume is still {run.state}; wait() for it or cancel() it first")
     for what, before, now in (
         ("mesh", run.mesh, mesh),
-        ("machine", run.where, engines.where),
+        ("machine", run.where, engines.where_of(mesh, plan.axis)),
         ("sampling", run.plan.sampling, plan.sampling),
         ("check", run.plan.check, plan.check),
     ):

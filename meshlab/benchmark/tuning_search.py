@@ -40,6 +40,7 @@ from meshlab.engines.launcher import launch
 from meshlab.engines.memory import free_bytes, usable_bytes
 from meshlab.errors import BenchError, EngineError
 from meshlab.frames.plan import Plan, Step
+from meshlab.frames.redact import current_user
 from meshlab.frames.statistics import median_interval
 from meshlab.frames.trials import CASE, OPTION, TRIALS, as_trials, option_key
 from meshlab.mesh.axes import WORLD, as_integer
@@ -184,7 +185,7 @@ def tune(
     for name, given in (("budget_s", budget_s), ("deadline_s", deadline_s)):
         if given is not None and not (isinstance(given, int | float) and 0 < given < math.inf):
             raise BenchError(f"{name} must be a positive number, not {given!r}")
-    _check_backend(engines)
+    _check_backend(engines, mesh, axis)
     check_options(only, engines.ranks[0].capabilities, names)
     steps = _steps(engines, mesh, names, axis, sizes, dtype, op, in_place, _mode(engines, mode))
     search = TuningSearch(
@@ -206,9 +207,15 @@ def tune(
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 
-def _check_backend(engines: Engines) -> None:
-    """Raise if the backend has nothing to tune."""
-    can = engines.ranks[0].capabilities
+def _check_backend(engines: Engines, mesh: DeviceMesh, axis: str) -> None:
+    """Raise if the backend of the axis has nothing to tune."""
+    if len(axes := Plan("all_reduce", axis).axis) > 1:
+        raise BenchError(f"a tuning has one axis, not {', '.join(axes)}", hint="tune one after the other")
+    can = engines.capabilities(engines.backend_of(mesh, axis))
+    if can.backend == "gloo":
+        raise BenchError(
+            "Gloo chooses its algorithms without settings, so there is nothing to tune", hint="use nccl or mpi"
+        )
     if can.backend == "threads":
         raise BenchError(
             "threads have one algorithm per collective, so there is nothing to tune", hint="use nccl or mpi"
@@ -261,7 +268,10 @@ def _steps(
         raise BenchError("sizes is empty", hint="pass a range such as '8:1G', or omit sizes=")
     found: list[Step] = []
     for name in dict.fromkeys(names):
-        is_in_place = in_place and find_collective(name).in_place
+        row = find_collective(name)
+        if not row.has_size:
+            raise BenchError(f"{name} moves no data, so it has nothing to tune; remove it from the collectives")
+        is_in_place = in_place and row.in_place
         plan = Plan(name, axis, sizes, dtype=dtype, op=op, mode=mode, in_place=is_in_place)
         for what in ("axis", "dtype", "op", "mode"):
             if len(getattr(plan, what)) > 1:
@@ -780,6 +790,7 @@ class TuningSearch:
             "library": can.library,
             "device": can.facts.get("device", ""),
             "hosts": ", ".join(hosts),
+            "user": current_user(),
         }
         shared = describe_sharing(self._engines.ranks)
         if shared:

@@ -20,8 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from meshlab.diagnosis.quoting import visible
 from meshlab.engines.mpi_world import launched_as
-from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError
+from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError, printable
 
 if TYPE_CHECKING:
     from meshlab.benchmark.run import Run
@@ -38,6 +39,7 @@ __all__ = [
     "FAILED",
     "INTERRUPTED",
     "OK",
+    "REDACT_HELP",
     "bench",
     "compare",
     "demo",
@@ -57,6 +59,8 @@ OK, FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
 _FEWEST_RANKS, _MOST_RANKS = 2, 8  # without a mesh and without GPUs
 _PATIENCE_S = 10.0  # maximum time for an interrupted run to stop
+REDACT_HELP = "write hashes instead of the names of hosts and users, addresses, serial numbers and secrets"
+
 _FIRST_NOTEBOOK = "01_first_mesh.ipynb"
 
 # Hints of errors name arguments of Python functions, which a shell does not have. An argument within a call, as in
@@ -75,6 +79,7 @@ _OPTIONS = {
     "resume": "--resume",
     "world_size": "--ranks",
 }
+_RESTART = re.compile(r"call engines\.restart\(\)(?: to start new ranks)?")
 _ARGUMENT = re.compile(rf"(?<!\()(?<!, )\b({'|'.join(_OPTIONS)})=('?)(\w*)\2")
 
 
@@ -82,17 +87,24 @@ _ARGUMENT = re.compile(rf"(?<!\()(?<!, )\b({'|'.join(_OPTIONS)})=('?)(\w*)\2")
 
 
 def _print(text: object) -> None:
-    """Print immediately, also into a pipe: some lines are minutes apart."""
-    print(text, flush=True)
+    """Print immediately, because some lines are minutes apart. Text that was read cannot control the terminal."""
+    print(visible(printable(str(text))), flush=True)
 
 
 def print_error(text: object, file: TextIO | None = None) -> None:
     """Print a message, by default to standard error."""
-    print(f"meshlab: {text}", file=file or sys.stderr)
+    print(visible(printable(f"meshlab: {text}")), file=file or sys.stderr)
 
 
-def error_text(error: MeshlabError) -> str:
+def error_text(error: MeshlabError, again: str = "run the command again") -> str:
     """Return the text of an error, with options instead of Python's arguments in its hint.
+
+    Parameters
+    ----------
+    error : MeshlabError
+        The error.
+    again : str, optional
+        The advice that replaces the one to restart the engines, which end with the command.
 
     Examples
     --------
@@ -102,6 +114,8 @@ def error_text(error: MeshlabError) -> str:
     'dp=-1 needs the number of ranks; pass --ranks N'
     >>> error_text(BenchError("send is one side of a message", hint="measure it with grouping='pairs'"))
     'send is one side of a message; measure it with --grouping pairs'
+    >>> error_text(EngineError("rank 1 was killed by signal 9", hint="call engines.restart() to start new ranks"))
+    'rank 1 was killed by signal 9; run the command again'
     """
 
     def option(found: re.Match[str]) -> str:
@@ -112,7 +126,8 @@ def error_text(error: MeshlabError) -> str:
             f"{_OPTIONS[name]} {value}" if value else f"{_OPTIONS[name]} N" if name == "world_size" else _OPTIONS[name]
         )
 
-    return str(error.with_hint(_ARGUMENT.sub(option, error.hint)) if error.hint else error)
+    text = str(error.with_hint(_ARGUMENT.sub(option, error.hint)) if error.hint else error)
+    return _RESTART.sub(again, text)
 
 
 @contextmanager
@@ -195,6 +210,7 @@ def explain(options: argparse.Namespace) -> int:
     try:
         sources = [sys.stdin.buffer.read() if name == "-" else Path(name) for name in options.files]
         explanation = explain(sources[0] if len(sources) == 1 else sources)
+        explanation = explanation.redacted() if options.redact else explanation
     except OSError as error:
         print_error(f"cannot read {error.filename}: {error.strerror or error}")
         return BAD_INPUT
@@ -219,19 +235,21 @@ _EXPLANATION_FORMATS = {".md": "markdown", ".html": "html", ".json": "json"}
 
 def _cluster(name: str | None) -> Cluster | str | None:
     """Return a cluster from the path of a file. The name of a preset is returned unchanged."""
+    from meshlab.files import is_file
     from meshlab.topology.model.presets import as_cluster
     from meshlab.topology.readers.detect import read
 
-    return as_cluster(read(Path(name))) if name is not None and Path(name).is_file() else name
+    return as_cluster(read(Path(name))) if name is not None and is_file(name) else name
 
 
 def _write_prediction(prediction: Prediction, path: Path) -> None:
     from meshlab.files import write_file
+    from meshlab.frames.store import without_formulas
     from meshlab.plots.predicted import figure_of
     from meshlab.plots.style import figure_png, figure_svg
 
     if path.suffix == ".csv":
-        data = prediction.frame().to_csv(index=False).encode()
+        data = without_formulas(prediction.frame()).to_csv(index=False).encode()
     elif path.suffix == ".png":
         data = figure_png(figure_of(prediction))
     else:
@@ -293,6 +311,7 @@ def _app_code(cluster: str | None, mesh: str | None) -> str:
     MeshlabError
         If the machine or the mesh is invalid, which is better reported here than in the browser.
     """
+    from meshlab.files import is_file
     from meshlab.topology.readers.detect import read
     from meshlab.widgets.workbench import Workbench
 
@@ -300,7 +319,7 @@ def _app_code(cluster: str | None, mesh: str | None) -> str:
     lines.append(f"os.chdir({str(Path.cwd())!r})")  # the kernel starts in the folder of the notebook
     machine: Any = cluster
     if cluster is not None:
-        if Path(cluster).is_file():
+        if is_file(cluster):
             machine = read(Path(cluster))
             arguments.append(f"ml.topology.read(Path({str(Path(cluster).resolve())!r}))")
         else:
@@ -375,9 +394,12 @@ def demo(options: argparse.Namespace) -> int:
 def bench(options: argparse.Namespace) -> int:
     """Measure collectives along the axes of a mesh."""
     from meshlab.benchmark.run import Run
+    from meshlab.frames.store import check_ended
     from meshlab.mesh.mesh import DeviceMesh
 
     process = launched_as()
+    if options.resume:
+        check_ended(options.resume)
     earlier = Run.load(options.resume) if options.resume else None
     if earlier is not None:
         mesh, plan = earlier.mesh, earlier.plan
@@ -400,7 +422,7 @@ def bench(options: argparse.Namespace) -> int:
         mesh.world_size if n is None else n,
         plan,
         options.backend,
-        Path(options.out) if options.out else None,
+        Path(options.out or options.resume) if options.out or options.resume else None,
         joins=options.here or process is not None,
         resume=earlier,
         redact=options.redact,
@@ -463,8 +485,9 @@ def rehearse(options: argparse.Namespace) -> int:
     _print(found)
     if options.out:
         from meshlab.files import write_file
+        from meshlab.frames.store import without_formulas
 
-        write_file(Path(options.out), found.frame().to_csv(index=False).encode())
+        write_file(Path(options.out), without_formulas(found.frame()).to_csv(index=False).encode())
         _print(f"frame: {options.out}")
     return FAILED if (found.frame()["n_wrong"].fillna(0) > 0).any() else OK
 
@@ -532,8 +555,8 @@ def _measure(
     from meshlab.engines.engines import check_mesh_size
     from meshlab.engines.launcher import launch
     from meshlab.engines.mpi_world import join
-    from meshlab.files import staged_folder
-    from meshlab.frames.store import FILES, check_free
+    from meshlab.folders import check_writable
+    from meshlab.frames.store import check_free
     from meshlab.units import format_seconds
 
     # Check all input before any process starts.
@@ -543,8 +566,9 @@ def _measure(
         size = mesh.world_size
         raise error.with_hint(f"start {size} processes" if joins else f"pass --ranks {size}, or omit --ranks") from None
     plan.steps(mesh)
-    if out is not None and not force:
-        check_free(out, None if resume is None else resume.run_id)
+    if out is not None:
+        check_free(out, None if resume is None else resume.run_id, overwrite=force)
+        check_writable(out)
     began = time.monotonic()
     joined = join(backend=backend) if joins else None
     if joins and joined is None:
@@ -552,23 +576,28 @@ def _measure(
     with ExitStack() as stack:
         if joined is not None:  # entered first, because the other processes wait until it is closed
             stack.enter_context(joined)
-        stage = None if out is None else stack.enter_context(staged_folder(out, replaces=FILES))
-        is_drawn = True
+        is_written = True
         engines = joined or stack.enter_context(launch(n, backend=backend))
         _print(f"{_system(engines)}: ready in {format_seconds(time.monotonic() - began)}")
         groups = engines.verify(mesh)
         _print(f"{len(groups)} group{'s' * (len(groups) != 1)} verified: each contains exactly the expected ranks")
-        run = bench(engines, mesh, plan, resume=resume)
+        # The rows of a redacted run are written at the end, because the names in them are known only then.
+        run = bench(engines, mesh, plan, resume=resume, out=None if redact else out, overwrite=force)
         code = _wait(run, out)
-        if stage is not None:
-            is_drawn = _write(run.redacted() if redact else run, stage)
+        if out is not None:
+            written = run.redacted() if redact else run
+            if redact:
+                written.save(out, overwrite=force)
+            elif run.out_problem:
+                print_error(run.out_problem)
+            is_written = _write_report(written, out) and not run.out_problem
     # After the files are in place: a reader such as `head` may close the pipe, which ends the command here.
     _print(f"\n{run.table()}\n")
     if run.alert:
         print_error(run.alert)
     if out is not None:
-        _print(f"report: {out / 'report.html'}" if is_drawn else f"run: {out}")
-    return code if is_drawn else code or FAILED
+        _print(f"report: {out / 'report.html'}" if is_written else f"run: {out}")
+    return code if is_written else code or FAILED
 
 
 def _system(engines: Engines) -> str:
@@ -589,7 +618,8 @@ def _wait(run: Run, out: Path | None) -> int:
         _stop(run)
         return INTERRUPTED
     except EngineError as error:
-        print_error(error.with_hint("run it again" if out is None else f"continue with meshlab bench --resume {out}"))
+        again = "run the command again" if out is None else f"continue with meshlab bench --resume {out}"
+        print_error(error_text(error if _RESTART.search(error.hint) else error.with_hint(again), again))
         return FAILED
     except MeshlabError as error:
         print_error(error_text(error))
@@ -616,11 +646,10 @@ def _stop(run: Run) -> None:
             run.wait(_PATIENCE_S)
 
 
-def _write(run: RunData, folder: Path) -> bool:
-    """Write a run and its report, and return whether the report could be drawn. The run is kept in any case."""
+def _write_report(run: RunData, folder: Path) -> bool:
+    """Write the report of a saved run, and return whether it could be drawn. The run is kept in any case."""
     from meshlab.report.report import Report
 
-    run.save(folder)
     try:
         report = Report(run)
         report.save(folder / "report.html")
@@ -682,7 +711,7 @@ def report(options: argparse.Namespace) -> int:
     path = Path(options.out) if options.out else Path(options.folder) / "report.html"
     with _plain_warnings():
         run = Run.load(options.folder)
-    Report(run.redacted() if options.redact else run).save(path, pictures=options.pictures)
+    Report(run, redact=options.redact).save(path, pictures=options.pictures)
     _print(path)
     return OK
 
@@ -740,7 +769,7 @@ def print_comparison(
     except OSError as error:
         print_error(error, file)
         return BAD_INPUT
-    print(comparison, file=file)
+    print(visible(str(comparison)), file=file)
     regressions = comparison.regressions(threshold)
     n_wrong = int((regressions["verdict"] == "WRONG").sum())
     n_slower = len(regressions) - n_wrong

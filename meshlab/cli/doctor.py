@@ -61,8 +61,10 @@ def run_checks() -> list[Check]:
         _package("anywidget", note="then restart a running Jupyter server"),
         _package("jupyterlab", optional="notebooks and meshlab lab", extra="lab"),
         _package("voila", optional="meshlab app", extra="app"),
+        _package("torch", optional="the Gloo backend", extra="gloo"),
         _mpi(),
         _mpiexec(),
+        _encryption(),
         _shared_memory(),
         *_gpus(),
         *_gpu_packages(),
@@ -124,6 +126,23 @@ def _mpiexec() -> Check:
         "warning",
         f"{path} is outside this environment",
         "use the mpiexec of the MPI library above; pip install mpich installs both",
+    )
+
+
+def _encryption() -> Check:
+    """Check whether other users of this host can read what the ranks print."""
+    import zmq
+
+    from meshlab.engines.processes import can_encrypt
+
+    version = f"libzmq {zmq.zmq_version()}"
+    if can_encrypt():
+        return Check("encryption", "ok", f"CurveZMQ between the client and its engines, {version}")
+    return Check(
+        "encryption",
+        "warning",
+        f"{version} was built without CurveZMQ, so other users of this host can read what ranks print",
+        "pip install --force-reinstall pyzmq",
     )
 
 

@@ -141,10 +141,11 @@ def _integers(text: str) -> list[int]:
 
 def _cluster(name: str, nodes: int | None) -> Cluster:
     """Return a preset with a number of hosts, or the cluster that a file describes."""
+    from meshlab.files import is_file
     from meshlab.topology.model.presets import as_cluster, preset
     from meshlab.topology.readers.detect import read
 
-    if not Path(name).is_file():
+    if not is_file(name):
         try:
             return preset(name, nodes)
         except TopologyError as error:
@@ -159,10 +160,11 @@ def _write(layouts: Layouts, path: Path, rows: int) -> None:
     from matplotlib.figure import Figure
 
     from meshlab.files import write_file
+    from meshlab.frames.store import without_formulas
     from meshlab.plots.style import figure_png, figure_svg
 
     if path.suffix == ".csv":
-        data = layouts.frame().to_csv(index=False).encode()
+        data = without_formulas(layouts.frame()).to_csv(index=False).encode()
     else:
         figure = layouts.plot(most=rows, ax=Figure((8, 1.5 + 0.4 * min(rows, len(layouts)))).add_subplot()).figure
         assert isinstance(figure, Figure)

@@ -182,8 +182,9 @@ def make_parser() -> argparse.ArgumentParser:
         commands.bench,
         "benchmark collectives along the axes of a mesh",
         "By default all groups of an axis run at the same time. Prints a table. With --out, also writes the frames "
-        "(Parquet and CSV), a report and its figures; rows measured so far are written even if the run fails or is "
-        "interrupted. Under mpiexec or srun it starts no ranks: the processes are the ranks.",
+        "(Parquet and CSV), a report and its figures. The rows are written after every step, so that --resume can "
+        "continue a run that failed or was killed. Under mpiexec or srun it starts no ranks: the processes are the "
+        "ranks.",
     )
     bench.add_argument(
         "collectives", nargs="*", default=["all_reduce"], metavar="COLLECTIVE", help="default: all_reduce"
@@ -231,8 +232,10 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument("--launches", type=int, default=1, metavar="N", help="repeat N times, on new ranks each time")
     bench.add_argument("--shuffle", action="store_true", help="run the steps in random order")
     bench.add_argument("--seed", type=int, default=0, help="seed of the random order (default: %(default)s)")
-    bench.add_argument("--resume", metavar="DIR", help="resume a saved run, with its plan and mesh")
-    bench.add_argument("--redact", action="store_true", help="write hashes instead of host and user names")
+    bench.add_argument("--resume", metavar="DIR", help="resume the run in a folder, with its plan and mesh")
+    bench.add_argument(
+        "--redact", action="store_true", help=f"{commands.REDACT_HELP}; the rows are then written only at the end"
+    )
     bench.add_argument("--here", action="store_true", help="make this process a rank if the launcher is not recognised")
     bench.add_argument("--in-place", action="store_true", help="use the same buffer for input and output")
     bench.add_argument(
@@ -244,7 +247,9 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument(
         "--seconds", type=float, metavar="S", help="maximum time per step, in seconds (default: that of the sampling)"
     )
-    bench.add_argument("--out", metavar="DIR", help="output folder for the run and its report")
+    bench.add_argument(
+        "--out", metavar="DIR", help="output folder for the run and its report (default: that of --resume, if any)"
+    )
     _add_force(bench)
     _add_backend(bench)
 
@@ -302,7 +307,7 @@ def make_parser() -> argparse.ArgumentParser:
     report.add_argument("folder", help="folder of the run")
     report.add_argument("--out", metavar="FILE", help="the report, .html or .md (default: report.html in the folder)")
     report.add_argument("--pictures", action="store_true", help="write the figures of a .md report as PNG files")
-    report.add_argument("--redact", action="store_true", help="write hashes instead of host and user names")
+    report.add_argument("--redact", action="store_true", help=commands.REDACT_HELP)
 
     compare = add(
         "compare",
@@ -351,6 +356,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="format of the output (default: that of the suffix of --out, otherwise text)",
     )
     explain.add_argument("--out", metavar="FILE", help="write the explanation to a file instead")
+    explain.add_argument("--redact", action="store_true", help=commands.REDACT_HELP)
 
     predict = add(
         "predict",
@@ -443,9 +449,10 @@ def _add_force(parser: argparse.ArgumentParser) -> None:
 def _add_backend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backend",
-        choices=["auto", "nccl", "mpi", "threads"],
+        choices=["auto", "nccl", "mpi", "gloo", "threads"],
         default="auto",
-        help="nccl: one GPU per rank; mpi: processes; threads: in this process, for experiments (default: %(default)s)",
+        help="nccl: one GPU per rank; mpi: processes; gloo: processes, with Gloo; threads: in this process, "
+        "for experiments (default: %(default)s)",
     )
 
 

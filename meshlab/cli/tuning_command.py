@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshlab.cli.commands import FAILED, INTERRUPTED, OK, error_text, print_error
+from meshlab.cli.commands import FAILED, INTERRUPTED, OK, REDACT_HELP, error_text, print_error
 from meshlab.engines.mpi_world import launched_as
 from meshlab.errors import BenchError, EngineError, MeshlabError
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["add_tune_options", "tune", "write_folder"]
 
 _SAVED = "tuning.json"
+_OTHERS = ("tuning.csv", "tuning.html", "tuning.env", "tuned.py", "nccl_tuner.conf")
 
 
 def add_tune_options(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +43,7 @@ def add_tune_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="DIR", help="output folder: the tuning, its table and report, and files for programs"
     )
-    parser.add_argument("--redact", action="store_true", help="write hashes instead of host and user names")
+    parser.add_argument("--redact", action="store_true", help=REDACT_HELP)
     parser.add_argument("--force", action="store_true", help="replace another tuning in the folder")
 
 
@@ -109,12 +110,13 @@ def write_folder(tuning: Tuning, folder: Path) -> list[Path]:
     list of pathlib.Path
         The files.
     """
-    from meshlab.files import staged_folder
+    from meshlab.folders import staged_folder
+    from meshlab.frames.store import without_formulas
     from meshlab.report.report import Report
 
-    with staged_folder(folder) as stage:
+    with staged_folder(folder, pointer=_SAVED, replaces=_OTHERS) as stage:
         tuning.save(stage / _SAVED)
-        tuning.frame().to_csv(stage / "tuning.csv", index=False)
+        without_formulas(tuning.frame()).to_csv(stage / "tuning.csv", index=False)
         names = [_SAVED, "tuning.csv"]
         if tuning.lines:
             Report(tuning).save(stage / "tuning.html")

@@ -1,4 +1,4 @@
-"""Communicators: one interface to NCCL, MPI and threads."""
+"""Communicators: one interface to NCCL, MPI, Gloo and threads."""
 
 import lazy_loader
 

@@ -20,3 +20,4 @@ from .elements import DTYPES as DTYPES
 from .elements import OPS as OPS
 from .elements import ReduceOp as ReduceOp
 from .elements import pre_mul_sum as pre_mul_sum
+from .streams import Event as Event

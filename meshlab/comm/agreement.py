@@ -100,14 +100,34 @@ def find_signature(checksum: int) -> str:
     return _signatures.get(checksum, "")
 
 
-def mismatch_error(rank: int, signature: str, other: int, other_signature: str) -> CommunicatorError:
+class MismatchError(CommunicatorError):
+    """Two ranks of a group issue different calls."""
+
+    calls: Mapping[int, str] = MappingProxyType({})
+    """Their calls, by rank."""
+
+    def in_group(self, name: str, ranks: Sequence[int]) -> MismatchError:
+        """Return the same error with global ranks and the name of the group, if the ranks have other numbers in it."""
+        if not self.calls or all(ranks[rank] == rank for rank in self.calls):
+            return self
+        return _mismatch({ranks[rank]: text for rank, text in self.calls.items()}, name)
+
+
+def mismatch_error(rank: int, signature: str, other: int, other_signature: str) -> MismatchError:
     """Return the error for two ranks of a group that issue different calls."""
-    if rank > other:
-        rank, signature, other, other_signature = other, other_signature, rank, signature
-    return CommunicatorError(
-        f"ranks disagree: rank {rank} of the group calls {signature}, but rank {other} calls {other_signature}; issue "
-        "the same calls on every rank"
+    return _mismatch({rank: signature, other: other_signature}, "")
+
+
+def _mismatch(calls: Mapping[int, str], group: str) -> MismatchError:
+    (rank, text), (other, other_text) = sorted(calls.items())
+    where = f"in {group}, rank {rank}" if group else f"rank {rank} of the group"
+    error = MismatchError(
+        f"ranks disagree: {where} calls {text}, but rank {other} calls {other_text}; issue the same calls on every "
+        "rank",
+        group=group or None,
     )
+    error.calls = dict(calls)
+    return error
 
 
 def _agreed(call: Call) -> tuple[Any, ...]:
@@ -148,14 +168,27 @@ class Agreement:
         The choice of the user.
     blocks : bool
         True if calls block. The ranks then wait for each other anyway.
+    group : str, default ""
+        The name of the group, for errors.
+    ranks : sequence of int, default ()
+        Its global ranks, for errors. By default errors have the ranks of the group.
     """
 
-    def __init__(self, comparer: Comparer, checks: Checks, blocks: bool) -> None:
+    def __init__(
+        self, comparer: Comparer, checks: Checks, blocks: bool, group: str = "", ranks: Sequence[int] = ()
+    ) -> None:
         self.compares_all = checks == "all"
         self.compares_repeated = blocks or self.compares_all
-        self.compare = comparer.compare
+        self._group, self._ranks = group, ranks
         self._comparer = comparer
         self._kinds: set[int] = set()
+
+    def compare(self, calls: Sequence[Call], by_all: bool) -> None:
+        """Compare calls. An error has global ranks and the name of the group."""
+        try:
+            self._comparer.compare(calls, by_all)
+        except MismatchError as error:
+            raise error.in_group(self._group, self._ranks) if self._ranks else error from None
 
     def check(self, calls: Sequence[Call], checksum: int) -> bool:
         """Compare a call, or several. Return whether the same calls need no comparison when they run again."""

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.comm.catalog import Collective
+from meshlab.comm.streams import Event
 from meshlab.errors import CommunicatorError
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Comparer",
     "Mode",
     "Prepared",
+    "Streams",
     "Timings",
     "measure_blocking",
 ]
@@ -101,6 +103,8 @@ class Call(NamedTuple):
         The receiving and the sending rank of the group, for messages.
     send_counts, recv_counts : tuple of int or None
         The number of elements sent to and received from each rank. Only for ``all_to_all_v``.
+    tag : int, default 0
+        The tag of a message. A receive takes the oldest message of its source with the same tag.
     """
 
     collective: Collective
@@ -116,6 +120,7 @@ class Call(NamedTuple):
     source: int | None = None
     send_counts: tuple[int, ...] | None = None
     recv_counts: tuple[int, ...] | None = None
+    tag: int = 0
 
     def __str__(self) -> str:
         if self.collective.counted:
@@ -129,6 +134,7 @@ class Call(NamedTuple):
             ("root", self.root),
             ("dest", self.dest),
             ("source", self.source),
+            ("tag", self.tag or None),
         ):
             if value is not None:
                 details.append(f"{name}={value}")
@@ -190,6 +196,8 @@ class Capabilities:
         Further properties, by name. They include operations that the backend adds because the library lacks them.
     reduce_dtypes : tuple of str, optional
         Element types that reductions support. By default all of `dtypes`.
+    largest_tag : int, default 0
+        The largest tag of a message. 0 if the library has no tags and matches messages in order.
     """
 
     backend: str
@@ -203,6 +211,7 @@ class Capabilities:
     abort: bool
     facts: dict[str, str] = field(default_factory=dict)
     reduce_dtypes: tuple[str, ...] | None = None
+    largest_tag: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +272,27 @@ class Comparer(Protocol):
 
     def compare_counts(self, calls: Sequence[Call]) -> None:
         """Raise on all ranks unless each rank expects the counts that the others send. All calls have counts."""
+
+
+class Streams(Protocol):
+    """The further methods of a backend whose calls are enqueued on a stream."""
+
+    @property
+    def stream(self) -> Any:
+        """The stream on which `Prepared.enqueue` runs."""
+
+    @property
+    def current_stream(self) -> Any:
+        """The current stream of the caller."""
+
+    def sync(self) -> None:
+        """Wait until all calls are done, by polling, so that an abort ends the wait."""
+
+    def record(self, stream: Any = None) -> Event:
+        """Return an event of the work that a stream has been given, by default `stream`."""
+
+    def wait_for(self, event: Any, stream: Any = None) -> None:
+        """Make a stream wait for an event, by default all streams with later calls."""
 
 
 class Backend(Protocol):

@@ -22,9 +22,9 @@ class Batch(CollectiveMethods):
     """Several calls that are issued together. Created by `Communicator.batch`.
 
     No call waits for another call of the same rank, so a rank can send to all other ranks and receive from them in any
-    order. Between the same two ranks, the first receive matches the first send. All ranks must add the collectives in
-    the same order, with messages anywhere between them. A method returns its output immediately, but the output is
-    valid only after the batch has run.
+    order. Between the same two ranks, the first receive with a tag matches the first send with that tag. All ranks must
+    add the collectives in the same order, with messages anywhere between them. A method returns its output immediately,
+    but the output is valid only after the batch has run.
 
     A batch used as a context manager runs at the end of the block. If the block raises or a call is invalid, this rank
     issues no call at all, so no rank stops half-way through a batch.
@@ -59,6 +59,7 @@ class Batch(CollectiveMethods):
         source: int | None = None,
         send_counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
+        tag: int = 0,
     ) -> Any:
         if self._is_done:
             raise CommunicatorError("this batch has already run; start a new one with batch()", collective=row.name)
@@ -72,6 +73,7 @@ class Batch(CollectiveMethods):
             source=source,
             send_counts=send_counts,
             recv_counts=recv_counts,
+            tag=tag,
             dtype=dtype,
             makes_output=True,
         )

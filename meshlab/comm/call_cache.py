@@ -96,6 +96,7 @@ class CallCache:
         root: Any,
         dest: Any,
         source: Any,
+        tag: Any,
     ) -> tuple[tuple[Any, ...] | None, KnownCall | None]:
         """Return the key of a call and the known call. The key is None if the call always has to be checked."""
         send_shape = out_shape = element = overlap = None
@@ -132,10 +133,10 @@ class CallCache:
         if root is None and dest is None and source is None:
             key = row.name, send_shape, out_shape, element, overlap, dtype, op
         else:
-            for rank in (root, dest, source):
+            for rank in (root, dest, source, tag):
                 if rank is not None and type(rank) is not int:  # 1.0 equals 1, but is not a rank
                     return None, None
-            key = row.name, send_shape, out_shape, element, overlap, dtype, op, root, dest, source
+            key = row.name, send_shape, out_shape, element, overlap, dtype, op, root, dest, source, tag
         try:
             return key, self._calls.get(key)
         except TypeError:  # an argument is not hashable, and so invalid

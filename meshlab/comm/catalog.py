@@ -75,6 +75,11 @@ class Collective:
         """True if a single call moves data in and out, so that it has a size and a bandwidth."""
         return self.sends != "nothing" and self.receives != "nothing"
 
+    @property
+    def has_size(self) -> bool:
+        """True if the call moves data, on one side or on both. A barrier does not."""
+        return self.sends != "nothing" or self.receives != "nothing"
+
     def has(self, side: Direction, is_root: bool = True) -> bool:
         """Return True if a rank has an input (``"sends"``) or an output (``"receives"``)."""
         kind = self.sends if side == "sends" else self.receives

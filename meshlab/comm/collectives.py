@@ -49,6 +49,7 @@ class CollectiveMethods(ABC):
         source: int | None = None,
         send_counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
+        tag: int = 0,
     ) -> Any:
         """Run or record the call and return this rank's output."""
 
@@ -62,8 +63,8 @@ class CollectiveMethods(ABC):
         out : array, optional
             The array that receives the result. Pass `send` to work in place.
         op : {"sum", "prod", "min", "max", "avg"} or ReduceOp, default "sum"
-            The reduce operation. See also `meshlab.comm.pre_mul_sum`. With ``"min"`` and ``"max"``, the result is not
-            defined if an input is NaN: some libraries return NaN, and others ignore it.
+            The reduce operation. See also `meshlab.comm.pre_mul_sum`. ``"min"`` and ``"max"`` ignore NaN: the result
+            is NaN only if the inputs of all ranks are.
         dtype : str, optional
             The element type. By default that of `send`.
 
@@ -104,8 +105,8 @@ class CollectiveMethods(ABC):
             The array that receives this rank's chunk. To work in place, pass this rank's chunk of `send`. The rest of
             `send` is then undefined.
         op : {"sum", "prod", "min", "max", "avg"} or ReduceOp, default "sum"
-            The reduce operation. See also `meshlab.comm.pre_mul_sum`. With ``"min"`` and ``"max"``, the result is not
-            defined if an input is NaN: some libraries return NaN, and others ignore it.
+            The reduce operation. See also `meshlab.comm.pre_mul_sum`. ``"min"`` and ``"max"`` ignore NaN: the result
+            is NaN only if the inputs of all ranks are.
         dtype : str, optional
             The element type. By default that of `send`.
 
@@ -200,8 +201,8 @@ class CollectiveMethods(ABC):
         out : array, optional
             The array that receives the result on the root. Pass `send` to work in place. Unchanged on other ranks.
         op : {"sum", "prod", "min", "max", "avg"} or ReduceOp, default "sum"
-            The reduce operation. See also `meshlab.comm.pre_mul_sum`. With ``"min"`` and ``"max"``, the result is not
-            defined if an input is NaN: some libraries return NaN, and others ignore it.
+            The reduce operation. See also `meshlab.comm.pre_mul_sum`. ``"min"`` and ``"max"`` ignore NaN: the result
+            is NaN only if the inputs of all ranks are.
         root : int, default 0
             The root.
         dtype : str, optional
@@ -258,11 +259,15 @@ class CollectiveMethods(ABC):
         """
         return self._call(_SCATTER, send, out, dtype, None, root)
 
-    def send(self, send: Any, dest: int, *, dtype: Any = None) -> None:
+    def send(self, send: Any, dest: int, *, tag: int = 0, dtype: Any = None) -> None:
         """Send the input to one rank, which must receive it.
 
         The call may block until that rank receives, so two ranks that both send first may deadlock. Use `send_recv` or
         a batch instead.
+
+        Messages with the same tag arrive in order. With different tags, the other rank may receive them in any order: a
+        receive with a tag other than 0 accepts the messages of its source that come first, and keeps them. A receive
+        with tag 0 does not, so do not receive a message with tag 0 before one with another tag that was sent earlier.
 
         Parameters
         ----------
@@ -270,12 +275,14 @@ class CollectiveMethods(ABC):
             The input.
         dest : int
             The receiving rank of the group.
+        tag : int, default 0
+            The tag, from 0 to ``capabilities().largest_tag``. NCCL has only tag 0.
         dtype : str, optional
             The element type. By default that of `send`.
         """
-        self._call(_SEND, send, None, dest=dest, dtype=dtype)
+        self._call(_SEND, send, None, dest=dest, dtype=dtype, tag=tag)
 
-    def recv(self, out: Any, source: int, *, dtype: Any = None) -> Any:
+    def recv(self, out: Any, source: int, *, tag: int = 0, dtype: Any = None) -> Any:
         """Receive the input of one rank, which must send it.
 
         Parameters
@@ -284,6 +291,8 @@ class CollectiveMethods(ABC):
             The array that receives the data, with the same number of elements as the source sends.
         source : int
             The sending rank of the group.
+        tag : int, default 0
+            The tag of the message. NCCL has only tag 0.
         dtype : str, optional
             The element type. By default that of `out`.
 
@@ -292,9 +301,9 @@ class CollectiveMethods(ABC):
         array
             `out`.
         """
-        return self._call(_RECV, None, out, source=source, dtype=dtype)
+        return self._call(_RECV, None, out, source=source, dtype=dtype, tag=tag)
 
-    def send_recv(self, send: Any, out: Any = None, *, dest: int, source: int, dtype: Any = None) -> Any:
+    def send_recv(self, send: Any, out: Any = None, *, dest: int, source: int, tag: int = 0, dtype: Any = None) -> Any:
         """Send the input to one rank and receive the input of another rank simultaneously.
 
         Parameters
@@ -305,6 +314,8 @@ class CollectiveMethods(ABC):
             The array that receives the data. It must not overlap `send`.
         dest, source : int
             The receiving and the sending rank of the group.
+        tag : int, default 0
+            The tag of both messages. NCCL has only tag 0.
         dtype : str, optional
             The element type. By default that of `send`.
 
@@ -313,7 +324,7 @@ class CollectiveMethods(ABC):
         array
             `out`, with the shape of `send`.
         """
-        return self._call(_SEND_RECV, send, out, dest=dest, source=source, dtype=dtype)
+        return self._call(_SEND_RECV, send, out, dest=dest, source=source, dtype=dtype, tag=tag)
 
     def barrier(self) -> None:
         """Wait until all ranks of the group have entered."""

@@ -21,6 +21,7 @@ from meshlab.comm.catalog import CATALOG, Collective, find_collective
 from meshlab.comm.choices import SizeChoices
 from meshlab.comm.collectives import CollectiveMethods
 from meshlab.comm.elements import ReduceOp
+from meshlab.comm.streams import HOST_STREAM, Event, HostStream
 from meshlab.comm.validate import CallValidator, check_config
 from meshlab.comm.windows import empty_symmetric, registered_symmetric
 from meshlab.errors import CommunicatorError
@@ -96,9 +97,10 @@ class PreparedCall:
     def enqueue(self) -> None:
         """Enqueue the call without ordering it with other streams.
 
-        On a GPU, it runs on ``communicator.backend.stream`` after earlier work of that stream. Use events to order it,
-        for overlap or graphs. Before closing the communicator, delete all graphs that have captured the call, because
-        NCCL waits for that. If calls block, this is the same as calling the object.
+        On a GPU, it runs on `Communicator.stream` after earlier work of that stream. Use events to order it, with
+        `Communicator.record` and `Communicator.wait`, for overlap or graphs. Before closing the communicator, delete
+        all graphs that have captured the call, because NCCL waits for that. If calls block, this is the same as calling
+        the object.
         """
         self._enter()
         try:
@@ -108,8 +110,20 @@ class PreparedCall:
         finally:
             self._leave(self._code)
 
+    @property
+    def timed(self) -> Callable[[], object]:
+        """The function that `measure` times, to time it together with other work. It is `enqueue`, or a variant of it.
+
+        All ranks that take part must use it, because a library may need more than its own operation for other calls.
+        """
+        variant: Callable[[], object] | None = getattr(self._prepared, "timed", None)
+        return self.enqueue if variant is None else variant
+
     def measure(self, mode: Mode, calls: int, batches: int, load: Any = None) -> Timings:
         """Time batches of calls. All ranks must pass the same arguments.
+
+        With MPI, the minimum and the maximum of floating point are timed with MPI_MIN and MPI_MAX, whose result for NaN
+        is not defined. Other calls replace them with operations that ignore NaN, and take longer.
 
         Parameters
         ----------
@@ -272,7 +286,6 @@ class Communicator(CollectiveMethods):
         comparer = backend.comparer() if comparer is None else comparer
         self._checks = checks
         self._comparer = comparer
-        self._agreement = None if comparer is None or checks == "off" else Agreement(comparer, checks, backend.blocks)
         self._on_enter = on_enter
         self._monitor = monitor
         self._is_closed = False
@@ -289,6 +302,11 @@ class Communicator(CollectiveMethods):
                 "global rank per member",
                 group=name,
             )
+        self._agreement = (
+            None
+            if comparer is None or checks == "off"
+            else Agreement(comparer, checks, backend.blocks, self.name, self.ranks)
+        )
 
     @property
     def xp(self) -> Any:
@@ -383,6 +401,133 @@ class Communicator(CollectiveMethods):
         """Return the capabilities of the backend and its library."""
         return self.backend.capabilities()
 
+    # -- streams and events --------------------------------------------------------------------------------------------
+
+    @property
+    def stream(self) -> Any:
+        """The communication stream, on which `PreparedCall.enqueue` runs.
+
+        On GPUs a ``cupy.cuda.Stream``. All communicators of a rank share it, unless they are separate. A method such as
+        `all_reduce`, or a prepared call that is called, runs in the current stream of the caller: after earlier work in
+        that stream and after all earlier calls of the rank, and before later work in that stream. The communication
+        stream also waits for it. So only `PreparedCall.enqueue` and captured graphs need events.
+
+        If calls block, a `HostStream`, which is always done.
+        """
+        return getattr(self.backend, "stream", HOST_STREAM)
+
+    @property
+    def current_stream(self) -> Any:
+        """The current stream of the caller: that of CuPy on GPUs, or a `HostStream` if calls block."""
+        return getattr(self.backend, "current_stream", HOST_STREAM)
+
+    def sync(self) -> None:
+        """Wait until all calls that this rank has issued so far are done.
+
+        On GPUs, it polls the communication stream, so that it ends with an error if another rank dies. If calls block,
+        they are done already.
+
+        Raises
+        ------
+        CommunicatorError
+            If the communicator is closed or was aborted.
+            If another rank failed or stopped responding.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> def total(comm):
+        ...     x = comm.xp.ones(3)
+        ...     comm.prepare("all_reduce", x, x).enqueue()
+        ...     comm.sync()
+        ...     return x.tolist()
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     engines.run(total)["value"].tolist()
+        [[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]
+        """
+        self._check_open()
+        sync = getattr(self.backend, "sync", None)
+        if sync is not None:
+            sync()
+
+    def record(self, stream: Any = None) -> Event:
+        """Return an event that is done when the work that a stream has been given so far is done.
+
+        Parameters
+        ----------
+        stream : cupy.cuda.Stream, optional
+            The stream. By default the communication stream, which waits for all calls that this rank has issued.
+
+        Returns
+        -------
+        Event
+            The event, with ``done`` and ``wait()``. If calls block, it is done.
+
+        Raises
+        ------
+        CommunicatorError
+            If the communicator is closed, or `stream` is not a stream of the backend.
+
+        Examples
+        --------
+        A call that runs while the GPU computes something else. The same code runs on all backends:
+
+        >>> import meshlab as ml
+        >>> def overlapped(comm):
+        ...     x, y = comm.xp.ones(3), comm.xp.ones(3)
+        ...     call = comm.prepare("all_reduce", x, x)
+        ...     comm.wait(comm.record(comm.current_stream))  # x is complete
+        ...     call.enqueue()
+        ...     done = comm.record()
+        ...     y *= 3
+        ...     comm.wait(done, comm.current_stream)  # later array operations use the result
+        ...     return (x + y).tolist()
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     engines.run(overlapped)["value"][0]
+        [5.0, 5.0, 5.0]
+        """
+        self._check_open()
+        record = getattr(self.backend, "record", None)
+        if record is not None:
+            event: Event = record(stream)
+            return event
+        self._check_host_stream(stream)
+        return Event()
+
+    def wait(self, event: Event, stream: Any = None) -> None:
+        """Make a stream wait for an event. The host does not wait: for that, use `Event.wait`.
+
+        Parameters
+        ----------
+        event : Event or cupy.cuda.Event
+            The event.
+        stream : cupy.cuda.Stream, optional
+            The stream. By default all later calls of this rank wait, in every stream.
+
+        Raises
+        ------
+        CommunicatorError
+            If the communicator is closed, or an argument is not an event or a stream of the backend.
+        """
+        self._check_open()
+        wait = getattr(self.backend, "wait_for", None)
+        if wait is not None:
+            wait(event, stream)
+            return
+        self._check_host_stream(stream)
+        if not isinstance(event, Event) or event.native is not None:
+            raise CommunicatorError(
+                f"event must be the result of record() of this communicator, not {event!r}", group=self.name
+            )
+
+    def _check_host_stream(self, stream: Any) -> None:
+        if stream is not None and not isinstance(stream, HostStream):
+            raise CommunicatorError(
+                f"stream must be comm.stream, not {stream!r}: calls of {self.capabilities().backend} run on the CPU",
+                hint="omit stream=",
+                group=self.name,
+            )
+
     # -- calls ---------------------------------------------------------------------------------------------------------
 
     def batch(self) -> Batch:
@@ -420,6 +565,7 @@ class Communicator(CollectiveMethods):
         source: int | None = None,
         send_counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
+        tag: int = 0,
         dtype: Any = None,
     ) -> PreparedCall:
         """Check a call once, so that it can run repeatedly.
@@ -438,6 +584,8 @@ class Communicator(CollectiveMethods):
             The receiving and the sending rank of the group, for messages.
         send_counts, recv_counts : sequence of int, optional
             The numbers of elements sent to and received from each rank, for ``all_to_all_v``.
+        tag : int, default 0
+            The tag, for messages. NCCL has only tag 0.
         dtype : str, optional
             The element type. By default that of the arrays.
 
@@ -475,6 +623,7 @@ class Communicator(CollectiveMethods):
             source=source,
             send_counts=send_counts,
             recv_counts=recv_counts,
+            tag=tag,
             dtype=dtype,
         )
         self._check_own_messages(call)
@@ -653,12 +802,13 @@ class Communicator(CollectiveMethods):
         source: int | None = None,
         send_counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
+        tag: int = 0,
     ) -> Any:
         if self._is_closed or self._owner is not None:
             self._check_open()
         key = None
         if send_counts is None and recv_counts is None:
-            key, known = self._known.find(row, send, out, dtype, op, root, dest, source)
+            key, known = self._known.find(row, send, out, dtype, op, root, dest, source, tag)
             if known is not None:
                 return known(send, out, self._on_enter)
         if row.counted and recv_counts is None:
@@ -674,6 +824,7 @@ class Communicator(CollectiveMethods):
             source=source,
             send_counts=send_counts,
             recv_counts=recv_counts,
+            tag=tag,
             dtype=dtype,
             makes_output=True,
         )

@@ -4,7 +4,7 @@
 operation                 integers                               floating point, n ranks, in any order
 ========================  =====================================  ==================================================
 ``sum``, ``prod``         exact; overflow wraps                  rounded n - 1 times
-``min``, ``max``          exact                                  exact, but not defined if an input is NaN
+``min``, ``max``          exact                                  exact; NaN only if all inputs are NaN
 ``avg``                   sum, divided, truncated towards zero   rounded at most n + 1 times
 ``pre_mul_sum(scalar)``   exact; overflow wraps                  rounded at most n times
 ========================  =====================================  ==================================================
@@ -13,12 +13,13 @@ Every rounding is in the dtype of the buffer or a wider one. In half precision t
 each input by 1/n before it adds, `threads` and `mpi` divide the sum, and the last bits of the results differ.
 `meshlab.comm.correctness` turns the counts above into error bounds.
 
-The minimum and the maximum of NaN and a number differ between libraries. NCCL uses ``fminf``, ``fmaxf``, ``__hmin`` and
-``__hmax``, which return the number (src/device/reduce_kernel.h; measured with NCCL 2.32.3 on an H200, for float16,
-bfloat16, float32 and float64). The result of MPICH depends on the rank that has the NaN. numpy, and with it `threads`
-and half precision that MPI does not support, returns NaN. One rule for all would need a user-defined operation in MPI,
-which takes 9.4 instead of 3.9 µs for 8 bytes and 390 to 630 instead of 330 µs for 1 MiB (two ranks, MPICH 5.0.2), and
-would no longer measure the library. So the result is not defined, and the inputs of benchmarks contain no NaN.
+The minimum and the maximum ignore NaN, like ``numpy.fmin`` and ``numpy.fmax``: the result is NaN only if the inputs of
+all ranks are. This is the rule of NCCL, which uses ``fminf``, ``fmaxf``, ``__hmin`` and ``__hmax``
+(src/device/reduce_kernel.h; measured with NCCL 2.32.3 on an H200, for float16, bfloat16, float32 and float64). The
+result of MPI_MIN and MPI_MAX in MPICH depends on the rank that has the NaN, so `mpi` uses operations of its own for
+floating point. They take longer than the library's: 9.4 instead of 3.9 µs for 8 bytes, and 390 to 630 instead of 330 µs
+for 1 MiB (two ranks, MPICH 5.0.2). Benchmarks measure the library, so `PreparedCall.measure` times MPI_MIN and MPI_MAX:
+the inputs of benchmarks contain no NaN, and without NaN the results are the same.
 """
 
 from __future__ import annotations
@@ -187,8 +188,8 @@ OPS: Mapping[str, ReduceOp] = MappingProxyType(
         for op in (
             ReduceOp("sum", np.add),
             ReduceOp("prod", np.multiply),
-            ReduceOp("min", np.minimum),
-            ReduceOp("max", np.maximum),
+            ReduceOp("min", np.fmin),
+            ReduceOp("max", np.fmax),
             ReduceOp("avg", np.add),
             ReduceOp("pre_mul_sum", np.add),
         )

@@ -58,6 +58,7 @@ class CallValidator:
         source: int | None = None,
         send_counts: Sequence[int] | None = None,
         recv_counts: Sequence[int] | None = None,
+        tag: int = 0,
         dtype: Any = None,
         makes_output: bool = False,
     ) -> Call:
@@ -71,6 +72,8 @@ class CallValidator:
             The input and the output.
         op, root, dest, source, send_counts, recv_counts, dtype : optional
             The other arguments of the call. None if not given.
+        tag : int, default 0
+            The tag of a message.
         makes_output : bool, default False
             If True, create the output if none is given.
 
@@ -97,6 +100,8 @@ class CallValidator:
             self.reject(row, f"the collective has no root, but root={root!r} was given; omit root=")
         if row.peers or dest is not None or source is not None:
             dest, source = self._peers(row, dest, source)
+        if tag.__class__ is not int or tag:
+            tag = self._tag(row, tag)
         if op is not None and not row.reduces:
             self.reject(row, f"the collective does not reduce, but op={op!r} was given; omit op=")
         if not row.counted and not (send_counts is None and recv_counts is None):
@@ -128,7 +133,7 @@ class CallValidator:
         send, recv = (send if has_send else None), (out if has_recv else None)
         in_place = send is not None and recv is not None and self._is_in_place(row, send, recv, count)
         return Call(
-            row, send, recv, count, element, op_name, root, in_place, scalar, dest, source, counts[0], counts[1]
+            row, send, recv, count, element, op_name, root, in_place, scalar, dest, source, counts[0], counts[1], tag
         )
 
     def check_send_counts(self, row: Collective, send: Any, send_counts: Any) -> tuple[int, ...]:
@@ -169,15 +174,16 @@ class CallValidator:
                     )
             furthest = max(furthest, (end, number))
             furthest_written = max(furthest_written, (end, number)) if is_written else furthest_written
-        # Libraries match messages between two ranks in order, also if both are the same rank.
-        own_sends = [call for call in calls if call.dest == self._rank]
-        own_recvs = [call for call in calls if call.source == self._rank]
+        # Libraries match messages with the same tag between two ranks in order, also if both are the same rank.
+        own_sends = sorted((call for call in calls if call.dest == self._rank), key=_tag_of)
+        own_recvs = sorted((call for call in calls if call.source == self._rank), key=_tag_of)
         for sent, received in zip(own_sends, own_recvs, strict=False):
-            if (sent.count, sent.dtype) != (received.count, received.dtype):
+            if (sent.count, sent.dtype, sent.tag) != (received.count, received.dtype, received.tag):
+                tags = [f" with tag {call.tag}" if sent.tag != received.tag else "" for call in (sent, received)]
                 self.reject(
                     received.collective,
-                    f"this rank sends {sent.count} elements of {sent.dtype} to itself, but receives {received.count} "
-                    f"of {received.dtype}; use the same count and dtype",
+                    f"this rank sends {sent.count} elements of {sent.dtype}{tags[0]} to itself, but receives "
+                    f"{received.count} of {received.dtype}{tags[1]}; use the same count, dtype and tag",
                 )
         if len(own_sends) != len(own_recvs):
             self.reject(
@@ -373,6 +379,26 @@ class CallValidator:
                 peers.append(self._rank_of_group(row, name, rank))
         return peers[0], peers[1]
 
+    def _tag(self, row: Collective, tag: Any) -> int:
+        try:
+            number = operator.index(tag)
+        except TypeError:
+            number = -1
+        if number < 0 or isinstance(tag, (bool, np.bool_)):
+            self.reject(row, f"tag must be a non-negative integer, not {tag!r}")
+        if not row.peers and number:
+            self.reject(row, f"only messages have tags, but tag={number} was given; omit tag=")
+        largest = self._can.largest_tag
+        if number > largest:
+            if largest:
+                self.reject(row, f"tag must be at most {largest}, the largest tag of {self._can.library}, not {number}")
+            self.reject(
+                row,
+                f"tag must be 0, not {number}: {self._can.backend} has no tags and matches the messages between two "
+                "ranks in order; omit tag=, and receive messages in the order in which they are sent",
+            )
+        return number
+
     def _rank_of_group(self, row: Collective, name: str, rank: Any) -> int:
         try:
             number = operator.index(rank)
@@ -381,6 +407,10 @@ class CallValidator:
         if not 0 <= number < self._size:
             self.reject(row, f"{name} must be a rank of the group, 0 to {self._size - 1}, not {number}")
         return number
+
+
+def _tag_of(call: Call) -> int:
+    return call.tag
 
 
 def _byte_range(array: Any) -> tuple[int, int]:

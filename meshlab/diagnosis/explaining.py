@@ -15,8 +15,8 @@ from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.rules.rule_table import RULES
 from meshlab.diagnosis.seen import Seen, Span, spans_of
 from meshlab.diagnosis.text_findings import Rule, TextFinding
-from meshlab.errors import ParseError
-from meshlab.files import TextSource, describe_text, path_of, read_bytes, text_encoding
+from meshlab.errors import ParseError, printable
+from meshlab.files import TextSource, decode_text, describe_text, path_of, read_bytes
 
 __all__ = ["explain", "explain_log"]
 
@@ -125,14 +125,14 @@ def _text_of(source: TextSource) -> tuple[str, str | None]:
     path = path_of(source)
     if path is None and isinstance(source, str):
         refuse_pickle(source)
-        return source, None
+        return printable(source), None
     name = None if path is None else str(path)
     content = read_bytes(source if isinstance(source, bytes) else Path(source), hint=_TOO_LARGE)
     refuse_pickle(content[:8].decode("latin-1"), name)
     for start, (what, instead) in _BINARY.items():
         if content.startswith(start):
             raise ParseError(f"this is {what}", hint=instead, file=name)
-    return content.decode(text_encoding(content), errors="replace"), name
+    return decode_text(content), name
 
 
 def _name(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.seen import Seen, Span
 from meshlab.diagnosis.text_findings import LEVELS, Rule, TextFinding
 from meshlab.errors import BenchError, did_you_mean
+from meshlab.frames.redact import Redactor, redactor_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,6 +125,26 @@ class Explanation:
         """Return the errors and warnings in a few lines, for the message of an exception. Empty if there are none."""
         return as_brief(self)
 
+    def redacted(self) -> Explanation:
+        """Return a copy with hashes instead of what identifies hosts, users and hardware, and without secrets.
+
+        This includes the text. See `RunData.redacted` for what is replaced. A name that nothing in the text identifies
+        as one is kept.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> text = "node7:41:52 [0] NCCL WARN Call to connect to 10.0.0.4<41301> failed : Connection refused"
+        >>> "node7" in str(ml.explain(text)), "node7" in str(ml.explain(text).redacted())
+        (True, False)
+        """
+        text, cluster, facts = self.paste.text, self.cluster, [seen.facts for seen in self.seen]
+        redactor = redactor_of(None, text, facts, hosts=() if cluster is None else cluster.names, mesh=self.mesh)
+        name = None if self.paste.name is None else redactor.text(self.paste.name)
+        paste = Paste(redactor.text(text), name)
+        seen = tuple(_redacted(one, redactor) for one in self.seen)
+        return Explanation(paste, self.recognised, redactor.anything(self.all_findings), seen)
+
     def to_markdown(self) -> str:
         """Return the explanation as Markdown for an issue. Nothing that was pasted is interpreted in it."""
         return as_markdown(self)
@@ -140,6 +161,14 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         return as_html(self)
+
+
+def _redacted(seen: Seen, redactor: Redactor) -> Seen:
+    def table(make: Callable[[], pd.DataFrame]) -> Callable[[], pd.DataFrame]:
+        return lambda: redactor.frame(make())
+
+    facts, cluster, mesh = (redactor.anything(part) for part in (seen.facts, seen.cluster, seen.mesh))
+    return Seen(facts, {name: table(make) for name, make in seen.frames.items()}, cluster, mesh)
 
 
 def sort_findings(findings: Iterable[TextFinding], rules: Iterable[Rule]) -> tuple[TextFinding, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -23,6 +24,8 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LINK = re.compile(r"\[([\w.:/-]+)\]\(https?://\1/?\)")
 
 _LONG = 200_000
+_LONGEST_LINE = 1 << 14  # characters of a line that are searched, because some patterns take long for long lines
+_BLANKS = b" " * 64  # more than any string that is looked for
 _VARYING = b"0123456789abcdef"
 
 
@@ -32,7 +35,10 @@ def _skeleton(text: str) -> bytes:
     The lines of a long log differ in little else, so this is short. A string that is not in it is not in the text:
     rules look for hundreds of strings, and most logs have few of them.
     """
-    return b"\n".join(set(text.encode(errors="replace").translate(None, _VARYING).split(b"\n")))
+    data = text.encode(errors="replace").translate(None, _VARYING)
+    if _BLANKS in data:  # every string that begins with a blank is compared with each of them
+        data = re.sub(_BLANKS + b"+", _BLANKS, data)
+    return b"\n".join(set(data.split(b"\n")))
 
 
 # Not a dataclass, which takes three times as long to create: a long log has hundreds of thousands of lines.
@@ -83,7 +89,7 @@ class Paste:
         text = _ANSI.sub("", text) if "\x1b" in text else text
         self.text = _LINK.sub(r"\1", text) if "](http" in text else text
         self.name = name
-        self._starts = [0, *(match.end() for match in re.finditer("\n", self.text))]
+        self._starts = _line_starts(self.text)
         self._lines: dict[int, PasteLine] = {}
         self._found: dict[str, list[int]] = {}
         self._read: dict[Callable[[Paste], Any], Any] = {}
@@ -97,7 +103,7 @@ class Paste:
         """Return a line by its number, from 1."""
         line = self._lines.get(number)
         if line is None:
-            line = self._lines[number] = _split_prefix(number, self.raw(number))
+            line = self._lines[number] = _split_prefix(number, self.raw(number)[:_LONGEST_LINE])
         return line
 
     def raw(self, number: int) -> str:
@@ -163,6 +169,17 @@ class Paste:
 
     def __repr__(self) -> str:
         return f"<Paste: {len(self):,} lines{'' if self.name is None else f' of {self.name}'}>"
+
+
+def _line_starts(text: str) -> array[int]:
+    """Return the position of each line, as machine integers: a text may have 10 million lines."""
+    if text.isascii():
+        characters: npt.NDArray[Any] = np.frombuffer(text.encode("ascii"), dtype=np.uint8)
+    else:
+        characters = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)
+    starts = array("q", [0])
+    starts.frombytes((np.flatnonzero(characters == ord("\n")) + 1).astype(np.int64).tobytes())
+    return starts
 
 
 def _split_prefix(number: int, raw: str) -> PasteLine:

@@ -12,9 +12,10 @@ from meshlab.analysis.tunings import Tuning
 from meshlab.diagnosis.explaining import explain
 from meshlab.diagnosis.formats.flight_recorder import refuse_pickle
 from meshlab.errors import ParseError
-from meshlab.files import TextSource, describe_text, path_of, text_of
+from meshlab.files import TextSource, decode_text, describe_text, is_folder, open_file, path_of, text_of
 from meshlab.frames.rundata import RunData
 from meshlab.frames.store import as_results, run_id_in
+from meshlab.mesh.axes import LONGEST_TEXT
 from meshlab.mesh.interop.frameworks import OWN, mesh_text_kind
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.nccl_tests.reader import read as read_log
@@ -28,7 +29,6 @@ _HINT = (
     "Slurm, the folder of a run, results as Parquet, CSV or JSON, or a log or report that ml.explain() reads"
 )
 _LONGEST_NAME = 256
-_LONGEST_MESH = 1 << 20  # characters; a config is shorter
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def read(source: TextSource, *, world_size: int | None = None) -> Reading:
     >>> ml.read("GPU0  X  NV18\nGPU1  NV18  X").kind
     'description of hardware'
     """
-    if not isinstance(source, bytes) and len(str(source)) < _LONGEST_NAME and Path(source).is_dir():
+    if not isinstance(source, bytes) and len(str(source)) < _LONGEST_NAME and is_folder(source):
         folder = Path(source)
         if run_id_in(folder) is None:
             raise ParseError("this folder has no saved run", hint="pass one of its files", file=str(folder))
@@ -113,7 +113,7 @@ def read(source: TextSource, *, world_size: int | None = None) -> Reading:
     hardware = _tried(read_hardware, whole)
     if hardware is not None:
         return Reading("description of hardware" if isinstance(hardware, Cluster) else "graphs of NCCL", hardware)
-    kind = mesh_text_kind(text) if len(text) <= _LONGEST_MESH else None
+    kind = mesh_text_kind(text) if len(text) <= LONGEST_TEXT else None
     if kind is not None:
         return Reading("mesh" if kind == OWN else f"layout of {kind}", DeviceMesh.read(text, world_size=world_size))
     try:
@@ -127,8 +127,8 @@ def read(source: TextSource, *, world_size: int | None = None) -> Reading:
 
 def _own_json(path: Path) -> Reading | None:
     """Return a tuning or results that meshlab wrote as JSON, or None for other JSON."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        start = file.read(300)
+    with open_file(path) as file:
+        start = decode_text(file.read(600))
     if '"meshlab tuning"' in start:
         return Reading("saved tuning", Tuning.load(path))
     return Reading("results", as_results(path)) if '"columns"' in start[:100] else None

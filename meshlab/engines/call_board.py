@@ -65,8 +65,8 @@ class CallBoard:
     >>> members[0].compare(calls[:1], True)
     Traceback (most recent call last):
     ...
-    meshlab.errors.CommunicatorError: ranks disagree: rank 0 of the group calls all_reduce count=4 dtype=int8 op=sum,
-    but rank 1 calls all_reduce count=8 dtype=int8 op=sum; issue the same calls on every rank
+    meshlab.comm.agreement.MismatchError: ranks disagree: rank 0 of the group calls all_reduce count=4 dtype=int8
+    op=sum, but rank 1 calls all_reduce count=8 dtype=int8 op=sum; issue the same calls on every rank
     """
 
     def __init__(

@@ -20,7 +20,7 @@ from meshlab import markup
 from meshlab.engines.disagreement import describe_disagreement, find_disagreement
 from meshlab.engines.rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, without_banner
 from meshlab.engines.verification import verify_mesh
-from meshlab.errors import EngineError, MeshError
+from meshlab.errors import CommunicatorError, EngineError, MeshError, did_you_mean
 from meshlab.mesh.axes import WORLD
 from meshlab.mesh.groups import Groups
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
@@ -29,14 +29,22 @@ from meshlab.units import format_size
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Engines", "Lease", "check_mesh_size", "raise_first_error"]
+    from meshlab.comm.backend import Capabilities
+
+__all__ = ["BACKENDS", "BACKEND_SYNONYMS", "Engines", "Lease", "check_gloo", "check_mesh_size", "raise_first_error"]
+
+BACKENDS = ("nccl", "mpi", "gloo", "threads")
+"""The backends of engines. Engines of any backend can open groups on Gloo."""
+
+BACKEND_SYNONYMS = {"thread": "threads", "torch": "gloo", "cpu": "gloo", "cuda": "nccl", "gpu": "nccl"}
+"""Names that users may give to backends, for suggestions."""
 
 _MOST_LIBRARY_LOG = 1 << 18  # characters per rank, for the explanation of an error
 
 # A NCCL communicator holds about 200 MB of GPU memory, so the least recently used ones are closed beyond this number.
 _MOST_GROUP_SETS = 32
 
-_END_S = 5.0  # maximum time that a cancelled run gets to record its outcome when its engines are closed
+_END_S = 3.0  # maximum time that a cancelled run gets to record its outcome when its engines are closed
 
 
 class Engines:
@@ -75,9 +83,10 @@ class Engines:
         self._turn = threading.Condition()  # guards the two fields below
         self._lease: Lease | None = None
         self._n_waiting = 0
-        self._state: Literal["ready", "broken", "closed"] = "ready"
+        self._state: Literal["ready", "broken", "closing", "closed"] = "ready"
         self._why_broken = ""
         self._group_sets: OrderedDict[str, None] = OrderedDict()  # those with open communicators, least recent first
+        self._has_gloo = False  # whether the ranks have opened Gloo beside their own backend
         self._round: Round | None = None
         self.between_tasks: Callable[[Lease], None] | None = None
         """A function that is called before every task of a run, which may use the idle ranks for a few milliseconds."""
@@ -110,7 +119,10 @@ class Engines:
 
     @property
     def state(self) -> str:
-        """``"ready"``, ``"busy"``, ``"broken"`` or ``"closed"``."""
+        """``"ready"``, ``"busy"``, ``"broken"``, ``"closing"`` or ``"closed"``.
+
+        It is ``"closing"`` until the last process has ended, also if `close` was interrupted.
+        """
         lease = self._lease
         return "busy" if self._state == "ready" and lease is not None and not lease.is_query else self._state
 
@@ -124,6 +136,32 @@ class Engines:
         """Label of the measured system, for example "4 ranks · MPI on this CPU"."""
         times = "×" if self.backend == "nccl" else f"rank{'s' * (self.world_size != 1)} ·"
         return f"{self.world_size} {times} {self.ranks[0].capabilities.where}"
+
+    def where_of(self, mesh: DeviceMesh, axes: Sequence[str]) -> str:
+        """Label of the system that is measured along some axes of a mesh. It names every backend.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh
+            The mesh.
+        axes : sequence of str
+            The axes or groups.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> mesh = ml.DeviceMesh("pp=2, tp=2", backends={"pp": "gloo"})
+        >>> with ml.launch(4, backend="threads") as engines:
+        ...     engines.where_of(mesh, ["tp", "pp"])
+        '4 ranks · threads in this process (pp: Gloo on this CPU)'
+        """
+        others = [axis for axis in axes if self.backend_of(mesh, axis) != self.backend]
+        if not others:
+            return self.where
+        where = self.capabilities(self.backend_of(mesh, others[0])).where
+        if len(others) == len(axes):
+            return f"{self.world_size} rank{'s' * (self.world_size != 1)} · {where}"
+        return f"{self.where} ({', '.join(others)}: {where})"
 
     @property
     def task(self) -> str:
@@ -245,7 +283,7 @@ class Engines:
             has the rank and its traceback. The original exception is its cause, unless it cannot be pickled.
             If all ranks have returned, but the ranks of a group called different collectives.
             If the engines are busy, broken or closed.
-            If an axis of the mesh has a different backend than the engines.
+            If an axis or group of the mesh has a backend that these engines cannot open.
         MeshError
             If the mesh does not have `world_size` ranks.
             If the mesh does not have the axis.
@@ -314,7 +352,7 @@ class Engines:
             If the members of a group differ. The error names the group, the expected and the actual members.
         EngineError
             If the engines are busy, broken or closed.
-            If an axis of the mesh has a different backend than the engines.
+            If an axis or group of the mesh has a backend that these engines cannot open.
         MeshError
             If the mesh does not have `world_size` ranks.
 
@@ -349,29 +387,69 @@ class Engines:
         MeshError
             If the mesh does not have `world_size` ranks.
         EngineError
-            If an axis of the mesh has a different backend than the engines.
+            If an axis or group of the mesh has a backend that these engines cannot open.
 
         Examples
         --------
         >>> import meshlab as ml
         >>> with ml.launch(4, backend="threads") as engines:
-        ...     engines.check_mesh(ml.DeviceMesh("pp=2, tp=2", backends={"pp": "gloo"}))
+        ...     engines.check_mesh(ml.DeviceMesh("pp=2, tp=2", backends={"pp": "nccl"}))
         Traceback (most recent call last):
         ...
-        meshlab.errors.EngineError: axis 'pp' of the mesh has the backend 'gloo', but the engines run all axes on
-        'threads'; create the mesh without backends=
+        meshlab.errors.EngineError: axis 'pp' of the mesh has the backend 'nccl', but the engines can open 'threads' and
+        'gloo'; create the mesh without backends=, or start the engines with backend='nccl'
         """
         check_mesh_size(mesh, self.world_size)
-        for axis, backend in mesh.backends.items():
-            if backend != self.backend:
-                fix = "create the mesh without backends="
-                if set(mesh.backends.values()) == {backend} and backend in ("nccl", "mpi", "threads"):
-                    fix += f", or start the engines with backend={backend!r}"
-                raise EngineError(
-                    f"axis {axis!r} of the mesh has the backend {backend!r}, but the engines run all axes on "
-                    f"{self.backend!r}",
-                    hint=fix,
-                )
+        known = tuple(dict.fromkeys((self.backend, "gloo")))
+        for name, backend in mesh.backends.items():
+            if backend in known:
+                continue
+            is_axis = name in mesh.axis_names
+            similar = did_you_mean(backend, BACKENDS, synonyms=BACKEND_SYNONYMS) if backend not in BACKENDS else ""
+            fix = f"create the {'mesh' if is_axis else 'group'} without {'backends' if is_axis else 'backend'}="
+            if set(mesh.backends.values()) <= {backend, "gloo"} and backend in BACKENDS:
+                fix += f", or start the engines with backend={backend!r}"
+            raise EngineError(
+                f"{'axis' if is_axis else 'group'} {name!r} of the mesh has the backend {backend!r}{similar}, but the "
+                f"engines can open {' and '.join(map(repr, known))}",
+                hint=fix,
+            )
+        if self.backend != "gloo" and "gloo" in mesh.backends.values() and not self._rank_set.is_attached:
+            check_gloo()
+
+    def backend_of(self, mesh: DeviceMesh, axis: str | Sequence[str]) -> str:
+        """Return the name of the backend that opens the groups of a mesh along an axis.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh
+            The mesh.
+        axis : str or sequence of str
+            The groups, as in ``mesh[axis]``.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> mesh = ml.DeviceMesh("pp=2, tp=2", backends={"pp": "gloo"})
+        >>> with ml.launch(4, backend="threads") as engines:
+        ...     engines.backend_of(mesh, "pp"), engines.backend_of(mesh, "tp")
+        ('gloo', 'threads')
+        """
+        return mesh.backend_of(axis) or self.backend
+
+    def capabilities(self, backend: str | None = None) -> Capabilities:
+        """Return the capabilities of the backend of the engines, or of one that an axis of a mesh has.
+
+        Parameters
+        ----------
+        backend : str, optional
+            The name of the backend. By default that of the engines.
+        """
+        if backend is None or backend == self.backend:
+            return self.ranks[0].capabilities
+        from meshlab.comm.backends import gloo
+
+        return gloo.capabilities()
 
     # -- lifetime ------------------------------------------------------------------------------------------------------
 
@@ -396,7 +474,7 @@ class Engines:
                 self._round.cancel("the ranks were ended")
 
     def restart(self) -> None:
-        """Start new ranks. The client stays the same.
+        """Start new ranks. The client stays the same, unless its controller has died or does not respond.
 
         Raises
         ------
@@ -416,7 +494,7 @@ class Engines:
         broken
         ready [0, 1]
         """
-        if self._state == "closed":
+        if self._is_closed():
             raise _closed_error()
         if self._rank_set.is_attached:
             raise EngineError(
@@ -430,10 +508,10 @@ class Engines:
             self._release()
 
     def close(self, *, cancel: bool = False) -> None:
-        """Stop the ranks and clean up. A second call has no effect.
+        """Stop the ranks and clean up, within 10 seconds. A second call has no effect.
 
         The end of a ``with`` block and the exit of the interpreter also close the engines. Both cancel a run that is
-        under way. Its rows are kept.
+        under way. Its rows are kept. If the call is interrupted, call it again: it then completes the clean-up.
 
         Parameters
         ----------
@@ -459,29 +537,33 @@ class Engines:
         with self._turn:
             lease = None if self._lease is None or self._lease.is_query else self._lease
             # The engines are "broken" while a run replaces its ranks, but the run is still under way.
-            if lease is not None and not cancel and (self._state == "ready" or lease.cancel is not None):
+            is_under_way = self._state == "ready" or (lease is not None and lease.cancel is not None)
+            if lease is not None and not cancel and is_under_way and not self._is_closed():
                 first = "call run.wait() or run.cancel() first" if lease.cancel is not None else "wait for it"
                 raise EngineError(
                     f"cannot close the engines, which are busy with {lease.task}",
                     hint=f"{first}, or call engines.close(cancel=True)",
                 )
-            self._state = "closed"
+            self._state = "closing"
         is_over = None if lease is None or lease.cancel is None else lease.cancel()
-        atexit.unregister(self._at_exit)
         try:
-            with self._replacing:  # ranks that are being started would outlive the engines
-                self._rank_set.close()
+            self._rank_set.close()  # also makes another thread give up that starts ranks
         finally:
             if self._round is not None:
                 self._round.cancel("the engines were closed")
+        atexit.unregister(self._at_exit)
+        self._state = "closed"
         if is_over is not None:
             is_over.wait(_END_S)
+
+    def _is_closed(self) -> bool:
+        return self._state in ("closing", "closed")
 
     def _cancel_at_exit(self) -> None:
         """Cancel a run when the interpreter exits. The rank set stops its processes itself."""
         lease = self._lease
         if self._state != "closed" and lease is not None and lease.cancel is not None:
-            self._state = "closed"
+            self._state = "closing"
             is_over = lease.cancel()
             if self._round is not None:
                 self._round.cancel("the interpreter exits")
@@ -520,7 +602,7 @@ class Engines:
             self._turn.notify_all()
 
     def _check_usable(self) -> None:
-        if self._state == "closed":
+        if self._is_closed():
             raise _closed_error()
         if self._state == "broken":
             raise EngineError(f"the engines are broken: {self._why_broken}", hint=self._recovery())
@@ -528,7 +610,7 @@ class Engines:
     def _replace_ranks(self, reason: str, *, reuse: bool = True) -> None:
         """Kill the ranks, if they are not dead already, and start new ones."""
         with self._replacing:
-            if self._state == "closed":
+            if self._is_closed():
                 raise _closed_error()
             if self._state == "ready":
                 self._break(reason, reuse=reuse)
@@ -539,7 +621,7 @@ class Engines:
                 summary = error.summary if isinstance(error, EngineError) else str(error) or type(error).__name__
                 self._why_broken = f"new ranks could not be started: {summary}"
                 raise
-            if self.state == "closed":  # while they were started, by a caller that may not wait for them any more
+            if self._is_closed():  # while they were started, by a caller that may not wait for them any more
                 self._rank_set.close()
                 raise _closed_error()
             if self.backend == "threads" or not before & {(info.host, info.pid) for info in self.ranks}:
@@ -551,6 +633,7 @@ class Engines:
         self._state = "broken"
         self._why_broken = reason
         self._group_sets.clear()
+        self._has_gloo = False
         self._rank_set.kill(reuse=reuse)
 
     def _recovery(self) -> str:
@@ -559,20 +642,20 @@ class Engines:
         return "call engines.restart() to start new ranks"
 
     def _open_group_set(
-        self, mesh: DeviceMesh | None, axis: str | Sequence[str], *, separate: bool = False
+        self, mesh: DeviceMesh, axis: str | Sequence[str], backend: str, *, separate: bool = False
     ) -> tuple[str, Groups]:
         """Create the communicators of a set of groups unless they are open. Return the set and its name on the ranks.
 
         Only the client creates and closes communicators, as a round on all ranks. If each rank decided on its own,
         ranks with different histories would enter different splits and deadlock.
         """
-        if mesh is None:
-            if axis != WORLD:
-                raise MeshError(f"axis {axis!r} needs a mesh", hint="pass mesh=")
-            mesh = DeviceMesh(all_ranks=self.world_size)
         self.check_mesh(mesh)
         groups = mesh[axis]
         name = WORLD if groups.name == WORLD else f"{mesh.fingerprint} {groups.name}"
+        on_gloo = backend != self.backend
+        if on_gloo:
+            name += " on gloo"
+            self._open_gloo()
         if separate:
             name += " separate"
         if name in self._group_sets:
@@ -595,6 +678,7 @@ class Engines:
                     "" if group is None else group.name,
                     () if group is None else group.ranks,
                     separate,
+                    on_gloo,
                 )
             )
         task = f"creating the communicators of {groups.name}"
@@ -602,6 +686,17 @@ class Engines:
         raise_first_error(replies, task, self.ranks)
         self._group_sets[name] = None
         return name, groups
+
+    def _open_gloo(self) -> None:
+        """Open Gloo on all ranks, beside their own backend, unless it is open."""
+        if self._has_gloo:
+            return
+        # To import torch takes seconds, and more if all ranks do it at the same time, so it counts as start-up.
+        for method, task in (("load_gloo", "loading torch"), ("open_gloo", "opening Gloo")):
+            limit_s = max(self._timeout_s, self.deadline_s)
+            replies = self._run_round(method, [()] * self.world_size, task=task, deadline_s=limit_s)
+            raise_first_error(replies, task, self.ranks)
+        self._has_gloo = True
 
     def _close_group_sets(self, why: str) -> None:
         names, self._group_sets = list(self._group_sets), OrderedDict()
@@ -626,7 +721,7 @@ class Engines:
             replies = self._round.run(method, arguments, self.deadline_s if deadline_s is None else deadline_s)
         except RoundFailedError as failure:
             if self._state != "ready":  # `close` or `kill`, called by another thread, made the round fail
-                how = "closed" if self._state == "closed" else f"stopped ({self._why_broken})"
+                how = "closed" if self._is_closed() else f"stopped ({self._why_broken})"
                 raise EngineError(f"the engines were {how} while {task}") from failure
             library_log = self._library_log()  # first, because mpiexec also prints how the other ranks are killed
             self._break(failure.reason)
@@ -634,7 +729,7 @@ class Engines:
                 failure.reason,
                 hint=f"{failure.fix}, and {self._recovery()}" if failure.fix else self._recovery(),
                 rank=failure.rank,
-                host=self.ranks[failure.rank].host,
+                host=None if failure.rank is None else self.ranks[failure.rank].host,
                 log=failure.log,
                 library_log=library_log,
             ) from failure.cause
@@ -736,8 +831,8 @@ class Lease:
         arguments : tuple, default ()
             Further arguments, identical on every rank.
         also : sequence of str, default ()
-            Further axes, whose communicators follow that of `axis`. Only ranks that are in a group along all of them
-            take part.
+            Further axes, whose communicators follow that of `axis`, and use the same backend. Only ranks that are in a
+            group along all of them take part.
         concurrent : sequence of (DeviceMesh, str), default ()
             Further axes, each of a mesh, whose communicators may be used at the same time as each other and as the
             others.
@@ -754,11 +849,17 @@ class Lease:
         engines = self.engines
         if engines.between_tasks is not None:
             engines.between_tasks(self)
+        if mesh is None:
+            if axis != WORLD:
+                raise MeshError(f"axis {axis!r} needs a mesh", hint="pass mesh=")
+            mesh = DeviceMesh(all_ranks=engines.world_size)
         names, colors = [], []
         communicators: dict[str, Sequence[int]] = {}
-        wanted = [(mesh, one, False) for one in (axis, *also)] + [(*one, True) for one in concurrent]
-        for laid_out, one, separate in wanted:
-            name, groups = engines._open_group_set(laid_out, one, separate=separate)
+        backend = engines.backend_of(mesh, axis)
+        wanted = [(mesh, one, backend, False) for one in (axis, *also)]
+        wanted += [(of, one, engines.backend_of(of, one), True) for of, one in concurrent]
+        for laid_out, one, backend, separate in wanted:
+            name, groups = engines._open_group_set(laid_out, one, backend, separate=separate)
             names.append(name)
             colors.append(groups.color)
             communicators |= {group.name: group.ranks for group in groups}
@@ -804,6 +905,16 @@ class Lease:
 
 def _new_name() -> str:
     return secrets.token_hex(6)
+
+
+def check_gloo() -> None:
+    """Raise an `EngineError` if this Python has no torch, before any rank needs it."""
+    from meshlab.comm.backends import gloo
+
+    try:
+        gloo.check_installed()
+    except CommunicatorError as error:
+        raise EngineError(error.message, hint=error.hint) from None
 
 
 def check_mesh_size(mesh: DeviceMesh, n: int) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshlab.comm.agreement import CHECKS, Checks
-from meshlab.engines.engines import Engines
+from meshlab.engines.engines import BACKEND_SYNONYMS, BACKENDS, Engines, check_gloo
 from meshlab.engines.rounds import RankSet
 from meshlab.errors import EngineError, did_you_mean
 
@@ -27,14 +27,19 @@ def launch(
 ) -> Engines:
     """Start `n` ranks on this machine.
 
+    Ranks in processes have a temporary folder of their own (the variable TMPDIR), which is removed when the engines are
+    closed. If a rank, its launcher or the controller of the engines dies, the current call raises an `EngineError` that
+    names it.
+
     Parameters
     ----------
     n : int
         The number of ranks.
-    backend : {"auto", "nccl", "mpi", "threads"}, default "auto"
-        ``"nccl"`` starts one process per GPU and ``"mpi"`` one process per rank, both as ipyparallel engines.
-        ``"threads"`` starts threads in this process, for tests and experiments. ``"auto"`` selects ``"nccl"`` if there
-        are at least `n` GPUs and the required packages are installed, else ``"mpi"``.
+    backend : {"auto", "nccl", "mpi", "gloo", "threads"}, default "auto"
+        ``"nccl"`` starts one process per GPU, and ``"mpi"`` and ``"gloo"`` (of torch) one process per rank, all as
+        ipyparallel engines. ``"threads"`` starts threads in this process, for tests and experiments. ``"auto"`` selects
+        ``"nccl"`` if there are at least `n` GPUs and the required packages are installed, else ``"mpi"``. Axes of a
+        mesh can use Gloo on all engines: ``DeviceMesh(…, backends={"pp": "gloo"})``.
     devices : sequence of int, optional
         CUDA device index of each rank. By default rank r uses device r.
     env : mapping of str to str, optional
@@ -46,7 +51,7 @@ def launch(
         time. When a function returns, all its calls are compared, and `Engines.run` raises if they differ. ``"all"``
         compares every call before it starts, except repetitions in `PreparedCall.measure` and in graphs. ``"off"``
         compares nothing. Threads always compare every call. The counts of messages between two ranks are compared by
-        MPI and threads, but not on GPUs.
+        MPI, Gloo and threads, but not on GPUs.
     deadline_s : float, default 30
         Maximum duration of a call, in seconds, before its ranks are considered stuck.
     timeout_s : float, default 60
@@ -72,9 +77,9 @@ def launch(
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise EngineError(f"n must be a positive integer, not {n!r}", hint="pass the number of ranks to launch()")
-    if backend not in ("auto", "nccl", "mpi", "threads"):
-        similar = did_you_mean(backend, ("auto", "nccl", "mpi", "threads"), synonyms={"thread": "threads"})
-        raise EngineError(f"unknown backend {backend!r}{similar}", hint="choose one of auto, nccl, mpi and threads")
+    if backend not in ("auto", *BACKENDS):
+        similar = did_you_mean(backend, ("auto", *BACKENDS), synonyms=BACKEND_SYNONYMS)
+        raise EngineError(f"unknown backend {backend!r}{similar}", hint=f"choose one of auto, {', '.join(BACKENDS)}")
     if checks not in CHECKS:
         similar = did_you_mean(checks, CHECKS, synonyms={"none": "off", "always": "all"})
         raise EngineError(f"unknown checks {checks!r}{similar}", hint=f"choose one of {', '.join(CHECKS)}")
@@ -99,6 +104,8 @@ def launch(
         check_host_memory(n)
         if backend == "nccl":
             _check_gpu_packages()
+        if backend == "gloo":
+            check_gloo()
         rank_set = LaunchedSet(n, backend, devices=devices, env=env, checks=checks)
     return Engines(rank_set, deadline_s=deadline_s, timeout_s=timeout_s)
 

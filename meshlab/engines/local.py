@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import secrets
@@ -18,17 +19,20 @@ from typing import Any
 
 from meshlab.comm.agreement import Checks
 from meshlab.engines.call_board import CallBoard
-from meshlab.engines.processes import ProcessSet, make_cluster
-from meshlab.engines.reaper import Reaper, kill_processes, marked_processes, remove_files, terminate_launchers
+from meshlab.engines.controller import Controller
+from meshlab.engines.lifeline import REAPER, WITHOUT_SHELL, command
+from meshlab.engines.parts import STOPPED, Parts, how_ended, is_stopped
+from meshlab.engines.processes import ProcessSet
+from meshlab.engines.reaper import RUN, Reaper, kill_processes, marked_processes, remove_files
 from meshlab.engines.rounds import RankExit, RankInfo, WorkerConfig
 from meshlab.engines.worker import make_unique_id
 from meshlab.errors import EngineError
 
 __all__ = ["LaunchedSet", "find_mpiexec"]
 
-# The environment of every process of a run contains _RUN, so that the reaper finds it. That of every process of one set
-# of engines also contains _SET, so that `kill` can stop the set and keep the controller.
-_RUN, _SET = "MESHLAB_RUN", "MESHLAB_SET"
+# The environment of every process of one set of engines contains _SET, so that `kill` can stop the set and keep the
+# controller. That of every process of a run contains RUN.
+_SET = "MESHLAB_SET"
 
 # Time for ranks to abort their NCCL communicators. One whose graphs were running takes 0.9 to more than 2 s (two H200).
 _ABORT_S = 5.0
@@ -37,17 +41,26 @@ _TEARDOWN_S = 15.0  # maximum time that the kernel takes to remove a process wit
 _MOST_LOG = 1 << 20  # bytes
 _NOISE = re.compile(r"\[(?:IPEngine|KernelNanny|IPController)[^]]*\]|^\s*$|mpi_(?:rank|size) =|from mpi4py import MPI")
 
+_UNNOTICED_S = 3.0  # maximum time until the controller notices the end of an engine
+_CLOSE_S = 1.0  # time that the ranks get to end themselves when the engines are closed
+_ANSWER_S = 2.0  # time that the controller gets to answer before a restart replaces it
+_LINE_S = 0.3  # time in which the shell of a rank that has ended records its exit
+_POLL_S = 0.01
+
 # A wrapper shell appends "pid exit-code" to MESHLAB_EXITS before mpiexec sees the exit and kills the other ranks, so
-# the first line of that file is the culprit. If the rank failed, the shell also sends SIGTERM to mpiexec, which cleans
-# up /tmp on SIGTERM but not after a dead rank. The rank's output goes to a separate file, because ipyparallel deletes
-# its log on exit. The shell's own "Killed" is discarded, because it would look like output of the rank.
+# the first line of that file is the culprit. The rank's output goes to a separate file, because ipyparallel deletes its
+# log on exit. The shell's own "Killed" is discarded, because it would look like output of the rank.
 _RANK_SHELL = (
-    'exec 2>/dev/null; /bin/sh -c "$MESHLAB_TO_LOG" "$@"; code=$?; echo "$$ $code" >>"$MESHLAB_EXITS"; '
-    '[ $code -eq 0 ] || [ -z "$MESHLAB_LAUNCHER" ] || kill "$MESHLAB_LAUNCHER"; exit $code'
+    'exec 2>/dev/null; [ -n "$HWLOC_XMLFILE" ] || unset HWLOC_XMLFILE; '
+    '/bin/sh -c "$MESHLAB_TO_LOG" "$@"; code=$?; echo "$$ $code" >>"$MESHLAB_EXITS"; exit $code'
 )
 _TO_LOG = 'exec "$0" "$@" >>"$MESHLAB_LOG" 2>&1'
-# exec keeps the pid, so the shell's $$ is the pid of mpiexec. The ranks inherit it.
-_LAUNCHER_SHELL = "export MESHLAB_LAUNCHER=$$; " + _TO_LOG
+
+# MPICH's launcher writes the topology of the host to a file in /tmp, which stays if the launcher is killed. It does not
+# if this variable is set. The shells of the ranks remove it again, so that their library reads the topology itself.
+_NO_TOPOLOGY_FILE = {"HWLOC_XMLFILE": ""}
+
+_LONGEST_TMPDIR = 64  # characters, because the path of a socket has at most 107
 
 
 def find_mpiexec() -> str:
@@ -78,16 +91,17 @@ def find_mpiexec() -> str:
 class LaunchedSet(ProcessSet):
     """Engines on this host with a dedicated controller, started by this process. Implements `RankSet`.
 
-    Profile, connection files and logs are in a private folder of the run. The controller listens on the loopback
-    device, and every message is signed with a key.
+    Profile, connection files and logs are in a private folder of the run. The controller and the ranks listen on the
+    loopback device. Their messages are encrypted with CurveZMQ, or only signed if libzmq has no encryption.
 
     Parameters
     ----------
     size : int
         The number of ranks.
-    backend : {"mpi", "nccl"}
+    backend : {"mpi", "nccl", "gloo"}
         MPI ranks are started by one mpiexec and stop together. NCCL ranks are started separately, each on one GPU, and
-        those that survive a fault are reused.
+        those that survive a fault are reused. Gloo ranks are started separately, and all of them are replaced after a
+        fault.
     devices : sequence of int, optional
         CUDA device index of each rank, for NCCL. By default rank r uses device r.
     env : mapping, optional
@@ -114,37 +128,78 @@ class LaunchedSet(ProcessSet):
         self._id = secrets.token_hex(8)
         self._n_starts = 0
         self._old_exits: dict[Path, int] = {}  # with their sizes before the current start
-        self._killed: set[int] = set()  # engines that were killed since the last start
+        self._killed: set[str] = set()  # the uuids of engines that were killed since the last start
         self.launch_arguments = {"backend": backend, "devices": devices, "env": dict(env or {}), "checks": checks}
-        self._cluster: Any = None
+        self._controller: Controller | None = None
+        self._is_controller_suspect = False
         self._launcher: Any = None
+        self._parts = Parts()  # the launcher
+        self._checked_at = 0.0
+        self._starting = threading.RLock()
+        self._is_closing = self._is_closed = False
         self._mpiexec = find_mpiexec() if backend == "mpi" else ""
         self._folder = Path(tempfile.mkdtemp(prefix="meshlab-"))
+        (self._folder / "tmp").mkdir()
         # The reaper starts before any other process, so that no process ever runs without one. The finalizer runs when
         # the object is garbage-collected or at exit, whichever is first, and at most once.
-        self._reaper = Reaper(_RUN, self._id, self._folder)
+        self._reaper = Reaper(RUN, self._id, self._folder)
         self._finalizer = weakref.finalize(self, self._reaper.release)
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
-        """Start the controller (once) and the engines, and wait until every rank is ready."""
+        """Start the controller, unless it is running, and the engines, and wait until every rank is ready."""
         deadline = time.monotonic() + timeout_s
-        try:
-            if self._cluster is None:
-                self._start_controller()
-            return self._start_engines(deadline)
-        except BaseException:
-            if not self._infos:  # the first start; after a failed restart, the client can try again
-                self.close()
-            raise
+        with self._starting:
+            try:
+                self._check_closing()
+                self._reaper.renew()
+                self._start_controller(deadline)
+                infos = self._start_engines(deadline)
+                self._is_controller_suspect = False
+                return infos
+            except BaseException:
+                # A controller that hangs looks like one that works, so a second attempt is made with another one.
+                self._is_controller_suspect = True
+                if not self._infos or self._is_closing:
+                    self.close()
+                else:  # the client can try again
+                    remove_files(kill_processes(_SET, self._set_mark))
+                raise
 
-    def _start_controller(self) -> None:
-        profile = self._folder / "profile"
-        profile.mkdir(mode=0o700)
-        self._cluster = make_cluster(profile, self._id, "mpi" if self.backend == "mpi" else "local")
-        self._cluster.start_controller_sync(environment=self._environment())
+    def _start_controller(self, deadline: float) -> None:
+        controller = self._controller
+        if controller is not None:
+            if (
+                not self._is_controller_suspect
+                and controller.lost(at_once=True) is None
+                and controller.answers(_ANSWER_S)
+            ):
+                return
+            # Its engines cannot be reached by another one.
+            controller.close()
+            self._client, self._controller = None, None
+            remove_files(kill_processes(RUN, self._id))
+        folder = self._folder / f"controller-{self._n_starts + 1}"
+        launcher = "mpi" if self.backend == "mpi" else "local"
+        controller = Controller(folder, self._id, launcher, {**_import_path(), **self._environment()})
+        self._controller = controller  # before it starts, because its parts may exist if that fails
+        controller.start(deadline, self._check_closing)
 
     def _environment(self) -> dict[str, str]:
-        return {_RUN: self._id, "IPYTHONDIR": str(self._folder / "ipython"), "PYTHONUNBUFFERED": "1"}
+        return {
+            RUN: self._id,
+            REAPER: json.dumps(self._reaper.command),
+            "IPYTHONDIR": str(self._folder / "ipython"),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def _temporary_folder(self) -> dict[str, str]:
+        """Let the launcher and the ranks write temporary files to a folder that is removed with the run."""
+        path = str(self._folder / "tmp")
+        return {"TMPDIR": path} if len(path) <= _LONGEST_TMPDIR else {}
+
+    def _check_closing(self) -> None:
+        if self._is_closing:
+            raise EngineError("the engines were closed while they started")
 
     def _start_engines(self, deadline: float) -> tuple[RankInfo, ...]:
         survivors = [] if self._client is None else self._surviving_engines()
@@ -153,9 +208,10 @@ class LaunchedSet(ProcessSet):
         # New file names for every start: a dying process of the previous set may still write to the old ones.
         positions = self._share_positions(self._folder / f"calls-{self._n_starts}")
         CallBoard.create_file(self._board_file, self.size)
-        self._launch_engines(self.size - len(survivors))
+        self._launch_engines(self.size - len(survivors), deadline)
         if self._client is None:
-            self._client = self._cluster.connect_client_sync(ipython_dir=str(self._folder / "ipython"))
+            assert self._controller is not None
+            self._client = self._controller.connect(deadline, self._check_start)
         engines = self._engines_by_rank(survivors, self._wait_for_engines(deadline))
         left_s = max(1.0, deadline - time.monotonic())
         infos = self._open_ranks(self._worker_configs(engines, positions, deadline), left_s)
@@ -164,17 +220,20 @@ class LaunchedSet(ProcessSet):
 
     def _surviving_engines(self) -> list[int]:
         """Return the engines that can be reused."""
+        # An engine that is still listed although its rank was killed is one whose death has not been noticed. A rank
+        # with a GPU is only gone when its memory is free.
+        deadline = time.monotonic() + (_TEARDOWN_S if self.backend == "nccl" else _UNNOTICED_S)
+        while self._killed & set(self._uuids().values()) and time.monotonic() < deadline:
+            self._check_closing()
+            time.sleep(2 * _POLL_S)
+        return self._living_engines()
 
-        # An engine that is still listed although its rank was killed is one whose death has not been noticed. MPI ranks
-        # stop together, so that is true of all of them.
-        def listed() -> set[int]:
-            return set(self._client.ids) if self.backend == "mpi" else self._killed & set(self._client.ids)
+    def _uuids(self) -> dict[int, str]:
+        """Return the unique names of the engines that the client lists. Their numbers are used again."""
+        return {engine: uuid for engine in self._client.ids if (uuid := self._client._engines.get(engine)) is not None}
 
-        deadline = time.monotonic() + (3.0 if self.backend == "mpi" else _TEARDOWN_S)
-        while listed() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        self._killed.clear()  # new engines may have the same numbers
-        return list(self._client.ids)
+    def _living_engines(self) -> list[int]:
+        return [engine for engine, uuid in self._uuids().items() if uuid not in self._killed]
 
     def _engines_by_rank(self, survivors: Sequence[int], engines: Sequence[int]) -> list[int]:
         """Return the engines in rank order. A surviving engine keeps its rank, and with it its GPU."""
@@ -182,13 +241,17 @@ class LaunchedSet(ProcessSet):
         new = iter([engine for engine in engines if engine not in kept.values()])
         return [kept[rank] if rank in kept else next(new) for rank in range(self.size)]
 
-    def _launch_engines(self, n: int) -> None:
-        shell = ["/bin/sh", "-c", _RANK_SHELL, "meshlab-rank", sys.executable, "-m", "ipyparallel.engine"]
+    def _launch_engines(self, n: int, deadline: float) -> None:
+        shell = ["/bin/sh", "-c", _RANK_SHELL, "meshlab-rank", *command("rank", "ipyparallel.engine")]
+        # What mpiexec itself prints goes to the log, too.
         options: dict[str, Any] = (
-            {"mpi_cmd": ["/bin/sh", "-c", _LAUNCHER_SHELL, self._mpiexec]} if self.backend == "mpi" else {"delay": 0}
+            {"mpi_cmd": ["/bin/sh", "-c", _TO_LOG, self._mpiexec]} if self.backend == "mpi" else {"delay": 0}
         )
         environment = {
             **_import_path(),
+            **self._temporary_folder(),
+            **({} if self.backend != "mpi" or "HWLOC_XMLFILE" in os.environ else _NO_TOPOLOGY_FILE),
+            **(_loopback_settings() if self.backend == "mpi" else {}),
             **self._env,
             **self._environment(),
             _SET: self._set_mark,
@@ -197,37 +260,40 @@ class LaunchedSet(ProcessSet):
             "MESHLAB_TO_LOG": _TO_LOG,
             **self._debug_file(),
         }
-        try:
-            name = self._cluster.start_engines_sync(
-                n,
-                engine_set_id=f"set-{self._n_starts}",
-                engine_cmd=shell,
-                engine_args=["--log-level=WARN"],
-                environment=environment,
-                **options,
-            )
-        except (RuntimeError, TimeoutError) as error:  # from ipyparallel, which waits for its controller here
-            log = "\n".join(str(self._cluster.controller.get_output()).splitlines()[-12:])
-            raise EngineError("the controller of the engines did not start", log=log) from error
-        self._launcher = self._cluster.engines[name]
+        assert self._controller is not None
+        self._parts.clear()
+        self._launcher = self._controller.start_engines(
+            n,
+            f"set-{self._n_starts}",
+            deadline,
+            self._check_closing,
+            engine_cmd=shell,
+            engine_args=["--log-level=WARN"],
+            environment=environment,
+            **options,
+        )
+        if self.backend == "mpi":
+            self._parts.add("the MPI launcher", self._launcher.process)
 
     def _worker_configs(self, engines: list[int], positions: str, deadline: float) -> dict[int, WorkerConfig]:
+        files: dict[str, Any] = {
+            "positions_file": positions,
+            "checks": self._checks,
+            "board_file": str(self._board_file),
+            "store_file": str(self._folder / f"gloo-{self._n_starts}"),
+        }
         if self.backend == "mpi":
-            config = WorkerConfig("mpi", positions, checks=self._checks, board_file=str(self._board_file))
-            return dict.fromkeys(engines, config)
+            return dict.fromkeys(engines, WorkerConfig("mpi", **files))
+        if self.backend == "gloo":
+            return {
+                engine: WorkerConfig("gloo", size=self.size, rank=rank, **files) for rank, engine in enumerate(engines)
+            }
         # In a separate call: if the library cannot be loaded, this fails before any rank waits for the others.
         result = self._view(engines[0]).apply_async(make_unique_id)
         unique_id = self._result_of(engines[0], result, deadline, "create the NCCL unique id")
         return {
             engine: WorkerConfig(
-                "nccl",
-                positions,
-                self.size,
-                rank,
-                self._devices[rank],
-                unique_id,
-                self._checks,
-                str(self._board_file),
+                "nccl", size=self.size, rank=rank, device=self._devices[rank], unique_id=unique_id, **files
             )
             for rank, engine in enumerate(engines)
         }
@@ -241,47 +307,104 @@ class LaunchedSet(ProcessSet):
         return f"{self._id}.{self._n_starts}"
 
     def _wait_for_engines(self, deadline: float) -> list[int]:
-        while len(self._client.ids) < self.size:
-            process = getattr(self._launcher, "process", None)
-            if self._exits_file.exists() or (process is not None and not _is_running(process)):
-                raise EngineError(f"{_engines(self.size)} exited during start-up", log=self.log_tail())
+        while len(engines := self._living_engines()) < self.size:
+            self._check_start()
             if time.monotonic() > deadline:
                 raise EngineError(
-                    f"only {len(self._client.ids)} of {_engines(self.size)} started in time",
+                    f"only {len(engines)} of {_engines(self.size)} started in time",
                     hint="pass a larger timeout_s to launch(), or start fewer ranks",
                     log=self.log_tail(),
                 )
-            time.sleep(0.01)
-        return list(self._client.ids)
+            time.sleep(_POLL_S)
+        return engines
+
+    def _check_start(self) -> None:
+        """Raise an `EngineError` if the engines are closed, or if one of them or another process has ended."""
+        self._check_closing()
+        lost = None if self._controller is None else self._controller.lost()
+        if lost is not None:
+            raise EngineError(f"{lost.text} during start-up", hint="start the engines again", log=self.log_tail())
+        if self._exits_file.exists() or self._parts.lost() is not None:
+            raise EngineError(f"{_engines(self.size)} exited during start-up", log=self.log_tail())
 
     @property
     def _exits_file(self) -> Path:
         return self._folder / f"exits-{self._n_starts}"
 
+    def check(self) -> RankExit | None:
+        """Return the exit of a rank, the launcher or the controller. Start a new reaper if it is gone."""
+        now = time.monotonic()
+        if now - self._checked_at < _LINE_S / 2:
+            return None
+        self._checked_at = now
+        self._reaper.renew()
+        lost = self._lost_part()
+        if lost is not None:
+            return lost
+        gone = [info.rank for info in self._infos if not _is_alive(info.pid)]
+        if self._exits_file.exists() or gone:
+            return self.first_exit() or (RankExit(gone[0], "ended") if gone else None)
+        return None
+
+    def stalled(self) -> RankExit | None:
+        """Return a rank or a process of the controller that is stopped."""
+        lost = None if self._controller is None else self._controller.lost(at_once=True)
+        stopped = next((info.rank for info in self._infos if _is_stopped(info.pid)), None)
+        return lost or (None if stopped is None else RankExit(stopped, STOPPED))
+
+    def _lost_part(self) -> RankExit | None:
+        """Return the part that made the ranks unreachable, unless a rank has made the part end."""
+        lost = None if self._controller is None else self._controller.lost()
+        if lost is None:
+            lost = self._parts.lost()
+            if lost is not None and not lost.how.startswith("killed"):
+                lost = None  # the launcher exits if a rank does, and the ranks work on if it is stopped
+        return lost
+
     def first_exit(self) -> RankExit | None:
-        """Return the exit of the first rank that ended, from the records of the wrapper shells."""
+        """Return the exit of the first rank that ended, from the records of the wrapper shells, or of a lost part."""
         # ipyparallel may report the death before the shell has written its line: the shell only continues when the
         # kernel has torn the process down. With a GPU that takes up to a second, or more if much memory is mapped, and
         # the process is a zombie for so long.
-        now = time.monotonic()
+        begin = now = time.monotonic()
         deadline, last = now + 1.5, now + _TEARDOWN_S
-        ranks = {info.parent_pid: info.rank for info in self._infos}
         while now < deadline:
-            # A rank that survived an earlier start still writes to the file of that start, which may not exist before.
-            for start in range(self._n_starts, 0, -1):
-                path = self._folder / f"exits-{start}"
-                with contextlib.suppress(OSError, ValueError):
-                    for line in path.read_text()[self._old_exits.get(path, 0) :].splitlines():
-                        shell, code = (int(word) for word in line.split())
-                        # In an older file, the other lines are of ranks that were killed before.
-                        if shell in ranks or start == self._n_starts:
-                            how = f"killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
-                            return RankExit(ranks.get(shell), how)
-            time.sleep(0.01)
+            found = self._lost_part() or self._recorded_exit()
+            if found is None and now - begin > _LINE_S:
+                found = self._unrecorded_exit()
+            if found is not None:
+                return found
+            time.sleep(_POLL_S)
             now = time.monotonic()
             if now < last and self._is_dying():
                 deadline = now + 1.5
         return None
+
+    def _recorded_exit(self) -> RankExit | None:
+        """Return the first exit that a shell, or a rank that has lost its shell, has recorded."""
+        ranks = {info.parent_pid: info.rank for info in self._infos}
+        # A rank that survived an earlier start still writes to the file of that start, which may not exist before.
+        for start in range(self._n_starts, 0, -1):
+            path = self._folder / f"exits-{start}"
+            with contextlib.suppress(OSError, ValueError):
+                for line in path.read_text()[self._old_exits.get(path, 0) :].splitlines():
+                    shell, code = (int(word) for word in line.split())
+                    # In an older file, the other lines are of ranks that were killed before.
+                    if shell in ranks or start == self._n_starts:
+                        return RankExit(ranks.get(shell), _how(code))
+        return None
+
+    def _unrecorded_exit(self) -> RankExit | None:
+        """Return an exit that nobody has recorded: the launcher has ended the ranks, or a process is only stopped."""
+        stalled = self.stalled()
+        if stalled is not None:
+            return stalled
+        without_shell = [info.rank for info in self._infos if not _is_alive(info.parent_pid)]
+        if not without_shell:
+            return None
+        if self.backend == "mpi":
+            return RankExit(None, "ended", f"the MPI launcher (process {self._launcher.pid})")
+        return RankExit(without_shell[0], _how(WITHOUT_SHELL))
 
     def _is_dying(self) -> bool:
         import psutil
@@ -300,29 +423,28 @@ class LaunchedSet(ProcessSet):
 
     def kill(self, *, reuse: bool = True) -> None:
         """Kill the processes of the ranks. With `reuse`, NCCL ranks that abort their communicators in time survive."""
-        saved = self._abort_ranks() if reuse and self.backend == "nccl" else set()
+        is_connected = self._controller is not None and self._client is not None and self._controller.lost() is None
+        saved = self._abort_ranks() if reuse and self.backend == "nccl" and is_connected else set()
         doomed = [info for info in self._infos if info.rank not in saved]
-        if self.backend == "mpi":
-            # Before anything else, because once mpiexec has seen a dead rank, it no longer removes its files in /tmp.
-            terminate_launchers(marked_processes(_SET, self._set_mark))
         for info in doomed:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(info.pid, signal.SIGKILL)
         # Each engine has a nanny process of ipyparallel, which reports the death of the engine to the controller and
         # then exits. If the nannies were killed too, the client would list dead engines until their heartbeats fail.
-        gone = {self._engine_ids[info.rank] for info in doomed}
+        uuids = self._uuids() if is_connected else {}
+        gone = {uuids[engine] for info in doomed if (engine := self._engine_ids[info.rank]) in uuids}
         self._killed |= gone
         deadline = time.monotonic() + 1.0
-        while time.monotonic() < deadline and (
-            gone & set(self._client.ids) or (not saved and marked_processes(_SET, self._set_mark))
+        while (
+            is_connected
+            and time.monotonic() < deadline
+            and (gone & set(self._uuids().values()) or (not saved and marked_processes(_SET, self._set_mark)))
         ):
             time.sleep(0.02)
         if saved:
             return
         segments = kill_processes(_SET, self._set_mark)
         remove_files({*segments, *(path for info in self._infos for path in info.segments)})
-        if self._cluster is not None:
-            self._cluster.engines.clear()
 
     def _abort_ranks(self) -> set[int]:
         """Make the ranks abort their communicators. Return those that respond and can be reused."""
@@ -375,32 +497,62 @@ class LaunchedSet(ProcessSet):
         """Return the last lines that the ranks or mpiexec printed, without those of ipyparallel."""
         return "\n".join(self.printed().splitlines()[-12:])
 
-    def _running_ranks(self) -> list[int]:
-        import psutil
-
-        return [info.pid for info in self._infos if psutil.pid_exists(info.pid)]
-
     def close(self) -> None:
-        """Request a shutdown of engines and controller, wait up to a second, and let the reaper do the rest."""
-        if not self._finalizer.alive:
-            return
-        if self._client is not None:
-            deadline = time.monotonic() + 1.0
-            # In a thread: the client waits for replies even without block, and a rank that was just killed sends none.
-            shutdown = threading.Thread(target=self._request_shutdown, name="meshlab shutdown", daemon=True)
-            shutdown.start()
-            shutdown.join(1.0)
-            while time.monotonic() < deadline and self._running_ranks():
-                time.sleep(0.02)
-        self._finalizer()
-        if self._client is not None:
-            with contextlib.suppress(Exception):
-                self._client.close(linger=0)
-        self._positions = None
+        """Request the ranks to end, wait up to a second, and let the reaper do the rest."""
+        self._is_closing = True  # a start in another thread ends at its next check
+        is_locked = self._starting.acquire(timeout=_CLOSE_S)
+        try:
+            if self._is_closed:
+                return
+            self._end_ranks()
+            self._reaper.release()
+            self._finalizer.detach()
+            if self._controller is not None:
+                self._controller.close()
+            self._positions = None
+            self._is_closed = True
+        finally:
+            if is_locked:
+                self._starting.release()
 
-    def _request_shutdown(self) -> None:
+    def _end_ranks(self) -> None:
+        """Let the ranks end themselves, if all of them can."""
+        if self._client is None or self._lost_part() is not None:
+            return
+        if not all(_is_alive(info.pid) and not _is_stopped(info.pid) for info in self._infos):
+            return
         with contextlib.suppress(Exception):
-            self._client.shutdown(hub=True, block=False)
+            # Without the hub, because the client would wait for its reply without a limit.
+            self._client.shutdown(hub=False, block=False)
+        deadline = time.monotonic() + _CLOSE_S
+        while time.monotonic() < deadline and any(_is_alive(info.pid) for info in self._infos):
+            time.sleep(2 * _POLL_S)
+
+
+def _how(code: int) -> str:
+    """Describe the end of a rank by the code that was recorded."""
+    if code == WITHOUT_SHELL:
+        return "killed together with the shell that started it"
+    return f"killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
+
+
+def _is_alive(pid: int) -> bool:
+    """Return whether a process exists and has not ended."""
+    import psutil
+
+    try:
+        return not how_ended(psutil.Process(pid))
+    except psutil.Error:
+        return False
+
+
+def _is_stopped(pid: int) -> bool:
+    import psutil
+
+    try:
+        return is_stopped(psutil.Process(pid))
+    except psutil.Error:
+        return False
 
 
 def _engines(n: int) -> str:
@@ -418,10 +570,16 @@ def _import_path() -> dict[str, str]:
     return {"PYTHONPATH": f"{home}{os.pathsep}{known}" if known else home}
 
 
-def _is_running(process: Any) -> bool:
+def _loopback_settings() -> dict[str, str]:
+    """Make the network layers of MPI listen on the loopback device, because all ranks are on this host.
+
+    Otherwise other hosts can connect to the ranks, although ranks of one host communicate through shared memory.
+    """
     import psutil
 
-    try:
-        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.Error:
-        return False
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address == "127.0.0.1" for address in addresses):
+            # MPICH is built on UCX and libfabric, and uses the first one unless MPIR_CVAR_CH4_NETMOD is "ofi".
+            settings = dict.fromkeys(("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE"), name)
+            return {variable: value for variable, value in settings.items() if variable not in os.environ}
+    return {}

@@ -24,7 +24,7 @@ from meshlab.engines.engines import Engines
 from meshlab.engines.positions import Position, Positions
 from meshlab.engines.reaper import remove_files, shared_memory_files
 from meshlab.engines.rounds import RankDiedError, RankExit, RankInfo, Reply
-from meshlab.engines.worker import Worker
+from meshlab.engines.worker import Worker, open_gloo_beside
 from meshlab.errors import EngineError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float =
 
     Parameters
     ----------
-    backend : {"auto", "nccl", "mpi"}, default "auto"
+    backend : {"auto", "nccl", "mpi", "gloo"}, default "auto"
         The backend that moves the data. ``"auto"`` selects ``"nccl"`` if every rank has its own GPU and the required
         packages are installed, else ``"mpi"``.
     checks : {"first", "all", "off"}, default "first"
@@ -112,8 +112,10 @@ def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float =
     """
     from meshlab.comm.backends import mpi
 
-    if backend not in ("auto", "nccl", "mpi"):
-        raise EngineError(f"backend must be 'auto', 'nccl' or 'mpi' for processes of an MPI launcher, not {backend!r}")
+    if backend not in ("auto", "nccl", "mpi", "gloo"):
+        raise EngineError(
+            f"backend must be 'auto', 'nccl', 'mpi' or 'gloo' for processes of an MPI launcher, not {backend!r}"
+        )
     world = mpi.world()
     control = world.comm.Dup()
     worker = Worker(_open(world, control, backend), Positions(world.size), checks)
@@ -125,7 +127,7 @@ def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float =
 
 
 def _open(world: Any, control: Any, backend: str) -> Backend:
-    """Return the backend that moves the data: MPI's world, or NCCL, whose unique id is exchanged over MPI."""
+    """Return the backend that moves the data: MPI's world, or NCCL or Gloo, whose ranks find each other over MPI."""
     from meshlab.engines.launcher import count_gpus
 
     hosts = control.allgather(socket.gethostname())
@@ -136,6 +138,8 @@ def _open(world: Any, control: Any, backend: str) -> Backend:
     if backend == "mpi":
         opened: Backend = world
         return opened
+    if backend == "gloo":
+        return open_gloo_beside(world)
     from meshlab.comm.backends import nccl
 
     unique_id = control.bcast(nccl.unique_id() if world.rank == 0 else None)
@@ -194,6 +198,7 @@ class MpiWorldSet:
         self._tasks: queue.SimpleQueue[tuple[int, str, tuple[Any, ...], Future[Reply]] | None] = queue.SimpleQueue()
         self._pending: set[Future[Reply]] = set()
         self._is_broken = False
+        self._unreleased = list(range(1, self.size))
         self._thread = threading.Thread(target=self._work, name="meshlab rank 0", daemon=True)
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
@@ -254,6 +259,14 @@ class MpiWorldSet:
         """Return None: if a rank dies, the launcher kills all of them, including this process."""
         return None
 
+    def check(self) -> RankExit | None:
+        """Return None, like `first_exit`."""
+        return None
+
+    def stalled(self) -> RankExit | None:
+        """Return None: a process that is stopped cannot be told from one that computes."""
+        return None
+
     def interrupt(self) -> None:
         """Do nothing: only the launcher can send signals to processes on all hosts."""
 
@@ -293,5 +306,5 @@ class MpiWorldSet:
         if self._thread.is_alive():
             _log.warning("meshlab: the engines were closed while ranks were still busy; aborting all processes")
             self._abort()
-        for rank in range(1, self.size):
-            self._control.send(None, dest=rank)
+        while self._unreleased:  # a second call continues where an interrupted one has stopped
+            self._control.send(None, dest=self._unreleased.pop())

@@ -57,6 +57,12 @@ class Position:
     is_inside: bool = False
     slot: int = field(default=0, repr=False)
     counts: tuple[int, ...] = field(default=(), repr=False)
+    names: bytes = field(default=b"", repr=False, compare=False)  # of the communicators that the rank has opened
+
+    def has_opened(self, group: str) -> bool:
+        """Return True if the rank has opened a communicator of this name. It may have closed it again."""
+        name = _padded(group)
+        return any(self.names[i : i + _NAME_BYTES] == name for i in range(0, len(self.names), _NAME_BYTES))
 
     def since(self, before: Position) -> Position:
         """Return the position with numbers that count from an earlier one."""
@@ -118,10 +124,11 @@ class Positions:
         current = self._words[start + _CURRENT]
         counts = tuple(self._words[start + _COUNTS : start + _NAME].tolist())
         slot, code = divmod(abs(current), 256)
-        first = 8 * (start + _NAME) + slot * _NAME_BYTES
-        name = bytes(self._bytes[first : first + _NAME_BYTES]).rstrip(b"\0").decode(errors="replace")
+        names = bytes(self._bytes[8 * (start + _NAME) : 8 * (start + _WORDS)])
+        name = names[slot * _NAME_BYTES : (slot + 1) * _NAME_BYTES].rstrip(b"\0").decode(errors="replace")
         call = _NAMES[code]
-        return Position(sum(counts), name, call, 0 if call in _UNCOUNTED else counts[slot], current > 0, slot, counts)
+        number = 0 if call in _UNCOUNTED else counts[slot]
+        return Position(sum(counts), name, call, number, current > 0, slot, counts, names)
 
     def abort(self) -> None:
         """Make ranks that are blocked in NCCL abort."""
@@ -178,7 +185,7 @@ class PositionWriter:
 
     def _name(self, slot: int, group: str) -> None:
         first = 8 * _NAME + slot * _NAME_BYTES
-        self._memory[first : first + _NAME_BYTES] = group.encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
+        self._memory[first : first + _NAME_BYTES] = _padded(group)
 
 
 class CommunicatorMonitor:
@@ -291,6 +298,10 @@ class CallSummary:
     group: str
     n: int
     digest: int
+
+
+def _padded(group: str) -> bytes:
+    return group.encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
 
 
 def _nowhere() -> memoryview:

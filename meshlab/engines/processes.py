@@ -20,7 +20,9 @@ from meshlab.engines.rounds import RankDiedError, RankExit, RankInfo, Reply, Wor
 from meshlab.engines.worker import open_worker, serve
 from meshlab.errors import EngineError
 
-__all__ = ["AttachedSet", "ProcessSet", "make_cluster"]
+__all__ = ["AttachedSet", "ProcessSet", "can_encrypt", "client_exit", "make_cluster"]
+
+_TICK_S = 0.1  # interval between checks that engines which become ranks are alive
 
 # An engine counts as registered after two heartbeats. With the default period of 3 s, that wait would be most of the
 # start-up time.
@@ -60,10 +62,17 @@ def make_cluster(profile: Path, name: str, launcher: str) -> Any:
         cluster_id=name,
         engines=launcher,
         delay=0,
-        controller_args=_CONTROLLER,
+        controller_args=[*_CONTROLLER, *(["--IPController.enable_curve=True"] if can_encrypt() else [])],
         shutdown_atexit=False,
         log=log,
     )
+
+
+def can_encrypt() -> bool:
+    """Return whether the messages between the client and its engines can be encrypted with CurveZMQ."""
+    import zmq
+
+    return bool(zmq.has("curve"))  # libzmq may be built without a library for cryptography
 
 
 class ProcessSet:
@@ -108,14 +117,22 @@ class ProcessSet:
     def _result_of(self, engine: int, result: Any, deadline: float, action: str) -> Any:
         """Return the result of a call to an engine that is not a rank yet."""
         try:
-            return result.get(timeout=max(0.1, deadline - time.monotonic()))
-        except TimeoutError as error:
-            raise EngineError(f"engine {engine} did not {action} in time", log=self.log_tail()) from error
+            while not result.ready():
+                if time.monotonic() > deadline:
+                    raise EngineError(f"engine {engine} did not {action} in time", log=self.log_tail())
+                result.wait(_TICK_S)
+                self._check_start()
+            return result.get(timeout=0)
+        except EngineError:
+            raise
         except Exception as error:
             raise EngineError(f"engine {engine} could not {action}: {_message(error)}", log=self.log_tail()) from error
         finally:
             with contextlib.suppress(RuntimeError):  # the result has not arrived
                 self._client.purge_local_results(result)
+
+    def _check_start(self) -> None:
+        """Raise an `EngineError` if the engines that start cannot become ranks any more."""
 
     def _view(self, engine: int) -> Any:
         if engine not in self._views:
@@ -129,10 +146,16 @@ class ProcessSet:
         """Run a method of the worker on one rank."""
         future: Future[Reply] = Future()
         try:
-            result = self._view(self._engine_ids[rank]).apply_async(serve, method, arguments)
+            view = self._view(self._engine_ids[rank])
+            result = view.apply_async(serve, method, arguments)
         except Exception as error:  # the engine is no longer registered
             future.set_exception(RankDiedError(_message(error)))
             return future
+        # The client and the view list the ids of all messages they have ever sent, and never shorten the lists. Only
+        # the last id is this message's: the others may be of calls by the user.
+        view.history.clear()
+        if self._client.history[-1:] == result.msg_ids:
+            self._client.history.pop()
         self._pending[rank] = future
         result.add_done_callback(lambda done: self._settle(rank, done, future))
         return future
@@ -160,7 +183,8 @@ class ProcessSet:
 
     def interrupt(self) -> None:
         """Send SIGINT to every rank."""
-        self._client.send_signal(signal.SIGINT, targets=list(self._engine_ids), block=False)
+        with contextlib.suppress(Exception):  # an engine or the client is gone, which the next call reports
+            self._client.send_signal(signal.SIGINT, targets=list(self._engine_ids), block=False)
 
     def log_tail(self) -> str:
         """Return an empty string: the launcher has the log."""
@@ -211,12 +235,25 @@ class AttachedSet(ProcessSet):
         gone = [rank for rank, engine in enumerate(self._engine_ids) if engine not in self._client.ids]
         return RankExit(gone[0] if len(gone) == 1 else None, "disconnected") if gone else None
 
+    def check(self) -> RankExit | None:
+        """Return the client if it was closed. The controller reports engines that are gone."""
+        return client_exit(self._client)
+
+    def stalled(self) -> RankExit | None:
+        """Return None: the processes may be on other hosts."""
+        return None
+
     def kill(self, *, reuse: bool = True) -> None:
         """Do nothing: the engines belong to another process."""
 
     def close(self) -> None:
         """Release the engines, which keep running."""
         self._positions = None
+
+
+def client_exit(client: Any) -> RankExit | None:
+    """Return the end of a client that was closed, without which no rank can be reached. None if it is open."""
+    return RankExit(None, "closed", "the client of the engines") if client._closed else None
 
 
 def _message(error: BaseException) -> str:

@@ -15,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,17 +23,19 @@ from pathlib import Path
 import psutil
 
 __all__ = [
+    "RUN",
     "Reaper",
+    "is_running",
     "kill_processes",
     "marked_processes",
     "remove_files",
     "shared_memory_files",
-    "terminate_launchers",
 ]
 
+RUN = "MESHLAB_RUN"
+"""The environment variable that marks the processes of a run. Its value is the id of the run."""
+
 _POLL_S = 0.5  # interval between checks that the client is alive, if the pipe stays open
-_LAUNCHER_S = 0.3  # time that a terminated mpiexec gets to remove its own files
-_LAUNCHERS, _PROXIES = ("mpiexec", "mpirun"), ("hydra_", "orted", "prted")
 _SHARED_MEMORY = ("/dev/shm/mpich_shm_", "/dev/shm/nccl-", "/dev/shm/vader_segment", "/dev/shm/psm2_shm")
 
 
@@ -51,10 +54,17 @@ class Reaper:
         me = psutil.Process()
         self._variable, self._value, self._folder = variable, value, str(folder)
         self._files: set[str] = set()
-        # A new session, so that Ctrl-C and the hang-up of a terminal do not reach the reaper along with the client. The
-        # start time goes with the pid, because the kernel reuses pids.
+        # The start time goes with the pid, because the kernel reuses pids.
+        self.command = [sys.executable, "-I", __file__, variable, value, self._folder]
+        self.command += [str(me.pid), repr(me.create_time())]
+        self._lock = threading.Lock()
+        self._is_released = False
+        self._start()
+
+    def _start(self) -> None:
+        # A new session, so that Ctrl-C and the hang-up of a terminal do not reach the reaper along with the client.
         self._process = subprocess.Popen(
-            [sys.executable, "-I", __file__, variable, value, self._folder, str(me.pid), repr(me.create_time())],
+            self.command,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -68,26 +78,54 @@ class Reaper:
 
     def watch_files(self, paths: Iterable[str]) -> None:
         """Add files to remove at the end."""
-        new = set(paths) - self._files
-        self._files |= new
-        if new and self._process.stdin is not None:
-            with contextlib.suppress(OSError):
-                self._process.stdin.write("".join(f"{path}\n" for path in sorted(new)).encode())
+        with self._lock:
+            new = set(paths) - self._files
+            self._files |= new
+            self._send(new)
+
+    def _send(self, paths: Iterable[str]) -> None:
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError, ValueError):  # the reaper is gone, or was released
+                self._process.stdin.write("".join(f"{path}\n" for path in sorted(paths)).encode())
                 self._process.stdin.flush()
 
-    def release(self, timeout_s: float = 5.0) -> None:
-        """Start the clean-up now and wait until it is done."""
+    def renew(self) -> None:
+        """Start another reaper if this one has died or was stopped, and let it watch the same files."""
+        with self._lock:
+            if self._is_released or (self._process.poll() is None and not self._is_stopped()):
+                return
+            self._end()
+            self._start()
+            self._send(self._files)
+
+    def _is_stopped(self) -> bool:
+        with contextlib.suppress(psutil.Error):
+            return psutil.Process(self._process.pid).status() == psutil.STATUS_STOPPED
+        return False
+
+    def _end(self) -> None:
+        self._process.kill()
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):
                 self._process.stdin.close()
-        try:
-            finished = self._process.wait(timeout_s) == 0
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        self._process.wait()
+
+    def release(self, timeout_s: float = 4.0) -> None:
+        """Start the clean-up now and wait until it is done. A call that was interrupted can be repeated."""
+        with self._lock:
+            if self._is_released:
+                return
+            if self._process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    self._process.stdin.close()
             finished = False
-        if not finished:  # the reaper was killed or is stuck, so the client cleans up itself
-            clean_up(self._variable, self._value, self._folder, self._files)
+            if not self._is_stopped():
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    finished = self._process.wait(timeout_s) == 0
+            if not finished:  # the reaper was killed or is stuck, so the client cleans up itself
+                self._end()
+                clean_up(self._variable, self._value, self._folder, self._files)
+            self._is_released = True
 
 
 def marked_processes(variable: str, value: str) -> list[psutil.Process]:
@@ -98,17 +136,6 @@ def marked_processes(variable: str, value: str) -> list[psutil.Process]:
             if process.pid != os.getpid() and process.environ().get(variable) == value:
                 found.append(process)
     return found
-
-
-def terminate_launchers(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Send SIGTERM to the MPI launchers among the processes: only then do they remove their own files in /tmp."""
-    launchers = []
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            if process.name().startswith(_LAUNCHERS):
-                process.terminate()
-                launchers.append(process)
-    return launchers
 
 
 def kill_processes(variable: str, value: str, timeout_s: float = 2.0) -> list[str]:
@@ -128,18 +155,6 @@ def kill_processes(variable: str, value: str, timeout_s: float = 2.0) -> list[st
     """
     files: set[str] = set()
     deadline = time.monotonic() + timeout_s
-    processes = marked_processes(variable, value)
-    for process in processes:
-        files.update(shared_memory_files(process.pid))
-    launchers = terminate_launchers(processes)
-    if launchers:
-        # A launcher that handles SIGTERM waits for its ranks, which may be blocked, so kill the ranks. Spare its
-        # proxies, because they own the files that the launcher makes them remove.
-        for process in processes:
-            with contextlib.suppress(psutil.Error):
-                if not process.name().startswith((*_LAUNCHERS, *_PROXIES)):
-                    process.kill()
-        psutil.wait_procs(launchers, timeout=_LAUNCHER_S)
     # A process may fork between the listing and its death. Its child inherits the mark, so only a second empty listing
     # shows that no process is left.
     n_empty = 0
@@ -181,7 +196,8 @@ def clean_up(variable: str, value: str, folder: str, files: Iterable[str]) -> No
         time.sleep(0.02)
 
 
-def _is_alive(pid: int, created: float) -> bool:
+def is_running(pid: int, created: float) -> bool:
+    """Return whether the process with this pid and this start time has not ended."""
     try:
         process = psutil.Process(pid)
         return abs(process.create_time() - created) < 1 and process.status() != psutil.STATUS_ZOMBIE
@@ -202,7 +218,7 @@ def _main(variable: str, value: str, folder: str, client: str, created: str) -> 
             if not chunk:
                 break
             lines += chunk
-        elif not _is_alive(int(client), float(created)):
+        elif not is_running(int(client), float(created)):
             break
     clean_up(variable, value, folder, lines.decode(errors="replace").splitlines())
 

@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from meshlab.comm.agreement import Checks
@@ -67,7 +67,7 @@ class WorkerConfig:
     Parameters
     ----------
     backend : str
-        ``"mpi"`` or ``"nccl"``. For MPI, the launcher determines rank and size.
+        ``"mpi"``, ``"nccl"`` or ``"gloo"``. For MPI, the launcher determines rank and size.
     positions_file : str or None
         The file of `meshlab.engines.positions.Positions`, which the ranks of this host and the client map into memory.
     size, rank : int, default -1
@@ -80,6 +80,8 @@ class WorkerConfig:
         The calls that are compared between ranks.
     board_file : str, optional
         The file of `meshlab.engines.call_board.CallBoard`. Only if all ranks are on one host.
+    store_file : str, optional
+        The file in which the ranks of Gloo find each other. Only if all ranks are on one host.
     """
 
     backend: str
@@ -90,6 +92,7 @@ class WorkerConfig:
     unique_id: bytes = b""
     checks: Checks = "first"
     board_file: str | None = None
+    store_file: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,18 +160,37 @@ def _unpickled_reply(
 
 @dataclass(frozen=True, slots=True)
 class RankExit:
-    """The exit of a rank.
+    """The exit of a rank, or of another process of the run without which no rank can respond.
 
     Parameters
     ----------
     rank : int or None
-        The global rank. None if it is only known that the set has exited.
+        The global rank. None if it is only known that the set has exited, or if it is another process.
     how : str
         A description, such as "killed by signal 9" or "exited with code 3".
+    part : str, optional
+        The other process, such as "the MPI launcher (process 71)".
+
+    Examples
+    --------
+    >>> RankExit(None, "killed by signal 9", "the MPI launcher (process 71)").text
+    'the MPI launcher (process 71) was killed by signal 9'
     """
 
     rank: int | None
     how: str
+    part: str = ""
+
+    @property
+    def text(self) -> str:
+        """The process and what happened to it."""
+        subject = self.part or ("a rank" if self.rank is None else f"rank {self.rank}")
+        return f"{subject} {self.verb}{self.how}"
+
+    @property
+    def verb(self) -> str:
+        """The verb in front of the description, if it needs one."""
+        return "was " if self.how.startswith(("killed", "stopped", "closed")) else ""
 
 
 class RankDiedError(Exception):
@@ -193,7 +215,19 @@ class RankSet(Protocol):
         """Return the last call that each rank entered, in rank order."""
 
     def first_exit(self) -> RankExit | None:
-        """Return the exit of the first rank that ended, or None if all ranks are running."""
+        """Return the exit that made the ranks stop responding: of the first rank that ended, or of another part.
+
+        None if all ranks and parts are running.
+        """
+
+    def check(self) -> RankExit | None:
+        """Return the same as `first_exit`, but immediately if nothing has ended.
+
+        It is called several times a second while ranks work, and also keeps the set in order.
+        """
+
+    def stalled(self) -> RankExit | None:
+        """Return a rank or another part that exists, but is stopped. None if nothing is."""
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt on every rank, as soon as it executes Python code."""
@@ -209,19 +243,23 @@ class RankSet(Protocol):
         """The ipyparallel client, or None."""
 
     def close(self) -> None:
-        """Stop all ranks and clean up."""
+        """Stop all ranks and clean up within 10 seconds, also while another thread is inside `start`.
+
+        A second call completes what an interrupted one has left, and otherwise has no effect.
+        """
 
 
 _GRACE_S = 1.0  # time that the other ranks get to respond after one rank has raised
+_CHECK_S = 0.2  # time between checks that all processes of the run are alive
 _MOST_GROUPS = 3  # groups that a message describes
 _MOST_PLACES = 6  # calls that a message lists
 
 
 class RoundFailedError(Exception):
-    """Not all ranks responded. Names the rank that is responsible."""
+    """Not all ranks responded. Names the rank that is responsible. None if it is another process."""
 
     def __init__(
-        self, reason: str, rank: int, log: str = "", *, fix: str = "", cause: BaseException | None = None
+        self, reason: str, rank: int | None, log: str = "", *, fix: str = "", cause: BaseException | None = None
     ) -> None:
         super().__init__(reason)
         self.reason = reason
@@ -269,6 +307,7 @@ class Round:
         self._before = rank_set.positions()
         self._responses: queue.SimpleQueue[tuple[int, Future[Reply]]] = queue.SimpleQueue()
         self._cancel_reason = ""
+        self._method = ""
 
     def run(self, method: str, arguments: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Reply]:
         """Call the method on every rank and wait for all responses.
@@ -278,6 +317,10 @@ class Round:
         RoundFailedError
             If a rank dies, or not all ranks respond within `deadline_s`.
         """
+        self._method = method
+        lost = self._set.check()
+        if lost is not None:
+            raise self._lost(lost)
         for rank, values in zip(self._ranks, arguments, strict=True):
             future = self._set.submit(rank, method, values)
             # The callback may run on any thread, so it only queues the future. Decisions are made on this thread.
@@ -287,12 +330,19 @@ class Round:
         deadline = time.monotonic() + deadline_s
         while len(replies) < len(self._ranks):
             try:
-                rank, future = self._responses.get(timeout=max(0.0, deadline - time.monotonic()))
+                rank, future = self._responses.get(timeout=max(0.0, min(_CHECK_S, deadline - time.monotonic())))
                 replies[rank] = future.result()
             except queue.Empty:
+                lost = self._set.check()
+                if lost is not None and not self._cancel_reason:
+                    raise self._lost(lost) from None
+                if time.monotonic() < deadline:
+                    continue
                 waiting = [rank for rank in self._ranks if rank not in replies]
                 if first_error is not None:
-                    raise self._blocked_by_error(first_error, waiting) from None
+                    # The other ranks may have raised because of a rank that names itself in its error.
+                    itself = [reply for reply in replies.values() if getattr(reply.exception, "rank", -1) == reply.rank]
+                    raise self._blocked_by_error(itself[0] if itself else first_error, waiting) from None
                 raise self._deadline_exceeded(waiting, deadline_s) from None
             except RankDiedError:
                 if self._cancel_reason:
@@ -317,14 +367,16 @@ class Round:
     def _rank_died(self, rank: int) -> RoundFailedError:
         # The first future that fails need not belong to the rank that died first: MPI kills all ranks together, and
         # their disconnections arrive in any order.
-        exited = self._set.first_exit()
-        if exited is not None and exited.rank is not None:
-            rank = exited.rank
-        how = exited.how if exited is not None else "disconnected"
-        info = self._infos[rank]
-        verb = "was " if how.startswith("killed") else ""
-        reason = f"rank {rank} (process {info.pid} on {info.host}) {verb}{how} while {self._task}"
-        return RoundFailedError(reason, rank, without_banner(self._set.log_tail()))
+        exited = self._set.first_exit() or RankExit(rank, "disconnected")
+        return self._lost(exited if exited.part or exited.rank is not None else replace(exited, rank=rank))
+
+    def _lost(self, exited: RankExit) -> RoundFailedError:
+        """Describe the end of a rank or another process."""
+        rank = exited.rank
+        if rank is not None:
+            info = self._infos[rank]
+            exited = replace(exited, part=f"rank {rank} (process {info.pid} on {info.host})")
+        return RoundFailedError(f"{exited.text} while {self._task}", rank, without_banner(self._set.log_tail()))
 
     def _blocked_by_error(self, error: Reply, waiting: Sequence[int]) -> RoundFailedError:
         verb = "was interrupted" if error.is_interrupt else f"raised {error.error}"
@@ -339,8 +391,13 @@ class Round:
         within = f"within {format_seconds(deadline_s)} while {self._task}"
         places = self._places(waiting, now)
         behind, details = self._ranks_behind(waiting, now)
+        stalled = self._set.stalled()
+        if stalled is not None:
+            # A process that is stopped has no part in what the ranks called.
+            return self._lost(stalled)
         if behind:
             reason, fix = f"{details} {within}", ""
+            places += self._returns(behind, waiting)
         else:
             blocked, cause, fix = self._cause(waiting, now)
             behind = blocked
@@ -350,6 +407,19 @@ class Round:
         if places:
             reason += f": {'; '.join(places)}"
         return RoundFailedError(reason, (behind or waiting)[0], self._set.log_tail(), fix=fix)
+
+    def _returns(self, behind: Sequence[int], waiting: Sequence[int]) -> list[str]:
+        """Describe whether the ranks that are behind have returned from the user's function."""
+        if self._method != "run":
+            return []
+        texts = []
+        for verb, ranks in (
+            ("returned", [rank for rank in behind if rank not in waiting]),
+            ("not returned", [rank for rank in behind if rank in waiting]),
+        ):
+            if ranks:
+                texts.append(f"{_ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'} {verb} from the function")
+        return texts
 
     def _ranks_behind(self, waiting: Sequence[int], now: Sequence[Position]) -> tuple[list[int], str]:
         """Return the ranks that entered fewer collectives than others in their group, and their description."""
@@ -427,6 +497,13 @@ class Round:
             calls.setdefault((now[rank].group, now[rank].number), set()).add(now[rank].call)
         if any(len(names) > 1 for names in calls.values()):
             return [], "the ranks call different collectives", "issue the same calls on every rank"
+        # The members of communicators that a function has split are unknown, except that they have opened one of this
+        # name. Several may have the same name, so such a wait counts only if all of these ranks are blocked.
+        for rank in inside:
+            if now[rank].group not in self._communicators:
+                others = [other for other in self._ranks if other != rank and now[other].has_opened(now[rank].group)]
+                missing = [other for other in others if not _has_reached(now[other], now[rank])]
+                waits_for[rank] = missing if set(missing) <= set(inside) else []
         # If all ranks are blocked, one wait of each rank is real, and these form a circle.
         if len({now[rank].group for rank in _circle(waits_for)}) > 1:
             cause = "the ranks use the communicators in different orders"

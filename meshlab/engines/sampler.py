@@ -16,6 +16,8 @@ import sys
 import time
 from typing import Any
 
+from meshlab.documents import parse_json
+
 __all__ = ["Sampler", "main"]
 
 _PERIOD_S = 1.0
@@ -61,7 +63,7 @@ class Sampler:
                 self._rest += data
         *lines, self._rest = self._rest.split(b"\n")
         if lines:
-            self._latest = json.loads(lines[-1])
+            self._latest = parse_json(lines[-1].decode())
         return self._latest
 
     @property

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import queue
 import threading
+import time
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
@@ -16,6 +17,8 @@ from meshlab.engines.rounds import RankDiedError, RankExit, RankInfo, Reply
 from meshlab.engines.worker import Worker
 
 __all__ = ["ThreadSet"]
+
+_CLOSE_S = 2.0  # maximum time to wait for the threads when the engines are closed
 
 _Task = tuple[str, tuple[Any, ...], "Future[Reply]"] | None
 
@@ -82,6 +85,14 @@ class ThreadSet:
         """Return None: threads do not die."""
         return None
 
+    def check(self) -> RankExit | None:
+        """Return None, like `first_exit`."""
+        return None
+
+    def stalled(self) -> RankExit | None:
+        """Return None: threads are not stopped."""
+        return None
+
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in every busy thread, and release threads that wait in a collective."""
         with self._lock:
@@ -114,8 +125,9 @@ class ThreadSet:
         """Stop the threads."""
         threads = self._threads
         self.kill()
+        deadline = time.monotonic() + _CLOSE_S
         for thread in threads:
-            thread.join(0.2)
+            thread.join(max(0.0, min(0.2, deadline - time.monotonic())))
 
 
 class _RankThread(threading.Thread):

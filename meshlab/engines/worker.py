@@ -5,30 +5,37 @@ It does not import the benchmark code. A benchmark arrives as a function, like a
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import pickle
 import platform
+import signal
 import socket
+import threading
 import traceback
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from meshlab.comm.agreement import Checks, checksum
 from meshlab.comm.backend import Backend
 from meshlab.comm.communicator import Communicator
 from meshlab.engines.call_board import CallBoard
 from meshlab.engines.positions import CallSummary, Positions
-from meshlab.engines.reaper import shared_memory_files
+from meshlab.engines.reaper import RUN, shared_memory_files
 from meshlab.engines.rounds import RankInfo, Reply, WorkerConfig
-from meshlab.errors import EngineError
+from meshlab.errors import CommunicatorError, EngineError
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.version import __version__
 
 if TYPE_CHECKING:
     from meshlab.engines.sampler import Sampler
 
-__all__ = ["Worker", "make_unique_id", "open_worker", "serve"]
+__all__ = ["Worker", "make_unique_id", "open_gloo_beside", "open_worker", "serve"]
 
 
 class Worker:
@@ -44,12 +51,23 @@ class Worker:
         The calls that are compared between ranks.
     board : CallBoard, optional
         Memory in which the ranks of this host compare their calls. By default the library compares them, if it can.
+    store_file : str, optional
+        The file in which the ranks of Gloo find each other, if groups of the mesh use it. By default a rank serves a
+        store over the network.
     """
 
     def __init__(
-        self, backend: Backend, positions: Positions, checks: Checks = "first", board: CallBoard | None = None
+        self,
+        backend: Backend,
+        positions: Positions,
+        checks: Checks = "first",
+        board: CallBoard | None = None,
+        store_file: str | None = None,
     ) -> None:
         self._backend = backend
+        self._gloo: Backend | None = None  # the world of a second backend
+        self._store_file = store_file
+        self._should_abort = positions.should_abort
         self.rank = backend.rank
         self._checks: Checks = checks
         self._positions = positions.writer(self.rank, board)
@@ -82,8 +100,34 @@ class Worker:
             segments=tuple(shared_memory_files(os.getpid())),
         )
 
+    def load_gloo(self) -> None:
+        """Import torch. A rank that cannot do it does not let the others wait."""
+        from meshlab.comm.backends import gloo
+
+        gloo.load_torch()
+
+    def open_gloo(self) -> None:
+        """Open the world of Gloo beside that of the backend, unless it is open. Every rank must call it."""
+        if self._gloo is None:
+            self._gloo = open_gloo_beside(self._backend, self._store_file, self._while_waiting)
+
+    def _while_waiting(self) -> None:
+        """Do what the other backend would do if the rank waited in it."""
+        if self._should_abort():
+            raise CommunicatorError("aborted by the client because another rank stopped responding")
+        progress = getattr(self._backend, "progress", None)
+        if progress is not None:
+            progress()
+
     def split(
-        self, name: str, color: int | None, key: int, group: str, ranks: Sequence[int], separate: bool = False
+        self,
+        name: str,
+        color: int | None,
+        key: int,
+        group: str,
+        ranks: Sequence[int],
+        separate: bool = False,
+        on_gloo: bool = False,
     ) -> None:
         """Create the communicators of a set of groups. Every rank of the world must call it.
 
@@ -101,11 +145,16 @@ class Worker:
             Global ranks of the group, in order.
         separate : bool, default False
             Whether calls may run at the same time as those of other communicators.
+        on_gloo : bool, default False
+            Whether the groups use Gloo beside the backend of the engines. `open_gloo` was called before.
         """
+        world = self._gloo if on_gloo else self._backend
+        if world is None:
+            raise EngineError(f"rank {self.rank} has not opened Gloo", rank=self.rank)
         code = self._monitor.code("split")
         self._monitor.enter(code, checksum(()))
         try:
-            backend = self._backend.split(color, key, separate=separate)
+            backend = world.split(color, key, separate=separate)
         finally:
             self._monitor.leave(code)
         # All ranks take part in all splits, so the number identifies this one on every rank.
@@ -131,9 +180,10 @@ class Worker:
         for communicator in self._communicators.values():
             communicator.abort()
         self._communicators = {}
-        abort = getattr(self._backend, "abort", None)
-        if abort is not None:
-            abort()
+        for backend in (self._gloo, self._backend):
+            abort = getattr(backend, "abort", None)
+            if abort is not None:
+                abort()
 
     def fingerprint(self, mesh: DeviceMesh) -> str:
         """Return the fingerprint that this rank computes for a mesh."""
@@ -236,6 +286,9 @@ def open_worker(config: WorkerConfig) -> RankInfo:
         _worker = None
     if _worker is None:
         _worker = _create_worker(config)
+    if RUN in os.environ and threading.current_thread() is threading.main_thread():
+        # ipyparallel's handler only stops an event loop, which a rank inside MPI or NCCL does not reach.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     return _worker.info()
 
 
@@ -245,6 +298,13 @@ def _create_worker(config: WorkerConfig) -> Worker:
 
         backend: Backend = mpi.world()
         positions = _shared_positions(config.positions_file, backend.size)
+        return Worker(backend, positions, config.checks, _open_board(config, backend, positions), config.store_file)
+    if config.backend == "gloo":
+        from meshlab.comm.backends import gloo
+
+        positions = _shared_positions(config.positions_file, config.size)
+        store = gloo.file_store(config.store_file or "", config.size)
+        backend = gloo.open_world(store, config.rank, config.size, is_local=True)
         return Worker(backend, positions, config.checks, _open_board(config, backend, positions))
     if config.backend == "nccl":
         from meshlab.comm.backends import nccl
@@ -258,8 +318,56 @@ def _create_worker(config: WorkerConfig) -> Worker:
             config.unique_id,
             should_abort=positions.should_abort,
         )
-        return Worker(backend, positions, config.checks, _open_board(config, backend, positions))
-    raise EngineError(f"backend must be 'mpi' or 'nccl' for engines in processes, not {config.backend!r}")
+        return Worker(backend, positions, config.checks, _open_board(config, backend, positions), config.store_file)
+    raise EngineError(f"backend must be 'mpi', 'nccl' or 'gloo' for engines in processes, not {config.backend!r}")
+
+
+def open_gloo_beside(
+    backend: Backend, store_file: str | None = None, while_waiting: Callable[[], object] | None = None
+) -> Backend:
+    """Open the world of Gloo for the ranks of another backend, which all must call it.
+
+    Parameters
+    ----------
+    backend : Backend
+        The world of the other backend.
+    store_file : str, optional
+        The file in which the ranks find each other. By default rank 0 serves a store over the network, and its address
+        is exchanged over the other backend.
+    while_waiting : callable, optional
+        Called now and then while a rank waits for a collective of Gloo.
+    """
+    from meshlab.comm.backends import gloo
+
+    if store_file is not None:
+        store = gloo.file_store(store_file, backend.size)
+        return gloo.open_world(store, backend.rank, backend.size, is_local=True, while_waiting=while_waiting)
+    comm = Communicator(backend, checks="off")
+
+    def shared(numbers: Sequence[int]) -> npt.NDArray[np.int64]:
+        with backend.local():
+            given = comm.all_gather(comm.xp.asarray(numbers, dtype=np.int64))
+            return comm.to_host(given).reshape(backend.size, -1)
+
+    is_local = len(set(shared([_host_number()]).ravel().tolist())) == 1
+    address, port, store = 0, 0, None
+    if backend.rank == 0:
+        text = "127.0.0.1" if is_local else gloo.own_address()
+        store, port = gloo.serve_store(text)
+        address = int(ipaddress.IPv4Address(text))
+    first = shared([address, port])[0]
+    if store is None:
+        store = gloo.join_store(str(ipaddress.IPv4Address(int(first[0]))), int(first[1]))
+    return gloo.open_world(store, backend.rank, backend.size, is_local=is_local, while_waiting=while_waiting)
+
+
+def _host_number() -> int:
+    """Return a number that differs between hosts. Containers of different hosts may have the same name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        boot = ""
+    return zlib.crc32(f"{socket.gethostname()} {boot}".encode())
 
 
 def _shared_positions(path: str | None, size: int) -> Positions:

@@ -36,6 +36,7 @@ __all__ = [
 SOURCES: Mapping[str, str] = MappingProxyType(
     {
         "mpi": "MPI on this CPU",
+        "gloo": "Gloo on this CPU",
         "threads": "threads in this process, not a machine's numbers",
         "nccl": "NCCL",
         "nccl-tests": "nccl-tests",
@@ -43,7 +44,7 @@ SOURCES: Mapping[str, str] = MappingProxyType(
 )
 """Titles of the sources of numbers."""
 
-CPU_SOURCES: Mapping[str, str] = MappingProxyType({"mpi": "CPU", "threads": "threads"})
+CPU_SOURCES: Mapping[str, str] = MappingProxyType({"mpi": "CPU", "gloo": "Gloo", "threads": "threads"})
 """Sources that run on a CPU, each with the word that the titles of their numbers must contain."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshlab.documents import read_own_json
 from meshlab.errors import ParseError
+from meshlab.files import is_folder
+from meshlab.frames.store import load
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,13 +58,14 @@ def list_runs(folder: str | Path) -> pd.DataFrame:
     import pandas as pd
 
     root = Path(folder)
-    if not root.is_dir():
+    if not is_folder(root):
         raise ParseError(f"{folder} is not a folder", file=str(folder))
     found = sorted(_documents(root), key=lambda pair: str(pair[1].get("started_at")), reverse=True)[:_MOST_RUNS]
     rows = []
     for path, document in found:
-        with suppress(KeyError, TypeError, AttributeError):  # not a run, or a broken one
-            rows.append(_row(path, document))
+        with suppress(KeyError, TypeError, AttributeError, ParseError):  # not a run, or a broken one
+            is_complete = document.get("journal") is None  # otherwise it is being measured, or was interrupted
+            rows.append(_row(path, document) if is_complete else summarise_run(load(path)) | {"folder": str(path)})
     return pd.DataFrame(rows, columns=[*_COLUMNS])
 
 
@@ -98,7 +101,7 @@ def summarise_run(run: RunData) -> dict[str, Any]:
 def _documents(root: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     for path in (root / "run.json", *root.glob("*/run.json")):
         with suppress(OSError, ValueError):
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = read_own_json(path)
             if isinstance(document, dict) and "run_id" in document:
                 yield path.parent, document
 

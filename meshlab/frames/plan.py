@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
@@ -19,6 +18,7 @@ from meshlab.comm.validate import check_config
 from meshlab.errors import BenchError, did_you_mean
 from meshlab.frames.labels import option_texts, value_label
 from meshlab.frames.schema import OPTIONS
+from meshlab.mesh.axes import as_integer, short
 from meshlab.mesh.groups import Groups
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.units import format_size, parse_sizes
@@ -101,11 +101,11 @@ class Step:
     op : str or None
         The reduce operation. None if nothing is reduced.
     dtype : str or None
-        NumPy name of the element type. None for a function.
+        NumPy name of the element type. None for a function or a barrier.
     root : int or None
         The root, as a rank of the group. None for collectives without a root.
     in_place : bool or None
-        Whether input and output share memory. None for a function.
+        Whether input and output share memory. None for a function or a barrier.
     mode : {"isolated", "pipelined", "graph"}
         The way to time the calls, see `meshlab.comm.MODES`.
     axis : str
@@ -113,9 +113,9 @@ class Step:
     n_ranks : int
         Number of ranks per group, or 2 for pairs.
     count : int or None
-        The count argument of the call, in elements. None for a function.
+        The count argument of the call, in elements. None for a function or a barrier.
     size_bytes : int or None
-        Message size in bytes, S of nccl-tests. None for a function.
+        Message size in bytes, S of nccl-tests. None for a function or a barrier.
     grouping : {"together", "alone", "pairs"}, default "together"
         The ranks that are active at the same time.
     number : int, default 0
@@ -171,7 +171,7 @@ class Step:
 
     @property
     def buffer_bytes(self) -> int:
-        """Memory of one rank's buffers, in bytes. 0 for a function, which allocates its own."""
+        """Memory of one rank's buffers, in bytes. 0 for a barrier, and for a function, which allocates its own."""
         if self.count is None or self.dtype is None:
             return 0
         row = find_collective(self.collective)
@@ -256,7 +256,10 @@ def _points(plan: Plan, mesh: DeviceMesh) -> Iterator[Step]:
             ):
                 if name in plan.functions:
                     if grouping != "pairs":
-                        yield replace(_function(name, axis, n, mode), grouping=grouping)
+                        yield replace(_without_size(name, axis, n, mode), grouping=grouping)
+                    continue
+                if not find_collective(name).has_size:
+                    yield replace(_without_size(name, axis, n, mode), grouping=grouping)
                     continue
                 if in_place and (grouping == "pairs" or not find_collective(name).in_place):
                     continue
@@ -341,7 +344,8 @@ def _fits(name: str, grouping: Grouping, number: int, n: int) -> bool:
     return name != "send"
 
 
-def _function(name: str, axis: str, n: int, mode: Mode) -> Step:
+def _without_size(name: str, axis: str, n: int, mode: Mode) -> Step:
+    """Return the step of a function or a barrier."""
     return Step(
         0,
         name,
@@ -679,7 +683,7 @@ class Plan:
         choices: dict[str, tuple[object, ...]] = {
             "collective": tuple(_name(one, named) for one in _several(collective)),
             "axis": _several(axis),
-            "sizes": parse_sizes(sizes if isinstance(sizes, (str, int)) else list(sizes)),
+            "sizes": parse_sizes(list(sizes) if isinstance(sizes, Iterable) and not isinstance(sizes, str) else sizes),
             "dtype": tuple(find_dtype(name).name for name in _several(dtype)),
             "op": tuple(str(find_op(name)) for name in _several(op)),
             "mode": _several(mode),
@@ -696,18 +700,22 @@ class Plan:
             if not values:
                 raise BenchError(f"the plan has no {name}; pass at least one")
             object.__setattr__(self, name, tuple(dict.fromkeys(values)))
-        pairs = concurrent.items() if isinstance(concurrent, Mapping) else concurrent
+        pairs = list(concurrent.items() if isinstance(concurrent, Mapping) else _several(concurrent))
+        if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+            raise BenchError(
+                f"concurrent must map axes to collectives, not {short(concurrent)}", hint='pass {"dp": "all_reduce"}'
+            )
         put = object.__setattr__  # the dataclass is frozen
-        put(self, "root", operator.index(root))
+        put(self, "root", _whole("root", root))
         given = "default" if sampling is None else sampling
         put(self, "sampling", given if isinstance(given, Sampling) else Sampling.named(given))
         put(self, "check", check)
         put(self, "concurrent", tuple((str(axis), str(name)) for axis, name in pairs))
-        put(self, "launches", operator.index(launches))
+        put(self, "launches", _whole("launches", launches))
         put(self, "shuffle", bool(shuffle))
-        put(self, "seed", operator.index(seed))
-        put(self, "alignment_bytes", operator.index(alignment_bytes))
-        put(self, "n_aggregated", operator.index(n_aggregated))
+        put(self, "seed", _whole("seed", seed))
+        put(self, "alignment_bytes", _whole("alignment_bytes", alignment_bytes))
+        put(self, "n_aggregated", _whole("n_aggregated", n_aggregated))
         put(self, "functions", MappingProxyType({name: named[name] for name in self.collective if name in named}))
         self._check()
 
@@ -722,6 +730,9 @@ class Plan:
         _check_known("mode", self.mode, MODES)
         _check_known("grouping", self.grouping, GROUPINGS)
         _check_known("buffers", self.buffers, BUFFERS)
+        for name in self.axis:
+            if not isinstance(name, str):
+                raise BenchError(f"axis must be the name of an axis or a group set, not {short(name)}")
         self._check_options()
         if self.launches < 1:
             raise BenchError(f"launches must be at least 1, not {self.launches}")
@@ -733,6 +744,12 @@ class Plan:
                 "functions and the groupings alone and pairs cannot run next to a concurrent axis",
                 hint="measure them in a separate run, without concurrent=",
             )
+        for name in (*self.collective, *(name for _, name in self.concurrent)) if self.concurrent else ():
+            if not find_collective(name).has_size:
+                raise BenchError(
+                    f"{name} moves no data, so it cannot run next to a concurrent axis",
+                    hint="measure it in a separate run, without concurrent=",
+                )
 
     def _check_options(self) -> None:
         for name in CONFIGURED:
@@ -744,7 +761,7 @@ class Plan:
             )
         if self.n_aggregated < 1:
             raise BenchError(f"n_aggregated must be at least 1, not {self.n_aggregated}")
-        measured = [name for name in self.collective if name not in self.functions]
+        measured = self._sized()
         sizes = {name: find_dtype(name).itemsize for name in self.dtype}
         for name, size in sizes.items():
             if self.alignment_bytes < 0 or self.alignment_bytes % size:
@@ -764,6 +781,10 @@ class Plan:
                 hint="omit them, or measure a different collective",
             )
 
+    def _sized(self) -> list[str]:
+        """Return the collectives that move data, and so have sizes, dtypes and buffers."""
+        return [name for name in self.collective if name not in self.functions and find_collective(name).has_size]
+
     def _check_collective(self, name: str) -> None:
         row = find_collective(name)
         if name == "send" and "pairs" in self.grouping:
@@ -773,8 +794,6 @@ class Plan:
                 f"{name} is one side of a message",
                 hint="measure send_recv, which sends around a ring, or send with grouping='pairs'",
             )
-        if not row.is_measurable:
-            raise BenchError(f"{name} moves no data, so it has no sizes to measure; remove it from the plan")
         if not row.in_place and False not in self.in_place:
             raise BenchError(f"{name} cannot work in place", hint="measure it out of place, without in_place=True")
         if self.grouping == ("pairs",) and name not in PAIRED:
@@ -848,8 +867,8 @@ class Plan:
         ----------
         mesh : DeviceMesh or str
             The mesh whose groups are measured.
-        backend : {"mpi", "nccl", "threads"}, default "mpi"
-            The backend whose typical latency and bandwidth are assumed.
+        backend : {"mpi", "nccl", "gloo", "threads"}, default "mpi"
+            The backend whose typical latency and bandwidth are assumed, for axes for which the mesh names none.
         results : pandas.DataFrame, optional
             Results of an earlier run. Times that it contains replace the assumptions.
 
@@ -873,7 +892,7 @@ class Plan:
         sizes = self.sizes
         span = format_size(sizes[0]) + (f" to {format_size(sizes[-1])}" if len(sizes) > 1 else "")
         text = f"{', '.join(self.collective)} along {', '.join(self.axis)}, "
-        if len(self.functions) < len(self.collective):
+        if self._sized():
             text += f"{span} ({len(sizes)} sizes), {', '.join(self.dtype)}, "
         text += ", ".join(self.mode)
         if self.grouping != ("together",):
@@ -893,11 +912,20 @@ def _check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
             raise BenchError(f"unknown {what} {name!r}{did_you_mean(name, known)}; choose one of {', '.join(known)}")
 
 
+def _whole(name: str, value: object) -> int:
+    number = as_integer(value)
+    if number is None or not -(1 << 63) <= number < 1 << 63:
+        raise BenchError(f"{name} must be an integer of at most 64 bits, not {short(value)}")
+    return number
+
+
 def _several(value: Any) -> tuple[Any, ...]:
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(",") if part.strip())
     if value is None or isinstance(value, (int, ReduceOp)) or callable(value):
         return (value,)
+    if not isinstance(value, Iterable):
+        raise BenchError(f"the plan cannot use {short(value)}; pass one value or a list")
     return tuple(value)
 
 

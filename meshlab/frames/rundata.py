@@ -45,7 +45,7 @@ __all__ = [
     "samples_frame",
 ]
 
-State = Literal["running", "paused", "done", "cancelled", "failed"]
+State = Literal["running", "paused", "done", "cancelled", "failed", "interrupted"]
 
 Row = dict[str, Any]
 """One row of the results, without the columns that all rows of a run share, and without bandwidth."""
@@ -92,11 +92,11 @@ class RunData:
     run_id : str
         A unique name.
     source : str
-        The backend that measured: nccl, mpi or threads.
+        The backend of the engines: nccl, mpi, gloo or threads. Axes of the mesh may have another one.
     where : str
         Label of the measured system, for example "4 ranks · MPI on this CPU".
-    state : {"running", "paused", "done", "cancelled", "failed"}, default "running"
-        The state of the run.
+    state : {"running", "paused", "done", "cancelled", "failed", "interrupted"}, default "running"
+        The state of the run. It is interrupted if its process ended before the run did.
     error : MeshlabError, optional
         The reason why the run failed.
     started_at : str, optional
@@ -107,6 +107,8 @@ class RunData:
         Number of finished steps, over all launches.
     hosts : sequence of str, default ()
         The hosts of the ranks, and of the client.
+    user : str, default ""
+        The name of the user who measured. It is recorded so that somebody else can redact it, and is not shown.
     devices : sequence of mapping, default ()
         Readings of the GPUs before and after the run, as rows of `RunData.devices`.
     environment : mapping of str to mapping, optional
@@ -141,6 +143,7 @@ class RunData:
         elapsed_s: float = 0.0,
         n_done: int = 0,
         hosts: Iterable[str] = (),
+        user: str = "",
         devices: Iterable[Mapping[str, Any]] = (),
         environment: Mapping[str, Mapping[str, str]] | None = None,
         log: Iterable[str] = (),
@@ -159,6 +162,7 @@ class RunData:
         self.elapsed_s = elapsed_s
         self.n_done = n_done
         self.hosts = tuple(hosts)
+        self.user = user
         self.device_rows = [dict(row) for row in devices]
         self.environment = {name: dict(values) for name, values in (environment or {}).items()}
         self.log = list(log)
@@ -220,7 +224,17 @@ class RunData:
         with self._lock:
             return self._samples[start:]
 
+    def since(self, n_rows: int, n_parts: int) -> tuple[list[Row], list[Columns]]:
+        """Return the rows and samples after these numbers of them. They belong together, also while the run grows."""
+        with self._lock:
+            return self._rows[n_rows:], self._samples[n_parts:]
+
     # -- frames --------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> tuple[pd.DataFrame, pd.DataFrame, tuple[int, int]]:
+        """Return results and samples that belong together, also while the run grows, and the arguments of `since`."""
+        with self._lock:
+            return self.results, self.samples, (len(self._rows), len(self._samples))
 
     @property
     def results(self) -> pd.DataFrame:
@@ -234,7 +248,10 @@ class RunData:
         with self._lock:
             known = self._frames.get("results")
             if known is None or known[0] != len(self._rows):
-                known = len(self._rows), results_frame(self._rows, fixed=fixed, attrs=self.attrs)
+                frame = results_frame(self._rows, fixed=fixed, attrs=self.attrs)
+                for axis in frame["axis"].dropna().unique() if self.mesh.backends else ():
+                    frame.loc[frame["axis"] == axis, "source"] = self.mesh.backend_of(axis) or self.source
+                known = len(self._rows), frame
                 self._frames["results"] = known
             return self._copied(known[1])
 
@@ -429,6 +446,9 @@ class RunData:
     def save(self, folder: str | Path, *, overwrite: bool = False, redact: bool = False) -> Path:
         """Write the run to a folder, with the frames as Parquet and CSV and everything else as JSON.
 
+        The folder holds either the earlier run or this one at every moment, also if the process is killed. `load`
+        checks the files against the digests in ``run.json``.
+
         Parameters
         ----------
         folder : path
@@ -436,7 +456,7 @@ class RunData:
         overwrite : bool, default False
             If True, replace a different run in the folder, with its report and figures. Other files stay.
         redact : bool, default False
-            If True, write hashes instead of the names of hosts and users, addresses and the UUIDs of GPUs.
+            If True, write hashes instead of names, addresses and secrets, see `redacted`.
 
         Returns
         -------
@@ -446,7 +466,8 @@ class RunData:
         Raises
         ------
         BenchError
-            If the folder holds a different run, or cannot be written. No partial files are left behind.
+            If the folder holds a different run, or one that is being measured.
+            If the folder cannot be written. What it held before is unchanged.
 
         Examples
         --------
@@ -463,7 +484,7 @@ class RunData:
 
     @staticmethod
     def load(folder: str | Path) -> RunData:
-        """Read a run that `save` wrote.
+        """Read a run that `save` wrote, or that `bench` writes to its folder `out` while it measures.
 
         Parameters
         ----------
@@ -473,22 +494,38 @@ class RunData:
         Returns
         -------
         RunData
-            The run without engines. If a Parquet file is corrupt or missing, the CSV file next to it is read, with a
-            warning and a note in the log.
+            The run without engines. If its process was killed, the state is ``interrupted``, and the run has all steps
+            that were measured completely. If it is still being measured, the state is ``running`` or ``paused``, and
+            the run does not grow any more. If a Parquet file is corrupt or missing, the CSV file next to it is read,
+            with a warning and a note in the log.
 
         Raises
         ------
         ParseError
             If the folder does not hold a complete run.
+
+        Examples
+        --------
+        >>> import tempfile, meshlab as ml
+        >>> with ml.launch(2, backend="threads") as engines, tempfile.TemporaryDirectory() as folder:
+        ...     run = ml.bench(engines, sizes="1K, 4K", out=f"{folder}/run1")
+        ...     results = run.wait()
+        ...     saved = ml.Run.load(f"{folder}/run1")
+        >>> saved.state, saved.results.equals(results)
+        ('done', True)
         """
         from meshlab.frames.store import load
 
         return load(folder)
 
     def redacted(self) -> RunData:
-        """Return a copy with hashes instead of the names of hosts and users, addresses and the UUIDs of GPUs.
+        """Return a copy with hashes instead of what identifies hosts, users and hardware, and without secrets.
 
-        A name has the same hash everywhere in the copy, and a different hash in every other copy.
+        Names of hosts and users are those that the run lists, and those that its log, errors, settings and paths show.
+        They are replaced everywhere, also with other capitals, domains and suffixes such as ``-ib0``. So are addresses
+        (IPv4, IPv6, MAC, e-mail), UUIDs, GUIDs, serial numbers, home folders, tokens and passwords. Ranks, models,
+        versions and numbers are kept. A name has the same hash everywhere in the copy, and a different hash in every
+        other copy. A name that nothing in the run identifies as one, such as that of a project, is kept.
         """
         from meshlab.frames.redact import redact
 

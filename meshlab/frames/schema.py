@@ -110,7 +110,11 @@ RESULTS = _columns(
     ("run_id", "string", "Unique ID of the run."),
     ("launch", "Int64", "Repetition with new communicators, counted from 0."),
     ("step", "Int64", "Index of the step in the plan, from 0."),
-    ("source", "string", "The meshlab backend (nccl, mpi, threads) or the tool (nccl-tests) that measured the row."),
+    (
+        "source",
+        "string",
+        "The meshlab backend (nccl, mpi, gloo, threads) or the tool (nccl-tests) that measured the row.",
+    ),
     ("collective", "string", "Name of the collective, in snake case, or of a user-defined function."),
     ("op", "string", "The reduce operation. Missing if nothing is reduced."),
     ("dtype", "string", "NumPy name of the element type."),
@@ -344,7 +348,9 @@ def bandwidth(
         algbw = np.where(time > 0, size / time / 1e3, np.nan)
         factor = np.array(
             [
-                CATALOG[name].bus_factor(int(n)) if isinstance(name, str) and name in CATALOG and n >= 2 else np.nan
+                CATALOG[name].bus_factor(int(n))
+                if isinstance(name, str) and name in CATALOG and 2 <= n < np.inf
+                else np.nan
                 for name, n in zip(collective, ranks, strict=True)
             ],
             dtype=np.float64,
@@ -355,7 +361,10 @@ def bandwidth(
 def _floats(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
     if hasattr(values, "to_numpy"):
         return np.asarray(values.to_numpy(dtype="float64", na_value=np.nan), dtype=np.float64)
-    return np.asarray(values, dtype=np.float64)
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except OverflowError as error:
+        raise BenchError("a size, a number of ranks or a time is larger than any float") from error
 
 
 def conform(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
@@ -374,7 +383,11 @@ def conform(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
     names = [column.name for column in columns]
     unknown = [str(name) for name in frame.columns if name not in names]
     if unknown:
-        raise BenchError(f"unknown columns {', '.join(unknown)}; choose from {', '.join(names)}")
+        more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
+        raise BenchError(
+            f"unknown columns {', '.join(name[:40] for name in unknown[:5])}{more}",
+            hint=f"choose from {', '.join(names)}",
+        )
     dtypes = [column.dtype for column in columns]
     if list(frame.columns) == names and [str(dtype) for dtype in frame.dtypes] == dtypes:
         return frame.copy()
@@ -384,7 +397,7 @@ def conform(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
     for name, dtype in zip(names, dtypes, strict=True):
         try:
             data[name] = _cast(frame[name], dtype) if name in frame else missing[dtype]
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise BenchError(f"column {name} must be {dtype}: {error}") from error
     new = pd.DataFrame(data, index=frame.index)
     new.attrs = dict(frame.attrs)

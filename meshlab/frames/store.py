@@ -1,6 +1,8 @@
 """Runs and frames on disk, and the conversion of all supported sources into frames.
 
-A run is a folder: its frames as Parquet (and as CSV, for other tools), everything else as JSON.
+A run is a folder: its frames as Parquet (and as CSV, for other tools), everything else as JSON. ``run.json`` has the
+digests of the other files, and replacing it replaces the run (see `meshlab.folders`). While a run is measured, it also
+has a journal with the rows since ``run.json`` was written.
 """
 
 from __future__ import annotations
@@ -8,30 +10,45 @@ from __future__ import annotations
 import io
 import json
 import os
+import secrets
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
+from meshlab.documents import parse_own_json, read_own_json
 from meshlab.errors import BenchError, ParseError
-from meshlab.files import staged_folder
-from meshlab.frames.plan import Plan, Sampling
-from meshlab.frames.rundata import RunData
-from meshlab.frames.schema import OPTIONS, RESULTS, SAMPLES, Column, bandwidth, conform, empty_samples, require_columns
+from meshlab.files import is_folder, open_file, text_of
+from meshlab.folders import digest_of, locate, read_recorded, staged_folder
+from meshlab.frames.journal import Journal, is_journal_open, read_journal
+from meshlab.frames.plan import Plan
+from meshlab.frames.rundata import RunData, State
+from meshlab.frames.schema import (
+    OPTIONS,
+    RESULTS,
+    SAMPLES,
+    Column,
+    bandwidth,
+    conform,
+    empty_results,
+    empty_samples,
+    require_columns,
+)
 from meshlab.mesh.axes import WORLD
 from meshlab.mesh.mesh import DeviceMesh
+from meshlab.typed_values import typed_fields
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
-    "FILES",
     "SCHEMA",
     "Frames",
     "as_frames",
     "as_results",
+    "check_ended",
     "check_free",
     "frame_from_csv",
     "frame_from_json",
@@ -41,24 +58,66 @@ __all__ = [
     "frame_to_parquet",
     "frames_of",
     "from_document",
+    "is_being_measured",
     "load",
     "mesh_from_document",
     "mesh_to_document",
+    "open_run",
     "run_id_in",
     "save",
+    "save_ended",
     "to_document",
     "upgrade",
+    "without_formulas",
 ]
 
-SCHEMA = 5
+SCHEMA = 6
 """Version of the layout of a folder. It increases if older readers cannot read it, for example for a new column."""
 
-_READABLE = (2, 3, 4, SCHEMA)
+_READABLE = (2, 3, 4, 5, SCHEMA)
 
-_FRAMES = tuple(f"{name}.{suffix}" for name in ("results", "samples") for suffix in ("parquet", "csv"))
+_POINTER = "run.json"
+_KINDS = ("results", "samples")
+_FRAMES = tuple(f"{name}.{suffix}" for name in _KINDS for suffix in ("parquet", "csv"))
+_JOURNALS = "steps-*.jsonl"
+_MOST_READS = 100  # of a run that is replaced while it is read
 _FIGURES = ("membership", "topology", "bandwidth", "latency", "matrix")
-FILES = ("run.json", *_FRAMES, "report.html", "report.md", *(f"report-{kind}-*.png" for kind in _FIGURES))
-"""Patterns of the files that meshlab writes into the folder of a run."""
+_REPORTS = ("report.html", "report.md", *(f"report-{kind}-*.png" for kind in _FIGURES))
+
+
+_FRAME = {"columns": list[str], "attrs": dict[str, Any], "rows": list[list[Any]]}
+
+_MESH = {
+    "axes": list[tuple[str, int]],
+    "world_size": int,
+    "ranks": list[int] | None,
+    "backends": dict[str, str],
+    "groups": list[tuple[str, list[int]]],
+}
+
+_RUN = {
+    "run_id": str,
+    "state": State,
+    "error": str | None,
+    "started_at": str,
+    "elapsed_s": float,
+    "n_done": int,
+    "source": str,
+    "where": str,
+    "hosts": list[str],
+    "devices": list[dict[str, Any]],
+    "plan": dict[str, Any],
+    "mesh": dict[str, Any],
+    "environment": dict[str, dict[str, str]],
+    "log": list[str],
+    "calibration": dict[str, Any] | None,
+    "n_rows": dict[str, int],
+    "files": dict[str, str],
+    "journal": str | None,
+}
+"""The fields of run.json, with their types."""
+
+_OPTIONAL = ("calibration", "n_rows", "files", "journal")
 
 
 class Frames(NamedTuple):
@@ -206,20 +265,17 @@ def _known_columns(frame: pd.DataFrame | None, columns: Sequence[Column]) -> pd.
 def _read(path: Path, read_other: Callable[[Path], Any] | None) -> Any:
     """Read the folder of a run, or a frame by its suffix."""
     try:
-        if path.is_dir():
+        if is_folder(path):
             return load(path)
         if path.suffix == ".parquet":
             return frame_from_parquet(path, RESULTS)
         if path.suffix == ".csv":
             return frame_from_csv(path, RESULTS)
-        if path.suffix == ".json" and '"columns"' in path.read_text(encoding="utf-8", errors="replace")[:100]:
-            try:
-                return frame_from_json(path.read_text(encoding="utf-8"), RESULTS)
-            except (ValueError, KeyError, TypeError) as error:
-                raise ParseError("not a complete frame of meshlab; copy the file again", file=str(path)) from error
+        if path.suffix == ".json" and '"columns"' in (text := text_of(path, hint="pass a smaller file")[0])[:100]:
+            return frame_from_json(text, RESULTS, file=str(path))
         if read_other is not None:
             return read_other(path)
-        path.stat()
+        open_file(path).close()
     except OSError as error:
         raise BenchError(
             f"cannot read {path}: {error.strerror or error}; pass the folder of a run, results as Parquet, CSV or "
@@ -235,51 +291,120 @@ def run_id_in(folder: str | Path) -> str | None:
     """Return the id of the run in a folder, None if there is none, or an empty string if it cannot be read."""
     folder = Path(folder)
     try:
-        document = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        document = read_own_json(folder / _POINTER)
         return str(document["run_id"])
     except FileNotFoundError:
         return "" if any((folder / name).exists() for name in ("results.parquet", "results.csv")) else None
     except (OSError, ValueError, KeyError, TypeError):
-        return "" if folder.is_dir() else None
+        return "" if is_folder(folder) else None
 
 
-def check_free(folder: str | Path, run_id: str | None) -> None:
-    """Raise if a folder holds a different run.
+def check_free(folder: str | Path, run_id: str | None, *, overwrite: bool = False) -> None:
+    """Raise if a folder holds a different run, or a run that is being measured.
 
     Parameters
     ----------
     folder : path
     run_id : str or None
         The run that is to be written. None for a new one.
+    overwrite : bool, default False
+        Whether the folder may hold a different run.
 
     Raises
     ------
     BenchError
-        If the folder holds a different run.
+        If it does.
     """
     other = run_id_in(folder)
-    if other is not None and other != run_id:
+    if other is not None and other != run_id and not overwrite:
         raise BenchError(
             f"the folder {folder} holds a different run{other and f', {other}'}",
             hint="choose another folder, or pass overwrite=True to replace that run and its report",
         )
+    check_ended(folder)
+
+
+def check_ended(folder: str | Path) -> None:
+    """Raise a `BenchError` if a process, this one or another, is measuring the run in a folder."""
+    if is_being_measured(folder):
+        raise BenchError(
+            f"the run in the folder {folder} is still being measured",
+            hint="wait until it ends, or choose another folder",
+        )
+
+
+def is_being_measured(folder: str | Path) -> bool:
+    """Return whether a process, this one or another, is measuring the run in a folder."""
+    try:
+        name = read_own_json(Path(folder) / _POINTER).get("journal")
+    except (OSError, ValueError, AttributeError):
+        return False
+    return isinstance(name, str) and is_journal_open(locate(Path(folder), Path(name).name))
 
 
 def save(run: RunData, folder: str | Path, *, overwrite: bool = False) -> Path:
     """Write a run to a folder. See `RunData.save`."""
-    if not overwrite:
-        check_free(folder, run.run_id)
-    replaces = () if run_id_in(folder) == run.run_id else FILES  # the report of the same run stays
-    with staged_folder(folder, replaces=replaces) as stage:
-        # The run may still grow, so its frames are taken once: the document has to count the rows that were written.
-        frames = {"results": run.results, "samples": run.samples}
-        for name, frame in frames.items():
+    check_free(folder, run.run_id, overwrite=overwrite)
+    with _staged_run(run, Path(folder), run.snapshot()):
+        pass
+    return Path(folder)
+
+
+def open_run(run: RunData, folder: Path, *, overwrite: bool = False) -> tuple[Journal, tuple[int, int]]:
+    """Write a run to a folder before it is measured, with a journal.
+
+    Returns
+    -------
+    journal : Journal
+        The journal, for everything that is measured from now on.
+    written : tuple of int
+        The arguments with which `RunData.since` returns it.
+    """
+    check_free(folder, run.run_id, overwrite=overwrite)
+    snapshot = run.snapshot()
+    name = _JOURNALS.replace("*", secrets.token_hex(6))
+    with ExitStack() as stack:
+        with _staged_run(run, folder, snapshot, journal=name) as stage:
+            journal = Journal(stage / name)
+            stack.callback(journal.close)
+        stack.pop_all()
+    return journal, snapshot[2]
+
+
+def save_ended(run: RunData, folder: Path) -> None:
+    """Write a run that has ended to its folder, without the journal that it has had since `open_run`."""
+    if run_id_in(folder) != run.run_id:
+        raise BenchError(
+            f"the folder {folder} no longer holds the run {run.run_id}", hint="call save() with another folder"
+        )
+    with _staged_run(run, folder, run.snapshot()):
+        pass
+
+
+@contextmanager
+def _staged_run(
+    run: RunData,
+    folder: Path,
+    snapshot: tuple[pd.DataFrame, pd.DataFrame, Any],
+    journal: str | None = None,
+) -> Iterator[Path]:
+    """Replace the run in a folder after the block, which may write a journal to the hidden subfolder that it gets."""
+    # The report of a different run is removed with that run.
+    replaces = () if run_id_in(folder) == run.run_id else _REPORTS
+    frames = dict(zip(_KINDS, snapshot, strict=False))
+    with staged_folder(folder, pointer=_POINTER, recorded=(*_FRAMES, _JOURNALS), replaces=replaces) as stage:
+        # A run that is going to be measured often has no rows yet.
+        for name, frame in frames.items() if journal is None or len(frames["results"]) else ():
             frame_to_parquet(frame, stage / f"{name}.parquet")
             frame_to_csv(frame, stage / f"{name}.csv")
-        document = to_document(run) | {"n_rows": {name: len(frame) for name, frame in frames.items()}}
+        document = to_document(run) | {
+            "n_rows": {name: len(frame) for name, frame in frames.items()},
+            "files": {path.name: digest_of(path.read_bytes()) for path in sorted(stage.iterdir())},
+            "journal": journal,
+        }
         text = json.dumps(document, indent=1, ensure_ascii=False)
-        (stage / "run.json").write_text(text + "\n", encoding="utf-8")
-    return Path(folder)
+        (stage / _POINTER).write_text(text + "\n", encoding="utf-8")
+        yield stage
 
 
 def to_document(run: RunData) -> dict[str, Any]:
@@ -296,6 +421,7 @@ def to_document(run: RunData) -> dict[str, Any]:
         "source": run.source,
         "where": run.where,
         "hosts": list(run.hosts),
+        "user": run.user,
         "devices": run.device_rows,
         "plan": _plan_to_json(run.plan),
         "mesh": mesh_to_document(run.mesh),
@@ -306,15 +432,41 @@ def to_document(run: RunData) -> dict[str, Any]:
 
 
 def load(folder: str | Path) -> RunData:
-    """Read a run that `save` wrote. See `RunData.load`."""
+    """Read a run from its folder. See `RunData.load`."""
     folder = Path(folder)
-    path = folder / "run.json"
+    path = folder / _POINTER
+    for _ in range(_MOST_READS):
+        try:
+            with open_file(path) as file:
+                text = file.read()
+        except OSError as error:
+            raise ParseError(f"{folder} holds no run: {error.strerror or error}", file=str(path)) from error
+        caught: ParseError | None = None
+        notes: list[str] = []
+        try:
+            run = _read_run(folder, path, text, notes)
+        except ParseError as error:
+            caught = error
+        try:
+            is_current = path.read_bytes() == text
+        except OSError:
+            is_current = True
+        if not is_current:  # another process has replaced the run in the meantime
+            continue
+        if caught is not None:
+            raise caught
+        for note in notes:
+            run.note(note)
+        return run
+    raise ParseError(f"{folder} is being written all the time", hint="try it again", file=str(path))
+
+
+def _read_run(folder: Path, path: Path, text: bytes, notes: list[str]) -> RunData:
+    """Read the run that the content of run.json describes."""
     try:
-        document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ParseError(f"{folder} holds no run: {error.strerror or error}", file=str(path)) from error
-    except json.JSONDecodeError as error:
-        raise ParseError(f"not valid JSON: {error.msg}", file=str(path), line=error.lineno) from error
+        document: dict[str, Any] = parse_own_json(text.decode(), file=str(path))
+    except UnicodeDecodeError as error:
+        raise ParseError("the file is not text in UTF-8", hint="copy the file again", file=str(path)) from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if schema not in _READABLE:
         raise ParseError(
@@ -322,22 +474,52 @@ def load(folder: str | Path) -> RunData:
             "the version that wrote it",
             file=str(path),
         )
+    document = typed_fields(document, _RUN, "", optional=_OPTIONAL, file=str(path))
+    mesh = mesh_from_document(document["mesh"], file=str(path))
+    plan = _plan_from_json(document["plan"], file=str(path))
+    n_rows, digests = document.get("n_rows", {}), document.get("files")
+    results, samples = (
+        _read_frame(folder, name, columns, n_rows.get(name), digests, notes)
+        for name, columns in zip(_KINDS, (RESULTS, SAMPLES), strict=True)
+    )
+    results, samples = (_with_pair_groups(frame, mesh) for frame in (results, samples))
+    if document.get("journal") is None:
+        return from_document(document, plan, mesh, results, samples)
+    return _with_journal(folder, document, plan, mesh, results, samples, notes)
+
+
+def _with_journal(
+    folder: Path,
+    document: dict[str, Any],
+    plan: Plan,
+    mesh: DeviceMesh,
+    results: pd.DataFrame,
+    samples: pd.DataFrame,
+    notes: list[str],
+) -> RunData:
+    """Build a run that has not been saved since it ended: its frames, and what its journal has."""
+    path = locate(folder, Path(document["journal"]).name)
+    # First, because the run may end in the meantime: then run.json has changed, and is read again.
+    is_open = is_journal_open(path)
     try:
-        mesh = mesh_from_document(document["mesh"])
-        plan = _plan_from_json(document["plan"])
-        notes: list[str] = []
-        n_rows = document.get("n_rows", {})
-        results, samples = (
-            _read_frame(folder, name, columns, n_rows.get(name), notes)
-            for name, columns in (("results", RESULTS), ("samples", SAMPLES))
-        )
-        run = from_document(document, plan, mesh, *(_with_pair_groups(frame, mesh) for frame in (results, samples)))
-    except KeyError as error:
-        raise ParseError(f"the run is incomplete: {error} is missing", file=str(path)) from error
-    except (TypeError, AttributeError) as error:
-        raise ParseError(f"the run is incomplete: {error}", file=str(path)) from error
-    for note in notes:
-        run.note(note)
+        found = read_journal(path)
+    except OSError as error:
+        raise ParseError(
+            f"the rows of the run cannot be read: {error.strerror or error}; copy the folder again", file=str(path)
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ParseError("not a journal of meshlab; copy the folder again", file=str(path)) from error
+    if found.n_cut_off and not is_open:
+        notes.append(f"{path.name} ends with a record that was not completed, which is dropped")
+    if found.n_damaged:
+        records = f"{found.n_damaged} record{'s' * (found.n_damaged > 1)} of {path.name}"
+        notes.append(f"{records} {'are' if found.n_damaged > 1 else 'is'} damaged; the steps can be measured again")
+        warnings.warn(f"{folder}: {notes[-1]}", stacklevel=4)
+    facts = {**document, **found.facts, "log": [*document["log"], *found.facts["log"]]}
+    if facts["state"] in ("running", "paused") and not is_open:
+        facts["state"] = "interrupted"
+    run = from_document(facts, plan, mesh, results, samples)
+    run.add(found.rows, found.samples)
     return run
 
 
@@ -354,40 +536,59 @@ def from_document(
         results=results,
         samples=samples,
         calibration=document.get("calibration"),
+        user=str(document.get("user", "")),
         **{name: document[name] for name in names},
     )
 
 
 def _read_frame(
-    folder: Path, name: str, columns: Sequence[Column], n_rows: int | None, notes: list[str]
+    folder: Path,
+    name: str,
+    columns: Sequence[Column],
+    n_rows: int | None,
+    digests: Mapping[str, str] | None,
+    notes: list[str],
 ) -> pd.DataFrame:
-    """Read a frame from Parquet, or else from the CSV file next to it."""
+    """Read a frame from Parquet, or else from the CSV file next to it. Older runs have no digests of the files."""
+    parquet, csv = f"{name}.parquet", f"{name}.csv"
+    if digests is not None and n_rows == 0 and parquet not in digests and csv not in digests:
+        return conform(empty_results() if columns is RESULTS else empty_samples(), columns)
     cause: Exception
-    parquet, csv = folder / f"{name}.parquet", folder / f"{name}.csv"
     try:
-        return frame_from_parquet(parquet, columns)
+        return _read_file(folder, parquet, columns, n_rows, digests, frame_from_parquet)
     except FileNotFoundError as error:
         trouble, cause = "is missing", error
     except OSError as error:
         trouble, cause = f"cannot be read ({error.strerror or error})", error
     except ParseError as error:
         trouble, cause = "is corrupt", error
-    frame: pd.DataFrame | None
     try:
-        frame = frame_from_csv(csv, columns)
+        frame = _read_file(folder, csv, columns, n_rows, digests, frame_from_csv)
     except (OSError, ParseError):
-        frame = None
-    # A truncated CSV file can still be valid, so its number of rows is compared with the one in run.json.
-    if frame is None or n_rows not in (None, len(frame)):
         raise ParseError(
-            f"the file {trouble}, and {csv.name} next to it is not complete either; copy the folder again, or measure "
-            "again",
-            file=str(parquet),
+            f"the file {trouble}, and {csv} next to it is not complete either; copy the folder again, or measure again",
+            file=str(folder / parquet),
         ) from cause
-    note = f"{parquet.name} {trouble}; its rows were read from {csv.name}"
+    note = f"{parquet} {trouble}; its rows were read from {csv}"
     notes.append(note)
     if not isinstance(cause, FileNotFoundError):  # a missing file was probably removed on purpose, to keep only CSV
-        warnings.warn(f"{folder}: {note}", stacklevel=4)
+        warnings.warn(f"{folder}: {note}", stacklevel=5)
+    return frame
+
+
+def _read_file(
+    folder: Path,
+    name: str,
+    columns: Sequence[Column],
+    n_rows: int | None,
+    digests: Mapping[str, str] | None,
+    read: Callable[..., pd.DataFrame],
+) -> pd.DataFrame:
+    """Read the file of a frame, and check that it is the one that was saved with run.json."""
+    content = None if digests is None else read_recorded(folder, name, digests[name])
+    frame = read(folder / name, columns, content)
+    if n_rows not in (None, len(frame)):
+        raise ParseError(f"the file has {len(frame)} rows, but run.json says {n_rows}", file=str(folder / name))
     return frame
 
 
@@ -397,10 +598,15 @@ def _plan_to_json(plan: Plan) -> dict[str, Any]:
     return values | {"sampling": asdict(plan.sampling), "functions": dict.fromkeys(plan.functions)}
 
 
-def _plan_from_json(values: dict[str, Any]) -> Plan:
+def _plan_from_json(values: dict[str, Any], file: str | None = None) -> Plan:
     renamed = {"groups": "grouping", "beside": "concurrent"}  # names of schema 2
     values = {renamed.get(name, name): value for name, value in values.items()}
-    return Plan(**{**values, "sampling": Sampling(**values["sampling"])})
+    kinds = get_type_hints(Plan) | {"functions": dict[str, None]}
+    unknown = [name for name in values if name not in kinds]
+    if unknown:
+        raise ParseError(f"unknown choices of the plan: {', '.join(unknown)}"[:200], file=file)
+    # Plans of earlier versions have fewer choices.
+    return Plan(**typed_fields(values, kinds, "plan", optional=kinds.keys() - {"collective", "axis"}, file=file))
 
 
 def mesh_to_document(mesh: DeviceMesh) -> dict[str, Any]:
@@ -414,16 +620,18 @@ def mesh_to_document(mesh: DeviceMesh) -> dict[str, Any]:
     }
 
 
-def mesh_from_document(values: dict[str, Any]) -> DeviceMesh:
-    """Build a mesh from what `mesh_to_document` returned."""
+def mesh_from_document(values: object, *, file: str | None = None) -> DeviceMesh:
+    """Build a mesh from what `mesh_to_document` returned. `file` is for errors."""
+    values = typed_fields(values, _MESH, "mesh", file=file)
+    groups, backends = dict(values["groups"]), values["backends"]
     mesh = DeviceMesh(
-        [(name, size) for name, size in values["axes"]],
+        values["axes"],
         world_size=values["world_size"],
         ranks=values["ranks"],
-        backends=values["backends"],
+        backends={name: backend for name, backend in backends.items() if name not in groups},
     )
-    for name, ranks in values["groups"]:
-        mesh = mesh.with_group(name, ranks)
+    for name, ranks in groups.items():
+        mesh = mesh.with_group(name, ranks, backend=backends.get(name))
     return mesh
 
 
@@ -545,8 +753,8 @@ def frame_to_parquet(frame: pd.DataFrame, path: str | Path) -> None:
     frame.to_parquet(path, index=False)
 
 
-def frame_from_parquet(path: str | Path, columns: Sequence[Column]) -> pd.DataFrame:
-    """Read a frame that `frame_to_parquet` wrote.
+def frame_from_parquet(path: str | Path, columns: Sequence[Column], content: bytes | None = None) -> pd.DataFrame:
+    """Read a frame that `frame_to_parquet` wrote. `content` is that of the file, if it was read before.
 
     Raises
     ------
@@ -558,19 +766,20 @@ def frame_from_parquet(path: str | Path, columns: Sequence[Column]) -> pd.DataFr
     import pandas as pd
 
     # Open the file here: pyarrow reports a corrupt file as an OSError too, which would look like an unreadable one.
-    with Path(path).open("rb") as file, _complete(path, "Parquet"):
+    with open_file(path) if content is None else io.BytesIO(content) as file, _complete(path, "Parquet"):
         return conform(upgrade(pd.read_parquet(file)), columns)
 
 
 @contextmanager
-def _complete(path: str | Path, kind: str) -> Iterator[None]:
+def _complete(path: str | Path | None, kind: str) -> Iterator[None]:
     """Turn the errors of pandas and its readers about a corrupt file into a ParseError."""
+    file = None if path is None else str(path)
     try:
         yield
     except BenchError as error:
-        raise ParseError(f"not a frame of meshlab: {error}", file=str(path)) from error
-    except (ValueError, KeyError, TypeError, NotImplementedError, OSError) as error:
-        raise ParseError(f"not a complete {kind} file; copy it again, or measure again", file=str(path)) from error
+        raise ParseError(f"not a frame of meshlab: {error.message}", hint=error.hint, file=file) from error
+    except Exception as error:  # pandas and Arrow raise a dozen types, also of their own
+        raise ParseError(f"not a complete {kind} file; copy it again, or measure again", file=file) from error
 
 
 def frame_to_csv(frame: pd.DataFrame, path: str | Path) -> None:
@@ -578,22 +787,32 @@ def frame_to_csv(frame: pd.DataFrame, path: str | Path) -> None:
 
     A string that a spreadsheet would read as a formula gets a leading apostrophe.
     """
+    # 17 significant digits identify every float64. Other tools may then compute the same statistics from the file.
+    without_formulas(frame).to_csv(path, index=False, float_format="%.17g", lineterminator="\n")
+
+
+def without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a copy for a CSV file, in which strings that a spreadsheet would compute begin with an apostrophe."""
     import pandas as pd
 
     safe = frame.copy()
     for name in safe.columns:
         if isinstance(safe[name].dtype, pd.StringDtype) or safe[name].dtype == object:
             safe[name] = safe[name].map(_guard_formula, na_action="ignore")
-    # 17 significant digits identify every float64. Other tools may then compute the same statistics from the file.
-    safe.to_csv(path, index=False, float_format="%.17g", lineterminator="\n")
+    return safe
 
 
 def _guard_formula(text: object) -> object:
-    return f"'{text}" if isinstance(text, str) and text[:1] in ("=", "+", "-", "@", "'") else text
+    # Spreadsheets ignore white space before a formula.
+    if isinstance(text, str) and (text[:1] in ("'", "\t", "\r", "\n") or text.lstrip()[:1] in ("=", "+", "-", "@")):
+        return f"'{text}"
+    return text
 
 
-def frame_from_csv(path: str | Path, columns: Sequence[Column]) -> pd.DataFrame:
+def frame_from_csv(path: str | Path, columns: Sequence[Column], content: bytes | None = None) -> pd.DataFrame:
     """Read a frame that `frame_to_csv` wrote. The dtypes come from the definition.
+
+    `content` is that of the file, if it was read before.
 
     Raises
     ------
@@ -604,7 +823,10 @@ def frame_from_csv(path: str | Path, columns: Sequence[Column]) -> pd.DataFrame:
     """
     import pandas as pd
 
-    data = Path(path).read_bytes()
+    if content is None:
+        with open_file(path) as file:
+            content = file.read()
+    data = content
     with _complete(path, "CSV"):
         if not data.endswith(b"\n"):  # a truncated row would be read as missing values
             raise ValueError
@@ -623,12 +845,21 @@ def frame_to_json(frame: pd.DataFrame) -> str:
     )
 
 
-def frame_from_json(text: str, columns: Sequence[Column]) -> pd.DataFrame:
-    """Read a frame that `frame_to_json` wrote. The dtypes come from the definition."""
+def frame_from_json(text: str, columns: Sequence[Column], *, file: str | None = None) -> pd.DataFrame:
+    """Read a frame that `frame_to_json` wrote. The dtypes come from the definition.
+
+    Raises
+    ------
+    ParseError
+        If the text is incomplete, or holds a different kind of frame.
+    """
     import pandas as pd
 
-    document: Mapping[str, Any] = json.loads(text)
-    frame = pd.DataFrame(document["rows"], columns=document["columns"], dtype=object)
-    frame = conform(upgrade(frame), columns)
-    frame.attrs = dict(document["attrs"])
+    document = typed_fields(parse_own_json(text, file=file), _FRAME, "", file=file)
+    names: list[str] = document["columns"]
+    if len(set(names)) != len(names) or any(len(row) != len(names) for row in document["rows"]):
+        raise ParseError("the rows do not have one value for each column", hint="copy the file again", file=file)
+    with _complete(file, "JSON"):
+        frame = conform(upgrade(pd.DataFrame(document["rows"], columns=names, dtype=object)), columns)
+    frame.attrs = document["attrs"]
     return frame

@@ -213,7 +213,7 @@ def align_decimals(texts: Sequence[str]) -> list[str]:
     ['1,234  ', '   12.3', '  wrong']
     """
     behind = [len(text) - text.index(".") if "." in text else 0 for text in texts]
-    is_number = [text[:1].isdigit() or text[:1] == "-" for text in texts]
+    is_number = [text[:1].isdecimal() or text[:1] == "-" for text in texts]
     most = max(behind, default=0)
     padded = [
         text + " " * (most - after) if number else text

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from meshlab.errors import MeshError, ParseError
 
 __all__ = [
+    "LONGEST_TEXT",
     "MAX_AXES",
     "MAX_RANKS",
     "WELL_KNOWN_AXES",
@@ -26,6 +27,7 @@ __all__ = [
     "as_integer",
     "axis_pairs",
     "check_axis_name",
+    "check_length",
     "check_rank",
     "check_size",
     "check_world_size",
@@ -45,6 +47,9 @@ Ranks = npt.NDArray[np.int32]
 WORLD = "world"
 
 MAX_RANKS = 1 << 24
+
+LONGEST_TEXT = 1 << 20
+"""The most characters in a description of a mesh or in a config."""
 
 MAX_AXES = 32  # numpy arrays have at most 64 dimensions, and `DeviceMesh.ranks` has one per axis
 
@@ -175,6 +180,15 @@ def check_rank(rank: object, world_size: int) -> int:
     return number
 
 
+def check_length(text: str) -> None:
+    """Raise a `ParseError` if a text is longer than any description of a mesh."""
+    if len(text) > LONGEST_TEXT:
+        raise ParseError(
+            f"the text has {len(text):,} characters, but a mesh or a config has at most {LONGEST_TEXT:,}",
+            hint="pass the part with the sizes, or read a log with ml.read()",
+        )
+
+
 def parse_axes(text: str) -> tuple[tuple[str, int], ...]:
     """Parse axis names and sizes.
 
@@ -191,13 +205,14 @@ def parse_axes(text: str) -> tuple[tuple[str, int], ...]:
     Raises
     ------
     ParseError
-        If a part is not ``name=size``.
+        If a part is not ``name=size``, or the text is longer than `LONGEST_TEXT`.
 
     Examples
     --------
     >>> parse_axes("pp=2 dp=-1, tp=4")
     (('pp', 2), ('dp', -1), ('tp', 4))
     """
+    check_length(text)
     pairs: list[tuple[str, int]] = []
     for match in _ASSIGNMENT.finditer(text):
         name, size = match["name"], match["size"]

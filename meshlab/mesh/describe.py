@@ -219,8 +219,9 @@ def source(mesh: DeviceMesh) -> str:
             more = f", ranks={_ranks_source(mesh)}"
             if mesh.world_size != mesh.size():
                 more += f", world_size={mesh.world_size}"
-    if mesh.backends:
-        more += f", backends={dict(mesh.backends)}"
+    of_axes = {name: backend for name, backend in mesh.backends.items() if name in mesh.axis_names}
+    if of_axes:
+        more += f", backends={of_axes}"
     added = "".join(_groups_source(mesh))
     return f"DeviceMesh({format_axes(axes)!r}{more}){after}{added}"
 
@@ -234,11 +235,13 @@ def _groups_source(mesh: DeviceMesh) -> Iterator[str]:
         while number == "0" and index + count < len(groups) and groups[index + count].name == f"{name}_{count}":
             count += 1
         rows = [list(group.ranks) for group in groups[index : index + count]]
-        if count > 1 and len({len(row) for row in rows}) == 1:
-            yield f".with_groups({name!r}, {rows})"
+        backends = [mesh.backends.get(group.name) for group in groups[index : index + max(count, 1)]]
+        more = "" if backends[0] is None else f", backend={backends[0]!r}"
+        if count > 1 and len({len(row) for row in rows}) == 1 and len(set(backends)) == 1:
+            yield f".with_groups({name!r}, {rows}{more})"
             index += count
         else:
-            yield f".with_group({groups[index].name!r}, {list(groups[index].ranks)})"
+            yield f".with_group({groups[index].name!r}, {list(groups[index].ranks)}{more})"
             index += 1
 
 
@@ -274,7 +277,7 @@ def html(mesh: DeviceMesh) -> str:
         first = ranks_repr(groups.array[0])
         rows.append([axis.name, axis.size, len(groups), _stride_cell(stride), first, *backend, _meaning(axis.name)])
     for group in mesh.custom_groups:
-        backend = ["–"] * with_backend
+        backend = [mesh.backends.get(group.name, "–")] * with_backend
         stride = uniform_stride(group.array)
         rows.append(
             [group.name, len(group), 1, _stride_cell(stride), ranks_repr(group.array), *backend, "custom group"]

@@ -64,9 +64,9 @@ class DeviceMesh:
         Global ranks in row-major order of the axes. By default 0, 1, 2, … Groups keep this order, so it is also the
         order of a ring. If `world_size` is larger than the number of ranks, the missing ranks are idle.
     backends : mapping of str to str, optional
-        Communication backend of some axes, such as ``{"pp": "gloo"}``. The mesh only records it, and `to` writes it
-        for frameworks that support it. meshlab's own engines use one backend for all axes: they raise an error for an
-        axis with a different backend.
+        Communication backend of some axes, such as ``{"pp": "gloo"}``. `to` writes it for frameworks that support it.
+        meshlab's own engines open the groups of such an axis with Gloo, beside their own backend for all others. For
+        other backends that are not theirs they raise an error.
     **sizes : int
         Axes as keywords: ``DeviceMesh(dp=2, tp=4)``.
 
@@ -98,7 +98,7 @@ class DeviceMesh:
     """Number of ranks in the world, including idle ranks."""
 
     backends: Mapping[str, str]
-    """Backend name of each axis that has one, in axis order (read-only)."""
+    """Backend name of each axis and custom group that has one, in `creation_order` (read-only)."""
 
     custom_groups: tuple[Group, ...]
     """Groups added with `with_group`, in the order in which they were added."""
@@ -135,8 +135,7 @@ class DeviceMesh:
     def _check_backends(self, backends: Mapping[str, str]) -> Mapping[str, str]:
         for axis, backend in backends.items():
             self._axis_index(axis)
-            if not isinstance(backend, str) or _BACKEND.fullmatch(backend) is None:
-                raise MeshError(f"backend of axis {axis!r} must be a name such as 'nccl', not {short(backend)}")
+            _check_backend("axis", axis, backend)
         return MappingProxyType({name: backends[name] for name in self.axis_names if name in backends})
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -622,7 +621,35 @@ class DeviceMesh:
         """
         return (*self.axis_names, *(group.name for group in self.custom_groups))
 
-    def with_group(self, name: str, ranks: Sequence[int] | npt.NDArray[Any]) -> DeviceMesh:
+    def backend_of(self, axes: str | Sequence[str]) -> str | None:
+        """Return the backend that this mesh names for some groups, or None if it names none.
+
+        Groups along several axes have a backend if it is that of each of these axes. The world has none.
+
+        Parameters
+        ----------
+        axes : str or sequence of str
+            The groups, as in ``mesh[axes]``.
+
+        Raises
+        ------
+        MeshError
+            If an axis or group is unknown.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> mesh = ml.DeviceMesh("pp=2, dp=2, tp=2", backends={"pp": "gloo", "dp": "gloo"})
+        >>> mesh.backend_of("pp"), mesh.backend_of("pp_0"), mesh.backend_of("pp-dp"), mesh.backend_of(["dp", "tp"])
+        ('gloo', 'gloo', 'gloo', None)
+        """
+        groups = self[axes]
+        named = {self.backends.get(name) for name in groups.axes or groups.names}
+        return named.pop() if len(named) == 1 else None
+
+    def with_group(
+        self, name: str, ranks: Sequence[int] | npt.NDArray[Any], *, backend: str | None = None
+    ) -> DeviceMesh:
         """Return a mesh with one more custom group.
 
         Parameters
@@ -631,12 +658,15 @@ class DeviceMesh:
             An identifier that is not an axis or group of this mesh.
         ranks : sequence of int
             Global ranks of the members, in group order.
+        backend : str, optional
+            Communication backend of the group, as that of an axis in ``DeviceMesh(…, backends=…)``.
 
         Raises
         ------
         MeshError
             If the name is taken.
             If the ranks are empty, repeated or not in the mesh.
+            If the backend is not a name.
 
         Examples
         --------
@@ -645,6 +675,8 @@ class DeviceMesh:
         Group('diagonal', [3, 0])
         """
         check_axis_name(name, "group")
+        if backend is not None:
+            _check_backend("group", name, backend)
         front, _, end = name.rpartition("_")
         # "tp_0" is a group of tp, and "tp_group" is the column of membership() with the names of these groups.
         if name in self.creation_order or (front in self.axis_names and (end == "group" or end.isdecimal())):
@@ -667,9 +699,10 @@ class DeviceMesh:
             raise MeshError(
                 f"group {name!r} contains rank {values[counts.argmax()]} {counts.max()} times", hint="list it once"
             )
-        return self._with_custom_groups((*self.custom_groups, Group(name, members)))
+        chosen = {} if backend is None else {name: backend}
+        return self._with_custom_groups((*self.custom_groups, Group(name, members)), {**self.backends, **chosen})
 
-    def with_groups(self, name: str, rows: npt.ArrayLike) -> DeviceMesh:
+    def with_groups(self, name: str, rows: npt.ArrayLike, *, backend: str | None = None) -> DeviceMesh:
         """Return a mesh with several custom groups of one size, such as the parts into which an axis is split.
 
         Parameters
@@ -678,6 +711,8 @@ class DeviceMesh:
             Common name of the groups: they are called ``name_0``, ``name_1``, …, and ``mesh[name]`` returns them.
         rows : array_like of int
             One row of global ranks per group, of shape (groups, size).
+        backend : str, optional
+            Communication backend of the groups, as in `with_group`.
 
         Raises
         ------
@@ -702,7 +737,7 @@ class DeviceMesh:
             raise MeshError(f"group name {name!r} is taken", hint="choose a different name")
         mesh = self
         for index, row in enumerate(array):
-            mesh = mesh.with_group(f"{name}_{index}", row)
+            mesh = mesh.with_group(f"{name}_{index}", row, backend=backend)
         return mesh
 
     def _family(self, name: str) -> Groups | None:
@@ -728,13 +763,13 @@ class DeviceMesh:
             names = ", ".join(group.name for group in self.custom_groups)
             hint = f"choose one of {names}" if names else ""
             raise MeshError(f"unknown custom group {short(name)}{'' if names else ': this mesh has none'}", hint=hint)
-        return self._with_custom_groups(kept)
+        return self._with_custom_groups(kept, {axis: one for axis, one in self.backends.items() if axis != name})
 
-    def _with_custom_groups(self, groups: tuple[Group, ...]) -> DeviceMesh:
+    def _with_custom_groups(self, groups: tuple[Group, ...], backends: Mapping[str, str]) -> DeviceMesh:
         # Copies the cached arrays too, because they do not depend on custom groups. Only the fingerprint does.
         mesh = object.__new__(DeviceMesh)
         mesh.__dict__.update({name: value for name, value in self.__dict__.items() if name != "fingerprint"})
-        mesh.__dict__.update(custom_groups=groups)
+        mesh.__dict__.update(custom_groups=groups, backends=MappingProxyType(dict(backends)))
         return mesh
 
     def stages(self, axis: str = "pp") -> Groups:
@@ -855,7 +890,7 @@ class DeviceMesh:
         mesh = DeviceMesh(pairs, ranks=ranks, world_size=self.world_size, backends=backends)
         for group in self.custom_groups:
             try:
-                mesh = mesh.with_group(group.name, group.array)
+                mesh = mesh.with_group(group.name, group.array, backend=self.backends.get(group.name))
             except MeshError as error:
                 raise MeshError(
                     f"cannot keep group {group.name!r}: {error.message}",
@@ -1361,6 +1396,11 @@ def _read_only(array: Ranks) -> Ranks:
     return array
 
 
+def _check_backend(what: str, name: str, backend: Any) -> None:
+    if not isinstance(backend, str) or _BACKEND.fullmatch(backend) is None:
+        raise MeshError(f"backend of {what} {name!r} must be a name such as 'nccl', not {short(backend)}")
+
+
 def _check_coordinate(axis: Axis, value: Any) -> int:
     """Return a coordinate on an axis as an int, or raise a `MeshError`."""
     number = as_integer(value)
@@ -1388,9 +1428,11 @@ def _rebuild_mesh(
     backends: Mapping[str, str],
     groups: Sequence[Group],
 ) -> DeviceMesh:
-    mesh = DeviceMesh(pairs, ranks=order, world_size=world_size, backends=backends)
+    of_groups = {group.name: backends[group.name] for group in groups if group.name in backends}
+    of_axes = {name: backend for name, backend in backends.items() if name not in of_groups}
+    mesh = DeviceMesh(pairs, ranks=order, world_size=world_size, backends=of_axes)
     for group in groups:
-        mesh = mesh.with_group(group.name, group.array)
+        mesh = mesh.with_group(group.name, group.array, backend=of_groups.get(group.name))
     return mesh
 
 

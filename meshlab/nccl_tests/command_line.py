@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from meshlab.numerals import whole
+
 __all__ = ["CommandOptions", "options_in_line", "read_options"]
 
 
@@ -134,4 +136,4 @@ def _number(text: str) -> int | None:
         return None
     digits = match[2]
     base = 16 if digits[:2].lower() == "0x" else 8 if len(digits) > 1 and digits[0] == "0" else 10
-    return int(match[1] + digits, base)
+    return whole(match[1] + digits, base)

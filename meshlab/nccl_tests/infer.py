@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshlab.errors import ParseError
 from meshlab.nccl_tests.info import NcclFacts
 from meshlab.nccl_tests.log import (
     DeviceLine,
@@ -27,16 +28,19 @@ from meshlab.nccl_tests.log import (
     Status,
     average_matches,
 )
+from meshlab.nccl_tests.row_checks import misfits
 from meshlab.nccl_tests.rows import ranks_in_size
 
 __all__ = [
     "COLLECTIVE_OF_PROGRAM",
+    "MOST_SECTIONS",
     "Evidence",
     "evidence_of",
     "find_program",
     "implied_ranks",
     "infer_collective",
     "make_section",
+    "too_many_sections",
 ]
 
 # -- the collective ----------------------------------------------------------------------------------------------------
@@ -279,7 +283,15 @@ def implied_ranks(evidence: Evidence, collective: str | None) -> tuple[int, int 
 
 # -- the section -------------------------------------------------------------------------------------------------------
 
+MOST_SECTIONS = 5000
+"""The most runs in a log."""
+
 _MOST_LINES = 10
+
+
+def too_many_sections(file: str | None) -> ParseError:
+    """Return the error for a file with more runs than anybody made."""
+    return ParseError(f"the log has more than {MOST_SECTIONS:,} runs", hint="split the file", file=file)
 
 
 def make_section(
@@ -339,6 +351,9 @@ def make_section(
     if n_ranks == 1:
         notes.append(Note(None, "the run has one rank, so bandwidths are meaningless"))
     if copies == 1:
+        is_complete = status == "complete" and not broken and footer.average_busbw_gbs is not None
+        is_complete &= not any(note.text.startswith(("lines are omitted", "Reducing")) for note in notes)
+        notes += misfits(table, collective, n_ranks, preamble, is_complete=is_complete)
         notes += _footer_notes(table, footer)
     notes.sort(key=lambda note: note.line or 1 << 60)
     return Section(
@@ -414,7 +429,7 @@ def _footer_notes(table: LogTable, footer: Footer) -> list[Note]:
             Note(
                 None,
                 f"the printed average is {footer.average_busbw_gbs:g} GB/s, but the mean of the rows is "
-                f"{table.mean_busbw_gbs():g} GB/s: rows are missing",
+                f"{table.mean_busbw_gbs():g} GB/s: rows are missing or changed",
             )
         )
     if footer.correct is False:

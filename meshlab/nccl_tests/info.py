@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from meshlab.numerals import whole
+
 __all__ = [
     "CHANNEL_COUNTS",
     "LIBRARY_VERSION",
@@ -39,7 +41,7 @@ _LAST_VIA = frozenset(
 )
 TREE_LINKS = re.compile(r"\[(\d+)\] -?\d+/-?\d+/-?\d+->(\d+)->(-?\d+)(?![\d/])")
 _RANKS = re.compile(r"\bn[rR]anks (\d+)(?: nNodes (\d+) localRanks (\d+))?\b")
-CHANNEL_COUNTS = re.compile(r"(\d+) (coll|collnet|nvls|p2p) channels(?! per)")
+CHANNEL_COUNTS = re.compile(r"(?<!\d)(\d+) (coll|collnet|nvls|p2p) channels(?! per)")
 VARIABLE = re.compile(r"(NCCL_[A-Z0-9_]+) set (?:by environment )?to (.*)")
 LIBRARY_VERSION = re.compile(r"[NR]CCL version *:? *(\d+\.\d+\.\d+\S*)")
 
@@ -118,7 +120,7 @@ def variable_value(text: str) -> str:
     ('1', '/etc/nccl.d/a.')
     """
     text = text.strip()
-    return text[:-1] if text.endswith(".") and text[:-1].lstrip("-").isdigit() else text
+    return text[:-1] if text.endswith(".") and text[:-1].lstrip("-").isdecimal() else text
 
 
 class FactCollector:
@@ -169,7 +171,7 @@ class FactCollector:
         elif first == "T":
             if message.startswith("Trees "):
                 for channel, rank, parent in TREE_LINKS.findall(message):
-                    self._trees.setdefault(int(channel), {})[int(rank)] = int(parent)
+                    self._trees.setdefault(whole(channel), {})[whole(rank)] = whole(parent)
         elif first == "N":
             if message.startswith("NCCL_"):
                 match = VARIABLE.match(message)
@@ -189,10 +191,10 @@ class FactCollector:
             match = _RANKS.search(message)
             if match is not None:
                 nodes, local = match[2], match[3]
-                self._sizes.add((int(match[1]), int(nodes) if nodes else None, int(local) if local else None))
+                self._sizes.add((whole(match[1]), whole(nodes) if nodes else None, whole(local) if local else None))
         elif " coll channels" in message:
             for count, kind in CHANNEL_COUNTS.findall(message):
-                self._channels.setdefault(kind, int(count))
+                self._channels.setdefault(kind, whole(count))
 
     def _add_channel(self, message: str) -> None:
         head, via, how = message.partition(" via ")
@@ -203,7 +205,7 @@ class FactCollector:
             return
         match = RING_ORDER.match(head)
         if match is not None:
-            self._rings.setdefault(int(match[1]), tuple(map(int, match[3].split())))
+            self._rings.setdefault(whole(match[1]), tuple(map(whole, match[3].split())))
 
     def facts(self) -> NcclFacts:
         """Return the facts. A ring that does not contain every rank once was truncated, and is omitted."""
@@ -213,7 +215,7 @@ class FactCollector:
         rings = {
             channel: ring
             for channel, ring in sorted(self._rings.items())
-            if sorted(ring) == list(range(n_ranks or len(ring)))
+            if len(ring) == (n_ranks or len(ring)) and sorted(ring) == list(range(len(ring)))
         }
         return NcclFacts(
             self.version,
@@ -238,7 +240,7 @@ def transport_kind(how: str) -> str:
     how = _PROXY.sub("", how)
     if _VIA.fullmatch(how) is None:
         return ""
-    parts = [part for part in how.split("/") if not part.isdigit()]
+    parts = [part for part in how.split("/") if not part.isdecimal()]
     if parts[0] == "NET":
         return "/".join(parts) if all(part in _LAST_VIA for part in parts[2:]) else ""
     return "/".join(parts) if all(part in _LAST_VIA for part in parts[1:]) else ""

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator
+from itertools import compress
 from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
 
+from meshlab.documents import NestingError, decode_json, mapping_or_empty, parse_json
 from meshlab.errors import ParseError
 from meshlab.nccl_tests.command_line import CommandOptions, read_options
-from meshlab.nccl_tests.infer import make_section
+from meshlab.nccl_tests.infer import MOST_SECTIONS, make_section, too_many_sections
 from meshlab.nccl_tests.info import FactCollector, version_from_code
 from meshlab.nccl_tests.log import ITEMSIZE, OPS, DeviceLine, Footer, IterationTimes, LogTable, Note, Preamble, Section
 from meshlab.nccl_tests.rows import consistent_rows
+from meshlab.numerals import whole_or_none
 
 __all__ = ["MOST_JSON", "looks_like_json", "read_json_sections"]
 
@@ -28,6 +30,9 @@ _LINE_KEYS = ('"inPlace"', '"busBw"', '"gpus"')  # of rccl-tests, which writes o
 _ENTRY = re.compile(r'\{\s*"size"\s*:')
 _PROGRAM = re.compile(r"(\w+?)_perf(?:_\w+)?")
 _RESULTS = re.compile(r'"results"\s*:\s*\[')
+_NOT_BLANK = re.compile(r"\S")
+_NEXT = re.compile(r"[^\s,]")
+_PLACEMENTS = ("out_of_place", "in_place")
 _ITERATION = ("min_us", "max_us", "p99_us", "cv_pct")
 _NAN = float("nan")
 
@@ -48,30 +53,32 @@ def read_json_sections(text: str, *, file: str | None = None) -> Iterator[Sectio
     ParseError
         If the text is not JSON of nccl-tests.
     """
-    decoder = json.JSONDecoder()
     at, number = 0, 0
     text = text.lstrip("\ufeff")
     if all(key in text for key in _LINE_KEYS):
         yield from _read_lines(text, file)
         return
     if not text.lstrip().startswith("{") or _ENTRY.match(text.lstrip()):
-        yield _section({"results": _entries(text, 0, decoder)}, 1, 1, is_complete=False)
+        yield _section({"results": _entries(text, 0)}, 1, 1, is_complete=False)
         return
-    while match := re.compile(r"\s*(?=\S)").match(text, at):
-        at = match.end()
-        line = text.count("\n", 0, at) + 1
+    line, counted = 1, 0
+    while match := _NOT_BLANK.search(text, at):
+        at = match.start()
+        line, counted = line + text.count("\n", counted, at), at
         try:
-            document, at = decoder.raw_decode(text, at)
+            document, at = decode_json(text, at)
             is_complete = True
-        except json.JSONDecodeError as error:
-            document, is_complete = _complete_part(text[at:], decoder), False
-            if document is None and (entries := _entries(text, at, decoder)):
+        except NestingError:
+            raise
+        except ParseError as error:
+            document, is_complete = _complete_part(text[at:]), False
+            if document is None and (entries := _entries(text, at)):
                 document = {"results": entries}  # something before the results is broken
             at = len(text)
             if document is None:
                 raise ParseError(
-                    f"no nccl-tests output found: the JSON is broken at character {error.pos:,} ({error.msg}), "
-                    "before the first result",
+                    f"no nccl-tests output found: the JSON is broken at character {error.column or 0:,} "
+                    f"({error.message}), before the first result",
                     hint="copy the file again",
                     file=file,
                 ) from None
@@ -82,10 +89,12 @@ def read_json_sections(text: str, *, file: str | None = None) -> Iterator[Sectio
                 file=file,
             )
         number += 1
+        if number > MOST_SECTIONS:
+            raise too_many_sections(file)
         yield _section(document, number, line, is_complete)
 
 
-def _complete_part(text: str, decoder: json.JSONDecoder) -> dict[str, Any] | None:
+def _complete_part(text: str) -> dict[str, Any] | None:
     """Return the complete part of a truncated document: everything before the results, and each complete result.
 
     A run that is killed leaves the results that it has written, because the tool writes them one by one.
@@ -94,26 +103,26 @@ def _complete_part(text: str, decoder: json.JSONDecoder) -> dict[str, Any] | Non
     if match is None:
         return None
     try:
-        document: dict[str, Any] = json.loads(text[: match.end()] + "]}")
-    except json.JSONDecodeError:
+        document: dict[str, Any] = parse_json(text[: match.end()] + "]}")
+    except ParseError:
         return None
     at = match.end()
-    while True:
-        at += len(text[at:]) - len(text[at:].lstrip(" \t\r\n,"))
+    while start := _NEXT.search(text, at):
         try:
-            result, at = decoder.raw_decode(text, at)
-        except json.JSONDecodeError:
-            return document
+            result, at = decode_json(text, start.start())
+        except ParseError:
+            break
         document["results"].append(result)
+    return document
 
 
-def _entries(text: str, at: int, decoder: json.JSONDecoder) -> list[dict[str, Any]]:
+def _entries(text: str, at: int) -> list[dict[str, Any]]:
     """Return all complete results from a position on."""
     found = []
     while match := _ENTRY.search(text, at):
         at = match.end()
-        with contextlib.suppress(json.JSONDecodeError):
-            result, at = decoder.raw_decode(text, match.start())
+        with contextlib.suppress(ParseError):
+            result, at = decode_json(text, match.start())
             found.append(result)
     return found
 
@@ -124,12 +133,12 @@ def _read_lines(text: str, file: str | None) -> Iterator[Section]:
     n_broken = 0
     for line in text.splitlines():
         try:
-            row = json.loads(line) if line.strip() else None
-        except json.JSONDecodeError:
+            row = parse_json(line) if line.strip() else None
+        except ParseError:
             n_broken += 1
             continue
         if row is not None:
-            rows.append(_dict(row))
+            rows.append(dict(mapping_or_empty(row)))
     if not any("busBw" in row for row in rows):
         raise ParseError(
             "no nccl-tests output found: no line is a complete result", hint="copy the file again", file=file
@@ -141,6 +150,8 @@ def _read_lines(text: str, file: str | None) -> Iterator[Section]:
         if end < len(rows) and _run_of(rows[end]) == _run_of(rows[start]) and not _is_smaller(rows[end], rows[end - 1]):
             continue
         number += 1
+        if number > MOST_SECTIONS:
+            raise too_many_sections(file)
         yield _lines_section(rows[start:end], number, start + 1, n_broken if end == len(rows) else 0)
         start = end
 
@@ -151,18 +162,18 @@ def _run_of(row: dict[str, Any]) -> tuple[Any, ...]:
 
 def _is_smaller(row: dict[str, Any], before: dict[str, Any]) -> bool:
     same = all(row.get(name) == before.get(name) for name in ("type", "redop"))
-    return same and (_int(row.get("size")) or 0) < (_int(before.get("size")) or 0)
+    return same and (whole_or_none(row.get("size")) or 0) < (whole_or_none(before.get("size")) or 0)
 
 
 def _lines_section(rows: list[dict[str, Any]], number: int, line: int, n_broken: int) -> Section:
     """Return the section of consecutive lines of one run."""
     name = _snake(str(rows[0].get("name", "")))
-    n_ranks = _int(rows[0].get("ranks")) or _int(rows[0].get("gpus"))
+    n_ranks = whole_or_none(rows[0].get("ranks")) or whole_or_none(rows[0].get("gpus"))
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
-        size, type_ = _int(row.get("size")), str(row.get("type", ""))
-        place = "in_place" if _int(row.get("inPlace")) else "out_of_place"
-        key = size, type_, row.get("redop")
+        size, type_ = whole_or_none(row.get("size")), str(row.get("type", ""))
+        place = "in_place" if whole_or_none(row.get("inPlace")) else "out_of_place"
+        key = size, type_, str(row.get("redop"))
         per_rank = n_ranks if name in _SIZE_PER_RANK and n_ranks else 1
         entry = merged.setdefault(
             key,
@@ -212,7 +223,7 @@ def _snake(name: str) -> str:
 
 
 def _section(document: dict[str, Any], number: int, line: int, is_complete: bool) -> Section:
-    config = _dict(document.get("config"))
+    config = mapping_or_empty(document.get("config"))
     results = [result for result in _list(document.get("results")) if isinstance(result, dict)]
     facts = FactCollector()
     for pair in _list(document.get("env")):
@@ -227,27 +238,27 @@ def _section(document: dict[str, Any], number: int, line: int, is_complete: bool
     preamble = Preamble(
         program=program[1] if program is not None else None,
         tool="nccl-tests",
-        library_version=version_from_code(_int(document.get("nccl_version")) or 0),
-        threads=_int(config.get("nthreads")),
-        gpus=_int(config.get("ngpus")),
-        min_bytes=_int(config.get("minimum_bytes")),
-        max_bytes=_int(config.get("maximum_bytes")),
-        step=_int(config.get("step_factor")) or _int(config.get("step_bytes")),
+        library_version=version_from_code(whole_or_none(document.get("nccl_version")) or 0),
+        threads=whole_or_none(config.get("nthreads")),
+        gpus=whole_or_none(config.get("ngpus")),
+        min_bytes=whole_or_none(config.get("minimum_bytes")),
+        max_bytes=whole_or_none(config.get("maximum_bytes")),
+        step=whole_or_none(config.get("step_factor")) or whole_or_none(config.get("step_bytes")),
         step_kind="factor" if "step_factor" in config else "bytes" if "step_bytes" in config else None,
-        warmup_iters=_int(config.get("warmup_iters")),
-        iters=_int(config.get("iterations")),
-        agg_iters=_first(_int(config.get("aggregated_iterations")), options.agg_iters),
-        validation=_int(config.get("validation")),
-        graph=_int(config.get("graph")),
+        warmup_iters=whole_or_none(config.get("warmup_iters")),
+        iters=whole_or_none(config.get("iterations")),
+        agg_iters=_first(whole_or_none(config.get("aggregated_iterations")), options.agg_iters),
+        validation=whole_or_none(config.get("validation")),
+        graph=whole_or_none(config.get("graph")),
         blocking="blocking" if config.get("blocking_collectives") == "true" else None,
-        skipped_iters=_int(config.get("per_iter_skip")),
-        unalign=_first(_int(config.get("unalign")), options.unalign),
-        local_register=_first(_int(config.get("local_register")), options.local_register),
-        cta_policy=_first(_int(config.get("cta_policy")), options.cta_policy),
+        skipped_iters=whole_or_none(config.get("per_iter_skip")),
+        unalign=_first(whole_or_none(config.get("unalign")), options.unalign),
+        local_register=_first(whole_or_none(config.get("local_register")), options.local_register),
+        cta_policy=_first(whole_or_none(config.get("cta_policy")), options.cta_policy),
     )
     devices = tuple(_device(device) for device in _list(config.get("devices")) if isinstance(device, dict))
     average = _average(document)
-    bounds = _dict(document.get("out_of_bounds"))
+    bounds = mapping_or_empty(document.get("out_of_bounds"))
     errors = [Note(None, str(error)) for error in _list(document.get("errors")) if error]
     notes = [] if is_complete else [Note(None, "the JSON is truncated")]
     # The device list has one entry per process, not one per GPU as in the text.
@@ -264,10 +275,10 @@ def _section(document: dict[str, Any], number: int, line: int, is_complete: bool
         table=table,
         broken=[0] * dropped,
         footer=Footer(
-            _int(bounds.get("count")),
+            whole_or_none(bounds.get("count")),
             _bool(bounds.get("okay")),
             average,
-            _bool(_dict(_average_part(document)).get("okay")),
+            _bool(mapping_or_empty(_average_part(document)).get("okay")),
         ),
         failures=errors,
         failure_lines=len(errors) if average is None else 0,
@@ -281,15 +292,21 @@ def _section(document: dict[str, Any], number: int, line: int, is_complete: bool
 def _table(results: list[dict[str, Any]], *, is_exact: bool = True) -> tuple[LogTable, int]:
     """Return the results as columns, and the number of inconsistent ones, which are also removed from the list."""
     n_read = len(results)
-    results[:] = [result for result in results if _is_result(result)]
+    timings = {key: [_timing(result.get(key)) for result in results] for key in _PLACEMENTS}
+    good = [
+        whole_or_none(result.get("size")) is not None and (one, other) != (None, None)
+        for result, one, other in zip(results, *timings.values(), strict=True)
+    ]
+    results[:] = [result for result, is_good in zip(results, good, strict=True) if is_good]
     n = len(results)
     values = np.full((n, 2, 4), _NAN)
     iteration = np.full((n, 2, 4), _NAN)
     present = np.zeros((n, 2), dtype=bool)
     has_iterations = cpu_time = False
+    kept = [list(compress(column, good)) for column in timings.values()]
     for index, result in enumerate(results):
-        for placement, key in enumerate(("out_of_place", "in_place")):
-            timing = _timing(result.get(key))
+        for placement, key in enumerate(_PLACEMENTS):
+            timing = kept[placement][index]
             if timing is None:
                 continue
             values[index, placement] = timing
@@ -299,11 +316,11 @@ def _table(results: list[dict[str, Any]], *, is_exact: bool = True) -> tuple[Log
             if isinstance(summary, dict):
                 has_iterations = True
                 iteration[index, placement] = [_float(summary.get(name)) for name in _ITERATION]
-    roots = [_int(str(result.get("root", "-1")).strip()) for result in results]
+    roots = [whole_or_none(str(result.get("root", "-1")).strip()) for result in results]
     table = LogTable(
         np.zeros(n, dtype=np.int64),
-        np.array([_int(result["size"]) for result in results], dtype=np.int64),
-        np.array([_int(result.get("count")) or 0 for result in results], dtype=np.int64),
+        np.array([whole_or_none(result["size"]) for result in results], dtype=np.int64),
+        np.array([whole_or_none(result.get("count")) or 0 for result in results], dtype=np.int64),
         np.array([-1 if root is None else root for root in roots], dtype=np.int64),
         [str(result.get("type", "")) for result in results],
         [OPS.get(op := str(result.get("redop") or "").strip(), op) for result in results],
@@ -318,15 +335,12 @@ def _table(results: list[dict[str, Any]], *, is_exact: bool = True) -> tuple[Log
     return table.take(keep), n_read - len(keep)
 
 
-def _is_result(result: dict[str, Any]) -> bool:
-    timings = (_timing(result.get("out_of_place")), _timing(result.get("in_place")))
-    return _int(result.get("size")) is not None and timings != (None, None)
-
-
 def _iterations(results: list[dict[str, Any]]) -> Iterator[IterationTimes]:
     for index, result in enumerate(results):
         for in_place, key in enumerate(("out_of_place_per_iter", "in_place_per_iter")):
-            summary = _dict(result.get(key))
+            summary = mapping_or_empty(result.get(key))
+            if "times_us" not in summary:
+                continue
             times = np.array([_float(value) for value in _list(summary.get("times_us"))], dtype=np.float64)
             if not times.size:
                 continue
@@ -334,7 +348,9 @@ def _iterations(results: list[dict[str, Any]]) -> Iterator[IterationTimes]:
             processes = None
             if rows and all(isinstance(row, list) and len(row) == times.size for row in rows):
                 processes = np.array([[_float(value) for value in row] for row in rows], dtype=np.float64)
-            yield IterationTimes(index, bool(in_place), _int(summary.get("skipped_iterations")) or 0, times, processes)
+            yield IterationTimes(
+                index, bool(in_place), whole_or_none(summary.get("skipped_iterations")) or 0, times, processes
+            )
 
 
 def _timing(part: Any) -> list[float] | None:
@@ -351,25 +367,21 @@ def _average_part(document: dict[str, Any]) -> Any:
 
 
 def _average(document: dict[str, Any]) -> float | None:
-    part = _dict(_average_part(document))
+    part = mapping_or_empty(_average_part(document))
     value = _float(part.get("bandwidth", part.get("bandwidith")))
     return value if value == value else None
 
 
 def _device(device: dict[str, Any]) -> DeviceLine:
     return DeviceLine(
-        _int(device.get("rank")) or 0,
-        _int(device.get("group")),
-        _int(device.get("pid")) or 0,
+        whole_or_none(device.get("rank")) or 0,
+        whole_or_none(device.get("group")),
+        whole_or_none(device.get("pid")) or 0,
         str(device.get("hostname", "")),
-        _int(device.get("device")) or 0,
+        whole_or_none(device.get("device")) or 0,
         str(device.get("device_hex", "")),
         str(device.get("device_info", "")).strip(),
     )
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _list(value: Any) -> list[Any]:
@@ -380,15 +392,8 @@ def _float(value: Any) -> float:
     """Return a number, or NaN for null and the strings that the tool writes instead of NaN."""
     try:
         return float(value)
-    except (TypeError, ValueError):
-        return _NAN
-
-
-def _int(value: Any) -> int | None:
-    try:
-        return int(value)
     except (TypeError, ValueError, OverflowError):
-        return None
+        return _NAN
 
 
 def _first(*values: int | None) -> int | None:

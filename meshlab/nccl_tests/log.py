@@ -19,6 +19,7 @@ from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth, conform, empty_re
 from meshlab.frames.statistics import summarise
 from meshlab.markup import card, table
 from meshlab.nccl_tests.info import NO_FACTS, NcclFacts, merge_facts
+from meshlab.numerals import whole
 from meshlab.units import format_size
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ __all__ = [
     "Status",
     "Timing",
     "average_matches",
+    "rounding_of_rates",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -71,7 +73,7 @@ DTYPE_OF_TYPE = {
 """The dtype name of numpy and ml_dtypes, by the tool's type name."""
 
 ITEMSIZE = {
-    name: 1 if dtype.startswith(("int8", "uint8", "float8")) else int(re.findall(r"\d+", dtype)[0]) // 8
+    name: 1 if dtype.startswith(("int8", "uint8", "float8")) else whole(re.findall(r"\d+", dtype)[0]) // 8
     for name, dtype in DTYPE_OF_TYPE.items()
 }
 """Bytes per element, by the tool's type name."""
@@ -126,7 +128,13 @@ class DeviceLines(Sequence[DeviceLine]):
             raise IndexError(f"line {index} of the device list does not name a device")
         rank, group, pid, host, device, bus_id, name = match.groups()
         return DeviceLine(
-            int(rank), int(group) if group else None, int(pid) if pid else None, host, int(device), bus_id, name.strip()
+            whole(rank),
+            whole(group) if group else None,
+            whole(pid) if pid else None,
+            host,
+            whole(device),
+            bus_id,
+            name.strip(),
         )
 
     def __eq__(self, other: object) -> bool:
@@ -481,8 +489,19 @@ def average_matches(table: LogTable, footer: Footer) -> bool | None:
     mean, average = table.mean_busbw_gbs(), footer.average_busbw_gbs
     if mean is None or average is None:
         return None
-    # Each rate was rounded to two decimals, or to fewer if it is large, before its mean was computed here.
-    return abs(mean - average) <= 0.006 + 0.001 * abs(average)
+    # The tool prints six digits of the mean of its rates, which it rounded to two decimals or fewer in the rows.
+    rounding = rounding_of_rates(table.values[..., 2][~np.isnan(table.values[..., 2])]).mean()
+    return bool(abs(mean - average) <= rounding + 1e-5 * abs(average))
+
+
+def rounding_of_rates(rates: Floats) -> Floats:
+    """Return half a unit of the last printed digit of bandwidths.
+
+    Text has two decimals below 1,000 GB/s, one below 10,000 and none above. From a million on it has one digit.
+    """
+    return np.select(
+        [rates < 1e3, rates < 1e4, rates < 999_999.5], [0.00501, 0.0501, 0.501], default=0.501 * np.maximum(rates, 1.0)
+    )
 
 
 # -- the log -----------------------------------------------------------------------------------------------------------
@@ -686,7 +705,7 @@ def _options(section: Section, types: Sequence[str]) -> dict[str, npt.NDArray[An
         kinds[2] = "registered"  # the tool falls back to it
     environment = section.nccl.environment
     limits = {
-        column: int(text) if (text := environment.get(variable, "")).isdigit() else None
+        column: whole(text) if (text := environment.get(variable, "")).isdecimal() else None
         for column, variable in (("min_ctas", "NCCL_MIN_CTAS"), ("max_ctas", "NCCL_MAX_CTAS"))
     }
     first = _NAN if preamble.unalign is None else preamble.unalign
@@ -701,7 +720,7 @@ def _options(section: Section, types: Sequence[str]) -> dict[str, npt.NDArray[An
 
 def _version(text: str | None) -> tuple[int, ...]:
     """Return a version as numbers. An unknown one counts as the newest."""
-    return tuple(int(part) for part in re.findall(r"\d+", text or "999"))
+    return tuple(whole(part) for part in re.findall(r"\d+", text or "999"))
 
 
 def _repeat(value: str | None, n: int) -> npt.NDArray[Any]:

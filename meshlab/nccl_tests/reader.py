@@ -21,13 +21,11 @@ from typing import Any
 from meshlab.errors import ParseError
 from meshlab.files import open_log, path_of, text_encoding
 from meshlab.nccl_tests.command_line import CommandOptions, options_in_line
-from meshlab.nccl_tests.infer import find_program, make_section
+from meshlab.nccl_tests.infer import MOST_SECTIONS, find_program, make_section, too_many_sections
 from meshlab.nccl_tests.info import NO_FACTS, FactCollector, merge_facts, version_from_code
 from meshlab.nccl_tests.json_reader import MOST_JSON, looks_like_json, read_json_sections
 from meshlab.nccl_tests.log import (
     DEVICE_LINE,
-    DTYPE_OF_TYPE,
-    OPS,
     DeviceLines,
     Footer,
     Log,
@@ -35,7 +33,20 @@ from meshlab.nccl_tests.log import (
     Preamble,
     Section,
 )
-from meshlab.nccl_tests.rows import RowBuffer, read_header, repeated_rows
+from meshlab.nccl_tests.pieces import (
+    TYPES,
+    Fragment,
+    beginnings_of_row,
+    cells_only,
+    ends_before_message,
+    has_type_and_cells,
+    is_part_of_row,
+    row_after_message,
+    starts_row,
+    without_prefix,
+)
+from meshlab.nccl_tests.rows import RowBuffer, ranks_in_size, read_header, repeated_rows
+from meshlab.numerals import whole
 
 __all__ = ["LogReader", "OpenSection", "Stage", "read"]
 
@@ -88,7 +99,8 @@ def read(source: str | os.PathLike[str]) -> Log:
     if isinstance(source, str) and ("\n" in source or looks_like_json(source[:_LONGEST_LINE])):
         name = f"text-{hashlib.sha256(source[:_BLOCK].encode(errors='replace')).hexdigest()[:8]}"
         if looks_like_json(source[:_LONGEST_LINE]):
-            return Log(name, tuple(read_json_sections(source)))
+            with _collector_paused():
+                return Log(name, tuple(read_json_sections(source)))
         blocks = (source[start : start + _BLOCK] for start in range(0, len(source), _BLOCK))
         return _read_text(name, blocks)
     path = path_of(source, hint="pass a log, or load the folder of a run with ml.Run.load()")
@@ -105,7 +117,8 @@ def read(source: str | os.PathLike[str]) -> Log:
         file.seek(0)
         if looks_like_json(start.decode(encoding, errors="replace")) and path.stat().st_size <= MOST_JSON:
             text = file.read(MOST_JSON).decode(encoding, errors="replace")
-            return Log(path.name, tuple(read_json_sections(text, file=path.name)))
+            with _collector_paused():
+                return Log(path.name, tuple(read_json_sections(text, file=path.name)))
         decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         return _read_text(path.name, (decoder.decode(block) for block in iter(lambda: file.read(_BLOCK), b"")))
 
@@ -186,17 +199,10 @@ def _clean(text: str) -> str:
 # -- from lines to sections --------------------------------------------------------------------------------------------
 
 _MOST_FAILURES = 1000
+_MOST_JOINED = 20_000  # texts that are tried as interrupted rows, so that a broken text takes no minutes
 _COPY_LINES = 8  # lines between the same line of two copies of a test that start together
 _LONGEST_COMMAND = 1 << 14
-_MOST_BEGINNINGS = 16
 _HASH = ["#"]
-_TYPES = frozenset(DTYPE_OF_TYPE)
-
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?|N/A")
-_CELL = rf"{'|'.join(OPS)}|N/A|-?\d+(?:\.\d+)?(?:e[-+]\d+)?"
-_TYPE = "|".join(sorted(DTYPE_OF_TYPE, key=len, reverse=True))
-_ROW_START = re.compile(rf"(?<![\w.,/-])\d+\s+\d+\s+(?:{_TYPE})(?:\s+(?:{_CELL}))*")
-_ROW_MIDDLE = re.compile(rf"(?:\[[\w,]+\](?: |<std\w+>:)?)?((?:\s*(?<![^\s\]>:])(?:{_CELL}))+)")
 _SIZE_AT_END = re.compile(r"(?<=[:>\])|])\d+$")
 
 _SETTING = re.compile(
@@ -261,6 +267,8 @@ class LogReader:
         # The tests are cheap and ordered by frequency: debug messages, rows, words. A log may have 10 million lines.
         for raw in lines:
             self.line += 1
+            if not raw:
+                continue
             if ("NCCL" in raw and self._read_message(raw)) or (" device " in raw and self._read_device(raw)):
                 continue
             if raw[:1] == "[" and raw.count(tag := raw[: raw.find("]") + 1]) > 1:
@@ -268,9 +276,9 @@ class LogReader:
                 raw = raw.replace(f"{tag} ", "").replace(tag, "")
             tokens = raw.split()
             if len(tokens) > 2:
-                if tokens[2] in _TYPES and tokens[0].isdigit() and tokens[1].isdigit():
+                if tokens[2] in TYPES and tokens[0].isdecimal() and tokens[1].isdecimal():
                     self._read_row(tokens, raw.strip())
-                elif _TYPES.isdisjoint(tokens[2:9]) or not self._read_prefixed_row(tokens, raw):
+                elif TYPES.isdisjoint(tokens[2:9]) or not self._read_prefixed_row(tokens, raw):
                     self._read_words(raw, tokens)
             elif tokens and tokens != _HASH:
                 self._read_words(raw, tokens)
@@ -315,6 +323,8 @@ class LogReader:
     def _close(self) -> None:
         if self._open is not None:
             number = len(self._closed) + 1
+            if number > MOST_SECTIONS:
+                raise too_many_sections(None)
             self._closed.append(self._open.close(number, self.prelude if number == 1 else None))
             self._open = None
 
@@ -338,25 +348,27 @@ class LogReader:
             if match is not None:
                 self._facts.add_variable(match[1], match[2])
             return False
-        # A message may start in the middle of a row. A row has wide gaps, but the host, pid and thread that NCCL prints
-        # before its messages have none.
-        if raw.find("  ", 0, at) >= 0 and self._open is not None and self._open.stage == Stage.TABLE:
-            self._read_interrupted_row(self._open, raw)
+        # A message may start in the middle of a row, or end in front of one. A row has wide gaps, but the host, pid and
+        # thread that NCCL prints before its messages have none.
+        section = self._open
+        if section is not None and section.stage == Stage.TABLE and "  " in raw:
+            if raw.find("  ", 0, at) >= 0:
+                self._read_before_message(section, raw, at)
+            self._read_after_message(section, raw, at)
         return True
 
     # -- rows ----------------------------------------------------------------------------------------------------------
     #
     # A row is usually one line. If other output interrupts it, its beginning becomes the fragment of the section, and
-    # later lines are tried as its continuation. A continuation is accepted only if the joined text is exactly what the
-    # tool prints for it (strict), because two halves of different rows would otherwise make a plausible row that never
-    # existed. A fragment without a continuation counts as a broken row.
+    # later lines are tried as its continuation. A fragment without a continuation counts as a broken row, and so does
+    # a continuation without a beginning. Nothing that has the numbers of a row is skipped without a remark.
 
     def _read_prefixed_row(self, tokens: list[str], raw: str) -> bool:
         """Read a row that follows a prefix. Return False if the line has none."""
         for index in range(min(len(tokens) - 2, 7)):
-            if tokens[index + 2] in _TYPES and tokens[index + 1].isdigit():
+            if tokens[index + 2] in TYPES and tokens[index + 1].isdecimal():
                 size = tokens[index]
-                if not size.isdigit():
+                if not size.isdecimal():
                     glued = _SIZE_AT_END.search(size)  # a prefix without a space, as in "[1,0]<stdout>:1024"
                     if glued is None:
                         return False
@@ -371,66 +383,80 @@ class LogReader:
         if section is None or section.stage != Stage.TABLE:
             section = self._enter(Stage.TABLE, new=section is None or section.stage == Stage.CLOSED)
             section.began_table = True
-        if section.fragment is not None:
-            section.drop_fragment()
-        if not section.rows.add(tokens, text, self.line):
-            self._read_interrupted_row(section, text)
-
-    def _read_interrupted_row(self, section: OpenSection, text: str) -> None:
-        """Keep the beginning of a row whose line continues with other output."""
-        match = _ROW_START.search(text)
-        if match is None:
-            middle = _ROW_MIDDLE.match(text)
-            if section.fragment is not None and middle is not None:
-                line, beginnings = section.fragment
-                section.fragment = None
-                self._extend_row(section, line, beginnings, middle[1])
+        # The end of a size and the rest of its row look like a row, but like one whose size does not fit.
+        is_rest = section.fragment is not None and ranks_in_size(whole(tokens[0]), whole(tokens[1]), tokens[2]) < 0
+        if is_rest and self._continue_row(section, [text]):
             return
         section.drop_fragment()
-        found = match[0]
-        if not section.rows.add(found.split(), found, self.line, strict=True, halves=False):
-            # The last cell may belong to the other output, as "2" does in "sum2:1:3 [0] NCCL INFO", so both are tried.
-            section.fragment = (self.line, (found, found[: found.rindex(found.split()[-1])]))
+        if not section.rows.add(tokens, text, self.line):
+            self._keep_beginning(section, [text if (row := row_after_message(text, 0)) is None else row])
 
-    def _extend_row(self, section: OpenSection, line: int, beginnings: tuple[str, ...], middle: str) -> None:
-        """Append the middle of a row, which other output interrupted again, to its possible beginnings."""
-        # With and without the space after a prefix. Each interruption doubles the possibilities.
-        longer = [(beginning + rest).rstrip() for beginning in beginnings for rest in (middle, middle[1:])]
-        for text in longer:
-            if section.rows.add(text.split(), text, line, strict=True, halves=False):
-                section.notes.append(Note(line, f"the row continues in line {self.line}"))
+    def _read_before_message(self, section: OpenSection, raw: str, at: int) -> None:
+        """Read the beginning or the middle of a row, which a message interrupts."""
+        texts, likely = ends_before_message(raw, at)
+        if section.n_joined > _MOST_JOINED:
+            texts = [likely]
+        if section.fragment is not None:
+            if self._continue_row(section, without_prefix(likely)):
                 return
-        section.fragment = (line, tuple(longer))
-        if len(longer) > _MOST_BEGINNINGS:
-            section.drop_fragment()
+            if self._extend_row(section, [one for text in texts for one in without_prefix(text)]):
+                return
+        found = beginnings_of_row(texts)
+        if all(len(text.split()) == 1 for text in found) and is_part_of_row(likely, likely.split()):
+            section.count_part(self.line)  # and not the beginning of a row
+        elif found and not section.rows.add_joined(beginnings_of_row([likely]), self.line, halves=False):
+            self._keep_beginning(section, found)
+
+    def _read_after_message(self, section: OpenSection, raw: str, at: int) -> None:
+        """Read a row, or a part of one, that follows a message without a line break."""
+        row = row_after_message(raw, at)
+        if row is None:
+            if has_type_and_cells(raw, at):
+                section.count_part(self.line)
+        elif not section.rows.add_joined([row], self.line):
+            self._keep_beginning(section, [row])
+
+    def _keep_beginning(self, section: OpenSection, texts: Sequence[str]) -> None:
+        section.drop_fragment()
+        section.fragment = Fragment(self.line, texts)
+
+    def _continue_row(self, section: OpenSection, rests: Sequence[str]) -> bool:
+        """Add the row that the fragment and one of several texts make. Return False if there is not exactly one."""
+        fragment = section.fragment
+        if fragment is None or section.n_joined > _MOST_JOINED:
+            return False
+        joined = fragment.joined(rests)
+        section.n_joined += len(joined)
+        if not section.rows.add_joined(joined, fragment.line, halves=False):
+            return False
+        section.notes.append(Note(fragment.line, f"the row continues in line {self.line}"))
+        section.fragment = None
+        return True
+
+    def _extend_row(self, section: OpenSection, middles: Sequence[str]) -> bool:
+        """Append the middle of a row, which is interrupted again, to the fragment. Return False if it is not one."""
+        fragment, cells = section.fragment, cells_only(middles)
+        section.n_joined += len(middles)
+        if fragment is None or not cells or section.n_joined > _MOST_JOINED:
+            return False
+        longer = fragment.joined(cells)
+        if all(len(text.split()) > section.rows.most_cells for text in longer):
+            return False
+        section.fragment = Fragment(fragment.line, longer)
+        return True
 
     def _read_part_of_row(self, section: OpenSection, raw: str, tokens: list[str]) -> None:
         """Read a line that may be the continuation of a row, or the beginning of one."""
-        if not _NUMBER.fullmatch(tokens[0]) and tokens[0] not in OPS:
-            if tokens[0][-1] not in ":>|]" or len(tokens) == 1:
+        if section.fragment is not None:
+            rests = without_prefix(raw)
+            if self._continue_row(section, rests):
                 return
-            # The first token is a prefix.
-            raw = raw[raw.index(tokens[0]) + len(tokens[0]) :]
-            tokens = tokens[1:]
-        if all(_NUMBER.fullmatch(token) or token in OPS for token in tokens):
-            if section.fragment is not None:
-                line, beginnings = section.fragment
-                for beginning in beginnings:
-                    for rest in (raw, raw[1:]):  # with and without the space after a prefix
-                        joined = (beginning + rest).rstrip()
-                        if section.rows.add(joined.split(), joined, line, strict=True):
-                            section.notes.append(Note(line, f"the row continues in line {self.line}"))
-                            section.fragment = None
-                            return
-            if len(tokens) >= 4 and sum("." in token for token in tokens) >= 2:
-                section.broken.append(self.line)  # numbers with decimals, as in the second half of a row
+            if not starts_row(tokens) and self._extend_row(section, rests):
                 return
-        elif section.fragment is not None and _NUMBER.match(tokens[0]):
-            section.drop_fragment()
-        is_start = all(token.isdigit() for token in tokens[:2]) and len(tokens) <= 3
-        if is_start and (len(tokens) < 3 or any(name.startswith(tokens[2]) for name in _TYPES)):
-            section.drop_fragment()
-            section.fragment = (self.line, (raw.lstrip(),))
+        if is_part_of_row(raw, tokens):
+            section.count_part(self.line)
+        elif starts_row(tokens):
+            self._keep_beginning(section, [raw.lstrip()])
 
     # -- everything else -----------------------------------------------------------------------------------------------
 
@@ -483,7 +509,7 @@ class LogReader:
             section.settings["blocking"] = raw.partition("Blocking Enabled: ")[2].strip()
         elif "summary skips first" in raw:
             skipped = re.search(r"skips first (\d+) iter", raw)
-            section.settings["skipped_iters"] = int(skipped[1]) if skipped is not None else None
+            section.settings["skipped_iters"] = whole(skipped[1]) if skipped is not None else None
         elif section.stage == Stage.LISTED and ("Rank " in raw or " device " in raw):
             section.device_lost = True  # a truncated line of the device list
         elif tokens[-1] == "..." and len(tokens) <= 2:
@@ -500,7 +526,7 @@ class LogReader:
             new = section is None or section.stage > Stage.NAMED or "tool" in section.settings
             section = self._enter(Stage.NAMED, new=new)
             # A library code with fewer digits than the headers' code was truncated.
-            library = int(codes[2]) if codes is not None and len(codes[2]) == len(codes[1]) else 0
+            library = whole(codes[2]) if codes is not None and len(codes[2]) == len(codes[1]) else 0
             section.settings["tool"] = "nccl-tests" if version is None else version[1]
             section.settings["tool_version"] = None if version is None else version[2]
             section.settings["library_version"] = version_from_code(library)
@@ -535,7 +561,7 @@ class LogReader:
         section = self._enter(Stage.SET, new=self._open is None or self._open.stage >= Stage.SET)
         section.printed["settings"] = self.line
         for name, value, kind in found:
-            section.settings[_FIELDS[name]] = int(value)
+            section.settings[_FIELDS[name]] = whole(value)
             if name == "step" and kind:
                 section.settings["step_kind"] = kind
 
@@ -550,10 +576,10 @@ class LogReader:
         elif section is None or section.stage != Stage.LISTED:
             section = self._enter(Stage.LISTED, new=section is None or section.stage > Stage.LISTED)
         rank, group, pid, host = match.group(1, 2, 3, 4)
-        section.processes[int(rank)].add((host, pid))
-        if int(rank) in section.devices:
+        section.processes[whole(rank)].add((host, pid))
+        if whole(rank) in section.devices:
             return True
-        section.devices[int(rank)] = match[0]
+        section.devices[whole(rank)] = match[0]
         section.groups[group] += 1
         return True
 
@@ -581,7 +607,7 @@ class LogReader:
         section.drop_fragment()
         ok = None if verdict is None else verdict == "OK"
         if what == "Out of bounds values":
-            section.bounds = (int(value) if value.isdigit() else None, ok)
+            section.bounds = (whole(value) if value.isdecimal() else None, ok)
             return
         try:
             average: float | None = float(value)
@@ -620,8 +646,8 @@ class OpenSection:
         self.rows = RowBuffer()
         self.has_header = False
         self.began_table = False
-        # The line number of an interrupted row, and its possible beginnings.
-        self.fragment: tuple[int, tuple[str, ...]] | None = None
+        self.fragment: Fragment | None = None  # the beginning of an interrupted row
+        self.n_joined = 0  # texts that were tried as complete rows
         self.broken: list[int] = []
         self.bounds: tuple[int | None, bool | None] = (None, None)
         self.average: tuple[float | None, bool | None] = (None, None)
@@ -632,7 +658,7 @@ class OpenSection:
 
     def has_settings(self, found: Sequence[tuple[str, str, str]]) -> bool:
         """Return whether all settings of a line are those of the run."""
-        return all(self.settings.get(_FIELDS[name]) == int(value) for name, value, _ in found)
+        return all(self.settings.get(_FIELDS[name]) == whole(value) for name, value, _ in found)
 
     @property
     def is_copied(self) -> bool:
@@ -646,9 +672,14 @@ class OpenSection:
 
     def drop_fragment(self) -> None:
         """Count an interrupted row without a continuation as broken."""
-        if self.fragment is not None:
-            self.broken.append(self.fragment[0])
-            self.fragment = None
+        if self.fragment is not None and self.fragment.is_certain:
+            self.broken.append(self.fragment.line)
+        self.fragment = None
+
+    def count_part(self, line: int) -> None:
+        """Count a part of a row as broken. It is the rest of the fragment, if there is one."""
+        self.broken.append(line if self.fragment is None else self.fragment.line)
+        self.fragment = None
 
     def close(self, number: int, prelude: FactCollector | None) -> Section:
         """Return the section. The first one also gets the facts that NCCL printed before it."""

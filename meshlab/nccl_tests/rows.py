@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import cycle, product
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.nccl_tests.log import DTYPE_OF_TYPE, ITEMSIZE, OPS, LogTable
+from meshlab.numerals import whole
 
 __all__ = ["RowBuffer", "Shape", "consistent_rows", "ranks_in_size", "read_header", "repeated_rows"]
 
@@ -133,6 +134,27 @@ class RowBuffer:
     def __len__(self) -> int:
         return len(self._line)
 
+    @property
+    def most_cells(self) -> int:
+        """The number of cells of a complete row."""
+        shape = self.shape
+        left = 3 + (shape.op is not False) + (shape.root is not False) + 2 * shape.stamp
+        return left + len(shape.columns) * len(shape.placements)
+
+    def add_joined(self, texts: Iterable[str], line: int, *, halves: bool = True) -> bool:
+        """Add the only one of several texts that is a row exactly as the tool prints it. Its numbers must agree.
+
+        Two halves of different rows would otherwise make a plausible row that never existed.
+        """
+        fits = [text for text in dict.fromkeys(texts) if self.add(text.split(), text, line, strict=True, halves=halves)]
+        if len(fits) > 1:
+            for column in (self._line, self._size, self._count, self._root, self._type, self._op, self._flags):
+                del column[-len(fits) :]
+            del self._values[-2 * len(self.shape.columns) * len(fits) :]
+            if self.shape.stamp:
+                del self._stamp[-len(fits) :]
+        return len(fits) == 1
+
     def add(self, tokens: list[str], text: str, line: int, *, strict: bool = False, halves: bool = True) -> bool:
         """Add one line.
 
@@ -145,7 +167,7 @@ class RowBuffer:
         line : int
             The line number.
         strict : bool, default False
-            If True, reject a line that is not exactly as the tool prints it.
+            If True, reject a line that is not exactly as the tool prints it, or whose numbers do not agree.
         halves : bool, default True
             If True, accept a line with only one of the two placements.
 
@@ -175,9 +197,9 @@ class RowBuffer:
                 return False
             present = _IN_PLACE if _SKIPPED_HALF.search(text) else _OUT_OF_PLACE
         try:
-            size, count = int(tokens[0]), int(tokens[1])
+            size, count = whole(tokens[0]), whole(tokens[1])
             if shape.root:
-                root, start = int(tokens[start]), start + 1
+                root, start = whole(tokens[start]), start + 1
             cells = tokens[start:stop]
             try:
                 numbers = list(map(float, cells))
@@ -195,22 +217,23 @@ class RowBuffer:
         # All complete rows of a table are equally long after the size, because fields have fixed widths. So the exact
         # comparison, which formats the row again, is needed only until one row has passed it, and for other lengths.
         length = len(text) - len(tokens[0])
-        exact = length == self._full_length
+        exact = not strict and length == self._full_length
         if not exact:
             exact = _is_as_printed(tokens, text, shape, start, present)
             if strict and not exact:
                 return False
-            if exact and self._full_length < 0 and present == _BOTH:
-                self._full_length = length
+        follows = _follows(size, numbers, width, milliseconds=shape.milliseconds)
+        if strict and not (follows and ranks_in_size(size, count, tokens[2]) >= 0):
+            return False
+        if exact and self._full_length < 0 and present == _BOTH:
+            self._full_length = length
         self._line.append(line)
         self._size.append(size)
         self._count.append(count)
         self._root.append(root)
         self._type.append(_INTERNED.get(tokens[2], tokens[2]))
         self._op.append(op)
-        self._flags.append(
-            present | exact * _EXACT | _follows(size, numbers, width, milliseconds=shape.milliseconds) * _FOLLOWS
-        )
+        self._flags.append(present | exact * _EXACT | follows * _FOLLOWS)
         self._values.extend(numbers)
         if shape.stamp:
             self._stamp.append(stamp)

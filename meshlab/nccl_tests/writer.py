@@ -104,7 +104,8 @@ def write(source: Any) -> str:
             lines += _section(part, gpu)
     for row in results[~timed].itertuples():
         reason = row.status if _missing(row.stop_reason) else row.stop_reason
-        lines.append(f"# error: {row.collective!s} of {row.size_bytes!s} bytes is omitted: {reason!s}")
+        size = "" if _missing(row.size_bytes) else f" of {row.size_bytes!s} bytes"
+        lines.append(f"# error: {row.collective!s}{size} is omitted: {reason!s}")
     return "\n".join(lines) + "\n"
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from meshlab import markup
 from meshlab.comm.backend import MODES
 from meshlab.errors import BenchError
+from meshlab.files import is_folder
 from meshlab.frames.labels import is_wrong, value_label, where_text
 from meshlab.frames.rundata import RunData
 from meshlab.frames.schema import bandwidth, differing_options, is_pair, is_plain
@@ -37,6 +38,7 @@ from meshlab.prediction.tuner import NcclSettings
 from meshlab.topology.model.presets import ClusterLike
 from meshlab.topology.model.products import models_in
 from meshlab.topology.placement.placement import Placement, as_placement
+from meshlab.typed_values import typed_value
 from meshlab.units import format_size, format_time_us
 
 if TYPE_CHECKING:
@@ -175,6 +177,13 @@ class Calibrated:
     time_us: tuple[float, ...] = ()
     latency_us: float | None = None
     gbs: float | None = None
+
+    def __post_init__(self) -> None:
+        n = len(self.fit.size_bytes)
+        if self.collective and not (len(self.time_us) == len(self.fit.errors) == n and min(self.time_us) > 0):
+            raise BenchError(
+                f"the fit of {self.collective} has {n} sizes, but needs as many times, all of them positive"
+            )
 
     def own_shape(self, size_bytes: Floats) -> ModelTimes:
         """Return the shape of a calibration without a cluster."""
@@ -351,32 +360,10 @@ class Calibration:
 
         Raises
         ------
-        BenchError
-            If the document is incomplete.
+        ParseError
+            If the document is incomplete, or a value has the wrong type.
         """
-        try:
-            fits = tuple(
-                Calibrated(
-                    **{
-                        **one,
-                        "signature": Signature(**one["signature"]),
-                        "fit": TimeFit(**{name: _tuples(values) for name, values in one["fit"].items()}),
-                        "time_us": tuple(one["time_us"]),
-                    }
-                )
-                for one in document["fits"]
-            )
-            settings = document["settings"]
-            known = None if settings is None else NcclSettings(**{k: _tuples(v) for k, v in settings.items()})
-            rest = {name: _tuples(document[name]) for name in ("outliers", "left_out")}
-            return Calibration(**{**document, **rest, "fits": fits, "settings": known})
-        except (KeyError, TypeError, ValueError) as error:
-            raise BenchError(f"the calibration is incomplete: {error}", hint="calibrate again") from error
-
-
-def _tuples(value: Any) -> Any:
-    """Return lists of JSON as tuples."""
-    return tuple(map(_tuples, value)) if isinstance(value, (list, tuple)) else value
+        return typed_value(document, Calibration, "calibration")
 
 
 # -- from results to fits ----------------------------------------------------------------------------------------------
@@ -502,7 +489,7 @@ def as_calibration(value: Any, cluster: ClusterLike | None = None, mode: str | N
     """
     if isinstance(value, Calibration):
         return value
-    if isinstance(value, (str, os.PathLike)) and Path(value).is_dir():
+    if isinstance(value, (str, os.PathLike)) and is_folder(value):
         value = load(Path(value))
     if isinstance(value, RunData) and value.calibration is not None:
         return value.calibration
@@ -521,7 +508,7 @@ def _read_log(path: Path) -> Any:
 def _parts(source: Any) -> Iterator[_Part]:
     """Yield the results of each source, with its mesh."""
     for item in source if isinstance(source, list) else [source]:
-        one = load(Path(item)) if isinstance(item, (str, os.PathLike)) and Path(item).is_dir() else item
+        one = load(Path(item)) if isinstance(item, (str, os.PathLike)) and is_folder(item) else item
         for frames in frames_of(one, _read_log, needs_end=True):
             yield _Part(frames.results, one.mesh if isinstance(one, RunData) else None, None)
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.errors import BenchError
+
 __all__ = ["FEWEST_ROWS", "ModelTimes", "TimeFit", "find_outliers", "fit", "fit_scales", "hockney", "spread_of"]
 
 Floats = npt.NDArray[np.float64]
@@ -95,6 +97,14 @@ class TimeFit:
     half_width: float
     errors: tuple[float, ...] = ()
     ratio: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.scales or not self.size_bytes or len(self.residual) != len(self.size_bytes):
+            raise BenchError("a fit needs scales, sizes, and a residual for each size", hint="calibrate again")
+        if min(self.size_bytes) < 1:
+            raise BenchError(
+                f"a fit needs sizes of at least 1 byte, not {min(self.size_bytes)}", hint="calibrate again"
+            )
 
     def time_parts(self, shape: ModelTimes) -> tuple[Floats, Floats]:
         """Return latency and transfer time, in µs, with the scales and the residual."""

@@ -538,21 +538,32 @@ def predict(
     if known is not None and settings is None:
         settings = known.settings
     request = _Request(placement, shape, dtype, known, settings or NcclSettings())
+    source = "nccl" if placement is not None or known is None else known.source
     lines = [
         line
-        for name, chosen in _by_axis(shape, axis, collectives)
+        for name, chosen in _by_axis(shape, axis, collectives, source)
         for line in request.lines(Plan(chosen, name, sizes, dtype=dtype), name)
     ]
     if engines is not None:
         lines = [_with_estimates(line, engines, shape) for line in lines]
     notes = _notes(request, lines)
+    others = [one.name for one in shape.axes if one.size > 1 and not _is_measured_by(shape, one.name, source)]
+    if others and axis is None and not isinstance(collectives, Mapping):
+        notes += (f"Without {', '.join(others)}, whose backend is not {source}.",)
     version = request.settings.version if placement is not None else ""
     where = known.where if known is not None else ""
     return Prediction(shape, None if placement is None else placement.cluster, tuple(lines), version, where, notes)
 
 
-def _by_axis(mesh: DeviceMesh, axis: str | Sequence[str] | None, collectives: Any) -> Iterator[tuple[str, Any]]:
-    """Yield each axis with its collectives."""
+def _is_measured_by(mesh: DeviceMesh, axis: str, source: str) -> bool:
+    """Return whether times of a source are those of the backend of an axis."""
+    return mesh.backend_of(axis) in (None, source) or not source
+
+
+def _by_axis(
+    mesh: DeviceMesh, axis: str | Sequence[str] | None, collectives: Any, source: str
+) -> Iterator[tuple[str, Any]]:
+    """Yield each axis with its collectives. `source` is the backend that the times are those of."""
     if axis is not None:
         axes = [part.strip() for part in axis.split(",")] if isinstance(axis, str) else list(axis)
     elif isinstance(collectives, Mapping):
@@ -561,7 +572,13 @@ def _by_axis(mesh: DeviceMesh, axis: str | Sequence[str] | None, collectives: An
         axes = [one.name for one in mesh.axes if one.size > 1]
         if not axes:
             raise BenchError(f"the mesh {mesh} has one rank, so nothing is sent", hint="choose a larger mesh")
+        axes = [name for name in axes if _is_measured_by(mesh, name, source)] or axes
     for name in axes:
+        if not _is_measured_by(mesh, name, source):
+            raise BenchError(
+                f"times of {source} are predicted, but {name} of the mesh uses {mesh.backend_of(name)}",
+                hint="choose other axes, or create the mesh without backends=",
+            )
         if mesh[name].size < 2:
             others = ", ".join(one.name for one in mesh.axes if one.size > 1)
             raise BenchError(

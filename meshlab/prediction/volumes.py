@@ -586,5 +586,7 @@ def nearest_divisor(number: int, near: int, least: int = 1) -> int:
     >>> nearest_divisor(126, 16), nearest_divisor(96, 5)
     (18, 6)
     """
-    divisors = [d for d in range(least, number + 1) if number % d == 0] or [number]
+    # Up to the square root, each divisor has a partner beyond it. The limit is for numbers that no model has.
+    small = [d for d in range(1, min(math.isqrt(number), 1_000_000) + 1) if number % d == 0]
+    divisors = [d for one in small for d in (one, number // one) if d >= least] or [number]
     return min(divisors, key=lambda d: (abs(math.log(d / near)), -d))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from meshlab.comm.catalog import CATALOG
-from meshlab.frames.labels import CPU_SOURCES, axis_labels
+from meshlab.frames.labels import CPU_SOURCES, SOURCES, axis_labels
 from meshlab.report.words import UNFINISHED, count, results_have, span
 from meshlab.topology.model.products import models_in
 
@@ -41,13 +41,17 @@ def caveats(results: pd.DataFrame, *, state: str, fingerprint: str, cluster: Clu
     found = _different_machine(results, cluster) if cluster is not None else []
     sources = set(results["source"].dropna())
     if "mpi" in sources:
-        found.append("These numbers were measured with MPI on a CPU. They do not apply to GPUs or their links.")
+        of = _axes_of(results, "mpi") if sources != {"mpi"} else "These numbers"
+        found.append(f"{of} were measured with MPI on a CPU. They do not apply to GPUs or their links.")
+    if "gloo" in sources:
+        of = _axes_of(results, "gloo") if sources != {"gloo"} else "These numbers"
+        found.append(f"{of} were measured with Gloo on a CPU. They do not apply to GPUs or their links.")
     if "threads" in sources:
         found.append("These numbers were measured with threads in one process. They do not apply to any machine.")
     if results.attrs.get("note"):
         found.append(str(results.attrs["note"]))
     if state in UNFINISHED:
-        found.append(f"The run {'was cancelled' if state == 'cancelled' else 'failed'}, so results are missing.")
+        found.append(f"The run {UNFINISHED[state]}, so results are missing.")
     stopped = results[results["status"].isin(UNFINISHED)]
     if len(stopped):
         reasons = [str(reason) for reason in stopped["stop_reason"].dropna().unique()[:_MOST_NAMED]]
@@ -68,6 +72,12 @@ def caveats(results: pd.DataFrame, *, state: str, fingerprint: str, cluster: Clu
     if fingerprint and others:
         found.append("Some results were measured on a different mesh than the one in this report.")
     return found
+
+
+def _axes_of(results: pd.DataFrame, source: str) -> str:
+    """Describe the numbers of a source, if other axes have another source."""
+    axes = results.loc[results["source"].eq(source).fillna(value=False), "axis"].dropna().unique()
+    return f"The numbers along {', '.join(map(str, axes))}" if len(axes) else "Some of these numbers"
 
 
 def _different_machine(results: pd.DataFrame, cluster: Cluster) -> list[str]:
@@ -103,6 +113,10 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
     modes = [_MODES.get(str(mode), str(mode)) for mode in results["mode"].dropna().unique()]
     sources = set(results["source"].dropna())
     found = [("Mode", "; ".join(modes))] if modes else []
+    if len(sources & {"nccl", *CPU_SOURCES}) > 1:
+        used = results[["axis", "source"]].dropna().drop_duplicates()
+        texts = [f"{axis}: {SOURCES.get(source, source)}" for axis, source in used.itertuples(index=False, name=None)]
+        found.append(("Backends", "; ".join(texts) + "."))
     loads = _loads(results)
     if loads:
         found.append(("Axes", " ".join(loads)))

@@ -60,21 +60,21 @@ def read_embedded(text: str, file: str) -> Frames:
         raise ParseError(
             "the file contains no meshlab results", hint="pass an HTML file that Report.save wrote", file=file
         )
-    try:
-        results = frame_from_json(_unpacked(found["results"], file), RESULTS)
-        samples = frame_from_json(_unpacked(found["samples"], file), SAMPLES) if "samples" in found else empty_samples()
-    except (ValueError, KeyError, TypeError, OverflowError, zlib.error, binascii.Error) as error:
-        if isinstance(error, ParseError):
-            raise
-        raise ParseError(f"the results are damaged: {error}", hint="copy the file again", file=file) from error
+    results = frame_from_json(_unpacked(found["results"], file), RESULTS, file=file)
+    samples = empty_samples()
+    if "samples" in found:
+        samples = frame_from_json(_unpacked(found["samples"], file), SAMPLES, file=file)
     return Frames(results, samples, file)
 
 
 def _unpacked(packed: str, file: str) -> str:
     # With a limit, because a small file could decompress to more than the memory.
     reader = zlib.decompressobj(wbits=31)
-    content = reader.decompress(base64.b64decode(packed), LARGEST_TEXT)
+    try:
+        content = reader.decompress(base64.b64decode(packed), LARGEST_TEXT).decode()
+    except (zlib.error, binascii.Error, UnicodeDecodeError) as error:
+        raise ParseError(f"the results are damaged: {error}", hint="copy the file again", file=file) from error
     if not reader.eof:
         what = f"larger than {LARGEST_TEXT >> 20} MiB" if reader.unconsumed_tail else "incomplete"
         raise ParseError(f"the results are {what}", hint="copy the file again", file=file)
-    return content.decode()
+    return content

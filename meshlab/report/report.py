@@ -20,8 +20,11 @@ from meshlab.analysis.stragglers import find_stragglers
 from meshlab.analysis.thresholds import ThresholdCheck, Thresholds
 from meshlab.analysis.tunings import Tuning
 from meshlab.errors import BenchError, MeshError, MeshlabError, TopologyError, did_you_mean
-from meshlab.files import write_file
+from meshlab.files import is_folder, text_of, write_file
+from meshlab.folders import staged_folder
 from meshlab.frames.labels import where_text
+from meshlab.frames.redact import redact as redact_run
+from meshlab.frames.redact import redactor_of
 from meshlab.frames.rundata import RunData
 from meshlab.frames.store import Frames, as_frames, frame_to_csv, frame_to_json, frame_to_parquet, load
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
@@ -52,6 +55,8 @@ from meshlab.units import THIN
 if TYPE_CHECKING:
     import jinja2
     import pandas as pd
+
+    from meshlab.topology.model.cluster import Cluster
 
 __all__ = ["Content", "Report", "page"]
 
@@ -148,8 +153,9 @@ class Report:
     title : str, optional
         The headline. By default it names the mesh.
     redact : bool, default False
-        If True, write hashes instead of the names of hosts and users, addresses and the UUIDs of GPUs. Needs a run, its
-        folder, or a tuning.
+        If True, write hashes instead of names, addresses and secrets in the whole report: in the run, the cluster, the
+        tuning, the baseline, the thresholds and the title, see `RunData.redacted`. Needs a run, its folder, or a
+        tuning.
 
     Attributes
     ----------
@@ -194,37 +200,45 @@ class Report:
             )
         if isinstance(run, Tuning):
             mesh, tuning = run.mesh if mesh is None else mesh, run
-        self.tuning = tuning.redacted() if redact and tuning is not None else tuning
-        if isinstance(run, Tuning):
-            title, run, redact = title or f"Tuning of {run.mesh}", (self.tuning or run).results, False
-        if isinstance(run, (str, os.PathLike)) and Path(run).is_dir():
+        self.cluster = None if cluster is None else as_cluster(cluster)
+        layout = None if mesh is None else as_mesh(mesh)
+        if isinstance(run, (str, os.PathLike)) and is_folder(run):
             run = load(Path(run))
-        data = run if isinstance(run, RunData) else None
+        limits = thresholds if isinstance(thresholds, Thresholds) or thresholds is None else Thresholds.read(thresholds)
+        earlier = None if baseline is None else as_frames(baseline, read_other=read_nccl_tests)
         if redact:
-            if data is None:
+            if not isinstance(run, (RunData, Tuning)):
                 raise BenchError(
                     f"redact=True needs a run, not {type(run).__name__}, because only runs have a list of their hosts; "
                     "pass a Run or its folder"
                 )
-            run = data = data.redacted()
+            # One redactor for all parts, so that a host has the same hash in the title, the picture and the log.
+            known = run if isinstance(run, RunData) else None
+            parts = (self.cluster, tuning, title, limits, earlier)
+            redactor = redactor_of(known, *parts, hosts=_hosts_of(self.cluster), mesh=layout)
+            tuning = None if tuning is None else tuning.redacted(redactor)
+            run = redact_run(run, redactor) if isinstance(run, RunData) else tuning
+            self.cluster, layout, title, limits, earlier = (
+                redactor.anything(part) for part in (self.cluster, layout, title, limits, earlier)
+            )
+        self.tuning = tuning
+        if isinstance(run, Tuning):
+            title, run = title or f"Tuning of {run.mesh}", run.results
+        data = run if isinstance(run, RunData) else None
         # Read before the results, which grow: the report may contain one more step than it claims, but not one less.
         note = "" if data is None else data.running_note
         self._progress = f"This run is still {note}." if note else ""
         results, samples, _ = as_frames(run, read_other=read_nccl_tests)
         self.results, self.samples = results.reset_index(drop=True), samples
         own_mesh = None if data is None else data.mesh
-        self.mesh: DeviceMesh | None = own_mesh if mesh is None else as_mesh(mesh)
-        self.cluster = None if cluster is None else as_cluster(cluster)
+        self.mesh: DeviceMesh | None = own_mesh if layout is None else layout
         self._bounded, self._no_bounds = self._with_bounds()
-        self.check: ThresholdCheck | None = None
-        if thresholds is not None:
-            limits = thresholds if isinstance(thresholds, Thresholds) else Thresholds.read(thresholds)
-            self.check = limits.check(self._bounded)
+        self.check: ThresholdCheck | None = None if limits is None else limits.check(self._bounded)
         self._baseline: pd.DataFrame | None = None
         self.comparison: Comparison | None = None
         self._not_compared = ""
-        if baseline is not None:
-            self._compare(baseline)
+        if earlier is not None:
+            self._compare(earlier)
         calibration = None if data is None else data.calibration
         self.expected = expectations(self.results, self.cluster, mesh=self.mesh, calibration=calibration)
         self.title = title or (f"Collectives on {self.mesh}" if self.mesh is not None else "Collectives")
@@ -271,7 +285,7 @@ class Report:
         True
         """
         try:
-            text = Path(path).read_text(encoding="utf-8", errors="replace")
+            text, _ = text_of(Path(path), hint="pass an HTML file that Report.save wrote")
         except OSError as error:
             raise BenchError(
                 f"cannot read {path}: {error.strerror or error}", hint="pass an HTML file that Report.save wrote"
@@ -325,7 +339,7 @@ class Report:
     def save(self, path: str | Path, *, pictures: bool = False) -> Path:
         """Write the report, or its results. The suffix selects the format.
 
-        Each file is written to a temporary name and then renamed, so that readers never see an incomplete file.
+        Readers never see an incomplete file, nor a Markdown report with the figures of an earlier one.
 
         Parameters
         ----------
@@ -365,10 +379,14 @@ class Report:
             )
         if path.suffix != ".md" or not pictures:
             return write_file(path, makers[path.suffix]())
-        # The figures first, so that the document never links to files that do not exist.
+        if not path.parent.is_dir():
+            raise BenchError(f"cannot write {str(path)!r}: its folder does not exist", hint="create it first")
         drawn = self._draw()
-        drawn.save(path.parent, path.stem)
-        return write_file(path, self._markdown(drawn, path.stem))
+        document = self._markdown(drawn, path.stem)
+        with staged_folder(path.parent, pointer=path.name) as stage:
+            drawn.save(stage, path.stem)
+            (stage / path.name).write_text(document, encoding="utf-8")
+        return path
 
     def __repr__(self) -> str:
         return f"<Report {self.title!r}: {len(self.results):,} results>"
@@ -383,9 +401,8 @@ class Report:
         verdict = f"<div><b>{markup.escape(self.verdict)}</b></div>"
         return markup.card(self.title, 'Report.save("report.html") writes the complete report', verdict, rows, pictures)
 
-    def _compare(self, baseline: Any) -> None:
+    def _compare(self, earlier: Frames) -> None:
         """Compare the results with the baseline. Two sides that are not comparable are a warning in the report."""
-        earlier = as_frames(baseline, read_other=read_nccl_tests)
         # No paths, which would name the folders of the person who wrote the report.
         sides = Frames(earlier.results, earlier.samples, "baseline"), Frames(self.results, self.samples, "this run")
         try:
@@ -501,6 +518,10 @@ def frame_bytes(frame: pd.DataFrame, write: Callable[[pd.DataFrame, Path], None]
         path = Path(folder) / "frame"
         write(frame, path)
         return path.read_bytes()
+
+
+def _hosts_of(cluster: Cluster | None) -> tuple[str, ...]:
+    return () if cluster is None else cluster.names
 
 
 def _line(answer: Answer) -> str:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 __all__ = ["UNFINISHED", "count", "is_missing", "plain_text", "results_have", "size_text", "span", "was"]
 
-UNFINISHED = ("failed", "cancelled")
-"""The states of a measurement without a time."""
+UNFINISHED = {"failed": "failed", "cancelled": "was cancelled", "interrupted": "was interrupted"}
+"""The states of a run or a measurement that did not finish, with their verbs."""
 
 
 def is_missing(value: Any) -> bool:

@@ -292,13 +292,13 @@ def rebuilt(mesh: DeviceMesh, pairs: Pairs, renamed: Mapping[str, str] = Mapping
     if not mesh.in_order and _product(pairs) == math.prod(mesh.shape):
         ranks, world = mesh.ranks.reshape(-1), mesh.world_size
     names = {name for name, _ in pairs}
-    backends = {renamed.get(name, name): backend for name, backend in mesh.backends.items()}
+    backends = {renamed.get(name, name): mesh.backends[name] for name in mesh.axis_names if name in mesh.backends}
     new = DeviceMesh(
         pairs, ranks=ranks, world_size=world, backends={name: one for name, one in backends.items() if name in names}
     )
     for group in mesh.custom_groups:
         if group.name not in names and int(group.array.max()) < new.world_size:
-            new = new.with_group(group.name, group.array)
+            new = new.with_group(group.name, group.array, backend=mesh.backends.get(group.name))
     return new
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from meshlab.errors import BenchError, MeshlabError
+from meshlab.frames.store import without_formulas
 from meshlab.markup import escape, table
 from meshlab.mesh.interop.frameworks import FRAMEWORKS
 from meshlab.units import format_size, format_time_us
@@ -52,13 +53,13 @@ def _svg(workbench: Workbench) -> tuple[str, str, str]:
 
 
 def _csv(workbench: Workbench) -> tuple[str, str, str]:
-    return "axes.csv", "text/csv", workbench.table().to_csv(index=False)
+    return "axes.csv", "text/csv", without_formulas(workbench.table()).to_csv(index=False)
 
 
 def _groups(workbench: Workbench) -> tuple[str, str, str]:
     placement = workbench.placement
     frame = workbench.mesh.stats() if placement is None else placement.frame()
-    return "groups.csv", "text/csv", frame.to_csv(index=False)
+    return "groups.csv", "text/csv", without_formulas(frame).to_csv(index=False)
 
 
 def _page(workbench: Workbench) -> tuple[str, str, str]:

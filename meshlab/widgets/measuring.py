@@ -484,7 +484,7 @@ class Measuring:
         for run in self.runs:
             if run.run_id == key:
                 return run
-        if key not in self._loaded:
+        if key not in self._loaded or not self._loaded[key].has_ended:  # another process may be measuring it
             self._loaded[key] = load(key)
         return self._loaded[key]
 

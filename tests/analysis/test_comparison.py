@@ -505,3 +505,13 @@ def test_runs_of_one_log_that_differ_sevenfold_are_no_repeats() -> None:
     assert ml.compare(log, log, anyway=True).counts["UNCLEAR"] == 2
     repeats = ml.nccl_tests.read(log_of([27211.0, 27400.0]))
     assert ml.compare(repeats, repeats).rows["launches_before"].tolist() == [2, 2]
+
+
+def test_axes_that_exchanged_their_backends_are_not_compared(make_results) -> None:
+    before, after = make_results(), make_results(seed=1)
+    before.loc[before["axis"] == "tp", "source"] = "gloo"
+    after.loc[after["axis"] == "dp", "source"] = "gloo"
+    assert set(before["source"]) == set(after["source"]) == {"mpi", "gloo"}
+    with pytest.raises(BenchError, match="source of"):
+        compare(before, after)
+    assert len(compare(before, before.copy()).frame())

@@ -39,6 +39,16 @@ def test_the_simplest_of_tied_options_is_chosen() -> None:
     assert pd.isna(found["max_ctas"])
 
 
+def test_options_within_two_percent_are_tied_but_not_with_the_default() -> None:
+    near = [trial(CAPPED, 1024, 4.0), trial(WINDOW, 1024, 4.07)]
+    found = best_options(pd.DataFrame([trial(DEFAULT, 1024, 6.0), *near])).iloc[0]
+    assert pd.isna(found["max_ctas"])
+    found = best_options(pd.DataFrame([trial(DEFAULT, 1024, 6.0), near[0], trial(WINDOW, 1024, 4.2)])).iloc[0]
+    assert found["max_ctas"] == 4
+    found = best_options(pd.DataFrame([trial(DEFAULT, 1024, 4.1), *near])).iloc[0]
+    assert found["max_ctas"] == 4
+
+
 def test_wrong_failed_and_dropped_options_are_never_chosen() -> None:
     rows = [
         trial(DEFAULT, 1024, 6.0),

@@ -91,7 +91,8 @@ def test_the_slowest_group_decides(results):
     assert (row["group"], row["value"], row["size_bytes"]) == ("tp_1", 90.0, 1 << 30)
     assert row["margin"] == pytest.approx(-5 / 95)
     assert found.verdict.replace(THIN, " ") == (
-        "The only threshold is MISSED: all_reduce on tp at 1 GiB has busbw 90.0 GB/s in tp_1, required: at least 95.0 GB/s."
+        "The only threshold is MISSED: all_reduce on tp at 1 GiB has busbw 90.0 GB/s in tp_1, "
+        "required: at least 95.0 GB/s."
     )
 
 

@@ -57,7 +57,7 @@ def test_options_that_were_dropped_can_be_left_out() -> None:
         ("{", "not valid JSON"),
         ("[]", "the file contains no tuning; pass a file that Tuning.save wrote"),
         ('{"kind": "meshlab tuning", "schema": 99}', "has schema 99, but this version of meshlab reads 1"),
-        ('{"kind": "meshlab tuning", "schema": 1}', "the tuning is incomplete: 'n_trials' is missing"),
+        ('{"kind": "meshlab tuning", "schema": 1}', "incomplete: system is missing"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, text: str, message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import meshlab as ml
 from meshlab.analysis.stragglers import find_spikes, find_stragglers
 from meshlab.comm.backends.threads import ThreadBackend
-from meshlab.errors import BenchError
+from meshlab.errors import BenchError, EngineError
 from meshlab.frames.plan import Sampling
 from meshlab.frames.schema import RESULTS, SAMPLES, conform
 from meshlab.frames.statistics import leading_warmup, spike_limit
@@ -71,6 +72,38 @@ def test_a_function_that_raises_on_all_ranks_is_a_failed_row(thread_engines: ml.
     results = ml.bench(thread_engines, MESH, [broken, "all_reduce"], axis="tp", sizes="1K", sampling=SHORT).wait(30)
     assert results["status"].tolist() == ["failed", "failed", "ok", "ok"]
     assert results["stop_reason"].iloc[0].endswith("RuntimeError: not today")
+
+
+@pytest.mark.parametrize("is_prepared", [False, True])
+def test_a_rank_that_returns_before_a_collective_is_named_without_the_calls_of_the_benchmark(
+    thread_engines: ml.Engines, is_prepared: bool
+) -> None:
+    def skip(comm: Any) -> Any:
+        def call() -> None:
+            if comm.world_rank != 1:
+                comm.all_reduce(comm.xp.ones(8))
+
+        return call if is_prepared else call()
+
+    run = ml.bench(thread_engines, None, skip, sampling=SHORT)
+    with pytest.raises(BenchError) as caught:
+        run.wait(30)
+    expected = "rank 1 has returned from skip, but other ranks wait in a collective that it has not called"
+    assert expected in str(caught.value)
+    assert run.results["stop_reason"].tolist() == [f"{expected}; issue the same calls on every rank"]
+
+
+def test_a_rank_that_never_returns_from_a_function_is_named(thread_engines: ml.Engines) -> None:
+    gate = threading.Event()
+
+    def wait(comm: Any) -> None:
+        if comm.world_rank == 1:
+            gate.wait(60)
+
+    run = ml.bench(thread_engines, None, wait, sampling=SHORT, deadline_s=1)
+    with pytest.raises(EngineError, match=r"^rank 1 entered 0 .*; rank 1 has not returned from the function"):
+        run.wait(30)
+    gate.set()
 
 
 def test_a_delayed_rank_is_found(engines: ml.Engines) -> None:

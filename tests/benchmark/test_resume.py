@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -89,6 +91,26 @@ def test_a_run_without_rows_or_samples_starts_from_the_beginning(thread_engines:
             run = ml.bench(thread_engines, resume=source)
             assert run.wait(30)["status"].tolist() == ["ok"] * 4
             assert len(run.samples)
+
+
+def test_a_run_whose_rank_died_in_the_first_step_resumes(mpi_engines: ml.Engines, tmp_path: Path) -> None:
+    folder, flag = tmp_path / "run", str(tmp_path / "dead")
+
+    def dies_once(comm: Any) -> Any:
+        if comm.world_rank == 1 and not os.path.exists(flag):  # noqa: PTH110
+            os.mkdir(flag)  # noqa: PTH102
+            os.kill(os.getpid(), signal.SIGKILL)
+        return comm.barrier
+
+    first = ml.bench(mpi_engines, MESH, [dies_once, "all_reduce"], axis="tp", sizes="1K", sampling=QUICK, out=folder)
+    with pytest.raises(EngineError, match="rank 1"):
+        first.wait(60)
+    mpi_engines.restart()
+    saved = ml.Run.load(folder)
+    assert (saved.state, saved.samples.empty, set(saved.results["status"])) == ("failed", True, {"failed"})
+    run = ml.bench(mpi_engines, None, [dies_once], resume=folder, out=folder)
+    assert run.wait(60)["status"].tolist() == ["ok"] * 4
+    assert ml.Run.load(folder).state == "done"
 
 
 def test_a_folder_that_was_saved_while_the_run_was_measuring_can_be_resumed(

@@ -65,6 +65,31 @@ def test_results_follow_from_samples(thread_engines: ml.Engines) -> None:
     assert result["alignment_us"] == pytest.approx(offsets.max(axis=1).median())
 
 
+def test_a_barrier_has_a_time_but_no_size_and_no_bandwidth(engines: ml.Engines, tmp_path: Path) -> None:
+    plan = ml.Plan(
+        "barrier, all_reduce", "tp", sizes="1K", mode="isolated, pipelined", grouping="together, alone", sampling=QUICK
+    )
+    run = ml.bench(engines, MESH, plan)
+    results = run.wait(120)
+    rows = results[results["collective"] == "barrier"]
+    assert len(rows) == 2 * 2 * 2  # modes, groupings, groups
+    assert (rows["time_us"] > 0).all()
+    assert set(rows["status"]) == {"ok"}
+    for column in ("size_bytes", "count", "dtype", "op", "in_place", "algbw_gbs", "busbw_gbs", "n_wrong"):
+        assert rows[column].isna().all(), column
+    assert len(run.contention().query("collective == 'barrier'")) == 2 * 2
+    assert "barrier" in str(run.table())
+    run.save(tmp_path / "run")
+    saved = ml.Run.load(tmp_path / "run")
+    assert saved.results.equals(run.results)
+    assert ml.compare(saved, run).frame().query("collective == 'barrier'")["ratio"].eq(1).all()
+    ml.Report(saved).save(tmp_path / "report.html")
+    assert "barrier" in (tmp_path / "report.html").read_text()
+    assert "# error: barrier is omitted" in ml.nccl_tests.write(saved)
+    known = ml.Plan("barrier", "tp", mode="isolated", sampling=QUICK)
+    assert known.estimate(MESH, results=results).seconds > 0
+
+
 def test_all_axes_are_the_default(thread_engines: ml.Engines) -> None:
     assert set(ml.bench(thread_engines, MESH, sizes="1K", sampling=QUICK).wait(30)["axis"]) == {"dp", "tp"}
 
@@ -347,8 +372,8 @@ def test_a_saved_run_loads_completely(thread_engines: ml.Engines, tmp_path: Path
     [
         (None, "holds no run"),
         ("{", "not valid JSON"),
-        ('{"schema": 99}', "the run has schema 99, but this version of meshlab reads 2 to 5"),
-        ('{"schema": 2}', "the run is incomplete: 'mesh' is missing"),
+        ('{"schema": 99}', "the run has schema 99, but this version of meshlab reads 2 to 6"),
+        ('{"schema": 2}', "incomplete: run_id is missing"),
     ],
 )
 def test_a_folder_without_a_run_is_rejected(tmp_path: Path, text: str | None, message: str) -> None:

@@ -34,6 +34,6 @@ def test_slower_sizes_are_listed_beyond_two_percent_or_the_spread() -> None:
     mean, first, both = planted((1.0, 0.9, 1.0, 0.95))
     assert "(0.85 missed)" in mean
     assert "nowhere slower" in first
-    assert both.startswith("all_reduce: slower than the better of -R 0 and -R 2 at 64 B (+5.6%), ")
+    assert both.startswith("all_reduce: slower than the better of -R 0 and -R 2 at 8 B (+5.5%), ")
     assert "nowhere slower" in planted((1.0, 0.9, 1.0, 0.95), spread=0.03)[2]
     assert "nowhere slower" in planted((1.0, 0.9, 1.0, 0.91))[2]

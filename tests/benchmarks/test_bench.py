@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -13,6 +14,8 @@ import pytest
 
 import meshlab as ml
 from meshlab.frames.plan import Sampling
+from meshlab.frames.recorder import Recorder
+from meshlab.frames.rundata import RunData
 from meshlab.widgets.live import LiveView
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -103,6 +106,26 @@ def test_the_overhead_of_a_step_on_two_ranks(benchmark: Any, two_ranks: ml.Engin
         ml.bench(two_ranks, MESH, axis="tp", sizes="1K:128K", mode="isolated", sampling=sampling).wait(60)
 
     benchmark.pedantic(eight_steps, rounds=3)
+
+
+@pytest.mark.parametrize("n_ranks", [2, 8])
+def test_a_step_that_is_written_to_the_folder_of_its_run(benchmark: Any, n_ranks: int, tmp_path: Path) -> None:
+    """Time of the thread that measures, after each step, with the most batches of the default sampling."""
+    sampling = Sampling(min_batches=200, max_batches=200, batch_us=1, precision=1e-9)
+    with ml.launch(n_ranks, backend="threads") as engines:
+        run = ml.bench(engines, sizes="1K", mode="isolated", sampling=sampling)
+        run.wait(60)
+    rows, samples = run.since(0, 0)
+    data = RunData(run.plan, run.mesh, run_id="written", source="threads", where=run.where)
+    recorder = Recorder(data, tmp_path)
+    recorder.start()
+
+    def step() -> None:
+        data.add(rows, samples)
+        recorder.update()
+
+    benchmark(step)
+    assert not recorder.problem
 
 
 def test_one_update_of_the_live_view(benchmark: Any, thread_engines: ml.Engines) -> None:

@@ -176,7 +176,7 @@ def test_dtypes_are_found_by_name_type_and_dtype() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_inputs_of_benchmarks_contain_no_nan(dtype: str) -> None:
-    """The minimum and the maximum of NaN are not defined, so a check with them would blame a library wrongly."""
+    """MPI's own minimum and maximum of NaN are not defined, and benchmarks use them."""
     for op in (*map(find_op, ("sum", "prod", "min", "max", "avg")), find_op("pre_mul_sum(2)")):
         for rank in (0, 1, 7, 255, 1023, 65535):
             coded = encode(rank, np.arange(5000), DTYPES[dtype], op).astype(np.float64)

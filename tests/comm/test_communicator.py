@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 from meshlab.comm.backend import Capabilities
+from meshlab.comm.backends.hierarchical import Hierarchical
 from meshlab.comm.backends.threads import ThreadBackend, ThreadWorld
 from meshlab.comm.communicator import Communicator
 from meshlab.comm.elements import pre_mul_sum
+from meshlab.comm.streams import Event
 from meshlab.errors import CommunicatorError
 
 
@@ -77,6 +79,20 @@ def comm() -> Communicator:
             lambda c: c.recv(np.ones(2), 0),
             r"this rank sends 0 message\(s\) to itself, but posts 1 receive\(s\) from itself",
         ),
+        (
+            lambda c: c.send_recv(np.ones(2), dest=0, source=0, tag=-1),
+            r"send_recv on tp_0: tag must be a non-negative integer, not -1",
+        ),
+        (lambda c: c.send(np.ones(2), 0, tag="a"), r"send on tp_0: tag must be a non-negative integer, not 'a'"),
+        (lambda c: c.recv(np.ones(2), 0, tag=True), r"recv on tp_0: tag must be a non-negative integer, not True"),
+        (
+            lambda c: c.recv(np.ones(2), 0, tag=1 << 31),
+            r"tag must be at most 2147483647, the largest tag of numpy \S+, not 2147483648",
+        ),
+        (
+            lambda c: c.prepare("all_reduce", np.ones(2), np.ones(2), tag=3),
+            r"all_reduce on tp_0: only messages have tags, but tag=3 was given; omit tag=",
+        ),
         (lambda c: c.recv([2], 0), r"out must be a numpy array, not list"),
         (lambda c: c.recv(None, 0), r"out= is required; pass the array that receives the data"),
         (
@@ -120,6 +136,83 @@ def comm() -> Communicator:
 def test_an_invalid_call_is_rejected(comm: Communicator, call: Any, message: str) -> None:
     with pytest.raises(CommunicatorError, match=message):
         call(comm)
+
+
+class WithoutTags(ThreadBackend):
+    """A library that matches messages in order, as NCCL does."""
+
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities(), largest_tag=0)
+
+
+def test_a_library_without_tags_accepts_only_tag_0() -> None:
+    comm = Communicator(WithoutTags(ThreadWorld(1), 0), name="tp_0")
+    assert comm.send_recv(np.arange(3), dest=0, source=0, tag=0).tolist() == [0, 1, 2]
+    with pytest.raises(
+        CommunicatorError, match=r"send_recv on tp_0: tag must be 0, not 5: threads has no tags and"
+    ) as e:
+        comm.send_recv(np.arange(3), dest=0, source=0, tag=5)
+    assert "omit tag=, and receive messages in the order in which they are sent" in str(e.value)
+
+
+def test_the_messages_of_a_rank_to_itself_match_by_tag(comm: Communicator) -> None:
+    with comm.batch() as batch:
+        outs = [batch.recv(np.empty(1), 0, tag=tag) for tag in (2, 0, 1)]
+        for tag in (0, 1, 2):
+            batch.send(np.full(1, 1.0 * tag), 0, tag=tag)
+    assert [out.item() for out in outs] == [2, 0, 1]
+    batch = comm.batch()
+    batch.send(np.ones(1), 0, tag=1)
+    batch.recv(np.ones(1), 0, tag=2)
+    with pytest.raises(CommunicatorError, match=r"sends 1 elements of float64 with tag 1 to itself, but .* with tag 2"):
+        batch.prepare()
+
+
+def in_streams(comm: Any) -> list[Any]:
+    """The same lines run with GPUs, where they overlap."""
+    x = comm.xp.full(4, comm.rank + 1.0)
+    total = comm.xp.empty_like(x)
+    call = comm.prepare("all_reduce", x, total)
+    with comm.stream:
+        call.enqueue()
+    ready = comm.record(comm.current_stream)
+    comm.wait(ready)
+    call.enqueue()
+    done = comm.record()
+    comm.wait(done, comm.current_stream)
+    done.wait()
+    comm.sync()
+    return [ready.done, done.done, comm.to_host(total).tolist()]
+
+
+def test_streams_and_events_are_there_if_calls_block(engines: Any) -> None:
+    assert engines.run(in_streams)["value"].tolist() == [[True, True, [10.0] * 4]] * 4
+
+
+def in_streams_of_two_levels(comm: Any) -> list[Any]:
+    with Hierarchical.cut(comm, 2) as levels:
+        return in_streams(levels)
+
+
+def test_hierarchical_communicators_have_streams(thread_engines: Any) -> None:
+    assert thread_engines.run(in_streams_of_two_levels)["value"].tolist() == [[True, True, [10.0] * 4]] * 4
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda c: c.record("main"), "stream must be comm.stream, not 'main': calls of threads run on the CPU"),
+        (lambda c: c.wait(c.record(), 7), "stream must be comm.stream, not 7: calls of threads run on the CPU"),
+        (lambda c: c.wait(None), r"event must be the result of record\(\) of this communicator, not None"),
+    ],
+)
+def test_something_else_than_a_stream_or_an_event_is_rejected(comm: Communicator, call: Any, message: str) -> None:
+    with pytest.raises(CommunicatorError, match=message):
+        call(comm)
+    comm.close()
+    for use in (comm.sync, comm.record, lambda: comm.wait(Event())):
+        with pytest.raises(CommunicatorError, match="the communicator of tp_0 is closed"):
+            use()
 
 
 def test_a_read_only_output_is_rejected(comm: Communicator) -> None:

@@ -7,6 +7,7 @@ calls.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ import pytest
 import meshlab as ml
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.elements import DTYPES, OPS, pre_mul_sum
+from tests.conftest import ENGINES
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -27,6 +29,11 @@ SIZES = {"float32": [0, 1, 7, 64], "bfloat16": [0, 1, 64], "int8": [0, 7]}
 OTHER_SIZES = [7]
 LARGE = (1 << 20) // 4 + 3
 SCALAR = 3  # exact in every dtype
+
+
+@pytest.fixture(params=ENGINES)
+def engines(request: pytest.FixtureRequest) -> ml.Engines:
+    return request.getfixturevalue(ENGINES[request.param])
 
 
 class Given(NamedTuple):
@@ -166,6 +173,8 @@ class Checker:
         tolerance: Any = 0.0
         if row.reduces and expected is not None and dtype.kind not in "iu" and given.op not in ("min", "max"):
             roundings = (n + 1) * float(ml_dtypes.finfo(dtype).eps) / 2
+            if dtype == np.float64:  # the expected value is rounded as often
+                roundings *= 2
             bound = roundings / (1 - roundings) if roundings < 1 else np.inf  # many ranks and few bits: no bound
             tolerance = bound * (magnitude(name, inputs, given, me) + np.finfo(float).tiny)
         is_root = given.root in (None, me)
@@ -262,6 +271,113 @@ def check_large(comm: Any) -> list[str]:
     return checker.wrong
 
 
+def check_nan(comm: Any) -> list[str]:
+    """Reduce with NaN on every subset of the ranks: bit r of the position shows whether rank r has NaN."""
+    checker, can = Checker(comm), comm.capabilities()
+    n, me = comm.size, comm.rank
+    has_nan = np.arange(1 << n)[None, :] >> np.arange(n)[:, None] & 1 == 1
+    for name in can.dtypes if can.reduce_dtypes is None else can.reduce_dtypes:
+        dtype = DTYPES[name]
+        if dtype.kind in "iu":
+            continue
+        values = np.random.default_rng(len(name)).normal(size=has_nan.shape).astype(dtype)
+        if not name.startswith("float8"):  # e4m3 has no infinity
+            values[:, 1], values[0, 0] = np.inf, -np.inf
+        values[has_nan] = np.nan
+        wide = values.astype(np.float64)
+        carried = {"dtype": name} if name.startswith("float8") else {}
+        for op, highest in ("min", np.inf), ("max", -np.inf):
+            numbers = np.where(np.isnan(wide), highest, wide)
+            best = numbers.min(axis=0) if op == "min" else numbers.max(axis=0)
+            expected = np.where(has_nan.all(axis=0), np.nan, best)
+            send, out = checker.put(values[me]), checker.put(values[me])
+            prepared = comm.prepare("all_reduce", send, out, op=op, **carried)
+            prepared()
+            results = [("prepared all_reduce", out, expected)]
+            results.append(("all_reduce", comm.all_reduce(send, op=op, **carried), expected))
+            results.append(("repeated all_reduce", comm.all_reduce(send, op=op, **carried), expected))
+            in_place = checker.put(values[me])
+            results.append(("all_reduce in place", comm.all_reduce(in_place, in_place, op=op, **carried), expected))
+            if "reduce" in can.collectives:
+                got = comm.reduce(send, op=op, root=n - 1, **carried)
+                results.append(("reduce", got, expected if me == n - 1 else None))
+            if "reduce_scatter" in can.collectives:
+                repeated = checker.put(np.tile(values[me], n))
+                results.append(("reduce_scatter", comm.reduce_scatter(repeated, op=op, **carried), expected))
+            if can.backend != "hierarchical":
+                with comm.batch() as batch:
+                    got = batch.all_reduce(send, op=op, **carried)
+                results.append(("all_reduce in a batch", got, expected))
+            for what, got, wanted in results:
+                if got is not None:
+                    got = comm.to_host(got).view(dtype).astype(np.float64)
+                if got is not wanted and not np.array_equal(got, wanted, equal_nan=True):
+                    checker.wrong.append(f"{what} {op} {name}: {got} is not {wanted}")
+    return checker.wrong
+
+
+def check_tags(comm: Any) -> list[str]:
+    """Receive messages in another order of their tags than that in which they were sent."""
+    checker, can = Checker(comm), comm.capabilities()
+    n, me = comm.size, comm.rank
+    if not can.largest_tag:
+        return []
+    tags = [3, 1, can.largest_tag, 1, 2, 3]
+
+    def message(sender: int, receiver: int, number: int, size: int) -> np.ndarray:
+        return np.arange(size, dtype=np.int64) + 1_000_000 * sender + 1000 * receiver + number
+
+    for size in (1, 1000, 40_000):  # a library may send large messages only when they are received
+        if n > 1 and me == 0:
+            for order in (tags, [0, 5, 0, 6]):
+                for number, tag in enumerate(order):
+                    comm.send(checker.put(message(0, n - 1, number, size)), n - 1, tag=tag)
+        if n > 1 and me == n - 1:
+            # The receives of a tag have the order of the sends with this tag.
+            for order, numbers in (tags, [2, 1, 0, 3, 5, 4]), ([0, 5, 0, 6], [3, 1, 0, 2]):
+                for number in numbers:
+                    got = comm.recv(checker.put(message(0, 0, 0, size)), 0, tag=order[number])
+                    expected = message(0, n - 1, number, size)
+                    checker.expect(f"message {number} with tag {order[number]}", got, expected, expected.dtype)
+        left, right = (me - 1) % n, (me + 1) % n
+        send, out = checker.put(message(me, right, 0, size)), checker.put(message(me, me, 0, size))
+        exchange = comm.prepare("send_recv", send, out, dest=right, source=left, tag=7)
+        for repetition in range(3):
+            send += 1
+            exchange()
+            expected = message(left, me, repetition + 1, size)
+            checker.expect(f"repetition {repetition} of a prepared send_recv", out, expected, expected.dtype)
+        # Every rank sends to every rank, in an order of its own.
+        random = np.random.default_rng([me, size])
+        sends = [(dest, number) for dest in range(n) for number in range(len(tags))]
+        receives = [(source, number) for source in range(n) for number in range(len(tags))]
+        sends = in_order_of_tags([sends[index] for index in random.permutation(len(sends))], tags)
+        receives = in_order_of_tags([receives[index] for index in random.permutation(len(receives))], tags)
+        with comm.batch() as batch:
+            outs = [batch.recv(checker.put(message(0, 0, 0, size)), source, tag=tags[k]) for source, k in receives]
+            plain = batch.send_recv(send, dest=right, source=left)
+            for dest, k in sends:
+                batch.send(checker.put(message(me, dest, k, size)), dest, tag=tags[k])
+            total = batch.all_reduce(send)
+        for (source, k), got in zip(receives, outs, strict=True):
+            expected = message(source, me, k, size)
+            checker.expect(f"message {k} of rank {source} in a batch", got, expected, expected.dtype)
+        expected = message(left, me, 3, size)
+        checker.expect("send_recv without a tag in a batch", plain, expected, expected.dtype)
+        expected = sum(message(rank, (rank + 1) % n, 3, size) for rank in range(n))
+        checker.expect("all_reduce in a batch", total, expected, expected.dtype)
+    return checker.wrong
+
+
+def in_order_of_tags(messages: list[tuple[int, int]], tags: list[int]) -> list[tuple[int, int]]:
+    """Order the messages of each rank and tag by their number, in the places that they have together."""
+    ordered = sorted(messages, key=lambda message: message[1])
+    return [
+        ordered.pop(next(i for i, (rank, k) in enumerate(ordered) if (rank, tags[k]) == (peer, tags[number])))
+        for peer, number in messages
+    ]
+
+
 def run_on(engines: ml.Engines, check: Callable[[Any], list[str]], axis: str) -> None:
     n = engines.world_size
     mesh = ml.DeviceMesh("dp=2, tp=-1, one=1", world_size=n) if n % 2 == 0 else ml.DeviceMesh(one=1, rest=n)
@@ -283,6 +399,44 @@ def test_every_collective_agrees_with_numpy(engines: ml.Engines, axis: str) -> N
 @pytest.mark.parametrize("axis", ["world", "tp"])
 def test_a_mebibyte_arrives_intact(engines: ml.Engines, axis: str) -> None:
     run_on(engines, check_large, axis)
+
+
+@pytest.mark.parametrize("axis", ["world", "dp", "three"])
+def test_the_minimum_and_the_maximum_ignore_nan(engines: ml.Engines, axis: str) -> None:
+    run_on(engines, check_nan, axis)
+
+
+@pytest.mark.parametrize("axis", ["world", "dp", "one"])
+def test_messages_are_received_by_their_tags(engines: ml.Engines, axis: str) -> None:
+    run_on(engines, check_tags, axis)
+
+
+def receive_something_else(comm: Any, tag: int) -> str:
+    sent = np.zeros(4, "float32")
+    wrong = [np.zeros(3, "float32"), np.zeros(4, "int32"), np.zeros(8, "float32")]
+    messages = []
+    for out in wrong:
+        try:
+            if comm.rank == 0:
+                comm.send(sent, 1, tag=tag)
+            elif comm.rank == 1:
+                comm.recv(out, 0, tag=tag)
+        except ml.errors.CommunicatorError as error:
+            messages.append(str(error))
+        comm.barrier()
+    if comm.rank == 1:
+        return "\n".join(messages)
+    return ""
+
+
+@pytest.mark.parametrize("tag", [0, 9])
+def test_a_message_with_another_count_or_dtype_is_an_error(engines: ml.Engines, tag: int) -> None:
+    lines = engines.run(receive_something_else, arguments=(tag,))["value"][1].splitlines()
+    assert [("float32" in line, "int32" in line) for line in lines] == [(True, False), (True, True), (True, False)]
+    for line in lines:
+        assert "ranks disagree: rank 0" in line
+        assert "pass the same count and dtype on both" in line
+        assert not tag or re.search("tag[ =]9", line)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -305,14 +305,14 @@ def test_the_checksum_of_a_batch_depends_on_all_its_collectives() -> None:
 def test_calls_that_mpi_does_not_tell_apart_raise_after_the_function(mpi_engines: ml.Engines) -> None:
     def different_operations(comm: Any) -> None:
         x = np.ones(4)
-        calls = [comm.prepare("all_reduce", x, np.empty(4), op=op) for op in ("sum", "max")]
+        calls = [comm.prepare("all_reduce", x, np.empty(4), op=op) for op in ("sum", "prod")]
         for call in (*calls, calls[comm.rank == 2]):
             call()
 
     with pytest.raises(
         EngineError,
         match=r"^ranks disagree: as call 3 of world, rank 0 called all_reduce count=4 dtype=float64 op=sum, but rank 2 "
-        r"called all_reduce count=4 dtype=float64 op=max while running different_operations; issue the same calls ",
+        r"called all_reduce count=4 dtype=float64 op=prod while running different_operations; issue the same calls ",
     ):
         mpi_engines.run(different_operations)
     assert mpi_engines.run(lambda comm: comm.all_reduce(np.ones(1)).item())["value"].tolist() == [4.0] * 4

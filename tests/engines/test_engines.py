@@ -155,10 +155,11 @@ def test_an_axis_without_a_mesh_is_rejected(engines: ml.Engines) -> None:
 
 
 def test_a_different_backend_for_an_axis_is_rejected(engines: ml.Engines) -> None:
-    mesh = ml.DeviceMesh("pp=2, tp=2", backends={"pp": "gloo"})
+    mesh = ml.DeviceMesh("pp=2, tp=2", backends={"pp": "nccl"})
+    known = " and ".join(map(repr, dict.fromkeys((engines.backend, "gloo"))))
     message = (
-        rf"^axis 'pp' of the mesh has the backend 'gloo', but the engines run all axes on '{engines.backend}'; create "
-        "the mesh without backends=$"
+        rf"^axis 'pp' of the mesh has the backend 'nccl', but the engines can open {known}; create the mesh without "
+        "backends=, or start the engines with backend='nccl'$"
     )
     for use in (
         lambda: engines.run(lambda comm: 1, mesh, axis="tp"),
@@ -180,6 +181,15 @@ def test_the_fix_names_a_backend_that_can_be_launched(thread_engines: ml.Engines
     mesh = ml.DeviceMesh("pp=2, tp=2", backends={"pp": "nccl", "tp": "nccl"})
     with pytest.raises(EngineError, match=r"without backends=, or start the engines with backend='nccl'$"):
         thread_engines.check_mesh(mesh)
+
+
+def test_an_unknown_backend_of_an_axis_or_a_group_is_named(thread_engines: ml.Engines) -> None:
+    mesh = ml.DeviceMesh("pp=2, tp=2", backends={"pp": "glo"})
+    with pytest.raises(EngineError, match=r"axis 'pp' .* the backend 'glo' \(did you mean 'gloo'\?\), but .*=$"):
+        thread_engines.run(lambda comm: 1, mesh, axis="tp")
+    mesh = ml.DeviceMesh("pp=2, tp=2").with_group("pair", [0, 3], backend="ucc")
+    with pytest.raises(EngineError, match=r"group 'pair' .* 'ucc', but .*; create the group without backend=$"):
+        thread_engines.verify(mesh)
 
 
 def test_an_unknown_axis_is_rejected(engines: ml.Engines) -> None:
@@ -214,7 +224,7 @@ def test_status_has_one_row_per_rank(engines: ml.Engines) -> None:
     assert (status["calls"] > 0).all()
     assert (status["communicators"] > 0).all()
     assert (status["memory_bytes"] > 1_000_000).all()
-    assert status["pid"].nunique() == (4 if engines.backend == "mpi" else 1)
+    assert status["pid"].nunique() == (1 if engines.backend == "threads" else 4)
 
 
 def test_busy_engines_name_their_task(engines: ml.Engines) -> None:
@@ -258,7 +268,8 @@ def test_many_group_sets_close_the_least_used(thread_engines: ml.Engines) -> Non
 
 
 def test_reprs_show_system_and_state(engines: ml.Engines) -> None:
-    where = {"mpi": "MPI on this CPU", "threads": "threads in this process"}[engines.backend]
+    where = engines.ranks[0].capabilities.where
+    assert where in ("MPI on this CPU", "Gloo on this CPU", "threads in this process")
     assert repr(engines) == f"<Engines: 4 ranks · {where}, ready>"
     page = engines._repr_html_()
     assert where in page
@@ -305,7 +316,7 @@ def test_one_rank_is_singular() -> None:
 
 
 def test_unknown_arguments_of_launch_are_rejected() -> None:
-    with pytest.raises(EngineError, match="unknown backend 'smoke'; choose one of auto, nccl, mpi and threads"):
+    with pytest.raises(EngineError, match="unknown backend 'smoke'; choose one of auto, nccl, mpi, gloo, threads"):
         ml.launch(1, backend="smoke")
     with pytest.raises(
         EngineError,
@@ -341,3 +352,14 @@ def test_the_environment_reaches_the_engines(tmp_path: Any) -> None:
 
     with ml.launch(1, env={"NCCL_ALGO": "Ring"}) as engines:
         assert engines.run(read)["value"].tolist() == [("Ring", True)]
+
+
+def test_the_client_does_not_keep_the_ids_of_messages(mpi_engines: ml.Engines) -> None:
+    client = mpi_engines.client
+    own = client[:].apply_async(int, 1)  # a call by the user stays in the history
+    own.get(60)
+    before = list(client.history)
+    assert set(own.msg_ids) <= set(before)
+    for _ in range(3):
+        mpi_engines.run(lambda comm: comm.rank)
+    assert client.history == before

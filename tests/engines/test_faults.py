@@ -112,6 +112,35 @@ def test_a_rank_is_compared_with_its_own_group_and_only_since_the_call_began(eng
         )
 
 
+@pytest.mark.parametrize("engines", ["threads", LONG_ON_MPI], indirect=True)
+def test_split_communicators_in_different_orders_are_named(engines: ml.Engines) -> None:
+    def cross(comm: Any) -> None:
+        first, second = comm.split(0, name="first"), comm.split(0, name="second")
+        for child in (first, second) if comm.rank == 0 else (second, first):
+            child.all_reduce(np.ones(4))
+
+    with pytest.raises(
+        EngineError,
+        match=r"rank 0 waits in all_reduce .* of first; ranks 1, 2, 3 wait in all_reduce .* of second; the ranks use "
+        r"the communicators in different orders; use the same order on all ranks",
+    ):
+        engines.run(cross, deadline_s=2)
+
+
+def _return_early(comm: Any) -> None:
+    first, second = comm.split(0, name="first"), comm.split(0, name="second")
+    if comm.rank != 2:
+        for child in (first, second) if comm.rank == 0 else (second, first):
+            child.all_reduce(np.ones(4))
+
+
+@pytest.mark.parametrize("engines", ["threads"], indirect=True)
+def test_the_order_of_communicators_is_not_blamed_for_a_missing_rank(engines: ml.Engines) -> None:
+    with pytest.raises(EngineError) as caught:
+        engines.run(_return_early, deadline_s=2)
+    assert "different orders" not in str(caught.value)
+
+
 DIFFERENT_ORDERS = (
     lambda rank: "tp dp" if rank in (0, 3) else "dp tp",
     r"no progress within 1.0.s while running two_calls: rank 0 waits in all_reduce \(call 2\) of tp_0; "
@@ -225,12 +254,12 @@ def test_a_rank_whose_process_is_removed_slowly_is_named(thread_engines: ml.Engi
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     rank_set = LaunchedSet(1, "mpi")
     rank_set._n_starts = 1
-    rank_set._infos = (dataclasses.replace(thread_engines.ranks[0], pid=process.pid, parent_pid=4),)
+    rank_set._infos = (dataclasses.replace(thread_engines.ranks[0], pid=process.pid, parent_pid=os.getpid()),)
     process.kill()
 
     def reap() -> None:
         time.sleep(2.0)  # longer than the shell of a process without a GPU takes
-        rank_set._exits_file.write_text("4 137\n")
+        rank_set._exits_file.write_text(f"{os.getpid()} 137\n")
         process.communicate()
 
     thread = threading.Thread(target=reap)

@@ -22,8 +22,8 @@ from meshlab.engines.reaper import marked_processes
 
 PATIENCE_S = 60.0
 
-# Hydra writes a file to /tmp, regardless of TMPDIR. Only the proxy that created the file has its name, so the client
-# finds it in the memory of the proxy.
+# Hydra writes a file to /tmp, regardless of TMPDIR, unless a variable prevents it. Only the proxy that created the file
+# has its name, so the client looks for it in the memory of the proxy.
 CLIENT = """
 import json, os, re, sys, time
 import meshlab as ml
@@ -111,6 +111,7 @@ def test_nothing_is_left_after(name: str) -> None:
         assert client.stdout is not None
         own = json.loads(client.stdout.readline())
         assert leftovers(own), "the client has nothing to clean up, so the test would not test anything"
+        assert own["hydra"] == []
         if act is not None:
             time.sleep(0.4)
             act(client)

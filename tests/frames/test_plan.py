@@ -85,7 +85,13 @@ def test_an_operation_with_a_scalar_keeps_it() -> None:
         ({"axis": "ep"}, MeshError, "unknown axis or group 'ep'; choose one of the axes dp, tp"),
         ({"axis": ()}, BenchError, "the plan has no axis"),
         ({"collective": ""}, BenchError, "the plan has no collective"),
-        ({"collective": "barrier"}, BenchError, "barrier moves no data, so it has no sizes to measure; remove it"),
+        ({"collective": "barrier", "in_place": True}, BenchError, "barrier cannot work in place"),
+        ({"collective": "barrier", "grouping": "pairs"}, BenchError, "pairs of ranks support send and send_recv, not"),
+        (
+            {"collective": "all_reduce", "axis": "tp", "concurrent": {"dp": "barrier"}},
+            BenchError,
+            "barrier moves no data, so it cannot run next to a concurrent axis; measure it in a separate run",
+        ),
         ({"collective": "send"}, BenchError, "send is one side of a message; measure send_recv"),
         ({"collective": "recv"}, BenchError, "recv is one side of a message; measure send_recv"),
         (
@@ -283,3 +289,15 @@ def test_concurrent_collectives_have_the_same_options() -> None:
 def test_impossible_options_are_rejected(options: dict[str, object], message: str) -> None:
     with pytest.raises((BenchError, CommunicatorError), match=message):
         Plan(**{"collective": "all_reduce", "axis": "tp", **options})  # type: ignore[arg-type]
+
+
+def test_a_barrier_is_one_step_without_a_size() -> None:
+    plan = Plan("barrier, all_reduce", "tp", sizes="1K, 4K", dtype="float32, int8", in_place=[False, True])
+    steps = [step for step in plan.steps("dp=2, tp=2") if step.collective == "barrier"]
+    assert [(one.size_bytes, one.count, one.dtype, one.in_place, one.buffer_bytes) for one in steps] == [
+        (None, None, None, None, 0)
+    ]
+    assert str(Plan("barrier", "tp", mode="isolated")) == "barrier along tp, isolated"
+    estimate = Plan("barrier", "tp").estimate("tp=2")
+    assert 0 < estimate.seconds < 60
+    assert estimate.memory_bytes == 0

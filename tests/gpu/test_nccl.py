@@ -29,7 +29,7 @@ def values(engines: ml.Engines, function: Any, mesh: ml.DeviceMesh, axis: str = 
     return list(engines.run(function, mesh, axis=axis, **arguments)["value"])
 
 
-@pytest.mark.parametrize("check", [suite.check_all, suite.check_large])
+@pytest.mark.parametrize("check", [suite.check_all, suite.check_large, suite.check_nan])
 def test_every_collective_has_the_result_of_numpy(gpu_engines: ml.Engines, mesh: ml.DeviceMesh, check: Any) -> None:
     for axis in dict.fromkeys(["world", *mesh.axis_names]):
         wrong = [call for value in values(gpu_engines, check, mesh, axis, deadline_s=300) for call in value]

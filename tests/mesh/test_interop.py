@@ -355,7 +355,7 @@ def test_experts_that_are_not_a_view_of_the_mesh_are_rejected() -> None:
     for framework in ("hypercomm", "megatron-flags"):
         with pytest.raises(MeshError, match="axis 'pp' is in both meshes, but pp_0 is"):
             MESH.to(framework, experts=DeviceMesh("pp=4, edp=1, ep=16"))
-        with pytest.raises(MeshError, match=r"is not a view of .*: its ranks differ; create it with mesh.view"):
+        with pytest.raises(MeshError, match=r"its ranks differ; create it with mesh.view"):
             MESH.to(framework, experts=DeviceMesh("edp=4, ep=16", ranks=[1, 0, *range(2, 64)]))
 
 

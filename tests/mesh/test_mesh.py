@@ -11,6 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from meshlab.errors import MeshError
+from meshlab.frames.store import mesh_from_document, mesh_to_document
 from meshlab.mesh.axes import Axis
 from meshlab.mesh.groups import Group
 from meshlab.mesh.mesh import DeviceMesh
@@ -283,6 +284,38 @@ def test_backends_follow_their_axis() -> None:
     assert dict(mesh.select(pp=0).backends) == {"tp": "nccl"}
     with pytest.raises(TypeError):
         mesh.backends["pp"] = "mpi"  # type: ignore[index]
+
+
+def test_custom_groups_may_have_a_backend() -> None:
+    plain = DeviceMesh("dp=2, tp=2", backends={"dp": "gloo"})
+    mesh = plain.with_group("pair", [3, 0], backend="gloo").with_groups("halves", [[0, 1], [2, 3]], backend="mpi")
+    assert dict(mesh.backends) == {"dp": "gloo", "pair": "gloo", "halves_0": "mpi", "halves_1": "mpi"}
+    assert [mesh.backend_of(axes) for axes in ("dp", "tp", "pair", "halves", "halves_1", "dp-tp", "dp_1", "world")] == [
+        "gloo",
+        None,
+        "gloo",
+        "mpi",
+        "mpi",
+        None,
+        "gloo",
+        None,
+    ]
+    assert repr(mesh) == (
+        "DeviceMesh('dp=2, tp=2', backends={'dp': 'gloo'}).with_group('pair', [3, 0], backend='gloo')"
+        ".with_groups('halves', [[0, 1], [2, 3]], backend='mpi')"
+    )
+    assert eval(repr(mesh)) == pickle.loads(pickle.dumps(mesh)) == mesh_from_document(mesh_to_document(mesh)) == mesh
+    assert mesh.fingerprint != plain.with_group("pair", [3, 0]).fingerprint
+    assert dict(mesh.without_group("pair").rename(dp="rows").backends) == {
+        "rows": "gloo",
+        "halves_0": "mpi",
+        "halves_1": "mpi",
+    }
+    assert mesh.stats().set_index("axis")["backend"]["pair"] == "gloo"
+    assert mesh._repr_html_().count("mpi") == 2
+    assert mesh.to("torch").arguments["backend_override"] == {"dp": "gloo"}
+    with pytest.raises(MeshError, match="backend of group 'odd' must be a name such as 'nccl', not 'a b'"):
+        plain.with_group("odd", [1], backend="a b")
 
 
 @pytest.mark.parametrize("backends", [{"ep": "nccl"}, {"pp": ""}, {"pp": 3}, {"pp": "a b"}, {"pp": "<b>"}])

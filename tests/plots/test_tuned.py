@@ -91,7 +91,7 @@ def test_options_without_room_for_their_name_are_lines_and_a_note_says_so() -> N
     own = [text for text in texts(figure, "option") if text.axes is upper]
     assert len(ticks) > len(own)
     assert any("the option changes, see the table" in text.get_text() for text in texts(figure, "note"))
-    names = [text.get_text() for text in texts(figure_of(ml.example("tuning")), "note")]
+    names = [text.get_text() for text in texts(figure_of(a_tuning(usual_rows())), "note")]
     assert not any("the option changes" in name for name in names)
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.errors import BenchError
+from meshlab.errors import BenchError, ParseError
 from meshlab.frames.schema import RESULTS, conform
 from meshlab.prediction.calibration import Calibration, Signature, as_calibration
 from meshlab.prediction.costs import cost
@@ -192,7 +192,7 @@ def test_a_calibration_of_nccl_survives_json() -> None:
     assert Calibration.from_document(json.loads(text)) == calibration
     document = json.loads(text)
     del document["fits"][0]["fit"]["residual"]
-    with pytest.raises(BenchError, match="the calibration is incomplete"):
+    with pytest.raises(ParseError, match=r"incomplete: calibration\.fits\[0\]\.fit\.residual is missing"):
         Calibration.from_document(document)
 
 

@@ -50,7 +50,7 @@ class _Kept(threading.local):
     """The memory of one rank. With the threads backend, every rank is a thread."""
 
     def __init__(self) -> None:
-        self.block: Any = None  # plain memory, for all communicators
+        self.blocks: dict[str, Any] = {}  # plain memory by array module, for all communicators
         # A registration belongs to a communicator, and must not keep it alive after the client has closed it.
         self.registered: WeakKeyDictionary[Communicator, dict[Buffers, Any]] = WeakKeyDictionary()
         self.largest: Mapping[Buffers, int] = {}
@@ -59,7 +59,7 @@ class _Kept(threading.local):
     def n_bytes(self) -> int:
         """Return the size of all blocks, in bytes."""
         registered = [int(block.size) for blocks in self.registered.values() for block in blocks.values()]
-        return sum(registered) + (0 if self.block is None else int(self.block.size))
+        return sum(registered) + sum(int(block.size) for block in self.blocks.values())
 
     def free_registered(self) -> None:
         """Free the blocks of all communicators."""
@@ -127,7 +127,7 @@ def _registered_block(comm: Communicator, step: Step, n_bytes: int) -> Any:
         _kept.registered.get(comm, {}).pop(kind, None)
         if _kept.limit is not None and _kept.n_bytes() + size > _kept.limit:
             # A step may use nearly all of the memory.
-            _kept.block = None
+            _kept.blocks.clear()
             _kept.free_registered()
         own = _new_block(comm, kind, size)
         _kept.registered.setdefault(comm, {})[kind] = own
@@ -137,14 +137,17 @@ def _registered_block(comm: Communicator, step: Step, n_bytes: int) -> Any:
 def allocate_shared(sets: Sequence[Sequence[tuple[Communicator, Step]]]) -> list[list[StepBuffers]]:
     """Return uninitialised buffers in plain memory, where all collectives of a set use the same memory."""
     starts = np.cumsum([0, *(max(_n_bytes(comm, step) for comm, step in parts) for parts in sets)])
-    if _kept.block is None or _kept.block.size < starts[-1]:
+    first = sets[0][0][0]
+    block = _kept.blocks.get(first.xp.__name__)
+    if block is None or block.size < starts[-1]:
         # Free the old block first: both may not fit into the memory, and a step is allowed to use nearly all of it.
-        _kept.block = None
+        block = None
+        _kept.blocks.clear()
         if _kept.limit is not None and _kept.n_bytes() + starts[-1] > _kept.limit:
             _kept.free_registered()
-        _kept.block = _new_block(sets[0][0][0], "plain", int(starts[-1]))
+        _kept.blocks[first.xp.__name__] = block = _new_block(first, "plain", int(starts[-1]))
     return [
-        [_buffers(_kept.block, comm, step, int(start)) for comm, step in parts]
+        [_buffers(block, comm, step, int(start)) for comm, step in parts]
         for parts, start in zip(sets, starts[:-1], strict=True)
     ]
 
@@ -161,7 +164,7 @@ def _buffers(block: Any, comm: Communicator, step: Step, start: int) -> StepBuff
 
 def release_buffers(comm: object = None) -> None:
     """Free the memory that this rank has kept. `comm` is unused: the engines pass it to every function."""
-    _kept.block = None
+    _kept.blocks.clear()
     _kept.free_registered()
     _kept.largest, _kept.limit = {}, None
 

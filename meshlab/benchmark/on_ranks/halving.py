@@ -10,6 +10,9 @@ import numpy as np
 
 __all__ = ["Halved", "halve"]
 
+_TIED = 1.02
+"""Options that are slower than the fastest one by at most this factor are tied, so that the simplest of them stay."""
+
 _FEWEST = 4
 """The number of options that are left to be compared in all further rounds, besides the first one."""
 
@@ -82,7 +85,10 @@ def halve(
         others = left[1:]
         n_kept = max(math.ceil(len(others) / 2), fewest)
         if number < rounds - 1 and n_kept < len(others):
+            medians = {option: float(np.median(ratios[option])) for option in others}
+            tied = min(medians.values()) * _TIED
             # The sort is stable, so that ties keep their order, in which simpler options come first.
-            ranked = sorted(others, key=lambda option: float(np.median(ratios[option])))
-            left = [0, *sorted(ranked[:n_kept])]
+            ranked = sorted(others, key=lambda option: max(medians[option], tied))
+            fastest = min(others, key=lambda option: medians[option])
+            left = [0, *sorted({*ranked[: n_kept - (fastest not in ranked[:n_kept])], fastest})]
     return Halved(times, left)

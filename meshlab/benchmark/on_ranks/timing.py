@@ -6,8 +6,9 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from meshlab.benchmark.on_ranks.checking import count_wrong_elements
 from meshlab.benchmark.on_ranks.sampling import Batches, Floats, StopVote, calls_per_batch, group_vote, take_batches
 from meshlab.comm.backend import Mode, Timings
 from meshlab.comm.catalog import CATALOG
+from meshlab.errors import CommunicatorError
 from meshlab.frames.plan import CONFIGURED, pairs_of_round
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from meshlab.frames.plan import Sampling, Step
 
 __all__ = [
+    "EarlyReturnError",
     "Measured",
     "join_blocks",
     "measure_concurrent",
@@ -139,6 +142,8 @@ def set_up_step(
 
     The buffers contain zeros afterwards. There is one item of `buffers` per call. By default they are allocated.
     """
+    if not CATALOG[step.collective].has_size:
+        return comm.prepare(step.collective), None
     # The check comes before the timed part. It is also the first call, in which the library connects the peers.
     buffers = buffers or allocate(_aggregated(comm, step))
     call = _together([prepare_step(comm, step, one) for one in buffers])
@@ -188,7 +193,7 @@ def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool
         call = _together(calls)
         if check:
             n_wrong = sum(count_wrong_elements(comm, step, call, one, source=other) for one in buffers)
-        work = call.enqueue
+        work = call.timed
     barrier = comm.prepare("barrier").enqueue
 
     def measure(mode: Mode, calls: int, batches: int) -> Timings:
@@ -370,7 +375,14 @@ def measure_function(
     """
     returned = function(comm)
     recorder = _Arrivals(comm, returned if callable(returned) else lambda: function(comm))
-    barrier = comm.prepare("barrier").enqueue
+    after = partial(_after, getattr(function, "__name__", "the function"), comm.world_rank)
+    with after():
+        enqueue = comm.prepare("barrier").enqueue
+
+    def barrier() -> None:
+        with after():
+            enqueue()
+
     arrivals: list[float] = []
 
     def measure(mode: Mode, calls: int, batches: int) -> Timings:
@@ -384,8 +396,43 @@ def measure_function(
         return timings
 
     with comm.backend.local():  # on a GPU, this includes the kernels of the function in the measured time
-        batches = take_batches(measure, StopVote(everyone, groups), step.mode, sampling, n_blocks)
+        batches = take_batches(measure, _VoteAfter(after, everyone, groups), step.mode, sampling, n_blocks)
     return Measured(batches, None, np.array(arrivals) if arrivals else None)
+
+
+class EarlyReturnError(CommunicatorError):
+    """A user-defined function has returned on a rank without a collective that other ranks have entered."""
+
+
+@contextmanager
+def _after(name: str, rank: int) -> Iterator[None]:
+    """Raise an `EarlyReturnError` if a call that follows a function disagrees with the calls of other ranks.
+
+    The error of the call itself would name the barrier or the vote of the benchmark, which the user did not call.
+    """
+    try:
+        yield
+    except CommunicatorError as error:
+        if not error.message.startswith("ranks disagree"):
+            raise
+        raise EarlyReturnError(
+            f"rank {rank} has returned from {name}, but other ranks wait in a collective that it has not called",
+            hint="issue the same calls on every rank",
+            rank=rank,
+        ) from error
+
+
+class _VoteAfter(StopVote):
+    """A vote that follows a user-defined function."""
+
+    def __init__(self, after: Callable[[], AbstractContextManager[None]], comm: Communicator, groups: Ints) -> None:
+        super().__init__(comm, groups)
+        self._after = after
+
+    def share(self, values: Sequence[Any]) -> Floats:
+        """Return the maximum of each value over the ranks of each group."""
+        with self._after():
+            return super().share(values)
 
 
 def measure_function_alone(

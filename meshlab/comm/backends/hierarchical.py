@@ -20,6 +20,7 @@ from meshlab.comm.backend import Call, Capabilities, Mode, Timings
 from meshlab.comm.catalog import CATALOG, find_collective
 from meshlab.comm.communicator import Communicator, PreparedCall
 from meshlab.comm.elements import ReduceOp, divide, find_dtype, find_op, flat_elements, is_integer, pre_mul_sum
+from meshlab.comm.streams import Event
 from meshlab.errors import CommunicatorError
 from meshlab.mesh.groups import Hierarchy
 
@@ -189,6 +190,36 @@ class HierarchicalBackend:
             if self._outer is not None:
                 self._outer.close()
             self._inner.close()
+
+    # All stages of a call run in the stream of the inner communicator, or are ordered with it.
+
+    @property
+    def stream(self) -> Any:
+        """The stream of the inner communicator."""
+        return self._inner.stream
+
+    @property
+    def current_stream(self) -> Any:
+        """The current stream of the caller."""
+        return self._inner.current_stream
+
+    def sync(self) -> None:
+        """Wait until all calls are done."""
+        self._inner.sync()
+
+    def record(self, stream: Any = None) -> Event:
+        """Return an event of the work in a stream."""
+        return self._inner.record(stream)
+
+    def wait_for(self, event: Event, stream: Any = None) -> None:
+        """Make a stream wait for an event."""
+        self._inner.wait(event, stream)
+
+    def wait_idle(self) -> None:
+        """Wait for the stream of the inner communicator, if it has one."""
+        wait_idle = getattr(self._inner.backend, "wait_idle", None)
+        if wait_idle is not None:
+            wait_idle()
 
     # -- stages --------------------------------------------------------------------------------------------------------
 

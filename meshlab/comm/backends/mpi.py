@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from typing import Any, NamedTuple, NoReturn
@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from meshlab.comm.agreement import checksum, mismatch_error, signature
 from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Timings, measure_blocking
+from meshlab.comm.backends.mpi_messages import MpiMessages, Receive
 from meshlab.comm.catalog import CATALOG
-from meshlab.comm.elements import DTYPES, OPS, Array, carrier, divide, flat_elements
+from meshlab.comm.elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer
 from meshlab.errors import CommunicatorError
 
 __all__ = ["Binding", "MpiBackend", "MpiBinder", "world"]
@@ -38,11 +39,6 @@ _PLAIN = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
 # The MPI operation under each reduce operation. avg and pre_mul_sum also scale the result or the input.
 _UNDERLYING = {"sum": "sum", "prod": "prod", "min": "min", "max": "max", "avg": "sum", "pre_mul_sum": "sum"}
 
-# The tag of a message is its dtype, so that the receiver can detect a mismatch, which MPI does not report.
-_TAGS = {dtype: tag for tag, dtype in enumerate(DTYPES.values())}
-
-_NAMES = list(DTYPES)
-
 
 class Binding(NamedTuple):
     """A call, translated to a method of mpi4py's communicator.
@@ -55,8 +51,6 @@ class Binding(NamedTuple):
         Its arguments.
     before, after : callable, optional
         Functions to run before and after it.
-    status : mpi4py.MPI.Status, optional
-        The status object of a receive.
     buffers : tuple of list, optional
         The buffer specifications of input and output in `arguments`, as ``[array, datatype]``. None if the call also
         uses its arrays in another way, and so cannot run on different ones.
@@ -68,14 +62,12 @@ class Binding(NamedTuple):
     arguments: tuple[Any, ...] = ()
     before: Callable[[], object] | None = None
     after: Callable[[], object] | None = None
-    status: Any = None
     buffers: tuple[list[Any], list[Any]] | None = None
     finish: Callable[[Any, Any], object] | None = None
 
     def blocking(self, comm: Any) -> Callable[[], object]:
         """Return a callable that runs the call, with as few Python frames as possible."""
-        status = () if self.status is None else (self.status,)
-        call = partial(getattr(comm, self.method), *self.arguments, *status)
+        call = partial(getattr(comm, self.method), *self.arguments)
         before, after = self.before, self.after
         if before is None and after is None:
             return call
@@ -112,6 +104,20 @@ class MpiBinder:
         }
         for name in ("float16", "bfloat16"):
             self._add_half(name)
+        # The operations of the library are kept, to time them.
+        self._library_ops = dict(self._ops)
+        self._ignore_nan()
+
+    def _ignore_nan(self) -> None:
+        """Replace the minimum and the maximum of floating point, whose result for NaN depends on the library."""
+        for name, handle in _PLAIN.items():
+            if name in ("min", "max"):
+                for dtype in self._datatypes:
+                    if not is_integer(dtype) and self._ops[name, dtype] == getattr(self.mpi, handle):
+                        self._ops[name, dtype] = self._user_op(name, dtype)
+
+    def _user_op(self, name: str, dtype: np.dtype[Any]) -> Any:
+        return self.mpi.Op.Create(partial(_combine, OPS[name].combine, dtype), True)
 
     def _add_half(self, name: str) -> None:
         """Use the library's half-precision type if the library can reduce it, else a user-defined operation."""
@@ -127,33 +133,77 @@ class MpiBinder:
                 self.halves[name] = "native"
                 return
         self.halves[name] = "user-defined MPI operation in numpy"
-        ops = {plain: mpi.Op.Create(partial(_combine, OPS[plain].combine, dtype), True) for plain in _PLAIN}
+        ops = {plain: self._user_op(plain, dtype) for plain in _PLAIN}
         self._ops.update({(op, dtype): ops[plain] for op, plain in _UNDERLYING.items()})
 
-    def together(self, calls: Sequence[Call], backend: MpiBackend) -> Callable[[], object]:
+    def single(self, call: Call, backend: MpiBackend, *, is_timed: bool = False) -> Callable[[], object]:
+        """Return a callable that runs a call."""
+        if not call.collective.peers:
+            return self.bind(call, backend, is_timed=is_timed).blocking(backend.comm)
+        comm, messages = backend.comm, backend.messages
+        if call.source is None:
+            sender, arguments = self._send(call, messages)
+            return partial(sender.Send, *arguments)
+        receive = self._receive(call, messages)
+        if call.dest is None:
+            if call.tag:
+                return receive.tagged
+            return receive.waiting(partial(comm.Recv, *receive.arguments, receive.status), receive.tagged)
+        send = self._send(call, messages)
+        exchange = partial(messages.exchange, send, receive)
+        if call.tag:
+            return exchange
+        return receive.waiting(partial(comm.Sendrecv, *send[1], *receive.arguments, receive.status), exchange)
+
+    def together(self, calls: Sequence[Call], backend: MpiBackend, *, is_timed: bool = False) -> Callable[[], object]:
         """Return a callable that starts all calls and then waits for all of them."""
-        mpi, comm = self.mpi, backend.comm
-        singles = [single for call in calls for single in _one_way(call)]
-        bindings = [self.bind(single, backend) for single in singles]
+        mpi, comm, messages = self.mpi, backend.comm, backend.messages
+        collectives = [call for call in calls if not call.collective.peers]
+        bindings = [self.bind(call, backend, is_timed=is_timed) for call in collectives]
         befores = [binding.before for binding in bindings if binding.before is not None]
         afters = [binding.after for binding in bindings if binding.after is not None]
-        statuses = [mpi.Status() if binding.status is None else binding.status for binding in bindings]
+        starts = [partial(binding.start, comm) for binding in bindings]
+        for call in calls:
+            if call.dest is not None:
+                sender, arguments = self._send(call, messages)
+                starts.append(partial(sender.Isend, *arguments))
+        receives = [self._receive(call, messages) for call in calls if call.source is not None]
+        tagged = [receive for receive in receives if receive.call.tag]
+        untagged = [receive for receive in receives if not receive.call.tag]
+        statuses = [mpi.Status() for _ in starts]
 
         # All inputs are ready before the first request starts, and no output is used before the last one has finished.
         def work() -> None:
             for before in befores:
                 before()
-            requests = [binding.start(comm) for binding in bindings]
+            arriving = [receive for receive in untagged if not (messages.kept and receive.take_kept())]
+            requests = [comm.Irecv(*receive.arguments) for receive in arriving]
+            requests += [start() for start in starts]
+            if tagged:
+                messages.receive_tagged(tagged)
             try:
-                mpi.Request.Waitall(requests, statuses)
+                mpi.Request.Waitall(requests, [receive.status for receive in arriving] + statuses)
             except mpi.Exception as error:
-                for single, status in zip(singles, statuses, strict=True):
-                    self.explain(error, status.Get_error(), single)
+                for receive in arriving:
+                    self.explain(error, receive.status.Get_error(), receive.call)
                 raise
+            for receive in receives:
+                receive.check()
+            for receive in arriving:
+                receive.check_status()
             for after in afters:
                 after()
 
         return work
+
+    def _send(self, call: Call, messages: MpiMessages) -> tuple[Any, tuple[Any, ...]]:
+        return messages.sender(call, self._specification(call.send, call))
+
+    def _receive(self, call: Call, messages: MpiMessages) -> Receive:
+        return Receive(messages, call, self._specification(call.recv, call))
+
+    def _specification(self, array: Any, call: Call) -> list[Any]:
+        return [_buffer(array), self._datatypes[call.dtype]]  # type: ignore[index]
 
     def explain(self, error: Exception, code: int, call: Call) -> None:
         """Raise an error with the counts if MPI reports a message that is longer than its buffer."""
@@ -165,17 +215,19 @@ class MpiBinder:
                 code=code,
             ) from error
 
-    def bind(self, call: Call, backend: MpiBackend) -> Binding:
-        """Translate a call to MPI."""
+    def has_own_op(self, call: Call) -> bool:
+        """Return True if the call reduces with an operation that replaces one of the library."""
+        key = call.op, call.dtype
+        return call.op is not None and self._ops[key] is not self._library_ops[key]  # type: ignore[index]
+
+    def bind(self, call: Call, backend: MpiBackend, *, is_timed: bool = False) -> Binding:
+        """Translate a collective to MPI. To be timed, it uses the operation of the library if that has one."""
         mpi, name = self.mpi, call.collective.name
         if call.dtype is None:
             return Binding("Barrier", buffers=([None], [None]))
-        datatype = self._datatypes[call.dtype]
-        send, recv = [_buffer(call.send), datatype], [_buffer(call.recv), datatype]
-        if call.collective.peers:
-            return self._bind_message(call, send, recv)
+        send, recv = self._specification(call.send, call), self._specification(call.recv, call)
         if call.collective.reduces:
-            return self._bind_reduction(call, send, recv, backend)
+            return self._bind_reduction(call, send, recv, backend, self._library_ops if is_timed else self._ops)
         if name == "all_gather":
             return Binding("Allgather", (mpi.IN_PLACE if call.in_place else send, recv), buffers=(send, recv))
         if name == "all_to_all":
@@ -200,9 +252,9 @@ class MpiBinder:
             return Binding("Bcast", (send, call.root), after=after, buffers=(send, recv), finish=finish)
         raise CommunicatorError(f"MPI does not support {name}", collective=name)
 
-    def _bind_reduction(self, call: Call, send: Any, recv: Any, backend: MpiBackend) -> Binding:
+    def _bind_reduction(self, call: Call, send: Any, recv: Any, backend: MpiBackend, ops: Mapping[Any, Any]) -> Binding:
         mpi, name = self.mpi, call.collective.name
-        op = self._ops[call.op or "sum", call.dtype]  # type: ignore[index]
+        op = ops[call.op or "sum", call.dtype]
         in_place, before, after, finish = call.in_place, None, None, None
         if call.scalar is not None:
             # MPI has no scaled sum. The scaled input goes to a separate buffer, because the caller's must not change.
@@ -235,42 +287,10 @@ class MpiBinder:
 
         return Binding("Reduce_scatter_block", (mpi.IN_PLACE, send, op), before, move)
 
-    def _bind_message(self, call: Call, send: Any, recv: Any) -> Binding:
-        mpi, tag = self.mpi, _TAGS[call.dtype]  # type: ignore[index]
-        if call.source is None:
-            return Binding("Send", (send, call.dest, tag))
-        # ANY_TAG, because a receive with the expected tag would wait forever if the dtypes differ.
-        status = mpi.Status()
-        after = partial(_check_message, status, recv[1], call, tag)
-        if call.dest is None:
-            return Binding("Recv", (recv, call.source, mpi.ANY_TAG), None, after, status)
-        return Binding("Sendrecv", (send, call.dest, tag, recv, call.source, mpi.ANY_TAG), None, after, status)
-
-
-def _one_way(call: Call) -> tuple[Call, ...]:
-    """Split a send_recv into a send and a receive, because MPI 3 has no non-blocking Sendrecv."""
-    if len(call.collective.peers) < 2:
-        return (call,)
-    return (
-        call._replace(collective=CATALOG["send"], recv=None, source=None),
-        call._replace(collective=CATALOG["recv"], send=None, dest=None),
-    )
-
 
 def _by_counts(buffer: list[Any], counts: Sequence[int] | None) -> list[Any]:
     ends = np.cumsum(counts or ())
     return [buffer[0], list(counts or ()), (ends - (counts or ())).tolist(), buffer[1]]
-
-
-def _check_message(status: Any, datatype: Any, call: Call, tag: int) -> None:
-    """Raise an error unless the received message has the expected count and dtype."""
-    count, dtype = status.Get_count(datatype), _NAMES[status.Get_tag()]
-    if count != call.count or status.Get_tag() != tag:
-        raise CommunicatorError(
-            f"ranks disagree: rank {call.source} of the group sends {count} elements of {dtype}, but this rank "
-            f"receives {call.count} of {call.dtype}; pass the same count and dtype on both",
-            collective=call.collective.name,
-        )
 
 
 def _copy(dtype: Any, send: Any, recv: Any) -> None:
@@ -337,7 +357,8 @@ class MpiBackend:
         self.size: int = comm.Get_size()
         self.binder = _binder()
         self.mpi_error: type[Exception] = self.binder.mpi.Exception
-        self._comparer = _MpiComparer(comm, self.binder.mpi)
+        self.messages = MpiMessages(comm, self.binder.mpi)
+        self._comparer = _MpiComparer(self.messages.separate, self.binder.mpi)
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
         """Return an uninitialised numpy array."""
@@ -345,17 +366,17 @@ class MpiBackend:
 
     def prepare(self, call: Call) -> _MpiCalls:
         """Bind a checked call to MPI's buffers and operations."""
-        return _MpiCalls(self, (call,), self.binder.bind(call, self).blocking(self.comm))
+        return _MpiCalls(self, (call,), partial(self.binder.single, call, self))
 
     def prepare_batch(self, calls: Sequence[Call]) -> _MpiCalls:
         """Bind several checked calls, which are started together."""
-        return _MpiCalls(self, calls, self.binder.together(calls, self))
+        return _MpiCalls(self, calls, partial(self.binder.together, calls, self))
 
     def runner(self, call: Call) -> Callable[[Any, Any], object]:
         """Return a function that runs the call on different arrays."""
         kind = call._replace(send=None, recv=None)  # the result must not keep the arrays alive
-        binding = self.binder.bind(call, self)
-        if binding.buffers is None:
+        binding = None if call.collective.peers else self.binder.bind(call, self)
+        if binding is None or binding.buffers is None:
             return lambda send, recv: self.prepare(kind._replace(send=send, recv=recv))()
         send_spec, recv_spec = binding.buffers
         run, finish = binding._replace(after=None).blocking(self.comm), binding.finish
@@ -415,7 +436,7 @@ class MpiBackend:
 
     def close(self) -> None:
         """Free the communicator."""
-        self._comparer.close()
+        self.messages.separate.Free()
         self.comm.Free()
 
 
@@ -428,15 +449,12 @@ class _MpiComparer:
     """
 
     def __init__(self, comm: Any, mpi: Any) -> None:
-        self._parent = comm
-        self._comm: Any = None
+        self._comm = comm
         self._numbers = array("q", (0, 0))
         self._arguments = mpi.IN_PLACE, [self._numbers, mpi.INT64_T], mpi.MIN
 
     def compare(self, calls: Sequence[Call], by_all: bool) -> None:
         """Raise on all ranks unless all ranks issue the same calls. An empty sequence means a split."""
-        if self._comm is None:
-            self._comm = self._parent.Dup()
         # One Allreduce of 16 bytes, in place and with prepared arguments. The minimum of a number and of its negative
         # shows whether all ranks have the same one.
         numbers = self._numbers
@@ -464,17 +482,16 @@ class _MpiComparer:
                     f"which expects {expected}"
                 )
 
-    def close(self) -> None:
-        """Free the communicator."""
-        if self._comm is not None:
-            self._comm.Free()
-
 
 class _MpiCalls:
-    def __init__(self, backend: MpiBackend, calls: Sequence[Call], work: Callable[[], object]) -> None:
+    """Calls that `bind` has bound to MPI. It is called once for the calls, and once to time them if that differs."""
+
+    def __init__(self, backend: MpiBackend, calls: Sequence[Call], bind: Callable[..., Callable[[], object]]) -> None:
         self._backend = backend
         self._calls = calls
-        self._work = work
+        self._work = self._timed_work = bind()
+        if any(backend.binder.has_own_op(call) for call in calls):
+            self._timed_work = bind(is_timed=True)
         self._error = backend.mpi_error
 
     def __call__(self) -> None:
@@ -485,7 +502,7 @@ class _MpiCalls:
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
         try:
-            return measure_blocking(self._work, self._backend.comm.Barrier, mode, calls, batches)
+            return measure_blocking(self._timed_work, self._backend.comm.Barrier, mode, calls, batches)
         except self._error as error:
             self._backend.explain(error, self._calls)
 
@@ -519,8 +536,10 @@ def _capabilities() -> Capabilities:
             "thread level": str(mpi.Query_thread()),
             "avg": "MPI_SUM, then each rank divides",
             "pre_mul_sum": "each rank multiplies, then MPI_SUM",
+            "min and max of floating point": "user-defined MPI operations that ignore NaN; timed with MPI_MIN, MPI_MAX",
             **{f"{half} reductions": how for half, how in binder.halves.items()},
         },
+        largest_tag=MpiMessages.largest_tag(mpi),
     )
 
 

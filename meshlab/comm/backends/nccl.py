@@ -31,6 +31,7 @@ from meshlab.comm.backends.nccl_memory import (
 from meshlab.comm.backends.stream_timer import Load, StreamTimer
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.elements import DTYPES, OPS
+from meshlab.comm.streams import Event
 from meshlab.errors import CommunicatorError
 
 __all__ = ["NcclBackend", "open_world", "unique_id"]
@@ -225,6 +226,41 @@ class NcclBackend:
     def stream(self) -> Any:
         """The communication stream."""
         return self.gpu.stream
+
+    @property
+    def current_stream(self) -> Any:
+        """The current stream of the caller on the device of this rank."""
+        return load_libraries().cupy.cuda.get_current_stream(self.gpu.device)
+
+    def sync(self) -> None:
+        """Wait until all calls are done. The communication stream waits for those in other streams."""
+        self.check_alive()
+        self.wait_idle()
+
+    def record(self, stream: Any = None) -> Event:
+        """Return an event of the work in a stream, by default the communication stream."""
+        self.check_alive()
+        cupy = load_libraries().cupy
+        handle = self.gpu.stream.ptr if stream is None else _stream_handle(stream)
+        with cupy.cuda.Device(self.gpu.device):
+            event = cupy.cuda.Event(disable_timing=True)
+        cupy.cuda.runtime.eventRecord(event.ptr, handle)
+        return Event(event, self.wait)
+
+    def wait_for(self, event: Any, stream: Any = None) -> None:
+        """Make a stream wait for an event, by default all streams with later calls."""
+        self.check_alive()
+        native = event
+        if isinstance(event, Event):
+            native = event.native
+            if native is None:  # of a backend whose calls block
+                return
+        if not hasattr(native, "ptr"):
+            raise CommunicatorError(f"event must be the result of record(), or a cupy.cuda.Event, not {event!r}")
+        handle = self.gpu.stream.ptr if stream is None else _stream_handle(stream)
+        load_libraries().cupy.cuda.runtime.streamWaitEvent(handle, native.ptr)
+        if stream is None:
+            self.gpu.last_user = None  # so that the stream of the next call waits for the communication stream
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
         """Return an uninitialised array in memory allocated by NCCL, which NCCL can map on other GPUs."""
@@ -609,6 +645,16 @@ class _NcclCalls:
 
     def load(self, calls: int) -> Load:
         return self._backend.load(self._work, calls)
+
+
+def _stream_handle(stream: Any) -> int:
+    """Return the handle of a stream of CuPy, or of a library with the protocol ``__cuda_stream__``, such as PyTorch."""
+    if hasattr(stream, "ptr"):
+        return int(stream.ptr)
+    if hasattr(stream, "__cuda_stream__"):
+        protocol = stream.__cuda_stream__
+        return int((protocol() if callable(protocol) else protocol)[1])
+    raise CommunicatorError(f"stream must be a cupy.cuda.Stream, not {stream!r}")
 
 
 def _cuda_version(number: int) -> str:

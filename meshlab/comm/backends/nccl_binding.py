@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
+import socket
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import cache, partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -16,7 +19,7 @@ from meshlab.comm.backends.cuda_parts import explain_failure
 from meshlab.comm.windows import SYMMETRIC
 from meshlab.errors import CommunicatorError
 
-__all__ = ["NO_MAPPING", "Launch", "Libraries", "NcclBinder", "Work", "load_libraries", "selection"]
+__all__ = ["NO_MAPPING", "Launch", "Libraries", "NcclBinder", "Work", "load_libraries", "selection", "sharp_fact"]
 
 _DTYPES = {"float8_e4m3fn": "Float8e4m3", "float8_e5m2": "Float8e5m2"}  # all other names differ only in capitalisation
 _MISSING = ("FunctionNotFoundError", "not found")
@@ -255,7 +258,7 @@ class NcclBinder:
             "CTA policy per call": self._since(_CONFIG_SINCE),
             SYMMETRIC: self._symmetric_memory(),
             "memory statistics": "absent" if (held := self.memory_bytes()) is None else f"{held} bytes used",
-            "SHARP": "unknown",
+            "SHARP": sharp_fact(_library_variable("NCCL_COLLNET_ENABLE"), None, _debug_log),
         }
         try:
             properties = self._owner.properties
@@ -263,6 +266,7 @@ class NcclBinder:
             return facts | {"properties": "absent", "NVLS multicast": "unknown"}
         return facts | {
             "properties": "yes",
+            "SHARP": sharp_fact(_library_variable("NCCL_COLLNET_ENABLE"), properties.n_lsa_teams, _debug_log),
             "NVLS multicast": "yes" if properties.multimem_support else "no",
             "device API": "yes" if properties.device_api_support else "no",
             "NVLink teams": str(properties.n_lsa_teams),
@@ -313,6 +317,59 @@ class NcclBinder:
                 code=code,
             )
         return CommunicatorError(f"NCCL rejected {name}: {error}", collective=name, code=code)
+
+
+def sharp_fact(enabled: str | None, n_lsa_teams: int | None, read_log: Callable[[], str]) -> str:
+    """Return whether switches reduce between hosts (CollNet): "yes", "unknown", or "no: " and the reason.
+
+    NCCL does not report it, except in its log. The number of collnet channels in the log is not evidence: it is the
+    number of channels, also after CollNet has failed.
+
+    Parameters
+    ----------
+    enabled : str or None
+        The value of NCCL_COLLNET_ENABLE. CollNet is off by default.
+    n_lsa_teams : int or None
+        The number of teams of ranks that access each other's memory. One team is on one host, or in one NVLink domain.
+    read_log : callable
+        Returns the log of NCCL in this process, or an empty string.
+
+    Examples
+    --------
+    >>> sharp_fact(None, None, str)
+    'no: NCCL_COLLNET_ENABLE=1 turns it on'
+    >>> sharp_fact("1", 2, lambda: "NCCL INFO rank 0 Connected CollNet")
+    'yes'
+    """
+    if enabled is None or enabled.strip() != "1":
+        return "no: NCCL_COLLNET_ENABLE=1 turns it on"
+    if n_lsa_teams == 1:
+        return "no: all ranks access each other's memory, so no switch between hosts is involved"
+    log = read_log()
+    if "Connected CollNet" in log:
+        return "yes"
+    if "Cannot initialize CollNet" in log:
+        return "no: NCCL cannot initialize CollNet, see its log"
+    if "less than CollNet node threshold" in log:
+        return "no: the group has fewer hosts than NCCL_COLLNET_NODE_THRESHOLD"
+    return "unknown"
+
+
+def _library_variable(name: str) -> str | None:
+    """Return a variable as NCCL sees it. NCCL also sets variables of /etc/nccl.conf, which Python does not show."""
+    library = ctypes.CDLL(None)
+    library.getenv.restype = ctypes.c_char_p
+    value: bytes | None = library.getenv(name.encode())
+    return None if value is None else value.decode(errors="replace")
+
+
+def _debug_log() -> str:
+    """Return the log of NCCL in this process, or an empty string if it is not in a file of its own."""
+    pattern = _library_variable("NCCL_DEBUG_FILE") or ""
+    if "%p" not in pattern:
+        return ""
+    path = Path(pattern.replace("%h", socket.gethostname()).replace("%p", str(os.getpid())))
+    return path.read_text(errors="replace") if path.is_file() else ""
 
 
 def _destroy_op(binding: ModuleType, owner: Any, op: int) -> None:

@@ -146,10 +146,18 @@ class _PendingMessage(_PendingOp):
         super().__init__()
         self.rank, self.peer, self.call, self.sends = rank, peer, call, sends
         self.endpoints = (rank, peer) if sends else (peer, rank)
+        self.kept: Array | None = None  # the data of a send that has returned before it was received
 
     def __str__(self) -> str:
         action = f"sends to rank {self.peer}" if self.sends else f"receives from rank {self.peer}"
-        return f"rank {self.rank} {action} (count={self.call.count} dtype={self.call.dtype})"
+        tag = f" tag={self.call.tag}" if self.call.tag else ""
+        return f"rank {self.rank} {action} (count={self.call.count} dtype={self.call.dtype}{tag})"
+
+    def keep(self) -> None:
+        """Copy the data of a send, and let its rank continue."""
+        if not self.is_done:
+            self.kept = flat_elements(self.call.send, self.call.dtype).copy()
+            self.finish()
 
 
 class ThreadWorld:
@@ -188,7 +196,8 @@ class ThreadWorld:
         self._is_aborted = False
         self._collectives: dict[int, _PendingCollective] = {}
         self._n_entered = [0] * self.size
-        self._messages: dict[tuple[int, int], deque[_PendingMessage]] = {}
+        # By sender and receiver, and then by tag.
+        self._messages: dict[tuple[int, int], dict[int, deque[_PendingMessage]]] = {}
         self._waiting: dict[int, list[_PendingOp]] = {}
 
     def backend(self, rank: int) -> ThreadBackend:
@@ -300,23 +309,36 @@ class ThreadWorld:
         collective.finish()
 
     def _post(self, message: _PendingMessage) -> _PendingMessage:
-        # The queue of a pair holds only sends or only receives, because posting the other side removes the oldest.
-        queue = self._messages.setdefault(message.endpoints, deque())
+        # A queue holds only sends or only receives, because posting the other side removes the oldest.
+        queues = self._messages.setdefault(message.endpoints, {})
+        queue = queues.setdefault(message.call.tag, deque())
         if not queue or queue[0].sends == message.sends:
             queue.append(message)
+            self._keep_overtaken(queues)
             return message
         other = queue.popleft()
+        if not queue:  # a program may use every tag only once
+            del queues[message.call.tag]
         sent, received = (message, other) if message.sends else (other, message)
         if (sent.call.count, sent.call.dtype) != (received.call.count, received.call.dtype):
             for side in (sent, received):
                 side.finish(f"ranks disagree: {sent}, but {received}; pass the same count and dtype on both")
         else:
             target = flat_elements(received.call.recv, received.call.dtype)
-            target[...] = flat_elements(sent.call.send, sent.call.dtype)
+            target[...] = flat_elements(sent.call.send, sent.call.dtype) if sent.kept is None else sent.kept
             for side in (sent, received):
                 side.finish()
         self._changed.notify_all()
         return message
+
+    def _keep_overtaken(self, queues: dict[int, deque[_PendingMessage]]) -> None:
+        """Keep the sends that a receive with a tag overtakes, so that the sender reaches the one that it waits for."""
+        if any(tag and queue and not queue[0].sends for tag, queue in queues.items()):
+            for queue in queues.values():
+                for message in queue:
+                    if message.sends:
+                        message.keep()
+            self._changed.notify_all()
 
     def _wait(self, rank: int, pending: Sequence[_PendingOp]) -> None:
         self._waiting[rank] = [op for op in pending if not op.is_done]
@@ -341,7 +363,10 @@ class ThreadWorld:
 
     def _withdraw(self, op: _PendingOp, reason: str) -> None:
         if isinstance(op, _PendingMessage):
-            self._messages[op.endpoints].remove(op)
+            queues = self._messages[op.endpoints]
+            queues[op.call.tag].remove(op)
+            if not queues[op.call.tag]:
+                del queues[op.call.tag]
         op.finish(reason)
         self._changed.notify_all()
 
@@ -350,7 +375,7 @@ class ThreadWorld:
         # Deadlock detection: depth-first search of the wait-for graph, run by every rank before it blocks, so the rank
         # that closes a cycle finds it. Collectives alone cannot form one: the rank that entered the fewest of them
         # never waits.
-        if not any(self._messages.values()):
+        if not any(queue for queues in self._messages.values() for queue in queues.values()):
             return
         path: list[int] = []
         seen: set[int] = set()
@@ -467,11 +492,14 @@ class ThreadBackend:
             modes=("isolated", "pipelined"),
             abort=True,
             facts={"python": sys.version.split()[0], "avg": "the sum, divided"},
+            largest_tag=_LARGEST_TAG,
         )
 
     def close(self) -> None:
         """Do nothing: the group is freed when its ranks drop it."""
 
+
+_LARGEST_TAG = (1 << 31) - 1  # of a C int, which holds the tags of most libraries
 
 _BARRIER = Call(CATALOG["barrier"], None, None, 0, None, None, None, False)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -11,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.seen import Seen, TextFormat
+from meshlab.documents import NestingError, decode_json
 from meshlab.errors import ParseError
+from meshlab.numerals import whole, whole_or_none
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +24,6 @@ _START = re.compile(r"^[^\S\n]*[{\[]", re.MULTILINE)
 _NEXT = re.compile(r"[\s,]*[{\[]")  # files without a final newline are pasted directly after one another
 _RANK_OF_FILE = re.compile(r"(?:rank[_\s:=]*|trace[_\w]*_|_)(\d+)(?:\.\w+)?\b", re.IGNORECASE)
 _PEERS = re.compile(r"(?P<kind>send|recv) (?P<first>\d+)(?P<arrow>->|<-)(?P<second>\d+)")
-_DECODER = json.JSONDecoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,15 +175,15 @@ def _dumps(paste: Paste) -> Iterator[_Found]:
     while start := (after_dump and _NEXT.match(text, position)) or _START.search(text, position):
         begin, after_dump = start.end() - 1, False
         try:
-            value, end = _DECODER.raw_decode(text, begin)
-        except ValueError:
+            value, end = decode_json(text, begin)
+        except NestingError:  # not a dump
+            return
+        except ParseError:
             end = text.find("\n", begin) + 1 or len(text)
             upcoming = text[begin : begin + 4000]
             if any(mark in upcoming for mark in _MARKS) and text[begin] == "{":
                 cut, end = _cut_dump(text, begin)
                 yield _rank_of(paste, begin, cut), cut, begin, end, False
-        except RecursionError:  # deeply nested brackets are not a dump
-            return
         else:
             after_dump = True
             for rank, dump in _dumps_in(value):
@@ -200,14 +200,14 @@ def _dumps_in(value: object, rank: int | None = None) -> Iterator[tuple[int | No
                 yield from _dumps_in(one)
     elif isinstance(value, dict):
         own = value.get("rank", value.get("global_rank", rank))
-        own = int(own) if isinstance(own, (int, str)) and str(own).isdigit() else rank
+        own = whole(str(own)) if isinstance(own, (int, str)) and str(own).isdecimal() else rank
         if isinstance(value.get("entries"), list) or isinstance(value.get("pg_config"), dict):
             yield own, value
             return
         for key, one in value.items():
             if isinstance(one, dict):
                 named = re.search(r"(\d+)\D*$", str(key))
-                yield from _dumps_in(one, int(named[1]) if named else own)
+                yield from _dumps_in(one, whole(named[1]) if named else own)
             elif isinstance(one, list) and key in ("dumps", "ranks", "traces"):
                 yield from _dumps_in(one)
 
@@ -215,42 +215,42 @@ def _dumps_in(value: object, rank: int | None = None) -> Iterator[tuple[int | No
 def _cut_dump(text: str, begin: int) -> tuple[dict[str, Any], int]:
     """Read what there is of a dump whose end is missing."""
     dump: dict[str, Any] = {"entries": []}
-    end = len(text)
+    following = text.find("\n{", begin)  # the next dump
+    end = len(text) if following < 0 else following + 1
     for key in ("version", "rank", "pg_config", "pg_status"):
-        where = re.compile(rf'"{key}"\s*:\s*').search(text, begin)
+        where = re.compile(rf'"{key}"\s*:\s*').search(text, begin, end)
         if where:
-            with suppress(ValueError):  # the value itself is cut
-                dump[key], _ = _DECODER.raw_decode(text, where.end())
-    where = re.compile(r'"entries"\s*:\s*\[\s*').search(text, begin)
+            with suppress(ParseError):  # the value itself is cut
+                dump[key], _ = decode_json(text, where.end())
+    where = re.compile(r'"entries"\s*:\s*\[\s*').search(text, begin, end)
     position = where.end() if where else end
     while position < end:
         try:
-            entry, position = _DECODER.raw_decode(text, position)
-        except ValueError:
+            entry, position = decode_json(text, position)
+        except ParseError:
             break
         dump["entries"].append(entry)
         position += len(re.compile(r"[\s,]*").match(text, position)[0])  # type: ignore[index]  # matches anything
-    following = text.find("\n{", position)
-    return dump, end if following < 0 else following + 1
+    return dump, end
 
 
 def _rank_of(paste: Paste, begin: int, dump: Mapping[str, Any]) -> int | None:
     """Return the rank that the dump, or the line before it, names."""
     own = dump.get("rank")
     if isinstance(own, int):
-        return own
+        return whole_or_none(own)
     before = paste.text[max(0, begin - 300) : begin].rstrip()
     line = before.rsplit("\n", 1)[-1] if before else ""
     named = _RANK_OF_FILE.findall(line) if "{" not in line and "}" not in line and len(line) < 200 else []
     if not named and paste.name is not None and paste.text[:begin].strip() == "":
         named = _RANK_OF_FILE.findall(paste.name.rsplit("/", 1)[-1])
     if named:
-        return int(named[-1])
+        return whole(named[-1])
     for entry in _entries(dump):  # a send names its own rank first, and so does a receive
         peers = _PEERS.search(str(entry.get("profiling_name", "")))
         if peers:
-            members = _ranks(_config(dump, _group_of(entry)[0]).get("ranks"))
-            own_rank = int(peers["first"])
+            members = _numbers(_config(dump, _group_of(entry)[0]).get("ranks"))
+            own_rank = whole(peers["first"])
             return members[own_rank] if own_rank < len(members) else None
     return None
 
@@ -284,18 +284,12 @@ def _config(dump: Mapping[str, Any], group: str) -> Mapping[str, Any]:
     return one if isinstance(one, dict) else {}
 
 
-def _ranks(value: object) -> tuple[int, ...]:
-    """Read a list of ranks, which is a string in the dump."""
+def _numbers(value: object) -> tuple[int, ...]:
+    """Read a list of numbers, which can be a string in the dump."""
     if isinstance(value, str):
-        return tuple(int(one) for one in re.findall(r"\d+", value))
-    return tuple(one for one in value if isinstance(one, int)) if isinstance(value, list) else ()
-
-
-def _integer(value: object) -> int | None:
-    try:
-        return int(value)  # type: ignore[call-overload,no-any-return]  # strings in version 2.4, numbers in 2.10
-    except (TypeError, ValueError):
-        return None
+        return tuple(whole(one) for one in re.findall(r"\d+", value))
+    numbers = map(whole_or_none, value) if isinstance(value, list) else ()
+    return tuple(one for one in numbers if one is not None)
 
 
 def _dump(
@@ -323,9 +317,9 @@ def _dump(
         groups[name] = FlightGroup(
             name,
             str(known.get("desc", desc)),
-            _ranks(known.get("ranks")),
-            _integer(of_group.get("last_enqueued_collective")),
-            _integer(of_group.get("last_completed_collective")),
+            _numbers(known.get("ranks")),
+            whole_or_none(of_group.get("last_enqueued_collective")),
+            whole_or_none(of_group.get("last_completed_collective")),
         )
     return FlightDump(rank, is_rank_known, str(dump.get("version", "")), groups, calls, is_complete, first)
 
@@ -333,7 +327,7 @@ def _dump(
 def _shapes(value: object) -> tuple[tuple[int, ...], ...]:
     if not isinstance(value, list):
         return ()
-    return tuple(tuple(int(size) for size in one if isinstance(size, int)) for one in value if isinstance(one, list))
+    return tuple(_numbers(one) for one in value if isinstance(one, list))
 
 
 def _call(entry: Mapping[str, Any], line: int) -> FlightCall:
@@ -342,14 +336,14 @@ def _call(entry: Mapping[str, Any], line: int) -> FlightCall:
     peers = _PEERS.search(op)
     source = destination = None
     if peers:
-        ends = int(peers["first"]), int(peers["second"])
+        ends = whole(peers["first"]), whole(peers["second"])
         source, destination = ends if peers["arrow"] == "->" else ends[::-1]
     is_p2p = bool(entry.get("is_p2p", peers is not None))
     frames = entry.get("frames")
     dtypes = entry.get("input_dtypes")
     return FlightCall(
         group=_group_of(entry)[0],
-        seq=_integer(entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id"))) or 0,
+        seq=whole_or_none(entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id"))) or 0,
         is_p2p=is_p2p,
         op=op.split(" ")[0],
         source=source,

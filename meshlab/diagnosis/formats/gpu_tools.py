@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from meshlab.diagnosis.formats.kernel_log import host_of, short_bus
 from meshlab.diagnosis.paste import Paste, PasteLine
+from meshlab.numerals import whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,16 +29,17 @@ __all__ = [
     "read_queried_values",
 ]
 
-_GPU = re.compile(r"^\s*GPU (\d+): (.+?)(?: \(UUID: [^)]*\))?\s*$")
+_GPU = re.compile(r"^\s*GPU (\d+): (\S+(?:\s+\S+)*?)(?: \(UUID: [^)]*\))?\s*$")
 _LINK = re.compile(r"^\s*Link (\d+): (?:<?(inactive)>?|(\d+(?:\.\d+)?) GB/s)\s*$", re.IGNORECASE)
 _COUNTER = re.compile(r"^\s*Link (\d+): ([A-Za-z][\w ]*?Errors): (\d+)\s*$")
 _ALL_INACTIVE = re.compile(r"all links are inactive", re.IGNORECASE)
 _ROW = re.compile(
-    r"^\|\s+(\d+)\s+(\S.*?)\s+(?:On|Off|N/A)\s*\|\s*([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s+\w+\s*\|\s*(\S+)"
+    r"^\|\s+(\d+)\s+(\S+(?: \S+)*?)\s+(?:On|Off|N/A)\s*\|\s*"
+    r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s+\w+\s*\|\s*(\S+)"
 )
 _QUERY_GPU = re.compile(r"^\s*GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
-_QUERY_VALUE = re.compile(r"^(\s*)([A-Za-z][\w ()/.-]*?)\s+: (.*?)\s*$")
-_QUERY_SECTION = re.compile(r"^(\s+)([A-Za-z][\w ()/.-]*?)\s*$")
+_QUERY_VALUE = re.compile(r"^(\s*)([A-Za-z][\w()/.-]*(?: [\w()/.-]+)*)\s+: (.*\S|)\s*$")
+_QUERY_SECTION = re.compile(r"^(\s+)([A-Za-z][\w()/.-]*(?: [\w()/.-]+)*)\s*$")
 _MATRIX_ROW = re.compile(
     r"^[\s|]*(?:GPU\d+|NIC\d+|mlx\d\w*)(?:[\s|]+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|OK|[CGT]?NS|DR|U)(?=[\s|]|$))+"
 )
@@ -101,7 +103,7 @@ def read_nvlinks(paste: Paste) -> tuple[NvlinkState, ...]:
         match = _LINK.match(line.text)
         if match is not None:
             gbs = None if match[2] else float(match[3])
-            found.append(NvlinkState(line, host_of(line), gpu, product, int(match[1]), gbs))
+            found.append(NvlinkState(line, host_of(line), gpu, product, whole(match[1]), gbs))
         elif _ALL_INACTIVE.search(line.text):
             found.append(NvlinkState(line, host_of(line), gpu, product, None, None))
     return tuple(found)
@@ -113,7 +115,7 @@ def read_nvlink_counters(paste: Paste) -> tuple[NvlinkCounter, ...]:
     for gpu, _, line in _links(paste):
         match = _COUNTER.match(line.text)
         if match is not None:
-            found.append(NvlinkCounter(line, host_of(line), gpu, int(match[1]), match[2], int(match[3])))
+            found.append(NvlinkCounter(line, host_of(line), gpu, whole(match[1]), match[2], whole(match[3])))
     return tuple(found)
 
 
@@ -123,10 +125,10 @@ def read_gpu_rows(paste: Paste) -> tuple[GpuRow, ...]:
         GpuRow(
             line,
             host_of(line),
-            int(match[1]),
+            whole(match[1]),
             match[2],
             short_bus(match[3]) + match[3][-2:],
-            int(match[4]) if match[4].isdigit() else None,
+            whole(match[4]) if match[4].isdecimal() else None,
         )
         for line, match in paste.matches(_ROW, "| 0000")
     )
@@ -180,7 +182,7 @@ def _links(paste: Paste) -> Iterator[tuple[int, str, PasteLine]]:
         line = paste.line(number)
         head = _GPU.match(line.text) if number in heads else None
         if head is not None:
-            gpu = int(head[1]), head[2]
+            gpu = whole(head[1]), head[2]
         elif gpu is not None and "NCCL" not in line.raw:
             yield *gpu, line
 

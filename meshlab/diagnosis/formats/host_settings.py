@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from meshlab.diagnosis.formats.kernel_log import host_of
 from meshlab.diagnosis.paste import Paste, PasteLine
+from meshlab.numerals import whole
 
 __all__ = [
     "AccessControl",
@@ -94,7 +95,7 @@ def read_pcie_links(paste: Paste) -> tuple[PcieLink, ...]:
         device, description = _device(paste, line)
         if device is None:
             continue
-        speed, width = float(match[2]), int(match[3])
+        speed, width = float(match[2]), whole(match[3])
         if match[1] == "LnkCap":
             capable[device] = line, speed, width
         elif device in capable:
@@ -139,7 +140,7 @@ def read_services(paste: Paste) -> tuple[ServiceState, ...]:
 
 
 def _limit(line: PasteLine, name: str, value: str) -> HostLimit:
-    number = None if value == "unlimited" else int(value) * (1024 if name == "memlock" else 1)
+    number = None if value == "unlimited" else whole(value) * (1024 if name == "memlock" else 1)
     return HostLimit(line, host_of(line), name, number)
 
 

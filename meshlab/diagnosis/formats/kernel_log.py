@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshlab.diagnosis.paste import Paste, PasteLine
+from meshlab.numerals import whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["BusLoss", "KernelLog", "LinkChange", "SXid", "Xid", "host_of", "read_kernel_log", "short_bus", "xid_frame"]
 
 _BUS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?"
-_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_BUS}|[0-9a-fA-F:.]+)[^)]*\): (\d+)(?:, ?(.*))?$")
+_XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_BUS}|[0-9a-fA-F:.]+(?![0-9a-fA-F:.]))[^)]*\): (\d+)(?:, ?(.*))?$")
 _PROCESS = re.compile(r"pid='?(\d+)'?(?:, name=([^,]*))?")
 _CAUSE = re.compile(r"caused by previous Xid (\d+)")
 _LINK = re.compile(r"\b[Ll]ink (?:\(|id )?0*(-?\d+)")
@@ -116,7 +117,7 @@ def host_of(line: PasteLine) -> str | None:
     if line.host is not None:
         return line.host
     match = _HOST.search(line.raw[:200])
-    return None if match is None or match[1].isdigit() else match[1]
+    return None if match is None or match[1].isdecimal() else match[1]
 
 
 def short_bus(bus_id: str) -> str:
@@ -137,7 +138,7 @@ def read_kernel_log(paste: Paste) -> KernelLog:
     found = paste.matches(_XID, "NVRM: Xid")
     xids = [_xid(line, match) for line, match in found if match[3] is not None or line.number < len(paste)]
     sxids = [
-        SXid(line, host_of(line), short_bus(match[1]), int(match[2]), match[3] or "", *_link_facts(match[3] or ""))
+        SXid(line, host_of(line), short_bus(match[1]), whole(match[2]), match[3] or "", *_link_facts(match[3] or ""))
         for line, match in paste.matches(_SXID, "SXid (")
     ]
     changes = [
@@ -166,11 +167,11 @@ def _xid(line: PasteLine, match: re.Match[str]) -> Xid:
         line,
         host_of(line),
         short_bus(match[1]),
-        int(match[2]),
+        whole(match[2]),
         text,
-        None if process is None else int(process[1]),
+        None if process is None else whole(process[1]),
         None if process is None or not process[2] else process[2].strip(),
-        None if cause is None else int(cause[1]),
+        None if cause is None else whole(cause[1]),
         link,
         fatal,
     )
@@ -179,7 +180,7 @@ def _xid(line: PasteLine, match: re.Match[str]) -> Xid:
 def _link_facts(text: str) -> tuple[int | None, bool | None]:
     """Return the number of the NVLink, and whether the error is fatal, as far as the text says so."""
     link, fatal = _LINK.search(text), _FATAL.search(text)
-    number = None if link is None or int(link[1]) < 0 else int(link[1])
+    number = None if link is None or whole(link[1]) < 0 else whole(link[1])
     return number, None if fatal is None else fatal[1].lower() == "fatal"
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from meshlab.diagnosis.formats.nccl_lines import NcclMessage, message_of, messages, rank_of, read_communicators
 from meshlab.diagnosis.paste import Paste
 from meshlab.nccl_tests.info import RING_ORDER, TREE_LINKS, transport_kind
+from meshlab.numerals import whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,19 +77,19 @@ def _channels(paste: Paste) -> pd.DataFrame:
         match = _CHANNEL.search(item.text)
         if match is None or not (via := transport_kind(match["how"])):
             continue
-        src, dst, direction = int(match["src"]), int(match["dst"]), match["direction"] or "send"
+        src, dst, direction = whole(match["src"]), whole(match["dst"]), match["direction"] or "send"
         rank, peer = (src, dst) if direction == "send" else (dst, src)
         device = _DEVICE.match(match["how"])
         rows.append(
             (
                 owner(item),
-                int(match["channel"]),
-                int(match["connection"] or 0),
+                whole(match["channel"]),
+                whole(match["connection"] or "0"),
                 rank,
                 peer,
                 direction,
                 via,
-                int(device[1]) if device else None,
+                whole(device[1]) if device else None,
                 item.host,
             )
         )
@@ -106,12 +107,12 @@ def _rings(paste: Paste) -> pd.DataFrame:
         if " -> " not in item.text:
             order = RING_ORDER.search(item.text)
             if order is not None:
-                ranks = [int(rank) for rank in order[3].split()]
+                ranks = [whole(rank) for rank in order[3].split()]
                 if len(set(ranks)) == len(ranks):
                     for rank, after in zip(ranks, [*ranks[1:], ranks[0]], strict=True):
-                        links[owner(item), int(order[1]), rank] = after
+                        links[owner(item), whole(order[1]), rank] = after
         elif ring := _RING.search(item.text.rstrip()):
-            links.setdefault((owner(item), int(ring[1]), int(ring[3])), int(ring[4]))
+            links.setdefault((owner(item), whole(ring[1]), whole(ring[3])), whole(ring[4]))
     return _frame([(*key, after) for key, after in links.items()], "comm channel rank next")
 
 
@@ -124,10 +125,10 @@ def _trees(paste: Paste) -> pd.DataFrame:
     links: dict[tuple[str | None, int, int], int | None] = {}
     for item in messages(paste, "Trees [", "Tree "):
         for channel, rank, parent in TREE_LINKS.findall(item.text):
-            links[owner(item), int(channel), int(rank)] = int(parent) if int(parent) >= 0 else None
+            links[owner(item), whole(channel), whole(rank)] = whole(parent) if whole(parent) >= 0 else None
         if tree := _TREE.search(item.text.rstrip()):
-            parent_or_none = int(tree[2]) if int(tree[2]) >= 0 else None
-            links.setdefault((owner(item), int(tree[1]), int(tree[3])), parent_or_none)
+            parent_or_none = whole(tree[2]) if whole(tree[2]) >= 0 else None
+            links.setdefault((owner(item), whole(tree[1]), whole(tree[3])), parent_or_none)
     return _frame([(*key, parent) for key, parent in links.items()], "comm channel rank parent")
 
 
@@ -188,7 +189,7 @@ def network_devices(paste: Paste) -> tuple[NetworkUse, ...]:
         if match is not None:
             gpu_direct = "GDRDMA" in match["rest"]
             rank = rank_of(paste, item)
-            key = (match["network"], int(match["device"]), gpu_direct, item.host, rank)
+            key = (match["network"], whole(match["device"]), gpu_direct, item.host, rank)
             if key not in found:
                 found[key] = NetworkUse(*key, item.line)
     return tuple(found.values())
@@ -221,5 +222,5 @@ def read_patterns(paste: Paste) -> tuple[GraphPattern, ...]:
             pattern, n_channels, intra, inter, type_intra, type_inter = match.groups()
             speeds = float(intra), float(inter)
             where = item.host, item.line
-            found.append(GraphPattern(int(pattern), int(n_channels), *speeds, type_intra, type_inter, *where))
+            found.append(GraphPattern(whole(pattern), whole(n_channels), *speeds, type_intra, type_inter, *where))
     return tuple(found)

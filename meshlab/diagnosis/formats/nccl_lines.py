@@ -12,6 +12,7 @@ from typing import NamedTuple
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.nccl_tests.info import LIBRARY_VERSION, VARIABLE, variable_value
 from meshlab.nccl_tests.log import DEVICE_LINE
+from meshlab.numerals import whole
 
 __all__ = [
     "NOT_NAMED",
@@ -48,7 +49,8 @@ _MOST_HEADS = 20_000  # different beginnings of lines that are read for the name
 
 # Some logs have the host and the device only.
 _HEAD = re.compile(
-    r"(?:(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):(?P<thread>\d+)|(?<!\S)(?P<only>[A-Za-z][\w.-]*)(?= \[\d+\]))"
+    r"(?:(?<![A-Za-z0-9])(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):(?P<thread>\d+)|"
+    r"(?<!\S)(?P<only>[A-Za-z][\w.-]*)(?= \[\d+\]))"
     r"(?: \[(?P<device>-?\d+)\])?(?: [\d.]+)?(?: (?P<source>[^\s:]+:\d+)(?: \(\w*\))?)?$"
 )
 _PROCESS = re.compile(r"\[([A-Za-z][\w.-]*):(\d+) ?\]")
@@ -103,10 +105,10 @@ def _read_head(head: str) -> _Head | None:
     match = _HEAD.search(head)
     if match is None:
         return None
-    device = int(match["device"]) if match["device"] else -1
+    device = whole(match["device"]) if match["device"] else -1
     # -1 or a random number stands for a thread without a device.
     known = device if 0 <= device < 128 else None
-    pid, thread = (int(one) if one else None for one in match.group("pid", "thread"))
+    pid, thread = (whole(one) if one else None for one in match.group("pid", "thread"))
     return _Head(match["host"] or match["only"], pid, thread, known, match["source"])
 
 
@@ -128,7 +130,7 @@ def message_of(line: PasteLine) -> NcclMessage:
         if level in ("INFO", "WARN", "TRACE"):  # the beginning of the line was cut
             return NcclMessage(line.number, level, text, line.host, None, None, None, None, line.rank)
         process = _PROCESS.match(line.text)  # as Open MPI and libibverbs name it
-        host, pid = (process[1], int(process[2])) if process else (line.host, None)
+        host, pid = (process[1], whole(process[2])) if process else (line.host, None)
         return NcclMessage(line.number, "", line.text, host, pid, None, None, None, line.rank)
     level, _, text = rest.partition(" ")
     return NcclMessage(line.number, level, text, *found, line.rank)
@@ -147,7 +149,7 @@ def read_warnings(paste: Paste) -> tuple[NcclMessage, ...]:
 # -- communicators -----------------------------------------------------------------------------------------------------
 
 _COMM = re.compile(
-    r"(?:\[Rank \d+\] )?(?:(?P<function>\w+) )?comm (?P<pointer>0x[0-9a-f]+) rank (?P<rank>\d+) "
+    r"(?:\[Rank \d+\] )?(?:\b(?P<function>\w+) )?comm (?P<pointer>0x[0-9a-f]+) rank (?P<rank>\d+) "
     r"n[rR]anks (?P<n_ranks>\d+)(?P<rest>.*)"
 )
 _FIELDS = re.compile(r"\b(cudaDev|nvmlDev|busId|commId|nNodes|localRanks|localRank) (0x[0-9a-f]+|[0-9a-f]+)\b")
@@ -210,7 +212,7 @@ def pci_address(bus_id: str) -> str:
     >>> pci_address("1c000"), pci_address("1901000"), pci_address("60")
     ('0000:1c:00.0', '0019:01:00.0', '0000:00:06.0')
     """
-    number = int(bus_id, 16)
+    number = whole(bus_id, 16)
     return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"
 
 
@@ -233,8 +235,8 @@ def read_communicators(paste: Paste) -> tuple[CommRank, ...]:
         if known is None:
             known = CommRank(
                 None,
-                int(match["rank"]),
-                int(match["n_ranks"]),
+                whole(match["rank"]),
+                whole(match["n_ranks"]),
                 item.host,
                 item.pid,
                 item.thread,
@@ -256,7 +258,7 @@ def read_communicators(paste: Paste) -> tuple[CommRank, ...]:
 
 
 def _number(text: str | None, otherwise: int | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() else otherwise
+    return whole(text) if text is not None and text.isdecimal() else otherwise
 
 
 # -- the setup of a process --------------------------------------------------------------------------------------------
@@ -342,7 +344,7 @@ class NetworkPorts(NamedTuple):
     line: int
 
 
-_PORT = re.compile(r"([A-Za-z][\w.-]*):(\d+)/([A-Za-z]+)")
+_PORT = re.compile(r"(?<![A-Za-z])([A-Za-z][\w.-]*):(\d+)/([A-Za-z]+)")
 
 
 def read_ports(paste: Paste) -> tuple[NetworkPorts, ...]:
@@ -459,7 +461,7 @@ def _read_ranks(paste: Paste) -> _Ranks:
     for line, match in paste.matches(_PROXY, "[Proxy Service "):
         found = message_of(line)
         if (found.host, found.pid) not in of_process:
-            by_thread.setdefault((found.host, found.pid, found.thread), int(match[1]))
+            by_thread.setdefault((found.host, found.pid, found.thread), whole(match[1]))
     by_process = {process: next(iter(ranks)) for process, ranks in of_process.items() if len(ranks) == 1}
     return _Ranks(by_thread, by_device, by_process)
 

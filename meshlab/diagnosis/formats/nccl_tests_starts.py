@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste
 from meshlab.nccl_tests.log import DEVICE_LINE
+from meshlab.numerals import whole
 
 __all__ = ["TestDevice", "TestStart", "read_test_starts"]
 
 _HEADER = re.compile(r"^(?:# *)?nThreads?:? *\d+ +nGpus:? *(?P<gpus>\d+) ")
-_ROW = re.compile(r"^ *\d+ +\d+ +\w+ +\S+ .*\d+\.\d\d")
+_ROW = re.compile(r"^ *\d+ +\d+ +\w+ +\S+ .*\d\.\d\d")
 _TYPES = ("  float ", "  half ", "  double ", "  bfloat16 ", "  int8 ", "  int32 ", "  int64 ", "  uint8 ", "  f8e")
 _ENDS = ("Avg bus bandwidth", "Out of bounds values", "Test failure", "Test NCCL failure", "Test CUDA failure")
-_PROMPT = re.compile(r"^(?:\S+@\S+[:~].*?[$#] |\$ |\+ )?\s*(?:\S*/)?(?:mpirun|mpiexec|srun|prun|orterun)\b.* ")
+_PROMPT = re.compile(r"^(?:[^\s@]+@[^\s:~]+[:~].*?[$#] |\$ |\+ )?\s*(?:\S*/)?(?:mpirun|mpiexec|srun|prun|orterun)\b.* ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def read_test_starts(paste: Paste) -> tuple[TestStart, ...]:
                 starts.append(current := TestStart())
             current.headers.append(number)
         elif match := DEVICE_LINE.search(text):
-            rank, pid, device = int(match[1]), int(match[3]), int(match[5])
+            rank, pid, device = whole(match[1]), whole(match[3]), whole(match[5])
             current.devices.append(TestDevice(rank, pid, device, match[4], match[7].strip(), number))
     return tuple(start for start in starts if start.headers or start.devices)
 

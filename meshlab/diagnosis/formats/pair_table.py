@@ -17,6 +17,7 @@ _PAIR = re.compile(
     r"(?P<value>\d+(?:\.\d+)?)\s*(?:GB/s|GBps|GB/sec)?\s*(?:\||#.*|\(.*\))?\s*$"
 )
 _FEWEST = 3
+_LONGEST_LINE = 300  # the pattern takes long for blanks
 _MOST_LINES = 5_000  # such a table is short, and each line is searched
 
 
@@ -47,6 +48,8 @@ def read_host_pairs(paste: Paste) -> tuple[HostPair, ...]:
     found = []
     for number in range(1, len(paste) + 1):
         line = paste.line(number)
+        if len(line.raw) > _LONGEST_LINE:
+            continue
         match = _PAIR.match(line.raw) or _PAIR.match(line.text)
         if match and match["a"] != match["b"]:
             found.append(HostPair(match["a"], match["b"], float(match["value"]), number))

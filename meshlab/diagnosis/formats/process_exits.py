@@ -11,13 +11,14 @@ from meshlab.diagnosis.formats.torch_lines import last_rank_prefix
 from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.seen import Seen, TextFormat
+from meshlab.numerals import whole
 
 __all__ = ["PROCESS_EXITS", "ProcessExit", "read_process_exits", "signal_name"]
 
 _ELASTIC = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)")
 _BLOCK_FIELD = re.compile(r"^ *(?P<name>rank|exitcode|host|traceback) *: (?P<value>.*)$")
-_BLOCK_RANK = re.compile(r"(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
-_BLOCK_CODE = re.compile(r"(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
+_BLOCK_RANK = re.compile(r"(?<!\d)(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
+_BLOCK_CODE = re.compile(r"(?P<code>-?(?<!\d)\d+) \(pid: (?P<pid>\d+)\)")
 _MPI = re.compile(
     r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal (?P<signal>\d+)"
 )
@@ -158,18 +159,18 @@ def _exits(paste: Paste) -> Iterator[ProcessExit]:
     for line, match in other_lines(paste).matches(_ELASTIC, "failed (exitcode:"):
         yield _exit(
             (line.number,),
-            int(match["code"]),
-            local_rank=int(match["local"]),
-            pid=int(match["pid"]),
+            whole(match["code"]),
+            local_rank=whole(match["local"]),
+            pid=whole(match["pid"]),
             host=line.host,
         )
     yield from _blocks(paste)
     for line, match in other_lines(paste).matches(_MPI, "exited on signal"):
-        pid = int(match["pid"])
+        pid = whole(match["pid"])
         yield _exit(
             (line.number,),
-            number=int(match["signal"]),
-            rank=int(match["rank"]),
+            number=whole(match["signal"]),
+            rank=whole(match["rank"]),
             pid=pid or None,
             host=match["host"],
         )
@@ -177,32 +178,32 @@ def _exits(paste: Paste) -> Iterator[ProcessExit]:
         for number in range(line.number, min(line.number + 8, len(paste) + 1)):
             code = _HYDRA_CODE.search(paste.line(number).text)
             if code:
-                value = int(code["code"] or code["signal"])
+                value = whole(code["code"] or code["signal"])
                 # mpiexec prints the number of the signal as the exit code.
-                yield _exit((line.number, number), number=value, pid=int(match["pid"]), host=match["host"])
+                yield _exit((line.number, number), number=value, pid=whole(match["pid"]), host=match["host"])
                 break
     for line, match in other_lines(paste).matches(_SLURM, "srun: error:"):
         by_signal = _SLURM_SIGNALS.get(match["what"])
         first = re.match(r"\d+", match["ranks"])
         yield _exit(
             (line.number,),
-            int(match["code"]) if match["code"] else None,
+            whole(match["code"]) if match["code"] else None,
             by_signal,
-            rank=int(first[0]) if first and match["ranks"].isdigit() else None,
+            rank=whole(first[0]) if first and match["ranks"].isdecimal() else None,
             host=match["host"],
             is_out_of_memory=match["what"] == "Out Of Memory",
         )
     for line, match in other_lines(paste).matches(_SPAWN, "terminated with signal"):
         ended_by = getattr(signal, match["signal"], None)
         if ended_by is not None:
-            yield _exit((line.number,), number=int(ended_by), local_rank=int(match["rank"]))
+            yield _exit((line.number,), number=int(ended_by), local_rank=whole(match["rank"]))
     for line, match in other_lines(paste).matches(_RETURN, "exits with return code ="):
-        yield _exit((line.number,), int(match["code"]), rank=line.rank, host=line.host)
+        yield _exit((line.number,), whole(match["code"]), rank=line.rank, host=line.host)
     for line, match in other_lines(paste).matches(_KERNEL, "ut of memory: Kill"):
-        yield _exit((line.number,), number=9, pid=int(match["pid"]), host=line.host, is_out_of_memory=True)
+        yield _exit((line.number,), number=9, pid=whole(match["pid"]), host=line.host, is_out_of_memory=True)
     for line, match in other_lines(paste).matches(_CRASH, "Caught signal", "] Signal: "):
-        number = int(match["caught"] or match["signal"])
-        yield _exit((line.number,), number=number, rank=line.rank, pid=int(match["pid"]), host=match["host"])
+        number = whole(match["caught"] or match["signal"])
+        yield _exit((line.number,), number=number, rank=line.rank, pid=whole(match["pid"]), host=match["host"])
     for line, match in other_lines(paste).matches(_PYTHON_CRASH, "Fatal Python error"):
         rank = last_rank_prefix(line, len(line.raw))
         yield _exit((line.number,), number=_SLURM_SIGNALS[match["what"]], rank=rank, host=line.host)
@@ -229,10 +230,10 @@ def _blocks(paste: Paste) -> Iterator[ProcessExit]:
             host = fields.get("host")
             yield _exit(
                 (number,),
-                int(code["code"]),
-                rank=int(rank["rank"]),
-                local_rank=int(rank["local"]),
-                pid=int(code["pid"]),
+                whole(code["code"]),
+                rank=whole(rank["rank"]),
+                local_rank=whole(rank["local"]),
+                pid=whole(code["pid"]),
                 host=None if host in (None, "localhost") else host,
                 is_first=root is None or number > root,
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.seen import Seen, TextFormat
+from meshlab.documents import NestingError, decode_json, mapping_or_empty, objects_in
+from meshlab.errors import ParseError
+from meshlab.numerals import whole, whole_or_none
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -286,7 +288,7 @@ def _text(paste: Paste, start: int, end: int) -> RasReport:
             driver = match["driver"]
         elif match := _COMM.match(text):
             section = ""
-            draft = comms.setdefault((match["group"], match["hash"]), _Draft(match["hash"], int(match["group"])))
+            draft = comms.setdefault((match["group"], match["hash"]), _Draft(match["hash"], whole(match["group"])))
             draft.lines.append(number)
         elif plain in ("INCOMPLETE", "DEAD", "TIMEOUT"):
             section, draft = plain, None
@@ -296,26 +298,26 @@ def _text(paste: Paste, start: int, end: int) -> RasReport:
         elif match := _ROW.match(text):
             errors = () if match["errors"] == "OK" else tuple(match["errors"].split(","))
             group, comms_in_row, on_nodes, per_comm, answers = (
-                int(match[name]) for name in ("group", "comms", "nodes", "per_comm", "in_group")
+                whole(match[name]) for name in ("group", "comms", "nodes", "per_comm", "in_group")
             )
             rows.append(RasRow(group, comms_in_row, on_nodes, per_comm, answers, match["status"], errors, number))
         elif match := _totals(paste, number):
-            nodes, processes, gpus = int(match["nodes"]), int(match["processes"]), int(match["gpus"])
+            nodes, processes, gpus = whole(match["nodes"]), whole(match["processes"]), whole(match["gpus"])
         elif match := _PROCESS.match(text):
-            one = RasProcess(int(match["pid"]), match["node"], match["gpus"], number)
+            one = RasProcess(whole(match["pid"]), match["node"], match["gpus"], number)
             (dead if section == "DEAD" else missing).append(one)
         elif match := _OUTLIER.match(text):
             outliers.append((match["node"], match["pids"].count(",") + 1))
         elif match := _MISSING.search(text):
             if match["what"] == "rank" and draft is not None:
-                draft.n_missing = int(match["n"])
+                draft.n_missing = whole(match["n"])
                 draft.lines.append(number)
             elif match["what"] != "rank":
-                n_missing = int(match["n"])
+                n_missing = whole(match["n"])
         elif section == "DEAD" and (match := re.search(r"(\d+) job process", text)):
-            n_dead = int(match[1])
+            n_dead = whole(match[1])
         elif match := _TIMEOUT.search(text):
-            n_timeouts = int(match["n"])
+            n_timeouts = whole(match["n"])
         elif draft is not None:
             known = draft.add(text, number)
         else:
@@ -375,13 +377,13 @@ class _Draft:
             self.kind, self.pending = "error", None
         elif match := _MANY.match(text):
             self.pending = _value(match)
-            self._state(int(match["n"]), (), number)
+            self._state(whole(match["n"]), (), number)
         elif match := _RANK.match(text):
-            rank = int(match["rank"])
+            rank = whole(match["rank"])
             self.ranks.append(rank)
             process = None
             if match["pid"] is not None:
-                process = RasProcess(int(match["pid"]), match["node"], match["gpu"], number)
+                process = RasProcess(whole(match["pid"]), match["node"], match["gpu"], number)
             value = _value(match)
             if self.kind == "missing":
                 self.missing.append((rank, process))
@@ -433,14 +435,13 @@ class _Draft:
 
 def _value(match: re.Match[str]) -> int | str | None:
     if match["count"] is not None:
-        return int(match["count"])
+        return whole(match["count"])
     if match["none"] is not None:
         return 0
     return match["status"] or match["error"]
 
 
 def _jsons(paste: Paste) -> Iterator[RasReport]:
-    decoder = json.JSONDecoder()
     position = 0
     while (mark := paste.text.find('"communicators_count"', position)) >= 0:
         begin = paste.text.rfind("{", position, mark)
@@ -448,8 +449,10 @@ def _jsons(paste: Paste) -> Iterator[RasReport]:
         if begin < 0:
             continue
         try:
-            value, end = decoder.raw_decode(paste.text, begin)
-        except (ValueError, RecursionError):
+            value, end = decode_json(paste.text, begin)
+        except NestingError:
+            return
+        except ParseError:
             continue
         position = end
         if isinstance(value, dict) and isinstance(value.get("communicators"), list):
@@ -457,22 +460,21 @@ def _jsons(paste: Paste) -> Iterator[RasReport]:
 
 
 def _json(paste: Paste, value: Mapping[str, Any], begin: int, end: int) -> RasReport:
-    comms = [one for one in value["communicators"] if isinstance(one, dict)]
+    comms = objects_in(value["communicators"])
     hashes = [paste.number_at(match.start()) for match in re.compile(r'"hash"').finditer(paste.text, begin, end)]
     lines = hashes if len(hashes) == len(comms) else [paste.number_at(begin)] * len(comms)
     processes = {
-        (one.get("host"), one.get("pid"))
+        (str(one.get("host")), str(one.get("pid")))
         for comm in comms
         for key in ("ranks", "missing_ranks")
-        for one in comm.get(key) or ()
+        for one in objects_in(comm.get(key))
     }
-    ras = value.get("ras")
     built = tuple(_json_communicator(comm, line) for comm, line in zip(comms, lines, strict=True))
-    gone: dict[tuple[object, object], tuple[RasProcess, bool]] = {}
+    gone: dict[tuple[str, int], tuple[RasProcess, bool]] = {}
     for comm, line in zip(comms, lines, strict=True):
-        for one in comm.get("missing_ranks") or ():
-            process = RasProcess(int(one.get("pid") or 0), str(one.get("host", "")), str(one.get("cuda_dev", "")), line)
-            gone[one.get("host"), one.get("pid")] = process, bool((one.get("status") or {}).get("considered_dead"))
+        for one in objects_in(comm.get("missing_ranks")):
+            process = _json_process(one, line)
+            gone[process.node, process.pid] = process, _is_dead(one)
     dead = tuple(process for process, is_dead in gone.values() if is_dead)
     missing = tuple(process for process, is_dead in gone.values() if not is_dead)
     return RasReport(
@@ -488,7 +490,7 @@ def _json(paste: Paste, value: Mapping[str, Any], begin: int, end: int) -> RasRe
         len(missing),
         dead,
         len(dead),
-        int((ras or {}).get("timeouts_count") or 0) if isinstance(ras, dict) else 0,
+        _number(mapping_or_empty(value.get("ras")).get("timeouts_count"), 0),
         (),
         True,
         paste.number_at(begin),
@@ -497,9 +499,9 @@ def _json(paste: Paste, value: Mapping[str, Any], begin: int, end: int) -> RasRe
 
 
 def _json_communicator(comm: Mapping[str, Any], line: int) -> RasCommunicator:
-    ranks = [one for one in comm.get("ranks") or () if isinstance(one, dict)]
+    ranks, gone = objects_in(comm.get("ranks")), objects_in(comm.get("missing_ranks"))
     counts = {
-        int(one.get("rank", -1)): {str(name): int(n) for name, n in (one.get("collective_counts") or {}).items()}
+        _rank(one): {str(name): _number(n, 0) for name, n in mapping_or_empty(one.get("collective_counts")).items()}
         for one in ranks
     }
     mismatches = []
@@ -512,32 +514,21 @@ def _json_communicator(comm: Mapping[str, Any], line: int) -> RasCommunicator:
             mismatches.append(RasMismatch(name, states, (line,)))
     errors: dict[str, list[int]] = {}
     for one in ranks:
-        status = one.get("status") or {}
+        status = mapping_or_empty(one.get("status"))
         for key in ("init_state", "async_error"):
-            code = int(status.get(key) or 0)
+            code = _number(status.get(key), 0)
             if code not in (0, 7):
-                errors.setdefault(_RESULTS.get(code, f"error {code}"), []).append(int(one.get("rank", -1)))
+                errors.setdefault(_RESULTS.get(code, f"error {code}"), []).append(_rank(one))
         if status.get("abort_flag"):
-            errors.setdefault("aborted", []).append(int(one.get("rank", -1)))
-    missing = tuple(
-        (
-            int(one.get("rank", -1)),
-            RasProcess(int(one.get("pid") or 0), str(one.get("host", "")), str(one.get("cuda_dev", "")), line),
-        )
-        for one in comm.get("missing_ranks") or ()
-    )
-    size = comm.get("size")
-    size = size if isinstance(size, int) else None
+            errors.setdefault("aborted", []).append(_rank(one))
+    missing = tuple((_rank(one), _json_process(one, line)) for one in gone)
+    size = whole_or_none(comm.get("size"))
     return RasCommunicator(
         str(comm.get("hash", "")).removeprefix("0x"),
         None,
-        max(int(comm.get("missing_ranks_count") or 0), len(missing)),
+        max(_number(comm.get("missing_ranks_count"), 0), len(missing)),
         missing,
-        tuple(
-            int(one.get("rank", -1))
-            for one in comm.get("missing_ranks") or ()
-            if (one.get("status") or {}).get("considered_dead")
-        ),
+        tuple(_rank(one) for one in gone if _is_dead(one)),
         tuple(RasState(text, len(group), tuple(group)) for text, group in errors.items()),
         tuple(mismatches),
         size,
@@ -545,6 +536,23 @@ def _json_communicator(comm: Mapping[str, Any], line: int) -> RasCommunicator:
         tuple(rank for rank in (*counts, *(rank for rank, _ in missing)) if rank < 0 or (size and rank >= size)),
         counts,
     )
+
+
+def _json_process(one: Mapping[str, Any], line: int) -> RasProcess:
+    return RasProcess(_number(one.get("pid"), 0), str(one.get("host", "")), str(one.get("cuda_dev", "")), line)
+
+
+def _is_dead(one: Mapping[str, Any]) -> bool:
+    return bool(mapping_or_empty(one.get("status")).get("considered_dead"))
+
+
+def _rank(one: Mapping[str, Any]) -> int:
+    return _number(one.get("rank"), -1)
+
+
+def _number(value: object, otherwise: int) -> int:
+    number = whole_or_none(value)
+    return otherwise if number is None else number
 
 
 def _find(paste: Paste) -> list[int]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from meshlab.diagnosis.formats.kernel_log import host_of
 from meshlab.diagnosis.paste import Paste, PasteLine
+from meshlab.numerals import whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +21,7 @@ _IBSTAT_PORT = re.compile(r"^\s*Port (\d+):\s*$")
 _IBSTATUS = re.compile(r"^\s*Infiniband device '([\w.-]+)' port (\d+) status:")
 _DEVINFO = re.compile(r"^\s*hca_id:\s*([\w.-]+)")
 _DEVINFO_PORT = re.compile(r"^\s*port:\s*(\d+)\s*$")
-_VALUE = re.compile(r"^\s*([A-Za-z][\w ]*?)\s*:\s*(\S.*?)\s*$")
+_VALUE = re.compile(r"^\s*([A-Za-z]\w*(?: +\w+)*)\s*:\s*(\S(?:.*\S)?)\s*$")
 _RDMA = re.compile(r"(?:^|\s)(?:\d+/\d+: |link )([\w.-]+)/(\d+):? (.*\bstate \S+.*)")
 _STATES = {"INIT": "INIT", "INITIALIZING": "INIT", "INITIALIZE": "INIT", "NOP": "DOWN"}
 _MOST_LINES = 40  # of one port
@@ -95,7 +96,7 @@ def _rdma_link(paste: Paste) -> Iterator[PortState]:
             (line,),
             host_of(line),
             match[1],
-            int(match[2]),
+            whole(match[2]),
             _state(values["state"]),
             _plain(values["physical_state"]),
             None,
@@ -119,7 +120,7 @@ def _blocks(paste: Paste) -> Iterator[PortState]:
         name = status or _IBSTAT.match(head.text) or _DEVINFO.match(head.text)
         if name is None:
             continue
-        port, lines = (int(status[2]) if status else 0), [head]
+        port, lines = (whole(status[2]) if status else 0), [head]
         values: dict[str, str] = {}
         for number in range(start + 1, stop):
             line = paste.line(number)
@@ -127,7 +128,7 @@ def _blocks(paste: Paste) -> Iterator[PortState]:
             if begins is not None:
                 if port and values:
                     yield from _port(head, name[1], port, lines, values)
-                port, lines, values = int(begins[1]), [line], {}
+                port, lines, values = whole(begins[1]), [line], {}
                 continue
             value = _VALUE.match(line.text)
             if value is None:
@@ -198,6 +199,6 @@ def _plain(text: str) -> str:
 
 def _integer(text: str | None) -> int | None:
     try:
-        return None if text is None else int(text.split()[0], 0)
+        return None if text is None else whole(text.split()[0], 0)
     except (ValueError, IndexError):
         return None

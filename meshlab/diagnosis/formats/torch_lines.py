@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.seen import Seen, TextFormat
+from meshlab.numerals import whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -288,7 +289,7 @@ _RANK_PREFIX = re.compile(r"\[rank(\d+)\]")
 def last_rank_prefix(line: PasteLine, end: int) -> int | None:
     """Return the global rank that is named before a position of a raw line, or that the prefix of the line names."""
     named = _RANK_PREFIX.findall(line.raw, 0, end)
-    return int(named[-1]) if named else line.rank
+    return whole(named[-1]) if named else line.rank
 
 
 def read_torch_log(paste: Paste) -> TorchLog:
@@ -308,15 +309,15 @@ def read_torch_log(paste: Paste) -> TorchLog:
 
 def ranks_of(text: str) -> tuple[int, ...]:
     """Return the numbers in a list such as ``"0, 1, 2"``."""
-    return tuple(int(one) for one in re.findall(r"\d+", text))
+    return tuple(whole(one) for one in re.findall(r"\d+", text))
 
 
 def _group(match: re.Match[str]) -> GroupName:
     named = match.groupdict()
     if named["uid"] is not None:
-        return GroupName(named["guid"] or named["uid"], named["desc"] or "", int(named["group_rank"]), True)
+        return GroupName(named["guid"] or named["uid"], named["desc"] or "", whole(named["group_rank"]), True)
     name, desc = named["old"], named["old_desc"] or ""
-    return GroupName(name, desc, int(named["group_rank"]), name == "0" or desc == "default_pg")
+    return GroupName(name, desc, whole(named["group_rank"]), name == "0" or desc == "default_pg")
 
 
 def _statuses(paste: Paste) -> Iterator[GroupStatus]:
@@ -329,9 +330,9 @@ def _statuses(paste: Paste) -> Iterator[GroupStatus]:
             line,
             group.rank if rank is None else rank,
             group,
-            int(match["enqueued"]),
-            int(match["completed"]),
-            next((int(one) for one in at.groups() if one), None) if at else None,
+            whole(match["enqueued"]),
+            whole(match["completed"]),
+            next((whole(one) for one in at.groups() if one), None) if at else None,
         )
         key = (status.rank, group, status.enqueued, status.completed, status.at)
         if key not in seen:
@@ -345,7 +346,7 @@ def _timeouts(paste: Paste, statuses: tuple[GroupStatus, ...]) -> Iterator[WorkT
         named = match.groupdict()
         value = {name: named[name] if named.get(name) is not None else named.get(f"b_{name}") for name in _FIELDS}
         prefix = last_rank_prefix(line, match.start())
-        rank = int(named["rank"]) if prefix is None else prefix
+        rank = whole(named["rank"]) if prefix is None else prefix
         seq = _number(value["seq"])
         # The message is repeated with the group in front when the thread of the watchdog ends.
         before = [*_GROUP_NAME.finditer(line.raw, 0, match.start())]
@@ -377,7 +378,7 @@ _FIELDS = ("seq", "op", "numel_in", "numel_out", "limit", "ran")
 
 
 def _number(text: str | None) -> int | None:
-    return None if text is None else int(text)
+    return None if text is None else whole(text)
 
 
 def _desync_reports(paste: Paste) -> Iterator[DesyncReport]:
@@ -395,9 +396,9 @@ def _desync_reports(paste: Paste) -> Iterator[DesyncReport]:
         for line in lines:
             for match in _DESYNC.finditer(line.raw):
                 if match["finished"] is not None:
-                    absent, last = absent + ranks_of(match["finished"]), int(match["last"])
+                    absent, last = absent + ranks_of(match["finished"]), whole(match["last"])
                 elif match["joined"] is not None:
-                    unfinished, at = unfinished + ranks_of(match["joined"]), int(match["at"])
+                    unfinished, at = unfinished + ranks_of(match["joined"]), whole(match["at"])
                 elif match["never"] is not None:
                     absent = absent + ranks_of(match["never"])
         report = DesyncReport(tuple(lines), absent, last, unfinished, at, tuple(_snapshot(paste, lines[-1].number)))
@@ -413,7 +414,7 @@ def _snapshot(paste: Paste, start: int) -> Iterator[tuple[int, str, str, tuple[i
         raw = paste.line(position).raw
         head = _SNAPSHOT_HEAD.search(raw)
         if head:
-            number = int(head[1])
+            number = whole(head[1])
         state = _SNAPSHOT.search(raw)
         if state and number is not None:
             yield number, state["state"], state["op"], ranks_of(state["ranks"])
@@ -434,7 +435,7 @@ def _finger_prints(paste: Paste) -> Iterator[FingerPrint]:
             shape, dtype = match["shape"], match["dtype"]
             one = FingerPrint(
                 line,
-                int(match["rank"]),
+                whole(match["rank"]),
                 match["op"] or match["bare"],
                 _number(match["seq"]),
                 None if shape is None else " ".join(shape.split()),
@@ -462,14 +463,14 @@ def _analysed(paste: Paste) -> Iterator[AnalysedCollective]:
             if field:
                 fields.setdefault(field[1], field[2].strip())
             elif seq is None and (found := re.search(r"sequence number: (\d+)|[Cc]ollective (\d+) at entry", other)):
-                seq = int(found[1] or found[2])
+                seq = whole(found[1] or found[2])
         group, op = fields.get("group info", ""), fields.get("collective", "").removeprefix("nccl:")
         for match in _ANALYSED.finditer(line.raw):
             if match["missing"] is not None:
                 missing = ranks_of(fields.get("missing ranks", ""))
-                yield AnalysedCollective(line, "MISSING", missing, int(match["missing"]), group, op)
+                yield AnalysedCollective(line, "MISSING", missing, whole(match["missing"]), group, op)
             elif match["culprit"] is not None:
-                yield AnalysedCollective(line, match["error"], (int(match["culprit"]),), seq, group, op)
+                yield AnalysedCollective(line, match["error"], (whole(match["culprit"]),), seq, group, op)
 
 
 def _find(paste: Paste) -> list[int]:

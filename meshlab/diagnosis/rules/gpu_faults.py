@@ -247,7 +247,9 @@ _MEMORY_FIX = (
 
 
 def _is_uncorrectable(item: QueriedValue) -> bool:
-    return "ECC Errors" in item.sections and "Uncorrectable" in item.name and item.value.isdigit() and item.value != "0"
+    return (
+        "ECC Errors" in item.sections and "Uncorrectable" in item.name and item.value.isdecimal() and item.value != "0"
+    )
 
 
 def _queried_gpus(items: Sequence[QueriedValue]) -> str:

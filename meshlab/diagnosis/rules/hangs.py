@@ -23,6 +23,8 @@ from meshlab.diagnosis.late_ranks import (
 from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
+from meshlab.mesh.axes import MAX_RANKS
+from meshlab.numerals import whole
 
 __all__ = ["HANG_RULES"]
 
@@ -218,7 +220,7 @@ def _missing_id(paste: Paste) -> Iterator[TextFinding]:
     late = [(line, match) for line, match in found if re.search(r"(?i)time", match["error"])]
     if late:
         root = late[0][1]["root"]
-        waiting = sorted({int(match["rank"]) for _, match in late})
+        waiting = sorted({whole(match["rank"]) for _, match in late})
         yield rank_missing.finding(
             "error",
             f"rank {root} of the group, at its first collective",
@@ -599,7 +601,8 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
             )
             look = _other_end(ones[0], op)
         else:
-            absent = sorted(set(range(max(ranks) + 1)) - set(ranks)) if len(ranks) > 2 else []
+            is_plausible = len(ranks) > 2 and max(ranks) < MAX_RANKS
+            absent = sorted(set(range(max(ranks) + 1)) - set(ranks)) if is_plausible else []
             rest = (
                 f" Their lines agree, so the cause is outside them: in ranks that are not in the text "
                 f"(below {max(ranks)}: {rank_list(absent)}), in the network, or on a GPU."
@@ -672,7 +675,7 @@ def dumps_missing(paste: Paste) -> Iterator[TextFinding]:
 
 
 _COMM_LINE = re.compile(
-    r"(?P<host>[\w.-]+):\d+:\d+ .*comm \w+ rank (?P<rank>\d+) n[rR]anks (?P<n>\d+) cudaDev (?P<gpu>\d+)"
+    r"(?<![\w.-])(?P<host>[\w.-]+):\d+:\d+ .*comm \w+ rank (?P<rank>\d+) n[rR]anks (?P<n>\d+) cudaDev (?P<gpu>\d+)"
 )
 
 
@@ -681,7 +684,7 @@ def _place(paste: Paste, ranks: Sequence[int]) -> str:
     if len(ranks) != 1:
         return ""
     for _, match in paste.matches(_COMM_LINE, f" rank {ranks[0]} n"):
-        if int(match["rank"]) == ranks[0]:
+        if whole(match["rank"]) == ranks[0]:
             return f" ({match['host']}, GPU {match['gpu']}) of {match['n']}"
     return ""
 
@@ -734,7 +737,7 @@ def _rank_of(line: PasteLine, end: int) -> int | None:
     rank = last_rank_prefix(line, len(line.raw) if end == 0 else end + len(line.raw) - len(line.text))
     if rank is None:
         named = re.search(r"Rank (\d+)\]", line.raw)
-        rank = int(named[1]) if named else None
+        rank = whole(named[1]) if named else None
     return rank
 
 

@@ -12,6 +12,7 @@ from meshlab.diagnosis.formats.host_settings import read_access_control, read_li
 from meshlab.diagnosis.formats.machine_text import health_of, machine_of, matrix_of, tree_of
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.text_findings import Level, Rule, TextFinding, line_numbers, rule
+from meshlab.numerals import whole
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.links import NEAR, UNKNOWN, Distance
@@ -444,13 +445,13 @@ def _end(node: Node, device: int) -> str:
     if bus_id is None:
         return node.ends[device]
     domain, bus, rest = bus_id.split(":")
-    number = int(domain, 16) << 20 | int(bus, 16) << 12 | int(rest[:2], 16) << 4 | int(rest[3:] or "0", 16)
+    number = whole(domain, 16) << 20 | whole(bus, 16) << 12 | whole(rest[:2], 16) << 4 | whole(rest[3:] or "0", 16)
     return f"{node.ends[device]} ({number:X})"
 
 
 def _short(bus: str) -> str:
     """Return the number that NCCL prints for a GPU as a PCI bus ID: ``c1000`` is c1:00.0."""
-    number = int(bus, 16)
+    number = whole(bus, 16)
     if len(bus) < 3:  # since 2.18 the number of the GPU
         return bus
     return f"{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"

@@ -18,6 +18,7 @@ from meshlab.diagnosis.formats.nccl_lines import (
 )
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.text_findings import Level, TextFinding, rule
+from meshlab.numerals import whole
 
 __all__ = ["INTERFACE_RULES"]
 
@@ -283,7 +284,7 @@ def duplicate_rank(paste: Paste) -> Iterator[TextFinding]:
     """The root of the bootstrap saw one rank twice."""
     found = paste.matches(re.compile(r"rank (\d+) of (\d+) ranks has already checked in"), "has already checked in")
     if found:
-        ranks = sorted({int(match[1]) for _, match in found})
+        ranks = sorted({whole(match[1]) for _, match in found})
         yield duplicate_rank.finding(
             "error",
             f"rank {text_list([str(rank) for rank in ranks])} of {found[0][1][2]}",

@@ -21,6 +21,7 @@ from meshlab.diagnosis.formats.nccl_lines import (
 )
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.text_findings import TextFinding, rule
+from meshlab.mesh.axes import MAX_RANKS
 
 __all__ = ["JOB_RULES", "is_echo", "is_echo_text"]
 
@@ -264,6 +265,8 @@ def ranks_not_shown(paste: Paste) -> Iterator[TextFinding]:
         if item.comm:
             by_comm[item.comm].append((item.rank, item.n_ranks, item.state, item.line))
     for comm, ranks in by_comm.items():
+        if ranks[0][1] > MAX_RANKS:  # a digit too many
+            continue
         missing = set(range(ranks[0][1])) - {rank for rank, _, _, _ in ranks}
         if missing and len(ranks) > 1 and all(state == "started" for _, _, state, _ in ranks):
             yield ranks_not_shown.finding(

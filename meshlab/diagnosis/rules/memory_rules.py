@@ -16,6 +16,7 @@ from meshlab.diagnosis.formats.nccl_lines import (
 )
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.text_findings import TextFinding, rule
+from meshlab.numerals import whole
 
 __all__ = ["MEMORY_RULES"]
 
@@ -57,7 +58,7 @@ def shm_too_small(paste: Paste) -> Iterator[TextFinding]:
     for line, match in failed:
         error = (match["error"] or "").strip()
         if not error or error.startswith((_NO_SPACE, "Success", "Cannot allocate", "Disk quota")):
-            found.append((line, int(match["size"])))
+            found.append((line, whole(match["size"])))
     lines = [line for line, _ in found]
     calls = paste.find("posix_fallocate failed", "Call to fallocate failed", "insufficient shared memory (shm)")
     lines += [line for line in calls if "shm" in line.text or _NO_SPACE in line.text]
@@ -147,7 +148,7 @@ def cumem_host_asymmetric(paste: Paste) -> Iterator[TextFinding]:
     odd = [
         line
         for line, match in paste.matches(_ATTACH, "attaching to shared memory segment")
-        if _malformed(match["path"], int(match["size"]))
+        if _malformed(match["path"], whole(match["size"]))
     ]
     fell_back = messages(paste, _FELL_BACK)
     if odd:
@@ -191,7 +192,7 @@ def shm_not_shared(paste: Paste) -> Iterator[TextFinding]:
     lines = [
         line
         for line, match in paste.matches(_ATTACH, "attaching to shared memory segment")
-        if not _malformed(match["path"], int(match["size"])) and "No such file" in (match["error"] or "No such file")
+        if not _malformed(match["path"], whole(match["size"])) and "No such file" in (match["error"] or "No such file")
     ]
     if lines:
         yield shm_not_shared.finding(

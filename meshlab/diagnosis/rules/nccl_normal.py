@@ -24,6 +24,7 @@ from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.rules.job_rules import is_echo, is_echo_text
 from meshlab.diagnosis.text_findings import TextFinding, rule
+from meshlab.numerals import whole
 
 __all__ = ["NCCL_NORMAL_RULES"]
 
@@ -153,7 +154,7 @@ def device_number_odd(paste: Paste) -> Iterator[TextFinding]:
     found = [
         number
         for number in paste.numbers(" [-1] NCCL", "] NCCL INFO Bootstrap", "] NCCL INFO cudaDriverVersion")[:_MOST]
-        if (match := re.search(r"\d \[(-?\d+)\] NCCL", paste.line(number).text)) and not 0 <= int(match[1]) < 128
+        if (match := re.search(r"\d \[(-?\d+)\] NCCL", paste.line(number).text)) and not 0 <= whole(match[1]) < 128
     ]
     if found:
         yield device_number_odd.finding(
@@ -184,7 +185,7 @@ def connect_retried(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
-_RETURN = re.compile(r"^(?:\S*/)?[\w/]+\.(?:cc|cu|h|c|cpp):\d+ -> \d+")
+_RETURN = re.compile(r"^(?:\S*/)?\w+\.(?:cc|cu|h|c|cpp):\d+ -> \d+")
 _GENERIC = (
     "please report this issue to the NCCL developers",
     "unhandled system error (run with",

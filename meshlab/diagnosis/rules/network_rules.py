@@ -22,6 +22,7 @@ from meshlab.diagnosis.formats.nccl_lines import (
 )
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.text_findings import Level, TextFinding, rule
+from meshlab.numerals import whole
 
 __all__ = ["NETWORK_RULES"]
 
@@ -322,7 +323,7 @@ def _asymmetric(paste: Paste) -> bool:
         if match and item.host:
             channels, devices = by_host[item.host]
             channels.add(match[1])
-            devices.add(int(match[2]))
+            devices.add(whole(match[2]))
     shown = {frozenset(channels) for channels, _ in by_host.values()}
     sizes = {len(devices) for _, devices in by_host.values()}
     return len(by_host) > 1 and len(shown) == 1 and len(next(iter(shown))) > 1 and len(sizes) > 1 and 1 in sizes
@@ -504,7 +505,7 @@ def slow_network(paste: Paste) -> Iterator[TextFinding]:
     if not slow:
         return
     chains = [item for item in messages(paste, " NET/") if re.match(r" *\d+ : ", item.text)]
-    networks = sorted({int(number, 16) for item in chains for number in _NET_NODE.findall(item.text)})
+    networks = sorted({whole(number, 16) for item in chains for number in _NET_NODE.findall(item.text)})
     if not networks and is_one_host(paste) is not False:
         return
     item = min(slow, key=lambda found: found.bw_inter_gbs)

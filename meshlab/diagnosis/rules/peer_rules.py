@@ -26,6 +26,7 @@ from meshlab.diagnosis.formats.nccl_lines import (
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.text_findings import TextFinding, rule
 from meshlab.nccl_tests.info import version_from_code
+from meshlab.numerals import whole
 
 __all__ = ["PEER_RULES"]
 
@@ -46,7 +47,7 @@ def _disabled_pairs(paste: Paste, nvlink: bool) -> tuple[list[int], set[int], se
     for line, match in paste.matches(_DISABLED, "P2P is disabled between "):
         if bool(match["nvlink"]) == nvlink:
             lines.append(line.number)
-            gpus.update((int(match[2]), int(match[3])))
+            gpus.update((whole(match[2]), whole(match[3])))
             hosts.add(message_of(line).host)
     return lines, gpus, hosts
 
@@ -313,7 +314,7 @@ def duplicate_gpu(paste: Paste) -> Iterator[TextFinding]:
     by_gpu: dict[tuple[str | None, str], tuple[set[int], list[int]]] = defaultdict(lambda: (set(), []))
     for line, match in paste.matches(_DUPLICATE, "Duplicate GPU detected"):
         ranks, lines = by_gpu[message_of(line).host, match[3]]
-        ranks.update((int(match[1]), int(match[2])))
+        ranks.update((whole(match[1]), whole(match[2])))
         lines.append(line.number)
     for (host, bus), (ranks, lines) in by_gpu.items():
         gpu = pci_address(bus)
@@ -351,7 +352,7 @@ _PEER_VERSION = re.compile(r"NCCL version mismatch with remote peer (\S+) \(loca
 
 
 def _spell(code: str) -> str:
-    return version_from_code(int(code)) or code
+    return version_from_code(whole(code)) or code
 
 
 @rule(
@@ -372,8 +373,8 @@ def version_mismatch(paste: Paste) -> Iterator[TextFinding]:
     if found:
         sides: dict[str, set[int]] = defaultdict(set)
         for _, match in found:
-            sides[_spell(match[2])].add(int(match[1]))
-            sides[_spell(match[4])].add(int(match[3]))
+            sides[_spell(match[2])].add(whole(match[1]))
+            sides[_spell(match[4])].add(whole(match[3]))
         parts = [
             f"{number_list(ranks, 'rank')}{f' on {hosts[version]}' if hosts.get(version) else ''} ({version})"
             for version, ranks in sides.items()
@@ -415,7 +416,7 @@ def driver_too_old_for_nccl(paste: Paste) -> Iterator[TextFinding]:
     pattern = re.compile(r"CUDA Driver version found is (\d+)\. Minimum requirement is (\d+)")
     found = paste.matches(pattern, "CUDA Driver version found is ")
     if found:
-        have, need = (f"{int(code) // 1000}.{int(code) % 1000 // 10}" for code in found[0][1].groups())
+        have, need = (f"{whole(code) // 1000}.{whole(code) % 1000 // 10}" for code in found[0][1].groups())
         yield driver_too_old_for_nccl.finding(
             "error",
             affected(paste, [line for line, _ in found]),
@@ -427,16 +428,16 @@ def driver_too_old_for_nccl(paste: Paste) -> Iterator[TextFinding]:
     drivers = paste.matches(re.compile(r"cudaDriverVersion (\d+)"), "cudaDriverVersion ")
     builds = [item for item in paste.once(read_versions) if "+cuda" in item.version]
     if drivers and builds:
-        line, match = min(drivers, key=lambda item: int(item[1][1]))
-        have_major = int(match[1]) // 1000
+        line, match = min(drivers, key=lambda item: whole(item[1][1]))
+        have_major = whole(match[1]) // 1000
         need_text = builds[0].version.partition("+cuda")[2]
-        need_major = int(need_text.partition(".")[0]) if need_text.partition(".")[0].isdigit() else 0
+        need_major = whole(need_text.partition(".")[0]) if need_text.partition(".")[0].isdecimal() else 0
         # Within one major version of CUDA, newer libraries run on older drivers.
         if have_major < need_major:
             yield driver_too_old_for_nccl.finding(
                 "warning",
                 affected(paste, [line]),
-                f"The driver supports CUDA {have_major}.{int(match[1]) % 1000 // 10}, and this NCCL was built "
+                f"The driver supports CUDA {have_major}.{whole(match[1]) % 1000 // 10}, and this NCCL was built "
                 f"for CUDA "
                 f"{need_text}, a newer major version.",
                 f"Update the driver of this host to one for CUDA {need_major}, or use an NCCL built for CUDA "

@@ -10,6 +10,7 @@ from meshlab.diagnosis.late_ranks import rank_list
 from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
+from meshlab.numerals import whole
 
 __all__ = ["PROGRAM_ERROR_RULES"]
 
@@ -20,7 +21,7 @@ def _who(lines: Sequence[PasteLine], default: str) -> str:
     for line in lines:
         rank = last_rank_prefix(line, len(line.raw))
         if rank is None and (named := re.search(r"\bRank (\d+)\]", line.raw)):
-            rank = int(named[1])
+            rank = whole(named[1])
         if rank is not None:
             ranks.add(rank)
     hosts = dict.fromkeys(host for line in lines if (host := line.host or _frame_host(line)))

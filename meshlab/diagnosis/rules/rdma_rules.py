@@ -10,6 +10,7 @@ from typing import NamedTuple
 from meshlab.diagnosis.formats.nccl_lines import affected, hosts_of, message_of, read_ports, read_variables, text_list
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.text_findings import TextFinding, rule
+from meshlab.numerals import whole
 
 __all__ = ["RDMA_RULES"]
 
@@ -49,7 +50,7 @@ def _completions(paste: Paste) -> tuple[_Completion, ...]:
         details = {name: pattern.search(line.text) for name, pattern in _DETAILS.items()}
         device, local, remote = (item[1] if item else None for item in details.values())
         peer = match["peer"].partition("<")[0] if match["peer"] else None
-        found.append(_Completion(int(match["status"]), peer, device, local, remote, line))
+        found.append(_Completion(whole(match["status"]), peer, device, local, remote, line))
     return tuple(found)
 
 
@@ -267,7 +268,7 @@ def _queue_pairs(paste: Paste) -> tuple[_QueuePair, ...]:
         if message_of(line).level == "INFO" and "retrying" in line.text:
             continue
         errno = match["errno"] or (re.search(r"errno (\d+)", line.text) or ["", None])[1]
-        text = match["text"].strip() or _ERRNO.get(int(errno or 0), "")
+        text = match["text"].strip() or _ERRNO.get(whole(errno or "0"), "")
         device, gids = _ON_DEVICE.search(line.text), _GIDS.search(line.text)
         found.append(
             _QueuePair(text, device[1] if device else None, gids[1] if gids else None, gids[2] if gids else None, line)
@@ -506,10 +507,10 @@ def gid_table_changed(paste: Paste) -> Iterator[TextFinding]:
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 _REGISTER = re.compile(
-    r"Call to (?P<call>ibv_(?:reg_\w+|create_(?:cq|qp|srq)\w*|alloc_pd))"
+    r"Call to (?P<call>ibv_(?:reg_\w+|create_(?:cq|qp|srq)\w*|alloc_pd))(?!\w)"
     r"(?: failed)?(?: with error)?:? ?(?P<text>[A-Za-z ]+)"
 )
-_LIMIT = re.compile(r"^\s*(?:max locked memory.*?(?P<named>\d+|unlimited)\s*|(?P<alone>\d+|unlimited)\s*)$")
+_LIMIT = re.compile(r"^\s*(?:max locked memory(?:.*?\D)??(?P<named>\d+|unlimited)\s*|(?P<alone>\d+|unlimited)\s*)$")
 
 
 @rule(

@@ -11,6 +11,7 @@ from meshlab.diagnosis.late_ranks import rank_list
 from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
+from meshlab.numerals import whole
 
 __all__ = ["RENDEZVOUS_RULES"]
 
@@ -116,7 +117,7 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
     for line, match in other_lines(paste).matches(_TIMED_OUT, "The client socket has timed out after"):
         key = match["host"], match["port"]
         targets.setdefault(key, []).append(line)
-        waited[key] = int(match["time"]) * (1 if match["unit"] == "ms" else 1000)  # seconds before PyTorch 2.6
+        waited[key] = whole(match["time"]) * (1 if match["unit"] == "ms" else 1000)  # seconds before PyTorch 2.6
     for line, match in other_lines(paste).matches(_FAILED, "has failed to connect to", "TCP client failed to connect"):
         pairs = ((match["any"], match["any_port"]), (match["host"], match["port"]), (match["tcp"], match["tcp_port"]))
         key = next((host, port) for host, port in pairs if host is not None)
@@ -267,7 +268,7 @@ def rendezvous_incomplete(paste: Paste) -> Iterator[TextFinding]:
     found = other_lines(paste).matches(_JOINED, "clients joined")
     if found:
         line, match = found[-1]
-        n, total = int(match["n"]), int(match["of"])
+        n, total = whole(match["n"]), whole(match["of"])
         yield rendezvous_incomplete.finding(
             "error",
             f"{total - n} of {total} ranks",

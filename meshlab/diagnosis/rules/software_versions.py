@@ -10,6 +10,7 @@ from meshlab.diagnosis.late_ranks import rank_list
 from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
+from meshlab.numerals import whole
 
 __all__ = ["SOFTWARE_VERSION_RULES"]
 
@@ -66,7 +67,8 @@ _NO_IMAGE = re.compile(
     r"no kernel image is available for execution on the device|invalid device function|cudaErrorNoKernelImageForDevice"
 )
 _INCOMPATIBLE = re.compile(
-    r"(?P<name>[\w -]+?) with CUDA capability (?P<arch>sm_\w+) is not compatible with the current PyTorch installation"
+    r"(?<![\w -])(?P<name>[\w -]+?) with CUDA capability (?P<arch>sm_\w+) "
+    r"is not compatible with the current PyTorch installation"
 )
 
 
@@ -140,7 +142,7 @@ def driver_too_old(paste: Paste) -> Iterator[TextFinding]:
     if versions:
         raw = next(value for value in versions[0].groups() if value)
         # 12040 is how CUDA writes 12.4.
-        version = raw if "." in raw else f"for CUDA {int(raw) // 1000}.{int(raw) % 1000 // 10}"
+        version = raw if "." in raw else f"for CUDA {whole(raw) // 1000}.{whole(raw) % 1000 // 10}"
     where = _where(paste, lines)
     smi = other_lines(paste).find("Driver Version:")
     yield driver_too_old.finding(
@@ -204,7 +206,7 @@ def nccl_too_old_for_gpu(paste: Paste) -> Iterator[TextFinding]:
     """Look for failures of a version of NCCL that was built before the GPU of the text existed."""
     versions = paste.matches(_VERSION, "NCCL version ")
     version = versions[0][1]["v"] if versions else ""
-    number = tuple(int(part) for part in version.split(".")) if version else ()
+    number = tuple(whole(part) for part in version.split(".")) if version else ()
     names = _gpu_names(paste)
     for _, match in other_lines(paste).matches(
         _INCOMPATIBLE, "is not compatible with the current PyTorch installation"

@@ -13,7 +13,7 @@ from meshlab.diagnosis.text_findings import Rule, TextFinding, rule
 
 __all__ = ["UNCLEAR_LOG_RULES"]
 
-_ALONE = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ .*\brank 0 n[rR]anks 1 ")
+_ALONE = re.compile(r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):\d+ .*\brank 0 n[rR]anks 1 ")
 
 
 @rule("communicator-of-one", "A communicator of one rank", source="NVIDIA/nccl#1267")
@@ -45,7 +45,7 @@ def communicator_of_one(paste: Paste) -> Iterator[TextFinding]:
 
 _LATER = ("Using network", "Init START", "NCCL WARN", "Connected all", " via ", "Trees [", "comm 0x", "nranks")
 _TROUBLE = ("ailure", "ailed", "rror")
-_BOOTSTRAP = re.compile(r"(?P<host>[\w.-]+):(?P<pid>\d+):\d+ .*Bootstrap ?: Using ")
+_BOOTSTRAP = re.compile(r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):\d+ .*Bootstrap ?: Using ")
 
 
 @rule("log-ends-early", "The text stops before anything went wrong", source="NVIDIA/nccl-tests#244")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import yaml
-
+from meshlab.documents import parse_json, parse_toml, parse_yaml
 from meshlab.errors import ParseError
 from meshlab.mesh.axes import short
 from meshlab.mesh.interop.parsing import with_variables, without_comments
@@ -75,8 +72,8 @@ def parse_config(text: str) -> Config | None:
 
 def _json(text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return parse_json(text)
+    except ParseError:
         # DeepSpeed reads Hjson, which allows comments and trailing commas. YAML allows both after small changes.
         relaxed = re.sub(r"^[ \t]*//.*$|(?<=[,{}\[\]\s])//.*$", "", text, flags=re.MULTILINE)
         return _yaml(relaxed.replace("\t", "  "))
@@ -84,23 +81,20 @@ def _json(text: str) -> Any:
 
 def _toml(text: str) -> Any:
     try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        line = re.search(r"at line (\d+)", str(error))
-        if line is None or not re.search(r"^[ \t]*\[\w+\][ \t]*$", text, re.MULTILINE):
+        return parse_toml(text)
+    except ParseError as error:
+        if error.line is None or not re.search(r"^[ \t]*\[\w+\][ \t]*$", text, re.MULTILINE):
             return None  # a shell script with NAME=value, or another text with brackets
-        raise ParseError(f"not TOML: {error}", hint="correct the line", text=text, line=int(line[1])) from None
+        raise
 
 
 def _yaml(text: str) -> Any:
     try:
-        documents = [part for part in yaml.safe_load_all(text) if part is not None]
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        if mark is None or len(_KEY.findall(text)) < 2 or "(" in text:
+        documents = parse_yaml(text)
+    except ParseError as error:
+        if error.line is None or len(_KEY.findall(text)) < 2 or "(" in text:
             return None
-        why = getattr(error, "problem", None) or "unexpected text"
-        raise ParseError(f"not YAML: {why}", hint="correct the line", text=text, line=mark.line + 1) from None
+        raise
     return documents[0] if len(documents) == 1 else documents
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshlab.errors import MeshError, ParseError
-from meshlab.mesh.axes import parse_axes, short
+from meshlab.mesh.axes import check_length, parse_axes, short
 from meshlab.mesh.interop import (
     deepspeed,
     deepspeed_config,
@@ -153,6 +153,7 @@ def _find(source: Any, framework: str | None) -> tuple[Format, Mapping[str, Any]
 
 
 def _find_in_text(text: str, framework: str | None) -> tuple[Format, Mapping[str, Any]] | None:
+    check_length(text)
     if framework is not None:
         return _format(framework, READERS), _parse_as(_format(framework, READERS), text)
     found = _recognised(text)

@@ -300,7 +300,7 @@ _ASSIGNMENT = re.compile(
     re.MULTILINE,
 )
 
-_VARIABLE = re.compile(r"\$\{(?P<braced>\w+)(?::?-(?P<default>[^}\s]*))?\}|\$(?P<plain>[A-Za-z_]\w*)")
+_VARIABLE = re.compile(r"\$\{(?P<braced>\w+)(?::?-(?P<default>[^}\s]{0,200}))?\}|\$(?P<plain>[A-Za-z_]\w*)")
 
 
 def without_comments(text: str) -> str:

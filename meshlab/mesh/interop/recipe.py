@@ -173,8 +173,9 @@ def unsupported(mesh: DeviceMesh, framework: str, *, keeps_backends: bool = Fals
     if mesh.custom_groups:
         names = ", ".join(group.name for group in mesh.custom_groups)
         notes.append(f"{framework} has no custom groups, so these are lost: {names}")
-    if mesh.backends and not keeps_backends:
-        chosen = ", ".join(f"{axis} on {backend}" for axis, backend in mesh.backends.items())
+    of_axes = {name: backend for name, backend in mesh.backends.items() if name in mesh.axis_names}
+    if of_axes and not keeps_backends:
+        chosen = ", ".join(f"{axis} on {backend}" for axis, backend in of_axes.items())
         notes.append(f"{framework} has no backend per axis here, so these are lost: {chosen}")
     return tuple(notes)
 

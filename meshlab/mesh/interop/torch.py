@@ -46,9 +46,10 @@ def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
         function, arguments["mesh"], layout = "DeviceMesh", mesh.ranks, code(mesh.ranks.tolist())
     arguments["mesh_dim_names"] = mesh.axis_names
     text = f'{function}("cuda", {layout}, mesh_dim_names={code(mesh.axis_names)}'
-    if mesh.backends:
-        arguments["backend_override"] = dict(mesh.backends)
-        text += f", backend_override={code(dict(mesh.backends))}"
+    backends = {name: backend for name, backend in mesh.backends.items() if name in mesh.axis_names}
+    if backends:
+        arguments["backend_override"] = backends
+        text += f", backend_override={code(backends)}"
     notes = unsupported(mesh, "torch", keeps_backends=True)
     # torch.distributed.new_group sorts the ranks of a group.
     sorted_away = [name for name in mesh.axis_names if (np.diff(mesh[name].array, axis=1) < 0).any()]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from meshlab import markup
 from meshlab.errors import TopologyError
+from meshlab.mesh.axes import short
 from meshlab.topology.model.hardware import Device, Node
 from meshlab.topology.model.links import UNKNOWN, Distance
 
@@ -254,11 +255,28 @@ class Cluster:
     @property
     def models(self) -> dict[str, int]:
         """Number of devices of each product."""
+        return self._totals("name")
+
+    @property
+    def backend_counts(self) -> dict[str, int]:
+        """Number of devices of each backend: ``cuda``, ``rocm`` or ``cpu``.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.preset("dgx-h100", nodes=2).backend_counts
+        {'cuda': 16}
+        """
+        return self._totals("backend")
+
+    def _totals(self, field: str) -> dict[str, int]:
+        """Return the number of devices for each value of a field."""
         hosts = np.bincount(self.kinds, minlength=len(self.templates)).tolist()
         counts: dict[str, int] = {}
         for template, times in zip(self.templates, hosts, strict=True):
             for device in template.devices:
-                counts[device.name] = counts.get(device.name, 0) + times
+                value = getattr(device, field)
+                counts[value] = counts.get(value, 0) + times
         return counts
 
     # -- devices and nodes ---------------------------------------------------------------------------------------------
@@ -824,7 +842,7 @@ class Cluster:
 
     @property
     def summary(self) -> str:
-        """Hosts, devices and NVLink domains in one line.
+        """Hosts, devices, their backends if there are several, and NVLink domains in one line.
 
         Examples
         --------
@@ -834,6 +852,8 @@ class Cluster:
         """
         parts = [f"{self.n_nodes:,} node{'s' * (self.n_nodes > 1)}"]
         parts += [f"{count:,} × {name}" for name, count in self.models.items()] or ["no GPU"]
+        if len(self.backend_counts) > 1:
+            parts.append(" and ".join(f"{count:,} {name}" for name, count in self.backend_counts.items()) + " devices")
         if self.n_devices:
             # A device whose links are partly unknown may belong to the domain of others, so its own is no statement.
             unknown = np.concatenate([self._has_unknown_links[kind] for kind in self.kinds])
@@ -915,9 +935,9 @@ def regular_levels(
 
 def check_taper(taper: object) -> None:
     """Raise a `TopologyError` unless `taper` is a number of at least 1."""
-    if not isinstance(taper, int | float | np.number) or not taper >= 1:
+    if not isinstance(taper, int | float | np.number) or not 1 <= taper < 1e300:  # a larger integer has no float
         raise TopologyError(
-            f"taper must be a number of at least 1, not {taper!r}",
+            f"taper must be a number of at least 1, not {short(taper)}",
             hint="pass 1 for full bandwidth, or 7 for a seventh of it",
         )
 

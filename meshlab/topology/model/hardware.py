@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab import markup
-from meshlab.errors import TopologyError
+from meshlab.errors import TopologyError, did_you_mean
 from meshlab.topology.model.links import (
     UNKNOWN,
     Distance,
@@ -47,6 +47,8 @@ Words = tuple[tuple[str, ...], ...]
 
 _PCIE_GENERATION = {6: 3, 7: 3, 8: 4, 9: 5, 10: 5, 12: 5}  # by major compute capability
 
+_BACKENDS = ("cuda", "rocm", "cpu")
+
 _MOST_CPUS = 1 << 16  # a corrupt list such as 0-4000000000 must not fill the memory
 
 _CPU_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
@@ -58,6 +60,11 @@ class Device:
 
     Most fields are None if the source does not contain them or the driver did not report them. `unknown` then holds the
     reason, if it is known.
+
+    Raises
+    ------
+    TopologyError
+        If the backend is unknown.
 
     Examples
     --------
@@ -73,7 +80,7 @@ class Device:
     name: str = "GPU"
     """Product name."""
     backend: str = "cuda"
-    """``cuda`` or ``cpu``."""
+    """``cuda``, ``rocm`` or ``cpu``. meshlab measures on ``cuda`` and ``cpu``; other tools may report ``rocm``."""
     node: str | None = None
     """Name of its host."""
     memory_bytes: int | None = None
@@ -121,6 +128,11 @@ class Device:
     """Reasons for missing values, by field name."""
 
     def __post_init__(self) -> None:
+        if self.backend not in _BACKENDS:
+            raise TopologyError(
+                f"device {self.id}: unknown backend {self.backend!r}{did_you_mean(self.backend, _BACKENDS)}",
+                hint=f"choose one of {', '.join(_BACKENDS)}",
+            )
         object.__setattr__(self, "unknown", MappingProxyType(dict(self.unknown)))
 
     @property

@@ -241,12 +241,12 @@ def locate(scene: Scene, place: str) -> tuple[str, int]:
     if place in scene.names:
         return "host", scene.names.index(place)
     numbers = {"pod": scene.pod_id, "leaf": scene.unit_id, "rack": np.unique(scene.box_of), "node": scene.host}
-    if word in numbers and rest.isdigit():
+    if word in numbers and rest.isdecimal():
         found = np.flatnonzero(numbers[word] == int(rest))
         if found.size:
             return {"leaf": "unit", "rack": "box", "node": "host"}.get(word, word), int(found[0])
     limits = {"device": scene.n_devices, "nic": scene.n_nics}
-    if word in limits and rest.isdigit() and int(rest) < limits[word]:
+    if word in limits and rest.isdecimal() and int(rest) < limits[word]:
         return word, int(rest)
     raise TopologyError(
         f"unknown place {place!r}",

@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator
 
 from meshlab.errors import ParseError
+from meshlab.numerals import whole
 
 __all__ = ["MOST_HOSTS", "expand_hosts"]
 
 MOST_HOSTS = 1 << 20
 """Limit for the length of a list, so that a range with one digit too many cannot fill the memory."""
+
+_MOST_CHARACTERS = 1 << 26
 
 _PART = re.compile(r"[^\[\],\s]+|\[[^\[\]]*\]")
 _SIMPLE = re.compile(r"([^\[\],\s]*)\[([\d,-]+)\]([^\[\],\s]*)")
@@ -49,7 +52,9 @@ def expand_hosts(text: str) -> list[str]:
     # Nearly all lists are a single name with one bracket, and need no search for commas outside brackets.
     simple = _SIMPLE.fullmatch(text)
     if simple is not None:
-        return [f"{simple[1]}{number}{simple[3]}" for number in _numbers(simple[2], text)]
+        numbers = _numbers(simple[2], text)
+        _check_total(len(numbers), len(simple[1]) + len(simple[3]), text)
+        return [f"{simple[1]}{number}{simple[3]}" for number in numbers]
     hosts: list[str] = []
     for pattern in _patterns(text):
         if "[" not in pattern:
@@ -63,9 +68,16 @@ def expand_hosts(text: str) -> list[str]:
                 raise ParseError(
                     f"{pattern[:60]!r} has more than {MOST_HOSTS:,} hosts", hint="shorten its ranges", text=text
                 )
+            _check_total(len(names) * len(choices), len(names[0]) + len(choices[0]), text)
             names = [name + choice for name in names for choice in choices]
         hosts += names
     return hosts
+
+
+def _check_total(count: int, length: int, text: str) -> None:
+    """Raise if the names of a list would fill the memory, because a long one is repeated."""
+    if count * length > _MOST_CHARACTERS:
+        raise ParseError(f"{text[:60]!r} repeats a name of {length:,} characters {count:,} times", hint="shorten it")
 
 
 def _patterns(text: str) -> Iterator[str]:
@@ -104,7 +116,7 @@ def _numbers(ranges: str, text: str) -> list[str]:
                 hint="write ranges as in n[001-128]",
                 text=text,
             )
-        first, last = int(match[1]), int(match[2] or match[1])
+        first, last = whole(match[1]), whole(match[2] or match[1])
         if last < first:
             raise ParseError(
                 f"the range {part.strip()} ends before it begins", hint="write the smaller number first", text=text

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshlab.errors import TopologyError
+from meshlab.errors import ParseError, TopologyError
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Nic, Node, Numa
 from meshlab.topology.readers.nvml import read_host
+from meshlab.typed_values import typed_fields
 
 __all__ = ["cluster_from_hosts", "probe"]
 
@@ -81,41 +82,36 @@ def cluster_from_hosts(hosts: Sequence[Mapping[str, Any]]) -> Cluster:
     """
     nodes: dict[str, Node] = {}
     for host in hosts:
-        if host.get("name") not in nodes:
-            nodes[str(host.get("name"))] = _node(host)
+        node = _node(host)
+        nodes.setdefault(node.name, node)
     if not nodes:
         raise TopologyError("no hosts given", hint="pass at least one result of read_host()")
     notes = tuple(f"{node.name}: {note}" for node in nodes.values() for note in node.notes)
     return Cluster.from_nodes(tuple(nodes.values()), source="the NVIDIA driver and Linux", notes=notes)
 
 
-def _device(fields: Mapping[str, Any]) -> Device:
-    """Return a device. A result that was stored as JSON has lists instead of tuples."""
-    capability, remotes = fields.get("compute_capability"), fields.get("nvlink_remotes", ())
-    tuples = {
-        "compute_capability": None if capability is None else tuple(capability),
-        "nvlink_remotes": tuple(tuple(remote) for remote in remotes),
-    }
-    return Device(**{**fields, **tuples})
+_HOST = {
+    "name": str,
+    "devices": tuple[Device, ...],
+    "nics": tuple[Nic, ...],
+    "words": tuple[tuple[str, ...], ...],
+    "p2p": tuple[tuple[str, ...], ...],
+    "numa": tuple[tuple[int, str, int | None], ...],
+    "notes": tuple[str, ...],
+    "cpu_model": str | None,
+    "cpu_count": int | None,
+    "sockets": int | None,
+    "memory_bytes": int | None,
+}
+"""The fields of a result of `read_host`, which may have been stored as JSON."""
 
 
 def _node(host: Mapping[str, Any]) -> Node:
     try:
-        devices = tuple(_device(fields) for fields in host["devices"])
-        nics = tuple(Nic(**fields) for fields in host["nics"])
-        facts = {name: host[name] for name in ("cpu_model", "cpu_count", "sockets", "memory_bytes")}
-        return Node(
-            str(host["name"]),
-            devices,
-            nics,
-            words=tuple(tuple(row) for row in host["words"]),
-            p2p=tuple(tuple(row) for row in host["p2p"]),
-            numa=tuple(Numa(*numa) for numa in host["numa"]),
-            notes=tuple(host["notes"]),
-            **facts,
-        )
-    except (KeyError, TypeError) as error:
+        read = typed_fields(host, _HOST, "")
+    except ParseError as error:
+        name = str(host.get("name", "?"))[:60] if isinstance(host, Mapping) else "?"
         raise TopologyError(
-            f"the description of host {host.get('name', '?')!r} is invalid ({error})",
-            hint="pass a result of read_host()",
+            f"the description of host {name!r} is invalid ({error.message})", hint="pass a result of read_host()"
         ) from error
+    return Node(**{**read, "numa": tuple(Numa(*numa) for numa in read["numa"])})

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from meshlab.errors import ParseError, TopologyError
+from meshlab.numerals import whole
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Nic, Node
 from meshlab.topology.model.links import UNKNOWN
@@ -28,7 +29,7 @@ _MESSAGE = re.compile(
     r"NCCL INFO ((?: *\+ [A-Z0-9]{3}\[|CPU/|=== System|={20}|(?:GPU|NET)/[0-9a-fA-F]+(?:-[0-9a-fA-F]+)? ?:).*)"
 )
 _BARE = re.compile(r"(?m)^[ \t]*?((?: *\+ [A-Z0-9]{3}\[|CPU/|=== System|={20}|(?:GPU|NET)/[0-9a-fA-F-]+ ?:).*)")
-_FRAME = re.compile(r"([\w.-]+):(\d+):(\d+) (?:\[-?\d+\] )?$")
+_FRAME = re.compile(r"(?<![\w.-])([\w.-]+):(\d+):(\d+) (?:\[-?\d+\] )?$")
 _ROOT = re.compile(rf"CPU/{_ID}(?: \((-?\d+)/(-?\d+)/(-?\d+)\))?")
 _BRANCH = re.compile(rf"( *)\+ ([A-Z0-9]{{3}})\[ ?([\d.]+)\] - ([A-Z]{{3}})/{_ID}(?: \(([^()]*)\))?")
 _PATHS = re.compile(rf"(GPU|NET)/{_ID} ?:")
@@ -229,9 +230,9 @@ def _add_line(dump: _Dump, message: str) -> None:
     if dump.last is not None and (root is not None or (branch is not None and len(branch[1]) < dump.last_column)):
         dump.last.nvlinks_known = True  # no more links of this GPU follow
     if root is not None:
-        cpu = (int(root[1] or "0", 16), _signed(root[2]))
+        cpu = (whole(root[1] or "0", 16), _signed(root[2]))
         dump.cpu, dump.stack, dump.rates = cpu, [(0, "CPU", cpu[1])], []
-        facts = (int(root[3]), int(root[4]), int(root[5])) if root[3] else None
+        facts = (whole(root[3]), whole(root[4]), whole(root[5])) if root[3] else None
         dump.cpus[cpu] = facts or dump.cpus.get(cpu)
     elif branch is not None:
         _add_branch(dump, branch)
@@ -240,7 +241,7 @@ def _add_line(dump: _Dump, message: str) -> None:
 def _add_branch(dump: _Dump, branch: re.Match[str]) -> None:
     """Add a link, and the node at its end."""
     column, link, gbs = len(branch[1]), branch[2], float(branch[3])
-    kind, system, number, facts = branch[4], int(branch[5] or "0", 16), int(branch[6], 16), branch[7]
+    kind, system, number, facts = branch[4], whole(branch[5] or "0", 16), whole(branch[6], 16), branch[7]
     if column == 0 and kind in ("NET", "NVS"):  # a CPU has neither, so the white space was lost
         dump.flat = True
     parent = _parent(dump, column)
@@ -280,9 +281,9 @@ def _place(dump: _Dump, end: _End, gbs: float) -> None:
 
 
 def _add_paths(host: _Host, start: re.Match[str], message: str) -> None:
-    source = (start[1], int(start[2] or "0", 16), int(start[3], 16))
+    source = (start[1], whole(start[2] or "0", 16), whole(start[3], 16))
     for step in _STEP.finditer(message, start.end()):
-        kind, system, number = step[1], int(step[2] or "0", 16), _signed(step[3])
+        kind, system, number = step[1], whole(step[2] or "0", 16), _signed(step[3])
         if kind in ("GPU", "NET"):
             host.paths[source, (kind, system, number)] = step[5], float(step[4])
         elif kind == "CPU" and step[5] != "SYS":
@@ -299,11 +300,11 @@ def _add_names(hosts: dict[str, _Host], text: str) -> None:
             if host is None:
                 continue
             if pattern is _NUMBERS:
-                host.numbers[int(match[2], 16)] = int(match[1])
+                host.numbers[whole(match[2], 16)] = whole(match[1])
             elif match[1] is not None:
                 host.network = host.network or match[1]
             elif match[2] == "IB" or not host.ports:
-                ports = {int(p[1]): (p[2], _layer(p[3])) for p in _PORT.finditer(match[3].partition("; OOB")[0])}
+                ports = {whole(p[1]): (p[2], _layer(p[3])) for p in _PORT.finditer(match[3].partition("; OOB")[0])}
                 host.ports = ports or host.ports
 
 
@@ -320,7 +321,7 @@ def _products(text: str) -> dict[str, str]:
 
 def _signed(text: str) -> int:
     """Return a number of a CPU. NCCL prints -1 as 56 or 64 set bits."""
-    number = int(text, 16)
+    number = whole(text, 16)
     return -1 if number >= 0xFFFFFFFFFFFFFF else number
 
 

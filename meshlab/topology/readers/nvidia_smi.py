@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from meshlab.errors import ParseError, TopologyError
+from meshlab.numerals import whole
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Nic, Node
 from meshlab.topology.model.links import HIDES_NVLINK, LINK_PATTERN, UNKNOWN
@@ -183,7 +184,7 @@ def _cluster(nodes: Sequence[Node], text: str) -> Cluster:
     hidden = _HIDDEN.search(text)
     if hidden is not None:
         number = re.search(r"(\d+)\s*$", text[max(0, hidden.start() - 20) : hidden.start()])
-        if number is not None and int(number[1]) > len(nodes[0].nics):
+        if number is not None and whole(number[1]) > len(nodes[0].nics):
             notes.append(f"nvidia-smi found {number[1]} NICs, but lists only {len(nodes[0].nics)}")
     return Cluster.from_nodes(nodes, names=names, source="nvidia-smi topo", notes=tuple(notes))
 
@@ -269,7 +270,7 @@ def _columns(matrix: _Matrix) -> tuple[list[str], list[str]]:
     gpu_rows = [name for name in matrix.rows if _GPU.fullmatch(name)]
     nic_rows = [name for name in matrix.rows if not _GPU.fullmatch(name)]
     if not gpus:
-        count = max((int(name[3:]) + 1 for name in gpu_rows), default=0)
+        count = max((whole(name[3:]) + 1 for name in gpu_rows), default=0)
         if nic_rows and "X" in matrix.rows[nic_rows[0]].cells:
             # The first NIC has its X on the diagonal, right after the GPU columns.
             count = matrix.rows[nic_rows[0]].cells.index("X")
@@ -313,7 +314,7 @@ def _node(name: str, matrix: _Matrix, p2p: _Matrix | None, legend: dict[str, str
     devices = []
     for number, end in enumerate(gpus):
         cpus, numa = _affinities(complete[end], matrix.header) if end in complete else (None, None)
-        number = int(end[3:]) if len(set(gpus)) == len(gpus) else number
+        number = whole(end[3:]) if len(set(gpus)) == len(gpus) else number
         devices.append(_device(number, product, numa, cpus))
     notes = []
     if missing or truncated:
@@ -375,15 +376,15 @@ def _separated(rest: str, n: int) -> str:
     match = _CPU_LIST.match(rest)
     if match is None or len(rest.split()) >= n:
         return rest
-    ranges = [tuple(map(int, part.split("-"))) for part in match[1].split(",")]
+    ranges = [tuple(map(whole, part.split("-"))) for part in match[1].split(",")]
     sizes = {last - first for first, last in ranges[:-1]}
     first, last = ranges[-1][0], str(ranges[-1][1])
     # With two threads per core, all ranges of a NUMA node have one size, which tells its last number from the digits of
     # the next column. A single range has no such evidence.
-    if len(sizes) != 1 or int(last) - first in sizes:
+    if len(sizes) != 1 or whole(last) - first in sizes:
         return rest
     for digits in (1, 2):
-        if last[:-digits] and int(last[:-digits]) - first in sizes:
+        if last[:-digits] and whole(last[:-digits]) - first in sizes:
             return f"{rest[: match.end() - digits]} {rest[match.end() - digits :]}"
     return rest
 

@@ -14,6 +14,7 @@ import numpy as np
 import yaml
 
 from meshlab.errors import ParseError, TopologyError
+from meshlab.numerals import whole
 from meshlab.topology.model.cluster import Cluster, Ints, Level
 from meshlab.topology.model.hardware import Node
 from meshlab.topology.model.presets import find_preset
@@ -21,9 +22,10 @@ from meshlab.topology.readers.hostlists import MOST_HOSTS, expand_hosts
 
 __all__ = ["looks_like_slurm", "read_slurm_topology"]
 
-_PAIR = re.compile(r"(\w+) *= *(\S+)")
-_CONF = re.compile(r"^\s*(?:SwitchName|BlockName)\s*=", re.IGNORECASE | re.MULTILINE)
-_YAML = re.compile(r"^\s*-?\s*topology\s*:", re.MULTILINE)
+_PAIR = re.compile(r"(?<!\w)(\w+) *= *(\S+)")
+# Blanks only, because \s would also try every following line.
+_CONF = re.compile(r"^[ \t]*(?:SwitchName|BlockName)[ \t]*=", re.IGNORECASE | re.MULTILINE)
+_YAML = re.compile(r"^[ \t]*(?:-[ \t]*)?topology[ \t]*:", re.MULTILINE)
 _TAB = re.compile(r"^ *\t", re.MULTILINE)
 _MOST_NOTES = 20
 _DEEPEST = 32
@@ -161,7 +163,7 @@ def _add_switch(parsed: _Parsed, name: str, nodes: str, switches: str) -> None:
 
 def _sizes(values: Sequence[object]) -> list[int]:
     try:
-        return sorted(int(str(value)) for value in values)
+        return sorted(whole(str(value)) for value in values)
     except ValueError:
         raise ParseError(
             f"block sizes must be integers, not {', '.join(map(str, values))}", hint="write them as in BlockSizes=18,36"
@@ -378,7 +380,7 @@ def _blocks(parsed: _Parsed) -> tuple[list[str], list[Level]]:
     base = parsed.sizes[0] if parsed.sizes else 0
     for size in parsed.sizes[1:]:
         if base and size % base == 0:
-            levels.append(Level(f"block × {size // base}", _compact(numbers // (size // base))))
+            levels.append(Level(f"block × {size // base}", _compact(numbers // min(size // base, MOST_HOSTS))))
         else:
             parsed.note(f"block size {size} was ignored, because it is not a multiple of {base}")
     return list(block_of), levels

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from meshlab.numerals import whole
 from meshlab.topology.model.links import UNKNOWN
 
 __all__ = ["normal_bus_id", "pci_path", "pci_word", "read_nics", "read_processors"]
@@ -29,7 +30,7 @@ def normal_bus_id(text: str) -> str:
     """
     # NVML pads the domain to eight digits, nvidia-smi prints upper case.
     domain, _, rest = text.strip().lower().partition(":")
-    return f"{int(domain, 16):04x}:{rest}" if _BUS_ID.fullmatch(text.strip().lower()) else text.strip().lower()
+    return f"{whole(domain, 16):04x}:{rest}" if _BUS_ID.fullmatch(text.strip().lower()) else text.strip().lower()
 
 
 def _text(path: Path) -> str | None:
@@ -41,7 +42,7 @@ def _text(path: Path) -> str | None:
 
 def _integer(path: Path) -> int | None:
     text = _text(path)
-    return int(text) if text and re.fullmatch(r"-?\d+", text) else None
+    return whole(text) if text and re.fullmatch(r"-?\d+", text) else None
 
 
 def read_processors(root: Path = Path("/")) -> dict[str, Any]:
@@ -51,14 +52,15 @@ def read_processors(root: Path = Path("/")) -> dict[str, Any]:
     sockets = set(re.findall(r"^physical id\s*:\s*(\d+)$", cpuinfo, re.MULTILINE))
     memory = re.search(r"^MemTotal:\s*(\d+) kB", _text(root / "proc/meminfo") or "", re.MULTILINE)
     numa = []
-    for folder in sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
+    for folder in sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda path: whole(path.name[4:])):
         total = re.search(r"MemTotal:\s*(\d+) kB", _text(folder / "meminfo") or "")
-        numa.append((int(folder.name[4:]), _text(folder / "cpulist") or "", int(total[1]) * 1024 if total else None))
+        memory_bytes = whole(total[1]) * 1024 if total else None
+        numa.append((whole(folder.name[4:]), _text(folder / "cpulist") or "", memory_bytes))
     return {
         "cpu_model": model[1].strip() if model else platform.processor() or None,
         "cpu_count": len(re.findall(r"^processor\s*:", cpuinfo, re.MULTILINE)) or os.cpu_count(),
         "sockets": len(sockets) or None,
-        "memory_bytes": int(memory[1]) * 1024 if memory else None,
+        "memory_bytes": whole(memory[1]) * 1024 if memory else None,
         "numa": numa,
     }
 
@@ -104,7 +106,7 @@ def read_nics(root: Path = Path("/")) -> list[dict[str, Any]]:
 
 def _natural(path: Path) -> list[str | int]:
     """Return a sort key that puts mlx5_2 before mlx5_10."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
+    return [whole(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.name)]
 
 
 def _numa(device: Path) -> str | None:

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, field
 from xml.sax import SAXParseException
 
-from meshlab.errors import ParseError, TopologyError
+from meshlab.errors import ParseError, TopologyError, printable
+from meshlab.numerals import whole, whole_or_none
 
 __all__ = ["Element", "read_document"]
 
@@ -32,10 +33,10 @@ class Element:
         """Return an attribute as an integer, decimal or ``0x…``, or None if it is not a number."""
         text = self.get(name)
         if text.isdecimal():
-            return int(text)
+            return whole(text)
         try:
-            return int(text, 16) if text.lower().startswith("0x") else int(float(text))
-        except (ValueError, OverflowError):
+            return whole(text, 16) if text.lower().startswith("0x") else whole_or_none(float(text))
+        except ValueError:
             return None
 
 
@@ -108,7 +109,7 @@ def read_document(text: str, roots: tuple[str, ...], machine: int | None = None)
             "the XML declares a document type or entities, which are not supported", hint="remove the declaration"
         )
     # A comment may contain text that looks like a document. Replace it by its line breaks to keep the line numbers.
-    plain = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), text)
+    plain = _COMMENT.sub(lambda match: "\n" * match[0].count("\n"), printable(text))
     starts = [match.start() for match in re.finditer(rf"<(?:{'|'.join(roots)})\b", plain)]
     if not starts:
         first = re.search(r"<([A-Za-z_][\w.:-]*)", plain)

@@ -2,7 +2,7 @@
 
 const runPanel = (() => {
 const { make, svg, text, show, attribute, fill, table, numbers } = dom;
-const SIGNS = { running: "●", paused: "❚❚", done: "✓", cancelled: "■", failed: "✕" };
+const SIGNS = { running: "●", paused: "❚❚", done: "✓", cancelled: "■", interrupted: "■", failed: "✕" };
 const MOST_NAMED_CELLS = 24; // ranks of a matrix that shows its numbers
 const MATRIX_PX = 420;
 const NO_CURVE = { lines: [], points: new DataView(new ArrayBuffer(0)), palette: [], references: {}, height: 320, title: "", note: "" };

@@ -2,7 +2,7 @@
 
 const runsPanel = (() => {
 const { make, text, show, attribute, fill, table } = dom;
-const SIGNS = { running: "●", paused: "❚❚", done: "✓", cancelled: "■", failed: "✕" };
+const SIGNS = { running: "●", paused: "❚❚", done: "✓", cancelled: "■", interrupted: "■", failed: "✕" };
 
 function panel({ model, root: parent, listen, shell }) {
   let picked = [];

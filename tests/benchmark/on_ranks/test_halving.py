@@ -50,6 +50,12 @@ def test_half_of_the_options_are_dropped_until_a_few_are_left() -> None:
     assert found.left == [0, 1, 2, 3, 4]
 
 
+def test_of_options_that_are_tied_the_simplest_and_the_fastest_stay() -> None:
+    times = [9.0, *(4.0 + 0.01 * (option % 7) for option in range(1, 20)), 3.99]
+    found = halve(21, lambda order: [times[option] for option in order], rounds=5)
+    assert found.left == [0, 1, 2, 3, 20]
+
+
 def test_the_default_takes_part_in_every_round_even_if_it_is_the_slowest() -> None:
     found = halve(20, lambda order: [100.0 if option == 0 else option for option in order], rounds=5)
     assert found.left == [0, 1, 2, 3, 4]

@@ -19,6 +19,7 @@ from meshlab.comm.backends.threads import ThreadWorld
 from meshlab.comm.communicator import Communicator
 from meshlab.comm.elements import DTYPES, OPS
 from meshlab.errors import CommunicatorError
+from tests.comm.test_conformance import check_nan
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -142,6 +143,16 @@ def averages(comm: Any, nodes: Any) -> list[float]:
 def test_the_average_weights_all_ranks_equally_on_different_node_sizes(engines: ml.Engines, nodes: list[int]) -> None:
     for value in engines.run(averages, arguments=(nodes,))["value"]:
         assert value == [3.75, 1.0, 1.5, 15, -7]
+
+
+def with_nan(comm: Any, nodes: list[Any]) -> list[str]:
+    with Hierarchical.cut(comm, nodes) as levels:
+        return check_nan(levels)
+
+
+@pytest.mark.parametrize("nodes", [[0, 0, 1, 1], [0, 1, 1, 1]])
+def test_the_minimum_and_the_maximum_ignore_nan_on_both_levels(engines: ml.Engines, nodes: list[Any]) -> None:
+    assert engines.run(with_nan, arguments=(nodes,))["value"].tolist() == [[]] * 4
 
 
 def on_the_axis(comm: Any, hierarchy: Any) -> Any:

@@ -65,6 +65,16 @@ def test_mismatched_calls_raise_on_every_rank(
     assert errors.str.contains(message).all(), errors.tolist()
 
 
+def test_an_error_about_a_group_names_it_and_its_global_ranks(mpi_engines: ml.Engines) -> None:
+    def run(comm: Any) -> None:
+        comm.all_reduce(np.ones(3 if comm.ranks[comm.rank] == 2 else 2))
+
+    errors = mpi_engines.run(run, "dp=2, tp=2", axis="dp", check=False)["error"]
+    message = "ranks disagree: in dp_0, rank 0 calls all_reduce count=2 dtype=float64 op=sum, but rank 2 calls"
+    assert errors[[0, 2]].str.contains(message).all(), errors.tolist()
+    assert errors[[1, 3]].isna().all()
+
+
 def batches_that_differ(comm: Any) -> None:
     with comm.batch() as batch:
         batch.all_gather(np.ones(2))

@@ -220,3 +220,14 @@ def test_hosts_without_gpus_get_cpu_slots() -> None:
     cluster = Cluster.from_nodes([Node("a", cpu_model="EPYC"), Node("b", cpu_model="EPYC")]).with_cpu_slots(5)
     assert cluster.node_of.tolist() == [0, 0, 0, 1, 1]
     assert {device.backend for device in cluster.devices} == {"cpu"}
+
+
+def test_totals_by_backend_appear_in_the_summary_if_there_are_several() -> None:
+    nodes = [host("a", 4), host("b", 4, name="MI300X", backend="rocm"), host("c", 2, name="EPYC", backend="cpu")]
+    cluster = Cluster.from_nodes(nodes)
+    assert cluster.backend_counts == {"cuda": 4, "rocm": 4, "cpu": 2}
+    assert "4 cuda and 4 rocm and 2 cpu devices" in cluster.summary
+    assert "devices" not in Cluster.from_nodes(nodes[:1]).summary
+    assert preset("dgx-h100", nodes=2048).backend_counts == {"cuda": 16384}
+    assert cluster.with_cpu_slots(6).backend_counts == {"cpu": 6}
+    assert cluster.frame()["backend"].value_counts().to_dict() == cluster.backend_counts

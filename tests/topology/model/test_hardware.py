@@ -125,3 +125,18 @@ def test_invalid_cpu_lists_are_empty() -> None:
     assert cpus_of_mask("xyz") == ""
     assert count_cpus("6,14,22,30") == 4
     assert len(parse_cpus("0-99999")) <= 65537
+
+
+@pytest.mark.parametrize(("backend", "hint"), [("CUDA", ""), ("cudda", "did you mean 'cuda'"), (None, ""), ("tpu", "")])
+def test_an_unknown_backend_of_a_device_is_an_error(backend: str, hint: str) -> None:
+    with pytest.raises(TopologyError, match=f"device 3: unknown backend {backend!r}") as caught:
+        Device(id=3, backend=backend)
+    assert hint in str(caught.value)
+    assert "choose one of cuda, rocm, cpu" in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["cuda", "rocm", "cpu"])
+def test_devices_of_all_backends_can_be_copied(backend: str) -> None:
+    device = Device(id=0, backend=backend)
+    assert pickle.loads(pickle.dumps(device)) == device
+    assert replace(device, id=1).backend == backend

@@ -306,7 +306,7 @@ def test_description_of_a_host_survives_json() -> None:
 def test_invalid_descriptions_are_rejected() -> None:
     with pytest.raises(TopologyError, match="no hosts given; pass at least one result"):
         cluster_from_hosts([])
-    with pytest.raises(TopologyError, match=r"host 'a' is invalid \('devices'\); pass a result of read_host"):
+    with pytest.raises(TopologyError, match=r"host 'a' is invalid \(incomplete: devices is missing\); pass"):
         cluster_from_hosts([{"name": "a"}])
 
 

@@ -1,0 +1,208 @@
+"""The controller of engines on this host: a hub and its schedulers, and the client that is connected to them.
+
+Functions of ipyparallel wait for messages without a limit, or with limits of their own. So all of them run in threads,
+for which nobody waits longer than necessary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+from meshlab.documents import read_own_json
+from meshlab.engines.lifeline import command
+from meshlab.engines.parts import Parts
+from meshlab.engines.processes import client_exit, make_cluster
+from meshlab.engines.rounds import RankExit
+from meshlab.errors import EngineError
+
+__all__ = ["Controller", "bounded"]
+
+_TICK_S = 0.02
+_CLOSE_S = 1.0  # maximum time to close the sockets of the client
+_NAME = "the controller of the engines"
+
+T = TypeVar("T")
+
+
+def bounded(function: Callable[[], T], timeout_s: float, check: Callable[[], None] = lambda: None) -> T:
+    """Call a function in a thread, and wait for it no longer than a time.
+
+    Parameters
+    ----------
+    function : callable
+        The function. If it does not return in time, its thread is abandoned.
+    timeout_s : float
+        The maximum time, in seconds.
+    check : callable, optional
+        Called repeatedly. If it raises, the thread is abandoned, too.
+
+    Raises
+    ------
+    TimeoutError
+        If the function does not return in time.
+
+    Examples
+    --------
+    >>> bounded(lambda: 1 + 1, 5.0)
+    2
+    >>> bounded(threading.Event().wait, 0.1)
+    Traceback (most recent call last):
+    ...
+    TimeoutError
+    """
+    future: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, name="meshlab bounded call", daemon=True).start()
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left = deadline - time.monotonic()
+        with contextlib.suppress(TimeoutError):
+            return future.result(max(0.0, min(left, 10 * _TICK_S)))
+        if future.done():  # the function itself raised a TimeoutError
+            return future.result()
+        if left <= 0:
+            raise TimeoutError
+        check()
+
+
+class Controller:
+    """A running controller.
+
+    Parameters
+    ----------
+    folder : pathlib.Path
+        An empty folder for its files and those of the client.
+    name : str
+        The id of the cluster.
+    launcher : {"mpi", "local"}
+        The launcher of the engines.
+    environment : mapping
+        Environment variables of its processes.
+    """
+
+    def __init__(self, folder: Path, name: str, launcher: str, environment: Mapping[str, str]) -> None:
+        profile = folder / "profile"
+        profile.mkdir(mode=0o700, parents=True)
+        self._folder = folder
+        self._cluster = make_cluster(profile, name, launcher)
+        self._environment = dict(environment)
+        self._parts = Parts()
+        self.client: Any = None
+        """The client. None before `connect`."""
+
+    def start(self, deadline: float, check: Callable[[], None]) -> None:
+        """Start the processes and wait for the files with their addresses.
+
+        Parameters
+        ----------
+        deadline : float
+            The time, on the monotonic clock, at which an `EngineError` is raised.
+        check : callable
+            Called repeatedly while this method waits. It may raise.
+        """
+        try:
+            bounded(
+                lambda: self._cluster.start_controller_sync(
+                    environment=self._environment, controller_cmd=command("controller", "ipyparallel.controller")
+                ),
+                deadline - time.monotonic(),
+                check,
+            )
+        except (OSError, RuntimeError) as error:  # TimeoutError is an OSError
+            raise self._start_error("did not start") from error
+        self._parts.add(_NAME, self._cluster.controller.process)
+        files = [Path(path) for path in self._cluster.controller.connection_files.values()]
+        while not all(map(_is_complete, files)):
+            check()
+            self._check("did not start", deadline)
+            time.sleep(_TICK_S)
+
+    def connect(self, deadline: float, check: Callable[[], None]) -> Any:
+        """Connect the client, and return it."""
+
+        def wait() -> None:
+            check()
+            self._check("did not answer", deadline)
+
+        left = max(0.1, deadline - time.monotonic())
+        try:
+            self.client = bounded(
+                lambda: self._cluster.connect_client_sync(ipython_dir=str(self._folder / "ipython"), timeout=left),
+                left,
+                wait,
+            )
+        except (OSError, RuntimeError) as error:
+            wait()
+            raise self._start_error("did not answer in time") from error
+        # The hub answers when it has started its schedulers.
+        for process in self._cluster.controller.process.children(recursive=True):
+            self._parts.add(_NAME, process)
+        return self.client
+
+    def start_engines(self, n: int, name: str, deadline: float, check: Callable[[], None], **options: Any) -> Any:
+        """Start a set of engines, and return its launcher."""
+        self._cluster.engines.clear()  # the sets of earlier starts have ended
+        bounded(
+            lambda: self._cluster.start_engines_sync(n, engine_set_id=name, **options),
+            max(0.1, deadline - time.monotonic()),
+            check,
+        )
+        return self._cluster.engines[name]
+
+    def _check(self, failure: str, deadline: float) -> None:
+        lost = self.lost()
+        if lost is not None:
+            raise self._start_error(f"{failure}: it {lost.verb}{lost.how}")
+        if time.monotonic() > deadline:
+            raise self._start_error(f"{failure} in time")
+
+    def _start_error(self, failure: str) -> EngineError:
+        controller = self._cluster.controller
+        log = "" if controller is None else "\n".join(str(controller.get_output()).splitlines()[-12:])
+        return EngineError(f"{_NAME} {failure}", hint="start the engines again", log=log)
+
+    def lost(self, *, at_once: bool = False) -> RankExit | None:
+        """Return the process of the controller that has ended or is stopped. With `at_once`, without patience."""
+        closed = None if self.client is None else client_exit(self.client)
+        return closed or (self._parts.lost(0.0) if at_once else self._parts.lost())
+
+    def answers(self, timeout_s: float) -> bool:
+        """Return whether the hub responds to the client."""
+
+        def ask() -> None:
+            with contextlib.suppress(Exception):  # an error is an answer
+                self.client.hub_history()
+
+        try:
+            bounded(ask, timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the client. The processes are left to the caller."""
+        client, self.client = self.client, None
+        self._parts.clear()
+        if client is not None:
+            with contextlib.suppress(Exception):
+                bounded(lambda: client.close(linger=0), _CLOSE_S)
+
+
+def _is_complete(path: Path) -> bool:
+    try:
+        read_own_json(path)
+    except (OSError, ValueError):
+        return False
+    return True

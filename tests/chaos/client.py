@@ -1,0 +1,374 @@
+"""The process that the chaos test attacks: it launches ranks, measures, saves and recovers, as a notebook does.
+
+It reads one JSON document per line from standard input, each with a command, and writes events to standard output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import queue
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import meshlab as ml
+from meshlab.errors import MeshlabError
+from meshlab.frames import RunData
+
+__all__ = ["HIT", "describe_error", "digest", "main", "rows_of"]
+
+HIT = "-was-hit"
+"""The end of the name of the file that a faulty function writes, beside its trigger."""
+
+_SAVING_S = 1.2  # duration of the moment "save"
+
+
+def rows_of(run: RunData) -> list[list[Any]]:
+    """Return the measured rows of a run, as launch, step, group and time."""
+    results = run.results
+    measured = results[results["status"].isin(["ok", "wrong"])]
+    return [
+        [int(launch), int(step), str(group), float(time_us)]
+        for launch, step, group, time_us in zip(
+            measured["launch"], measured["step"], measured["group"], measured["time_us"], strict=True
+        )
+    ]
+
+
+def digest(run: RunData) -> list[Any]:
+    """Return what tells two versions of a run apart, and a whole one from a part of it."""
+    results, samples = run.results, run.samples
+    return [run.state, len(results), len(samples), round(float(samples["time_us"].sum()), 3)]
+
+
+def describe_error(error: BaseException) -> dict[str, Any]:
+    """Return an error as plain data."""
+    is_known = isinstance(error, MeshlabError)
+    return {
+        "type": type(error).__name__,
+        "is_meshlab": is_known,
+        "is_interrupt": isinstance(error, KeyboardInterrupt),
+        "text": error.summary if isinstance(error, MeshlabError) else f"{type(error).__name__}: {error}",
+        "rank": getattr(error, "rank", None),
+    }
+
+
+def work(comm: Any, trigger: str, kind: str, culprit: int) -> None:
+    """Call a collective. If the trigger exists, one rank does something else instead."""
+    if not os.path.exists(trigger) or comm.world_rank != culprit:  # noqa: PTH110 - called in a timed loop
+        comm.all_reduce(comm.xp.ones(64))
+        return
+    misbehave(comm, trigger, kind)
+
+
+def misbehave(comm: Any, trigger: str, kind: str) -> None:
+    """Do what a faulty function does, and leave a file that shows that it did."""
+    import numpy as np
+
+    Path(trigger + HIT).touch()
+    if kind == "raise":
+        raise ValueError("planted")
+    if kind == "stay_away":
+        while True:
+            time.sleep(0.05)
+    if kind == "other_call":
+        comm.broadcast(comm.xp.ones(64), root=0)
+    if kind == "sys_exit":
+        sys.exit(3)
+    if kind == "os_exit":
+        os._exit(3)
+    if kind == "abort":
+        os.abort()
+    if kind == "memory":
+        np.empty(1 << 50)
+
+
+def call_for_a_while(comm: Any, trigger: str, kind: str, culprit: int, n: int) -> float:
+    """Call collectives for at least `n` × 10 ms."""
+    for _ in range(n):
+        work(comm, trigger, kind, culprit)
+        time.sleep(0.01)
+    return float(comm.all_reduce(comm.xp.ones(1)).item())
+
+
+class Client:
+    """The commands. Each one runs on the main thread, where an interrupt arrives."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
+        self._engines: Any = None
+        self._run: Any = None
+        self._saved: Any = None
+        self._writing = threading.Lock()
+        self._commands: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self._may_continue = threading.Event()
+        self._may_interrupt = False
+        self._mesh = ml.DeviceMesh(settings["mesh"])
+
+    # -- protocol ------------------------------------------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """Run commands until the input ends."""
+        signal.signal(signal.SIGINT, self._interrupt)
+        threading.Thread(target=self._read, name="chaos commands", daemon=True).start()
+        self._tell("ready", pid=os.getpid())
+        while (command := self._commands.get()) is not None:
+            name = command.pop("command")
+            if name == "leave":
+                # Without closing anything: the exit of the interpreter has to.
+                self._tell("begin", command=name)
+                return
+            self._execute(name, command)
+
+    def _execute(self, name: str, arguments: dict[str, Any]) -> None:
+        error, value = None, None
+        began = time.monotonic()
+        try:
+            try:
+                self._may_interrupt = name != "settle"
+                self._tell("begin", command=name)
+                value = getattr(self, name)(**arguments)
+            finally:
+                self._may_interrupt = False
+        except BaseException as raised:
+            error = describe_error(raised)
+        self._tell("end", command=name, value=value, error=error, seconds=time.monotonic() - began)
+
+    def _interrupt(self, *_: Any) -> None:
+        """Raise KeyboardInterrupt within a command, as Python does by default, but not in the code of the protocol."""
+        if self._may_interrupt:
+            self._may_interrupt = False
+            raise KeyboardInterrupt
+
+    def _read(self) -> None:
+        for line in sys.stdin:
+            command = json.loads(line)
+            if command["command"] == "continue":
+                self._may_continue.set()
+            else:
+                self._commands.put(command)
+        self._commands.put(None)
+
+    def _tell(self, event: str, **values: Any) -> None:
+        line = json.dumps({"event": event, "at": time.monotonic(), **values}, default=str) + "\n"
+        with self._writing:
+            os.write(1, line.encode())
+
+    # -- engines -------------------------------------------------------------------------------------------------------
+
+    def launch(self) -> dict[str, Any]:
+        """Launch the ranks."""
+        options = {name: self._settings[name] for name in ("backend", "deadline_s", "timeout_s")}
+        if self._settings.get("devices"):
+            options["devices"] = self._settings["devices"]
+        if self._settings.get("env"):
+            options["env"] = self._settings["env"]
+        self._engines = None
+        self._engines = ml.launch(self._settings["ranks"], **options)
+        return self.describe()
+
+    def describe(self) -> dict[str, Any]:
+        """Return the state of the engines, and their processes."""
+        if self._engines is None:
+            return {"state": "closed", "pids": [], "n_threads": threading.active_count()}
+        state = self._engines.state
+        pids = [] if state == "closed" else [info.pid for info in self._engines.ranks]
+        return {"state": state, "pids": pids, "n_threads": threading.active_count()}
+
+    def kill(self) -> None:
+        """Break the engines, so that they can be restarted."""
+        self._engines.kill()
+
+    def restart(self) -> dict[str, Any]:
+        """Start new ranks."""
+        self._engines.restart()
+        return self.describe()
+
+    def close(self) -> dict[str, Any]:
+        """Close the engines."""
+        self._engines.close(cancel=True)
+        return self.describe()
+
+    def verify(self) -> bool:
+        """Return whether the ranks form the groups of the mesh, and their sums are right."""
+        engines = self._engines
+        if not engines.verify(self._mesh)["is_right"].all():
+            return False
+        for axis in self._mesh.axis_names:
+            frame = engines.run(
+                lambda comm: comm.all_reduce(comm.xp.full(16, 1.0 + comm.world_rank)).tolist(), self._mesh, axis=axis
+            )
+            for group in self._mesh[axis]:
+                expected = [float(sum(1 + rank for rank in group.ranks))] * 16
+                if any(frame["value"][rank] != expected for rank in group.ranks):
+                    return False
+        return True
+
+    def call(self, trigger: str, kind: str = "", culprit: int = -1, n: int = 60) -> None:
+        """Run a function that calls collectives."""
+        frame = self._engines.run(call_for_a_while, self._mesh, arguments=(trigger, kind, culprit, n))
+        if set(frame["value"]) != {float(self._settings["ranks"])}:
+            raise AssertionError(f"wrong sums: {frame['value'].tolist()}")
+
+    # -- runs ----------------------------------------------------------------------------------------------------------
+
+    def sweep(self, folder: str, trigger: str, kind: str, culprit: int, hold_after: int, mode: str) -> dict[str, Any]:
+        """Measure, and write the rows to a folder while measuring."""
+        self._may_continue.clear()
+
+        def planted(comm: Any) -> Callable[[], None] | None:
+            # Calls of a graph are captured once, so a function of a graph decides here.
+            if mode == "graph":
+                x = comm.xp.ones(64)
+                if os.path.exists(trigger) and comm.world_rank == culprit:  # noqa: PTH110
+                    misbehave(comm, trigger, kind)
+                    return None
+                return comm.prepare("all_reduce", x, x)
+            return lambda: work(comm, trigger, kind, culprit)
+
+        # All backends but threads have blocks of samples; without precision, a step takes all of its time.
+        sampling = ml.Sampling(max_s=self._settings["step_s"], precision=1e-9, min_batches=6)
+        self._run = None
+        self._run = run = ml.bench(
+            self._engines,
+            self._mesh,
+            ["all_reduce", planted, "broadcast"],
+            sizes="1K, 32K",
+            mode=mode,
+            sampling=sampling,
+            out=folder,
+        )
+        self._follow(run, hold_after)
+        run.wait()
+        return self.report()
+
+    def _follow(self, run: Any, hold_after: int = -1) -> None:
+        seen = -1
+
+        def tell(_: Any) -> None:
+            nonlocal seen
+            done = run.progress.done
+            if done != seen:
+                seen = done
+                self._tell("step", done=done, measured=len(rows_of(run)))
+                if done == hold_after:
+                    self._may_continue.wait(30)
+
+        run.subscribe(tell)
+
+    def report(self) -> dict[str, Any]:
+        """Return the rows of the run, and the number that a complete one has."""
+        run = self._run
+        if run is None:
+            return {"state": "", "rows": [], "expected": 0, "failed": None}
+        parts = [part for step in run.steps for part in step.parts]
+        expected = run.plan.launches * sum(len(part.measured_groups(run.mesh[part.axis])) for part in parts)
+        results = run.results
+        # If a function raises on all ranks of a group, only its step fails. Its reason begins with the first rank.
+        reasons = results.loc[results["status"] == "failed", "stop_reason"].tolist()
+        found = re.match(r"rank (\d+): ", reasons[0]) if reasons else None
+        failed = None if found is None else describe_error(ml.errors.EngineError(reasons[0], rank=int(found[1])))
+        return {"state": run.state, "rows": rows_of(run), "expected": expected, "failed": failed}
+
+    def settle(self) -> dict[str, Any]:
+        """End a run that is still measuring, as a person does after an interrupt, and return its rows."""
+        if self._run is not None and not self._run.has_ended:
+            self._run.cancel()
+            with contextlib.suppress(MeshlabError):
+                self._run.wait(20)
+        return self.report()
+
+    def resume(self, source: str = "", folder: str = "") -> dict[str, Any]:
+        """Resume the run, from memory or from its folder. Return its rows before and after."""
+        earlier: Any = self._run
+        if source:
+            earlier = ml.Run.load(source)
+        elif folder:
+            self._run.save(folder, overwrite=True)
+            earlier = ml.Run.load(folder)
+        before = [] if earlier is None else rows_of(earlier)
+        missing = [name for name, function in earlier.plan.functions.items() if function is None]
+        given = {"collective": [healthy]} if missing else {}
+        # A run that was being written to its folder goes on there.
+        self._run = ml.bench(self._engines, resume=earlier, **given, **({"out": source} if source else {}))
+        self._run.wait(60)
+        if source:
+            self._run = ml.Run.load(source)
+        return {"before": before, **self.report()}
+
+    def save(self, folder: str) -> None:
+        """Save two versions of a run to one folder, in turns."""
+        versions = self._versions()
+        self._tell("versions", digests=[digest(version) for version in versions])
+        end = time.monotonic() + _SAVING_S
+        number = 0
+        while time.monotonic() < end or number % 2 == 0:
+            versions[number % 2].save(folder, overwrite=True)
+            self._tell("saved", number=number)
+            number += 1
+
+    def save_once(self, folder: str) -> list[Any]:
+        """Save one version of a run, and return its digest."""
+        version = self._versions()[1]
+        version.save(folder, overwrite=True)
+        return digest(version)
+
+    def _versions(self) -> tuple[RunData, RunData]:
+        if self._saved is None:
+            with ml.launch(2, backend="threads") as engines:
+                run = ml.bench(engines, sizes="1K:64K", sampling=ml.Sampling(max_s=0.05))
+                run.wait(60)
+            results, samples = run.results, run.samples
+            half = results["step"] < len(run.steps) // 2
+            part = RunData(
+                run.plan,
+                run.mesh,
+                run_id=run.run_id,
+                source=run.source,
+                where=run.where,
+                state="cancelled",
+                results=results[half],
+                samples=samples[samples["step"] < len(run.steps) // 2],
+            )
+            whole = RunData(
+                run.plan,
+                run.mesh,
+                run_id=run.run_id,
+                source=run.source,
+                where=run.where,
+                state="done",
+                results=results,
+                samples=samples,
+            )
+            self._saved = part, whole
+        return self._saved
+
+
+def healthy(comm: Any) -> Callable[[], None]:
+    """Stand in for the function of a run that was loaded from its folder, which has no functions."""
+    x = comm.xp.ones(64)
+    return comm.prepare("all_reduce", x, x)
+
+
+healthy.__name__ = "planted"
+
+
+def main(settings: str) -> None:
+    """Serve commands. The settings are a JSON document."""
+    options = json.loads(settings)
+    stacks = Path(options["stacks"]).open("w")  # noqa: SIM115 - open as long as the process runs
+    faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
+    client = Client(options)
+    client.serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

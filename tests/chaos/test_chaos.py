@@ -1,0 +1,43 @@
+"""Random faults, a few by default and many by hand: every one is named, mended and leaves nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from tests.chaos.faults import Fault, draw_all
+from tests.chaos.harness import Settings, attack_all
+from tests.chaos.judging import summarise, to_frame
+
+# Bounds for a machine that is busy with other tests. By hand, ``python -m tests.chaos`` has tighter ones.
+PATIENT = {"deadline_s": 8.0, "timeout_s": 60.0, "hang_s": 60.0}
+
+
+def assert_all_good(settings: Settings, faults: Sequence[Fault], seed: int) -> None:
+    frame = to_frame(list(attack_all(settings, faults, seed)))
+    bad = frame[~frame["is_good"]].drop(columns=["seed", "is_good"])
+    assert bad.empty, f"\n{bad.T.to_string()}\n\n{summarise(frame)}"
+
+
+def test_a_few_random_faults_of_mpi_ranks() -> None:
+    # A different call, an interrupt of the client, and a rank that is killed between two steps.
+    seed, moments = 37, ("call", "between", "step")
+    chosen = {"kinds": ("kill", "interrupt", "other_call"), "targets": ("rank", "client"), "moments": moments}
+    faults = draw_all(seed, 3, backend="mpi", ranks=2, **chosen)
+    assert_all_good(Settings("mpi", 2, step_s=0.05, **PATIENT), faults, seed)
+
+
+def test_a_few_random_faults_of_threads() -> None:
+    # Functions that fail, an interrupt of a save, and a client that is killed between two steps.
+    seed, kinds = 363, ("kill", "interrupt", "raise", "memory", "sys_exit")
+    faults = draw_all(seed, 4, backend="threads", ranks=2, kinds=kinds)
+    assert_all_good(Settings("threads", 2, step_s=0.05, **PATIENT), faults, seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("backend", ["mpi", "threads"])
+def test_many_random_faults(backend: str) -> None:
+    seed = int(os.environ.get("MESHLAB_SEED", "1"))
+    assert_all_good(Settings(backend, 4, **PATIENT), draw_all(seed, 200, backend=backend, ranks=4), seed)
