@@ -154,7 +154,7 @@ def test_no_secret_is_left_in_any_format(make_results: Any, tmp_path: Path) -> N
     assert len(paths) >= 10
     for path in paths:
         assert left_in(path.name, path.read_bytes()) == [], path
-    attrs = ml.Report.read(tmp_path / "report.html").attrs
+    attrs = ml.Report.read(tmp_path / "report.html").results.attrs
     assert left_in(json.dumps(attrs)) == []
 
 
