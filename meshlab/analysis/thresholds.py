@@ -329,7 +329,10 @@ class ThresholdCheck:
             verb = "was" if missing == 1 else "were"
             suffix = "" if failed else of
             more = f", such as {first.subject}" if missing > 1 else f": {first.subject}"
-            parts.append(f"{_some(missing, total)} {verb} not measured{suffix}{more}.")
+            if missing == total > 1:
+                parts.append(f"None of the {total} thresholds was measured{suffix}{more}.")
+            else:
+                parts.append(f"{_some(missing, total)} {verb} not measured{suffix}{more}.")
         return " ".join(parts)
 
     def sentences(self, number: int) -> list[str]:

@@ -60,13 +60,13 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
 
 def report(options: argparse.Namespace) -> int:
     """Write the report of saved runs. Return 1 if a result is wrong, slow, below a threshold or missing."""
-    from meshlab.files import is_folder
+    from meshlab.files import is_file
     from meshlab.frames.rundata import RunData
     from meshlab.mesh.describe import wrapped
     from meshlab.report.report import Report
 
     first = options.runs[0]
-    if not options.out and not (len(options.runs) == 1 and is_folder(first)):
+    if not options.out and not (len(options.runs) == 1 and not is_file(first)):
         raise BenchError("report needs a file to write", hint="pass --out report.html")
     files = [Path(name) for name in options.out or [Path(first) / "report.html"]]
     for file in files:

@@ -161,6 +161,8 @@ def headline(found: Sequence[Answer]) -> Answer:
     ):
         answer = by_question.get(question)
         if answer is not None and answer.state == "bad":
+            if question == "thresholds" and "MISSED" not in answer.sentences[0]:
+                text = "not measured at all thresholds"
             right = "Correct, but" if correct.state == "good" else "Not checked, and"
             return Answer("", "bad", (f"{right} {text}. {answer.sentences[0]}",))
     fast = by_question["fast enough"]
