@@ -173,6 +173,8 @@ def _groups(rows: pd.DataFrame) -> str:
 def _part(title: str, rows: pd.DataFrame, sizes: Sequence[int]) -> TablePart:
     collectives = tuple(dict.fromkeys(rows["collective"]))
     keys = ["size_bytes", "collective"] if sizes else ["collective"]
+    values = ["status", "time_us", "busbw_gbs", *["of_bound"] * ("of_bound" in rows)]
+    rows = rows[[*keys, *values]]  # each cell takes a part of all columns
     cells = {key: _cell(part) for key, part in rows.groupby(keys, sort=False)}
     absent = (math.nan, math.nan, "", math.nan)
     lines = [tuple(cells.get((size, name), absent) for name in collectives) for size in sizes] or [

@@ -274,6 +274,7 @@ def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
         more = [f"and {len(slow) - len(named)} more"] if len(slow) > len(named) else []
         what = "The only measurement is" if len(known) == 1 else f"{len(slow)} of {len(known)} measurements are"
         what = f"1 of {len(known)} measurements is" if len(slow) == 1 < len(known) else what
+        what = f"All {len(known)} measurements are" if len(slow) == len(known) > 1 else what
         return "bad", [f"{what} SLOW at the largest size: {'; '.join([*named, *more])}."]
     share = known["of_bound"].fillna(known["of_published"])
     ordered = known.iloc[share.to_numpy(dtype=float).argsort(kind="stable")]

@@ -261,6 +261,20 @@ def detail_tables(results: pd.DataFrame) -> tuple[list[ReportTable], int]:
     return found, max(0, len(lines) - MOST_TABLES)
 
 
+_SHOWN = (
+    "size_bytes",
+    "n_samples",
+    "time_us",
+    "time_us_lo",
+    "time_us_hi",
+    "p99_us",
+    "algbw_gbs",
+    "busbw_gbs",
+    "status",
+    "n_wrong",
+)
+
+
 def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
     keys = line.keys
     words = [
@@ -275,7 +289,8 @@ def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
     header += (*["of bound"] * has_bounds, "wrong")
     cells = []
     row: Any
-    for row in rows.head(MOST_ROWS).itertuples():
+    shown = rows.head(MOST_ROWS)[[*_SHOWN, *varying, *["of_bound"] * has_bounds]]
+    for row in shown.itertuples():
         bandwidths = [format_bandwidth(value) for value in (row.algbw_gbs, row.busbw_gbs)]
         texts = [
             size_text(row.size_bytes),
