@@ -128,7 +128,7 @@ def test_an_old_frame_is_split_in_any_file_format(suffix: str, tmp_path: Path) -
             start = text.index('{"columns"')
             text = text[:start] + json.dumps({"columns": list(old.columns), "attrs": {}, "rows": rows}) + "</script>"
         path.write_text(text, encoding="utf-8")
-    results = ml.Report.read(path) if suffix == "html" else as_results(path)
+    results = ml.Report.read(path).results if suffix == "html" else as_results(path)
     expected = places(ml.Run.load(OLD).results)
     # A frame alone does not record the mesh, so the group of a pair stays unknown.
     assert places(results) == [(*row[:2], None if row[3] == "pairs" else row[2], *row[3:]) for row in expected]
