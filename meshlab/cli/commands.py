@@ -144,7 +144,7 @@ def _plain_warnings() -> Iterator[None]:
 
 def doctor(options: argparse.Namespace) -> int:
     """Print the state of the installation. Return 1 if a required part is broken."""
-    from meshlab.cli.doctor import checks_text, run_checks
+    from meshlab.commissioning.doctor import checks_text, run_checks
 
     checks = run_checks()
     _print(checks_text(checks))
