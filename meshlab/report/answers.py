@@ -32,7 +32,18 @@ from meshlab.units import format_bandwidth, format_size, format_time_us
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SIGNS", "Answer", "Evidence", "answers", "headline", "interference_parts", "pair_label_of", "pair_parts"]
+__all__ = [
+    "SIGNS",
+    "Answer",
+    "Evidence",
+    "State",
+    "answers",
+    "headline",
+    "interference_parts",
+    "load_findings",
+    "pair_label_of",
+    "pair_parts",
+]
 
 State = Literal["good", "bad", "note", "plain"]
 
@@ -241,7 +252,7 @@ def _correctness(results: pd.DataFrame) -> str:
 def _speed(evidence: Evidence) -> list[Answer]:
     """Say whether the results are as fast as they should be, and how the axes differ."""
     rows = evidence.results[~is_pair(evidence.results)]
-    # An axis is compared with other axes under the same load. `_findings` compares it with itself under different ones.
+    # An axis is compared with other axes under the same load. `load_findings` compares it with itself under different ones.
     shown = rows[is_plain(rows)]
     lines = [line for line in lines_of(shown, "busbw_gbs") if len(line)]
     differences = _difference(lines, is_one_launch=len(rows[["run_id", "launch"]].drop_duplicates()) < 2)
@@ -353,7 +364,7 @@ def _unusual(evidence: Evidence) -> Answer:
     remarks: list[str] = []
     denials: list[str] = []
     frames = Frames(evidence.results, empty_samples() if evidence.samples is None else evidence.samples, "")
-    for is_odd, sentence in _findings(frames):
+    for is_odd, sentence in load_findings(frames):
         (remarks if is_odd else denials).append(sentence)
     remarks += _late(evidence.stragglers)
     remarks += _devices(evidence.devices)
@@ -391,7 +402,7 @@ def _devices(devices: pd.DataFrame | None) -> Iterator[str]:
                 yield f"{name} had {count(more, what)} during the run."
 
 
-def _findings(frames: Frames) -> Iterator[tuple[bool, str]]:
+def load_findings(frames: Frames) -> Iterator[tuple[bool, str]]:
     """Yield a sentence about each axis whose pairs, contention or interference were measured, and if it is unusual."""
     for rows in pair_parts(frames.results):
         yield _pairs_sentence(rows)
