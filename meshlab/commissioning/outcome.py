@@ -164,7 +164,9 @@ def _joined_frames(parts: Sequence[RunData], run_id: str) -> Frames:
     n_before, shifted = 0, []
     for part in parts:
         results, samples = part.results, part.samples
-        shifted.append((results.assign(step=results["step"] + n_before), samples.assign(step=samples["step"] + n_before)))
+        shifted.append(
+            (results.assign(step=results["step"] + n_before), samples.assign(step=samples["step"] + n_before))
+        )
         n_before += len(part.steps)
     joined = as_frames(shifted)
     return Frames(joined.results.assign(run_id=run_id), joined.samples.assign(run_id=run_id), joined.name)
