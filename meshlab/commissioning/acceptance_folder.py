@@ -26,7 +26,7 @@ __all__ = ["Scope", "begin", "check_new", "earlier_runs", "read_scope"]
 
 _POINTER = "acceptance.json"
 _SCHEMA = 1
-_STAGES = ("pairs", "sweep", "contention")
+_FOLDERS = ("pairs", "pairs-again", "sweep", "contention")
 _FIELDS: Mapping[str, Any] = {
     "schema": int,
     "acceptance_id": str,
@@ -80,7 +80,7 @@ def check_new(folder: str | Path, *, overwrite: bool = False) -> None:
             hint="continue it with resume=, choose another folder, or pass overwrite=True to replace it",
         )
     check_free(folder, None)
-    for name in _STAGES:
+    for name in _FOLDERS:
         check_free(folder / name, None, overwrite=overwrite)
     check_writable(folder)
 
@@ -90,7 +90,7 @@ def begin(folder: str | Path, scope: Scope) -> None:
     folder = Path(folder)
     check_writable(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in _STAGES:
+    for name in _FOLDERS:
         if run_id_in(folder / name) is not None:
             shutil.rmtree(folder / name)
     limits = scope.thresholds
@@ -135,7 +135,7 @@ def read_scope(folder: str | Path) -> Scope:
     return Scope(mesh, values["quick"], thresholds, values["acceptance_id"])
 
 
-def earlier_runs(folder: str | Path, plans: Mapping[str, Plan], mesh: DeviceMesh) -> dict[str, RunData]:
+def earlier_runs(folder: str | Path, plans: Mapping[str, Plan | None], mesh: DeviceMesh) -> dict[str, RunData]:
     """Return the runs in the folder of an acceptance that is continued.
 
     Raises
@@ -148,7 +148,7 @@ def earlier_runs(folder: str | Path, plans: Mapping[str, Plan], mesh: DeviceMesh
     found = {}
     for name, plan in plans.items():
         path = Path(folder) / name
-        if run_id_in(path) is None:
+        if plan is None or run_id_in(path) is None:
             continue
         check_ended(path)
         run = Run.load(path)

@@ -92,7 +92,7 @@ def _equal_parts(places: Sequence[str]) -> tuple[int, int] | None:
 
 def matching_preset(cluster: Cluster | None, n_ranks: int) -> str | None:
     """Return the name of the thresholds that are part of meshlab for such a machine, if there are some."""
-    if cluster is None or cluster.n_nodes != 1 or not cluster.n_devices == n_ranks:
+    if cluster is None or cluster.n_nodes != 1 or cluster.n_devices != n_ranks:
         return None
     names = {device.name for device in cluster.node(0).devices}
     for name in Thresholds.presets():

@@ -252,7 +252,7 @@ def _correctness(results: pd.DataFrame) -> str:
 def _speed(evidence: Evidence) -> list[Answer]:
     """Say whether the results are as fast as they should be, and how the axes differ."""
     rows = evidence.results[~is_pair(evidence.results)]
-    # An axis is compared with other axes under the same load. `load_findings` compares it with itself under different ones.
+    # An axis is compared with other axes under the same load, and by `load_findings` with itself under different ones.
     shown = rows[is_plain(rows)]
     lines = [line for line in lines_of(shown, "busbw_gbs") if len(line)]
     differences = _difference(lines, is_one_launch=len(rows[["run_id", "launch"]].drop_duplicates()) < 2)
@@ -403,7 +403,7 @@ def _devices(devices: pd.DataFrame | None) -> Iterator[str]:
 
 
 def load_findings(frames: Frames) -> Iterator[tuple[bool, str]]:
-    """Yield a sentence about each axis whose pairs, contention or interference were measured, and if it is unusual."""
+    """Yield whether an axis is unusual, and a sentence, for each one with pairs, contention or interference."""
     for rows in pair_parts(frames.results):
         yield _pairs_sentence(rows)
     for axis, rows in contention_rows(frames).groupby("axis", sort=False):
