@@ -42,6 +42,7 @@ __all__ = [
     "REDACT_HELP",
     "bench",
     "compare",
+    "default_ranks",
     "demo",
     "doctor",
     "error_text",
@@ -50,9 +51,11 @@ __all__ = [
     "predict",
     "print_comparison",
     "print_error",
+    "read_cluster",
     "rehearse",
     "report",
     "show",
+    "system_label",
 ]
 
 OK, FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
@@ -176,7 +179,7 @@ def predict(options: argparse.Namespace) -> int:
 
     if options.out and Path(options.out).suffix not in _PREDICTION_FILES:
         raise BenchError(f"--out {options.out} must end in one of {', '.join(_PREDICTION_FILES)}")
-    cluster = _cluster(options.cluster)
+    cluster = read_cluster(options.cluster)
     measured = Path(options.calibration) if options.calibration else None
     prediction = predict(
         options.mesh,
@@ -233,7 +236,7 @@ def explain(options: argparse.Namespace) -> int:
 _EXPLANATION_FORMATS = {".md": "markdown", ".html": "html", ".json": "json"}
 
 
-def _cluster(name: str | None) -> Cluster | str | None:
+def read_cluster(name: str | None) -> Cluster | str | None:
     """Return a cluster from the path of a file. The name of a preset is returned unchanged."""
     from meshlab.files import is_file
     from meshlab.topology.model.presets import as_cluster
@@ -414,7 +417,7 @@ def bench(options: argparse.Namespace) -> int:
         )
     else:
         n_known = options.ranks if process is None else process[1]
-        mesh = DeviceMesh(all_ranks=_default_ranks(options.backend) if n_known is None else n_known)
+        mesh = DeviceMesh(all_ranks=default_ranks(options.backend) if n_known is None else n_known)
         plan = _plan(options, mesh)
     n = process[1] if process is not None else options.ranks
     return _measure(
@@ -463,7 +466,7 @@ def rehearse(options: argparse.Namespace) -> int:
     if process is not None and joined is None:
         return OK  # this process was a rank
     with joined or launch(n, backend=options.backend) as engines:
-        _print(f"{_system(engines)}: {job.title}")
+        _print(f"{system_label(engines)}: {job.title}")
         try:
             found = rehearse(
                 engines,
@@ -492,13 +495,13 @@ def rehearse(options: argparse.Namespace) -> int:
     return FAILED if (found.frame()["n_wrong"].fillna(0) > 0).any() else OK
 
 
-def _default_ranks(backend: str) -> int:
+def default_ranks(backend: str, fewest: int = _FEWEST_RANKS) -> int:
     """Return the number of ranks of a benchmark without a mesh: all GPUs, or else one per core within limits."""
     from meshlab.benchmark.on_ranks.environment import usable_cores
     from meshlab.engines.launcher import count_gpus
 
     n_gpus = count_gpus() if backend in ("auto", "nccl") else 0
-    return n_gpus or min(max(usable_cores(), _FEWEST_RANKS), _MOST_RANKS)
+    return n_gpus or min(max(usable_cores(), fewest), _MOST_RANKS)
 
 
 def _plan(options: argparse.Namespace, mesh: DeviceMesh) -> Plan:
@@ -578,7 +581,7 @@ def _measure(
             stack.enter_context(joined)
         is_written = True
         engines = joined or stack.enter_context(launch(n, backend=backend))
-        _print(f"{_system(engines)}: ready in {format_seconds(time.monotonic() - began)}")
+        _print(f"{system_label(engines)}: ready in {format_seconds(time.monotonic() - began)}")
         groups = engines.verify(mesh)
         _print(f"{len(groups)} group{'s' * (len(groups) != 1)} verified: each contains exactly the expected ranks")
         # The rows of a redacted run are written at the end, because the names in them are known only then.
@@ -600,7 +603,7 @@ def _measure(
     return code if is_written else code or FAILED
 
 
-def _system(engines: Engines) -> str:
+def system_label(engines: Engines) -> str:
     """Return the label of the measured system, with the library unless the label already has it."""
     library = engines.ranks[0].capabilities.library
     return engines.where if library in engines.where else f"{engines.where}, {library}"

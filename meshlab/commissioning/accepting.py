@@ -69,8 +69,8 @@ def acceptance(
     """Check a machine as one does when a node arrives, from its installation to its bandwidth, without supervision.
 
     The stages are ``installation`` (as ``meshlab doctor``), ``health`` (faults of the hardware), ``groups`` (as
-    `Engines.verify`), ``pairs`` (messages between every two ranks of an axis), ``sweep`` (collectives along every axis),
-    ``contention`` (the groups of an axis together and alone), ``reference`` (the sweep beside the prediction and
+    `Engines.verify`), ``pairs`` (messages between every two ranks of an axis), ``sweep`` (collectives along every
+    axis), ``contention`` (the groups of an axis together and alone), ``reference`` (the sweep beside the prediction and
     published values) and ``thresholds``. A stage that cannot run, or that has nothing to compare with, is skipped and
     never counted as passed.
 
@@ -326,8 +326,11 @@ class _Acceptor:
         shared = run.results.attrs.get("oversubscribed")
         if shared:
             return "passed", [*found, f"Slow pairs do not count, because {shared}."]
-        again = self._bench(CONFIRMATION, run.plan)
-        _wait(again)
+        try:
+            again = self._bench(CONFIRMATION, run.plan)
+            _wait(again)
+        except MeshlabError as error:
+            return "failed", [f"{error.message}."]
         # One slow measurement says little, so a second one has to agree.
         keys = ["collective", "axis", "src_rank", "dst_rank"]
         confirmed = self._slow_pairs(again)
