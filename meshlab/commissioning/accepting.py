@@ -36,13 +36,16 @@ from meshlab.units import format_bandwidth
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["CONFIRMATION", "ESSENTIAL", "acceptance"]
+__all__ = ["CONFIRMATION", "ESSENTIAL", "JUDGING", "SLOW_ON_CPU", "acceptance"]
 
 CONFIRMATION = "pairs-again"
 """The second measurement of pairs, which has to confirm that some of them are slow."""
 
 ESSENTIAL = "sweep"
 """The stage without which nothing was accepted."""
+
+JUDGING = ("reference", "thresholds")
+"""The stages that judge the speed. On a CPU there is no reference."""
 
 SLOW_ON_CPU = 0.5
 """Share of the median bandwidth below which a pair fails an acceptance on a CPU, where cores and caches differ."""
@@ -251,7 +254,7 @@ class _Acceptor:
 
     def _acceptance(self) -> Acceptance:
         scope = self._scope
-        stages = Stages(tuple(self._stages), ESSENTIAL, self._interruption, self._repeat())
+        stages = Stages(tuple(self._stages), ESSENTIAL, JUDGING, self._interruption, self._repeat())
         plan = self._planned["sweep"].plan or Plan("all_reduce", WORLD, sizes="1K")
         run = joined_run(
             self._runs,
@@ -423,7 +426,8 @@ def _reference(answer: Answer | None) -> _Finding:
     if answer is None:
         return _skipped("nothing was measured.")
     if answer.state == "plain":
-        return _skipped(answer.sentences[-1])
+        reason = answer.sentences[-1]  # why nothing is expected
+        return _skipped(f"{reason[:1].lower()}{reason[1:]}")
     return "failed" if answer.state == "bad" else "passed", list(answer.sentences)
 
 

@@ -45,9 +45,9 @@ __all__ = [
     "pair_parts",
 ]
 
-State = Literal["good", "bad", "note", "plain"]
+State = Literal["good", "bad", "note", "plain", "skipped"]
 
-SIGNS: dict[State, str] = {"good": "✓", "bad": "✕", "note": "!", "plain": ""}
+SIGNS: dict[State, str] = {"good": "✓", "bad": "✕", "note": "!", "plain": "", "skipped": "–"}
 """The signs of the states of an answer."""
 
 _MOST_NAMED = 3
@@ -63,8 +63,8 @@ class Answer:
     ----------
     question : str
         The question, in a word or two.
-    state : {"good", "bad", "note", "plain"}
-        Whether the answer is good or bad, or worth a look, or none of these.
+    state : {"good", "bad", "note", "plain", "skipped"}
+        Whether the answer is good or bad, or worth a look, or none of these. Stages of an acceptance can be skipped.
     sentences : tuple of str
         The answer.
     """

@@ -12,7 +12,7 @@ __all__ = ["Outcome", "Stage", "Stages"]
 
 Outcome = Literal["passed", "failed", "skipped"]
 
-_STATES: dict[Outcome, State] = {"passed": "good", "failed": "bad", "skipped": "note"}
+_STATES: dict[Outcome, State] = {"passed": "good", "failed": "bad", "skipped": "skipped"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,8 @@ class Stages:
         The stages.
     essential : str
         The stage without which nothing was accepted.
+    judging : tuple of str, default ()
+        The stages that judge the speed.
     interruption : str, default ""
         The reason why the acceptance ended early. Empty if it did not.
     repeat : str, default ""
@@ -64,6 +66,7 @@ class Stages:
 
     items: tuple[Stage, ...]
     essential: str
+    judging: tuple[str, ...] = ()
     interruption: str = ""
     repeat: str = ""
 
@@ -78,21 +81,22 @@ class Stages:
     @property
     def headline(self) -> Answer:
         """The verdict, as one sentence or two."""
-        failed, skipped = self._named("failed"), self._named("skipped")
-        n_passed = len(self._named("passed"))
-        not_checked = f" Not checked: {_listed(skipped)}." if skipped else ""
+        failed, passed, skipped = (self._named(name) for name in ("failed", "passed", "skipped"))
         if failed:
             first = next(stage for stage in self.items if stage.outcome == "failed")
             return Answer("", "bad", (f"FAILED: {_listed(failed)}. {first.sentences[0]}",))
         if self.interruption:
-            return Answer("", "note", (f"Not accepted: {self.interruption}. Continue it with --resume.",))
+            return Answer("", "note", (f"Not accepted: {self.interruption}.",))
         if self.outcome == "not carried out":
             reason = next((stage.sentences[0] for stage in self.items if stage.name == self.essential), "")
-            return Answer("", "note", (f"Not accepted, because nothing was measured. {_capital(reason)}",))
-        stages = "1 stage" if n_passed == 1 else f"{n_passed} stages"
+            return Answer("", "note", (f"Not accepted, because nothing was measured: {reason}",))
+        stages = "1 stage" if len(passed) == 1 else f"{len(passed)} stages"
         if not skipped:
             return Answer("", "good", (f"Accepted: all {stages} passed.",))
-        return Answer("", "good", (f"{_capital(stages)} passed, and none failed.{not_checked}",))
+        counts = f"{stages} passed, and {_listed(skipped)} {'was' if len(skipped) == 1 else 'were'} skipped."
+        if self.judging and set(self.judging) <= set(skipped):
+            return Answer("", "note", (f"Nothing failed, but the speed was not judged: {counts}",))
+        return Answer("", "good", (f"Nothing failed: {counts}",))
 
     def _named(self, outcome: Outcome) -> list[str]:
         return [stage.name for stage in self.items if stage.outcome == outcome]
@@ -100,7 +104,3 @@ class Stages:
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
