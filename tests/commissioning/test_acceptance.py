@@ -170,7 +170,7 @@ def test_pairs_between_hosts_are_not_compared_with_pairs_on_one_host() -> None:
 
 @pytest.mark.parametrize(("limit", "outcome"), [(1e-9, "passed"), (1e9, "failed")])
 def test_thresholds(thread_engines: ml.Engines, faster: None, limit: float, outcome: str) -> None:
-    found = accept(thread_engines, thresholds=LIMIT.format(limit))
+    found = accept(thread_engines, "dp=4, tp=1" if limit < 1 else "dp=2, tp=2", thresholds=LIMIT.format(limit))
     assert (found.outcome, outcomes(found)["thresholds"]) == (outcome, outcome)
     assert "MISSED" in found.verdict if outcome == "failed" else "reference" in found.verdict
     assert found.report().is_passed == (outcome == "passed")
@@ -275,7 +275,7 @@ def test_interrupted_and_continued(
     assert again.run_id == pairs.run_id
     pd.testing.assert_frame_equal(again.results, pairs.results)
     assert Run.load(folder / "sweep").state == "done"
-    with pytest.raises(BenchError, match=r"holds an acceptance with the mesh dp=2 × tp=2, not tp=4"):
+    with pytest.raises(BenchError, match=r"holds an acceptance with the mesh dp=2, tp=2, not tp=4"):
         accept(thread_engines, "tp=4", resume=folder)
     with pytest.raises(BenchError, match="holds an acceptance with other thresholds"):
         accept(thread_engines, resume=folder, thresholds=LIMIT.format(3))
