@@ -26,7 +26,7 @@ from meshlab.errors import BenchError, MeshError, MeshlabError, did_you_mean
 if TYPE_CHECKING:
     from meshlab.commissioning.outcome import Acceptance
     from meshlab.mesh.mesh import DeviceMesh
-    from meshlab.report.stages import Stage
+    from meshlab.report.stages import StageResult
 
 __all__ = ["acceptance", "add_acceptance_options"]
 
@@ -183,7 +183,7 @@ def _check_size(mesh: DeviceMesh, n: int, *, started: bool) -> None:
         ) from None
 
 
-def _print_stage(stage: Stage) -> None:
+def _print_stage(stage: StageResult) -> None:
     """Print a stage when it has ended: stages are minutes apart."""
     skipped = "skipped: " if stage.outcome == "skipped" else ""
     print(f"{_SIGNS[stage.outcome]} {stage.name:<13} {skipped}{' '.join(stage.sentences)}", flush=True)

@@ -26,7 +26,7 @@ from meshlab.frames.store import Frames
 from meshlab.mesh.axes import WORLD
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.report.answers import Answer, Evidence, answers, load_findings, pair_label_of
-from meshlab.report.stages import Outcome, Stage, Stages
+from meshlab.report.stages import Outcome, StageResult, Stages
 from meshlab.report.words import count
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.presets import ClusterLike, as_cluster
@@ -67,7 +67,7 @@ def acceptance(
     resume: str | Path | None = None,
     overwrite: bool = False,
     installation: Sequence[Check] | str | None = None,
-    on_stage: Callable[[Stage], object] | None = None,
+    on_stage: Callable[[StageResult], object] | None = None,
 ) -> Acceptance:
     """Check a machine as one does when a node arrives, from its installation to its bandwidth, without supervision.
 
@@ -210,12 +210,12 @@ class _Acceptor:
         planned: Mapping[str, Planned],
         earlier: Mapping[str, RunData],
         out: str | Path | None,
-        on_stage: Callable[[Stage], object] | None,
+        on_stage: Callable[[StageResult], object] | None,
     ) -> None:
         self._engines, self._scope, self._machine, self._planned = engines, scope, machine, planned
         self._earlier, self._out = earlier, None if out is None else Path(out)
         self._on_stage = on_stage
-        self._stages: list[Stage] = []
+        self._stages: list[StageResult] = []
         self._runs: dict[str, RunData] = {}
         self._interrupt: KeyboardInterrupt | None = None
         self._interruption = ""
@@ -247,7 +247,7 @@ class _Acceptor:
             except KeyboardInterrupt as interrupt:
                 self._interrupt, self._interruption = interrupt, f"interrupted in the stage {name}"
                 outcome, sentences = _skipped(f"{self._interruption}.")
-        stage = Stage(name, outcome, tuple(sentences), time.monotonic() - began)
+        stage = StageResult(name, outcome, tuple(sentences), time.monotonic() - began)
         self._stages.append(stage)
         if self._on_stage is not None:
             self._on_stage(stage)

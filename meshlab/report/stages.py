@@ -8,7 +8,7 @@ from typing import Literal
 
 from meshlab.report.answers import Answer, State
 
-__all__ = ["Outcome", "Stage", "Stages"]
+__all__ = ["Outcome", "StageResult", "Stages"]
 
 Outcome = Literal["passed", "failed", "skipped"]
 
@@ -16,7 +16,7 @@ _STATES: dict[Outcome, State] = {"passed": "good", "failed": "bad", "skipped": "
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class StageResult:
     """One stage of an acceptance.
 
     Parameters
@@ -64,7 +64,7 @@ class Stages:
         The command that repeats the acceptance.
     """
 
-    items: tuple[Stage, ...]
+    items: tuple[StageResult, ...]
     essential: str
     judging: tuple[str, ...] = ()
     interruption: str = ""

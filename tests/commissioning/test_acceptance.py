@@ -20,7 +20,7 @@ from meshlab.commissioning.doctor import Check
 from meshlab.commissioning.planning import machine_mesh, matching_preset, plans
 from meshlab.errors import BenchError, CommunicatorError, EngineError, MeshError, ParseError
 from meshlab.frames.rundata import RunData
-from meshlab.report.stages import Stage, Stages
+from meshlab.report.stages import StageResult, Stages
 
 FINE = [Check("python", "ok", "3.11")]
 LIMIT = '[[limits]]\nmetric = "busbw_gbs"\ncollective = "all_reduce"\nat_least = {}'
@@ -41,7 +41,7 @@ def outcomes(found: Any) -> dict[str, str]:
     return {stage.name: stage.outcome for stage in found.stages.items}
 
 
-def stage(found: Any, name: str) -> Stage:
+def stage(found: Any, name: str) -> StageResult:
     return next(one for one in found.stages.items if one.name == name)
 
 
@@ -76,7 +76,7 @@ def plant_slow_pair(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_all_stages_of_threads(thread_engines: ml.Engines, faster: None) -> None:
-    seen: list[Stage] = []
+    seen: list[StageResult] = []
     found = accept(thread_engines, "dp=2, tp=2", on_stage=seen.append)
     assert tuple(seen) == found.stages.items
     assert outcomes(found) == {
@@ -319,11 +319,11 @@ def test_the_mesh_of_a_machine() -> None:
 
 
 def test_the_verdict_of_stages() -> None:
-    passed, failed = Stage("sweep", "passed", ("ok.",)), Stage("pairs", "failed", ("bad.",))
+    passed, failed = StageResult("sweep", "passed", ("ok.",)), StageResult("pairs", "failed", ("bad.",))
     assert Stages((passed,), "sweep").headline.sentences == ("Accepted: all 1 stage passed.",)
     assert Stages((passed, failed), "sweep").outcome == "failed"
     assert Stages((passed,), "sweep", interruption="interrupted").outcome == "not carried out"
-    assert Stages((Stage("sweep", "skipped", ("x.",)),), "sweep").outcome == "not carried out"
+    assert Stages((StageResult("sweep", "skipped", ("x.",)),), "sweep").outcome == "not carried out"
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
