@@ -467,8 +467,9 @@ def test_bench_that_is_killed_continues_in_its_folder(capsys: pytest.CaptureFixt
         process.kill()
     before = ml.Run.load(folder)
     assert (before.state, before.progress.done >= 2) == ("interrupted", True)
-    assert main(words(f"report {folder}")) == 0
+    assert main(words(f"report {folder}")) == 1
     assert "The run was interrupted" in (folder / "report.html").read_text()
+    assert "The run was interrupted, so results are missing." in capsys.readouterr().out
     assert main(words(f"bench --resume {folder} --backend threads")) == 0
     assert f"report: {folder / 'report.html'}" in capsys.readouterr().out
     after = ml.Run.load(folder)

@@ -107,6 +107,7 @@ def expectations(
     attrs = dict(results.attrs)
     usable = is_plain(results) & ~is_pair(results) & ~is_wrong(results) & results["time_us"].gt(0)
     results = results[usable & results["source"].isin(GPU_SOURCES) & results["size_bytes"].ge(BOUND_FROM)]
+    results = results.reset_index(drop=True)  # frames that were joined may have equal labels
     results.attrs = attrs
     if not len(results):
         return pd.DataFrame(columns=_COLUMNS)

@@ -226,7 +226,7 @@ class Thresholds:
             preset = files("meshlab.analysis").joinpath("threshold_presets", f"{source}.toml")
             return _parsed(preset.read_text(encoding="utf-8"), f"{source}.toml")
         text, name = text_of(source, hint="pass a file of thresholds")
-        if name is None and isinstance(source, (str, os.PathLike)) and "\n" not in str(source) and "=" not in text:
+        if name is None and isinstance(source, (str, os.PathLike)) and not any(sign in text for sign in "\n=["):
             known = cls.presets()
             raise ParseError(
                 f"no file {str(source)[:200]!r} exists{did_you_mean(str(source), known)}",
@@ -329,7 +329,10 @@ class ThresholdCheck:
             verb = "was" if missing == 1 else "were"
             suffix = "" if failed else of
             more = f", such as {first.subject}" if missing > 1 else f": {first.subject}"
-            parts.append(f"{_some(missing, total)} {verb} not measured{suffix}{more}.")
+            if missing == total > 1:
+                parts.append(f"None of the {total} thresholds was measured{suffix}{more}.")
+            else:
+                parts.append(f"{_some(missing, total)} {verb} not measured{suffix}{more}.")
         return " ".join(parts)
 
     def sentences(self, number: int) -> list[str]:

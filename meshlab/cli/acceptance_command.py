@@ -13,10 +13,10 @@ from meshlab.cli.commands import (
     INTERRUPTED,
     OK,
     REDACT_HELP,
+    cluster_of,
     default_ranks,
     error_text,
     print_error,
-    read_cluster,
     system_label,
 )
 from meshlab.cli.tuning_command import integers
@@ -117,7 +117,7 @@ def acceptance(options: argparse.Namespace) -> int:
                 engines,
                 mesh,
                 thresholds=thresholds,
-                cluster=read_cluster(options.cluster),
+                cluster=cluster_of(options.cluster),
                 quick=options.quick,
                 # The rows of redacted runs are written at the end, because the names in them are known only then.
                 out=None if options.redact else options.out,

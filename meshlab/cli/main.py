@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from meshlab.cli import acceptance_command, commands, layout_search, tuning_command
+from meshlab.cli import acceptance_command, commands, layout_search, report_command, tuning_command
 from meshlab.cli.commands import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, error_text, print_error
 from meshlab.engines.mpi_world import launched_as
 from meshlab.errors import MeshlabError
@@ -38,7 +38,7 @@ examples:
   mpiexec -n 4 meshlab bench --mesh tp=4      on ranks of a launcher (or srun)
   meshlab rehearse llama3-8b --mesh dp=8 --mesh "dp=4, tp=2"   layouts of a job
   meshlab tune --mesh tp=2 --axis tp --out tuned       faster than the defaults
-  meshlab report run1 --out run1.md           the report of a saved run
+  meshlab report run2 --baseline run1 --thresholds dgx-h100 -o run2.html
   meshlab compare run1 run2                   regressions; also of nccl-tests logs
   meshlab explain train.log                   what is wrong in a log, and what to do
   meshlab predict "dp=16, tp=8" --cluster dgx-h100    expected times; starts nothing
@@ -316,14 +316,12 @@ def make_parser() -> argparse.ArgumentParser:
 
     report = add(
         "report",
-        commands.report,
-        "write the report of a saved run",
-        "Reads a folder that bench, demo or Run.save wrote.",
+        report_command.report,
+        "write the report of saved runs, and check them",
+        "Says whether the results are correct, as fast as they should be, above the limits of --thresholds, and not "
+        "slower than those of --baseline. Exits with 1 if not, or if the run did not finish.",
     )
-    report.add_argument("folder", help="folder of the run")
-    report.add_argument("--out", metavar="FILE", help="the report, .html or .md (default: report.html in the folder)")
-    report.add_argument("--pictures", action="store_true", help="write the figures of a .md report as PNG files")
-    report.add_argument("--redact", action="store_true", help=commands.REDACT_HELP)
+    report_command.add_report_options(report)
 
     compare = add(
         "compare",

@@ -15,7 +15,6 @@ from meshlab.analysis.thresholds import ThresholdCheck
 from meshlab.frames.labels import (
     CPU_SOURCES,
     LABELLED,
-    SOURCES,
     axis_label,
     describe_groups,
     is_wrong,
@@ -50,6 +49,7 @@ State = Literal["good", "bad", "note", "plain", "skipped"]
 SIGNS: dict[State, str] = {"good": "✓", "bad": "✕", "note": "!", "plain": "", "skipped": "–"}
 """The signs of the states of an answer."""
 
+_BACKENDS = {"mpi": "MPI on a CPU", "gloo": "Gloo on a CPU", "threads": "threads in one process"}
 _MOST_NAMED = 3
 _MOST_SENTENCES = 4
 _LARGE_TREND = 0.05
@@ -91,6 +91,8 @@ class Evidence:
         The samples that have blocks, for contention and interference.
     progress : str, default ""
         A sentence about a run that has not ended.
+    state : str, default ""
+        The state of the run. Results of a run that failed, was cancelled or was interrupted are incomplete.
     expected : pandas.DataFrame, optional
         The rows of `meshlab.analysis.expectations`.
     check : ThresholdCheck, optional
@@ -108,6 +110,7 @@ class Evidence:
     results: pd.DataFrame
     samples: pd.DataFrame | None = None
     progress: str = ""
+    state: str = ""
     expected: pd.DataFrame | None = None
     check: ThresholdCheck | None = None
     comparison: Comparison | None = None
@@ -131,7 +134,7 @@ def answers(evidence: Evidence) -> tuple[Answer, ...]:
         without an answer are omitted.
     """
     results = evidence.results
-    found = [Answer("measured", "plain", tuple(_measured(evidence)))]
+    found = [Answer("measured", "bad" if evidence.state in UNFINISHED else "plain", tuple(_measured(evidence)))]
     found.append(Answer("correct", _correct_state(results), (_correctness(results),)))
     if not len(results):
         return tuple(found)
@@ -157,7 +160,9 @@ def headline(found: Sequence[Answer]) -> Answer:
         The result of `answers`.
     """
     by_question = {answer.question: answer for answer in found}
-    correct = by_question["correct"]
+    measured, correct = by_question["measured"], by_question["correct"]
+    if measured.state == "bad":
+        return Answer("", "bad", (f"{measured.sentences[0]} {correct.sentences[0]}",))
     if correct.state == "bad" or "fast enough" not in by_question:
         return Answer("", correct.state, (correct.sentences[0],))
     for question, text in (
@@ -167,6 +172,8 @@ def headline(found: Sequence[Answer]) -> Answer:
     ):
         answer = by_question.get(question)
         if answer is not None and answer.state == "bad":
+            if question == "thresholds" and "MISSED" not in answer.sentences[0]:
+                text = "not measured at all thresholds"
             right = "Correct, but" if correct.state == "good" else "Not checked, and"
             return Answer("", "bad", (f"{right} {text}. {answer.sentences[0]}",))
     fast = by_question["fast enough"]
@@ -184,6 +191,8 @@ def _measured(evidence: Evidence) -> Iterator[str]:
     results = evidence.results
     if evidence.progress:
         yield evidence.progress
+    if evidence.state in UNFINISHED:
+        yield f"The run {UNFINISHED[evidence.state]}, so results are missing."
     if not len(results):
         yield "Nothing was measured, so this report is empty."
         return
@@ -296,7 +305,8 @@ def _no_expectation(results: pd.DataFrame, has_lines: bool) -> str:
             else "Functions have no bandwidth, so there is nothing to compare."
         )
     if sources and sources <= set(CPU_SOURCES):
-        return f"How fast {_listed([SOURCES[source] for source in sorted(sources)])} should be is not known."
+        names = _listed([_BACKENDS[source] for source in sorted(sources)])
+        return f"Whether that is fast is not known, because there is no prediction for {names}."
     if "of_bound" not in results:
         return "Whether that is fast is not known: pass cluster= for the bound and the prediction of the machine."
     return "Whether that is fast is not known, because there is no prediction for these sizes and collectives."

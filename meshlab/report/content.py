@@ -24,15 +24,13 @@ _FEW_SAMPLES = 30
 _WIDE_INTERVAL = 0.10
 
 
-def caveats(results: pd.DataFrame, *, state: str, fingerprint: str, cluster: Cluster | None = None) -> list[str]:
+def caveats(results: pd.DataFrame, *, fingerprint: str, cluster: Cluster | None = None) -> list[str]:
     """Return the reasons to distrust the numbers.
 
     Parameters
     ----------
     results : pandas.DataFrame
         A results frame.
-    state : str
-        The state of the run. Empty if it is unknown.
     fingerprint : str
         The fingerprint of the mesh in the report. Empty without a mesh.
     cluster : Cluster, optional
@@ -50,8 +48,6 @@ def caveats(results: pd.DataFrame, *, state: str, fingerprint: str, cluster: Clu
         found.append("These numbers were measured with threads in one process. They do not apply to any machine.")
     if results.attrs.get("note"):
         found.append(str(results.attrs["note"]))
-    if state in UNFINISHED:
-        found.append(f"The run {UNFINISHED[state]}, so results are missing.")
     stopped = results[results["status"].isin(UNFINISHED)]
     if len(stopped):
         reasons = [str(reason) for reason in stopped["stop_reason"].dropna().unique()[:_MOST_NAMED]]

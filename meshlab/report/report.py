@@ -66,6 +66,8 @@ _MOST_LOG_LINES = 200
 
 _MOST_PICTURES = 8
 
+_SUFFIXES = (".html", ".md", ".pdf", ".xml", ".csv", ".parquet", ".json")
+
 Facts = list[tuple[str, str]]
 """Pairs of term and text."""
 
@@ -212,6 +214,8 @@ class Report:
         if isinstance(run, (str, os.PathLike)) and is_folder(run):
             run = load(Path(run))
         limits = thresholds if isinstance(thresholds, Thresholds) or thresholds is None else Thresholds.read(thresholds)
+        if isinstance(baseline, (str, os.PathLike)) and is_folder(baseline):
+            baseline = load(Path(baseline))
         earlier = None if baseline is None else as_frames(baseline, read_other=read_nccl_tests)
         if redact:
             if not isinstance(run, (RunData, Tuning)):
@@ -222,7 +226,8 @@ class Report:
             # One redactor for all parts, so that a host has the same hash in the title, the picture and the log.
             known = run if isinstance(run, RunData) else None
             parts = (self.cluster, tuning, title, limits, earlier, stages)
-            redactor = redactor_of(known, *parts, hosts=_hosts_of(self.cluster), mesh=layout)
+            hosts = (*_hosts_of(self.cluster), *(baseline.hosts if isinstance(baseline, RunData) else ()))
+            redactor = redactor_of(known, *parts, hosts=hosts, mesh=layout)
             tuning = None if tuning is None else tuning.redacted(redactor)
             run = redact_run(run, redactor) if isinstance(run, RunData) else tuning
             self.cluster, layout, title, limits, earlier, stages = (
@@ -310,6 +315,7 @@ class Report:
                 # Only alternatives are compared by block. A sample of an older run shows that it has no blocks.
                 samples=self.samples[is_in_block] if is_in_block.any() else self.samples[:1],
                 progress=self._progress,
+                state=self._state,
                 expected=self.expected,
                 check=self.check,
                 comparison=self.comparison,
@@ -377,6 +383,7 @@ class Report:
             If there is no browser that can print a PDF.
         """
         path = Path(path)
+        self.check_suffix(path)
         makers: dict[str, Callable[[], str | bytes]] = {
             ".html": self.html,
             ".md": self.markdown,
@@ -386,11 +393,6 @@ class Report:
             ".parquet": partial(frame_bytes, self.results, frame_to_parquet),
             ".json": lambda: frame_to_json(self.results),
         }
-        if path.suffix not in makers:
-            raise BenchError(
-                f"unknown suffix {path.suffix!r} of {path.name!r}{did_you_mean(path.suffix, makers)}",
-                hint=f"choose one of {', '.join(makers)}",
-            )
         if path.suffix != ".md" or not pictures:
             return write_file(path, makers[path.suffix]())
         if not path.parent.is_dir():
@@ -401,6 +403,22 @@ class Report:
             drawn.save(stage, path.stem)
             (stage / path.name).write_text(document, encoding="utf-8")
         return path
+
+    @staticmethod
+    def check_suffix(path: str | Path) -> None:
+        """Raise if `save` has no format for the suffix of a file.
+
+        Raises
+        ------
+        BenchError
+            With the suffixes that it knows.
+        """
+        path = Path(path)
+        if path.suffix not in _SUFFIXES:
+            raise BenchError(
+                f"unknown suffix {path.suffix!r} of {path.name!r}{did_you_mean(path.suffix, _SUFFIXES)}",
+                hint=f"choose one of {', '.join(_SUFFIXES)}",
+            )
 
     def __repr__(self) -> str:
         return f"<Report {self.title!r}: {len(self.results):,} results>"
@@ -444,7 +462,7 @@ class Report:
             headline=self._headline,
             stages=() if self.stages is None else tuple(stage.answer for stage in self.stages.items),
             answers=self.answers,
-            caveats=content.caveats(self.results, state=self._state, fingerprint=fingerprint, cluster=self.cluster),
+            caveats=content.caveats(self.results, fingerprint=fingerprint, cluster=self.cluster),
             machine=self._machine(),
             pivots=report_tables.pivot_tables(self._bounded),
             loads=report_tables.load_tables(self._bounded, self.samples),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshlab.analysis.comparison import Comparison
@@ -37,6 +38,9 @@ __all__ = [
 
 
 MOST_ROWS, MOST_TABLES = 200, 60
+
+_MOST_COLUMNS = 12
+"""The number of columns, apart from the size, that fit the width of the page."""
 
 _FEW_ROWS = 20
 """The number of rows that are shown of a comparison in which nothing changed."""
@@ -109,7 +113,22 @@ def pivot_tables(results: pd.DataFrame) -> list[ReportTable]:
     results : pandas.DataFrame
         A results frame, which may have the column ``of_bound``.
     """
-    return [_pivot(part) for part in results_table(results[~is_pair(results)], with_system=False).parts[:MOST_TABLES]]
+    parts = results_table(results[~is_pair(results)], with_system=False).parts
+    return [table for part in parts[:MOST_TABLES] for table in _pivots(part)]
+
+
+def _pivots(part: TablePart) -> Iterator[ReportTable]:
+    """Yield a table with all collectives, or several tables, if one would be wider than the page."""
+    width = 1 + bool(part.sizes) + (part.has_bounds and bool(part.sizes))
+    each = _MOST_COLUMNS // width
+    n_tables = math.ceil(len(part.collectives) / each)
+    each = math.ceil(len(part.collectives) / max(n_tables, 1))
+    for first in range(0, len(part.collectives), max(each, 1)):
+        chosen = slice(first, first + each)
+        cells = tuple(tuple(row[chosen]) for row in part.cells)
+        table = _pivot(replace(part, collectives=part.collectives[chosen], cells=cells))
+        more = f"{SEPARATOR}{', '.join(part.collectives[chosen])}" if n_tables > 1 else ""
+        yield replace(table, title=table.title + more)
 
 
 def _pivot(part: TablePart) -> ReportTable:

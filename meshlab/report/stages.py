@@ -52,7 +52,7 @@ class Stages:
 
     Parameters
     ----------
-    items : tuple of Stage
+    items : tuple of StageResult
         The stages.
     essential : str
         The stage without which nothing was accepted.

@@ -7,7 +7,7 @@ import re
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
@@ -96,6 +96,12 @@ def test_the_slowest_group_decides(results):
     )
 
 
+def test_cases_with_different_numbers_of_ranks_are_named(results):
+    other = results.assign(n_ranks=4, busbw_gbs=80.0)
+    found = check(pd.concat([results, other], ignore_index=True), {"metric": "busbw_gbs", "at_least": 95})
+    assert "(4 ranks)" in found.verdict
+
+
 def test_the_tolerance_counts(results):
     limit = {"metric": "busbw_gbs", "at_least": 95}
     assert not check(results, limit).is_passed
@@ -143,6 +149,7 @@ def test_other_gpus_are_noted():
     assert check(ml.example(), {"metric": "n_wrong", "at_most": 0}, gpu="H200").note == ""
 
 
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     value=st.floats(1e-3, 1e3),
     limit=st.floats(1e-3, 1e3),
