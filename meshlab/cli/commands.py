@@ -43,6 +43,7 @@ __all__ = [
     "bench",
     "cluster_of",
     "compare",
+    "default_ranks",
     "demo",
     "doctor",
     "error_text",
@@ -55,6 +56,7 @@ __all__ = [
     "print_text",
     "rehearse",
     "show",
+    "system_label",
 ]
 
 OK, FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
@@ -146,7 +148,7 @@ def plain_warnings() -> Iterator[None]:
 
 def doctor(options: argparse.Namespace) -> int:
     """Print the state of the installation. Return 1 if a required part is broken."""
-    from meshlab.cli.doctor import checks_text, run_checks
+    from meshlab.commissioning.doctor import checks_text, run_checks
 
     checks = run_checks()
     print_text(checks_text(checks))
@@ -416,7 +418,7 @@ def bench(options: argparse.Namespace) -> int:
         )
     else:
         n_known = options.ranks if process is None else process[1]
-        mesh = DeviceMesh(all_ranks=_default_ranks(options.backend) if n_known is None else n_known)
+        mesh = DeviceMesh(all_ranks=default_ranks(options.backend) if n_known is None else n_known)
         plan = _plan(options, mesh)
     n = process[1] if process is not None else options.ranks
     return _measure(
@@ -465,7 +467,7 @@ def rehearse(options: argparse.Namespace) -> int:
     if process is not None and joined is None:
         return OK  # this process was a rank
     with joined or launch(n, backend=options.backend) as engines:
-        print_text(f"{_system(engines)}: {job.title}")
+        print_text(f"{system_label(engines)}: {job.title}")
         try:
             found = rehearse(
                 engines,
@@ -494,13 +496,13 @@ def rehearse(options: argparse.Namespace) -> int:
     return FAILED if (found.frame()["n_wrong"].fillna(0) > 0).any() else OK
 
 
-def _default_ranks(backend: str) -> int:
+def default_ranks(backend: str, fewest: int = _FEWEST_RANKS) -> int:
     """Return the number of ranks of a benchmark without a mesh: all GPUs, or else one per core within limits."""
     from meshlab.benchmark.on_ranks.environment import usable_cores
     from meshlab.engines.launcher import count_gpus
 
     n_gpus = count_gpus() if backend in ("auto", "nccl") else 0
-    return n_gpus or min(max(usable_cores(), _FEWEST_RANKS), _MOST_RANKS)
+    return n_gpus or min(max(usable_cores(), fewest), _MOST_RANKS)
 
 
 def _plan(options: argparse.Namespace, mesh: DeviceMesh) -> Plan:
@@ -580,7 +582,7 @@ def _measure(
             stack.enter_context(joined)
         is_written = True
         engines = joined or stack.enter_context(launch(n, backend=backend))
-        print_text(f"{_system(engines)}: ready in {format_seconds(time.monotonic() - began)}")
+        print_text(f"{system_label(engines)}: ready in {format_seconds(time.monotonic() - began)}")
         groups = engines.verify(mesh)
         print_text(f"{len(groups)} group{'s' * (len(groups) != 1)} verified: each contains exactly the expected ranks")
         machine = _machine_of(engines) if out is not None else None
@@ -603,7 +605,7 @@ def _measure(
     return code if is_written else code or FAILED
 
 
-def _system(engines: Engines) -> str:
+def system_label(engines: Engines) -> str:
     """Return the label of the measured system, with the library unless the label already has it."""
     library = engines.ranks[0].capabilities.library
     return engines.where if library in engines.where else f"{engines.where}, {library}"

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from meshlab.cli import commands, layout_search, report_command, tuning_command
+from meshlab.cli import acceptance_command, commands, layout_search, report_command, tuning_command
 from meshlab.cli.commands import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, error_text, print_error
 from meshlab.engines.mpi_world import launched_as
 from meshlab.errors import MeshlabError
@@ -45,6 +45,7 @@ examples:
   meshlab app                                 the workbench as a page of its own
   meshlab search llama3-405b --cluster dgx-h100 --nodes 128   the best layouts
   meshlab doctor                              check the installation
+  meshlab acceptance --out node7              check a machine, unattended
 
 exit codes:
   0 success · 1 failed, wrong or slower · 2 invalid arguments or files · 130 interrupted
@@ -166,6 +167,21 @@ def make_parser() -> argparse.ArgumentParser:
         "Checks Python, the packages, the MPI library and its mpiexec, shared memory, and the parts for GPUs. "
         "Exits with 1 if a required part is broken.",
     )
+
+    accept = add(
+        "acceptance",
+        acceptance_command.acceptance,
+        "check a machine unattended, from its installation to its bandwidth",
+        "For a node that has just arrived. Checks the installation, the health of the hardware and the groups of a "
+        "mesh. Measures every pair of ranks, collectives along every axis, and contention. Compares them with the "
+        "prediction and published values of such a machine, and with thresholds. Prints a line per stage and the "
+        "verdict. A stage that cannot run is skipped with its reason, and never counted as passed. Exits with 0 if the "
+        "sweep passed and no stage failed, with 1 if a stage failed, and with 2 if nothing could be accepted. Under "
+        "mpiexec or srun the processes are the ranks.",
+    )
+    acceptance_command.add_acceptance_options(accept)
+    _add_force(accept)
+    _add_backend(accept)
 
     show = add(
         "show",

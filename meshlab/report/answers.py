@@ -31,11 +31,22 @@ from meshlab.units import format_bandwidth, format_size, format_time_us
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["SIGNS", "Answer", "Evidence", "answers", "headline", "interference_parts", "pair_label_of", "pair_parts"]
+__all__ = [
+    "SIGNS",
+    "Answer",
+    "Evidence",
+    "State",
+    "answers",
+    "headline",
+    "interference_parts",
+    "load_findings",
+    "pair_label_of",
+    "pair_parts",
+]
 
-State = Literal["good", "bad", "note", "plain"]
+State = Literal["good", "bad", "note", "plain", "skipped"]
 
-SIGNS: dict[State, str] = {"good": "✓", "bad": "✕", "note": "!", "plain": ""}
+SIGNS: dict[State, str] = {"good": "✓", "bad": "✕", "note": "!", "plain": "", "skipped": "–"}
 """The signs of the states of an answer."""
 
 _BACKENDS = {"mpi": "MPI on a CPU", "gloo": "Gloo on a CPU", "threads": "threads in one process"}
@@ -52,8 +63,8 @@ class Answer:
     ----------
     question : str
         The question, in a word or two.
-    state : {"good", "bad", "note", "plain"}
-        Whether the answer is good or bad, or worth a look, or none of these.
+    state : {"good", "bad", "note", "plain", "skipped"}
+        Whether the answer is good or bad, or worth a look, or none of these. Stages of an acceptance can be skipped.
     sentences : tuple of str
         The answer.
     """
@@ -250,7 +261,7 @@ def _correctness(results: pd.DataFrame) -> str:
 def _speed(evidence: Evidence) -> list[Answer]:
     """Say whether the results are as fast as they should be, and how the axes differ."""
     rows = evidence.results[~is_pair(evidence.results)]
-    # An axis is compared with other axes under the same load. `_findings` compares it with itself under different ones.
+    # An axis is compared with other axes under the same load, and by `load_findings` with itself under different ones.
     shown = rows[is_plain(rows)]
     lines = [line for line in lines_of(shown, "busbw_gbs") if len(line)]
     differences = _difference(lines, is_one_launch=len(rows[["run_id", "launch"]].drop_duplicates()) < 2)
@@ -364,7 +375,7 @@ def _unusual(evidence: Evidence) -> Answer:
     remarks: list[str] = []
     denials: list[str] = []
     frames = Frames(evidence.results, empty_samples() if evidence.samples is None else evidence.samples, "")
-    for is_odd, sentence in _findings(frames):
+    for is_odd, sentence in load_findings(frames):
         (remarks if is_odd else denials).append(sentence)
     remarks += _late(evidence.stragglers)
     remarks += _devices(evidence.devices)
@@ -402,8 +413,8 @@ def _devices(devices: pd.DataFrame | None) -> Iterator[str]:
                 yield f"{name} had {count(more, what)} during the run."
 
 
-def _findings(frames: Frames) -> Iterator[tuple[bool, str]]:
-    """Yield a sentence about each axis whose pairs, contention or interference were measured, and if it is unusual."""
+def load_findings(frames: Frames) -> Iterator[tuple[bool, str]]:
+    """Yield whether an axis is unusual, and a sentence, for each one with pairs, contention or interference."""
     for rows in pair_parts(frames.results):
         yield _pairs_sentence(rows)
     for axis, rows in contention_rows(frames).groupby("axis", sort=False):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from meshlab.analysis.thresholds import ThresholdCheck
 from meshlab.report.answers import Answer
+from meshlab.report.stages import Stages
 
 __all__ = ["junit_xml"]
 
@@ -15,10 +16,13 @@ __all__ = ["junit_xml"]
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def junit_xml(title: str, found: Sequence[Answer], check: ThresholdCheck | None, elapsed_s: float) -> str:
-    """Return one test case per answer, and one per threshold.
+def junit_xml(
+    title: str, found: Sequence[Answer], check: ThresholdCheck | None, elapsed_s: float, stages: Stages | None = None
+) -> str:
+    """Return one test case per answer, or per stage of an acceptance, and one per threshold.
 
-    An answer that is bad, and a threshold that is missed or was not measured, is a failure.
+    An answer that is bad, a stage that failed, and a threshold that is missed or was not measured, is a failure. An
+    acceptance that was not carried out is an error.
 
     Parameters
     ----------
@@ -30,10 +34,29 @@ def junit_xml(title: str, found: Sequence[Answer], check: ThresholdCheck | None,
         The results beside their thresholds.
     elapsed_s : float
         The duration of the run, in seconds.
+    stages : Stages, optional
+        The stages of an acceptance, which replace the answers.
     """
     suite = ET.Element("testsuite", name=_legal(title))
-    n_failed = 0
-    for answer in found:
+    n_failed = n_errors = n_skipped = 0
+    for stage in stages.items if stages is not None else ():
+        case = ET.SubElement(
+            suite, "testcase", classname="meshlab.acceptance", name=stage.name, time=f"{stage.elapsed_s:.3f}"
+        )
+        text = _legal("\n".join(stage.sentences))
+        if stage.outcome == "failed":
+            n_failed += 1
+            ET.SubElement(case, "failure", message=_legal(stage.sentences[0])).text = text
+        elif stage.outcome == "skipped":
+            n_skipped += 1
+            ET.SubElement(case, "skipped", message=text)
+        else:
+            ET.SubElement(case, "system-out").text = text
+    if stages is not None and stages.outcome == "not carried out":
+        n_errors = 1
+        case = ET.SubElement(suite, "testcase", classname="meshlab.acceptance", name="verdict")
+        ET.SubElement(case, "error", message=_legal(stages.headline.sentences[0]))
+    for answer in found if stages is None else ():
         if answer.state == "plain" or answer.question == "thresholds":
             continue
         case = ET.SubElement(suite, "testcase", classname="meshlab.report", name=answer.question)
@@ -53,8 +76,8 @@ def junit_xml(title: str, found: Sequence[Answer], check: ThresholdCheck | None,
     suite.attrib |= {
         "tests": str(len(suite)),
         "failures": str(n_failed),
-        "errors": "0",
-        "skipped": "0",
+        "errors": str(n_errors),
+        "skipped": str(n_skipped),
         "time": f"{elapsed_s:.3f}",
     }
     suites = ET.Element("testsuites")

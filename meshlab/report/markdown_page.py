@@ -45,6 +45,9 @@ def markdown_page(
     drawn = Pictures([], [], [], []) if pictures is None else pictures
     lines = [f"# {_escape(content.title)}", "", _escape(content.where), ""]
     lines += [f"**{_marked(content.headline)}**", ""]
+    if content.stages:
+        lines += [f"- **{stage.question}** {_marked(stage)}" for stage in content.stages]
+        lines += ["", "## Measurements", ""]
     lines += [f"- **{answer.question}** {_marked(answer)}" for answer in content.answers] + [""]
     if content.caveats:
         lines += ["## Caveats", "", *(f"- {_escape(caveat)}" for caveat in content.caveats), ""]

@@ -46,6 +46,7 @@ from meshlab.report.pictures import (
 from meshlab.report.printing import page_to_pdf
 from meshlab.report.repeating import repeat_command
 from meshlab.report.report_tables import ReportTable
+from meshlab.report.stages import Stages
 from meshlab.report.tuning_section import TuningSection, tuning_section
 from meshlab.topology.health import health
 from meshlab.topology.model.presets import ClusterLike, as_cluster
@@ -82,6 +83,8 @@ class Content:
         The headline, and the measured system.
     headline : Answer
         The most important answer.
+    stages : tuple of Answer
+        The stages of an acceptance. Empty for other reports.
     answers : tuple of Answer
         All answers.
     caveats : list of str
@@ -111,6 +114,7 @@ class Content:
     title: str
     where: str
     headline: Answer
+    stages: tuple[Answer, ...]
     answers: tuple[Answer, ...]
     caveats: list[str]
     machine: list[str]
@@ -153,6 +157,8 @@ class Report:
     tuning : Tuning, optional
         A tuning of the same machine, which gets a section of its own: what was gained, the chosen options, and what
         environment variables and a tuner plugin can set of them.
+    stages : Stages, optional
+        The stages of an acceptance, which come first.
     title : str, optional
         The headline. By default it names the mesh.
     redact : bool, default False
@@ -193,6 +199,7 @@ class Report:
         baseline: Any = None,
         thresholds: Thresholds | str | os.PathLike[str] | None = None,
         tuning: Tuning | None = None,
+        stages: Stages | None = None,
         title: str | None = None,
         redact: bool = False,
     ) -> None:
@@ -219,15 +226,16 @@ class Report:
                 )
             # One redactor for all parts, so that a host has the same hash in the title, the picture and the log.
             known = run if isinstance(run, RunData) else None
-            parts = (self.cluster, tuning, title, limits, earlier)
+            parts = (self.cluster, tuning, title, limits, earlier, stages)
             hosts = (*_hosts_of(self.cluster), *(baseline.hosts if isinstance(baseline, RunData) else ()))
             redactor = redactor_of(known, *parts, hosts=hosts, mesh=layout)
             tuning = None if tuning is None else tuning.redacted(redactor)
             run = redact_run(run, redactor) if isinstance(run, RunData) else tuning
-            self.cluster, layout, title, limits, earlier = (
-                redactor.anything(part) for part in (self.cluster, layout, title, limits, earlier)
+            self.cluster, layout, title, limits, earlier, stages = (
+                redactor.anything(part) for part in (self.cluster, layout, title, limits, earlier, stages)
             )
         self.tuning = tuning
+        self.stages = stages
         if isinstance(run, Tuning):
             title, run = title or f"Tuning of {run.mesh}", run.results
         data = run if isinstance(run, RunData) else None
@@ -254,7 +262,7 @@ class Report:
         log = [] if data is None else list(data.log)
         self._log, self._more_log = log[-_MOST_LOG_LINES:], max(0, len(log) - _MOST_LOG_LINES)
         self._facts = self._describe(data)
-        self._repeat = "" if data is None else repeat_command(data)
+        self._repeat = stages.repeat if stages is not None else "" if data is None else repeat_command(data)
         self._environment = [] if data is None else _environment(data.environment)
 
     @staticmethod
@@ -323,13 +331,19 @@ class Report:
 
     @property
     def verdict(self) -> str:
-        """The most important answer, as a sentence."""
-        return headline(self.answers).sentences[0]
+        """The most important answer, as a sentence. For an acceptance, the verdict of its stages."""
+        return self._headline.sentences[0]
 
     @property
     def is_passed(self) -> bool:
         """True if something was measured, and nothing is wrong, below a threshold, or slower than it should be."""
+        if self.stages is not None and self.stages.outcome != "passed":
+            return False
         return bool(len(self.results)) and all(answer.state != "bad" for answer in self.answers)
+
+    @property
+    def _headline(self) -> Answer:
+        return headline(self.answers) if self.stages is None else self.stages.headline
 
     def html(self) -> str:
         """Return the report as a self-contained HTML page, which loads nothing from the network."""
@@ -341,7 +355,7 @@ class Report:
 
     def junit(self) -> str:
         """Return the answers and the thresholds as JUnit XML, for continuous integration."""
-        return junit_xml(self.title, self.answers, self.check, self._elapsed_s)
+        return junit_xml(self.title, self.answers, self.check, self._elapsed_s, self.stages)
 
     def save(self, path: str | Path, *, pictures: bool = False) -> Path:
         """Write the report, or its results. The suffix selects the format.
@@ -411,7 +425,8 @@ class Report:
         return f"<Report {self.title!r}: {len(self.results):,} results>"
 
     def __str__(self) -> str:
-        return "\n".join([self.verdict, *(_line(answer) for answer in self.answers)])
+        stages = () if self.stages is None else tuple(stage.answer for stage in self.stages.items)
+        return "\n".join([self.verdict, *(_line(answer) for answer in (*stages, *self.answers))])
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<div>{markup.escape(_line(answer))}</div>" for answer in self.answers)
@@ -445,7 +460,8 @@ class Report:
         return Content(
             title=self.title,
             where=where_text(self.results),
-            headline=headline(self.answers),
+            headline=self._headline,
+            stages=() if self.stages is None else tuple(stage.answer for stage in self.stages.items),
             answers=self.answers,
             caveats=content.caveats(self.results, fingerprint=fingerprint, cluster=self.cluster),
             machine=self._machine(),
@@ -467,7 +483,7 @@ class Report:
     def _describe(self, data: RunData | None) -> Facts:
         """Describe the run for the section about the method."""
         facts = []
-        if data is not None:
+        if data is not None and self.stages is None:  # an acceptance has several plans
             facts.append(("Plan", str(data.plan)))
         if self.mesh is not None:
             mesh = self.mesh
