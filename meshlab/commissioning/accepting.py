@@ -25,7 +25,7 @@ from meshlab.frames.rundata import RunData
 from meshlab.frames.store import Frames
 from meshlab.mesh.axes import WORLD
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.report.answers import Answer, Evidence, answers, load_findings, pair_label_of
+from meshlab.report.answers import Answer, ReportEvidence, answers, load_findings, pair_label_of
 from meshlab.report.stages import Outcome, StageResult, Stages
 from meshlab.report.words import count
 from meshlab.topology.model.cluster import Cluster
@@ -305,7 +305,7 @@ class _Acceptor:
         if run.out_problem:
             return "failed", [f"The run could not be written: {run.out_problem}."]
         results = run.results
-        correct = next(one for one in answers(Evidence(results=results)) if one.question == "correct")
+        correct = next(one for one in answers(ReportEvidence(results=results)) if one.question == "correct")
         if correct.state == "bad":
             return "failed", list(correct.sentences)
         if results["status"].eq("skipped").all():

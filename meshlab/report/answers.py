@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "SIGNS",
     "Answer",
-    "Evidence",
+    "ReportEvidence",
     "State",
     "answers",
     "headline",
@@ -80,7 +80,7 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class ReportEvidence:
     """Everything from which the answers follow.
 
     Parameters
@@ -119,12 +119,12 @@ class Evidence:
     tuned: tuple[str, ...] = field(default=())
 
 
-def answers(evidence: Evidence) -> tuple[Answer, ...]:
+def answers(evidence: ReportEvidence) -> tuple[Answer, ...]:
     """Answer the questions about a measurement.
 
     Parameters
     ----------
-    evidence : Evidence
+    evidence : ReportEvidence
         The results, and what they are compared with.
 
     Returns
@@ -186,7 +186,7 @@ def headline(found: Sequence[Answer]) -> Answer:
 # -- measured and correct ----------------------------------------------------------------------------------------------
 
 
-def _measured(evidence: Evidence) -> Iterator[str]:
+def _measured(evidence: ReportEvidence) -> Iterator[str]:
     """Say what was measured, where, and how."""
     results = evidence.results
     if evidence.progress:
@@ -258,7 +258,7 @@ def _correctness(results: pd.DataFrame) -> str:
 # -- fast enough -------------------------------------------------------------------------------------------------------
 
 
-def _speed(evidence: Evidence) -> list[Answer]:
+def _speed(evidence: ReportEvidence) -> list[Answer]:
     """Say whether the results are as fast as they should be, and how the axes differ."""
     rows = evidence.results[~is_pair(evidence.results)]
     # An axis is compared with other axes under the same load, and by `load_findings` with itself under different ones.
@@ -370,7 +370,7 @@ def _difference(lines: Sequence[Line], *, is_one_launch: bool) -> list[str]:
 # -- unusual -----------------------------------------------------------------------------------------------------------
 
 
-def _unusual(evidence: Evidence) -> Answer:
+def _unusual(evidence: ReportEvidence) -> Answer:
     """Say what is unusual: slow pairs, contention, late ranks, throttled GPUs, levels and trends of times."""
     remarks: list[str] = []
     denials: list[str] = []

@@ -69,7 +69,7 @@ def junit_xml(
     for number, outcome in enumerate(check.outcomes if check is not None else ()):
         assert check is not None
         limit = check.thresholds.limits[number]
-        case = ET.SubElement(suite, "testcase", classname="meshlab.thresholds", name=_legal(str(limit)))
+        case = ET.SubElement(suite, "testcase", classname="meshlab.analysis.thresholds", name=_legal(str(limit)))
         if outcome != "passed":
             n_failed += 1
             ET.SubElement(case, "failure", message=outcome).text = _legal("\n".join(check.sentences(number)))

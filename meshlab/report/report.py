@@ -31,7 +31,7 @@ from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.nccl_tests.reader import read as read_nccl_tests
 from meshlab.prediction.bounds import with_bounds
 from meshlab.report import content, report_tables
-from meshlab.report.answers import Answer, Evidence, answers, headline
+from meshlab.report.answers import Answer, ReportEvidence, answers, headline
 from meshlab.report.embedding import embedded, read_embedded
 from meshlab.report.junit import junit_xml
 from meshlab.report.markdown_page import markdown_page
@@ -311,7 +311,7 @@ class Report:
         """What was measured, whether it is correct and fast enough, what is unusual, and what changed."""
         is_in_block = self.samples["block"].notna()
         found = answers(
-            Evidence(
+            ReportEvidence(
                 results=self._bounded,
                 # Only alternatives are compared by block. A sample of an older run shows that it has no blocks.
                 samples=self.samples[is_in_block] if is_in_block.any() else self.samples[:1],

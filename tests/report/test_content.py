@@ -5,7 +5,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.frames.schema import empty_results
-from meshlab.report.answers import Evidence, _by_chance, answers, headline
+from meshlab.report.answers import ReportEvidence, _by_chance, answers, headline
 from meshlab.report.content import caveats, method
 from meshlab.report.report_tables import MOST_ROWS, MOST_TABLES, detail_tables, load_tables, pivot_tables
 from meshlab.topology.model.cluster import Cluster
@@ -20,7 +20,7 @@ def plain(text):
 
 def found(results, question, samples=None):
     """The sentences of the answer to a question."""
-    given = answers(Evidence(results=results, samples=samples))
+    given = answers(ReportEvidence(results=results, samples=samples))
     return [plain(text) for answer in given if answer.question == question for text in answer.sentences]
 
 
@@ -32,7 +32,7 @@ def speed(results):
 
 
 def has_failed(results):
-    return headline(answers(Evidence(results=results))).state == "bad"
+    return headline(answers(ReportEvidence(results=results))).state == "bad"
 
 
 def caveats_of(results, fingerprint=""):
