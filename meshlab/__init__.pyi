@@ -19,6 +19,7 @@ from .benchmark.rehearsing import rehearse as rehearse
 from .benchmark.run import Run as Run
 from .benchmark.tuning_search import tune as tune
 from .comm.communicator import Communicator as Communicator
+from .commissioning.accepting import acceptance as acceptance
 from .diagnosis.explaining import explain as explain
 from .diagnosis.recognition import read as read
 from .engines.engines import Engines as Engines

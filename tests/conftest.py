@@ -26,6 +26,7 @@ SHARED_WORKER = {
         "benchmark/",
         "chaos/",
         "comm/",
+        "commissioning/",
         "engines/",
         "test_cli",
         "test_readme",

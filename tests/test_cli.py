@@ -143,7 +143,7 @@ def test_only_the_first_process_of_a_launcher_reports_bad_input(
 )
 def test_the_library_is_named_once(where: str, library: str, label: str) -> None:
     ranks = (SimpleNamespace(capabilities=SimpleNamespace(library=library)),)
-    assert commands._system(SimpleNamespace(where=where, ranks=ranks)) == label
+    assert commands.system_label(SimpleNamespace(where=where, ranks=ranks)) == label
 
 
 @pytest.mark.parametrize("command", ["demo", "bench all_reduce --mesh tp=2"])
@@ -216,8 +216,8 @@ def test_a_benchmark_without_a_mesh_takes_all_gpus_or_some_cores(
 ) -> None:
     monkeypatch.setattr("meshlab.engines.launcher.count_gpus", lambda: n_gpus)  # what the machine has
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(n_cores))
-    assert commands._default_ranks("auto") == commands._default_ranks("nccl") == n
-    assert commands._default_ranks("mpi") == commands._default_ranks("threads") == min(max(n_cores, 2), 8)
+    assert commands.default_ranks("auto") == commands.default_ranks("nccl") == n
+    assert commands.default_ranks("mpi") == commands.default_ranks("threads") == min(max(n_cores, 2), 8)
 
 
 def test_a_benchmark_needs_no_mesh(capsys: pytest.CaptureFixture[str]) -> None:
@@ -500,8 +500,9 @@ def test_bench_that_is_killed_continues_in_its_folder(capsys: pytest.CaptureFixt
         process.kill()
     before = ml.Run.load(folder)
     assert (before.state, before.progress.done >= 2) == ("interrupted", True)
-    assert main(words(f"report {folder}")) == 0
+    assert main(words(f"report {folder}")) == 1
     assert "The run was interrupted" in (folder / "report.html").read_text()
+    assert "The run was interrupted, so results are missing." in capsys.readouterr().out
     assert main(words(f"bench --resume {folder} --backend threads")) == 0
     assert f"report: {folder / 'report.html'}" in capsys.readouterr().out
     after = ml.Run.load(folder)

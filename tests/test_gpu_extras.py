@@ -29,7 +29,9 @@ def test_kernels_compile_with_the_packages_of_the_extra_alone(extra: str, tmp_pa
         return done.stdout
 
     def doctor() -> str:
-        code = "from meshlab.cli.doctor import _gpu_packages, checks_text; print(checks_text(_gpu_packages()))"
+        code = (
+            "from meshlab.commissioning.doctor import _gpu_packages, checks_text; print(checks_text(_gpu_packages()))"
+        )
         return run(python, "-c", code)
 
     run(sys.executable, "-m", "venv", venv)

@@ -38,6 +38,7 @@ LEVELS = [
     ["benchmark"],
     ["plots"],
     ["report"],
+    ["commissioning"],
     ["widgets"],
     ["cli"],
     ["__main__"],

@@ -41,18 +41,22 @@ __all__ = [
     "OK",
     "REDACT_HELP",
     "bench",
+    "cluster_of",
     "compare",
+    "default_ranks",
     "demo",
     "doctor",
     "error_text",
     "explain",
     "lab",
+    "plain_warnings",
     "predict",
     "print_comparison",
     "print_error",
+    "print_text",
     "rehearse",
-    "report",
     "show",
+    "system_label",
 ]
 
 OK, FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
@@ -86,7 +90,7 @@ _ARGUMENT = re.compile(rf"(?<!\()(?<!, )\b({'|'.join(_OPTIONS)})=('?)(\w*)\2")
 # -- output ------------------------------------------------------------------------------------------------------------
 
 
-def _print(text: object) -> None:
+def print_text(text: object) -> None:
     """Print immediately, because some lines are minutes apart. Text that was read cannot control the terminal."""
     print(visible(printable(str(text))), flush=True)
 
@@ -131,7 +135,7 @@ def error_text(error: MeshlabError, again: str = "run the command again") -> str
 
 
 @contextmanager
-def _plain_warnings() -> Iterator[None]:
+def plain_warnings() -> Iterator[None]:
     """Print warnings as single lines, without the position in the source."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
@@ -144,10 +148,10 @@ def _plain_warnings() -> Iterator[None]:
 
 def doctor(options: argparse.Namespace) -> int:
     """Print the state of the installation. Return 1 if a required part is broken."""
-    from meshlab.cli.doctor import checks_text, run_checks
+    from meshlab.commissioning.doctor import checks_text, run_checks
 
     checks = run_checks()
-    _print(checks_text(checks))
+    print_text(checks_text(checks))
     return FAILED if any(check.verdict == "broken" for check in checks) else OK
 
 
@@ -164,7 +168,7 @@ def show(options: argparse.Namespace) -> int:
         )
     mesh = DeviceMesh(options.mesh, world_size=options.ranks)
     width = shutil.get_terminal_size().columns
-    _print(f"{mesh_text(mesh, options.axis, width)}\n\n{wrapped(mesh.explain(), width)}")
+    print_text(f"{mesh_text(mesh, options.axis, width)}\n\n{wrapped(mesh.explain(), width)}")
     return OK
 
 
@@ -176,7 +180,7 @@ def predict(options: argparse.Namespace) -> int:
 
     if options.out and Path(options.out).suffix not in _PREDICTION_FILES:
         raise BenchError(f"--out {options.out} must end in one of {', '.join(_PREDICTION_FILES)}")
-    cluster = _cluster(options.cluster)
+    cluster = cluster_of(options.cluster)
     measured = Path(options.calibration) if options.calibration else None
     prediction = predict(
         options.mesh,
@@ -188,7 +192,7 @@ def predict(options: argparse.Namespace) -> int:
         calibration=None if measured is None else as_calibration(measured, cluster, options.mode),
     )
     width = shutil.get_terminal_size().columns
-    _print(f"{prediction.summary()}\n\n{wrapped(prediction.explain(), width)}")
+    print_text(f"{prediction.summary()}\n\n{wrapped(prediction.explain(), width)}")
     if options.out:
         _write_prediction(prediction, Path(options.out))
     return OK
@@ -223,17 +227,17 @@ def explain(options: argparse.Namespace) -> int:
     else:
         text = f"{as_text(explanation, shutil.get_terminal_size((100, 24)).columns)}\n"
     if options.out:
-        _print(explanation.verdict)
-        _print(write_file(options.out, text))
+        print_text(explanation.verdict)
+        print_text(write_file(options.out, text))
     else:
-        _print(text.removesuffix("\n"))
+        print_text(text.removesuffix("\n"))
     return FAILED if any(item.severity == "error" for item in explanation.findings) else OK
 
 
 _EXPLANATION_FORMATS = {".md": "markdown", ".html": "html", ".json": "json"}
 
 
-def _cluster(name: str | None) -> Cluster | str | None:
+def cluster_of(name: str | None) -> Cluster | str | None:
     """Return a cluster from the path of a file. The name of a preset is returned unchanged."""
     from meshlab.files import is_file
     from meshlab.topology.model.presets import as_cluster
@@ -255,7 +259,7 @@ def _write_prediction(prediction: Prediction, path: Path) -> None:
     else:
         data = figure_svg(figure_of(prediction)).encode()
     write_file(path, data)
-    _print(f"\n{path}")
+    print_text(f"\n{path}")
 
 
 def app(options: argparse.Namespace) -> int:
@@ -387,7 +391,7 @@ def demo(options: argparse.Namespace) -> int:
         sizes=options.sizes,
         sampling=Sampling(max_s=0.05),
     )
-    _print(f"{mesh_text(mesh)}\n")
+    print_text(f"{mesh_text(mesh)}\n")
     out, redact = Path(options.out), options.redact
     return _measure(mesh, mesh.world_size, plan, options.backend, out, redact=redact, force=options.force)
 
@@ -415,7 +419,7 @@ def bench(options: argparse.Namespace) -> int:
         )
     else:
         n_known = options.ranks if process is None else process[1]
-        mesh = DeviceMesh(all_ranks=_default_ranks(options.backend) if n_known is None else n_known)
+        mesh = DeviceMesh(all_ranks=default_ranks(options.backend) if n_known is None else n_known)
         plan = _plan(options, mesh)
     n = process[1] if process is not None else options.ranks
     return _measure(
@@ -464,7 +468,7 @@ def rehearse(options: argparse.Namespace) -> int:
     if process is not None and joined is None:
         return OK  # this process was a rank
     with joined or launch(n, backend=options.backend) as engines:
-        _print(f"{_system(engines)}: {job.title}")
+        print_text(f"{system_label(engines)}: {job.title}")
         try:
             found = rehearse(
                 engines,
@@ -481,25 +485,25 @@ def rehearse(options: argparse.Namespace) -> int:
         except EngineError as error:
             print_error(error)
             if error.measured is not None:
-                _print(error.measured)
+                print_text(error.measured)
             return FAILED
-    _print(found)
+    print_text(found)
     if options.out:
         from meshlab.files import write_file
         from meshlab.frames.store import without_formulas
 
         write_file(Path(options.out), without_formulas(found.frame()).to_csv(index=False).encode())
-        _print(f"frame: {options.out}")
+        print_text(f"frame: {options.out}")
     return FAILED if (found.frame()["n_wrong"].fillna(0) > 0).any() else OK
 
 
-def _default_ranks(backend: str) -> int:
+def default_ranks(backend: str, fewest: int = _FEWEST_RANKS) -> int:
     """Return the number of ranks of a benchmark without a mesh: all GPUs, or else one per core within limits."""
     from meshlab.benchmark.on_ranks.environment import usable_cores
     from meshlab.engines.launcher import count_gpus
 
     n_gpus = count_gpus() if backend in ("auto", "nccl") else 0
-    return n_gpus or min(max(usable_cores(), _FEWEST_RANKS), _MOST_RANKS)
+    return n_gpus or min(max(usable_cores(), fewest), _MOST_RANKS)
 
 
 def _plan(options: argparse.Namespace, mesh: DeviceMesh) -> Plan:
@@ -579,9 +583,10 @@ def _measure(
             stack.enter_context(joined)
         is_written = True
         engines = joined or stack.enter_context(launch(n, backend=backend))
-        _print(f"{_system(engines)}: ready in {format_seconds(time.monotonic() - began)}")
+        print_text(f"{system_label(engines)}: ready in {format_seconds(time.monotonic() - began)}")
         groups = engines.verify(mesh)
-        _print(f"{len(groups)} group{'s' * (len(groups) != 1)} verified: each contains exactly the expected ranks")
+        print_text(f"{len(groups)} group{'s' * (len(groups) != 1)} verified: each contains exactly the expected ranks")
+        machine = _machine_of(engines) if out is not None else None
         # The rows of a redacted run are written at the end, because the names in them are known only then.
         run = bench(engines, mesh, plan, resume=resume, out=None if redact else out, overwrite=force)
         code = _wait(run, out)
@@ -591,17 +596,17 @@ def _measure(
                 written.save(out, overwrite=force)
             elif run.out_problem:
                 print_error(run.out_problem)
-            is_written = _write_report(written, out) and not run.out_problem
+            is_written = _write_report(written, out, machine, redact=redact) and not run.out_problem
     # After the files are in place: a reader such as `head` may close the pipe, which ends the command here.
-    _print(f"\n{written.table()}\n")
+    print_text(f"\n{written.table()}\n")
     if written.alert:
         print_error(written.alert)
     if out is not None:
-        _print(f"report: {out / 'report.html'}" if is_written else f"run: {out}")
+        print_text(f"report: {out / 'report.html'}" if is_written else f"run: {out}")
     return code if is_written else code or FAILED
 
 
-def _system(engines: Engines) -> str:
+def system_label(engines: Engines) -> str:
     """Return the label of the measured system, with the library unless the label already has it."""
     library = engines.ranks[0].capabilities.library
     return engines.where if library in engines.where else f"{engines.where}, {library}"
@@ -613,7 +618,7 @@ def _wait(run: Run, out: Path | None) -> int:
     The rows of a run that was interrupted or failed are kept.
     """
     try:
-        _print(run.estimate)
+        print_text(run.estimate)
         results = run.wait()
     except KeyboardInterrupt:
         _stop(run)
@@ -647,12 +652,23 @@ def _stop(run: Run) -> None:
             run.wait(_PATIENCE_S)
 
 
-def _write_report(run: RunData, folder: Path) -> bool:
+def _machine_of(engines: Engines) -> Cluster | None:
+    """Return the hardware of the hosts of the ranks, or None if it cannot be read. The report can do without it."""
+    from meshlab.topology.readers.hosts import probe
+
+    try:
+        return probe(engines)
+    except MeshlabError as error:
+        print_error(f"the report does not show the machine: {error_text(error)}")
+        return None
+
+
+def _write_report(run: RunData, folder: Path, machine: Cluster | None, *, redact: bool) -> bool:
     """Write the report of a saved run, and return whether it could be drawn. The run is kept in any case."""
     from meshlab.report.report import Report
 
     try:
-        report = Report(run)
+        report = Report(run, cluster=machine, redact=redact)
         report.save(folder / "report.html")
         report.save(folder / "report.md", pictures=True)
     except (Exception, KeyboardInterrupt) as error:
@@ -694,7 +710,7 @@ def export(options: argparse.Namespace) -> int:
             if "text/html" in data:
                 data.pop(_WIDGET_VIEW, None)
     page, _ = html(embed_images=True).from_notebook_node(notebook, resources)
-    _print(write_file(options.out or path.with_suffix(".html"), page))
+    print_text(write_file(options.out or path.with_suffix(".html"), page))
     return OK
 
 
@@ -704,19 +720,6 @@ _WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 # -- commands that read runs -------------------------------------------------------------------------------------------
 
 
-def report(options: argparse.Namespace) -> int:
-    """Write the report of a saved run."""
-    from meshlab.benchmark.run import Run
-    from meshlab.report.report import Report
-
-    path = Path(options.out) if options.out else Path(options.folder) / "report.html"
-    with _plain_warnings():
-        run = Run.load(options.folder)
-    Report(run, redact=options.redact).save(path, pictures=options.pictures)
-    _print(path)
-    return OK
-
-
 def compare(options: argparse.Namespace) -> int:
     """Compare two runs or logs. Return 1 if a row clearly became slower, or if its results are wrong."""
     several = [options.before, options.after]
@@ -724,7 +727,7 @@ def compare(options: argparse.Namespace) -> int:
     if len(sides) != 2 or (options.sides and any(several)):
         print_error("compare needs two sides: meshlab compare BEFORE AFTER, or --before FILE… --after FILE…")
         return BAD_INPUT
-    with _plain_warnings():
+    with plain_warnings():
         return print_comparison(*sides, threshold=options.threshold, anyway=options.anyway, redact=options.redact)
 
 

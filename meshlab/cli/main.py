@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from meshlab.cli import commands, layout_search, tuning_command
+from meshlab.cli import acceptance_command, commands, layout_search, report_command, tuning_command
 from meshlab.cli.commands import BAD_INPUT, BROKEN_PIPE, INTERRUPTED, error_text, print_error
 from meshlab.engines.launchers import launched_as
 from meshlab.errors import MeshlabError
@@ -38,13 +38,14 @@ examples:
   mpiexec -n 4 meshlab bench --mesh tp=4      on ranks of a launcher (or srun)
   meshlab rehearse llama3-8b --mesh dp=8 --mesh "dp=4, tp=2"   layouts of a job
   meshlab tune --mesh tp=2 --axis tp --out tuned       faster than the defaults
-  meshlab report run1 --out run1.md           the report of a saved run
+  meshlab report run2 --baseline run1 --thresholds dgx-h100 -o run2.html
   meshlab compare run1 run2                   regressions; also of nccl-tests logs
   meshlab explain train.log                   what is wrong in a log, and what to do
   meshlab predict "dp=16, tp=8" --cluster dgx-h100    expected times; starts nothing
   meshlab app                                 the workbench as a page of its own
   meshlab search llama3-405b --cluster dgx-h100 --nodes 128   the best layouts
   meshlab doctor                              check the installation
+  meshlab acceptance --out node7              check a machine, unattended
 
 exit codes:
   0 success · 1 failed, wrong or slower · 2 invalid arguments or files · 130 interrupted
@@ -167,6 +168,21 @@ def make_parser() -> argparse.ArgumentParser:
         "Checks Python, the packages, the MPI library and its mpiexec, shared memory, and the parts for GPUs. "
         "Exits with 1 if a required part is broken.",
     )
+
+    accept = add(
+        "acceptance",
+        acceptance_command.acceptance,
+        "check a machine unattended, from its installation to its bandwidth",
+        "For a node that has just arrived. Checks the installation, the health of the hardware and the groups of a "
+        "mesh. Measures every pair of ranks, collectives along every axis, and contention. Compares them with the "
+        "prediction and published values of such a machine, and with thresholds. Prints a line per stage and the "
+        "verdict. A stage that cannot run is skipped with its reason, and never counted as passed. Exits with 0 if the "
+        "sweep passed and no stage failed, with 1 if a stage failed, and with 2 if nothing could be accepted. Under "
+        "mpiexec or srun the processes are the ranks.",
+    )
+    acceptance_command.add_acceptance_options(accept)
+    _add_force(accept)
+    _add_backend(accept)
 
     show = add(
         "show",
@@ -301,14 +317,12 @@ def make_parser() -> argparse.ArgumentParser:
 
     report = add(
         "report",
-        commands.report,
-        "write the report of a saved run",
-        "Reads a folder that bench, demo or Run.save wrote.",
+        report_command.report,
+        "write the report of saved runs, and check them",
+        "Says whether the results are correct, as fast as they should be, above the limits of --thresholds, and not "
+        "slower than those of --baseline. Exits with 1 if not, or if the run did not finish.",
     )
-    report.add_argument("folder", help="folder of the run")
-    report.add_argument("--out", metavar="FILE", help="the report, .html or .md (default: report.html in the folder)")
-    report.add_argument("--pictures", action="store_true", help="write the figures of a .md report as PNG files")
-    report.add_argument("--redact", action="store_true", help=commands.REDACT_HELP)
+    report_command.add_report_options(report)
 
     compare = add(
         "compare",

@@ -13,7 +13,7 @@ from meshlab.errors import BenchError, EngineError, MeshlabError
 if TYPE_CHECKING:
     from meshlab.analysis.tunings import Tuning
 
-__all__ = ["add_tune_options", "tune", "write_folder"]
+__all__ = ["add_tune_options", "integers", "tune", "write_folder"]
 
 _SAVED = "tuning.json"
 _OTHERS = ("tuning.csv", "tuning.html", "tuning.env", "tuned.py", "nccl_tuner.conf")
@@ -62,7 +62,7 @@ def tune(options: argparse.Namespace) -> int:
     if folder is not None and (folder / _SAVED).exists() and not options.force:
         raise BenchError(f"the folder {folder} holds another tuning", hint="choose another folder, or pass --force")
     mesh = DeviceMesh(options.mesh, world_size=options.ranks if "-1" in options.mesh else None)
-    devices = None if options.gpus is None else _integers(options.gpus)
+    devices = None if options.gpus is None else integers(options.gpus)
     trouble: MeshlabError | KeyboardInterrupt | None = None
     found: Tuning | None = None
     with launch(mesh.world_size, backend=options.backend, devices=devices) as engines:
@@ -137,7 +137,8 @@ def write_folder(tuning: Tuning, folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _integers(text: str) -> list[int]:
+def integers(text: str) -> list[int]:
+    """Parse the value of ``--gpus``."""
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:

@@ -168,7 +168,7 @@ def value_label(key: str, value: Any) -> str:
         case "in_place":
             return "placement unknown" if missing else ("in place" if value else "out of place")
         case "n_ranks":
-            return "ranks unknown" if missing else f"{value} rank{'s' * (value != 1)}"
+            return "ranks unknown" if missing else f"{value} rank{'' if value == 1 else 's'}"
         case "root" | "run_id":
             return f"no {key.removesuffix('_id')}" if missing else f"{key.removesuffix('_id')} {value}"
     return f"no {key}" if missing else str(value)

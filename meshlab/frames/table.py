@@ -122,7 +122,7 @@ class ResultsTable:
         return note + ("".join(part.html() for part in self.parts) or "no results") + below
 
 
-def results_table(results: pd.DataFrame) -> ResultsTable:
+def results_table(results: pd.DataFrame, *, with_system: bool = True) -> ResultsTable:
     """Arrange results as one table per axis: sizes down, and time and bus bandwidth of each collective across.
 
     Several groups of an axis become one cell, that of the slowest. A cell that is wrong or missing shows its status.
@@ -131,6 +131,8 @@ def results_table(results: pd.DataFrame) -> ResultsTable:
     ----------
     results : pandas.DataFrame
         A results frame, see `meshlab.frames.schema.RESULTS`. It may have a column ``of_bound``.
+    with_system : bool, default True
+        Whether the titles name the measured system.
 
     Returns
     -------
@@ -138,7 +140,7 @@ def results_table(results: pd.DataFrame) -> ResultsTable:
     """
     if results.empty:
         return ResultsTable(())
-    where = results.attrs.get("where") or results["source"].iloc[0]
+    where = f" · {results.attrs.get('where') or results['source'].iloc[0]}" if with_system else ""
     # A collective without a reduction shares the table of those that reduce, if there is only one operation.
     ops = results["op"].dropna().unique()
     shown = results.assign(
@@ -152,11 +154,11 @@ def results_table(results: pd.DataFrame) -> ResultsTable:
         element = f"{dtype}, {op}" if op else str(dtype)
         place = ", in place" if in_place is True else ""
         chosen = "".join(f" · {text}" for text in option_texts(dict(zip(OPTIONS, options, strict=True))))
-        title = f"{label} · {_groups(rows)} · {where} · {mode}{chosen} · {element}{place}"
+        title = f"{label} · {_groups(rows)}{where} · {mode}{chosen} · {element}{place}"
         sizes = sorted(rows["size_bytes"].unique())
         parts.append(_part(title, rows, tuple(sizes)))
     for (label, mode), rows in shown[is_function].groupby(["label", "mode"], dropna=False, sort=False):
-        parts.append(_part(f"{label} · {_groups(rows)} · {where} · {mode}", rows, ()))
+        parts.append(_part(f"{label} · {_groups(rows)}{where} · {mode}", rows, ()))
     return ResultsTable(tuple(parts))
 
 
@@ -171,6 +173,8 @@ def _groups(rows: pd.DataFrame) -> str:
 def _part(title: str, rows: pd.DataFrame, sizes: Sequence[int]) -> TablePart:
     collectives = tuple(dict.fromkeys(rows["collective"]))
     keys = ["size_bytes", "collective"] if sizes else ["collective"]
+    values = ["status", "time_us", "busbw_gbs", *["of_bound"] * ("of_bound" in rows)]
+    rows = rows[[*keys, *values]]  # each cell takes a part of all columns
     cells = {key: _cell(part) for key, part in rows.groupby(keys, sort=False)}
     absent = (math.nan, math.nan, "", math.nan)
     lines = [tuple(cells.get((size, name), absent) for name in collectives) for size in sizes] or [

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
     from meshlab.mesh.mesh import MeshLike
+    from meshlab.prediction.predictions import Prediction
     from meshlab.topology.model.presets import ClusterLike
 
 __all__ = [
@@ -96,6 +97,7 @@ def bandwidth(
     references: Mapping[str, float] | None = None,
     cluster: ClusterLike | None = None,
     mesh: MeshLike | None = None,
+    predicted: Prediction | None = None,
 ) -> Axes:
     """Draw bandwidth against message size, with one line per collective, axis and other varying column.
 
@@ -120,6 +122,8 @@ def bandwidth(
         labelled with its share of this bound at the largest size, from 16 MiB on. Only for bus bandwidths of GPUs.
     mesh : DeviceMesh or str, optional
         The measured mesh, which the bounds depend on. By default that of the run.
+    predicted : Prediction, optional
+        The prediction of the same collectives and axes, drawn as dotted lines in the colours of the measured ones.
 
     Returns
     -------
@@ -154,13 +158,27 @@ def bandwidth(
         lines = [_with_share(line, bounded) for line in lines]
         references |= bound_lines(bounded)
     ax.set_ylabel(f"{_BANDWIDTHS[y]} (GB/s)")
+    dotted = [] if predicted is None or y != "busbw_gbs" else _predicted_lines(lines, predicted)
     highest = _concatenate(part.ravel() for line in lines for part in (line.high, line.groups))
-    top = np.nanmax([0.0, *_values(lines, earlier), *highest, *references.values()])
+    top = np.nanmax([0.0, *_values(lines, earlier), *highest, *_values(dotted, []), *references.values()])
     ax.set_ylim(0, top * 1.08 if top > 0 else 1)
-    reserve(ax, above=set_title(ax, title_parts(results), note=stroke_note(lines)))
+    note = [*stroke_note(lines), *["dotted: predicted"] * any(len(line) for line in dotted)]
+    reserve(ax, above=set_title(ax, title_parts(results), note=note))
     _draw_references(ax, references)
+    for line, style in zip(dotted, _styles(lines), strict=False):
+        ax.plot(line.size, line.value, color=style["color"], linewidth=1.3, linestyle=(0, (1, 1.6)), zorder=1.8)
     draw_lines(ax, lines, earlier)
     return ax
+
+
+def _predicted_lines(lines: Sequence[Line], predicted: Prediction) -> list[Line]:
+    """Return the predicted line of each measured line, which is empty if there is none."""
+    known = {(line.axis, line.collective): line for line in predicted.lines}
+    found = []
+    for line in lines:
+        one = known.get((str(line.keys.get("axis")), str(line.keys.get("collective"))))
+        found.append(Line.of([], []) if one is None else Line.of(one.size_bytes, one.busbw_gbs))
+    return found
 
 
 def _with_bounds(run: Any, cluster: ClusterLike | None, mesh: MeshLike | None, y: str) -> pd.DataFrame | None:

@@ -24,9 +24,9 @@ from meshlab.units import format_bandwidth
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["bound_lines", "bound_note", "share_of_bound", "with_bounds"]
+__all__ = ["GPU_SOURCES", "bound_lines", "bound_note", "share_of_bound", "with_bounds"]
 
-_GPU_SOURCES = ("nccl", "nccl-tests")
+GPU_SOURCES = ("nccl", "nccl-tests")
 
 
 def with_bounds(
@@ -80,7 +80,7 @@ def with_bounds(
         "above_wire": np.full(len(rows), "", dtype=object),
     }
     is_usable = (
-        rows["source"].isin(_GPU_SOURCES) & is_plain(rows) & ~is_pair(rows) & rows["collective"].isin(COLLECTIVES)
+        rows["source"].isin(GPU_SOURCES) & is_plain(rows) & ~is_pair(rows) & rows["collective"].isin(COLLECTIVES)
     )
     if is_usable.any():
         placement = _placement(rows, cluster, own)

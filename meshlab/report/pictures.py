@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshlab.analysis.tunings import Tuning
+from meshlab.errors import MeshlabError
 from meshlab.files import write_file
 from meshlab.frames.labels import axis_label, axis_labels, describe_groups, value_label
-from meshlab.frames.schema import is_pair
+from meshlab.frames.schema import is_pair, is_plain, plain_value
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.plots.cells import CellGrid, membership_title
 from meshlab.plots.cells import membership as plot_membership
@@ -22,6 +24,10 @@ from meshlab.plots.lines import Quantity, lines_of
 from meshlab.plots.machine import topology_figure
 from meshlab.plots.style import figure_png, figure_svg
 from meshlab.plots.tuned import figure_of
+from meshlab.prediction.bounds import GPU_SOURCES
+from meshlab.prediction.costs import COLLECTIVES
+from meshlab.prediction.predictions import BOUND_FROM, Prediction, predict
+from meshlab.prediction.tuner import NcclSettings
 from meshlab.topology.placement.placement import place
 from meshlab.units import SEPARATOR, format_bandwidth, format_size, format_time_us
 
@@ -113,7 +119,15 @@ def picture_file(prefix: str, picture: ReportPicture) -> str:
     return f"{prefix}-{picture.name}.png"
 
 
-def draw(results: pd.DataFrame, mesh: DeviceMesh | None, cluster: Cluster | None, axes: list[str]) -> Pictures:
+def draw(
+    results: pd.DataFrame,
+    mesh: DeviceMesh | None,
+    cluster: Cluster | None,
+    axes: list[str],
+    *,
+    previous: pd.DataFrame | None = None,
+    references: Mapping[str, float] | None = None,
+) -> Pictures:
     """Draw the figures of a report.
 
     Parameters
@@ -126,11 +140,17 @@ def draw(results: pd.DataFrame, mesh: DeviceMesh | None, cluster: Cluster | None
         The machine. If None, it is not drawn.
     axes : list of str
         The axes and groups of `mesh` to draw.
+    previous : pandas.DataFrame, optional
+        Earlier results, drawn in grey.
+    references : mapping of str to float, optional
+        Published bandwidths in GB/s, by the label of the line.
     """
+    # The picture of the machine shows the groups too, and also where they are.
+    has_machine = mesh is not None and cluster is not None and cluster.n_devices >= mesh.world_size
     return Pictures(
-        membership_pictures(mesh, axes) if mesh is not None else [],
+        membership_pictures(mesh, axes) if mesh is not None and not has_machine else [],
         topology_pictures(mesh, cluster, axes) if mesh is not None and cluster is not None else [],
-        pictures_by_axis(results),
+        pictures_by_axis(results, mesh=mesh, cluster=cluster, previous=previous, references=references),
         matrix_pictures(results),
     )
 
@@ -169,7 +189,14 @@ def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> li
     return pictures
 
 
-def curve_pictures(results: pd.DataFrame, name: str) -> list[ReportPicture]:
+def curve_pictures(
+    results: pd.DataFrame,
+    name: str,
+    *,
+    previous: pd.DataFrame | None = None,
+    references: Mapping[str, float] | None = None,
+    predicted: Prediction | None = None,
+) -> list[ReportPicture]:
     """Draw bandwidth and latency, one figure each, if there are lines.
 
     Parameters
@@ -178,11 +205,18 @@ def curve_pictures(results: pd.DataFrame, name: str) -> list[ReportPicture]:
         The results of one axis and mode.
     name : str
         Suffix of the names of the figures.
+    previous : pandas.DataFrame, optional
+        Earlier results of the same axis and mode, drawn in grey.
+    references : mapping of str to float, optional
+        Published bandwidths in GB/s, by the label of the line.
+    predicted : Prediction, optional
+        The prediction of the same collectives, drawn as dotted lines.
     """
     from matplotlib.figure import Figure
 
     pictures = []
-    plots: dict[Quantity, Callable[..., Axes]] = {"busbw_gbs": plot_bandwidth, "time_us": plot_latency}
+    with_references = partial(plot_bandwidth, references=references, predicted=predicted)
+    plots: dict[Quantity, Callable[..., Axes]] = {"busbw_gbs": with_references, "time_us": plot_latency}
     for quantity, plot in plots.items():
         lines = lines_of(results, quantity)
         extremes = []
@@ -193,7 +227,7 @@ def curve_pictures(results: pd.DataFrame, name: str) -> list[ReportPicture]:
                 extremes.append(f"{line.name or line.keys['collective']} {value} at {format_size(line.size[best])}")
         if extremes:
             figure = Figure(_CURVE)
-            plot(results, ax=figure.add_axes(curve_box(_CURVE)))
+            plot(results, ax=figure.add_axes(curve_box(_CURVE)), previous=previous)
             kind, extreme = ("Bus bandwidth", "Highest") if quantity == "busbw_gbs" else ("Time per call", "Lowest")
             text = f"{kind} against message size. {extreme}: {', '.join(extremes)}."
             pictures.append(
@@ -202,7 +236,14 @@ def curve_pictures(results: pd.DataFrame, name: str) -> list[ReportPicture]:
     return pictures
 
 
-def pictures_by_axis(results: pd.DataFrame) -> list[tuple[str, list[ReportPicture]]]:
+def pictures_by_axis(
+    results: pd.DataFrame,
+    *,
+    mesh: DeviceMesh | None = None,
+    cluster: Cluster | None = None,
+    previous: pd.DataFrame | None = None,
+    references: Mapping[str, float] | None = None,
+) -> list[tuple[str, list[ReportPicture]]]:
     """Draw bandwidth and latency of each axis label and mode, with headings. Pairs have a matrix instead."""
     found = []
     attrs = dict(results.attrs)
@@ -214,10 +255,59 @@ def pictures_by_axis(results: pd.DataFrame) -> list[tuple[str, list[ReportPictur
         title, name = describe_groups(rows) or "all ranks", _slug(str(label))
         if has_modes:
             title, name = f"{title}{SEPARATOR}{value_label('mode', mode)}", f"{name}-{mode}"
-        pictures = curve_pictures(rows, name)
+        pictures = curve_pictures(
+            rows,
+            name,
+            previous=None if previous is None else _same_load(previous, rows),
+            references={text: rate for text, rate in (references or {}).items() if _is_for(text, rows)},
+            predicted=_prediction(rows, mesh, cluster),
+        )
         if pictures:
             found.append((title, pictures))
     return found
+
+
+def _same_load(previous: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame | None:
+    """Return the earlier results of the same axis, collectives and mode, or None if there are none."""
+    chosen = previous["collective"].isin(rows["collective"]) & ~is_pair(previous)
+    for name in ("axis", "mode", "grouping", "concurrent_axis"):
+        value, known = plain_value(rows[name].iloc[0]), previous[name]
+        chosen &= known.isna() if value is None else known.isna() | known.eq(value).fillna(value=False)
+    found = previous[chosen.fillna(value=False).to_numpy(bool)]
+    return found if len(found) else None
+
+
+def _is_for(label: str, rows: pd.DataFrame) -> bool:
+    """Return whether a published bandwidth belongs to a collective and a number of ranks of the rows."""
+    return any(
+        label.startswith(f"{n} × ") and f" {collective}," in label
+        for collective, n in rows[["collective", "n_ranks"]].drop_duplicates().itertuples(index=False)
+    )
+
+
+def _prediction(rows: pd.DataFrame, mesh: DeviceMesh | None, cluster: Cluster | None) -> Prediction | None:
+    """Return the prediction of the rows of one axis and mode, or None without a model of them."""
+    shown = rows[rows["source"].isin(GPU_SOURCES) & rows["collective"].isin(COLLECTIVES) & is_plain(rows)]
+    shown = shown[shown["size_bytes"] >= BOUND_FROM]
+    if mesh is None or cluster is None or not len(shown) or shown["axis"].isna().any():
+        return None
+    sizes = sorted(int(size) for size in shown["size_bytes"].unique())
+    try:
+        settings = NcclSettings.of_environment(
+            rows.attrs.get("environment") or {},
+            mode=str(shown["mode"].iloc[0]),  # type: ignore[arg-type]
+        )
+        return predict(
+            mesh,
+            cluster,
+            list(dict.fromkeys(shown["collective"])),
+            sizes,
+            axis=str(shown["axis"].iloc[0]),
+            dtype=str(shown["dtype"].iloc[0]),
+            settings=settings,
+        )
+    except MeshlabError:  # measured on another mesh, or the links are unknown
+        return None
 
 
 def matrix_pictures(results: pd.DataFrame) -> list[ReportPicture]:

@@ -1,41 +1,53 @@
-"""Reports: a run or any results as one HTML or Markdown file, and the results read back from it."""
+"""Reports: a run or any results as one file for people, and the frames read back from it."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from functools import cache, partial
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshlab import markup
+from meshlab.analysis.comparison import Comparison, compare
+from meshlab.analysis.expectations import expectations
+from meshlab.analysis.references import reference_lines
+from meshlab.analysis.stragglers import find_stragglers
+from meshlab.analysis.thresholds import ThresholdCheck, Thresholds
 from meshlab.analysis.tunings import Tuning
-from meshlab.errors import BenchError, MeshError, ParseError, TopologyError
+from meshlab.errors import BenchError, MeshError, MeshlabError, TopologyError, did_you_mean
 from meshlab.files import is_folder, text_of, write_file
 from meshlab.folders import staged_folder
 from meshlab.frames.labels import where_text
 from meshlab.frames.redact import redact as redact_run
 from meshlab.frames.redact import redactor_of
 from meshlab.frames.rundata import RunData
-from meshlab.frames.schema import RESULTS
-from meshlab.frames.store import as_frames, frame_from_json, frame_to_json, load
-from meshlab.mesh.groups import Groups
+from meshlab.frames.store import Frames, as_frames, frame_to_csv, frame_to_json, frame_to_parquet, load
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.nccl_tests.reader import read as read_nccl_tests
 from meshlab.prediction.bounds import with_bounds
-from meshlab.report import content
+from meshlab.report import content, report_tables
+from meshlab.report.answers import Answer, ReportEvidence, answers, headline
+from meshlab.report.embedding import embedded, read_embedded
+from meshlab.report.junit import junit_xml
+from meshlab.report.markdown_page import markdown_page
 from meshlab.report.pictures import (
     Pictures,
-    ReportPicture,
     draw,
     matrix_pictures,
     picture_file,
     pictures_by_axis,
     tuning_pictures,
 )
-from meshlab.report.tuning_section import tuning_section
+from meshlab.report.printing import page_to_pdf
+from meshlab.report.repeating import repeat_command
+from meshlab.report.report_tables import ReportTable
+from meshlab.report.stages import Stages
+from meshlab.report.tuning_section import TuningSection, tuning_section
 from meshlab.topology.health import health
 from meshlab.topology.model.presets import ClusterLike, as_cluster
 from meshlab.topology.placement.placement import place
@@ -43,46 +55,121 @@ from meshlab.units import THIN
 
 if TYPE_CHECKING:
     import jinja2
+    import markupsafe
     import pandas as pd
 
     from meshlab.topology.model.cluster import Cluster
 
-__all__ = ["Report", "document", "page"]
+__all__ = ["Content", "Report", "page"]
 
 
 _MOST_LOG_LINES = 200
 
 _MOST_PICTURES = 8
 
-_DATA = re.compile(r'<script type="application/json" id="meshlab-results">(.*?)</script>', re.DOTALL)
+_SUFFIXES = (".html", ".md", ".pdf", ".xml", ".csv", ".parquet", ".json")
 
 Facts = list[tuple[str, str]]
 """Pairs of term and text."""
 
 
-class Report:
-    """A run as one HTML or Markdown file: verdict, figures, tables, method and environment.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """The content of a report, which all its formats share.
 
-    The report is a snapshot. It does not change if the run continues, and its first sentence is the progress of a run
-    that has not ended.
+    Parameters
+    ----------
+    title, where : str
+        The headline, and the measured system.
+    headline : Answer
+        The most important answer.
+    stages : tuple of Answer
+        The stages of an acceptance. Empty for other reports.
+    answers : tuple of Answer
+        All answers.
+    caveats : list of str
+        The reasons to distrust the numbers.
+    machine : list of str
+        Sentences about the machine and the links of the groups.
+    pivots, loads, details : list of ReportTable
+        The results with one row per size; pairs, contention and interference; every row with its interval.
+    more_tables : int
+        The number of details that were omitted.
+    expected, thresholds, changed : ReportTable or None
+        The largest sizes beside what they should be, the thresholds, and the baseline.
+    tuning : TuningSection or None
+        The tuning.
+    method : list of (str, str)
+        How the numbers were measured.
+    repeat : str
+        The command that repeats the measurement. Empty if it is unknown.
+    environment : list of (str, list of (str, str))
+        The sections of the environment.
+    log : list of str
+        The last lines of the log.
+    more_log : int
+        The number of lines before them.
+    """
+
+    title: str
+    where: str
+    headline: Answer
+    stages: tuple[Answer, ...]
+    answers: tuple[Answer, ...]
+    caveats: list[str]
+    machine: list[str]
+    pivots: list[ReportTable]
+    loads: list[ReportTable]
+    details: list[ReportTable]
+    more_tables: int
+    expected: ReportTable | None
+    thresholds: ReportTable | None
+    changed: ReportTable | None
+    tuning: TuningSection | None
+    method: Facts
+    repeat: str
+    environment: list[tuple[str, Facts]]
+    log: list[str]
+    more_log: int
+
+
+class Report:
+    """A run as one file from which another person can decide: verdict, machine, figures, tables and method.
+
+    The verdict comes first: what was measured, whether it is correct, whether it is as fast as it should be, what is
+    unusual, and what changed. The report is a snapshot. It does not change if the run continues, and it says if a run
+    has not ended.
 
     Parameters
     ----------
     run : RunData, Tuning, DataFrame, path, object with ``.results``, or a list of these
-        A run or its folder, or its results. Only a run or its folder has a mesh, an environment and a log. The results
-        of a tuning are the times of its default.
+        A run or its folder, its results, or a log of nccl-tests. Only a run or its folder has a mesh, an environment
+        and a log. The results of a tuning are the times of its default.
     mesh : DeviceMesh or str, optional
         The mesh whose groups are shown. By default that of the run.
     cluster : Cluster or str, optional
-        The machine, or the name of a preset. The report shows which links each group uses on it.
+        The machine, or the name of a preset. The report draws it with the links of each group, and compares the
+        results with its bound and its prediction.
+    baseline : RunData, DataFrame, path, object with ``.results``, or a list of these, optional
+        Earlier results, which are compared row by row and drawn in grey.
+    thresholds : Thresholds, path or str, optional
+        The limits that the results must meet: a file, or the name of one of `Thresholds.presets`.
     tuning : Tuning, optional
         A tuning of the same machine, which gets a section of its own: what was gained, the chosen options, and what
         environment variables and a tuner plugin can set of them.
+    stages : Stages, optional
+        The stages of an acceptance, which come first.
     title : str, optional
         The headline. By default it names the mesh.
     redact : bool, default False
         If True, write hashes instead of names, addresses and secrets in the whole report: in the run, the cluster, the
-        tuning and the title, see `RunData.redacted`. Needs a run, its folder, or a tuning.
+        tuning, the baseline, the thresholds and the title, see `RunData.redacted`. Needs a run, its folder, or a
+        tuning.
+
+    Attributes
+    ----------
+    results, samples : pandas.DataFrame
+        The frames.
 
     Raises
     ------
@@ -90,13 +177,17 @@ class Report:
         If `run` has no results.
         If `redact` is True, and `run` is neither a run nor a tuning.
         If `tuning` is not a Tuning.
+    ParseError
+        If the thresholds are invalid.
 
     Examples
     --------
     >>> import meshlab as ml
-    >>> report = ml.Report(ml.example(), title="Nightly")
+    >>> report = ml.Report(ml.example(), mesh="tp=2", cluster="dgx-h200", title="Nightly")
     >>> print(report.markdown().splitlines()[0])
     # Nightly
+    >>> report.is_passed, [answer.question for answer in report.answers]
+    (True, ['measured', 'correct', 'fast enough', 'unusual'])
     """
 
     def __init__(
@@ -105,7 +196,10 @@ class Report:
         *,
         mesh: MeshLike | None = None,
         cluster: ClusterLike | None = None,
+        baseline: Any = None,
+        thresholds: Thresholds | str | os.PathLike[str] | None = None,
         tuning: Tuning | None = None,
+        stages: Stages | None = None,
         title: str | None = None,
         redact: bool = False,
     ) -> None:
@@ -120,6 +214,10 @@ class Report:
         layout = None if mesh is None else as_mesh(mesh)
         if isinstance(run, (str, os.PathLike)) and is_folder(run):
             run = load(Path(run))
+        limits = thresholds if isinstance(thresholds, Thresholds) or thresholds is None else Thresholds.read(thresholds)
+        if isinstance(baseline, (str, os.PathLike)) and is_folder(baseline):
+            baseline = load(Path(baseline))
+        earlier = None if baseline is None else as_frames(baseline, read_other=read_nccl_tests)
         if redact:
             if not isinstance(run, (RunData, Tuning)):
                 raise BenchError(
@@ -128,35 +226,48 @@ class Report:
                 )
             # One redactor for all parts, so that a host has the same hash in the title, the picture and the log.
             known = run if isinstance(run, RunData) else None
-            redactor = redactor_of(known, self.cluster, tuning, title, hosts=_hosts_of(self.cluster), mesh=layout)
+            parts = (self.cluster, tuning, title, limits, earlier, stages)
+            hosts = (*_hosts_of(self.cluster), *(baseline.hosts if isinstance(baseline, RunData) else ()))
+            redactor = redactor_of(known, *parts, hosts=hosts, mesh=layout)
             tuning = None if tuning is None else tuning.redacted(redactor)
             run = redact_run(run, redactor) if isinstance(run, RunData) else tuning
-            self.cluster, layout, title = (redactor.anything(part) for part in (self.cluster, layout, title))
+            self.cluster, layout, title, limits, earlier, stages = (
+                redactor.anything(part) for part in (self.cluster, layout, title, limits, earlier, stages)
+            )
         self.tuning = tuning
+        self.stages = stages
         if isinstance(run, Tuning):
             title, run = title or f"Tuning of {run.mesh}", run.results
         data = run if isinstance(run, RunData) else None
         # Read before the results, which grow: the report may contain one more step than it claims, but not one less.
         note = "" if data is None else data.running_note
-        self.progress = f"This run is still {note}." if note else ""
-        results, samples, _ = as_frames(run)
-        self.results = results.reset_index(drop=True)
-        is_in_block = samples["block"].notna()
-        # The samples of alternatives, which are compared by block. One of an older run shows that there are none.
-        self._blocks = samples[is_in_block] if is_in_block.any() else samples[:1]
+        self._progress = f"This run is still {note}." if note else ""
+        results, samples, _ = as_frames(run, read_other=read_nccl_tests)
+        self.results, self.samples = results.reset_index(drop=True), samples
         own_mesh = None if data is None else data.mesh
         self.mesh: DeviceMesh | None = own_mesh if layout is None else layout
         self._bounded, self._no_bounds = self._with_bounds()
+        self.check: ThresholdCheck | None = None if limits is None else limits.check(self._bounded)
+        self._baseline: pd.DataFrame | None = None
+        self.comparison: Comparison | None = None
+        self._not_compared = ""
+        if earlier is not None:
+            self._compare(earlier)
+        calibration = None if data is None else data.calibration
+        self.expected = expectations(self.results, self.cluster, mesh=self.mesh, calibration=calibration)
         self.title = title or (f"Collectives on {self.mesh}" if self.mesh is not None else "Collectives")
-        self.state = "" if data is None else data.state
+        self._state = "" if data is None else data.state
+        self._elapsed_s = 0.0 if data is None else data.progress.elapsed_s
+        self._devices = None if data is None else data.devices
         log = [] if data is None else list(data.log)
-        self.log, self.more_log = log[-_MOST_LOG_LINES:], max(0, len(log) - _MOST_LOG_LINES)
-        self._facts = self._describe(data, samples)
+        self._log, self._more_log = log[-_MOST_LOG_LINES:], max(0, len(log) - _MOST_LOG_LINES)
+        self._facts = self._describe(data)
+        self._repeat = stages.repeat if stages is not None else "" if data is None else repeat_command(data)
         self._environment = [] if data is None else _environment(data.environment)
 
     @staticmethod
-    def read(path: str | Path) -> pd.DataFrame:
-        """Read the results back from an HTML report, with the same rows, dtypes and `attrs`.
+    def read(path: str | Path) -> Frames:
+        """Read the frames back from an HTML report, with the same rows, dtypes and `attrs`.
 
         Nothing in the file is executed.
 
@@ -167,15 +278,16 @@ class Report:
 
         Returns
         -------
-        pandas.DataFrame
-            A results frame.
+        Frames
+            ``results``, ``samples`` and ``name``. Every function that takes a run takes it too. There are no samples if
+            the report was made without them, or they were too large.
 
         Raises
         ------
         BenchError
             If the file cannot be read.
         ParseError
-            If the file contains no meshlab results.
+            If the file contains no meshlab results, or they are damaged.
 
         Examples
         --------
@@ -183,42 +295,81 @@ class Report:
         >>> import meshlab as ml
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = ml.Report(ml.example()).save(f"{folder}/report.html")
-        ...     len(ml.Report.read(path)) == len(ml.example())
+        ...     len(ml.Report.read(path).results) == len(ml.example())
         True
         """
         try:
             text, _ = text_of(Path(path), hint="pass an HTML file that Report.save wrote")
         except OSError as error:
             raise BenchError(
-                f"cannot read {path}: {error.strerror or error}; pass an HTML file that Report.save wrote"
+                f"cannot read {path}: {error.strerror or error}", hint="pass an HTML file that Report.save wrote"
             ) from error
-        found = _DATA.search(text)
-        if found is None:
-            raise ParseError(
-                "the file contains no meshlab results; pass an HTML file that Report.save wrote", file=str(path)
+        return read_embedded(text, str(path))
+
+    @cached_property
+    def answers(self) -> tuple[Answer, ...]:
+        """What was measured, whether it is correct and fast enough, what is unusual, and what changed."""
+        is_in_block = self.samples["block"].notna()
+        found = answers(
+            ReportEvidence(
+                results=self._bounded,
+                # Only alternatives are compared by block. A sample of an older run shows that it has no blocks.
+                samples=self.samples[is_in_block] if is_in_block.any() else self.samples[:1],
+                progress=self._progress,
+                state=self._state,
+                expected=self.expected,
+                check=self.check,
+                comparison=self.comparison,
+                stragglers=self._stragglers(),
+                devices=self._devices,
+                tuned=() if self.tuning is None else tuple(self.tuning.verdicts),
             )
-        return frame_from_json(found[1], RESULTS, file=str(path))
+        )
+        if self._not_compared:
+            found = (*found, Answer("changed", "note", (self._not_compared,)))
+        return found
+
+    @property
+    def verdict(self) -> str:
+        """The most important answer, as a sentence. For an acceptance, the verdict of its stages."""
+        return self._headline.sentences[0]
+
+    @property
+    def is_passed(self) -> bool:
+        """True if something was measured, and nothing is wrong, below a threshold, or slower than it should be."""
+        if self.stages is not None and self.stages.outcome != "passed":
+            return False
+        return bool(len(self.results)) and all(answer.state != "bad" for answer in self.answers)
+
+    @property
+    def _headline(self) -> Answer:
+        return headline(self.answers) if self.stages is None else self.stages.headline
 
     def html(self) -> str:
         """Return the report as a self-contained HTML page, which loads nothing from the network."""
-        return page(self._content(), self.results, self._draw())
+        return page(self._content(), embedded(self.results, self.samples), self._draw())
 
     def markdown(self) -> str:
         """Return the report as Markdown with GitHub's tables, without figures."""
         return self._markdown()
 
+    def junit(self) -> str:
+        """Return the answers and the thresholds as JUnit XML, for continuous integration."""
+        return junit_xml(self.title, self.answers, self.check, self._elapsed_s, self.stages)
+
     def save(self, path: str | Path, *, pictures: bool = False) -> Path:
-        """Write the report. The suffix .html or .md selects the format.
+        """Write the report, or its results. The suffix selects the format.
 
         Readers never see an incomplete file, nor a Markdown report with the figures of an earlier one.
 
         Parameters
         ----------
         path : str or pathlib.Path
-            The file.
+            The file: .html, .md, .pdf (printed by Chromium, Chrome or Edge, if one is installed), .xml (JUnit), or the
+            results as .csv, .json or .parquet.
         pictures : bool, default False
             If True, write the figures of a Markdown report as PNG files in the same folder, named after the report,
-            such as ``report-bandwidth-tp.png``. An HTML report always contains its figures.
+            such as ``report-bandwidth-tp.png``. HTML and PDF always contain the figures.
 
         Returns
         -------
@@ -228,16 +379,23 @@ class Report:
         Raises
         ------
         BenchError
-            If the suffix is neither .html nor .md.
+            If the suffix is unknown.
             If a file cannot be written.
+            If there is no browser that can print a PDF.
         """
         path = Path(path)
-        if path.suffix not in (".html", ".md"):
-            raise BenchError(f"unknown suffix {path.suffix!r} of {path.name!r}; choose .html or .md")
-        if path.suffix == ".html":
-            return write_file(path, self.html())
-        if not pictures:
-            return write_file(path, self.markdown())
+        self.check_suffix(path)
+        makers: dict[str, Callable[[], str | bytes]] = {
+            ".html": self.html,
+            ".md": self.markdown,
+            ".pdf": lambda: page_to_pdf(self.html()),
+            ".xml": self.junit,
+            ".csv": partial(frame_bytes, self.results, frame_to_csv),
+            ".parquet": partial(frame_bytes, self.results, frame_to_parquet),
+            ".json": lambda: frame_to_json(self.results),
+        }
+        if path.suffix != ".md" or not pictures:
+            return write_file(path, makers[path.suffix]())
         if not path.parent.is_dir():
             raise BenchError(f"cannot write {str(path)!r}: its folder does not exist", hint="create it first")
         drawn = self._draw()
@@ -247,58 +405,96 @@ class Report:
             (stage / path.name).write_text(document, encoding="utf-8")
         return path
 
+    @staticmethod
+    def check_suffix(path: str | Path) -> None:
+        """Raise if `save` has no format for the suffix of a file.
+
+        Raises
+        ------
+        BenchError
+            With the suffixes that it knows.
+        """
+        path = Path(path)
+        if path.suffix not in _SUFFIXES:
+            raise BenchError(
+                f"unknown suffix {path.suffix!r} of {path.name!r}{did_you_mean(path.suffix, _SUFFIXES)}",
+                hint=f"choose one of {', '.join(_SUFFIXES)}",
+            )
+
     def __repr__(self) -> str:
         return f"<Report {self.title!r}: {len(self.results):,} results>"
 
+    def __str__(self) -> str:
+        stages = () if self.stages is None else tuple(stage.answer for stage in self.stages.items)
+        return "\n".join([self.verdict, *(_line(answer) for answer in (*stages, *self.answers))])
+
     def _repr_html_(self) -> str:
-        verdict = "".join(f"<div>{markup.escape(sentence)}</div>" for sentence in self._verdict())
+        rows = "".join(f"<div>{markup.escape(_line(answer))}</div>" for answer in self.answers)
         shown = [*matrix_pictures(self.results), *(drawn[0] for _, drawn in pictures_by_axis(self._bounded))]
         pictures = "".join(picture.svg for picture in shown)
-        return markup.card(self.title, 'Report.save("report.html") writes the complete report', verdict, pictures)
+        verdict = f"<div><b>{markup.escape(self.verdict)}</b></div>"
+        return markup.card(self.title, 'Report.save("report.html") writes the complete report', verdict, rows, pictures)
 
-    def _verdict(self) -> list[str]:
-        tuned = [] if self.tuning is None else list(self.tuning.verdicts)
-        return [self.progress] * bool(self.progress) + tuned + content.verdict(self._bounded, self._blocks)
+    def _compare(self, earlier: Frames) -> None:
+        """Compare the results with the baseline. Two sides that are not comparable are a warning in the report."""
+        # No paths, which would name the folders of the person who wrote the report.
+        sides = Frames(earlier.results, earlier.samples, "baseline"), Frames(self.results, self.samples, "this run")
+        try:
+            self.comparison = compare(*sides)
+            self._baseline = earlier.results
+        except BenchError as error:
+            self._not_compared = f"The baseline was not compared: {error.message}."
 
-    def _content(self) -> dict[str, Any]:
-        """Return the content that both formats share."""
-        tables, more_tables = content.tables(self._bounded, self._blocks)
-        return {
-            "title": self.title,
-            "where": where_text(self.results),
-            "verdict": self._verdict(),
-            "is_bad": content.has_failed(self.results),
-            "caveats": content.caveats(
-                self.results,
-                state=self.state,
-                fingerprint=self.mesh.fingerprint if self.mesh is not None else "",
-                cluster=self.cluster,
-            ),
-            "tuning": None if self.tuning is None else tuning_section(self.tuning),
-            "machine": self._machine(),
-            "tables": tables,
-            "more_tables": more_tables,
-            "method": [*content.method(self.results), *self._facts],
-            "environment": self._environment,
-            "log": self.log,
-            "more_log": self.more_log,
-        }
+    def _stragglers(self) -> pd.DataFrame | None:
+        if not self.samples["start_offset_us"].notna().any():
+            return None
+        try:
+            return find_stragglers(Frames(self.results, self.samples, ""))
+        except MeshlabError:  # the samples do not belong to the results
+            return None
 
-    def _describe(self, data: RunData | None, samples: pd.DataFrame) -> Facts:
+    def _content(self) -> Content:
+        details, more_tables = report_tables.detail_tables(self._bounded)
+        is_known = len(self.expected) and self.expected["verdict"].ne("unknown").any()
+        fingerprint = self.mesh.fingerprint if self.mesh is not None else ""
+        return Content(
+            title=self.title,
+            where=where_text(self.results),
+            headline=self._headline,
+            stages=() if self.stages is None else tuple(stage.answer for stage in self.stages.items),
+            answers=self.answers,
+            caveats=content.caveats(self.results, fingerprint=fingerprint, cluster=self.cluster),
+            machine=self._machine(),
+            pivots=report_tables.pivot_tables(self._bounded),
+            loads=report_tables.load_tables(self._bounded, self.samples),
+            details=details,
+            more_tables=more_tables,
+            expected=report_tables.expectation_table(self.expected) if is_known else None,
+            thresholds=None if self.check is None else report_tables.threshold_table(self.check),
+            changed=None if self.comparison is None else report_tables.comparison_table(self.comparison),
+            tuning=None if self.tuning is None else tuning_section(self.tuning),
+            method=[*content.method(self.results), *self._facts],
+            repeat=self._repeat,
+            environment=self._environment,
+            log=self._log,
+            more_log=self._more_log,
+        )
+
+    def _describe(self, data: RunData | None) -> Facts:
         """Describe the run for the section about the method."""
         facts = []
-        if data is not None:
+        if data is not None and self.stages is None:  # an acceptance has several plans
             facts.append(("Plan", str(data.plan)))
         if self.mesh is not None:
             mesh = self.mesh
             facts.append(("Mesh", f"{mesh!r}, {mesh.world_size:,} ranks, fingerprint {mesh.fingerprint}"))
         if self.cluster is not None:
             facts.append(("Machine", self.cluster.summary))
-        if len(samples):
-            n_warmup = int(samples["is_warmup"].fillna(value=False).sum())
-            facts.append(("Samples", f"{len(samples):,}, of which {n_warmup:,} are warm-up"))
-        if self.state:
-            facts.append(("Run", self.state))
+        if len(self.samples):
+            n_warmup = int(self.samples["is_warmup"].fillna(value=False).sum())
+            facts.append(("Samples", f"{len(self.samples):,}, of which {n_warmup:,} are warm-up"))
+        if self._state:
+            facts.append(("Run", self._state))
         return facts
 
     def _with_bounds(self) -> tuple[pd.DataFrame, str]:
@@ -334,16 +530,38 @@ class Report:
         return list(dict.fromkeys(axes))[:_MOST_PICTURES]
 
     def _draw(self) -> Pictures:
-        drawn = draw(self._bounded, self.mesh, self.cluster, self._shown_axes())
+        drawn = draw(
+            self._bounded,
+            self.mesh,
+            self.cluster,
+            self._shown_axes(),
+            previous=self._baseline,
+            references=reference_lines(self.results) if len(self.results) else {},
+        )
         return drawn if self.tuning is None else replace(drawn, tunings=tuning_pictures(self.tuning))
 
     def _markdown(self, pictures: Pictures | None = None, prefix: str = "") -> str:
         groups = [self.mesh[axis] for axis in self._shown_axes()] if self.mesh is not None else []
-        return document(self._content(), groups, pictures, partial(picture_file, prefix))
+        return markdown_page(self._content(), groups, pictures, partial(picture_file, prefix))
+
+
+def frame_bytes(frame: pd.DataFrame, write: Callable[[pd.DataFrame, Path], None]) -> bytes:
+    """Return what a function writes to a file."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="meshlab-") as folder:
+        path = Path(folder) / "frame"
+        write(frame, path)
+        return path.read_bytes()
 
 
 def _hosts_of(cluster: Cluster | None) -> tuple[str, ...]:
     return () if cluster is None else cluster.names
+
+
+def _line(answer: Answer) -> str:
+    sign = f"{answer.sign} " if answer.sign else ""
+    return f"{sign}{answer.question}: {' '.join(answer.sentences)}"
 
 
 def _environment(sections: Mapping[str, Mapping[str, str]]) -> list[tuple[str, Facts]]:
@@ -355,23 +573,54 @@ def _environment(sections: Mapping[str, Mapping[str, str]]) -> list[tuple[str, F
     ]
 
 
-def page(content: dict[str, Any], results: pd.DataFrame, pictures: Pictures) -> str:
+def page(content: Content, frames: Mapping[str, str], pictures: Pictures) -> str:
     """Render the HTML page.
 
     Parameters
     ----------
-    content : dict
+    content : Content
         The content of the report. The template escapes every string in it.
-    results : pandas.DataFrame
-        A results frame. It is embedded as JSON.
+    frames : mapping of str to str
+        The compressed frames, as base64.
     pictures : Pictures
         The figures of the report.
     """
-    # A "<" inside the JSON could end the script element or start a comment, so every one is escaped.
-    data = frame_to_json(results).replace("<", "\\u003c")
-    shown = {name: getattr(pictures, name) for name in ("memberships", "machines", "curves", "matrices", "tunings")}
-    html = _template().render(content, data=data, **shown)
+    script = _part("report.js")
+    # The page may run this script and no other one, whatever a string in it contains.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    html = _template().render(
+        c=content,
+        p=pictures,
+        frames=frames,
+        script=script,
+        digest=digest,
+        style=_part("report.css"),
+        table_rows=_table_rows,
+    )
     return html.replace(THIN, "\N{NARROW NO-BREAK SPACE}")  # as narrow, but no line break between a number and its unit
+
+
+def _table_rows(table: ReportTable | TuningSection) -> markupsafe.Markup:
+    """Return the rows of a table as HTML. The template could do it, but takes seconds for thousands of rows."""
+    import markupsafe
+
+    lines = []
+    for row in table.rows:
+        cells = []
+        for number, cell in enumerate(row):
+            kinds = " ".join(name for name, is_so in (("bad", cell.is_bad), ("text", number in table.texts)) if is_so)
+            name = "td" if number else "th"
+            start = name if number else 'th scope="row"'
+            start += f' class="{kinds}"' if kinds else ""
+            start += "" if cell.value is None else f' data-v="{cell.value:.9g}"'
+            cells.append(f"<{start}>{markup.escape(cell.text)}</{name}>")
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return markupsafe.Markup("\n".join(lines))
+
+
+@cache
+def _part(name: str) -> str:
+    return files("meshlab.report").joinpath(name).read_text(encoding="utf-8")
 
 
 @cache
@@ -382,94 +631,4 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    return environment.from_string(files("meshlab.report").joinpath("template.html").read_text(encoding="utf-8"))
-
-
-def document(
-    content: dict[str, Any],
-    groups: Sequence[Groups],
-    pictures: Pictures | None = None,
-    file_of: Callable[[ReportPicture], str] | None = None,
-) -> str:
-    """Render the Markdown document, in the order of the HTML page.
-
-    Parameters
-    ----------
-    content : dict
-        The content of the report.
-    groups : sequence of Groups
-        The rows of the table of groups.
-    pictures : Pictures, optional
-        The figures. By default there are none.
-    file_of : callable, optional
-        Maps a figure to the name of its file.
-    """
-
-    def gallery(shown: Iterable[ReportPicture]) -> Iterable[str]:
-        for picture in shown:
-            name = picture.name if file_of is None else file_of(picture)
-            yield from (f"![{_escape(picture.text)}](<{name}>)", "")
-
-    lines = [f"# {_escape(content['title'])}", "", _escape(content["where"]), ""]
-    for number, sentence in enumerate(content["verdict"]):
-        lines += [f"**{_escape(sentence)}**" if number == 0 else _escape(sentence), ""]
-    if content["caveats"]:
-        lines += ["## Caveats", "", *(f"- {_escape(caveat)}" for caveat in content["caveats"]), ""]
-    if content["tuning"] is not None:
-        tuned = content["tuning"]
-        lines += ["## Tuning", "", _escape(tuned.title), ""]
-        lines += [] if pictures is None else gallery(pictures.tunings)
-        lines += [*_table(tuned.header, [[cell.text for cell in row] for row in tuned.rows], numbers=False), ""]
-        lines += [f"{tuned.more:,} more rows are not shown.", ""] if tuned.more else []
-        lines += [*(f"- **{_escape(term)}**: {_escape(text)}" for term, text in tuned.facts), ""]
-    if groups:
-        rows = [[group.name, f"{len(group):,}", f"{group.size:,}", repr(group[0])] for group in groups]
-        lines += ["## Groups", "", *_table(["axis", "groups", "ranks each", "first group"], rows, numbers=False), ""]
-    if pictures is not None:
-        lines += gallery(pictures.memberships)
-    if content["machine"]:
-        lines += ["## Machine", "", *(f"- {_escape(sentence)}" for sentence in content["machine"]), ""]
-    if pictures is not None:
-        lines += gallery(pictures.machines)
-        lines += ["## Pairs", "", *gallery(pictures.matrices)] if pictures.matrices else []
-        lines += ["## Curves", ""] if pictures.curves else []
-        for name, drawn in pictures.curves:
-            lines += [f"### {_escape(name)}", "", *gallery(drawn)]
-    if content["tables"]:
-        lines += ["## Results", ""]
-    for table in content["tables"]:
-        rows = [[cell.text for cell in row] for row in table.rows]
-        lines += [f"### {_escape(table.title)}", "", *_table(table.header, rows, numbers=True), ""]
-        if table.more:
-            lines += [f"{table.more:,} more rows are not shown.", ""]
-    if content["more_tables"]:
-        lines += [f"{content['more_tables']:,} more tables are not shown.", ""]
-    lines += ["## Method", "", *(f"- **{_escape(term)}**: {_escape(text)}" for term, text in content["method"]), ""]
-    if content["environment"]:
-        lines += ["## Environment", ""]
-    for name, pairs in content["environment"]:
-        lines += [f"### {_escape(name)}", ""] if name else []
-        lines += [*_table(["key", "value"], pairs, numbers=False), ""]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool) -> list[str]:
-    rule = "|" + ("---:" if numbers else "---") + ("|---:" if numbers else "|---") * (len(header) - 1) + "|"
-    return [_row(header), rule, *(_row(row) for row in rows)]
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(_escape(cell) for cell in cells)} |"
-
-
-def _escape(text: str) -> str:
-    r"""Escape a string for a line or a cell of Markdown: no markup, no HTML, no line breaks.
-
-    Examples
-    --------
-    >>> print(_escape("a|b <script> all_reduce"))
-    a\|b &lt;script&gt; all_reduce
-    """
-    text = re.sub(r"\s*[\r\n]+\s*", " ", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # GitHub does not treat an underscore between letters as emphasis, so all_reduce stays readable.
-    return re.sub(r"([\\`*|\[\]~])|(?<!\w)(_)|(_)(?!\w)", lambda match: "\\" + match[0], text)
+    return environment.from_string(_part("template.html"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshlab.analysis.tunings import Tuning
-from meshlab.report.content import MOST_ROWS, Cell
+from meshlab.report.report_tables import MOST_ROWS, Cell
 
 __all__ = ["TuningSection", "tuning_section"]
 
@@ -36,6 +36,7 @@ class TuningSection:
     texts: tuple[int, ...]
     more: int
     facts: tuple[tuple[str, str], ...]
+    spans: tuple[tuple[str, int], ...] = ()
 
 
 def tuning_section(tuning: Tuning) -> TuningSection:

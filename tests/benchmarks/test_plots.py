@@ -40,6 +40,15 @@ def test_lines_of_2048_rows(benchmark, make_results):
     benchmark(lines_of, results, "busbw_gbs")
 
 
+def test_report_of_10240_rows_and_9_pictures_to_html(benchmark, make_results):
+    axes = ("tp", "dp", "pp")
+    results = make_results("pp=4, dp=8, tp=8", axes=axes, exponents=range(8, 28), source="nccl")
+    assert len(results) == 10_240
+    page = benchmark.pedantic(lambda: Report(results, mesh="pp=4, dp=8, tp=8").html(), rounds=3)
+    assert page.count("<svg") == 9
+    assert len(page) < 5e6
+
+
 def test_report_of_240_rows_to_html(benchmark, make_results):
     report = Report(make_results(), mesh=DeviceMesh("dp=2, tp=2"))
     benchmark.pedantic(report.html, rounds=3)

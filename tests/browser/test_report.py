@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+import meshlab as ml
 from meshlab.frames.plan import Plan
 from meshlab.frames.rundata import RunData
 from meshlab.mesh.mesh import DeviceMesh
@@ -97,6 +98,61 @@ def test_the_page_fits_is_readable_and_loads_nothing(chromium, tmp_path, make_re
     assert [url for url in requests if not url.startswith("data:")] == [path.as_uri()]
     assert messages == []
     page.close()
+
+
+def compared(make_results):
+    run = large(make_results)
+    earlier = run.results.assign(time_us=run.results["time_us"] / 1.4)
+    machine = ml.preset("dgx-h100", nodes=16)
+    limits = '[[limits]]\nmetric = "busbw_gbs"\ncollective = "all_reduce"\nmin_size = "1G"\nat_least = 300'
+    return Report(run, cluster=machine, baseline=earlier, thresholds=limits)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("make", [good, bad, compared])
+def test_axe_finds_nothing_serious_in_a_report(chromium, axe, tmp_path, make_results, make, scheme):
+    made = make(make_results)
+    path = (made if isinstance(made, Report) else Report(made)).save(tmp_path / "report.html")
+    page = chromium.new_page(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
+    page.goto(path.as_uri())
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    page.evaluate(axe)
+    found = page.evaluate("axe.run(document)")
+    faults = [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found["violations"]]
+    assert not [fault for fault, one in zip(faults, found["violations"], strict=True) if one["impact"] != "minor"]
+    page.close()
+
+
+def test_a_column_sorts_by_its_numbers_and_the_order_returns(chromium, tmp_path, make_results):
+    path = Report(good(make_results)).save(tmp_path / "report.html")
+    page = chromium.new_page()
+    page.goto(path.as_uri())
+    table = page.locator("table.sortable").first
+    column = "table => [...table.tBodies[0].rows].map(row => Number(row.cells[2].dataset.v))"
+    given = table.evaluate(column)
+    heading = table.locator("thead tr:last-child th").nth(2)
+    for order in ("ascending", "descending"):
+        heading.locator("button").click()
+        assert heading.get_attribute("aria-sort") == order
+        assert table.evaluate(column) == sorted(given, reverse=order == "descending")
+    heading.locator("button").click()
+    assert table.evaluate(column) == given
+    page.close()
+
+
+def test_a_report_prints_within_the_page(chromium, tmp_path, make_results):
+    path = compared(make_results).save(tmp_path / "report.html")
+    page = chromium.new_page(viewport={"width": 718, "height": 1000})  # A4 between its margins
+    page.goto(path.as_uri())
+    page.emulate_media(media="print")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 718
+    assert page.evaluate(OUTSIDE) == []
+    page.close()
+
+
+def test_a_report_is_printed_as_pdf(chromium, tmp_path, make_results):
+    path = Report(good(make_results)).save(tmp_path / "report.pdf")
+    assert path.read_bytes().startswith(b"%PDF")
 
 
 def test_the_checks_find_known_faults(chromium):

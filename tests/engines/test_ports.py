@@ -15,7 +15,7 @@ import pytest
 import zmq
 
 import meshlab as ml
-from meshlab.cli import doctor
+from meshlab.commissioning import doctor
 from meshlab.engines import processes
 from meshlab.engines.reaper import marked_processes
 

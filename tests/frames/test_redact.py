@@ -116,6 +116,15 @@ def planted_cluster() -> Cluster:
     return Cluster.from_nodes(nodes, title="machine of warthog1", notes=("the switch is 10.77.9.9",))
 
 
+LIMITS = """
+title = "the machine zebra7"
+[[limits]]
+metric = "p99_us"
+at_most = 1
+source = "/home/sybil/limits"
+"""
+
+
 def planted_tuning() -> Tuning:
     tuning = ml.example("tuning")
     settings = {name: {**values, "API_TOKEN": "tok-tuning-77"} for name, values in tuning.settings.items()}
@@ -144,9 +153,20 @@ def test_no_secret_is_left_in_any_format(make_results: Any, tmp_path: Path) -> N
     run, tuning = planted_run(make_results), planted_tuning()
     run.save(tmp_path / "run", redact=True)
     tuning.save(tmp_path / "tuning.json", redact=True)
-    report = ml.Report(run, cluster=planted_cluster(), tuning=tuning, title="Nightly of Zebra7", redact=True)
+    report = ml.Report(
+        run,
+        cluster=planted_cluster(),
+        tuning=tuning,
+        baseline=planted_run(make_results),
+        thresholds=LIMITS,
+        title="Nightly of Zebra7",
+        redact=True,
+    )
     report.save(tmp_path / "report.html")
     report.save(tmp_path / "report.md")
+    report.save(tmp_path / "report.xml")
+    report.save(tmp_path / "report.csv")
+    (tmp_path / "answers").write_text(str(report) + report._repr_html_())
     copy = run.redacted()
     copy.results.to_csv(tmp_path / "results.csv")
     (tmp_path / "shown").write_text(repr(copy) + str(copy.table()) + copy.devices.to_html() + str(copy.error))
@@ -154,7 +174,7 @@ def test_no_secret_is_left_in_any_format(make_results: Any, tmp_path: Path) -> N
     assert len(paths) >= 10
     for path in paths:
         assert left_in(path.name, path.read_bytes()) == [], path
-    attrs = ml.Report.read(tmp_path / "report.html").attrs
+    attrs = ml.Report.read(tmp_path / "report.html").results.attrs
     assert left_in(json.dumps(attrs)) == []
 
 

@@ -279,7 +279,7 @@ def _tuning(data: bytes, folder: Path) -> None:
 def _report(data: bytes, folder: Path) -> None:
     path = folder / "report.html"
     path.write_bytes(data)
-    _shown(ml.Report.read(path))
+    _shown(ml.Report.read(path).results)
 
 
 def _frame(named: tuple[str, bytes], folder: Path) -> None:

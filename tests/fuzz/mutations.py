@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import copy
 import json
 import random
 import re
@@ -360,10 +361,15 @@ def mutate_json(rng: random.Random, text: str) -> str:
         return text
 
 
+def _value(rng: random.Random) -> Any:
+    """Return a value for a node. It is a copy, because later changes may put a part of a document into it."""
+    return copy.deepcopy(rng.choice(VALUES))
+
+
 def _changed(rng: random.Random, document: Any) -> Any:
     """Replace one node. Nodes near the root are as likely as all those below them, because there are few of them."""
     if not isinstance(document, (dict, list)) or not document or rng.random() < 0.03:
-        return rng.choice(VALUES)
+        return _value(rng)
     parent, node = None, document
     key: Any = None
     while isinstance(node, (dict, list)) and node and (parent is None or rng.random() < 0.75):
@@ -373,7 +379,7 @@ def _changed(rng: random.Random, document: Any) -> Any:
     assert parent is not None
     kind = rng.random()
     if kind < 0.6:
-        parent[key] = rng.choice(VALUES)
+        parent[key] = _value(rng)
     elif kind < 0.75:
         del parent[key]
     elif kind < 0.85 and isinstance(parent, list):

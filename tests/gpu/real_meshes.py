@@ -23,8 +23,8 @@ import cloudpickle
 import pandas as pd
 
 import meshlab as ml
-from meshlab.cli.doctor import checks_text, run_checks
 from meshlab.comm.catalog import CATALOG
+from meshlab.commissioning.doctor import checks_text, run_checks
 from meshlab.errors import BenchError, EngineError
 from tests.gpu.side_by_side import PROGRAMS
 

@@ -22,7 +22,7 @@ def test_a_tuning_has_a_section_in_both_formats(tmp_path: Path) -> None:
     assert "## Tuning" in text
     assert "<h2>Tuning</h2>" in html
     path = report.save(tmp_path / "tuning.html")
-    assert ml.Report.read(path)["time_us"].tolist() == tuning.results["time_us"].tolist()
+    assert ml.Report.read(path).results["time_us"].tolist() == tuning.results["time_us"].tolist()
     report.save(tmp_path / "tuning.md", pictures=True)
     assert (tmp_path / "tuning-tuning.png").stat().st_size > 10_000
     assert "](<tuning-tuning.png>)" in (tmp_path / "tuning.md").read_text()

@@ -10,9 +10,9 @@ import pytest
 
 import meshlab as ml
 from meshlab.benchmark.api import _measure
-from meshlab.cli.doctor import _gpu_packages, checks_text
 from meshlab.comm.backends import cuda_parts
 from meshlab.comm.backends.cuda_parts import explain_failure, find_parts
+from meshlab.commissioning.doctor import _gpu_packages, checks_text
 from meshlab.errors import CommunicatorError, EngineError
 
 

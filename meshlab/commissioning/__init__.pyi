@@ -1,0 +1,2 @@
+from .accepting import acceptance as acceptance
+from .outcome import Acceptance as Acceptance
