@@ -309,7 +309,7 @@ def _no_expectation(results: pd.DataFrame, has_lines: bool) -> str:
         names = _listed([_BACKENDS[source] for source in sorted(sources)])
         return f"Whether that is fast is not known, because there is no prediction for {names}."
     if "of_bound" not in results:
-        return "Whether that is fast is not known: pass cluster= and mesh= for the bound and the prediction of the machine."
+        return "Whether that is fast is not known: pass cluster= and mesh= for its bound and prediction."
     return "Whether that is fast is not known, because there is no prediction for these sizes and collectives."
 
 
