@@ -319,8 +319,12 @@ def _cost_here(entry: str, value: str | bytes) -> Cost:
     return Cost(time.process_time() - start, _memory("VmHWM") - before, outcome)
 
 
+class _NoResultError(BaseException):
+    """The time is up. It is no `Exception`, so that no handler of meshlab takes it for the failure of a part."""
+
+
 def _give_up(number: int, frame: Any) -> None:
-    raise TimeoutError("no result")
+    raise _NoResultError
 
 
 def _memory(field: str) -> float:
