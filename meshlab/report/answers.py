@@ -134,14 +134,15 @@ def answers(evidence: ReportEvidence) -> tuple[Answer, ...]:
         without an answer are omitted.
     """
     results = evidence.results
-    found = [Answer("measured", "bad" if evidence.state in UNFINISHED else "plain", tuple(_measured(evidence)))]
+    state: State = "bad" if evidence.state in UNFINISHED else "note" if evidence.progress else "plain"
+    found = [Answer("measured", state, tuple(_measured(evidence)))]
     found.append(Answer("correct", _correct_state(results), (_correctness(results),)))
     if not len(results):
         return tuple(found)
     found += _speed(evidence)
     if evidence.check is not None:
         sentences = [evidence.check.verdict, evidence.check.note]
-        state: State = "good" if evidence.check.is_passed else "bad"
+        state = "good" if evidence.check.is_passed else "bad"
         found.append(Answer("thresholds", state, tuple(filter(None, sentences))))
     found.append(_unusual(evidence))
     if evidence.comparison is not None:
@@ -161,8 +162,8 @@ def headline(found: Sequence[Answer]) -> Answer:
     """
     by_question = {answer.question: answer for answer in found}
     measured, correct = by_question["measured"], by_question["correct"]
-    if measured.state == "bad":
-        return Answer("", "bad", (f"{measured.sentences[0]} {correct.sentences[0]}",))
+    if measured.state != "plain":  # the run has not finished
+        return Answer("", measured.state, (f"{measured.sentences[0]} {correct.sentences[0]}",))
     if correct.state == "bad" or "fast enough" not in by_question:
         return Answer("", correct.state, (correct.sentences[0],))
     for question, text in (

@@ -523,8 +523,8 @@ def test_an_unfinished_run_gives_no_answers(thread_engines: ml.Engines) -> None:
     assert (run.running_note, run.table().note) == ("", "")
     assert "progress" not in run.results.attrs
     run.stragglers()  # a cancelled run answers
-    assert early.markdown().split("\n\n")[2] == "**This run is still running: 1 of 3 steps.**"
-    assert "<p>This run is still running: 1 of 3 steps.</p>" in early.html()
+    assert "This run is still running: 1 of 3 steps. All 2 results are correct." in early.markdown().split("\n\n")[2]
+    assert "This run is still running: 1 of 3 steps. All 2 results are correct." in early.html()
     assert "still running: 1 of 3 steps" in early._repr_html_()
     assert "still running" not in ml.Report(run).html()
 

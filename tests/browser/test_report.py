@@ -109,7 +109,9 @@ def compared(make_results):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("make", [good, bad, compared])
+@pytest.mark.parametrize(
+    "make", [bad, *(pytest.param(make, marks=pytest.mark.long, id=make.__name__) for make in (good, compared))]
+)
 def test_axe_finds_nothing_serious_in_a_report(chromium, axe, tmp_path, make_results, make, scheme):
     made = make(make_results)
     path = (made if isinstance(made, Report) else Report(made)).save(tmp_path / "report.html")

@@ -360,6 +360,7 @@ def test_bad_input_starts_nothing(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_command_on_mpi_ranks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = tmp_path / "node7"
     limits = tmp_path / "limits.toml"

@@ -75,9 +75,9 @@ def test_curves_have_the_bound_and_the_share_at_their_ends(graph: pd.DataFrame) 
 def test_reports_have_a_column_a_sentence_and_a_line(graph: pd.DataFrame) -> None:
     report = ml.Report(graph, mesh="tp=2", cluster="dgx-h200")
     text = report.markdown().replace("\u2009", " ")
-    assert "broadcast at 512 MiB reaches 361 GB/s busbw, 97 % of the bound." in text
+    assert "broadcast on tp at 512 MiB reaches 361 GB/s busbw, 97 % of the 371 GB/s that NVLink allows." in text
     assert "The bound is 371 GB/s" in text
-    assert "| busbw | of bound | wrong |" in text
+    assert "| broadcast busbw | broadcast of bound |" in text
     assert "of bound" in report.html()
     assert "of bound" not in ml.Report(graph, mesh="tp=2").markdown()
 
