@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -26,6 +26,7 @@ __all__ = [
     "MODES",
     "PROTOCOLS",
     "Backend",
+    "BlockingBackend",
     "Buffers",
     "Call",
     "CallChoice",
@@ -356,6 +357,28 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free the communicator. Collective."""
+
+
+class BlockingBackend:
+    """What the backends have in common whose calls block until they are done, on arrays of numpy."""
+
+    xp = np
+    device = None
+    blocks = True
+
+    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        """Return an uninitialised numpy array."""
+        return np.empty(shape, dtype)
+
+    def measure(
+        self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
+    ) -> Timings:
+        """Time calls on the host's clock."""
+        return measure_blocking(work, barrier, mode, calls, batches)
+
+    def local(self) -> AbstractContextManager[Any]:
+        """Return an empty context, because array operations in numpy are synchronous."""
+        return nullcontext()
 
 
 def measure_blocking(

@@ -12,7 +12,6 @@ import os
 import pickle
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, cached_property, partial
@@ -20,10 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
 from meshlab.comm.agreement import checksum, mismatch_error, signature
-from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Timings, measure_blocking
+from meshlab.comm.backend import Backend, BlockingBackend, Call, Capabilities, Mode, Timings, measure_blocking
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer
 from meshlab.errors import CommunicatorError
@@ -256,7 +254,7 @@ class _Bound(NamedTuple):
     has_timeout: bool = True
 
 
-class GlooBackend:
+class GlooBackend(BlockingBackend):
     """One rank's endpoint of a process group of Gloo. Implements `meshlab.comm.backend.Backend`.
 
     Calls block until they are done. A rank that waits for a collective can be interrupted, but one that waits for a
@@ -272,10 +270,6 @@ class GlooBackend:
         The rank in the group, and the number of ranks.
     """
 
-    xp = np
-    device = None
-    blocks = True
-
     def __init__(self, world: _World, prefix: str, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
@@ -290,10 +284,6 @@ class GlooBackend:
     def sibling(self, name: str) -> GlooBackend:
         """Open a second group of the same ranks. Collective."""
         return GlooBackend(self._world, f"{self._prefix}{name}/", self.rank, self.size)
-
-    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """Return an uninitialised numpy array."""
-        return np.empty(shape, dtype)
 
     def prepare(self, call: Call) -> _GlooCalls:
         """Bind a checked call to torch's tensors and options."""
@@ -392,16 +382,6 @@ class GlooBackend:
         is_gone = "onnection closed by peer" in text or "onnection reset by peer" in text or "roken pipe" in text
         hint = "another rank has ended, or failed before; see the error of that rank" if is_gone else ""
         raise CommunicatorError(f"Gloo failed in {name}: {text}", hint=hint, collective=name) from error
-
-    def measure(
-        self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
-    ) -> Timings:
-        """Time calls on the host's clock."""
-        return measure_blocking(work, barrier, mode, calls, batches)
-
-    def local(self) -> AbstractContextManager[Any]:
-        """Return an empty context, because array operations in numpy are synchronous."""
-        return nullcontext()
 
     def gather_integers(self, numbers: Sequence[int]) -> list[list[int]]:
         """Return the integers of all ranks. Collective."""

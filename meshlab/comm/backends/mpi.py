@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import cache, partial
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
 from meshlab.comm.agreement import checksum, mismatch_error, signature
-from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Timings, measure_blocking
+from meshlab.comm.backend import Backend, BlockingBackend, Call, Capabilities, Mode, Timings, measure_blocking
 from meshlab.comm.backends.mpi_messages import MpiMessages, Receive
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer
@@ -336,7 +334,7 @@ def world() -> MpiBackend:
     return MpiBackend(MPI.COMM_WORLD.Dup())  # a copy, so that messages of the user's own mpi4py code do not interfere
 
 
-class MpiBackend:
+class MpiBackend(BlockingBackend):
     """One rank's endpoint of an MPI communicator. Implements `meshlab.comm.backend.Backend`.
 
     Calls block until they are done. A rank that waits cannot be released, so after a fault all processes are replaced.
@@ -347,10 +345,6 @@ class MpiBackend:
         The communicator. The object takes ownership of it.
     """
 
-    xp = np
-    device = None
-    blocks = True
-
     def __init__(self, comm: Any) -> None:
         self.comm = comm
         self.rank: int = comm.Get_rank()
@@ -359,10 +353,6 @@ class MpiBackend:
         self.mpi_error: type[Exception] = self.binder.mpi.Exception
         self.messages = MpiMessages(comm, self.binder.mpi)
         self._comparer = _MpiComparer(self.messages.separate, self.binder.mpi)
-
-    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """Return an uninitialised numpy array."""
-        return np.empty(shape, dtype)
 
     def prepare(self, call: Call) -> _MpiCalls:
         """Bind a checked call to MPI's buffers and operations."""
@@ -413,16 +403,6 @@ class MpiBackend:
             self.binder.explain(error, code, call)
         name = call.collective.name if len(calls) == 1 else "a batch"
         raise CommunicatorError(f"MPI rejected {name}: {error}", collective=name, code=code) from error
-
-    def measure(
-        self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
-    ) -> Timings:
-        """Time calls on the host's clock."""
-        return measure_blocking(work, barrier, mode, calls, batches)
-
-    def local(self) -> AbstractContextManager[Any]:
-        """Return an empty context, because array operations in numpy are synchronous."""
-        return nullcontext()
 
     def split(self, color: int | None, key: int, *, separate: bool = False) -> Backend | None:
         """Create one communicator per color. All communicators of MPI are separate."""

@@ -11,14 +11,12 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from meshlab.comm.agreement import mismatch_error, signature
-from meshlab.comm.backend import Backend, Call, Capabilities, Mode, Timings, measure_blocking
+from meshlab.comm.backend import Backend, BlockingBackend, Call, Capabilities, Mode, Timings, measure_blocking
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.elements import DTYPES, OPS, Array, carrier, divide, flat_elements
 from meshlab.errors import CommunicatorError
@@ -433,21 +431,13 @@ def _mismatched_counts(calls: Sequence[Call]) -> str:
     return ""
 
 
-class ThreadBackend:
+class ThreadBackend(BlockingBackend):
     """One rank's endpoint of a `ThreadWorld`. Implements `meshlab.comm.backend.Backend`."""
-
-    xp = np
-    device = None
-    blocks = True
 
     def __init__(self, world: ThreadWorld, rank: int) -> None:
         self.world = world
         self.rank = rank
         self.size = world.size
-
-    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """Return an uninitialised numpy array."""
-        return np.empty(shape, dtype)
 
     def prepare(self, call: Call) -> _ThreadCalls:
         """Bind a checked call to this rank."""
@@ -464,16 +454,6 @@ class ThreadBackend:
 
     def comparer(self) -> None:
         """None: the ranks share all calls, so every call is compared when it is matched."""
-
-    def measure(
-        self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
-    ) -> Timings:
-        """Time calls on the host's clock."""
-        return measure_blocking(work, barrier, mode, calls, batches)
-
-    def local(self) -> AbstractContextManager[Any]:
-        """Return an empty context, because array operations in numpy are synchronous."""
-        return nullcontext()
 
     def split(self, color: int | None, key: int, *, separate: bool = False) -> Backend | None:
         """Create one communicator per color. All communicators of threads are separate."""
