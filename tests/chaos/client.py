@@ -328,27 +328,12 @@ class Client:
                 run.wait(60)
             results, samples = run.results, run.samples
             half = results["step"] < len(run.steps) // 2
-            part = RunData(
-                run.plan,
-                run.mesh,
-                run_id=run.run_id,
-                source=run.source,
-                where=run.where,
-                state="cancelled",
-                results=results[half],
-                samples=samples[samples["step"] < len(run.steps) // 2],
+            about = {"run_id": run.run_id, "source": run.source, "where": run.where}
+            part = samples[samples["step"] < len(run.steps) // 2]
+            self._saved = (
+                RunData(run.plan, run.mesh, **about, state="cancelled", results=results[half], samples=part),
+                RunData(run.plan, run.mesh, **about, state="done", results=results, samples=samples),
             )
-            whole = RunData(
-                run.plan,
-                run.mesh,
-                run_id=run.run_id,
-                source=run.source,
-                where=run.where,
-                state="done",
-                results=results,
-                samples=samples,
-            )
-            self._saved = part, whole
         return self._saved
 
 
