@@ -167,14 +167,12 @@ def headline(found: Sequence[Answer]) -> Answer:
     if correct.state == "bad" or "fast enough" not in by_question:
         return Answer("", correct.state, (correct.sentences[0],))
     for question, text in (
-        ("thresholds", "below the thresholds"),
+        ("thresholds", "not all thresholds are met"),
         ("fast enough", "slower than expected"),
         ("changed", "slower than the baseline"),
     ):
         answer = by_question.get(question)
         if answer is not None and answer.state == "bad":
-            if question == "thresholds" and "MISSED" not in answer.sentences[0]:
-                text = "not measured at all thresholds"
             right = "Correct, but" if correct.state == "good" else "Not checked, and"
             return Answer("", "bad", (f"{right} {text}. {answer.sentences[0]}",))
     fast = by_question["fast enough"]
