@@ -17,11 +17,13 @@ from meshlab.cli.commands import (
     default_ranks,
     error_text,
     print_error,
+    print_text,
     system_label,
 )
+from meshlab.cli.report_command import read_thresholds
 from meshlab.cli.tuning_command import integers
 from meshlab.engines.launchers import launched_as
-from meshlab.errors import BenchError, MeshError, MeshlabError, did_you_mean
+from meshlab.errors import BenchError, MeshError, MeshlabError
 
 if TYPE_CHECKING:
     from meshlab.commissioning.outcome import Acceptance
@@ -32,7 +34,6 @@ __all__ = ["acceptance", "add_acceptance_options"]
 
 _FEWEST_RANKS = 4  # fewer ranks have too few pairs to tell a slow one, and no axis with several groups
 _REPORTS = ("report.html", "report.md", "junit.xml")
-_SUFFIXES = (".html", ".md", ".pdf", ".xml", ".csv", ".json", ".parquet")
 _SIGNS = {"passed": "✓", "failed": "✕", "skipped": "–"}
 
 
@@ -80,7 +81,6 @@ def add_acceptance_options(parser: argparse.ArgumentParser) -> None:
 
 def acceptance(options: argparse.Namespace) -> int:
     """Check a machine, print its stages and the verdict, and write the reports."""
-    from meshlab.analysis.thresholds import Thresholds
     from meshlab.commissioning.acceptance_folder import check_new, read_scope
     from meshlab.commissioning.accepting import acceptance
     from meshlab.engines.launcher import launch
@@ -90,7 +90,7 @@ def acceptance(options: argparse.Namespace) -> int:
     # Check all input before any process starts.
     _check_files(options)
     scope = read_scope(options.resume) if options.resume else None
-    thresholds = None if options.thresholds is None else Thresholds.read(_path_or_preset(options.thresholds))
+    thresholds = read_thresholds(options.thresholds)
     mesh = _mesh(options, process) if options.mesh is not None else None
     if options.out and options.out != options.resume:
         check_new(options.out, overwrite=options.force)
@@ -109,7 +109,7 @@ def acceptance(options: argparse.Namespace) -> int:
         return OK  # this process was a rank, and rank 0 has closed the engines
     with ExitStack() as stack:
         engines = stack.enter_context(joined or launch(n, backend=options.backend, devices=devices))
-        print(f"{system_label(engines)}: {n} rank{'s' * (n != 1)}", flush=True)
+        print_text(f"{system_label(engines)}: {n} rank{'s' * (n != 1)}")
         started_by = "a launcher has started the ranks; run meshlab doctor on this host"
         interrupted = False
         try:
@@ -131,7 +131,7 @@ def acceptance(options: argparse.Namespace) -> int:
             if measured is None:
                 raise
             found, interrupted = measured, True
-    print(f"\n{found.verdict}", flush=True)
+    print_text(f"\n{found.verdict}")
     is_written = _write(found, None if out is None else Path(out), options)
     if interrupted:
         return INTERRUPTED
@@ -141,25 +141,17 @@ def acceptance(options: argparse.Namespace) -> int:
 
 def _check_files(options: argparse.Namespace) -> None:
     """Raise if the choices contradict each other, or a report cannot be written."""
+    from meshlab.report.report import Report
+
     if options.redact and options.resume:
         raise BenchError(
             "--redact cannot continue an acceptance, whose folder holds names",
             hint="continue it, and write a report with --redact from a new acceptance",
         )
     for name in options.files:
-        path = Path(name)
-        if path.suffix not in _SUFFIXES:
-            raise BenchError(
-                f"unknown suffix {path.suffix!r} of {name!r}{did_you_mean(path.suffix, _SUFFIXES)}",
-                hint=f"choose one of {', '.join(_SUFFIXES)}",
-            )
-        if not path.parent.is_dir():
+        Report.check_suffix(name)
+        if not Path(name).parent.is_dir():
             raise BenchError(f"-o {name} is in a folder that does not exist", hint="create it first")
-
-
-def _path_or_preset(text: str) -> str | Path:
-    """Return thresholds as a path if there is such a file. A name that is neither gets an error with the presets."""
-    return Path(text) if Path(text).is_file() else text
 
 
 def _mesh(options: argparse.Namespace, process: tuple[int, int] | None) -> DeviceMesh:
@@ -186,7 +178,7 @@ def _check_size(mesh: DeviceMesh, n: int, *, started: bool) -> None:
 def _print_stage(stage: StageResult) -> None:
     """Print a stage when it has ended: stages are minutes apart."""
     skipped = "skipped: " if stage.outcome == "skipped" else ""
-    print(f"{_SIGNS[stage.outcome]} {stage.name:<13} {skipped}{' '.join(stage.sentences)}", flush=True)
+    print_text(f"{_SIGNS[stage.outcome]} {stage.name:<13} {skipped}{' '.join(stage.sentences)}")
 
 
 def _write(found: Acceptance, folder: Path | None, options: argparse.Namespace) -> bool:
@@ -205,7 +197,7 @@ def _write(found: Acceptance, folder: Path | None, options: argparse.Namespace) 
         for path in paths:
             assert report is not None
             report.save(path)
-            print(path, flush=True)
+            print_text(path)
     except MeshlabError as error:
         print_error(error_text(error))
         return False

@@ -653,9 +653,12 @@ def _stop(run: Run) -> None:
 
 
 def _machine_of(engines: Engines) -> Cluster | None:
-    """Return the hardware of the hosts of the ranks, or None if it cannot be read. The report can do without it."""
+    """Return the GPUs of the ranks and their links, or None if there are none or they cannot be read."""
+    from meshlab.frames.labels import CPU_SOURCES
     from meshlab.topology.readers.hosts import probe
 
+    if engines.backend in CPU_SOURCES:
+        return None
     try:
         return probe(engines)
     except MeshlabError as error:

@@ -12,11 +12,12 @@ from meshlab.cli.commands import FAILED, OK, REDACT_HELP, cluster_of, plain_warn
 from meshlab.errors import BenchError
 
 if TYPE_CHECKING:
+    from meshlab.analysis.thresholds import Thresholds
     from meshlab.frames.rundata import RunData
     from meshlab.mesh.mesh import DeviceMesh
     from meshlab.topology.model.cluster import Cluster
 
-__all__ = ["add_report_options", "report"]
+__all__ = ["add_report_options", "read_thresholds", "report"]
 
 
 def add_report_options(parser: argparse.ArgumentParser) -> None:
@@ -80,7 +81,7 @@ def report(options: argparse.Namespace) -> int:
             mesh=options.mesh or _common_mesh(known),
             cluster=cluster_of(options.cluster) if options.cluster else _this_host(known if known == runs else []),
             baseline=baseline[0] if len(baseline) == 1 else baseline or None,
-            thresholds=_thresholds(options.thresholds),
+            thresholds=read_thresholds(options.thresholds),
             title=options.title,
             redact=options.redact,
         )
@@ -99,14 +100,15 @@ def _source(name: str) -> Any:
     return Path(name) if is_file(name) else Run.load(name)
 
 
-def _thresholds(name: str | None) -> Any:
-    """Return the thresholds in a file, or those with a name."""
+def read_thresholds(name: str | None) -> Thresholds | None:
+    """Return the thresholds in a file, or those with a name. None if no name is given."""
     from meshlab.analysis.thresholds import Thresholds
+    from meshlab.files import is_file
 
     if name is None:
         return None
-    # A name from the command line is never the text of a file.
-    return Thresholds.read(name if name in Thresholds.presets() else Path(name))
+    # Other names than those of files are passed on, because the error then lists the presets.
+    return Thresholds.read(Path(name) if name not in Thresholds.presets() and is_file(name) else name)
 
 
 def _common_mesh(runs: Sequence[RunData]) -> DeviceMesh | None:
@@ -116,11 +118,12 @@ def _common_mesh(runs: Sequence[RunData]) -> DeviceMesh | None:
 
 
 def _this_host(runs: Sequence[RunData]) -> Cluster | None:
-    """Return the hardware of this host if all runs were measured on it alone."""
+    """Return the hardware of this host if all runs were measured on its GPUs alone."""
     import platform
 
+    from meshlab.frames.labels import CPU_SOURCES
     from meshlab.topology.readers.hosts import probe
 
-    if not runs or any(set(run.hosts) != {platform.node()} for run in runs):
+    if not runs or any(set(run.hosts) != {platform.node()} or run.source in CPU_SOURCES for run in runs):
         return None
     return probe()
