@@ -109,7 +109,7 @@ def acceptance(options: argparse.Namespace) -> int:
         return OK  # this process was a rank, and rank 0 has closed the engines
     with ExitStack() as stack:
         engines = stack.enter_context(joined or launch(n, backend=options.backend, devices=devices))
-        print_text(f"{system_label(engines)}: {n} rank{'s' * (n != 1)}")
+        print_text(f"{system_label(engines)}: ready")
         started_by = "a launcher has started the ranks; run meshlab doctor on this host"
         interrupted = False
         try:
