@@ -208,7 +208,7 @@ class Pace:
         if not self.probed:
             return step.buffer_bytes / (rates.data_gbs * 1e9) if check else 0.0
         buffers = [one.buffer_bytes for one, _ in self.probed]
-        return _interpolate(step.buffer_bytes, buffers, [probe.setup_s for _, probe in self.probed])
+        return _with_fixed_part(step.buffer_bytes, buffers, [probe.setup_s for _, probe in self.probed])
 
     def spread(self, step: Step) -> float:
         """Return the relative standard deviation of batches. 0 if it is unknown."""
@@ -244,6 +244,18 @@ def steps_to_probe(steps: Sequence[Step], mesh: DeviceMesh, backend: str) -> dic
 def _interpolate(size: float, sizes: Sequence[float], values: Sequence[float]) -> float:
     """Interpolate between sizes. Beyond the largest one, the value is proportional to the size."""
     return float(np.interp(size, sizes, values) * max(1.0, size / sizes[-1]))
+
+
+def _with_fixed_part(size: float, sizes: Sequence[float], values: Sequence[float]) -> float:
+    """Interpolate between sizes. Beyond the largest one, the value grows as it did up to there.
+
+    Preparing a step takes a fixed time, in which graphs are captured, and a time per byte of its data. If all of it
+    grew with the size, a step of 16 times the largest probe would seem to take 16 times the fixed time.
+    """
+    if len(sizes) < 2 or size <= sizes[-1] or sizes[-1] <= sizes[0]:
+        return _interpolate(size, sizes, values)
+    per_byte = max(values[-1] - values[0], 0.0) / (sizes[-1] - sizes[0])
+    return values[-1] + per_byte * (size - sizes[-1])
 
 
 def _moved_bytes(step: Step) -> float:

@@ -178,7 +178,8 @@ def known_options(capabilities: Capabilities, collectives: Collection[str]) -> t
     if capabilities.backend != "nccl":
         names = (name for one in collectives for name in _MPICH.get(one, ("", ()))[1])
         return tuple(dict.fromkeys((*names, "no device", "release_gather")))
-    return (*OPTION_NAMES, *dict.fromkeys(name for one in collectives for name in _ALGORITHMS.get(one, ())))
+    known = [name for one in collectives for name in (*_ALGORITHMS.get(one, ()), *settings_for(capabilities, one))]
+    return (*OPTION_NAMES, *dict.fromkeys(known))
 
 
 def check_options(only: Sequence[str] | None, capabilities: Capabilities, collectives: Collection[str]) -> None:

@@ -370,7 +370,8 @@ class Communicator(CollectiveMethods):
             Whether all ranks of the group register the array as a window, so that the kernels of NCCL access the memory
             of all ranks directly. Collective, and NCCL only. Calls of this group are faster if both of their arrays are
             in windows, and at the same position in them on every rank. A deleted array is freed at the next call that
-            waits for the GPU, such as `empty`, `to_host` or `close`. Delete graphs that use it before.
+            waits for the GPU, such as `empty`, `to_host` or `close`. Delete graphs that use it before. NCCL before 2.30
+            keeps the memory of windows that are open while a communicator is aborted, until the process ends.
 
         Returns
         -------

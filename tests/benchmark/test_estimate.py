@@ -9,7 +9,8 @@ import pytest
 
 import meshlab as ml
 from meshlab.benchmark import estimate
-from meshlab.benchmark.estimate import RATES, Rates
+from meshlab.benchmark.estimate import RATES, Pace, Rates
+from meshlab.benchmark.on_ranks.probing import Probe
 from meshlab.engines.memory import host_free_bytes
 from meshlab.frames.plan import Plan, Sampling
 
@@ -35,6 +36,20 @@ def test_more_of_everything_takes_longer() -> None:
     assert seconds(sizes="1M, 64M") > 2 * base
     assert seconds(concurrent={"dp": "reduce_scatter"}) > 3 * base
     assert seconds(check=False) < base
+
+
+def test_the_fixed_part_of_a_preparation_does_not_grow_with_the_size() -> None:
+    """Otherwise a graph of 16 times the largest probed size would seem to take 16 times as long to capture."""
+    [small, large, larger] = Plan("all_reduce", "tp", sizes="1K, 1M, 16M", in_place=True).steps(MESH)
+    fixed_s, per_byte_s = 0.04, 1e-9
+    probed = [(step, Probe(fixed_s + per_byte_s * step.buffer_bytes, 10.0, 1e-3, 0.0)) for step in (small, large)]
+    pace = Pace(0.01, probed)
+    assert pace.setup_s(larger, RATES["mpi"], check=True) == pytest.approx(fixed_s + per_byte_s * larger.buffer_bytes)
+    # A single probe has no fixed part, and a preparation never takes less than that of a smaller step.
+    alone = Pace(0.01, probed[1:]).setup_s(larger, RATES["mpi"], check=True)
+    assert alone == pytest.approx(16 * probed[1][1].setup_s)
+    busy = [(small, Probe(0.5, 10.0, 1e-3, 0.0)), (large, Probe(0.1, 10.0, 1e-3, 0.0))]
+    assert Pace(0.01, busy).setup_s(larger, RATES["mpi"], check=True) == pytest.approx(0.1)
 
 
 def test_a_function_may_be_slow() -> None:

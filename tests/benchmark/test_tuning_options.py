@@ -98,6 +98,17 @@ def test_an_older_nccl_gets_its_algorithms_from_the_environment() -> None:
     assert settings_for(capabilities(per_call=True), "all_reduce") == {}
 
 
+@pytest.mark.parametrize("collective", ["all_reduce", "all_to_all", "broadcast"])
+def test_each_environment_can_be_chosen_by_its_name(collective: str) -> None:
+    can = capabilities(per_call=False)
+    for name in settings_for(can, collective):
+        check_options([name], can, [collective])
+        assert list(settings_for(can, collective, only=[name])) == [name]
+    check_options(["buffers"], can, ["send_recv"])  # a message has no environment of its own
+    with pytest.raises(BenchError, match="unknown option 'll128'"):
+        check_options(["ll128"], can, ["send_recv"])
+
+
 @pytest.mark.parametrize("collective", MEASURABLE)
 def test_the_variables_of_mpich_exist_in_the_installed_library(collective: str) -> None:
     """Also the values: MPICH does not start with an unknown one."""

@@ -46,7 +46,7 @@ def test_options_are_right_or_say_why_they_cannot_run(
 ) -> None:
     begin = time.monotonic()
     # Without choice per call, every environment needs new ranks. Two of them show that it works.
-    options = None if per_call else ["buffers", "ring", "ll128"]
+    options = None if per_call else ["buffers"] if collective == "send_recv" else ["buffers", "simple", "ll128"]
     found = ml.tune(
         gpu_engines, mesh, collective, axis="tp", sizes="1K, 256K, 4M", options=options, rounds=6, progress=False
     )

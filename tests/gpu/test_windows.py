@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import meshlab as ml
+from meshlab.benchmark.tuning_options import chooses_per_call
 from meshlab.errors import BenchError, EngineError
 from tests.gpu.test_nccl import nccl_version, values
 
@@ -331,7 +332,7 @@ def close_in_any_order(comm: Any) -> list[str]:
         child.close()  # within the block
     wrong += [] if total(comm, x) else ["after a close within the block"]
 
-    view = comm.configured(algorithm="ring") if hasattr(comm.backend.binder._binding, "all_reduce_config") else None
+    view = comm.configured(algorithm="ring") if chooses_per_call(comm.capabilities()) else None
     if view is not None and not why(lambda: total(view, x)):
         view.close()
         wrong += [] if total(comm, x) else ["after a view was closed"]
@@ -369,7 +370,9 @@ def test_an_abort_while_windows_are_registered_leaves_nothing_behind(
         assert [found for found in gpu_engines.run(sums_on_windows)["value"] if found] == []
     lost = before - gpu_engines.run(free_mib)["value"].min()
     print(f"{lost:.0f} MiB lost after three aborts with windows")
-    assert lost < 512
+    # Before 2.30, NCCL itself keeps the windows that are open at an abort until the process ends.
+    windows = 3 * 3 * 64 if nccl_version(gpu_engines) < (2, 30) else 0
+    assert lost < windows + 256
 
 
 def test_ranks_exit_with_windows(n_gpus: int) -> None:
