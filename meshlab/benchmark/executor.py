@@ -32,7 +32,7 @@ from meshlab.benchmark.on_ranks.timing import (
 )
 from meshlab.engines.engines import Lease
 from meshlab.engines.memory import usable_bytes
-from meshlab.engines.rounds import RankInfo, Reply
+from meshlab.engines.rounds import RankInfo, Reply, number_of_gpus
 from meshlab.errors import BenchError, EngineError, MeshlabError
 from meshlab.frames.plan import Step, n_blocks, turns
 from meshlab.frames.rundata import Columns, Progress, Row, RunData, State
@@ -544,8 +544,8 @@ def describe_sharing(ranks: Sequence[RankInfo]) -> str:
     cores = environment.usable_cores()
     if backend in ("mpi", "gloo") and len({info.host for info in ranks}) == 1 and n > cores:
         return f"{n} ranks share {cores} core{'s' * (cores != 1)}"
-    gpus = {(info.host, info.capabilities.facts.get("device number")) for info in ranks}
-    return f"{n} ranks share {len(gpus)} GPU{'s' * (len(gpus) != 1)}" if backend == "nccl" and len(gpus) < n else ""
+    gpus = number_of_gpus(ranks) if backend == "nccl" else n
+    return f"{n} ranks share {gpus} GPU{'s' * (gpus != 1)}" if gpus < n else ""
 
 
 def _other_libraries(engines: Engines, mesh: DeviceMesh, axes: Sequence[str]) -> dict[str, str]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from meshlab import markup
 from meshlab.engines.disagreement import describe_disagreement, find_disagreement
-from meshlab.engines.rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, without_banner
+from meshlab.engines.rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, where_text, without_banner
 from meshlab.engines.verification import verify_mesh
 from meshlab.errors import CommunicatorError, EngineError, MeshError, did_you_mean
 from meshlab.mesh.axes import WORLD
@@ -134,8 +134,7 @@ class Engines:
     @property
     def where(self) -> str:
         """Label of the measured system, for example "4 ranks · MPI on this CPU"."""
-        times = "×" if self.backend == "nccl" else f"rank{'s' * (self.world_size != 1)} ·"
-        return f"{self.world_size} {times} {self.ranks[0].capabilities.where}"
+        return where_text(self.ranks)
 
     def where_of(self, mesh: DeviceMesh, axes: Sequence[str]) -> str:
         """Label of the system that is measured along some axes of a mesh. It names every backend.

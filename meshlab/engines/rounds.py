@@ -60,6 +60,33 @@ class RankInfo:
     segments: tuple[str, ...] = ()
 
 
+def where_text(ranks: Sequence[RankInfo]) -> str:
+    """Return the label of the system that the ranks use.
+
+    Examples
+    --------
+    >>> from meshlab.comm import Capabilities
+    >>> def rank_on(gpu, rank):
+    ...     facts = {"device number": str(gpu)}
+    ...     can = Capabilities("nccl", "NCCL 2.32.3", "", "H200 · NCCL 2.32.3", (), (), (), (), True, facts)
+    ...     return RankInfo(rank, 4, "node1", 1000 + rank, 1, "3.12", "0.1", can)
+    >>> where_text([rank_on(rank, rank) for rank in range(4)])
+    '4 × H200 · NCCL 2.32.3'
+    >>> where_text([rank_on(rank // 2, rank) for rank in range(4)])
+    '4 ranks on 2 × H200 · NCCL 2.32.3'
+    """
+    n, where = len(ranks), ranks[0].capabilities.where
+    if ranks[0].capabilities.backend != "nccl":
+        return f"{n} rank{'s' * (n != 1)} · {where}"
+    n_gpus = number_of_gpus(ranks)
+    return f"{n} × {where}" if n_gpus == n else f"{n} ranks on {n_gpus} × {where}"
+
+
+def number_of_gpus(ranks: Sequence[RankInfo]) -> int:
+    """Return the number of different GPUs that the ranks of NCCL use."""
+    return len({(info.host, info.capabilities.facts.get("device number")) for info in ranks})
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
     """Configuration with which an engine becomes a rank.

@@ -105,6 +105,8 @@ class ReportEvidence:
         The GPUs before and after the run.
     tuned : tuple of str, default ()
         The verdicts of a tuning.
+    no_bounds : str, default ""
+        Why the cluster gives no bounds.
     """
 
     results: pd.DataFrame
@@ -117,6 +119,7 @@ class ReportEvidence:
     stragglers: pd.DataFrame | None = None
     devices: pd.DataFrame | None = None
     tuned: tuple[str, ...] = field(default=())
+    no_bounds: str = ""
 
 
 def answers(evidence: ReportEvidence) -> tuple[Answer, ...]:
@@ -271,7 +274,7 @@ def _speed(evidence: ReportEvidence) -> list[Answer]:
     if expected is not None and expected["verdict"].ne("unknown").any():
         state, sentences = _judged(expected)
         return [Answer("fast enough", state, (*sentences, *bound_note(shown), *differences))]
-    peaks = [*_peaks(lines, shown), *bound_note(shown), *differences, _no_expectation(evidence.results, bool(lines))]
+    peaks = [*_peaks(lines, shown), *bound_note(shown), *differences, _no_expectation(evidence, bool(lines))]
     return [Answer("fast enough", "plain", tuple(filter(None, peaks)))]
 
 
@@ -295,8 +298,9 @@ def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
     return "good", sentences
 
 
-def _no_expectation(results: pd.DataFrame, has_lines: bool) -> str:
+def _no_expectation(evidence: ReportEvidence, has_lines: bool) -> str:
     """Say why nothing is known about how fast the results should be."""
+    results = evidence.results
     sources = set(results["source"].dropna())
     if not has_lines:
         return (
@@ -307,6 +311,8 @@ def _no_expectation(results: pd.DataFrame, has_lines: bool) -> str:
     if sources and sources <= set(CPU_SOURCES):
         names = _listed([_BACKENDS[source] for source in sorted(sources)])
         return f"Whether that is fast is not known, because there is no prediction for {names}."
+    if evidence.no_bounds:
+        return f"Whether that is fast is not known, because {evidence.no_bounds}."
     if "of_bound" not in results:
         return "Whether that is fast is not known: pass cluster= and mesh= for its bound and prediction."
     return "Whether that is fast is not known, because there is no prediction for these sizes and collectives."

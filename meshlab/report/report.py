@@ -323,6 +323,7 @@ class Report:
                 stragglers=self._stragglers(),
                 devices=self._devices,
                 tuned=() if self.tuning is None else tuple(self.tuning.verdicts),
+                no_bounds=self._no_bounds,
             )
         )
         if self._not_compared:
@@ -504,7 +505,7 @@ class Report:
         try:
             return with_bounds(self.results, self.cluster, mesh=self.mesh), ""
         except TopologyError as error:
-            return self.results, f"Bandwidths have no bound: {error.message}."
+            return self.results, error.message
 
     def _machine(self) -> list[str]:
         """Describe the machine, the links that each axis uses on it, and its faults."""
@@ -513,7 +514,7 @@ class Report:
         sentences = [self.cluster.summary]
         if self.mesh is not None and self.cluster.n_devices >= self.mesh.world_size:
             sentences += place(self.mesh, self.cluster).explain().splitlines()
-        no_bounds = [self._no_bounds] if self._no_bounds else []
+        no_bounds = [f"Bandwidths have no bound: {self._no_bounds}."] if self._no_bounds else []
         return sentences + [str(finding) for finding in health(self.cluster)] + no_bounds
 
     def _shown_axes(self) -> list[str]:

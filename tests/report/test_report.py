@@ -327,3 +327,12 @@ def test_an_empty_section_is_omitted(small_run):
     report = Report(small_run)
     assert "Settings" not in report.html()
     assert "Settings" not in report.markdown()
+
+
+def test_a_machine_too_small_for_the_mesh_is_why_nothing_is_known(make_results):
+    """Ranks that share GPUs have no place of their own, and passing the cluster again would not help."""
+    report = Report(make_results(source="nccl"), mesh="dp=8, tp=2", cluster="dgx-h200")
+    (speed,) = [answer for answer in report.answers if answer.question == "fast enough"]
+    assert speed.sentences[-1] == (
+        "Whether that is fast is not known, because the mesh has 16 ranks, but the cluster has only 8 devices."
+    )
