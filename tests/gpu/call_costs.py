@@ -59,9 +59,9 @@ def ways(comm: Any, size: int) -> dict[str, Callable[[], object]]:
         "library alone": bare,
         "prepared.enqueue()": prepared.enqueue,
         "prepared()": prepared,
-        "all_reduce(x, out)": lambda: comm.all_reduce(x, out),
-        "all_reduce(x, x)": lambda: comm.all_reduce(x, x),
-        "all_reduce(x)": lambda: comm.all_reduce(x),
+        "all_reduce(x, out)": partial(comm.all_reduce, x, out),
+        "all_reduce(x, x)": partial(comm.all_reduce, x, x),
+        "all_reduce(x)": partial(comm.all_reduce, x),
     }
     if comm.xp is not np:
         stream = comm.xp.cuda.Stream(non_blocking=True)
