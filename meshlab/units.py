@@ -14,6 +14,7 @@ from meshlab.errors import ParseError
 __all__ = [
     "SEPARATOR",
     "format_bandwidth",
+    "format_range",
     "format_seconds",
     "format_size",
     "format_time_us",
@@ -257,3 +258,17 @@ def format_bandwidth(gbs: float) -> str:
     if not _is_finite(gbs):
         return "–"
     return f"{_three_digits(gbs)}{THIN}GB/s"
+
+
+def format_range(low: str, high: str) -> str:
+    r"""Join two formatted quantities to a range, with a common unit written once. Equal ones are a single quantity.
+
+    Examples
+    --------
+    >>> format_range("337\u2009GB/s", "338\u2009GB/s"), format_range("950\u2009ms", "1.20\u2009s")
+    ('337 to 338\u2009GB/s', '950\u2009ms to 1.20\u2009s')
+    """
+    if low == high:
+        return low
+    number, separator, unit = low.partition(THIN)
+    return f"{number if separator and high.endswith(THIN + unit) else low} to {high}"

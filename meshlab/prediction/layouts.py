@@ -37,7 +37,7 @@ from meshlab.prediction.tuner import NcclSettings
 from meshlab.prediction.volumes import Degrees, Exchange, memory_of, program, stage_flops
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.presets import ClusterLike, as_cluster
-from meshlab.units import THIN, format_bandwidth
+from meshlab.units import THIN, format_bandwidth, format_range
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -724,12 +724,7 @@ def _seconds(value: float) -> str:
 
 
 def _range(low: float, high: float) -> str:
-    first, last = _seconds(low), _seconds(high)
-    if first == last:
-        return first
-    if first.split(THIN)[1:] == last.split(THIN)[1:]:
-        first = first.split(THIN)[0]
-    return f"{first} to {last}"
+    return format_range(_seconds(low), _seconds(high))
 
 
 def _percent_range(low: float, high: float) -> str:

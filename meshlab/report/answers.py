@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from meshlab.analysis.comparison import Comparison
@@ -26,7 +26,7 @@ from meshlab.frames.store import Frames
 from meshlab.plots.lines import Line, lines_of
 from meshlab.prediction.bounds import bound_note, share_of_bound
 from meshlab.report.words import UNFINISHED, count, is_missing, results_have, size_text, was
-from meshlab.units import format_bandwidth, format_size, format_time_us
+from meshlab.units import format_bandwidth, format_range, format_size, format_time_us
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,6 +153,13 @@ def answers(evidence: ReportEvidence) -> tuple[Answer, ...]:
     if evidence.tuned:
         found.append(Answer("tuning", "plain", evidence.tuned))
     return tuple(found)
+
+
+def without_said(found: Sequence[Answer], said: Iterable[Answer]) -> tuple[Answer, ...]:
+    """Omit the sentences that other answers contain, and the answers of which nothing is left."""
+    known = {sentence for answer in said for sentence in answer.sentences}
+    rest = (replace(answer, sentences=tuple(one for one in answer.sentences if one not in known)) for answer in found)
+    return tuple(answer for answer in rest if answer.sentences)
 
 
 def headline(found: Sequence[Answer]) -> Answer:
@@ -467,7 +474,7 @@ def _pairs_sentence(rows: pd.DataFrame) -> tuple[bool, str]:
     low, high = largest["busbw_gbs"].min(), largest["busbw_gbs"].max()
     first = largest.iloc[0]
     text = f"{first['collective']} at {format_size(size)}, {axis_label(first['axis'], 'pairs')}: "
-    text += f"{format_bandwidth(low)} to {format_bandwidth(high)} busbw"
+    text += f"{format_range(format_bandwidth(low), format_bandwidth(high))} busbw"
     slow = largest[largest["is_slow"].fillna(value=False)]
     if not len(slow):
         return False, f"{text}. No pair is slow."

@@ -31,7 +31,7 @@ from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.nccl_tests.reader import read as read_nccl_tests
 from meshlab.prediction.bounds import with_bounds
 from meshlab.report import content, report_tables
-from meshlab.report.answers import Answer, ReportEvidence, answers, headline
+from meshlab.report.answers import Answer, ReportEvidence, answers, headline, without_said
 from meshlab.report.embedding import embedded, read_embedded
 from meshlab.report.junit import junit_xml
 from meshlab.report.markdown_page import markdown_page
@@ -426,8 +426,7 @@ class Report:
         return f"<Report {self.title!r}: {len(self.results):,} results>"
 
     def __str__(self) -> str:
-        stages = () if self.stages is None else tuple(stage.answer for stage in self.stages.items)
-        return "\n".join([self.verdict, *(_line(answer) for answer in (*stages, *self.answers))])
+        return "\n".join([self.verdict, *(_line(answer) for answer in (*self._stage_answers, *self._other_answers))])
 
     def _repr_html_(self) -> str:
         rows = "".join(f"<div>{markup.escape(_line(answer))}</div>" for answer in self.answers)
@@ -435,6 +434,15 @@ class Report:
         pictures = "".join(picture.svg for picture in shown)
         verdict = f"<div><b>{markup.escape(self.verdict)}</b></div>"
         return markup.card(self.title, 'Report.save("report.html") writes the complete report', verdict, rows, pictures)
+
+    @property
+    def _stage_answers(self) -> tuple[Answer, ...]:
+        return () if self.stages is None else tuple(stage.answer for stage in self.stages.items)
+
+    @property
+    def _other_answers(self) -> tuple[Answer, ...]:
+        """What the stages of an acceptance do not say already."""
+        return without_said(self.answers, self._stage_answers)
 
     def _compare(self, earlier: Frames) -> None:
         """Compare the results with the baseline. Two sides that are not comparable are a warning in the report."""
@@ -462,8 +470,8 @@ class Report:
             title=self.title,
             where=where_text(self.results),
             headline=self._headline,
-            stages=() if self.stages is None else tuple(stage.answer for stage in self.stages.items),
-            answers=self.answers,
+            stages=self._stage_answers,
+            answers=self._other_answers,
             caveats=content.caveats(self.results, fingerprint=fingerprint, cluster=self.cluster),
             machine=self._machine(),
             pivots=report_tables.pivot_tables(self._bounded),

@@ -5,7 +5,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.frames.schema import empty_results
-from meshlab.report.answers import ReportEvidence, _by_chance, answers, headline
+from meshlab.report.answers import Answer, ReportEvidence, _by_chance, answers, headline, without_said
 from meshlab.report.content import caveats, method
 from meshlab.report.report_tables import MOST_ROWS, MOST_TABLES, detail_tables, load_tables, pivot_tables
 from meshlab.topology.model.cluster import Cluster
@@ -332,8 +332,8 @@ def test_the_verdict_names_slow_pairs(pairs):
     assert len(slow) == 2
     results.loc[slow, ["busbw_gbs", "time_us", "time_us_lo"]] = [10.0, 40.0, 39.0]
     sentences = found(results, "unusual")
-    assert "send_recv at 4 KiB, pairs of all ranks: 10.0 GB/s to 40.0 GB/s busbw. SLOW: 1↔3 10.0 GB/s." in sentences
-    assert "send at 4 KiB, pairs of all ranks: 40.0 GB/s to 40.0 GB/s busbw. No pair is slow." in sentences
+    assert "send_recv at 4 KiB, pairs of all ranks: 10.0 to 40.0 GB/s busbw. SLOW: 1↔3 10.0 GB/s." in sentences
+    assert "send at 4 KiB, pairs of all ranks: 40.0 GB/s busbw. No pair is slow." in sentences
     both = next(table for table in load_tables(results) if table.title.startswith("send_recv"))
     assert [plain(cell.text) for cell in both.rows[0]] == ["1↔3", "1 KiB", "40.0 µs", "10.0 GB/s", "✕ 25%"]
     assert both.rows[0][-1].is_bad
@@ -415,3 +415,13 @@ def test_functions_under_contention_have_a_row_and_a_sentence(thread_engines, tm
 @pytest.mark.parametrize(("n", "count"), [(1, 0), (2, 0), (4, 1), (120, 3)])
 def test_few_slowdowns_of_many_results_may_be_chance(n, count):
     assert _by_chance(n) == count
+
+
+def test_the_answers_omit_what_the_stages_say():
+    stage = Answer("pairs", "good", ("All 3 results are correct.", "No pair is slow."))
+    found = [
+        Answer("correct", "good", ("All 55 results are correct.",)),
+        Answer("unusual", "good", ("No pair is slow.",)),
+    ]
+    assert without_said(found, [stage]) == tuple(found[:1])
+    assert without_said(found, []) == tuple(found)
