@@ -141,7 +141,7 @@ def is_journal_open(path: Path) -> bool:
     """Return whether the process that writes a journal still exists, in this process or another one."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except OSError:
+    except (OSError, ValueError):  # a damaged run.json may name it with a null character
         return False
     try:
         return not try_lock(file, is_shared=True)  # shared, so that two readers do not take each other for the writer

@@ -63,7 +63,7 @@ def list_runs(folder: str | Path) -> pd.DataFrame:
     found = sorted(_documents(root), key=lambda pair: str(pair[1].get("started_at")), reverse=True)[:_MOST_RUNS]
     rows = []
     for path, document in found:
-        with suppress(KeyError, TypeError, AttributeError, ParseError):  # not a run, or a broken one
+        with suppress(KeyError, TypeError, ValueError, AttributeError, ParseError):  # not a run, or a broken one
             is_complete = document.get("journal") is None  # otherwise it is being measured, or was interrupted
             rows.append(_row(path, document) if is_complete else summarise_run(load(path)) | {"folder": str(path)})
     return pd.DataFrame(rows, columns=[*_COLUMNS])

@@ -508,7 +508,7 @@ class Sampling:
         BenchError
             If the name is unknown.
         """
-        if name not in _SAMPLINGS:
+        if not isinstance(name, str) or name not in _SAMPLINGS:
             raise BenchError(
                 f"unknown sampling {name!r}{did_you_mean(name, _SAMPLINGS)}; choose {', '.join(_SAMPLINGS)}, or pass a "
                 "Sampling"

@@ -585,6 +585,8 @@ def _read_file(
     read: Callable[..., pd.DataFrame],
 ) -> pd.DataFrame:
     """Read the file of a frame, and check that it is the one that was saved with run.json."""
+    if digests is not None and name not in digests:
+        raise FileNotFoundError(f"run.json does not list {name}")
     content = None if digests is None else read_recorded(folder, name, digests[name])
     frame = read(folder / name, columns, content)
     if n_rows not in (None, len(frame)):

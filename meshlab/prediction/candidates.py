@@ -101,7 +101,7 @@ def allowed_degrees(name: str, values: list[int] | None, ranks: int) -> set[int]
         return None
     found = {one for one in values if ranks % one == 0}
     if not found:
-        nearest = sorted(_divisors(ranks), key=lambda d: abs(math.log(d / values[0])))[:2]
+        nearest = sorted(_divisors(ranks), key=lambda d: abs(math.log(d) - math.log(values[0])))[:2]
         raise MeshError(
             f"{name}={', '.join(map(str, values))} does not divide {ranks:,} ranks",
             hint=f"use {name}={' or '.join(map(str, sorted(nearest)))}",
@@ -110,7 +110,8 @@ def allowed_degrees(name: str, values: list[int] | None, ranks: int) -> set[int]
 
 
 def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
 
 
 def positive_integers(name: str, value: int | Iterable[int]) -> list[int]:

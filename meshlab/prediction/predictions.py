@@ -544,6 +544,11 @@ def predict(
         for name, chosen in _by_axis(shape, axis, collectives, source)
         for line in request.lines(Plan(chosen, name, sizes, dtype=dtype), name)
     ]
+    if not lines:
+        raise BenchError(
+            "nothing is predicted, because none of the collectives has a size",
+            hint=f"choose one of {', '.join(COLLECTIVES)}",
+        )
     if engines is not None:
         lines = [_with_estimates(line, engines, shape) for line in lines]
     notes = _notes(request, lines)

@@ -399,6 +399,14 @@ def _cluster_numbers(values: tuple[Any, Any, Any], folder: Path) -> None:
         lambda: ml.preset("dgx-h100", nodes=2).without_node(a),
         lambda: ml.preset("dgx-h100", nodes=2).without_nic(a, b),
         lambda: ml.preset("dgx-h100", nodes=4).with_taper(leaf=a),
+    ):
+        with contextlib.suppress(ml.MeshlabError):
+            _shown(call())
+
+
+def _layout_numbers(values: tuple[Any, Any, Any], folder: Path) -> None:
+    a, b, c = values
+    for call in (
         lambda: ml.preset("dgx-h100").with_nodes(a),
         lambda: ml.search("dgx-h100", "llama3-8b", world_size=a, tp=b, pp=c),
         lambda: ml.search("dgx-h100", "llama3-8b", memory_share=a, memory_gib=b, peak=c),
@@ -557,6 +565,7 @@ def _entries() -> Iterator[Entry]:
     )
     three = st.tuples(strategies.numbers, strategies.numbers, strategies.numbers)
     yield Entry("cluster-numbers", _cluster_numbers, None, three)
+    yield Entry("layout-numbers", _layout_numbers, None, three)
     fields = st.one_of(strategies.numbers, strategies.words)
     yield Entry("job", _job, None, st.dictionaries(st.sampled_from(JOB_FIELDS), fields, min_size=1, max_size=3))
     yield Entry("hosts", _hosts, _only_text("n[001-128],login", "r[1-2]n[0-1]-ib", "a,b c"), strategies.host_lists)

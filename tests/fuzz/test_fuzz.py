@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from meshlab import units
 from meshlab.diagnosis.text_findings import rule
 from meshlab.errors import BenchError
 from meshlab.frames.store import as_results
+from meshlab.mesh.interop.frameworks import mesh_text_kind
 from tests.fuzz.campaign import Campaign
 from tests.fuzz.entries import ENTRIES, Entry
 
@@ -90,3 +93,57 @@ def test_a_plan_needs_whole_numbers() -> None:
     for values in ({"root": "x"}, {"seed": 10**30}, {"launches": 1.5}, {"buffers": 2.5}):
         with pytest.raises(ml.MeshlabError):
             ml.Plan("all_reduce", "tp", **values)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ml.Plan("all_reduce", "tp", sampling=[]), r"unknown sampling \[\]; choose quick"),
+        (lambda: ml.predict("tp=8", "dgx-h100", "barrier"), "nothing is predicted, because none of the collectives ha"),
+        (lambda: ml.search("dgx-h100", "llama3-8b", tp=10**400), "does not divide 8 ranks.* use tp=4 or 8"),
+    ],
+)
+def test_values_that_no_one_means_are_refused(call, message: str) -> None:
+    with pytest.raises(ml.MeshlabError, match=message):
+        call()
+
+
+def test_numbers_in_logs_are_bounded() -> None:
+    tree = ml.explain("NCCL INFO Trees [0] 7/1/1->1->99999999999999999999 [1] 1/1/1->0->-1").table("trees")
+    assert tree["parent"].isna().sum() < len(tree) == 2
+    ml.explain(f"NCCL INFO GPU/9:GPU/9 (9/{'9' * 400}/NVL)")
+
+
+@pytest.mark.parametrize("text", ["vllm serve ", "LLM(#tensor_parallel_size=", "trtllm-serve ", "accelerate launch "])
+def test_the_time_to_recognise_a_text_grows_with_its_length_and_not_with_its_square(text: str) -> None:
+    """A lookahead of each match would scan the rest of the text: 5,000 commands took five seconds."""
+
+    def seconds(n: int) -> float:
+        begin = time.process_time()
+        assert mesh_text_kind(text * n) is None
+        return time.process_time() - begin
+
+    assert seconds(20_000) < 40 * max(min(seconds(2_000) for _ in range(3)), 0.002)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda document: document["mesh"].update(axes=[["tp"]]), "mesh.axes"),
+        (
+            lambda document: [document["files"].pop(f"samples.{end}") for end in ("parquet", "csv")],
+            "is missing, and samples.csv next to it",
+        ),
+        (lambda document: document.update(journal="rows\0.journal"), "not a journal of meshlab"),
+    ],
+)
+def test_a_damaged_description_of_a_run_is_an_error(thread_engines, tmp_path: Path, change, message: str) -> None:
+    run = ml.bench(thread_engines, "dp=2, tp=2", sizes="1K")
+    run.wait(progress=False)
+    path = run.save(tmp_path / "run") / "run.json"
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+    with pytest.raises(ml.MeshlabError, match=message):
+        ml.frames.RunData.load(path.parent)
+    assert len(ml.frames.list_runs(tmp_path)) <= 1

@@ -136,7 +136,7 @@ def _frame(rows: list[tuple[Any, ...]], names: str) -> pd.DataFrame:
     import pandas as pd
 
     columns = names.split()
-    frame = pd.DataFrame(rows, columns=columns)
+    frame = pd.DataFrame(rows, columns=columns, dtype=object)  # floats could not hold the largest integers
     texts = ("comm", "direction", "via", "host")
     return frame.astype({name: "object" if name in texts else "Int64" for name in columns})
 

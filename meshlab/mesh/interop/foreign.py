@@ -7,15 +7,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshlab.errors import ParseError
+from meshlab.mesh.interop.clues import AnyOf, CallWith, Clue, Followed
 
 __all__ = ["check_config", "check_text"]
 
-_COMMANDS = {
-    "TensorRT-LLM": re.compile(r"\btrtllm-(?:serve|build|bench|llmapi-launch|eval)\b(?=[\s\S]*--(?:tp|pp|ep)_size)"),
-    "LMDeploy": re.compile(r"\blmdeploy\b(?=[\s\S]*--(?:tp|dp|ep)\b)"),
+_COMMANDS: Mapping[str, Clue] = {
+    "TensorRT-LLM": Followed(
+        re.compile(r"\btrtllm-(?:serve|build|bench|llmapi-launch|eval)\b"), re.compile("--(?:tp|pp|ep)_size")
+    ),
+    "LMDeploy": Followed(re.compile(r"\blmdeploy\b"), re.compile(r"--(?:tp|dp|ep)\b")),
     "ColossalAI": re.compile(r"\b(?:HybridParallelPlugin|GeminiPlugin|MoeHybridParallelPlugin)\s*\("),
-    "Accelerate": re.compile(
-        r"\baccelerate\s+launch\b(?=[\s\S]*--parallelism_config_)|\bParallelismConfig\s*\((?=[^#]{0,2000}?\b\w+_size\s*=)"
+    "Accelerate": AnyOf(
+        (
+            Followed(re.compile(r"\baccelerate\s+launch\b"), re.compile("--parallelism_config_")),
+            CallWith(re.compile(r"\bParallelismConfig\s*\("), re.compile(r"\b\w+_size\s*=")),
+        )
     ),
 }
 
@@ -35,8 +41,8 @@ _HINT = "write the sizes as text, slowest axis first, such as 'pp=2, dp=4, tp=8'
 
 def check_text(text: str) -> None:
     """Raise a `ParseError` if a text is a command or code of a framework that meshlab does not read."""
-    for name, pattern in _COMMANDS.items():
-        if pattern.search(text):
+    for name, clue in _COMMANDS.items():
+        if clue.search(text):
             raise ParseError(f"this looks like {name}, which meshlab does not read", hint=_HINT)
 
 

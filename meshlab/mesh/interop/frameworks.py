@@ -181,7 +181,7 @@ def _parse_as(form: Format, text: str) -> Mapping[str, Any]:
         return form.parse(text)
     except ParseError as error:
         other = mesh_text_kind(text)
-        if other in (None, OWN, form.name) or form.pattern.search(text):
+        if other in (None, OWN, form.name) or form.clue.search(text):
             raise
         raise ParseError(
             error.message, hint=f"the text looks like {other}; omit framework=, or pass framework={other!r}"
@@ -192,7 +192,7 @@ def _recognised(text: str) -> tuple[Format, Mapping[str, Any] | None] | None:
     """Return the format of a text, and its arguments if they come from a config; None for any other text."""
     foreign.check_text(text)
     for form in _FORMATS.values():
-        if form.pattern.search(text):
+        if form.clue.search(text):
             return form, None
     config = _config_in(text)
     if config is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ import numpy.typing as npt
 
 from meshlab.errors import MeshError
 from meshlab.mesh.axes import format_ranks, short
+from meshlab.mesh.interop.clues import Clue
 from meshlab.mesh.mesh import DeviceMesh
 
 __all__ = [
@@ -79,8 +79,8 @@ class Format:
     ----------
     name : str
         Name of the framework.
-    pattern : re.Pattern
-        Regular expression that matches part of every text in this format.
+    clue : Clue
+        Matches part of every text in this format.
     write : callable or None
         Converts a mesh, and an optional expert view of it, to a `Recipe`. None if the format can only be read.
     parse : callable
@@ -102,7 +102,7 @@ class Format:
     """
 
     name: str
-    pattern: re.Pattern[str]
+    clue: Clue
     write: Callable[[DeviceMesh, DeviceMesh | None], Recipe] | None
     parse: Callable[[str], Mapping[str, Any]]
     build: Callable[[Mapping[str, Any], int | None, bool], DeviceMesh]

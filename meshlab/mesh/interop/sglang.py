@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshlab.errors import MeshError
+from meshlab.mesh.interop.clues import AnyOf, CallWith
 from meshlab.mesh.interop.config_text import Config, last_part, select_keys
 from meshlab.mesh.interop.parsing import find_call, read_settings
 from meshlab.mesh.interop.recipe import Format, Recipe, check_view, first_rank, require_order, unsupported
@@ -79,7 +80,7 @@ def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
 
 
 def _parse(text: str) -> Mapping[str, Any]:
-    if _CALL.search(text) is None:
+    if not _CALL.search(text):
         return read_settings(text, _TABLE)
     selected = _TABLE.select(find_call(text, {"Engine": ["**"], "ServerArgs": ["**"]}).arguments)
     _TABLE.require_some(selected, text)
@@ -156,15 +157,20 @@ def _omissions(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     return notes
 
 
-_CALL = re.compile(r"\b(?:Engine|ServerArgs)\s*\((?=[^#]{0,4000}?\b(?:tp|pp|dp|ep)_size\s*=)")
+_CALL = CallWith(re.compile(r"\b(?:Engine|ServerArgs)\s*\("), re.compile(r"\b(?:tp|pp|dp|ep)_size\s*="))
 
 _LENGTHS = r"(?:tp|pp|dp|ep|dcp|attn[-_]cp|moe[-_]dp)[-_]size"
 
 FORMAT = Format(
     "sglang",
-    re.compile(
-        rf"--{_LENGTHS}\b|--(?:tp|pp|dp|ep)[\s=]+[\"']?[\d$]|--enable[-_]dp[-_]attention|{_CALL.pattern}|"
-        r"\A(?=[\s\S]*\bsglang\b)(?=[\s\S]*--(?:tensor|pipeline|data|expert)[-_]parallel[-_]size)"
+    AnyOf(
+        (
+            re.compile(
+                rf"--{_LENGTHS}\b|--(?:tp|pp|dp|ep)[\s=]+[\"']?[\d$]|--enable[-_]dp[-_]attention|"
+                r"\A(?=[\s\S]*\bsglang\b)(?=[\s\S]*--(?:tensor|pipeline|data|expert)[-_]parallel[-_]size)"
+            ),
+            _CALL,
+        )
     ),
     _write,
     _parse,

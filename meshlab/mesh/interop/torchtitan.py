@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshlab.errors import MeshError
+from meshlab.mesh.interop.clues import AnyOf, CallWith
 from meshlab.mesh.interop.config_text import Config, product_of, select_keys
 from meshlab.mesh.interop.parsing import find_call, read_settings
 from meshlab.mesh.interop.recipe import Format, Recipe, check_view, first_rank, require_order, unsupported
@@ -83,7 +84,7 @@ def _select(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _parse(text: str) -> Mapping[str, Any]:
-    if _CALL.search(text) is None:
+    if not _CALL.search(text):
         return _underscored(read_settings(_SECTION_OF_FLAG.sub("--", text), _TABLE))
     call = find_call(text, {"ParallelDims": ["**"], "ParallelismConfig": ["**"]})
     return _underscored(_TABLE.select({_FIELDS.get(name, name): value for name, value in call.arguments.items()}))
@@ -129,14 +130,18 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
 
 _SECTION_OF_FLAG = re.compile(rf"--(?:{'|'.join(_SECTIONS)})\.(?=\S)")
 
-_CALL = re.compile(
-    r"\b(?:ParallelDims|ParallelismConfig)\s*\((?=[^#]{0,2000}?\b(?:\w+_parallel_\w*degree|dp_shard|dp_replicate)\s*=)"
+_CALL = CallWith(
+    re.compile(r"\b(?:ParallelDims|ParallelismConfig)\s*\("),
+    re.compile(r"\b(?:\w{1,60}_parallel_\w{0,60}degree|dp_shard|dp_replicate)\s*="),
 )
 
 FORMAT = Format(
     "torchtitan",
-    re.compile(
-        rf"--parallelism\.|--(?:training|experimental)\.\w*?(?:parallel|replicate|shard)[-_]degree|{_CALL.pattern}"
+    AnyOf(
+        (
+            re.compile(r"--parallelism\.|--(?:training|experimental)\.\w*?(?:parallel|replicate|shard)[-_]degree"),
+            _CALL,
+        )
     ),
     _write,
     _parse,

@@ -15,6 +15,7 @@ import numpy as np
 
 from meshlab.errors import MeshError
 from meshlab.mesh.axes import Ranks
+from meshlab.mesh.interop.clues import AnyOf, CallWith, Followed
 from meshlab.mesh.interop.config_text import Config, last_part, select_keys
 from meshlab.mesh.interop.parsing import find_call, read_settings
 from meshlab.mesh.interop.recipe import Format, Recipe, first_rank, require_order, unsupported
@@ -98,7 +99,7 @@ def _decode_groups(mesh: DeviceMesh, size: int) -> Ranks:
 
 
 def _parse(text: str) -> Mapping[str, Any]:
-    if _CALL.search(text) is None:
+    if not _CALL.search(text):
         return read_settings(text, _TABLE)
     call = find_call(text, {"LLM": ["model", "**"], "AsyncEngineArgs": ["model", "**"], "EngineArgs": ["model", "**"]})
     selected = _TABLE.select(call.arguments)
@@ -132,16 +133,23 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
     return _experts_of(mesh)
 
 
-_CALL = re.compile(
-    r"\b(?:LLM|EngineArgs|AsyncEngineArgs)\s*\((?=[^#]{0,4000}?\b(?:tensor|pipeline|data)_parallel_size\s*=)"
+_CALL = CallWith(
+    re.compile(r"\b(?:LLM|EngineArgs|AsyncEngineArgs)\s*\("),
+    re.compile(r"\b(?:tensor|pipeline|data)_parallel_size\s*="),
 )
 
 FORMAT = Format(
     "vllm",
-    re.compile(
-        r"--(?:tensor|pipeline|data|prefill[-_]context|decode[-_]context)[-_]parallel[-_]size|"
-        rf"(?:^|\s)-(?:tp|pp|dp|pcp|dcp)[\s=]|{_CALL.pattern}|\bvllm\s+serve\b(?=[\s\S]*--[\w-]*parallel[-_]size)",
-        re.MULTILINE,
+    AnyOf(
+        (
+            re.compile(
+                r"--(?:tensor|pipeline|data|prefill[-_]context|decode[-_]context)[-_]parallel[-_]size|"
+                r"(?:^|\s)-(?:tp|pp|dp|pcp|dcp)[\s=]",
+                re.MULTILINE,
+            ),
+            _CALL,
+            Followed(re.compile(r"\bvllm\s+serve\b"), re.compile(r"(?<![\w-])--[\w-]{0,60}?parallel[-_]size")),
+        )
     ),
     _write,
     _parse,

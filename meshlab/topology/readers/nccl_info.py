@@ -240,7 +240,7 @@ def _add_line(dump: _Dump, message: str) -> None:
 
 def _add_branch(dump: _Dump, branch: re.Match[str]) -> None:
     """Add a link, and the node at its end."""
-    column, link, gbs = len(branch[1]), branch[2], float(branch[3])
+    column, link, gbs = len(branch[1]), branch[2], _gbs(branch[3])
     kind, system, number, facts = branch[4], whole(branch[5] or "0", 16), whole(branch[6], 16), branch[7]
     if column == 0 and kind in ("NET", "NVS"):  # a CPU has neither, so the white space was lost
         dump.flat = True
@@ -285,7 +285,7 @@ def _add_paths(host: _Host, start: re.Match[str], message: str) -> None:
     for step in _STEP.finditer(message, start.end()):
         kind, system, number = step[1], whole(step[2] or "0", 16), _signed(step[3])
         if kind in ("GPU", "NET"):
-            host.paths[source, (kind, system, number)] = step[5], float(step[4])
+            host.paths[source, (kind, system, number)] = step[5], _gbs(step[4])
         elif kind == "CPU" and step[5] != "SYS":
             host.near.setdefault(source, number)
 
@@ -325,9 +325,15 @@ def _signed(text: str) -> int:
     return -1 if number >= 0xFFFFFFFFFFFFFF else number
 
 
+def _gbs(text: str) -> float:
+    """Return a bandwidth in GB/s that NCCL prints. A larger number than 1 PB/s is damaged, and would become infinite."""
+    gbs = float(text)
+    return gbs if gbs < 1e6 else 1e6
+
+
 def _last_number(text: str) -> float | None:
     try:
-        return float(text.rpartition("/")[2])
+        return _gbs(text.rpartition("/")[2])
     except ValueError:
         return None
 
