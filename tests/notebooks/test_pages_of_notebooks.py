@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import ipywidgets
-import nbformat
 import pytest
 
 import meshlab as ml
