@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -423,15 +424,17 @@ def _cast(values: Any, dtype: str) -> Any:
 
 def empty_results() -> pd.DataFrame:
     """Return a results frame without rows."""
-    return _empty(RESULTS)
+    return _empty(RESULTS).copy()
 
 
 def empty_samples() -> pd.DataFrame:
     """Return a samples frame without rows."""
-    return _empty(SAMPLES)
+    return _empty(SAMPLES).copy()
 
 
-def _empty(columns: Sequence[Column]) -> pd.DataFrame:
+@cache
+def _empty(columns: tuple[Column, ...]) -> pd.DataFrame:
+    """Make a frame without rows once: pandas needs as long for its many columns as for thousands of rows."""
     import pandas as pd
 
     return pd.DataFrame({column.name: pd.Series([], dtype=column.dtype) for column in columns})

@@ -19,6 +19,7 @@ from meshlab.units import SEPARATOR
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.font_manager import FontProperties
 
 __all__ = [
     "ON_DARK",
@@ -64,10 +65,19 @@ def text_width(text: str, size: float, *, weight: str = "normal") -> float:
     >>> 50 < text_width("bandwidth", 10) < 70
     True
     """
+    from matplotlib import rcParams
     from matplotlib.font_manager import FontProperties
+
+    # What the family of the properties means depends on these.
+    fonts = rcParams["font.sans-serif"], rcParams["font.serif"], rcParams["font.monospace"]
+    return _measured_width(text, FontProperties(size=size, weight=weight), tuple(map(tuple, fonts)))
+
+
+@lru_cache(maxsize=8192)
+def _measured_width(text: str, font: FontProperties, fonts: tuple[tuple[str, ...], ...]) -> float:
+    """Measure a text: figures of a machine ask for the width of the same few words thousands of times."""
     from matplotlib.textpath import text_to_path
 
-    font = FontProperties(size=size, weight=weight)
     return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import ipywidgets
-import nbformat
 import pytest
 
 import meshlab as ml
@@ -39,6 +38,8 @@ def shown() -> Iterator[dict[str, Any]]:
 
 
 def notebook_of(shown: dict[str, Any], *, has_state: bool) -> Any:
+    import nbformat  # takes seconds, which only the worker that runs this test has to wait
+
     cells = []
     for name, data in shown.items():
         cell = nbformat.v4.new_code_cell(f"show({name!r})")
@@ -70,6 +71,8 @@ def test_the_export_has_all_figures_even_if_the_state_is_stored(
     shown: dict[str, Any], has_state: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("nbconvert")
+    import nbformat
+
     path = tmp_path / "all.ipynb"
     nbformat.write(notebook_of(shown, has_state=has_state), path)
     before = path.read_bytes()
@@ -99,6 +102,8 @@ def test_a_notebook_is_executed_and_its_finished_run_is_in_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("nbconvert")
+    import nbformat
+
     monkeypatch.setenv("PYTHONPATH", str(Path(ml.__file__).parents[1]))
     cells = [
         "import meshlab as ml\nengines = ml.launch(2, backend='threads')\nrun = ml.bench(engines, sizes='1K:64K')\nrun",

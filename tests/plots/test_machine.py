@@ -75,7 +75,7 @@ def sizes() -> list[pytest.param]:
 
 @pytest.mark.parametrize(("mesh", "cluster"), sizes())
 @pytest.mark.parametrize("what", ["both", "group", "mesh", "cluster"])
-@pytest.mark.parametrize("axis", ["tp", "dp"])
+@pytest.mark.parametrize("axis", ["tp", pytest.param("dp", marks=pytest.mark.long)])  # the next but one has dp and pp
 def test_text_does_not_overlap_or_leave_the_figure(mesh: DeviceMesh, cluster: Cluster, what: str, axis: str) -> None:
     if what == "group":
         ax = ml.plot.topology(mesh, cluster, axis=axis, group=1)
@@ -96,7 +96,7 @@ def test_axes_of_any_size_are_filled_without_overlap(size: tuple[float, float]) 
     assert cells == []
 
 
-@pytest.mark.parametrize("width", [600, 900, 1400])
+@pytest.mark.parametrize("width", [600, pytest.param(900, marks=pytest.mark.long), 1400])  # the extremes are enough
 @pytest.mark.parametrize(
     ("mesh", "cluster", "axis"),
     [

@@ -63,8 +63,7 @@ def test_options_that_were_not_confirmed_have_their_own_symbol_and_word() -> Non
     assert "not confirmed, default stays" in [text.get_text() for text in legend.get_texts()]
 
 
-@pytest.mark.parametrize("style", ["default", "dark_background"])
-@pytest.mark.parametrize("width", [5.75, 8.0])
+@pytest.mark.parametrize(("style", "width"), [("default", 5.75), ("dark_background", 8.0)])
 def test_no_text_leaves_the_figure_or_covers_another(style: str, width: float) -> None:
     with mpl.style.context(style):
         for tuning in (ml.example("tuning"), many_sizes()):
