@@ -327,3 +327,11 @@ def test_an_empty_section_is_omitted(small_run):
     report = Report(small_run)
     assert "Settings" not in report.html()
     assert "Settings" not in report.markdown()
+
+
+def test_report_of_pairs_says_how_to_measure_them_again(small_run):
+    # `send` alone is not a plan, because it needs pairs, so the report could not be written.
+    plan = Plan(["send", "send_recv"], "world", sizes="64K", grouping="pairs")
+    text = Report(new_run(small_run.results, plan=plan)).markdown()
+    command = "meshlab bench send send_recv --mesh 'dp=2, tp=2' --axis world --sizes 64K --grouping pairs --backend mpi"
+    assert command in text
