@@ -11,7 +11,7 @@ from meshlab.analysis.comparison import Comparison
 from meshlab.analysis.concurrency import contention_rows
 from meshlab.analysis.expectations import is_below_prediction
 from meshlab.analysis.thresholds import ThresholdCheck
-from meshlab.frames.labels import axis_label, describe_groups, option_texts, value_label
+from meshlab.frames.labels import LABELLED, axis_label, describe_groups, option_texts, value_label
 from meshlab.frames.schema import OPTIONS, empty_samples, is_pair
 from meshlab.frames.store import Frames
 from meshlab.frames.table import TablePart, results_table, three_digits
@@ -257,6 +257,7 @@ def detail_tables(results: pd.DataFrame) -> tuple[list[ReportTable], int]:
     lines = lines_of(rows, "busbw_gbs")
     axes = list(dict.fromkeys(line.keys["axis"] for line in lines))
     lines.sort(key=lambda line: axes.index(line.keys["axis"]))  # stable: the lines of an axis keep their order
+    rows = rows[[*_SHOWN, *_DESCRIBED, *["of_bound"] * ("of_bound" in rows)]]  # each line takes a part of all columns
     found = [_line_table(line, rows.iloc[line.rows]) for line in lines[:MOST_TABLES]]
     return found, max(0, len(lines) - MOST_TABLES)
 
@@ -274,6 +275,8 @@ _SHOWN = (
     "n_wrong",
 )
 
+_DESCRIBED = (*LABELLED, "launch", "group", "n_ranks")
+
 
 def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
     keys = line.keys
@@ -287,23 +290,22 @@ def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
     has_bounds = "of_bound" in rows and bool(rows["of_bound"].notna().any())
     header = ("size", *varying, "n", "median", "95 % interval", "p99", "algbw", "busbw")
     header += (*["of bound"] * has_bounds, "wrong")
-    cells = []
-    row: Any
-    shown = rows.head(MOST_ROWS)[[*_SHOWN, *varying, *["of_bound"] * has_bounds]]
-    for row in shown.itertuples():
-        bandwidths = [format_bandwidth(value) for value in (row.algbw_gbs, row.busbw_gbs)]
-        texts = [
-            size_text(row.size_bytes),
-            *(plain_text(getattr(row, name)) for name in varying),
-            plain_text(row.n_samples),
-            format_time_us(row.time_us),
-            _interval(row.time_us_lo, row.time_us_hi),
-            format_time_us(row.p99_us),
-            *bandwidths,
-            *[_percent(row.of_bound) for _ in range(has_bounds)],
-        ]
-        cells.append((*(Cell(text) for text in texts), _wrong_cell(row)))
-    return ReportTable(title, header, tuple(cells), max(0, len(rows) - MOST_ROWS))
+    shown = rows.head(MOST_ROWS)
+    # Whole columns, because a row of a frame takes as long as all its texts.
+    columns = {name: shown[name].astype(object).tolist() for name in (*_SHOWN, *varying)}
+    texts = [
+        map(size_text, columns["size_bytes"]),
+        *(map(plain_text, columns[name]) for name in varying),
+        map(plain_text, columns["n_samples"]),
+        map(format_time_us, columns["time_us"]),
+        map(_interval, columns["time_us_lo"], columns["time_us_hi"]),
+        map(format_time_us, columns["p99_us"]),
+        *(map(format_bandwidth, columns[name]) for name in ("algbw_gbs", "busbw_gbs")),
+        *[map(_percent, shown["of_bound"].tolist()) for _ in range(has_bounds)],
+    ]
+    wrong = map(_wrong_cell, columns["status"], columns["n_wrong"])
+    cells = tuple((*map(Cell, row), last) for row, last in zip(zip(*texts, strict=True), wrong, strict=True))
+    return ReportTable(title, header, cells, max(0, len(rows) - MOST_ROWS))
 
 
 def _percent(share: float) -> str:
@@ -318,16 +320,16 @@ def _interval(low: float, high: float) -> str:
     return f"{number if last.endswith(unit) else first} – {last}"
 
 
-def _wrong_cell(row: Any) -> Cell:
-    status = "" if is_missing(row.status) else str(row.status)
+def _wrong_cell(status: Any, n_wrong: Any) -> Cell:
+    status = "" if is_missing(status) else str(status)
     if status in UNFINISHED:
         return Cell(f"✕ {status}", is_bad=True)
     if status == "skipped":
         return Cell("skipped")
-    if is_missing(row.n_wrong):
+    if is_missing(n_wrong):
         return Cell("✕ wrong", is_bad=True) if status == "wrong" else Cell("unchecked")
-    if row.n_wrong > 0 or status == "wrong":
-        return Cell(f"✕ {row.n_wrong:,}", is_bad=True)
+    if n_wrong > 0 or status == "wrong":
+        return Cell(f"✕ {n_wrong:,}", is_bad=True)
     return Cell("0")
 
 
