@@ -37,6 +37,7 @@ __all__ = [
     "ReportEvidence",
     "State",
     "answers",
+    "contention_parts",
     "headline",
     "interference_parts",
     "load_findings",
@@ -416,7 +417,7 @@ def load_findings(frames: Frames) -> Iterator[tuple[bool, str]]:
     """Yield whether an axis is unusual, and a sentence, for each one with pairs, contention or interference."""
     for rows in pair_parts(frames.results):
         yield _pairs_sentence(rows)
-    for axis, rows in contention_rows(frames).groupby("axis", sort=False):
+    for axis, rows in contention_parts(frames):
         claim = f"groups of {axis} slow each other down"
         denial = f"The groups of {axis} do not clearly slow each other down"
         yield _answer(rows, "one group at a time", f"The {claim}", f"the {claim}", denial)
@@ -444,12 +445,24 @@ def _unknown(rows: pd.DataFrame) -> str:
 
 def pair_parts(results: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """Yield the pairs of each collective, axis, mode and dtype."""
+    if not is_pair(results).any():  # most results, for which the table would take long
+        return
     for _, rows in pair_table(results).groupby(["collective", "axis", "mode", "dtype"], sort=False, dropna=False):
         yield rows
 
 
+def contention_parts(frames: Frames) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield each axis whose groups were measured together and alone, and their rows."""
+    if not frames.results["grouping"].eq("alone").any():
+        return
+    for axis, rows in contention_rows(frames).groupby("axis", sort=False):
+        yield str(axis), rows
+
+
 def interference_parts(frames: Frames) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Yield each axis with the load on the concurrent axis, and their rows."""
+    if frames.results["concurrent_axis"].isna().all():
+        return
     keys = ["axis", "concurrent_axis", "concurrent_collective"]
     for (axis, other, collective), rows in interference_rows(frames).groupby(keys, sort=False, dropna=False):
         yield str(axis), str(other) if is_missing(collective) else f"{collective} on {other}", rows

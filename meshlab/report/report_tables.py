@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from meshlab.analysis.comparison import Comparison
-from meshlab.analysis.concurrency import contention_rows
 from meshlab.analysis.expectations import is_below_prediction
 from meshlab.analysis.thresholds import ThresholdCheck
 from meshlab.frames.labels import LABELLED, axis_label, describe_groups, option_texts, value_label
@@ -16,7 +15,7 @@ from meshlab.frames.schema import OPTIONS, empty_samples, is_pair
 from meshlab.frames.store import Frames
 from meshlab.frames.table import TablePart, results_table, three_digits
 from meshlab.plots.lines import Line, lines_of
-from meshlab.report.answers import interference_parts, pair_label_of, pair_parts
+from meshlab.report.answers import contention_parts, interference_parts, pair_label_of, pair_parts
 from meshlab.report.words import UNFINISHED, is_missing, plain_text, size_text
 from meshlab.units import SEPARATOR, THIN, format_bandwidth, format_size, format_time_us
 
@@ -242,7 +241,7 @@ def load_tables(results: pd.DataFrame, samples: pd.DataFrame | None = None) -> l
     """Return the tables of pairs, contention and interference."""
     found = [_pair_table(rows) for rows in pair_parts(results)]
     frames = Frames(results, empty_samples() if samples is None else samples, "")
-    for axis, rows in contention_rows(frames).groupby("axis", sort=False):
+    for axis, rows in contention_parts(frames):
         title = f"{axis}{SEPARATOR}all groups together or one at a time"
         found.append(_ratio_table(title, rows, ("alone_us", "one at a time"), ("together_us", "together")))
     for axis, load, rows in interference_parts(frames):
