@@ -278,6 +278,8 @@ def draw_latency(ax: Axes, results: pd.DataFrame, lines: Sequence[Line], earlier
     few_decades = times.size and times.max() < 50 * times.min()
     ax.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if few_decades else (1,), numticks=99))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: time_tick(time)))
+    if not few_decades:  # a tick costs a millisecond, and nobody reads 7 from its place
+        ax.yaxis.set_minor_locator(LogLocator(10, subs=(2, 5), numticks=99))
     ax.yaxis.set_minor_formatter(NullFormatter())
     reserve(ax, above=set_title(ax, title_parts(results), note=stroke_note(lines)))
     draw_lines(ax, lines, earlier)
@@ -525,10 +527,21 @@ def _label_ends(ax: Axes, drawn: Sequence[tuple[str, Line, Line2D]]) -> None:
                 "color": handle.get_color(),
                 "linewidth": 0.8,
                 "relpos": (0, 0.5),
-                "shrinkA": 1,
+                "shrinkA": 3,
                 "shrinkB": 4,
+                "patchA": None,
+                "connectionstyle": _straight,
             },
         )
+
+
+def _straight(start: Any, end: Any, shrinkA: float, shrinkB: float, **_: Any) -> Any:  # noqa: N803
+    """Return a line that ends before both points. The styles of matplotlib search for the ends by bisection."""
+    from matplotlib.path import Path
+
+    one, other = np.asarray(start, np.float64), np.asarray(end, np.float64)
+    step = (other - one) / max(float(np.hypot(*(other - one))), 1e-9)
+    return Path(np.array([one + shrinkA * step, other - shrinkB * step]))
 
 
 def _draw_references(ax: Axes, references: Mapping[str, float]) -> None:

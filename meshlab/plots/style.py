@@ -386,9 +386,9 @@ PREVIOUS = "#8c8c8c"
 WRONG = "#e53935"
 """The colour of wrong results, and of nothing else; visible on white and on black."""
 
-ON_LIGHT, ON_DARK = "#111111", "#fdfdfd"
-"""The colours of text on a light and on a dark cell. They are not pure black and white, because `figure_svg` replaces
-those by the colours of the page."""
+ON_LIGHT, ON_DARK = "#111111", "#fcfcfc"
+"""The colours of text on a light and on a dark cell. They are not pure black and white, which `figure_svg` replaces by
+the colours of the page, nor colours of a theme, which it replaces by those of both themes."""
 
 _RGB: Colors = np.array([[int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)] for color in PALETTE])
 
@@ -446,7 +446,7 @@ def text_colors(rgb: npt.ArrayLike) -> npt.NDArray[np.str_]:
     Examples
     --------
     >>> text_colors([[1, 1, 0], [0, 0, 0.5]]).tolist()
-    ['#111111', '#fdfdfd']
+    ['#111111', '#fcfcfc']
     """
     # Black and white have the same contrast, (L + 0.05) / 0.05 = 1.05 / (L + 0.05), at a luminance of L = 0.179.
     return np.where(luminance(rgb) > 0.179, ON_LIGHT, ON_DARK)

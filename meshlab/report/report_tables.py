@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshlab.analysis.comparison import Comparison
 from meshlab.analysis.expectations import is_below_prediction
@@ -45,8 +45,7 @@ _FEW_ROWS = 20
 """The number of rows that are shown of a comparison in which nothing changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):  # a tuple, because a large report has tens of thousands of cells
     """A cell of a table.
 
     Parameters
