@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.font_manager import FontProperties
 from matplotlib.text import Text
@@ -64,29 +63,28 @@ class CellTexts(Artist):
             return
         renderer.open_group("cells")
         height = renderer.get_canvas_width_height()[1]
-        fonts = {is_bold: FontProperties(size=self.size, weight="bold" if is_bold else "normal") for is_bold in (0, 1)}
-        extents: dict[tuple[str, bool], tuple[float, float]] = {}
+        fonts = [FontProperties(size=self.size, weight=weight) for weight in ("normal", "bold")]
+        # The height of all letters, so that all texts have the same baseline in their cells.
+        tall = [renderer.get_text_width_height_descent("lp", font, False)[1:] for font in fonts]
+        widths: dict[tuple[str, bool], float] = {}
         contexts: dict[str, Any] = {}
         # An SVG says where the centre of a text is, because the browser may have another font.
         anchor = Text(0, 0, "", ha="center", transform=IdentityTransform())
-        for one, (x, y) in zip(
-            self.texts, self.axes.transData.transform([text[1:3] for text in self.texts]), strict=True
-        ):
+        places = self.axes.transData.transform([(one.x, one.y) for one in self.texts])
+        for one, (x, y) in zip(self.texts, places.tolist(), strict=True):
             if not self.axes.bbox.contains(x, y):
                 continue
-            font = fonts[one.is_bold]
-            if (one.text, one.is_bold) not in extents:
-                # The height of all letters, so that all texts have the same baseline in their cells.
-                _, tall, below = renderer.get_text_width_height_descent("lp", font, False)
-                width = renderer.get_text_width_height_descent(one.text, font, False)[0]
-                extents[one.text, one.is_bold] = width, tall / 2 - below
-            width, up = extents[one.text, one.is_bold]
+            font, (rise, fall) = fonts[one.is_bold], tall[one.is_bold]
+            key = one.text, one.is_bold
+            if key not in widths:
+                widths[key] = renderer.get_text_width_height_descent(one.text, font, False)[0]
             if one.color not in contexts:
                 contexts[one.color] = renderer.new_gc()
                 contexts[one.color].set_foreground(one.color)
             anchor.set_position((x, y))
-            down = height - (y - up) if renderer.flipy() else y - up
-            renderer.draw_text(contexts[one.color], x - width / 2, down, one.text, font, 0, False, anchor)
+            baseline = y + fall - rise / 2
+            down = height - baseline if renderer.flipy() else baseline
+            renderer.draw_text(contexts[one.color], x - widths[key] / 2, down, one.text, font, 0, False, anchor)
         for context in contexts.values():
             context.restore()
         renderer.close_group("cells")
