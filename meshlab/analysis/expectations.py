@@ -17,7 +17,7 @@ from meshlab.prediction.costs import COLLECTIVES
 from meshlab.prediction.predictions import BOUND_FROM, PredictedLine, predict
 from meshlab.prediction.tuner import NcclSettings
 from meshlab.topology.model.presets import ClusterLike
-from meshlab.units import format_bandwidth, format_size
+from meshlab.units import THIN, format_bandwidth, format_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -212,6 +212,14 @@ def is_below_prediction(row: Any) -> bool:
     return bool(row["time_us"] > row["predicted_us_hi"] / EXPECTED_SHARE)
 
 
+def predicted_range(row: Any) -> str:
+    """Write the range of the predicted bandwidth of a row of `expectations`. Empty without a prediction."""
+    if not np.isfinite(row["predicted_us_hi"]):
+        return ""
+    low, high = (row["busbw_gbs"] * row["time_us"] / row[name] for name in ("predicted_us_hi", "predicted_us_lo"))
+    return f"{format_bandwidth(low).split(THIN)[0]} to {format_bandwidth(high)}"
+
+
 def describe_expectation(row: Any) -> str:
     """Describe a row of `expectations` in a sentence without a full stop.
 
@@ -228,10 +236,12 @@ def describe_expectation(row: Any) -> str:
     parts = []
     if np.isfinite(row["of_bound"]):
         parts.append(
-            f"{100 * row['of_bound']:.0f} % of the {format_bandwidth(row['bound_gbs'])} that {row['bound']} allows"
+            f"{100 * row['of_bound']:.0f}{THIN}% of the {format_bandwidth(row['bound_gbs'])} that {row['bound']} allows"
         )
     if np.isfinite(row["of_published"]):
-        parts.append(f"{100 * row['of_published']:.0f} % of the published {format_bandwidth(row['published_gbs'])}")
+        parts.append(
+            f"{100 * row['of_published']:.0f}{THIN}% of the published {format_bandwidth(row['published_gbs'])}"
+        )
     if is_below_prediction(row):
         lowest = row["busbw_gbs"] * row["time_us"] / row["predicted_us_hi"]
         parts.append(f"while at least {format_bandwidth(lowest)} is predicted")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from meshlab.analysis.comparison import Comparison
 from meshlab.analysis.concurrency import contention_rows, interference_rows
-from meshlab.analysis.expectations import describe_expectation
+from meshlab.analysis.expectations import describe_expectation, predicted_range
 from meshlab.analysis.pairs import pair_table
 from meshlab.analysis.thresholds import ThresholdCheck
 from meshlab.frames.labels import (
@@ -24,9 +24,9 @@ from meshlab.frames.labels import (
 from meshlab.frames.schema import empty_samples, is_pair, is_plain
 from meshlab.frames.store import Frames
 from meshlab.plots.lines import Line, lines_of
-from meshlab.prediction.bounds import bound_note, share_of_bound
+from meshlab.prediction.bounds import bound_lines, bound_note, share_of_bound
 from meshlab.report.words import UNFINISHED, count, is_missing, results_have, size_text, was
-from meshlab.units import format_bandwidth, format_size, format_time_us
+from meshlab.units import SEPARATOR, THIN, format_bandwidth, format_size, format_time_us
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -207,9 +207,12 @@ def _measured(evidence: ReportEvidence) -> Iterator[str]:
     kinds = [_listed(results[name].dropna().unique().tolist()) for name in ("dtype", "mode")]
     launches = results[["run_id", "launch"]].drop_duplicates()
     times = f", {len(launches)} launches" if len(launches) > 1 else ""
-    system = where_text(results)
-    how = "".join(f", {kind}" for kind in kinds if kind)
-    yield f"{names}{where}{span}{how}{times}{f', on {system}' if system else ''}."
+    dtypes, modes = kinds
+    how = f" of {dtypes}" if dtypes and span else f", {dtypes}" if dtypes else ""
+    how += f", {'in the modes ' if ' ' in modes else ''}{modes}" if modes else ""
+    ranks, _, system = where_text(results).partition(SEPARATOR)
+    on = f", on {ranks}{f' ({system})' if system else ''}" if ranks else ""
+    yield f"{names}{where}{span}{how}{times}{on}."
 
 
 def _listed(names: Sequence[Any]) -> str:
@@ -271,8 +274,10 @@ def _speed(evidence: ReportEvidence) -> list[Answer]:
     expected = evidence.expected
     if expected is not None and expected["verdict"].ne("unknown").any():
         state, sentences = _judged(expected)
-        return [Answer("fast enough", state, (*sentences, *bound_note(shown), *differences))]
-    peaks = [*_peaks(lines, shown), *bound_note(shown), *differences, _no_expectation(evidence.results, bool(lines))]
+        # The sentences name the only bound already.
+        bounds = bound_note(shown)[len(bound_lines(shown)) == 1 :]
+        return [Answer("fast enough", state, (*sentences, *bounds, *differences))]
+    peaks = [_no_expectation(evidence.results, bool(lines)), *_peaks(lines, shown), *bound_note(shown), *differences]
     return [Answer("fast enough", "plain", tuple(filter(None, peaks)))]
 
 
@@ -292,13 +297,14 @@ def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
     best, worst = describe_expectation(ordered.iloc[-1]), describe_expectation(ordered.iloc[0])
     sentences = [f"{best}."]
     if len(ordered) > 1:
-        sentences.append(f"The lowest share: {worst}.")
+        band = predicted_range(ordered.iloc[0])
+        sentences.append(f"The lowest share: {worst}{f', with {band} predicted' if band else ''}.")
     return "good", sentences
 
 
 def _no_expectation(results: pd.DataFrame, has_lines: bool) -> str:
     """Say why nothing is known about how fast the results should be."""
-    sources = set(results["source"].dropna())
+    unknown, sources = "It is not known how fast they should be", set(results["source"].dropna())
     if not has_lines:
         return (
             ""
@@ -307,10 +313,10 @@ def _no_expectation(results: pd.DataFrame, has_lines: bool) -> str:
         )
     if sources and sources <= set(CPU_SOURCES):
         names = _listed([_BACKENDS[source] for source in sorted(sources)])
-        return f"Whether that is fast is not known, because there is no prediction for {names}."
+        return f"{unknown}, because there is no prediction for {names}."
     if "of_bound" not in results:
-        return "Whether that is fast is not known: pass cluster= and mesh= for its bound and prediction."
-    return "Whether that is fast is not known, because there is no prediction for these sizes and collectives."
+        return f"{unknown}, because this report has no machine and mesh to compare with."
+    return f"{unknown}, because there is no prediction for these sizes and collectives."
 
 
 def _axis(line: Line) -> str:
@@ -528,11 +534,11 @@ def _shapes(measured: pd.DataFrame) -> Iterator[str]:
         if len(rows):
             rows = rows.sort_values("trend", ascending=not is_slower, kind="stable")
             most = float(rows["trend"].iloc[0])
-            change = f"{100 * abs(most):.0f} %" if most < 1 else f"a factor of {1 + most:.1f}"
+            change = f"{100 * abs(most):.0f}{THIN}%" if most < 1 else f"a factor of {1 + most:.1f}"
             cause = " Possible causes are heating, throttling and other programs." if is_slower else ""
             yield (
                 f"{count(len(rows), 'result')} became {'slower' if is_slower else 'faster'} during the measurement, "
-                f"by up to {change}: {_named(rows)}.{cause}"
+                f"by {'up to ' if len(rows) > 1 else ''}{change}: {_named(rows)}.{cause}"
             )
 
 

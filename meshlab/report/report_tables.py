@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshlab.analysis.comparison import Comparison
-from meshlab.analysis.expectations import is_below_prediction
+from meshlab.analysis.expectations import is_below_prediction, predicted_range
 from meshlab.analysis.thresholds import ThresholdCheck
 from meshlab.frames.labels import LABELLED, axis_label, describe_groups, option_texts, value_label
 from meshlab.frames.schema import OPTIONS, empty_samples, is_pair
@@ -17,7 +17,7 @@ from meshlab.frames.table import TablePart, results_table, three_digits
 from meshlab.plots.lines import Line, lines_of
 from meshlab.report.answers import contention_parts, interference_parts, pair_label_of, pair_parts
 from meshlab.report.words import UNFINISHED, is_missing, plain_text, size_text
-from meshlab.units import SEPARATOR, THIN, format_bandwidth, format_size, format_time_us
+from meshlab.units import SEPARATOR, THIN, format_size, format_time_us
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,7 +151,7 @@ def _pivot_cells(time_us: float, busbw: float, status: str, share: float) -> lis
     if status != "ok":
         is_bad = status in (*UNFINISHED, "wrong")
         return [Cell(f"✕ {status}" if is_bad else status or "–", is_bad=is_bad), Cell(""), Cell("")]
-    rate = Cell("–") if math.isnan(busbw) else Cell(format_bandwidth(busbw), value=busbw)
+    rate = _rate(busbw)
     percent = Cell("") if math.isnan(share) else Cell(_percent(share), value=share)
     return [Cell(format_time_us(time_us), value=time_us), rate, percent]
 
@@ -198,14 +198,16 @@ def expectation_table(expected: pd.DataFrame) -> ReportTable:
 
 def _predicted(row: Any) -> str:
     """Return the band of the predicted bandwidth."""
-    if not math.isfinite(row["predicted_us_hi"]):
-        return "–"
-    low, high = (row["busbw_gbs"] * row["time_us"] / row[name] for name in ("predicted_us_hi", "predicted_us_lo"))
-    return f"{three_digits(low)} – {format_bandwidth(high)}"
+    return predicted_range(row).replace(" to ", " – ") or "–"
+
+
+def _rate_text(gbs: float) -> str:
+    """Write a bandwidth with three digits, so that a slow one is not zero."""
+    return "–" if is_missing(gbs) else f"{three_digits(gbs)}{THIN}GB/s"
 
 
 def _rate(busbw: float) -> Cell:
-    return Cell("–") if is_missing(busbw) else Cell(format_bandwidth(busbw), value=float(busbw))
+    return Cell("–") if is_missing(busbw) else Cell(_rate_text(busbw), value=float(busbw))
 
 
 def _value(number: float) -> float | None:
@@ -298,7 +300,7 @@ def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
         map(format_time_us, columns["time_us"]),
         map(_interval, columns["time_us_lo"], columns["time_us_hi"]),
         map(format_time_us, columns["p99_us"]),
-        *(map(format_bandwidth, columns[name]) for name in ("algbw_gbs", "busbw_gbs")),
+        *(map(_rate_text, columns[name]) for name in ("algbw_gbs", "busbw_gbs")),
         *[map(_percent, shown["of_bound"].tolist()) for _ in range(has_bounds)],
     ]
     wrong = map(_wrong_cell, columns["status"], columns["n_wrong"])
@@ -343,7 +345,7 @@ def _pair_table(rows: pd.DataFrame) -> ReportTable:
             format_size(row.size_bytes),
             *(str(getattr(row, name)) for name in varying),
             format_time_us(row.time_us),
-            format_bandwidth(row.busbw_gbs),
+            _rate_text(row.busbw_gbs),
         ]
         share = Cell(f"{'✕ ' if row.is_slow else ''}{row.share:.0%}", is_bad=bool(row.is_slow))
         cells.append((*(Cell(text) for text in texts), share))
