@@ -220,8 +220,8 @@ def predicted_range(row: Any) -> str:
     return f"{format_bandwidth(low).split(THIN)[0]} to {format_bandwidth(high)}"
 
 
-def describe_expectation(row: Any) -> str:
-    """Describe a row of `expectations` in a sentence without a full stop.
+def describe_expectation(row: Any, *, with_mode: bool = False) -> str:
+    """Describe a row of `expectations` in a sentence without a full stop. With its mode, if other rows have others.
 
     Examples
     --------
@@ -231,7 +231,8 @@ def describe_expectation(row: Any) -> str:
     'broadcast on tp at 512 MiB reaches 361 GB/s busbw, 97 % of the 371 GB/s that NVLink allows'
     """
     axis = f" on {row['axis']}" if plain_value(row["axis"]) is not None else ""
-    text = f"{row['collective']}{axis} at {format_size(int(row['size_bytes']))} reaches "
+    mode = f" ({row['mode']})" if with_mode else ""
+    text = f"{row['collective']}{axis} at {format_size(int(row['size_bytes']))}{mode} reaches "
     text += f"{format_bandwidth(row['busbw_gbs'])} busbw"
     parts = []
     if np.isfinite(row["of_bound"]):

@@ -284,9 +284,9 @@ def _speed(evidence: ReportEvidence) -> list[Answer]:
 def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
     """Summarise the rows with an expectation: the slow ones, or else the one with the smallest share of its bound."""
     known = expected[expected["verdict"] != "unknown"]
-    slow = known[known["verdict"] == "slow"]
+    slow, has_modes = known[known["verdict"] == "slow"], known["mode"].nunique() > 1
     if len(slow):
-        named = [describe_expectation(row) for _, row in slow.head(_MOST_NAMED).iterrows()]
+        named = [describe_expectation(row, with_mode=has_modes) for _, row in slow.head(_MOST_NAMED).iterrows()]
         more = [f"and {len(slow) - len(named)} more"] if len(slow) > len(named) else []
         what = "The only measurement is" if len(known) == 1 else f"{len(slow)} of {len(known)} measurements are"
         what = f"1 of {len(known)} measurements is" if len(slow) == 1 < len(known) else what
@@ -294,7 +294,7 @@ def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
         return "bad", [f"{what} SLOW at the largest size: {'; '.join([*named, *more])}."]
     share = known["of_bound"].fillna(known["of_published"])
     ordered = known.iloc[share.to_numpy(dtype=float).argsort(kind="stable")]
-    best, worst = describe_expectation(ordered.iloc[-1]), describe_expectation(ordered.iloc[0])
+    best, worst = (describe_expectation(ordered.iloc[number], with_mode=has_modes) for number in (-1, 0))
     sentences = [f"{best}."]
     if len(ordered) > 1:
         band = predicted_range(ordered.iloc[0])

@@ -41,6 +41,9 @@ MOST_ROWS, MOST_TABLES = 200, 60
 _MOST_COLUMNS = 12
 """The number of columns, apart from the size, that fit the width of the page."""
 
+_SLOW_GBS = 0.1
+"""Smaller bandwidths are in MB/s."""
+
 _FEW_ROWS = 20
 """The number of rows that are shown of a comparison in which nothing changed."""
 
@@ -202,8 +205,10 @@ def _predicted(row: Any) -> str:
 
 
 def _rate_text(gbs: float) -> str:
-    """Write a bandwidth with three digits, so that a slow one is not zero."""
-    return "–" if is_missing(gbs) else f"{three_digits(gbs)}{THIN}GB/s"
+    """Write a bandwidth with three digits, so that a slow one is not zero, in the unit that keeps it short."""
+    if is_missing(gbs):
+        return "–"
+    return f"{three_digits(gbs)}{THIN}GB/s" if gbs >= _SLOW_GBS or gbs == 0 else f"{three_digits(gbs * 1e3)}{THIN}MB/s"
 
 
 def _rate(busbw: float) -> Cell:
