@@ -331,7 +331,7 @@ def figure_svg(figure: Figure, *, label: str = "") -> str:
     ink = {to_hex(settings[name]) for name in _FOREGROUND} - paper
     text = buffer.getvalue()
     text = text[text.index("<svg") :].strip()
-    text = re.sub(r"\s*<metadata>.*?</metadata>|\s*<!--.*?-->|\s*<style .*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*|<style .*?</style>\s*", "", text, flags=re.DOTALL)
     for color in ink | paper:
         text = text.replace(color, _INK if color in ink else _PAPER)
     text = re.sub(r"(fill|stroke): (#[0-9a-f]{6})", _themed, text)
