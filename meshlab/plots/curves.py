@@ -345,8 +345,10 @@ def curve_box(figsize: tuple[float, float]) -> tuple[float, float, float, float]
 
 
 def _axes(ax: Axes | None) -> Axes:
-    figsize = (_WIDTH, 4.2)
-    return new_figure(figsize).add_axes(curve_box(figsize)) if ax is None else ax
+    if ax is None:
+        figsize = (_WIDTH, 4.2)
+        ax = new_figure(figsize).add_axes(curve_box(figsize))
+    return ax
 
 
 def _prepare(ax: Axes) -> None:
