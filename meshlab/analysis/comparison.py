@@ -646,7 +646,7 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
     >>> rows = dict(collective="all_reduce", size_bytes=1024, launch=[0, 1, 2], time_us=[10.0, 10.1, 9.9])
     >>> before = pd.DataFrame(rows)
     >>> print(ml.compare(before, before.assign(time_us=[12.0, 12.1, 11.8])).headline)
-    1 row compared: 1 slower. Slowest: all_reduce 1 KiB, 1.2× (1.17 to 1.23).
+    1 row compared: 1 slower. Slowest: all_reduce 1 KiB, 1.20× (1.17 to 1.23).
     >>> print(ml.compare(before[:1], before[1:2]).headline)
     1 row compared: 1 unclear.
     """
