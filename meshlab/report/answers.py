@@ -200,6 +200,8 @@ def _measured(evidence: ReportEvidence) -> Iterator[str]:
     rows = results[~is_pair(results)]
     along = [text for _, part in rows.groupby("axis", sort=False) if (text := describe_groups(part[is_plain(part)]))]
     where = f" along {_listed(along)}" if along else ""
+    pairs = [axis_label(str(axis), "pairs") for axis in results.loc[is_pair(results), "axis"].dropna().unique()]
+    where += f"{' and' * bool(along)} between {_listed(pairs)}" if pairs else ""
     sizes = results["size_bytes"].dropna()
     span = "" if sizes.empty else f", {format_size(int(sizes.min()))}"
     if len(sizes) and sizes.min() < sizes.max():
@@ -278,7 +280,8 @@ def _speed(evidence: ReportEvidence) -> list[Answer]:
         bounds = bound_note(shown)[len(bound_lines(shown)) == 1 :]
         return [Answer("fast enough", state, (*sentences, *bounds, *differences))]
     peaks = [_no_expectation(evidence.results, bool(lines)), *_peaks(lines, shown), *bound_note(shown), *differences]
-    return [Answer("fast enough", "plain", tuple(filter(None, peaks)))]
+    known = tuple(filter(None, peaks))
+    return [Answer("fast enough", "plain", known)] if known else []  # pairs are judged by each other
 
 
 def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
@@ -483,7 +486,7 @@ def _pairs_sentence(rows: pd.DataFrame) -> tuple[bool, str]:
     text += f"{format_bandwidth(low)} to {format_bandwidth(high)} busbw"
     slow = largest[largest["is_slow"].fillna(value=False)]
     if not len(slow):
-        return False, f"{text}. No pair is slow."
+        return False, f"{text}. No pair is clearly slow."
     named = [f"{pair_label_of(row)} {format_bandwidth(row.busbw_gbs)}" for row in slow.head(_MOST_NAMED).itertuples()]
     more = f" and {len(slow) - len(named)} more" if len(slow) > len(named) else ""
     return True, f"{text}. SLOW: {', '.join(named)}{more}."
@@ -545,10 +548,14 @@ def _shapes(measured: pd.DataFrame) -> Iterator[str]:
 def _named(rows: pd.DataFrame) -> str:
     """Name the first of some results."""
     some = rows.head(_MOST_NAMED)
-    named = [
-        f"{collective} on {group}" + ("" if is_missing(size) else f" at {format_size(size)}")
-        for collective, group, size in zip(some["collective"], some["group"], some["size_bytes"], strict=True)
-    ]
+    row: Any
+    named = []
+    for row in some.itertuples():
+        is_of_pair = not is_missing(row.src_rank)
+        place = pair_label_of(row) if is_of_pair else f"on {row.group}"
+        named.append(
+            f"{row.collective} {place}" + ("" if is_missing(row.size_bytes) else f" at {size_text(row.size_bytes)}")
+        )
     more = len(rows) - len(named)
     return ", ".join(named) + (f" and {more:,} more" if more else "")
 

@@ -186,7 +186,11 @@ def _loads(results: pd.DataFrame) -> list[str]:
             "the two is the median over blocks of batches in which they took turns, with a nonparametric 95 % interval."
         )
     if "pairs" in groupings:
-        found.append("Pairs: every two ranks of a group, in rounds of pairs that share no rank.")
+        found.append(
+            "Pairs: every two ranks of a group, in rounds of pairs that share no rank. A figure frames the pairs below "
+            f"80{THIN}% of the median bandwidth. Such a pair is clearly slow if the interval of its time does not "
+            "contain the median."
+        )
     if len(concurrent):
         first = concurrent.iloc[:1]
         label, axis, other = axis_labels(first).iloc[0], first["axis"].iloc[0], first["concurrent_axis"].iloc[0]

@@ -47,6 +47,7 @@ def _steps(evidence: ReportEvidence, found: dict[str, Answer]) -> Iterator[str]:
         )
         return
     slow = bad & {"fast enough", "thresholds"}
+    is_unknown = "fast enough" in found and found["fast enough"].state == "plain"
     if slow:
         yield (
             "Find out what is slow: meshlab doctor checks the machine, and ml.bench_pairs(engines) measures every pair "
@@ -55,12 +56,15 @@ def _steps(evidence: ReportEvidence, found: dict[str, Answer]) -> Iterator[str]:
     elif "changed" in bad:
         yield "Compare the environments of both runs, and measure both again, in turns, before you search for a cause."
     if found["unusual"].state == "note":
-        yield "Measure again on an idle machine before you rely on the results that are named as unusual."
+        yield (
+            "Measure again on an idle machine. If the same results are unusual again, look at their ranks, devices and "
+            "links."
+        )
     elif found["correct"].state == "note":
         yield "Measure again with checked results, because these may be wrong."
     elif is_cpu and not bad:
         yield "To judge GPUs, measure on them. These times only say how MPI, memory and scheduling work here."
-    elif found["fast enough"].state == "plain" and not bad and evidence.results["size_bytes"].notna().any():
+    elif not bad and is_unknown and evidence.results["size_bytes"].notna().any():
         yield "For a verdict on the speed, name the machine: meshlab report RUN --cluster dgx-h200, or a file."
     elif not bad:
         yield f"{_NOTHING} Keep this run, to see later what becomes slower: meshlab report NEW --baseline THIS."

@@ -352,7 +352,7 @@ def _pair_table(rows: pd.DataFrame) -> ReportTable:
             format_time_us(row.time_us),
             _rate_text(row.busbw_gbs),
         ]
-        share = Cell(f"{'✕ ' if row.is_slow else ''}{row.share:.0%}", is_bad=bool(row.is_slow))
+        share = Cell(f"{'✕ ' if row.is_slow else ''}{_percent(row.share)}", is_bad=bool(row.is_slow))
         cells.append((*(Cell(text) for text in texts), share))
     header = ("pair", "size", *varying, "median", "busbw", "of the median pair")
     return ReportTable(SEPARATOR.join(map(str, parts)), header, tuple(cells), max(0, len(rows) - MOST_ROWS))

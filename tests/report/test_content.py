@@ -360,9 +360,13 @@ def test_the_verdict_names_slow_pairs(pairs):
     results.loc[slow, ["busbw_gbs", "time_us", "time_us_lo"]] = [10.0, 40.0, 39.0]
     sentences = found(results, "unusual")
     assert "send_recv at 4 KiB, pairs of all ranks: 10.0 GB/s to 40.0 GB/s busbw. SLOW: 1↔3 10.0 GB/s." in sentences
-    assert "send at 4 KiB, pairs of all ranks: 40.0 GB/s to 40.0 GB/s busbw. No pair is slow." in sentences
+    assert "send at 4 KiB, pairs of all ranks: 40.0 GB/s to 40.0 GB/s busbw. No pair is clearly slow." in sentences
+    assert found(results, "measured")[0].startswith("send and send_recv between pairs of all ranks, 1 KiB to 4 KiB of")
+    assert found(results, "fast enough") == []
+    assert "unusual again, look at their ranks" in advice(results)
+    assert any(": send 0→1 at 1 KiB" in text for text in found(results.assign(n_modes=2), "unusual"))
     both = next(table for table in load_tables(results) if table.title.startswith("send_recv"))
-    assert [plain(cell.text) for cell in both.rows[0]] == ["1↔3", "1 KiB", "40.0 µs", "10.0 GB/s", "✕ 25%"]
+    assert [plain(cell.text) for cell in both.rows[0]] == ["1↔3", "1 KiB", "40.0 µs", "10.0 GB/s", "✕ 25 %"]
     assert both.rows[0][-1].is_bad
 
 
