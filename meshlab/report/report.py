@@ -141,8 +141,8 @@ class Report:
     """A run as one file from which another person can decide: verdict, machine, figures, tables and method.
 
     The verdict and the next step come first. Answers follow: what was measured, whether it is correct and as fast as it
-    should be, what is unusual, and what changed. The report is a snapshot. It does not change if the run continues, and it says if a run
-    has not ended.
+    should be, what is unusual, and what changed. The report is a snapshot. It does not change if the run continues, and
+    it says if a run has not ended.
 
     Parameters
     ----------
