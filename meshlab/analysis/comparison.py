@@ -19,6 +19,7 @@ from meshlab.files import is_folder
 from meshlab.frames.labels import pair_label
 from meshlab.frames.schema import OPTIONS, is_plain, plain_value
 from meshlab.frames.store import as_frames
+from meshlab.frames.table import three_digits
 from meshlab.markup import card, escape, table
 from meshlab.nccl_tests.reader import read as read_nccl_tests
 from meshlab.units import format_size, format_time_us
@@ -490,7 +491,7 @@ class Comparison:
                 row_name(row, columns),
                 format_time_us(row["before_us"]),
                 format_time_us(row["after_us"]),
-                "–" if math.isnan(row["ratio"]) else f"{row['ratio']:.3g}×",
+                "–" if math.isnan(row["ratio"]) else f"{three_digits(row['ratio'])}×",
                 _interval(row) or "–",
                 row["note"] or f"{row['launches_before']} and {row['launches_after']} launches",
             )
@@ -584,11 +585,11 @@ def _ratio(row: Any) -> str:
     if math.isnan(row["ratio"]):
         return str(row["note"] or "no ratio")
     interval = _interval(row)
-    return f"{row['ratio']:.3g}×" + (f" ({interval})" if interval else " (no interval)")
+    return f"{three_digits(row['ratio'])}×" + (f" ({interval})" if interval else " (no interval)")
 
 
 def _interval(row: Any) -> str:
-    return "" if math.isnan(row["ratio_lo"]) else f"{row['ratio_lo']:.3g} to {row['ratio_hi']:.3g}"
+    return "" if math.isnan(row["ratio_lo"]) else f"{three_digits(row['ratio_lo'])} to {three_digits(row['ratio_hi'])}"
 
 
 _CONFIDENCE = 0.95
@@ -645,7 +646,7 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
     >>> rows = dict(collective="all_reduce", size_bytes=1024, launch=[0, 1, 2], time_us=[10.0, 10.1, 9.9])
     >>> before = pd.DataFrame(rows)
     >>> print(ml.compare(before, before.assign(time_us=[12.0, 12.1, 11.8])).headline)
-    1 row compared: 1 slower. Slowest: all_reduce 1 KiB, 1.2× (1.17 to 1.23).
+    1 row compared: 1 slower. Slowest: all_reduce 1 KiB, 1.20× (1.17 to 1.23).
     >>> print(ml.compare(before[:1], before[1:2]).headline)
     1 row compared: 1 unclear.
     """

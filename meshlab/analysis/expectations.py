@@ -17,7 +17,7 @@ from meshlab.prediction.costs import COLLECTIVES
 from meshlab.prediction.predictions import BOUND_FROM, PredictedLine, predict
 from meshlab.prediction.tuner import NcclSettings
 from meshlab.topology.model.presets import ClusterLike
-from meshlab.units import format_bandwidth, format_size
+from meshlab.units import THIN, format_bandwidth, format_size
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -212,8 +212,16 @@ def is_below_prediction(row: Any) -> bool:
     return bool(row["time_us"] > row["predicted_us_hi"] / EXPECTED_SHARE)
 
 
-def describe_expectation(row: Any) -> str:
-    """Describe a row of `expectations` in a sentence without a full stop.
+def predicted_range(row: Any) -> str:
+    """Write the range of the predicted bandwidth of a row of `expectations`. Empty without a prediction."""
+    if not np.isfinite(row["predicted_us_hi"]):
+        return ""
+    low, high = (row["busbw_gbs"] * row["time_us"] / row[name] for name in ("predicted_us_hi", "predicted_us_lo"))
+    return f"{format_bandwidth(low).split(THIN)[0]} to {format_bandwidth(high)}"
+
+
+def describe_expectation(row: Any, *, with_mode: bool = False) -> str:
+    """Describe a row of `expectations` in a sentence without a full stop. With its mode, if other rows have others.
 
     Examples
     --------
@@ -223,15 +231,18 @@ def describe_expectation(row: Any) -> str:
     'broadcast on tp at 512 MiB reaches 361 GB/s busbw, 97 % of the 371 GB/s that NVLink allows'
     """
     axis = f" on {row['axis']}" if plain_value(row["axis"]) is not None else ""
-    text = f"{row['collective']}{axis} at {format_size(int(row['size_bytes']))} reaches "
+    mode = f" ({row['mode']})" if with_mode else ""
+    text = f"{row['collective']}{axis} at {format_size(int(row['size_bytes']))}{mode} reaches "
     text += f"{format_bandwidth(row['busbw_gbs'])} busbw"
     parts = []
     if np.isfinite(row["of_bound"]):
         parts.append(
-            f"{100 * row['of_bound']:.0f} % of the {format_bandwidth(row['bound_gbs'])} that {row['bound']} allows"
+            f"{100 * row['of_bound']:.0f}{THIN}% of the {format_bandwidth(row['bound_gbs'])} that {row['bound']} allows"
         )
     if np.isfinite(row["of_published"]):
-        parts.append(f"{100 * row['of_published']:.0f} % of the published {format_bandwidth(row['published_gbs'])}")
+        parts.append(
+            f"{100 * row['of_published']:.0f}{THIN}% of the published {format_bandwidth(row['published_gbs'])}"
+        )
     if is_below_prediction(row):
         lowest = row["busbw_gbs"] * row["time_us"] / row["predicted_us_hi"]
         parts.append(f"while at least {format_bandwidth(lowest)} is predicted")

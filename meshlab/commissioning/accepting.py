@@ -426,7 +426,7 @@ def _reference(answer: Answer | None) -> _Finding:
     if answer is None:
         return _skipped("nothing was measured.")
     if answer.state == "plain":
-        reason = answer.sentences[-1]  # why nothing is expected
+        reason = answer.sentences[0]  # why nothing is expected
         return _skipped(f"{reason[:1].lower()}{reason[1:]}")
     return "failed" if answer.state == "bad" else "passed", list(answer.sentences)
 

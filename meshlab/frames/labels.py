@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.frames.schema import OPTIONS
+from meshlab.frames.schema import OPTIONS, numbered_rows
 from meshlab.mesh.axes import WORLD
 from meshlab.units import SEPARATOR
 
@@ -104,11 +104,9 @@ def axis_labels(results: pd.DataFrame) -> pd.Series[str]:
     """
     import pandas as pd
 
-    columns = results[list(LABELLED)].astype(object)
-    values = columns.where(columns.notna(), None)
-    rows = list(values.itertuples(index=False, name=None))
-    labels = {row: None if row[0] is None else axis_label(*row) for row in set(rows)}  # few labels, many rows
-    return pd.Series([labels[row] for row in rows], index=results.index, dtype="string", name="axis_label")
+    numbers, keys = numbered_rows(results, LABELLED)  # few labels, many rows
+    labels = pd.array([None if key[0] is None else axis_label(*key) for key in keys], dtype="string")
+    return pd.Series(labels.take(numbers), index=results.index, name="axis_label")
 
 
 def option_label(key: str, value: Any) -> str:
@@ -249,13 +247,13 @@ def _constant(results: pd.DataFrame, column: str) -> str:
 
 def describe_groups(results: pd.DataFrame) -> str:
     """Describe the axis and its groups, such as "tp (2 groups of 4)". Return "" if the rows differ in them."""
-    labels = axis_labels(results)
+    labels = {axis_label(*key) for key in numbered_rows(results, LABELLED)[1] if key[0] is not None}
     n_ranks, groups = _constant(results, "n_ranks"), results["group"].nunique()
-    if labels.isna().all():
+    if not labels:
         return f"{n_ranks} rank{'s' * (n_ranks != '1')}" if n_ranks else ""
-    if labels.nunique() > 1:
+    if len(labels) > 1:
         return ""
-    label = str(labels.dropna().iloc[0])
+    (label,) = labels
     if results["grouping"].eq("pairs").any() or not n_ranks or not groups:
         return label
     return f"{label} ({groups} group{'s' * (groups != 1)} of {n_ranks})"

@@ -841,7 +841,9 @@ def frame_from_csv(path: str | Path, columns: Sequence[Column], content: bytes |
 
 def frame_to_json(frame: pd.DataFrame) -> str:
     """Write a frame as JSON: its columns, its `attrs`, and one list per row. Missing values are null."""
-    rows = frame.astype(object).where(frame.notna(), None).to_numpy().tolist()
+    # Column by column, because a frame of objects takes three times as long.
+    columns = [frame[name].astype(object).where(frame[name].notna(), None).tolist() for name in frame.columns]
+    rows = list(zip(*columns, strict=True))
     return json.dumps(
         {"columns": [str(name) for name in frame.columns], "attrs": frame.attrs, "rows": rows}, allow_nan=False
     )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meshlab import markup
 from meshlab.errors import EngineError
 from meshlab.frames.labels import axis_labels, option_texts
-from meshlab.frames.schema import OPTIONS
+from meshlab.frames.schema import OPTIONS, numbered_rows
 from meshlab.units import format_seconds, format_size
 
 if TYPE_CHECKING:
@@ -172,10 +172,7 @@ def _groups(rows: pd.DataFrame) -> str:
 
 def _part(title: str, rows: pd.DataFrame, sizes: Sequence[int]) -> TablePart:
     collectives = tuple(dict.fromkeys(rows["collective"]))
-    keys = ["size_bytes", "collective"] if sizes else ["collective"]
-    values = ["status", "time_us", "busbw_gbs", *["of_bound"] * ("of_bound" in rows)]
-    rows = rows[[*keys, *values]]  # each cell takes a part of all columns
-    cells = {key: _cell(part) for key, part in rows.groupby(keys, sort=False)}
+    cells = _cells(rows, ["size_bytes", "collective"] if sizes else ["collective"])
     absent = (math.nan, math.nan, "", math.nan)
     lines = [tuple(cells.get((size, name), absent) for name in collectives) for size in sizes] or [
         tuple(cells[(name,)] for name in collectives)
@@ -183,13 +180,23 @@ def _part(title: str, rows: pd.DataFrame, sizes: Sequence[int]) -> TablePart:
     return TablePart(title, collectives, tuple(format_size(size) for size in sizes), tuple(lines))
 
 
-def _cell(part: pd.DataFrame) -> tuple[float, float, str, float]:
-    bad = part[part["status"] != "ok"]
-    if len(bad):
-        return math.nan, math.nan, str(bad["status"].iloc[0]), math.nan
-    slowest = part.iloc[int(part["time_us"].to_numpy().argmax())]
-    share = float(slowest["of_bound"]) if "of_bound" in part else math.nan
-    return float(slowest["time_us"]), float(slowest["busbw_gbs"]), "ok", share
+_Cell = tuple[float, float, str, float]
+
+
+def _cells(rows: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], _Cell]:
+    """Return the cell of each combination of keys: the first row that is not ok, or else the slowest one."""
+    found: dict[tuple[Any, ...], _Cell] = {}
+    numbers, known = numbered_rows(rows, keys)
+    times, rates = (rows[name].to_numpy("float64", na_value=math.nan) for name in ("time_us", "busbw_gbs"))
+    shares = rows["of_bound"].to_numpy("float64", na_value=math.nan) if "of_bound" in rows else rates * math.nan
+    statuses = rows["status"].fillna("ok").tolist()
+    columns = numbers.tolist(), times.tolist(), rates.tolist(), statuses, shares.tolist()
+    for number, time_us, busbw, status, share in zip(*columns, strict=True):
+        cell = found.get(known[number])
+        if cell is None or (cell[2] == "ok" and (status != "ok" or time_us > cell[0])):
+            is_ok = status == "ok"
+            found[known[number]] = (time_us, busbw, "ok", share) if is_ok else (math.nan, math.nan, status, math.nan)
+    return found
 
 
 def three_digits(value: float) -> str:

@@ -291,34 +291,37 @@ def _runs(mask: Mask) -> tuple[Any, Any, Any]:
 
 def _draw_numbers(ax: Axes, groups: Groups, color: npt.NDArray[np.int32], cell: float) -> str:
     """Write group numbers and ranks if there is room, and return the explanation for the note below the figure."""
-    inks = text_colors(rank_colors(color))
-    style: dict[str, Any] = {"ha": "center", "clip_on": True, "zorder": 3, "fontsize": _TEXT}
+    import matplotlib as mpl
+
+    from meshlab.plots.cell_texts import CellText, CellTexts
+
+    inks = text_colors(rank_colors(color)).tolist()
     width = text_width(str(len(groups) - 1), _TEXT) + 2
     if cell < _TEXT * 1.3:
         return ""
     if color.size > _EVERY_CELL:
         y, x, span = _run_centres(color, within_cells=cell >= width)
         y, x = y[span * cell >= width], x[span * cell >= width]
-        for row, column in zip(y.tolist(), x.tolist(), strict=True):
-            ink = str(inks[row, int(column)])
-            ax.text(column, row, str(color[row, int(column)]), color=ink, va="center_baseline", **style)
-        return "number: group" if len(y) else ""
+        places = zip(y.tolist(), x.tolist(), strict=True)
+        runs = [CellText(str(color[i, int(j)]), j, i, inks[i][int(j)]) for i, j in places]
+        ax.add_artist(CellTexts(runs, _TEXT))
+        return "number: group" if runs else ""
     rank_width = text_width(str(color.size - 1), _TEXT, weight="bold") + 4
     prefix = "rank " if cell >= rank_width + text_width("rank ", _TEXT, weight="bold") else ""
     word = f"{groups.name} " if cell >= width + 2 + text_width(f"{groups.name} ", _TEXT) else ""
     with_rank = cell >= max(rank_width, 2.6 * _TEXT)
     if not with_rank and cell < width:
         return ""
+    texts = []
     for rank, number in enumerate(color.ravel().tolist()):
         row, column = divmod(rank, color.shape[1])
         line = 0.65 * _TEXT / cell if with_rank and number >= 0 else 0.0
+        ink = inks[row][column] if number >= 0 else mpl.rcParams["text.color"]
         if number >= 0:
-            style["color"] = str(inks[row, column])
-            ax.text(column, row + line, f"{word}{number}" if with_rank else str(number), va="center", **style)
-        else:
-            style.pop("color", None)
+            texts.append(CellText(f"{word}{number}" if with_rank else str(number), column, row + line, ink))
         if with_rank:
-            ax.text(column, row - line, f"{prefix}{rank}", weight="bold", va="center", **style)
+            texts.append(CellText(f"{prefix}{rank}", column, row - line, ink, is_bold=True))
+    ax.add_artist(CellTexts(texts, _TEXT))
     if not with_rank:
         return "number: group"
     return "" if prefix and word else "bold: rank, below: group"

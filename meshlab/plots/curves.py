@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 __all__ = [
     "bandwidth",
     "curve_box",
+    "draw_bandwidth",
+    "draw_latency",
     "draw_lines",
     "latency",
     "run_figure",
@@ -150,10 +152,34 @@ def bandwidth(
         similar = did_you_mean(y, _BANDWIDTHS, synonyms={"busbw": "busbw_gbs", "algbw": "algbw_gbs"})
         raise BenchError(f"y={y!r} is not a bandwidth column{similar}; choose {' or '.join(_BANDWIDTHS)}")
     results = as_results(run)
-    lines, earlier = with_groups(lines_of(results, y)), [] if previous is None else lines_of(as_results(previous), y)
-    ax = _axes(ax)
-    references = dict(references or {})
+    earlier = [] if previous is None else lines_of(as_results(previous), y)
     bounded = _with_bounds(run, cluster, mesh, y)
+    return draw_bandwidth(
+        _axes(ax),
+        results,
+        lines_of(results, y),
+        earlier,
+        y,
+        references=references,
+        bounded=bounded,
+        predicted=predicted,
+    )
+
+
+def draw_bandwidth(
+    ax: Axes,
+    results: pd.DataFrame,
+    lines: Sequence[Line],
+    earlier: Sequence[Line],
+    y: Literal["busbw_gbs", "algbw_gbs"] = "busbw_gbs",
+    *,
+    references: Mapping[str, float] | None = None,
+    bounded: pd.DataFrame | None = None,
+    predicted: Prediction | None = None,
+) -> Axes:
+    """Draw the lines of results as `bandwidth` does. `bounded` are the same rows with their bounds."""
+    lines, references = with_groups(lines), dict(references or {})
+    _prepare(ax)
     if bounded is not None:
         lines = [_with_share(line, bounded) for line in lines]
         references |= bound_lines(bounded)
@@ -232,12 +258,17 @@ def latency(run: Any, *, ax: Axes | None = None, previous: Any = None) -> Axes:
     >>> ax.get_ylabel(), ax.get_yscale()
     ('time per call', 'log')
     """
+    results = as_results(run)
+    earlier = [] if previous is None else lines_of(as_results(previous), "time_us")
+    return draw_latency(_axes(ax), results, lines_of(results, "time_us"), earlier)
+
+
+def draw_latency(ax: Axes, results: pd.DataFrame, lines: Sequence[Line], earlier: Sequence[Line]) -> Axes:
+    """Draw the lines of results as `latency` does."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    results = as_results(run)
-    lines = with_groups(lines_of(results, "time_us"))
-    earlier = [] if previous is None else lines_of(as_results(previous), "time_us")
-    ax = _axes(ax)
+    lines = with_groups(lines)
+    _prepare(ax)
     ax.set_ylabel("time per call")
     ax.set_yscale("log")
     bounds = _concatenate(part.ravel() for line in lines for part in (line.low, line.high, line.groups))
@@ -247,6 +278,8 @@ def latency(run: Any, *, ax: Axes | None = None, previous: Any = None) -> Axes:
     few_decades = times.size and times.max() < 50 * times.min()
     ax.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if few_decades else (1,), numticks=99))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: time_tick(time)))
+    if not few_decades:  # a tick costs a millisecond, and nobody reads 7 from its place
+        ax.yaxis.set_minor_locator(LogLocator(10, subs=(2, 5), numticks=99))
     ax.yaxis.set_minor_formatter(NullFormatter())
     reserve(ax, above=set_title(ax, title_parts(results), note=stroke_note(lines)))
     draw_lines(ax, lines, earlier)
@@ -315,12 +348,15 @@ def _axes(ax: Axes | None) -> Axes:
     if ax is None:
         figsize = (_WIDTH, 4.2)
         ax = new_figure(figsize).add_axes(curve_box(figsize))
+    return ax
+
+
+def _prepare(ax: Axes) -> None:
     reserve(ax, left=_LEFT, below=_BELOW)
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, linewidth=0.6)
     ax.set_axisbelow(True)
     ax.set_xlabel("message size")
-    return ax
 
 
 def _concatenate(arrays: Iterable[Values]) -> Values:
@@ -493,10 +529,21 @@ def _label_ends(ax: Axes, drawn: Sequence[tuple[str, Line, Line2D]]) -> None:
                 "color": handle.get_color(),
                 "linewidth": 0.8,
                 "relpos": (0, 0.5),
-                "shrinkA": 1,
+                "shrinkA": 3,
                 "shrinkB": 4,
+                "patchA": None,
+                "connectionstyle": _straight,
             },
         )
+
+
+def _straight(start: Any, end: Any, shrinkA: float, shrinkB: float, **_: Any) -> Any:  # noqa: N803
+    """Return a line that ends before both points. The styles of matplotlib search for the ends by bisection."""
+    from matplotlib.path import Path
+
+    one, other = np.asarray(start, np.float64), np.asarray(end, np.float64)
+    step = (other - one) / max(float(np.hypot(*(other - one))), 1e-9)
+    return Path(np.array([one + shrinkA * step, other - shrinkB * step]))
 
 
 def _draw_references(ax: Axes, references: Mapping[str, float]) -> None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from meshlab.errors import BenchError, did_you_mean
 from meshlab.frames.labels import LABELLED, axis_label, is_wrong, value_label
-from meshlab.frames.schema import OPTIONS, require_columns
+from meshlab.frames.schema import OPTIONS, numbered_rows, require_columns
 from meshlab.units import SEPARATOR
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ __all__ = [
     "line_from_columns",
     "line_key",
     "line_names",
+    "lines_by_quantity",
     "lines_of",
     "stroke_note",
     "with_groups",
@@ -239,8 +240,21 @@ def lines_of(results: pd.DataFrame, quantity: Quantity, *, names: Mapping[Key, s
     BenchError
         If a column is missing, or `quantity` is not one of the three.
     """
-    if quantity not in get_args(Quantity):
-        known = get_args(Quantity)
+    return lines_by_quantity(results, (quantity,), names=names)[quantity]
+
+
+def lines_by_quantity(
+    results: pd.DataFrame, quantities: Sequence[Quantity], *, names: Mapping[Key, str] | None = None
+) -> dict[Quantity, list[Line]]:
+    """Return the lines of several quantities, see `lines_of`. The rows are split only once.
+
+    Raises
+    ------
+    BenchError
+        If a column is missing, or a quantity is unknown.
+    """
+    known = get_args(Quantity)
+    for quantity in (quantity for quantity in quantities if quantity not in known):
         similar = did_you_mean(
             quantity, known, synonyms={"busbw": "busbw_gbs", "algbw": "algbw_gbs", "time": "time_us"}
         )
@@ -249,22 +263,16 @@ def lines_of(results: pd.DataFrame, quantity: Quantity, *, names: Mapping[Key, s
     rows_by_key = _rows_by_key(results)
     names = line_names(rows_by_key) if names is None else names
     # Convert the columns once for all lines: a plot may have dozens of lines, and each slice of a frame costs 1 ms.
-    columns = {name: results[name].to_numpy("float64", na_value=np.nan) for name in {*_NUMBERS, quantity}}
+    columns = {name: results[name].to_numpy("float64", na_value=np.nan) for name in {*_NUMBERS, *quantities}}
     columns["member"] = _members(results)
     wrong = is_wrong(results)
     ok = ~wrong & results["status"].eq("ok").fillna(value=False).to_numpy(bool)
-    return [
-        line_from_columns(
-            names.get(key, ""),
-            key,
-            rows,
-            {name: values[rows] for name, values in columns.items()},
-            quantity,
-            ok[rows],
-            wrong[rows],
-        )
-        for key, rows in rows_by_key.items()
-    ]
+    found: dict[Quantity, list[Line]] = {quantity: [] for quantity in quantities}
+    for key, rows in rows_by_key.items():
+        values = {name: column[rows] for name, column in columns.items()}
+        for quantity, lines in found.items():
+            lines.append(line_from_columns(names.get(key, ""), key, rows, values, quantity, ok[rows], wrong[rows]))
+    return found
 
 
 def _members(results: pd.DataFrame) -> npt.NDArray[np.intp]:
@@ -277,18 +285,12 @@ def _members(results: pd.DataFrame) -> npt.NDArray[np.intp]:
 
 
 def _rows_by_key(results: pd.DataFrame) -> dict[Key, npt.NDArray[np.intp]]:
-    """Return the positions of the rows of each line. A dict of tuples is faster than `groupby` with 13 columns."""
-    columns = [_objects(results[name]) for name in KEYS]
-    found: dict[Key, list[int]] = {}
-    for position, key in enumerate(zip(*columns, strict=True)):
-        found.setdefault(key, []).append(position)
-    return {key: np.array(positions, dtype=np.intp) for key, positions in found.items()}
-
-
-def _objects(values: pd.Series[Any]) -> Sequence[Any]:
-    """Return the values as Python objects, with None for NA, which does not equal itself and cannot be in a key."""
-    objects: Sequence[Any] = values.astype(object).where(values.notna(), None).tolist()
-    return objects
+    """Return the positions of the rows of each line."""
+    numbers, keys = numbered_rows(results, KEYS)
+    if not keys:
+        return {}
+    order = np.argsort(numbers, kind="stable")
+    return dict(zip(keys, np.split(order, np.searchsorted(numbers[order], np.arange(1, len(keys)))), strict=True))
 
 
 def line_from_columns(

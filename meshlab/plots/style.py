@@ -341,7 +341,7 @@ def figure_svg(figure: Figure, *, label: str = "") -> str:
     ink = {to_hex(settings[name]) for name in _FOREGROUND} - paper
     text = buffer.getvalue()
     text = text[text.index("<svg") :].strip()
-    text = re.sub(r"\s*<metadata>.*?</metadata>|\s*<!--.*?-->|\s*<style .*?</style>", "", text, flags=re.DOTALL)
+    text = re.sub(r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*|<style .*?</style>\s*", "", text, flags=re.DOTALL)
     for color in ink | paper:
         text = text.replace(color, _INK if color in ink else _PAPER)
     text = re.sub(r"(fill|stroke): (#[0-9a-f]{6})", _themed, text)
@@ -396,9 +396,9 @@ PREVIOUS = "#8c8c8c"
 WRONG = "#e53935"
 """The colour of wrong results, and of nothing else; visible on white and on black."""
 
-ON_LIGHT, ON_DARK = "#111111", "#fdfdfd"
-"""The colours of text on a light and on a dark cell. They are not pure black and white, because `figure_svg` replaces
-those by the colours of the page."""
+ON_LIGHT, ON_DARK = "#111111", "#fcfcfc"
+"""The colours of text on a light and on a dark cell. They are not pure black and white, which `figure_svg` replaces by
+the colours of the page, nor colours of a theme, which it replaces by those of both themes."""
 
 _RGB: Colors = np.array([[int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)] for color in PALETTE])
 
@@ -456,7 +456,7 @@ def text_colors(rgb: npt.ArrayLike) -> npt.NDArray[np.str_]:
     Examples
     --------
     >>> text_colors([[1, 1, 0], [0, 0, 0.5]]).tolist()
-    ['#111111', '#fdfdfd']
+    ['#111111', '#fcfcfc']
     """
     # Black and white have the same contrast, (L + 0.05) / 0.05 = 1.05 / (L + 0.05), at a luminance of L = 0.179.
     return np.where(luminance(rgb) > 0.179, ON_LIGHT, ON_DARK)

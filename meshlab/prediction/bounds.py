@@ -19,7 +19,7 @@ from meshlab.prediction.predictions import BOUND_FROM
 from meshlab.prediction.tuner import NcclSettings
 from meshlab.topology.model.presets import ClusterLike
 from meshlab.topology.placement.placement import Placement, as_placement
-from meshlab.units import format_bandwidth
+from meshlab.units import THIN, format_bandwidth
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -192,4 +192,4 @@ def share_of_bound(rows: pd.DataFrame, size: float, busbw_gbs: float) -> str:
     """
     if "of_bound" not in rows or size < BOUND_FROM or rows["bound_gbs"].isna().all():
         return ""
-    return f"{100 * busbw_gbs / rows['bound_gbs'].min():.0f} %"
+    return f"{100 * busbw_gbs / rows['bound_gbs'].min():.0f}{THIN}%"

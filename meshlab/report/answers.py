@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from meshlab.analysis.comparison import Comparison
 from meshlab.analysis.concurrency import contention_rows, interference_rows
-from meshlab.analysis.expectations import describe_expectation
+from meshlab.analysis.expectations import describe_expectation, predicted_range
 from meshlab.analysis.pairs import pair_table
 from meshlab.analysis.thresholds import ThresholdCheck
 from meshlab.frames.labels import (
@@ -24,9 +24,9 @@ from meshlab.frames.labels import (
 from meshlab.frames.schema import empty_samples, is_pair, is_plain
 from meshlab.frames.store import Frames
 from meshlab.plots.lines import Line, lines_of
-from meshlab.prediction.bounds import bound_note, share_of_bound
+from meshlab.prediction.bounds import bound_lines, bound_note, share_of_bound
 from meshlab.report.words import UNFINISHED, count, is_missing, results_have, size_text, was
-from meshlab.units import format_bandwidth, format_range, format_size, format_time_us
+from meshlab.units import SEPARATOR, THIN, format_bandwidth, format_range, format_size, format_time_us
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +37,7 @@ __all__ = [
     "ReportEvidence",
     "State",
     "answers",
+    "contention_parts",
     "headline",
     "interference_parts",
     "load_findings",
@@ -209,6 +210,8 @@ def _measured(evidence: ReportEvidence) -> Iterator[str]:
     rows = results[~is_pair(results)]
     along = [text for _, part in rows.groupby("axis", sort=False) if (text := describe_groups(part[is_plain(part)]))]
     where = f" along {_listed(along)}" if along else ""
+    pairs = [axis_label(str(axis), "pairs") for axis in results.loc[is_pair(results), "axis"].dropna().unique()]
+    where += f"{' and' * bool(along)} between {_listed(pairs)}" if pairs else ""
     sizes = results["size_bytes"].dropna()
     span = "" if sizes.empty else f", {format_size(int(sizes.min()))}"
     if len(sizes) and sizes.min() < sizes.max():
@@ -216,9 +219,12 @@ def _measured(evidence: ReportEvidence) -> Iterator[str]:
     kinds = [_listed(results[name].dropna().unique().tolist()) for name in ("dtype", "mode")]
     launches = results[["run_id", "launch"]].drop_duplicates()
     times = f", {len(launches)} launches" if len(launches) > 1 else ""
-    system = where_text(results)
-    how = "".join(f", {kind}" for kind in kinds if kind)
-    yield f"{names}{where}{span}{how}{times}{f', on {system}' if system else ''}."
+    dtypes, modes = kinds
+    how = f" of {dtypes}" if dtypes and span else f", {dtypes}" if dtypes else ""
+    how += f", {'in the modes ' if ' ' in modes else ''}{modes}" if modes else ""
+    ranks, _, system = where_text(results).partition(SEPARATOR)
+    on = f", on {ranks}{f' ({system})' if system else ''}" if ranks else ""
+    yield f"{names}{where}{span}{how}{times}{on}."
 
 
 def _listed(names: Sequence[Any]) -> str:
@@ -280,17 +286,20 @@ def _speed(evidence: ReportEvidence) -> list[Answer]:
     expected = evidence.expected
     if expected is not None and expected["verdict"].ne("unknown").any():
         state, sentences = _judged(expected)
-        return [Answer("fast enough", state, (*sentences, *bound_note(shown), *differences))]
-    peaks = [*_peaks(lines, shown), *bound_note(shown), *differences, _no_expectation(evidence, bool(lines))]
-    return [Answer("fast enough", "plain", tuple(filter(None, peaks)))]
+        # The sentences name the only bound already.
+        bounds = bound_note(shown)[len(bound_lines(shown)) == 1 :]
+        return [Answer("fast enough", state, (*sentences, *bounds, *differences))]
+    peaks = [_no_expectation(evidence, bool(lines)), *_peaks(lines, shown), *bound_note(shown), *differences]
+    known = tuple(filter(None, peaks))
+    return [Answer("fast enough", "plain", known)] if known else []  # pairs are judged by each other
 
 
 def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
     """Summarise the rows with an expectation: the slow ones, or else the one with the smallest share of its bound."""
     known = expected[expected["verdict"] != "unknown"]
-    slow = known[known["verdict"] == "slow"]
+    slow, has_modes = known[known["verdict"] == "slow"], known["mode"].nunique() > 1
     if len(slow):
-        named = [describe_expectation(row) for _, row in slow.head(_MOST_NAMED).iterrows()]
+        named = [describe_expectation(row, with_mode=has_modes) for _, row in slow.head(_MOST_NAMED).iterrows()]
         more = [f"and {len(slow) - len(named)} more"] if len(slow) > len(named) else []
         what = "The only measurement is" if len(known) == 1 else f"{len(slow)} of {len(known)} measurements are"
         what = f"1 of {len(known)} measurements is" if len(slow) == 1 < len(known) else what
@@ -298,17 +307,18 @@ def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
         return "bad", [f"{what} SLOW at the largest size: {'; '.join([*named, *more])}."]
     share = known["of_bound"].fillna(known["of_published"])
     ordered = known.iloc[share.to_numpy(dtype=float).argsort(kind="stable")]
-    best, worst = describe_expectation(ordered.iloc[-1]), describe_expectation(ordered.iloc[0])
+    best, worst = (describe_expectation(ordered.iloc[number], with_mode=has_modes) for number in (-1, 0))
     sentences = [f"{best}."]
     if len(ordered) > 1:
-        sentences.append(f"The lowest share: {worst}.")
+        band = predicted_range(ordered.iloc[0])
+        sentences.append(f"The lowest share: {worst}{f', with {band} predicted' if band else ''}.")
     return "good", sentences
 
 
 def _no_expectation(evidence: ReportEvidence, has_lines: bool) -> str:
     """Say why nothing is known about how fast the results should be."""
     results = evidence.results
-    sources = set(results["source"].dropna())
+    unknown, sources = "It is not known how fast they should be", set(results["source"].dropna())
     if not has_lines:
         return (
             ""
@@ -317,12 +327,12 @@ def _no_expectation(evidence: ReportEvidence, has_lines: bool) -> str:
         )
     if sources and sources <= set(CPU_SOURCES):
         names = _listed([_BACKENDS[source] for source in sorted(sources)])
-        return f"Whether that is fast is not known, because there is no prediction for {names}."
+        return f"{unknown}, because there is no prediction for {names}."
     if evidence.no_bounds:
-        return f"Whether that is fast is not known, because {evidence.no_bounds}."
+        return f"{unknown}, because {evidence.no_bounds}."
     if "of_bound" not in results:
-        return "Whether that is fast is not known: pass cluster= and mesh= for its bound and prediction."
-    return "Whether that is fast is not known, because there is no prediction for these sizes and collectives."
+        return f"{unknown}, because this report has no machine and mesh to compare with."
+    return f"{unknown}, because there is no prediction for these sizes and collectives."
 
 
 def _axis(line: Line) -> str:
@@ -429,7 +439,7 @@ def load_findings(frames: Frames) -> Iterator[tuple[bool, str]]:
     """Yield whether an axis is unusual, and a sentence, for each one with pairs, contention or interference."""
     for rows in pair_parts(frames.results):
         yield _pairs_sentence(rows)
-    for axis, rows in contention_rows(frames).groupby("axis", sort=False):
+    for axis, rows in contention_parts(frames):
         claim = f"groups of {axis} slow each other down"
         denial = f"The groups of {axis} do not clearly slow each other down"
         yield _answer(rows, "one group at a time", f"The {claim}", f"the {claim}", denial)
@@ -457,12 +467,24 @@ def _unknown(rows: pd.DataFrame) -> str:
 
 def pair_parts(results: pd.DataFrame) -> Iterator[pd.DataFrame]:
     """Yield the pairs of each collective, axis, mode and dtype."""
+    if not is_pair(results).any():  # most results, for which the table would take long
+        return
     for _, rows in pair_table(results).groupby(["collective", "axis", "mode", "dtype"], sort=False, dropna=False):
         yield rows
 
 
+def contention_parts(frames: Frames) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield each axis whose groups were measured together and alone, and their rows."""
+    if not frames.results["grouping"].eq("alone").any():
+        return
+    for axis, rows in contention_rows(frames).groupby("axis", sort=False):
+        yield str(axis), rows
+
+
 def interference_parts(frames: Frames) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Yield each axis with the load on the concurrent axis, and their rows."""
+    if frames.results["concurrent_axis"].isna().all():
+        return
     keys = ["axis", "concurrent_axis", "concurrent_collective"]
     for (axis, other, collective), rows in interference_rows(frames).groupby(keys, sort=False, dropna=False):
         yield str(axis), str(other) if is_missing(collective) else f"{collective} on {other}", rows
@@ -477,7 +499,7 @@ def _pairs_sentence(rows: pd.DataFrame) -> tuple[bool, str]:
     text += f"{format_range(format_bandwidth(low), format_bandwidth(high))} busbw"
     slow = largest[largest["is_slow"].fillna(value=False)]
     if not len(slow):
-        return False, f"{text}. No pair is slow."
+        return False, f"{text}. No pair is clearly slow."
     named = [f"{pair_label_of(row)} {format_bandwidth(row.busbw_gbs)}" for row in slow.head(_MOST_NAMED).itertuples()]
     more = f" and {len(slow) - len(named)} more" if len(slow) > len(named) else ""
     return True, f"{text}. SLOW: {', '.join(named)}{more}."
@@ -528,21 +550,25 @@ def _shapes(measured: pd.DataFrame) -> Iterator[str]:
         if len(rows):
             rows = rows.sort_values("trend", ascending=not is_slower, kind="stable")
             most = float(rows["trend"].iloc[0])
-            change = f"{100 * abs(most):.0f} %" if most < 1 else f"a factor of {1 + most:.1f}"
+            change = f"{100 * abs(most):.0f}{THIN}%" if most < 1 else f"a factor of {1 + most:.1f}"
             cause = " Possible causes are heating, throttling and other programs." if is_slower else ""
             yield (
                 f"{count(len(rows), 'result')} became {'slower' if is_slower else 'faster'} during the measurement, "
-                f"by up to {change}: {_named(rows)}.{cause}"
+                f"by {'up to ' if len(rows) > 1 else ''}{change}: {_named(rows)}.{cause}"
             )
 
 
 def _named(rows: pd.DataFrame) -> str:
     """Name the first of some results."""
     some = rows.head(_MOST_NAMED)
-    named = [
-        f"{collective} on {group}" + ("" if is_missing(size) else f" at {format_size(size)}")
-        for collective, group, size in zip(some["collective"], some["group"], some["size_bytes"], strict=True)
-    ]
+    row: Any
+    named = []
+    for row in some.itertuples():
+        is_of_pair = not is_missing(row.src_rank)
+        place = pair_label_of(row) if is_of_pair else f"on {row.group}"
+        named.append(
+            f"{row.collective} {place}" + ("" if is_missing(row.size_bytes) else f" at {size_text(row.size_bytes)}")
+        )
     more = len(rows) - len(named)
     return ", ".join(named) + (f" and {more:,} more" if more else "")
 

@@ -8,6 +8,7 @@ from meshlab.comm.catalog import CATALOG
 from meshlab.frames.labels import CPU_SOURCES, SOURCES, axis_labels
 from meshlab.report.words import UNFINISHED, count, results_have, span
 from meshlab.topology.model.products import models_in
+from meshlab.units import THIN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +64,7 @@ def caveats(results: pd.DataFrame, *, fingerprint: str, cluster: Cluster | None 
     width = (measured["time_us_hi"] - measured["time_us_lo"]) / measured["time_us"]
     wide = int((width > _WIDE_INTERVAL).sum())
     if wide:
-        found.append(f"{results_have(wide)} an interval wider than {100 * _WIDE_INTERVAL:g} % of the median.")
+        found.append(f"{results_have(wide)} an interval wider than {100 * _WIDE_INTERVAL:g}{THIN}% of the median.")
     others = set(results["mesh_fingerprint"].dropna()) - {fingerprint}
     if fingerprint and others:
         found.append("Some results were measured on a different mesh than the one in this report.")
@@ -102,6 +103,14 @@ _MODES = {
     "one call among many, not the latency of a single call",
     "graph": "graph: calls captured once in a CUDA graph and replayed, as with nccl-tests -G",
 }
+
+
+_STOPPED = {
+    "precise": "an interval that is narrow enough",
+    "time": "the limit of time",
+    "batches": "the limit of batches",
+}
+"""The reasons why the measurement of a result ended."""
 
 
 def method(results: pd.DataFrame) -> list[tuple[str, str]]:
@@ -162,7 +171,8 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
     ]
     reasons = results["stop_reason"].dropna().value_counts()
     if len(reasons):
-        found.append(("Stopped by", ", ".join(f"{reason} ({count:,})" for reason, count in reasons.head(8).items())))
+        parts = (f"{_STOPPED.get(str(reason), reason)} ({number:,})" for reason, number in reasons.head(8).items())
+        found.append(("Ended by", ", ".join(parts)))
     return found
 
 
@@ -176,7 +186,11 @@ def _loads(results: pd.DataFrame) -> list[str]:
             "the two is the median over blocks of batches in which they took turns, with a nonparametric 95 % interval."
         )
     if "pairs" in groupings:
-        found.append("Pairs: every two ranks of a group, in rounds of pairs that share no rank.")
+        found.append(
+            "Pairs: every two ranks of a group, in rounds of pairs that share no rank. A figure frames the pairs below "
+            f"80{THIN}% of the median bandwidth. Such a pair is clearly slow if the interval of its time does not "
+            "contain the median."
+        )
     if len(concurrent):
         first = concurrent.iloc[:1]
         label, axis, other = axis_labels(first).iloc[0], first["axis"].iloc[0], first["concurrent_axis"].iloc[0]

@@ -45,6 +45,7 @@ def markdown_page(
     drawn = Pictures([], [], [], []) if pictures is None else pictures
     lines = [f"# {_escape(content.title)}", "", _escape(content.where), ""]
     lines += [f"**{_marked(content.headline)}**", ""]
+    lines += [f"- **{content.next_step.question}** {_marked(content.next_step)}"]
     if content.stages:
         lines += [f"- **{stage.question}** {_marked(stage)}" for stage in content.stages]
         lines += ["", "## Measurements", ""]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,8 @@ from meshlab.frames.schema import is_pair, is_plain, plain_value
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.plots.cells import CellGrid, membership_title
 from meshlab.plots.cells import membership as plot_membership
-from meshlab.plots.curves import bandwidth as plot_bandwidth
-from meshlab.plots.curves import curve_box
-from meshlab.plots.curves import latency as plot_latency
-from meshlab.plots.lines import Quantity, lines_of
+from meshlab.plots.curves import curve_box, draw_bandwidth, draw_latency
+from meshlab.plots.lines import Line, Quantity, lines_by_quantity
 from meshlab.plots.machine import topology_figure
 from meshlab.plots.style import figure_png, figure_svg
 from meshlab.plots.tuned import figure_of
@@ -214,26 +212,33 @@ def curve_pictures(
     """
     from matplotlib.figure import Figure
 
+    bounded = results if "of_bound" in results else None
+    shown: tuple[Quantity, Quantity] = ("busbw_gbs", "time_us")
+    lines, earlier = (lines_by_quantity(part, shown) if part is not None else {} for part in (results, previous))
+    plots: dict[Quantity, Callable[..., Axes]] = {
+        "busbw_gbs": partial(draw_bandwidth, references=references, bounded=bounded, predicted=predicted),
+        "time_us": draw_latency,
+    }
     pictures = []
-    with_references = partial(plot_bandwidth, references=references, predicted=predicted)
-    plots: dict[Quantity, Callable[..., Axes]] = {"busbw_gbs": with_references, "time_us": plot_latency}
     for quantity, plot in plots.items():
-        lines = lines_of(results, quantity)
-        extremes = []
-        for line in lines:
-            if len(line):
-                best = line.value.argmax() if quantity == "busbw_gbs" else line.value.argmin()
-                value = (format_bandwidth if quantity == "busbw_gbs" else format_time_us)(line.value[best])
-                extremes.append(f"{line.name or line.keys['collective']} {value} at {format_size(line.size[best])}")
+        extremes = list(_extremes(lines[quantity], quantity))
         if extremes:
             figure = Figure(_CURVE)
-            plot(results, ax=figure.add_axes(curve_box(_CURVE)), previous=previous)
+            plot(figure.add_axes(curve_box(_CURVE)), results, lines[quantity], earlier.get(quantity, []))
             kind, extreme = ("Bus bandwidth", "Highest") if quantity == "busbw_gbs" else ("Time per call", "Lowest")
             text = f"{kind} against message size. {extreme}: {', '.join(extremes)}."
             pictures.append(
                 ReportPicture(f"{'bandwidth' if quantity == 'busbw_gbs' else 'latency'}-{name}", figure, text)
             )
     return pictures
+
+
+def _extremes(lines: Sequence[Line], quantity: Quantity) -> Iterator[str]:
+    """Yield the highest bandwidth or the lowest time of each line."""
+    for line in filter(len, lines):
+        best = line.value.argmax() if quantity == "busbw_gbs" else line.value.argmin()
+        value = (format_bandwidth if quantity == "busbw_gbs" else format_time_us)(line.value[best])
+        yield f"{line.name or line.keys['collective']} {value} at {format_size(line.size[best])}"
 
 
 def pictures_by_axis(

@@ -41,7 +41,7 @@ def repeat_command(run: RunData) -> str:
         return f'ml.bench(ml.launch({mesh.world_size}, backend="{run.source}"), run.mesh, run.plan).wait()'
     words = ["meshlab", "bench", *plan.collective, "--mesh", ", ".join(f"{one.name}={one.size}" for one in mesh.axes)]
     words += ["--axis", ",".join(plan.axis), "--sizes", _sizes(plan.sizes)]
-    defaults = Plan(plan.collective, plan.axis)
+    defaults = Plan("all_reduce", plan.axis)  # a plan of send alone would be refused, because it needs pairs
     for name in ("dtype", "op", "mode", "grouping"):
         value = tuple(str(one) for one in getattr(plan, name))
         if value != tuple(str(one) for one in getattr(defaults, name)):

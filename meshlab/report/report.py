@@ -35,6 +35,7 @@ from meshlab.report.answers import Answer, ReportEvidence, answers, headline, wi
 from meshlab.report.embedding import embedded, read_embedded
 from meshlab.report.junit import junit_xml
 from meshlab.report.markdown_page import markdown_page
+from meshlab.report.next_step import next_step, next_step_of_acceptance
 from meshlab.report.pictures import (
     Pictures,
     draw,
@@ -83,6 +84,8 @@ class Content:
         The headline, and the measured system.
     headline : Answer
         The most important answer.
+    next_step : Answer
+        What the reader should do next.
     stages : tuple of Answer
         The stages of an acceptance. Empty for other reports.
     answers : tuple of Answer
@@ -114,6 +117,7 @@ class Content:
     title: str
     where: str
     headline: Answer
+    next_step: Answer
     stages: tuple[Answer, ...]
     answers: tuple[Answer, ...]
     caveats: list[str]
@@ -136,9 +140,9 @@ class Content:
 class Report:
     """A run as one file from which another person can decide: verdict, machine, figures, tables and method.
 
-    The verdict comes first: what was measured, whether it is correct, whether it is as fast as it should be, what is
-    unusual, and what changed. The report is a snapshot. It does not change if the run continues, and it says if a run
-    has not ended.
+    The verdict and the next step come first. Answers follow: what was measured, whether it is correct and as fast as it
+    should be, what is unusual, and what changed. The report is a snapshot. It does not change if the run continues, and
+    it says if a run has not ended.
 
     Parameters
     ----------
@@ -309,26 +313,33 @@ class Report:
     @cached_property
     def answers(self) -> tuple[Answer, ...]:
         """What was measured, whether it is correct and fast enough, what is unusual, and what changed."""
-        is_in_block = self.samples["block"].notna()
-        found = answers(
-            ReportEvidence(
-                results=self._bounded,
-                # Only alternatives are compared by block. A sample of an older run shows that it has no blocks.
-                samples=self.samples[is_in_block] if is_in_block.any() else self.samples[:1],
-                progress=self._progress,
-                state=self._state,
-                expected=self.expected,
-                check=self.check,
-                comparison=self.comparison,
-                stragglers=self._stragglers(),
-                devices=self._devices,
-                tuned=() if self.tuning is None else tuple(self.tuning.verdicts),
-                no_bounds=self._no_bounds,
-            )
-        )
+        found = answers(self._evidence)
         if self._not_compared:
             found = (*found, Answer("changed", "note", (self._not_compared,)))
         return found
+
+    @cached_property
+    def _evidence(self) -> ReportEvidence:
+        is_in_block = self.samples["block"].notna()
+        return ReportEvidence(
+            results=self._bounded,
+            # Only alternatives are compared by block. A sample of an older run shows that it has no blocks.
+            samples=self.samples[is_in_block] if is_in_block.any() else self.samples[:1],
+            progress=self._progress,
+            state=self._state,
+            expected=self.expected,
+            check=self.check,
+            comparison=self.comparison,
+            stragglers=self._stragglers(),
+            devices=self._devices,
+            tuned=() if self.tuning is None else tuple(self.tuning.verdicts),
+            no_bounds=self._no_bounds,
+        )
+
+    @property
+    def next_step(self) -> str:
+        """What to do next, which follows from the answers."""
+        return " ".join(self._next_step.sentences)
 
     @property
     def verdict(self) -> str:
@@ -345,6 +356,10 @@ class Report:
     @property
     def _headline(self) -> Answer:
         return headline(self.answers) if self.stages is None else self.stages.headline
+
+    @property
+    def _next_step(self) -> Answer:
+        return next_step(self._evidence, self.answers) if self.stages is None else next_step_of_acceptance(self.stages)
 
     def html(self) -> str:
         """Return the report as a self-contained HTML page, which loads nothing from the network."""
@@ -426,12 +441,14 @@ class Report:
         return f"<Report {self.title!r}: {len(self.results):,} results>"
 
     def __str__(self) -> str:
-        return "\n".join([self.verdict, *(_line(answer) for answer in (*self._stage_answers, *self._other_answers))])
+        shown = (self._next_step, *self._stage_answers, *self._other_answers)
+        return "\n".join([self.verdict, *(_line(answer) for answer in shown)])
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<div>{markup.escape(_line(answer))}</div>" for answer in self.answers)
-        shown = [*matrix_pictures(self.results), *(drawn[0] for _, drawn in pictures_by_axis(self._bounded))]
-        pictures = "".join(picture.svg for picture in shown)
+        shown = (self._next_step, *self.answers)
+        rows = "".join(f"<div>{markup.escape(_line(answer))}</div>" for answer in shown)
+        drawn = [*matrix_pictures(self.results), *(two[0] for _, two in pictures_by_axis(self._bounded))]
+        pictures = "".join(picture.svg for picture in drawn)
         verdict = f"<div><b>{markup.escape(self.verdict)}</b></div>"
         return markup.card(self.title, 'Report.save("report.html") writes the complete report', verdict, rows, pictures)
 
@@ -470,6 +487,7 @@ class Report:
             title=self.title,
             where=where_text(self.results),
             headline=self._headline,
+            next_step=self._next_step,
             stages=self._stage_answers,
             answers=self._other_answers,
             caveats=content.caveats(self.results, fingerprint=fingerprint, cluster=self.cluster),

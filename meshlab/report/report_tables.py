@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshlab.analysis.comparison import Comparison
-from meshlab.analysis.concurrency import contention_rows
-from meshlab.analysis.expectations import is_below_prediction
+from meshlab.analysis.expectations import is_below_prediction, predicted_range
 from meshlab.analysis.thresholds import ThresholdCheck
-from meshlab.frames.labels import axis_label, describe_groups, option_texts, value_label
+from meshlab.frames.labels import LABELLED, axis_label, describe_groups, option_texts, value_label
 from meshlab.frames.schema import OPTIONS, empty_samples, is_pair
 from meshlab.frames.store import Frames
 from meshlab.frames.table import TablePart, results_table, three_digits
 from meshlab.plots.lines import Line, lines_of
-from meshlab.report.answers import interference_parts, pair_label_of, pair_parts
+from meshlab.report.answers import contention_parts, interference_parts, pair_label_of, pair_parts
 from meshlab.report.words import UNFINISHED, is_missing, plain_text, size_text
-from meshlab.units import SEPARATOR, THIN, format_bandwidth, format_size, format_time_us
+from meshlab.units import SEPARATOR, THIN, format_size, format_time_us
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,12 +41,14 @@ MOST_ROWS, MOST_TABLES = 200, 60
 _MOST_COLUMNS = 12
 """The number of columns, apart from the size, that fit the width of the page."""
 
+_SLOW_GBS = 0.1
+"""Smaller bandwidths are in MB/s."""
+
 _FEW_ROWS = 20
 """The number of rows that are shown of a comparison in which nothing changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):  # a tuple, because a large report has tens of thousands of cells
     """A cell of a table.
 
     Parameters
@@ -153,7 +154,7 @@ def _pivot_cells(time_us: float, busbw: float, status: str, share: float) -> lis
     if status != "ok":
         is_bad = status in (*UNFINISHED, "wrong")
         return [Cell(f"✕ {status}" if is_bad else status or "–", is_bad=is_bad), Cell(""), Cell("")]
-    rate = Cell("–") if math.isnan(busbw) else Cell(format_bandwidth(busbw), value=busbw)
+    rate = _rate(busbw)
     percent = Cell("") if math.isnan(share) else Cell(_percent(share), value=share)
     return [Cell(format_time_us(time_us), value=time_us), rate, percent]
 
@@ -200,14 +201,18 @@ def expectation_table(expected: pd.DataFrame) -> ReportTable:
 
 def _predicted(row: Any) -> str:
     """Return the band of the predicted bandwidth."""
-    if not math.isfinite(row["predicted_us_hi"]):
+    return predicted_range(row).replace(" to ", " – ") or "–"
+
+
+def _rate_text(gbs: float) -> str:
+    """Write a bandwidth with three digits, so that a slow one is not zero, in the unit that keeps it short."""
+    if is_missing(gbs):
         return "–"
-    low, high = (row["busbw_gbs"] * row["time_us"] / row[name] for name in ("predicted_us_hi", "predicted_us_lo"))
-    return f"{three_digits(low)} – {format_bandwidth(high)}"
+    return f"{three_digits(gbs)}{THIN}GB/s" if gbs >= _SLOW_GBS or gbs == 0 else f"{three_digits(gbs * 1e3)}{THIN}MB/s"
 
 
 def _rate(busbw: float) -> Cell:
-    return Cell("–") if is_missing(busbw) else Cell(format_bandwidth(busbw), value=float(busbw))
+    return Cell("–") if is_missing(busbw) else Cell(_rate_text(busbw), value=float(busbw))
 
 
 def _value(number: float) -> float | None:
@@ -242,7 +247,7 @@ def load_tables(results: pd.DataFrame, samples: pd.DataFrame | None = None) -> l
     """Return the tables of pairs, contention and interference."""
     found = [_pair_table(rows) for rows in pair_parts(results)]
     frames = Frames(results, empty_samples() if samples is None else samples, "")
-    for axis, rows in contention_rows(frames).groupby("axis", sort=False):
+    for axis, rows in contention_parts(frames):
         title = f"{axis}{SEPARATOR}all groups together or one at a time"
         found.append(_ratio_table(title, rows, ("alone_us", "one at a time"), ("together_us", "together")))
     for axis, load, rows in interference_parts(frames):
@@ -257,6 +262,7 @@ def detail_tables(results: pd.DataFrame) -> tuple[list[ReportTable], int]:
     lines = lines_of(rows, "busbw_gbs")
     axes = list(dict.fromkeys(line.keys["axis"] for line in lines))
     lines.sort(key=lambda line: axes.index(line.keys["axis"]))  # stable: the lines of an axis keep their order
+    rows = rows[[*_SHOWN, *_DESCRIBED, *["of_bound"] * ("of_bound" in rows)]]  # each line takes a part of all columns
     found = [_line_table(line, rows.iloc[line.rows]) for line in lines[:MOST_TABLES]]
     return found, max(0, len(lines) - MOST_TABLES)
 
@@ -274,6 +280,8 @@ _SHOWN = (
     "n_wrong",
 )
 
+_DESCRIBED = (*LABELLED, "launch", "group", "n_ranks")
+
 
 def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
     keys = line.keys
@@ -287,23 +295,22 @@ def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
     has_bounds = "of_bound" in rows and bool(rows["of_bound"].notna().any())
     header = ("size", *varying, "n", "median", "95 % interval", "p99", "algbw", "busbw")
     header += (*["of bound"] * has_bounds, "wrong")
-    cells = []
-    row: Any
-    shown = rows.head(MOST_ROWS)[[*_SHOWN, *varying, *["of_bound"] * has_bounds]]
-    for row in shown.itertuples():
-        bandwidths = [format_bandwidth(value) for value in (row.algbw_gbs, row.busbw_gbs)]
-        texts = [
-            size_text(row.size_bytes),
-            *(plain_text(getattr(row, name)) for name in varying),
-            plain_text(row.n_samples),
-            format_time_us(row.time_us),
-            _interval(row.time_us_lo, row.time_us_hi),
-            format_time_us(row.p99_us),
-            *bandwidths,
-            *[_percent(row.of_bound) for _ in range(has_bounds)],
-        ]
-        cells.append((*(Cell(text) for text in texts), _wrong_cell(row)))
-    return ReportTable(title, header, tuple(cells), max(0, len(rows) - MOST_ROWS))
+    shown = rows.head(MOST_ROWS)
+    # Whole columns, because a row of a frame takes as long as all its texts.
+    columns = {name: shown[name].astype(object).tolist() for name in (*_SHOWN, *varying)}
+    texts = [
+        map(size_text, columns["size_bytes"]),
+        *(map(plain_text, columns[name]) for name in varying),
+        map(plain_text, columns["n_samples"]),
+        map(format_time_us, columns["time_us"]),
+        map(_interval, columns["time_us_lo"], columns["time_us_hi"]),
+        map(format_time_us, columns["p99_us"]),
+        *(map(_rate_text, columns[name]) for name in ("algbw_gbs", "busbw_gbs")),
+        *[map(_percent, shown["of_bound"].tolist()) for _ in range(has_bounds)],
+    ]
+    wrong = map(_wrong_cell, columns["status"], columns["n_wrong"])
+    cells = tuple((*map(Cell, row), last) for row, last in zip(zip(*texts, strict=True), wrong, strict=True))
+    return ReportTable(title, header, cells, max(0, len(rows) - MOST_ROWS))
 
 
 def _percent(share: float) -> str:
@@ -318,16 +325,16 @@ def _interval(low: float, high: float) -> str:
     return f"{number if last.endswith(unit) else first} – {last}"
 
 
-def _wrong_cell(row: Any) -> Cell:
-    status = "" if is_missing(row.status) else str(row.status)
+def _wrong_cell(status: Any, n_wrong: Any) -> Cell:
+    status = "" if is_missing(status) else str(status)
     if status in UNFINISHED:
         return Cell(f"✕ {status}", is_bad=True)
     if status == "skipped":
         return Cell("skipped")
-    if is_missing(row.n_wrong):
+    if is_missing(n_wrong):
         return Cell("✕ wrong", is_bad=True) if status == "wrong" else Cell("unchecked")
-    if row.n_wrong > 0 or status == "wrong":
-        return Cell(f"✕ {row.n_wrong:,}", is_bad=True)
+    if n_wrong > 0 or status == "wrong":
+        return Cell(f"✕ {n_wrong:,}", is_bad=True)
     return Cell("0")
 
 
@@ -343,9 +350,9 @@ def _pair_table(rows: pd.DataFrame) -> ReportTable:
             format_size(row.size_bytes),
             *(str(getattr(row, name)) for name in varying),
             format_time_us(row.time_us),
-            format_bandwidth(row.busbw_gbs),
+            _rate_text(row.busbw_gbs),
         ]
-        share = Cell(f"{'✕ ' if row.is_slow else ''}{row.share:.0%}", is_bad=bool(row.is_slow))
+        share = Cell(f"{'✕ ' if row.is_slow else ''}{_percent(row.share)}", is_bad=bool(row.is_slow))
         cells.append((*(Cell(text) for text in texts), share))
     header = ("pair", "size", *varying, "median", "busbw", "of the median pair")
     return ReportTable(SEPARATOR.join(map(str, parts)), header, tuple(cells), max(0, len(rows) - MOST_ROWS))

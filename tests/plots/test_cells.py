@@ -1,5 +1,7 @@
 """The membership figure: colours, numbers and names of the cells."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,8 +12,9 @@ from matplotlib.figure import Figure
 import meshlab as ml
 from meshlab.errors import MeshError
 from meshlab.mesh.mesh import DeviceMesh
+from meshlab.plots.cell_texts import CellTexts
 from meshlab.plots.cells import CellGrid
-from meshlab.plots.style import figure_png, group_colors
+from meshlab.plots.style import ON_DARK, ON_LIGHT, figure_png, figure_svg, group_colors
 
 sizes = st.lists(st.integers(1, 5), min_size=1, max_size=3)
 
@@ -21,8 +24,12 @@ def drawn(mesh, axis, **options):
     return ml.plot.membership(mesh, axis, ax=Figure(figsize).add_axes(rect), **options)
 
 
+def cell_texts(ax):
+    return [text for artist in ax.artists if isinstance(artist, CellTexts) for text in artist.texts]
+
+
 def texts(ax):
-    return [text.get_text() for text in ax.texts]
+    return [text.text for text in cell_texts(ax)]
 
 
 @given(sizes=sizes, data=st.data())
@@ -61,7 +68,21 @@ def test_title_has_axis_groups_and_sizes():
 def test_cells_of_small_meshes_contain_group_and_rank():
     ax = drawn(DeviceMesh("dp=2, tp=4"), "tp")
     assert texts(ax) == [text for rank in range(8) for text in (f"tp {rank // 4}", f"rank {rank}")]
-    assert {text.get_text()[:4] for text in ax.texts if text.get_fontweight() == "bold"} == {"rank"}
+    assert {text.text[:4] for text in cell_texts(ax) if text.is_bold} == {"rank"}
+
+
+def test_texts_are_centred_in_their_cells_and_have_the_same_ink_on_every_page():
+    ax = drawn(DeviceMesh("dp=2, tp=4"), "tp")
+    pattern = r'text-anchor: middle; fill: (#\w{6})" x="([\d.]+)" y="([\d.]+)"[^>]*>rank (\d)<'
+    found = re.findall(pattern, figure_svg(ax.figure))
+    assert len(found) == 8  # no light-dark(): the colour of a cell does not follow the theme
+    height = ax.figure.get_size_inches()[1] * 72
+    for ink, x, y, rank in found:
+        row, column = divmod(int(rank), 4)
+        left, middle = ax.transData.transform((column, row)) * 72 / ax.figure.dpi
+        assert float(x) == pytest.approx(left, abs=0.5)
+        assert 0 < height - middle - float(y) < 12  # above the middle, because the name of the group is below it
+        assert ink == (ON_DARK if row == 0 else ON_LIGHT)
 
 
 def test_columns_have_the_coordinates_of_their_ranks():
@@ -103,7 +124,10 @@ def test_note_mentions_repeating_colours():
 def test_text_has_at_least_nine_points():
     ax = drawn(DeviceMesh("pp=4, dp=32, tp=8"), "pp")
     ticks = [*ax.get_xticklabels(), *ax.get_yticklabels()]
-    assert min(text.get_fontsize() for text in [*ax.texts, *ticks, ax.title, ax.xaxis.label]) >= 9
+    sizes = [artist.size for artist in ax.artists] + [
+        text.get_fontsize() for text in [*ticks, ax.title, ax.xaxis.label]
+    ]
+    assert min(sizes) >= 9
 
 
 def test_columns_must_divide_an_axis_evenly():
@@ -133,7 +157,7 @@ def test_figure_is_created_only_without_axes():
 def test_text_outside_cells_has_the_colour_of_the_style(style):
     with plt.style.context(style):
         ax = drawn(DeviceMesh("dp=2, tp=2").with_group("pair", [3, 0]), "pair")
-        colours = {ax.texts[2].get_color(), ax.get_yticklabels()[0].get_color(), ax.xaxis.label.get_color()}
+        colours = {cell_texts(ax)[2].color, ax.get_yticklabels()[0].get_color(), ax.xaxis.label.get_color()}
         assert colours == {plt.rcParams["text.color"]}
         assert figure_png(ax.figure).startswith(b"\x89PNG")
 

@@ -55,7 +55,7 @@ def test_the_figures_own_black_and_white_follow_the_page_and_cell_texts_do_not()
         assert "#ffffff" not in svg
         assert "currentColor" in svg
         assert "var(--ml-paper" in svg
-        assert "#fdfdfd" in svg  # the text on blue
+        assert "fill: #fcfcfc" in svg  # the text on blue
 
 
 def test_text_remains_text_in_the_sans_serif_font_of_the_system():

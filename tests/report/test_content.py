@@ -7,6 +7,7 @@ import meshlab as ml
 from meshlab.frames.schema import empty_results
 from meshlab.report.answers import Answer, ReportEvidence, _by_chance, answers, headline, without_said
 from meshlab.report.content import caveats, method
+from meshlab.report.next_step import next_step
 from meshlab.report.report_tables import MOST_ROWS, MOST_TABLES, detail_tables, load_tables, pivot_tables
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Node
@@ -25,9 +26,9 @@ def found(results, question, samples=None):
 
 
 def speed(results):
-    """The sentences about bandwidths, without the last one: that nothing is known about how fast they should be."""
-    *sentences, last = found(results, "fast enough")
-    assert "not known" in last
+    """The sentences about bandwidths, without the first one: that nothing is known about how fast they should be."""
+    first, *sentences = found(results, "fast enough")
+    assert "not known" in first
     return sentences
 
 
@@ -43,6 +44,30 @@ def test_the_verdict_starts_with_the_correctness(make_results):
     results = make_results()
     assert found(results, "correct") == ["All 240 results are correct."]
     assert not has_failed(results)
+
+
+def advice(results, **evidence):
+    given = ReportEvidence(results=results, **evidence)
+    return " ".join(next_step(given, answers(given)).sentences)
+
+
+def test_the_next_step_follows_from_the_most_urgent_answer(make_results):
+    cpu, gpu = make_results(), make_results(source="nccl", where="4 ranks · NCCL")
+    assert advice(cpu).startswith("To judge GPUs, measure on them.")
+    assert "--cluster" in advice(gpu)
+    assert advice(cpu.assign(n_modes=2)).startswith("Measure again on an idle machine")
+    assert advice(cpu.assign(n_modes=2, status="wrong")).startswith("Do not use these ranks")
+    assert advice(cpu.assign(n_wrong=pd.NA)).startswith("Measure again with checked results")
+    assert "--resume" in advice(cpu, state="interrupted")
+    assert advice(cpu, progress="This run is still running.") == "Write the report again when the run has ended."
+    assert "meshlab bench" in advice(empty_results())
+
+
+def test_a_good_run_becomes_a_baseline_and_a_slow_one_is_searched_for_slow_links():
+    report = ml.Report(ml.example(), mesh="tp=2", cluster="dgx-h200")
+    assert report.next_step.startswith("Nothing needs to be done.")
+    slow = ml.example().assign(busbw_gbs=lambda rows: rows["busbw_gbs"] / 2, time_us=lambda rows: rows["time_us"] * 2)
+    assert "ml.bench_pairs" in ml.Report(slow, mesh="tp=2", cluster="dgx-h200").next_step
 
 
 def test_wrong_results_are_named_and_counted(make_results):
@@ -147,7 +172,7 @@ def test_numbers_from_a_cpu_have_a_caveat(make_results):
     ],
 )
 def test_uncertain_results_are_counted(make_results, columns, caveat):
-    assert caveat in caveats_of(make_results(source="nccl", **columns))
+    assert caveat in map(plain, caveats_of(make_results(source="nccl", **columns)))
 
 
 def test_few_batches_that_were_precise_enough_are_not_uncertain(make_results):
@@ -300,11 +325,13 @@ def test_modes_and_trends_are_unusual(make_results):
         "4 results have two distinct levels of time, so the median may jump from one to the other: all_reduce on tp_0 "
         "at 1 KiB, all_reduce on tp_1 at 1 KiB, all_reduce on tp_0 at 2 KiB and 1 more."
     )
-    assert sentences[1].startswith("1 result became slower during the measurement, by up to 23 %: all_reduce on ")
+    assert sentences[1].startswith("1 result became slower during the measurement, by 23 %: all_reduce on ")
     assert sentences[1].endswith(". Possible causes are heating, throttling and other programs.")
-    assert sentences[2].startswith("1 result became faster during the measurement, by up to 40 %: all_reduce on ")
+    assert sentences[2].startswith("1 result became faster during the measurement, by 40 %: all_reduce on ")
     results.loc[results.index[5], "trend"] = 4.5
-    assert "by up to a factor of 5.5: " in found(results, "unusual")[1]
+    assert "by a factor of 5.5: " in found(results, "unusual")[1]
+    results.loc[results.index[4], "trend"] = 0.1
+    assert "2 results became slower during the measurement, by up to a factor of 5.5: " in found(results, "unusual")[1]
     assert len(sentences) == 3
 
 
@@ -333,9 +360,14 @@ def test_the_verdict_names_slow_pairs(pairs):
     results.loc[slow, ["busbw_gbs", "time_us", "time_us_lo"]] = [10.0, 40.0, 39.0]
     sentences = found(results, "unusual")
     assert "send_recv at 4 KiB, pairs of all ranks: 10.0 to 40.0 GB/s busbw. SLOW: 1↔3 10.0 GB/s." in sentences
-    assert "send at 4 KiB, pairs of all ranks: 40.0 GB/s busbw. No pair is slow." in sentences
+    assert "send at 4 KiB, pairs of all ranks: 40.0 GB/s busbw. No pair is clearly slow." in sentences
+    assert found(results, "measured")[0].startswith("send and send_recv between pairs of all ranks, 1 KiB to 4 KiB of")
+    assert found(results, "fast enough") == []
+    assert "unusual again, look at their ranks" in advice(results)
+    remarks = " ".join(found(results.assign(n_modes=2), "unusual"))
+    assert re.search(r"from one to the other: send\w* \d[→↔]\d at \d KiB, send", remarks)
     both = next(table for table in load_tables(results) if table.title.startswith("send_recv"))
-    assert [plain(cell.text) for cell in both.rows[0]] == ["1↔3", "1 KiB", "40.0 µs", "10.0 GB/s", "✕ 25%"]
+    assert [plain(cell.text) for cell in both.rows[0]] == ["1↔3", "1 KiB", "40.0 µs", "10.0 GB/s", "✕ 25 %"]
     assert both.rows[0][-1].is_bad
 
 

@@ -297,7 +297,8 @@ def test_markdown_has_the_same_order_and_complete_tables(run):
     headings = [line for line in markdown.splitlines() if line.startswith(("# ", "## "))]
     sections = ["Caveats", "Groups", "Results", "Method", "Environment"]
     assert headings == ["# Collectives on dp=2, tp=2", *(f"## {section}" for section in sections)]
-    assert "**✓ All 64 results are correct. On tp, " in markdown
+    assert "**✓ All 64 results are correct. It is not known how fast they should be, because " in markdown
+    assert "\n- **next step** To judge GPUs, measure on them. " in markdown
     blocks = re.findall(r"(?:^\|.*\n)+", markdown, re.MULTILINE)
     assert len(blocks) == 1 + 2 + 2  # the groups, a table per axis, and two sections of the environment
     for block in blocks:
@@ -333,6 +334,14 @@ def test_a_machine_too_small_for_the_mesh_is_why_nothing_is_known(make_results):
     """Ranks that share GPUs have no place of their own, and passing the cluster again would not help."""
     report = Report(make_results(source="nccl"), mesh="dp=8, tp=2", cluster="dgx-h200")
     (speed,) = [answer for answer in report.answers if answer.question == "fast enough"]
-    assert speed.sentences[-1] == (
-        "Whether that is fast is not known, because the mesh has 16 ranks, but the cluster has only 8 devices."
+    assert speed.sentences[0] == (
+        "It is not known how fast they should be, because the mesh has 16 ranks, but the cluster has only 8 devices."
     )
+
+
+def test_report_of_pairs_says_how_to_measure_them_again(small_run):
+    # `send` alone is not a plan, because it needs pairs, so the report could not be written.
+    plan = Plan(["send", "send_recv"], "world", sizes="64K", grouping="pairs")
+    text = Report(new_run(small_run.results, plan=plan)).markdown()
+    command = "meshlab bench send send_recv --mesh 'dp=2, tp=2' --axis world --sizes 64K --grouping pairs --backend mpi"
+    assert command in text
