@@ -326,7 +326,7 @@ def _signed(text: str) -> int:
 
 
 def _gbs(text: str) -> float:
-    """Return a bandwidth in GB/s that NCCL prints. More than 1 PB/s is a damaged number, which would become infinite."""
+    """Return a bandwidth in GB/s that NCCL prints. More than 1 PB/s is damaged, and would become infinite."""
     gbs = float(text)
     return gbs if gbs < 1e6 else 1e6
 
