@@ -79,7 +79,7 @@ def report(options: argparse.Namespace) -> int:
         made = Report(
             runs[0] if len(runs) == 1 else runs,
             mesh=options.mesh or _common_mesh(known),
-            cluster=cluster_of(options.cluster) if options.cluster else _this_host(known if known == runs else []),
+            cluster=cluster_of(options.cluster) if options.cluster else this_host(known if known == runs else []),
             baseline=baseline[0] if len(baseline) == 1 else baseline or None,
             thresholds=read_thresholds(options.thresholds),
             title=options.title,
@@ -117,7 +117,7 @@ def _common_mesh(runs: Sequence[RunData]) -> DeviceMesh | None:
     return next(iter(meshes.values())) if len(meshes) == 1 else None
 
 
-def _this_host(runs: Sequence[RunData]) -> Cluster | None:
+def this_host(runs: Sequence[RunData]) -> Cluster | None:
     """Return the hardware of this host if all runs were measured on its GPUs alone."""
     import platform
 
@@ -126,4 +126,7 @@ def _this_host(runs: Sequence[RunData]) -> Cluster | None:
 
     if not runs or any(set(run.hosts) != {platform.node()} or run.source in CPU_SOURCES for run in runs):
         return None
-    return probe()
+    found = probe()
+    # Virtual machines often have the same name as others.
+    machines = {run.environment.get("Host", {}).get("machine", found.summary) for run in runs}
+    return found if found.n_devices and machines == {found.summary} else None

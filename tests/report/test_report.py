@@ -1,6 +1,7 @@
 import base64
 import gzip
 import hashlib
+import platform
 import re
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from meshlab.cli.report_command import this_host
 from meshlab.errors import BenchError, ParseError
 from meshlab.frames.plan import Plan
 from meshlab.frames.rundata import RunData
@@ -345,3 +347,20 @@ def test_report_of_pairs_says_how_to_measure_them_again(small_run):
     text = Report(new_run(small_run.results, plan=plan)).markdown()
     command = "meshlab bench send send_recv --mesh 'dp=2, tp=2' --axis world --sizes 64K --grouping pairs --backend mpi"
     assert command in text
+
+
+def test_this_host_is_the_machine_of_a_run_only_with_the_same_gpus(make_results, monkeypatch):
+    """Virtual machines often have the same name as others."""
+    here = preset("dgx-h200")
+    monkeypatch.setattr("meshlab.topology.readers.hosts.probe", lambda: here)
+    results = make_results(source="nccl")
+
+    def found(machine):
+        environment = {"Host": {"machine": machine}}
+        run = new_run(results, source="nccl", hosts=[platform.node()], environment=environment)
+        return this_host([run])
+
+    assert found(here.summary) is here
+    assert found("1 node, 2 × NVIDIA H200, NVLink domains of 2") is None
+    assert this_host([new_run(results, source="nccl", hosts=["other"])]) is None
+    assert this_host([new_run(results, hosts=[platform.node()])]) is None  # MPI
