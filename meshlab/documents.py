@@ -18,6 +18,7 @@ from meshlab.errors import ParseError
 from meshlab.files import read_bytes
 
 __all__ = [
+    "LimitError",
     "NestingError",
     "decode_json",
     "mapping_or_empty",
@@ -40,6 +41,10 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _ESCAPE = re.compile(
     r"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}|(\\[^u])"
 )
+
+
+class LimitError(ParseError):
+    """A text has more of something than meshlab reads. No other reader should try, because it would take long too."""
 
 
 class NestingError(ParseError):

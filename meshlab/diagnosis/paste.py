@@ -107,10 +107,11 @@ class Paste:
         self._found: dict[str, list[int]] = {}
         self._read: dict[Callable[[Paste], Any], Any] = {}
         self._skeleton = _skeleton(self.text) if len(self.text) > _LONG else None
+        self._n_lines = len(self._starts) - (self.text == "" or self.text.endswith("\n"))
 
     def __len__(self) -> int:
         """Return the number of lines."""
-        return len(self._starts) - (self.text == "" or self.text.endswith("\n"))
+        return self._n_lines
 
     def line(self, number: int) -> PasteLine:
         """Return a line by its number, from 1."""

@@ -8,18 +8,17 @@ and all other lines by keywords.
 from __future__ import annotations
 
 import codecs
-import gc
 import hashlib
 import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
 
 from meshlab.errors import ParseError
 from meshlab.files import open_log, path_of, text_encoding
+from meshlab.garbage import collector_paused
 from meshlab.nccl_tests.command_line import CommandOptions, options_in_line
 from meshlab.nccl_tests.infer import MOST_SECTIONS, find_program, make_section, too_many_sections
 from meshlab.nccl_tests.info import NO_FACTS, FactCollector, merge_facts, version_from_code
@@ -99,7 +98,7 @@ def read(source: str | os.PathLike[str]) -> Log:
     if isinstance(source, str) and ("\n" in source or looks_like_json(source[:_LONGEST_LINE])):
         name = f"text-{hashlib.sha256(source[:_BLOCK].encode(errors='replace')).hexdigest()[:8]}"
         if looks_like_json(source[:_LONGEST_LINE]):
-            with _collector_paused():
+            with collector_paused():
                 return Log(name, tuple(read_json_sections(source)))
         blocks = (source[start : start + _BLOCK] for start in range(0, len(source), _BLOCK))
         return _read_text(name, blocks)
@@ -117,7 +116,7 @@ def read(source: str | os.PathLike[str]) -> Log:
         file.seek(0)
         if looks_like_json(start.decode(encoding, errors="replace")) and path.stat().st_size <= MOST_JSON:
             text = file.read(MOST_JSON).decode(encoding, errors="replace")
-            with _collector_paused():
+            with collector_paused():
                 return Log(path.name, tuple(read_json_sections(text, file=path.name)))
         decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         return _read_text(path.name, (decoder.decode(block) for block in iter(lambda: file.read(_BLOCK), b"")))
@@ -126,7 +125,7 @@ def read(source: str | os.PathLike[str]) -> Log:
 def _read_text(name: str, blocks: Iterator[str]) -> Log:
     reader = LogReader()
     start = ""
-    with _collector_paused():
+    with collector_paused():
         for lines in _lines(blocks):
             start = start or next((line.strip()[:200] for line in lines if line.strip()), "")
             reader.feed(lines)
@@ -141,18 +140,6 @@ def _read_text(name: str, blocks: Iterator[str]) -> Log:
             file=name,
         )
     return Log(name, sections, prelude)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause garbage collection: reading creates many objects without cycles, and traversing them takes 10 % of it."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _describe(start: str, lines: int) -> str:
