@@ -71,6 +71,9 @@ class Prefix(NamedTuple):
     host: str | None = None
 
 
+_NONE = Prefix(0)
+
+
 def find_prefix(line: str) -> Prefix:
     """Return the prefixes of a line.
 
@@ -89,7 +92,7 @@ def find_prefix(line: str) -> Prefix:
     if frame is None:
         return _prefix_of(line, _PREFIX)
     start = frame.start()
-    return _prefix_before_frame(line[:start], frame[0]) if start else Prefix(0)
+    return _prefix_before_frame(line[:start], frame[0]) if start else _NONE
 
 
 def lines_by_source(text: str) -> str:
@@ -130,4 +133,4 @@ def _prefix_of(raw: str, pattern: re.Pattern[str]) -> Prefix:
                     rank = whole(value)
                 elif value is not None:
                     host = value
-    return Prefix(position, rank, host)
+    return Prefix(position, rank, host) if position else _NONE

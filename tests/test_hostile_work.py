@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import gc
+import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import meshlab as ml
 from meshlab import prefixes
 from meshlab.diagnosis.text_findings import rule
 from meshlab.documents import LimitError
-from meshlab.errors import MeshlabError
+from meshlab.errors import MeshlabError, ParseError
+from meshlab.topology.readers.hostlists import expand_hosts
+from meshlab.topology.readers.slurm import looks_like_slurm, read_slurm_topology
 
 
 def n_calls(function: Callable[[], Any]) -> int:
@@ -68,3 +73,40 @@ def test_a_limit_ends_explain_instead_of_becoming_a_finding():
 
     with pytest.raises(LimitError, match="too many"):
         ml.explain("NCCL version 2.26.6\n", rules=[refuse])
+
+
+# -- Slurm -------------------------------------------------------------------------------------------------------------
+
+_CONF = re.compile(r"^[ \t]*(?:SwitchName|BlockName)[ \t]*=", re.IGNORECASE | re.MULTILINE)
+_YAML = re.compile(r"^[ \t]*(?:-[ \t]*)?topology[ \t]*:", re.MULTILINE)
+
+
+@given(st.lists(st.sampled_from(["SwitchName", "blockname", "topology", ":", "=", " ", "\t", "\n", "-", "x"])))
+def test_a_key_of_slurm_is_found_where_a_pattern_for_lines_finds_it(parts):
+    text = "".join(parts)
+    assert looks_like_slurm(text) == bool(_CONF.search(text) or _YAML.search(text))
+
+
+SWITCHES = "".join(f"SwitchName=s{number} Nodes=n[1-2]\n" for number in range(100_001))
+
+
+@pytest.mark.parametrize("read", [read_slurm_topology, ml.read, ml.explain])
+def test_a_topology_of_slurm_has_at_most_100000_switches(read):
+    with pytest.raises(LimitError, match="more than 100,000 switches or blocks"):
+        read(SWITCHES)
+
+
+def test_a_topology_yaml_has_a_limited_number_of_values():
+    with pytest.raises(LimitError, match="more than 600,000 lists, keys and values"):
+        read_slurm_topology("- topology: [" + "1," * 600_000 + "]\n")
+
+
+def test_switches_of_switches_are_limited_together():
+    lines = [f"SwitchName=s{number} Switches=x[1-999999]\n" for number in range(3)]
+    with pytest.raises(LimitError, match="list more than 1,048,576 other switches"):
+        read_slurm_topology("".join(lines))
+
+
+def test_a_list_of_plain_names_has_at_most_as_many_hosts_as_one_of_ranges():
+    with pytest.raises(ParseError, match="has more than 1,048,576 hosts"):
+        expand_hosts("n," * 1_048_577)

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.seen import Seen, TextFormat
+from meshlab.documents import LimitError
 from meshlab.errors import MeshlabError
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.nccl_tests.json_reader import looks_like_json
@@ -63,7 +64,7 @@ def read_tests_log(paste: Paste) -> Log | None:
     if len(text) > _MOST_LOG and not _is_json(paste):
         # Other lines may interrupt a row, but reading all of them would take seconds.
         lines = [""] * len(paste)  # keeps the numbers of the lines
-        for number in _find_tests_log(paste):
+        for number in paste.once(_find_tests_log):
             lines[number - 1] = paste.line(number).raw
         text = "\n".join(lines)
     try:
@@ -99,7 +100,9 @@ def _see_tests_log(paste: Paste) -> Seen:
     return Seen(MappingProxyType(facts), MappingProxyType(frames))
 
 
-NCCL_TESTS_LOG = TextFormat("nccl-tests log", _find_tests_log, _see_tests_log, "a log of nccl-tests")
+NCCL_TESTS_LOG = TextFormat(
+    "nccl-tests log", lambda paste: paste.once(_find_tests_log), _see_tests_log, "a log of nccl-tests"
+)
 
 # -- hardware ----------------------------------------------------------------------------------------------------------
 
@@ -107,6 +110,7 @@ _XML_LITERALS = (
     *("<system", "</system>", "<cpu ", "</cpu>", "<pci ", "</pci>", "<gpu ", "</gpu>", "<nic", "</nic>", "<nvlink "),
     *("<net ", "<graphs", "</graphs>", "<graph ", "</graph>", "<channel>", "</channel>"),
 )
+_MOST_SWITCHES = 100_000
 _SLURM = re.compile(r"^\s*(?:SwitchName|BlockName)\s*=\s*\S+", re.IGNORECASE)
 
 
@@ -114,12 +118,21 @@ def _find_hardware(paste: Paste) -> list[int]:
     """Return the lines of an XML of NCCL, or of a topology file of Slurm."""
     if paste.numbers("<system", "<graphs"):
         return paste.numbers(*_XML_LITERALS)
-    return [line.number for line, _ in paste.matches(_SLURM, "SwitchName", "switchname", "BlockName", "blockname")]
+    numbers: list[int] = []
+    for line in paste.find("SwitchName", "switchname", "BlockName", "blockname"):
+        if _SLURM.match(line.text):
+            numbers.append(line.number)
+            if len(numbers) > _MOST_SWITCHES:
+                raise LimitError(
+                    f"the text has more than {_MOST_SWITCHES:,} switches or blocks of Slurm",
+                    hint="pass the topology.conf of one cluster",
+                )
+    return numbers
 
 
 def _read_hardware(paste: Paste) -> Cluster | NcclGraphs | None:
     """Return what the lines describe, or None if they are incomplete or describe several machines."""
-    numbers = _find_hardware(paste)
+    numbers = paste.once(_find_hardware)
     is_xml = bool(paste.numbers("<system", "<graphs"))
     lines = range(numbers[0], numbers[-1] + 1) if is_xml else numbers
     try:
@@ -140,7 +153,10 @@ def _see_hardware(paste: Paste) -> Seen:
 
 
 HARDWARE_FILE = TextFormat(
-    "topology file", _find_hardware, _see_hardware, "a topology or graph XML of NCCL, or a topology file of Slurm"
+    "topology file",
+    lambda paste: paste.once(_find_hardware),
+    _see_hardware,
+    "a topology or graph XML of NCCL, or a topology file of Slurm",
 )
 
 # -- meshes ------------------------------------------------------------------------------------------------------------

@@ -48,7 +48,10 @@ def expand_hosts(text: str) -> list[str]:
     ['r1n0-ib', 'r1n1-ib', 'r2n0-ib', 'r2n1-ib']
     """
     if "[" not in text and "]" not in text:
-        return text.replace(",", " ").split()
+        names = text.replace(",", " ").split(None, MOST_HOSTS)
+        if len(names) > MOST_HOSTS:
+            raise ParseError(f"{text[:60]!r} has more than {MOST_HOSTS:,} hosts", hint="shorten it", text=text)
+        return names
     # Nearly all lists are a single name with one bracket, and need no search for commas outside brackets.
     simple = _SIMPLE.fullmatch(text)
     if simple is not None:
