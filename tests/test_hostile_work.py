@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -21,21 +22,23 @@ from meshlab.topology.readers.hostlists import expand_hosts
 from meshlab.topology.readers.slurm import looks_like_slurm, read_slurm_topology
 
 
-def n_calls(function: Callable[[], Any]) -> int:
-    """Return the number of calls of functions, in Python and in C, that a function makes."""
+def n_steps(function: Callable[[Any], Any], argument: Any) -> int:
+    """Return the number of instructions that Python executes in a call, those of loops in comprehensions included."""
     n = 0
 
-    def count(frame: Any, event: str, argument: Any) -> None:
+    def count(frame: Any, event: str, value: Any) -> Any:
         nonlocal n
-        n += event in ("call", "c_call")
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        n += event == "opcode"
+        return count
 
-    sys.setprofile(count)
+    sys.settrace(count)
     try:
-        function()
+        function(argument)
     except MeshlabError:
         pass
     finally:
-        sys.setprofile(None)
+        sys.settrace(None)
     return n
 
 
@@ -110,3 +113,70 @@ def test_switches_of_switches_are_limited_together():
 def test_a_list_of_plain_names_has_at_most_as_many_hosts_as_one_of_ranges():
     with pytest.raises(ParseError, match="has more than 1,048,576 hosts"):
         expand_hosts("n," * 1_048_577)
+
+
+# -- dumps of the flight recorder --------------------------------------------------------------------------------------
+
+
+def dump_of(entries: str, more: str = "") -> str:
+    return f'{{"version": "2.4", {more}"entries": [{entries}]}}\n'
+
+
+def call_of(number: int) -> str:
+    return (
+        f'{{"record_id": {number}, "process_group": ["g{number}", "a group"], "collective_seq_id": {number}, '
+        '"profiling_name": "nccl:all_reduce", "input_sizes": [[8]], "state": "scheduled"}'
+    )
+
+
+def calls_of(n: int) -> str:
+    return ", ".join(call_of(number) for number in range(n))
+
+
+@pytest.mark.parametrize(
+    "text_of",
+    [
+        lambda n: dump_of(calls_of(n)),
+        lambda n: dump_of(calls_of(n), f'"pg_config": {json.dumps({f"k{k}": {"name": f"g{k}"} for k in range(n)})}, '),
+        lambda n: "".join(dump_of(call_of(number)) for number in range(n)),
+    ],
+    ids=["calls of different groups", "groups with other keys", "dumps of different groups"],
+)
+def test_the_work_for_dumps_grows_with_their_length(text_of):
+    few, many = (n_steps(ml.explain, text_of(n)) for n in (60, 240))
+    assert many < 5 * few
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('{"version": "2.3", "entries": [{"record_id": 1, "pg_id"\n' * 2000, "more than 1,112 dumps"),
+        ('{"entries": []}\n' * 2000, "more than 1,032 dumps"),
+        (dump_of(", ".join(["{}"] * 20_000)), "more than 10,800 calls"),
+        ('{"entries": 1}\n' + "{}\n" * 20_000, "more than 11,200 values of JSON"),
+        ('{"entries": 1}\n' + '{"\n' * 20_000, "more than 11,200 values of JSON"),
+    ],
+)
+def test_a_text_has_no_more_dumps_than_its_length_allows(text, what):
+    with pytest.raises(LimitError, match=what):
+        ml.explain(text)
+
+
+def test_lines_with_the_rank_in_brackets_are_not_tried_as_dumps():
+    text = dump_of(calls_of(2)) + "[rank3]: waits\n[2025-11-29 12:00:00] waits\n" * 20_000
+    (seen,) = [one for one in ml.explain(text).recognised if one.kind.startswith("flight recorder")]
+    assert seen.n_lines == 1
+
+
+def test_the_number_of_elements_stays_within_64_bits():
+    shapes = "[" + ", ".join(["9223372036854775807"] * 3000) + "]"
+    text = "".join(
+        dump_of(
+            f'{{"record_id": 1, "process_group": ["0", "a"], "collective_seq_id": 1, "input_sizes": [{shape}], '
+            '"profiling_name": "nccl:all_reduce", "state": "started"}',
+            f'"rank": {rank}, "pg_config": {{"0": {{"ranks": "[0, 1]"}}}}, ',
+        )
+        for rank, shape in enumerate((shapes, "[8]"))
+    )
+    (found,) = [one for one in ml.explain(text).findings if one.code == "size-mismatch"]
+    assert "9,223,372,036,854,775,807 elements" in str(found)

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from meshlab.diagnosis.formats.flight_recorder import FlightDump, read_flight_dumps
+from meshlab.diagnosis.formats.flight_recorder import FlightDump, n_elements, read_flight_dumps
 from meshlab.diagnosis.formats.torch_lines import FingerPrint, TorchLog, WorkTimeout, last_rank_prefix, read_torch_log
 from meshlab.diagnosis.late_ranks import (
     GroupCalls,
@@ -321,15 +321,13 @@ def _order_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
     note = _order_note(dumps)
     stuck = stuck_ranks(dumps)
     for group in calls_by_group(dumps):
-        common = [seq for seq in _numbers(group) if sum(seq in calls for calls in group.calls.values()) > 1]
-        for seq in common:
+        for seq, calls in group.by_number().items():
             by_op: dict[str, list[int]] = {}
-            for rank, calls in group.calls.items():
-                if seq in calls:
-                    by_op.setdefault(plain_name(calls[seq].op), []).append(rank)
+            for rank, call in calls.items():
+                by_op.setdefault(plain_name(call.op), []).append(rank)
             if len(by_op) > 1:
                 shown = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in by_op.items())
-                lines = [calls[seq].line for calls in group.calls.values() if seq in calls]
+                lines = [call.line for call in calls.values()]
                 yield order_mismatch.finding(
                     "error",
                     f"{shown} at collective {seq} of {group.desc}",
@@ -357,10 +355,6 @@ def _order_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
         place = _other_place(group, seq, late)
         if place is not None:
             yield place
-
-
-def _numbers(group: GroupCalls) -> list[int]:
-    return sorted({seq for calls in group.calls.values() for seq in calls})
 
 
 def _other_place(group: GroupCalls, seq: int, late: Sequence[int]) -> TextFinding | None:
@@ -490,8 +484,7 @@ def _different_sizes(call: str, shown: str, name: str, lines: Sequence[PasteLine
 
 def _sizes_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
     for group in calls_by_group(dumps):
-        for seq in _numbers(group):
-            calls = {rank: of_rank[seq] for rank, of_rank in group.calls.items() if seq in of_rank}
+        for seq, calls in group.by_number().items():
             if len(calls) < 2 or len({plain_name(call.op) for call in calls.values()}) > 1:
                 continue
             op = next(iter(calls.values())).op
@@ -499,7 +492,7 @@ def _sizes_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
                 continue
             sizes: dict[tuple[object, ...], list[int]] = {}
             for rank, call in calls.items():
-                sizes.setdefault((_count(call.sizes_in), call.dtypes), []).append(rank)
+                sizes.setdefault((n_elements(call.sizes_in), call.dtypes), []).append(rank)
             if len(sizes) > 1:
                 name = "sizes" if len({size for size, _ in sizes}) > 1 else "types"
                 shown = " against ".join(
@@ -509,16 +502,6 @@ def _sizes_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
                 lines = [call.line for call in calls.values()]
                 yield _different_sizes(f"{plain_name(op)} {seq} of {group.desc}", shown, name, lines)
                 break
-
-
-def _count(shapes: tuple[tuple[int, ...], ...]) -> int:
-    total = 0
-    for shape in shapes:
-        size = 1
-        for one in shape:
-            size *= one
-        total += size
-    return total
 
 
 @rule(
