@@ -7,8 +7,10 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,8 +20,14 @@ from meshlab import prefixes
 from meshlab.diagnosis.text_findings import rule
 from meshlab.documents import LimitError
 from meshlab.errors import MeshlabError, ParseError
+from meshlab.nccl_tests import json_reader
+from meshlab.nccl_tests import reader as nccl_reader
+from meshlab.nccl_tests.pieces import ends_before_message
+from meshlab.nccl_tests.row_checks import _repeated
+from meshlab.nccl_tests.rows import RowBuffer
 from meshlab.topology.readers.hostlists import expand_hosts
 from meshlab.topology.readers.slurm import looks_like_slurm, read_slurm_topology
+from tests import hostile_inputs
 
 
 def n_steps(function: Callable[[Any], Any], argument: Any) -> int:
@@ -180,3 +188,70 @@ def test_the_number_of_elements_stays_within_64_bits():
     )
     (found,) = [one for one in ml.explain(text).findings if one.code == "size-mismatch"]
     assert "9,223,372,036,854,775,807 elements" in str(found)
+
+
+# -- logs of nccl-tests ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["interrupted rows", "sizes before messages"])
+def test_interrupted_rows_are_tried_up_to_a_number_of_them(kind, monkeypatch):
+    tried = []
+    monkeypatch.setattr(nccl_reader, "_MOST_PIECES", 50)
+    monkeypatch.setattr(
+        nccl_reader, "ends_before_message", lambda raw, at: tried.append(raw) or ends_before_message(raw, at)
+    )
+    log = ml.nccl_tests.read(hostile_inputs.KINDS[kind](40_000))
+    assert len(tried) <= 100
+    assert "50 messages of NCCL have parts of rows; those in later messages are not read" in str(log.warnings)
+
+
+def test_texts_are_tried_as_rows_up_to_a_number_in_a_file(monkeypatch):
+    monkeypatch.setattr(nccl_reader, "_MOST_JOINED_IN_FILE", 1000)
+    tried = []
+    add = RowBuffer.add_joined
+    monkeypatch.setattr(
+        RowBuffer, "add_joined", lambda self, texts, *rest, **how: tried.extend(texts) or add(self, texts, *rest, **how)
+    )
+    run = hostile_inputs.KINDS["interrupted rows"](20_000) + "# Avg bus bandwidth    : 1\n"
+    counts = []
+    for n in (10, 30):
+        tried.clear()
+        ml.nccl_tests.read(run * n)
+        counts.append(len(tried))
+    assert counts[1] < counts[0] + 30 * 200
+
+
+@given(st.text("a:1 [].\t-", max_size=20), st.sampled_from(["node0:17:18 [0] ", "10.0.0.7:1:2 ", ":1:2:3 [4] ", ""]))
+def test_the_host_before_a_message_is_found_as_by_one_pattern(before, head):
+    raw = f"{before}{head}NCCL INFO x"
+    texts, likely = ends_before_message(raw, raw.index("NCCL"))
+    whole = re.search(r"([^\s:]*):\d+:\d+ (?:\[\d+\] )?$", before + head)
+    assert texts[-1] == (before + head if whole is None else (before + head)[: whole.start(1)])
+    assert likely in texts
+
+
+def test_rows_that_are_repeated_are_found_as_by_a_dictionary():
+    row = "{:>12}  {:>12}     float     sum      -1    20.00   {:5.2f}   91.75      0    20.00   52.43   91.75      0\n"
+    sizes = [1024, 2048, 1024, 0, 0, 1024, 2048]
+    text = hostile_inputs.HEADER + "".join(row.format(size, size // 4, size / 2e4) for size in sizes)
+    table = ml.nccl_tests.read(text).sections[0].table
+    notes = list(_repeated(table))
+    assert [(note.line, note.text) for note in notes] == [
+        (table.line[2], f"this row repeats the row of line {table.line[0]}"),
+        (table.line[5], f"this row repeats the row of line {table.line[0]}"),
+        (table.line[6], f"this row repeats the row of line {table.line[1]}"),
+    ]
+
+
+def test_the_work_for_repeated_rows_is_little_for_each_of_them():
+    table = ml.nccl_tests.read(hostile_inputs.KINDS["rows"](500 * 128)).sections[0].table
+    different = replace(table, size_bytes=np.arange(1, len(table) + 1))
+    assert n_steps(lambda rows: list(_repeated(rows)), different) < 60 * len(table)
+
+
+def test_json_has_no_more_results_than_its_length_allows(monkeypatch):
+    monkeypatch.setattr(json_reader, "_MOST_RESULTS", 10)
+    result = '{"size": 8, "count": 2, "type": "float", "out_of_place": {"time": 1.5}}, '
+    for text in (hostile_inputs.KINDS["cut JSON of nccl-tests"](20_000), result * 300):
+        with pytest.raises(LimitError, match=r"more than \d+ results"):
+            ml.nccl_tests.read(text)

@@ -186,7 +186,10 @@ def _clean(text: str) -> str:
 # -- from lines to sections --------------------------------------------------------------------------------------------
 
 _MOST_FAILURES = 1000
-_MOST_JOINED = 20_000  # texts that are tried as interrupted rows, so that a broken text takes no minutes
+# Texts that are tried as interrupted rows in a run and in a file, and lines of messages with parts of rows in a file,
+# so that a broken text takes no minutes.
+_MOST_JOINED, _MOST_JOINED_IN_FILE = 20_000, 100_000
+_MOST_PIECES = 20_000
 _COPY_LINES = 8  # lines between the same line of two copies of a test that start together
 _SHORTEST_WORD = 4  # that means something before a run begins
 _LONGEST_COMMAND = 1 << 14
@@ -249,6 +252,8 @@ class LogReader:
         self._programs: dict[str, list[CommandOptions]] = {}
         self._unfinished: tuple[str, str] | None = None  # a program and its command, which continues in the next line
         self._in_place_only = False
+        self._n_joined = 0  # texts that were tried as complete rows, in sections before the open one
+        self._n_pieces = 0  # lines of messages with parts of rows
 
     def feed(self, lines: list[str]) -> None:
         """Read the next lines."""
@@ -313,6 +318,7 @@ class LogReader:
             number = len(self._closed) + 1
             if number > MOST_SECTIONS:
                 raise too_many_sections(None)
+            self._n_joined += self._open.n_joined
             self._closed.append(self._open.close(number, self.prelude if number == 1 else None))
             self._open = None
 
@@ -340,9 +346,14 @@ class LogReader:
         # thread that NCCL prints before its messages have none.
         section = self._open
         if section is not None and section.stage == Stage.TABLE and "  " in raw:
-            if raw.find("  ", 0, at) >= 0:
-                self._read_before_message(section, raw, at)
-            self._read_after_message(section, raw, at)
+            if self._n_pieces < _MOST_PIECES:
+                if raw.find("  ", 0, at) >= 0:
+                    self._read_before_message(section, raw, at)
+                self._read_after_message(section, raw, at)
+            elif self._n_pieces == _MOST_PIECES:
+                self._n_pieces += 1
+                text = f"{_MOST_PIECES:,} messages of NCCL have parts of rows; those in later messages are not read"
+                section.notes.append(Note(self.line, text))
         return True
 
     # -- rows ----------------------------------------------------------------------------------------------------------
@@ -382,17 +393,19 @@ class LogReader:
     def _read_before_message(self, section: OpenSection, raw: str, at: int) -> None:
         """Read the beginning or the middle of a row, which a message interrupts."""
         texts, likely = ends_before_message(raw, at)
-        if section.n_joined > _MOST_JOINED:
+        if self._is_exhausted(section):
             texts = [likely]
-        if section.fragment is not None:
-            if self._continue_row(section, without_prefix(likely)):
-                return
-            if self._extend_row(section, [one for text in texts for one in without_prefix(text)]):
-                return
+        if section.fragment is not None and (
+            self._continue_row(section, without_prefix(likely))
+            or self._extend_row(section, [one for text in texts for one in without_prefix(text)])
+        ):
+            self._n_pieces += 1
+            return
         found = beginnings_of_row(texts)
         if all(len(text.split()) == 1 for text in found) and is_part_of_row(likely, likely.split()):
             section.count_part(self.line)  # and not the beginning of a row
         elif found and not section.rows.add_joined(beginnings_of_row([likely]), self.line, halves=False):
+            self._n_pieces += 1
             self._keep_beginning(section, found)
 
     def _read_after_message(self, section: OpenSection, raw: str, at: int) -> None:
@@ -400,8 +413,10 @@ class LogReader:
         row = row_after_message(raw, at)
         if row is None:
             if has_type_and_cells(raw, at):
+                self._n_pieces += 1
                 section.count_part(self.line)
         elif not section.rows.add_joined([row], self.line):
+            self._n_pieces += 1
             self._keep_beginning(section, [row])
 
     def _keep_beginning(self, section: OpenSection, texts: Sequence[str]) -> None:
@@ -411,7 +426,7 @@ class LogReader:
     def _continue_row(self, section: OpenSection, rests: Sequence[str]) -> bool:
         """Add the row that the fragment and one of several texts make. Return False if there is not exactly one."""
         fragment = section.fragment
-        if fragment is None or section.n_joined > _MOST_JOINED:
+        if fragment is None or self._is_exhausted(section):
             return False
         joined = fragment.joined(rests)
         section.n_joined += len(joined)
@@ -421,11 +436,15 @@ class LogReader:
         section.fragment = None
         return True
 
+    def _is_exhausted(self, section: OpenSection) -> bool:
+        """Return whether so many texts were tried as rows that no more are."""
+        return section.n_joined > _MOST_JOINED or self._n_joined + section.n_joined > _MOST_JOINED_IN_FILE
+
     def _extend_row(self, section: OpenSection, middles: Sequence[str]) -> bool:
         """Append the middle of a row, which is interrupted again, to the fragment. Return False if it is not one."""
         fragment, cells = section.fragment, cells_only(middles)
         section.n_joined += len(middles)
-        if fragment is None or not cells or section.n_joined > _MOST_JOINED:
+        if fragment is None or not cells or self._is_exhausted(section):
             return False
         longer = fragment.joined(cells)
         if all(len(text.split()) > section.rows.most_cells for text in longer):
