@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from meshlab.diagnosis.paste import Paste
+from meshlab.diagnosis.paste import Paste, check_number
 from meshlab.diagnosis.seen import Seen, TextFormat
-from meshlab.documents import LimitError, NestingError, decode_json, mapping_or_empty
+from meshlab.documents import NestingError, decode_json, mapping_or_empty
 from meshlab.errors import ParseError
 from meshlab.numerals import LARGEST, whole, whole_or_none
 
@@ -41,11 +41,7 @@ _ENTRIES = re.compile(r'"entries"\s*:\s*\[\s*')
 _RANK_OF_FILE = re.compile(r"(?:rank[_\s:=]*|trace[_\w]*_|_)(\d+)(?:\.\w+)?\b", re.IGNORECASE)
 _PEERS = re.compile(r"(?P<kind>send|recv) (?P<first>\d+)(?P<arrow>->|<-)(?P<second>\d+)")
 
-# A text may have these numbers of dumps, calls, and values of JSON that may be dumps, and one more for some characters.
-# In real dumps, each takes several times as many.
-_MOST_DUMPS, _DUMP = 1_000, 1_000
-_MOST_CALLS, _CALL = 10_000, 100
-_MOST_VALUES, _VALUE_LENGTH = 10_000, 50
+_INSTEAD = "paste the dumps as PyTorch writes them, and nothing else"
 
 
 # Not a dataclass, which takes three times as long to create: dumps have 2,000 calls each.
@@ -196,20 +192,9 @@ def read_flight_dumps(paste: Paste) -> tuple[FlightDump, ...]:
             continue
         found.append(dump)
         n_calls += len(_entries(dump[1]))
-        _check_number(paste, len(found), _MOST_DUMPS, _DUMP, "dumps of the flight recorder")
-        _check_number(paste, n_calls, _MOST_CALLS, _CALL, "calls in dumps of the flight recorder")
+        check_number(paste, len(found), "dumps of the flight recorder", most=1_000, length=1_000, hint=_INSTEAD)
+        check_number(paste, n_calls, "calls in dumps of the flight recorder", most=10_000, length=100, hint=_INSTEAD)
     return tuple(_numbered(paste, found))
-
-
-def _check_number(paste: Paste, n: int, most: int, length: int, what: str) -> None:
-    """Raise if a text has more of something than one for a number of characters, beyond the first of them."""
-    most += len(paste.text) // length
-    if n > most:
-        raise LimitError(
-            f"the text has {len(paste.text):,} characters, and more than {most:,} {what}",
-            hint="paste the dumps as PyTorch writes them, and nothing else",
-            file=paste.name,
-        )
 
 
 _Found = tuple[int | None, Mapping[str, Any], int, int, bool]
@@ -223,7 +208,7 @@ def _dumps(paste: Paste) -> Iterator[_Found]:
     while start := (after_dump and _NEXT.match(text, position)) or _START.search(text, position):
         begin, after_dump = start.end() - 1, False
         n_values += 1
-        _check_number(paste, n_values, _MOST_VALUES, _VALUE_LENGTH, "values of JSON")
+        check_number(paste, n_values, "values of JSON", most=10_000, length=50, hint=_INSTEAD)
         try:
             value, end = decode_json(text, begin)
         except NestingError:  # not a dump

@@ -6,7 +6,7 @@ import re
 import warnings
 from types import MappingProxyType
 
-from meshlab.diagnosis.paste import Paste
+from meshlab.diagnosis.paste import LONGEST_LINE, Paste
 from meshlab.diagnosis.seen import Seen, TextFormat
 from meshlab.documents import LimitError
 from meshlab.errors import MeshlabError
@@ -39,7 +39,7 @@ _ROW_LITERALS = tuple(
 )
 _MOST_JSON = 64 << 20
 _MOST_LOG = 1 << 20  # characters that are read completely
-_ROW = re.compile(r"^\s*\d+ +\d+ +[a-z]+\d* +(?:\w+ +)?(?:-?\d+ +)?[\d.]+ +[\d.]+ +[\d.]+ ")
+_ROW = re.compile(r"^\s*+\d++ ++\d++ ++[a-z]++\d*+ ++(?:\w+ +)?(?:-?\d+ +)?[\d.]+ +[\d.]+ +[\d.]+ ")
 
 
 def _find_tests_log(paste: Paste) -> list[int]:
@@ -47,11 +47,20 @@ def _find_tests_log(paste: Paste) -> list[int]:
     if _is_json(paste):
         return list(range(1, len(paste) + 1)) if paste.once(read_tests_log) is not None else []
     certain = paste.numbers(*_TESTS_LITERALS)
-    rows = [line.number for line, _ in paste.matches(_ROW, *_ROW_LITERALS)]
+    rows = [number for number in paste.numbers(*_ROW_LITERALS) if _is_row(paste, number)]
     if not certain and not rows:
         return []
     headers = [line.number for line, _ in paste.matches(_HEADER, *_HEADER_LITERALS)]
     return sorted({*certain, *rows, *headers})
+
+
+def _is_row(paste: Paste, number: int) -> bool:
+    # Most rows have no prefix, and it takes longer to look for one than to read the row.
+    raw = paste.raw(number)[:LONGEST_LINE]
+    if _ROW.match(raw) is not None:
+        return True
+    text = paste.line(number).text
+    return len(text) < len(raw) and _ROW.match(text) is not None
 
 
 def _is_json(paste: Paste) -> bool:
@@ -65,7 +74,7 @@ def read_tests_log(paste: Paste) -> Log | None:
         # Other lines may interrupt a row, but reading all of them would take seconds.
         lines = [""] * len(paste)  # keeps the numbers of the lines
         for number in paste.once(_find_tests_log):
-            lines[number - 1] = paste.line(number).raw
+            lines[number - 1] = paste.raw(number)[:LONGEST_LINE]
         text = "\n".join(lines)
     try:
         # A line break at the end, because a single line is the name of a file for the reader.
@@ -119,9 +128,9 @@ def _find_hardware(paste: Paste) -> list[int]:
     if paste.numbers("<system", "<graphs"):
         return paste.numbers(*_XML_LITERALS)
     numbers: list[int] = []
-    for line in paste.find("SwitchName", "switchname", "BlockName", "blockname"):
-        if _SLURM.match(line.text):
-            numbers.append(line.number)
+    for number in paste.numbers("SwitchName", "switchname", "BlockName", "blockname"):
+        if _SLURM.match(paste.line(number).text):
+            numbers.append(number)
             if len(numbers) > _MOST_SWITCHES:
                 raise LimitError(
                     f"the text has more than {_MOST_SWITCHES:,} switches or blocks of Slurm",
