@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 import meshlab as ml
 from meshlab import prefixes
 from meshlab.diagnosis.text_findings import rule
-from meshlab.documents import LimitError
+from meshlab.documents import LimitError, decode_json, parse_json, parse_own_json
 from meshlab.errors import MeshlabError, ParseError
+from meshlab.frames.store import as_results
 from meshlab.nccl_tests import json_reader
 from meshlab.nccl_tests import reader as nccl_reader
 from meshlab.nccl_tests.pieces import ends_before_message
@@ -255,3 +256,63 @@ def test_json_has_no_more_results_than_its_length_allows(monkeypatch):
     for text in (hostile_inputs.KINDS["cut JSON of nccl-tests"](20_000), result * 300):
         with pytest.raises(LimitError, match=r"more than \d+ results"):
             ml.nccl_tests.read(text)
+
+
+# -- documents and tables ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        parse_json,
+        parse_own_json,
+        lambda text: decode_json(text, 0),
+        lambda text: ml.explain('{"entries": ' + text),
+        lambda text: ml.nccl_tests.read('{"results": ' + text),
+    ],
+)
+def test_json_has_a_limited_number_of_lists_and_objects(read):
+    with pytest.raises(LimitError, match="lists and objects"):
+        read("[" + "[]," * 2_500_000 + "[]]")
+
+
+def test_the_first_key_that_occurs_twice_is_found_in_one_pass():
+    def text(n: int) -> str:
+        return "{" + ", ".join(f'"k{number}": 1' for number in range(n)) + f', "k{n - 1}": 2}}'
+
+    few, many = (n_steps(parse_own_json, text(n)) for n in (200, 800))
+    assert many < 5 * few
+    with pytest.raises(ParseError, match="the key 'k199' occurs twice"):
+        parse_own_json(text(200))
+
+
+def test_the_rows_of_another_table_are_not_read(tmp_path):
+    steps = []
+    for n in (1_000, 10_000):
+        path = tmp_path / f"{n}.csv"
+        path.write_text("a,b\n" + "1,2\n" * n)
+        with pytest.raises(ParseError, match="unknown columns a, b"):
+            as_results(path)
+        steps.append(n_steps(as_results, path))
+    assert steps[1] < 1.1 * steps[0]
+
+
+def test_the_apostrophes_of_a_table_take_no_step_each(tmp_path):
+    steps = []
+    for n in (1_000, 10_000):
+        path = tmp_path / f"{n}.csv"
+        path.write_text("collective,size_bytes\n" + "''all_reduce,8\n" * n)
+        assert set(as_results(path)["collective"]) == {"'all_reduce"}
+        steps.append(n_steps(as_results, path))
+    assert steps[1] < 2 * steps[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [("a," * 2_000 + "b\n1\n", "more than 1,000 columns"), ("size_bytes\n" + "8\n" * 200_000, "200,001 lines")],
+)
+def test_a_table_has_no_more_cells_than_a_frame(tmp_path, text, what):
+    path = tmp_path / "results.csv"
+    path.write_text(text)
+    with pytest.raises(LimitError, match=what):
+        as_results(path)

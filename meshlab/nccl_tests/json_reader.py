@@ -69,7 +69,7 @@ def read_json_sections(text: str, *, file: str | None = None) -> Iterator[Sectio
         try:
             document, at = decode_json(text, at)
             is_complete = True
-        except NestingError:
+        except (LimitError, NestingError):
             raise
         except ParseError as error:
             document, is_complete = _complete_part(text[at:], file), False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshlab.diagnosis.paste import Paste, check_number
 from meshlab.diagnosis.seen import Seen, TextFormat
-from meshlab.documents import NestingError, decode_json, mapping_or_empty
+from meshlab.documents import LimitError, NestingError, decode_json, mapping_or_empty
 from meshlab.errors import ParseError
 from meshlab.numerals import LARGEST, whole, whole_or_none
 
@@ -211,6 +211,8 @@ def _dumps(paste: Paste) -> Iterator[_Found]:
         check_number(paste, n_values, "values of JSON", most=10_000, length=50, hint=_INSTEAD)
         try:
             value, end = decode_json(text, begin)
+        except LimitError:
+            raise
         except NestingError:  # not a dump
             return
         except ParseError:
@@ -264,7 +266,8 @@ def _cut_dump(text: str, begin: int) -> tuple[dict[str, Any], int]:
             entry, position = decode_json(text, position)
         except ParseError:
             break
-        dump["entries"].append(entry)
+        if isinstance(entry, dict):
+            dump["entries"].append(entry)
         if between := _BETWEEN.match(text, position):
             position = between.end()
     return dump, end
