@@ -26,7 +26,8 @@ from meshlab.nccl_tests import reader as nccl_reader
 from meshlab.nccl_tests.pieces import ends_before_message
 from meshlab.nccl_tests.row_checks import _repeated
 from meshlab.nccl_tests.rows import RowBuffer
-from meshlab.topology.readers.hostlists import expand_hosts
+from meshlab.topology.readers import slurm
+from meshlab.topology.readers.hostlists import _patterns, expand_hosts
 from meshlab.topology.readers.slurm import looks_like_slurm, read_slurm_topology
 from tests import hostile_inputs
 
@@ -113,9 +114,10 @@ def test_a_topology_yaml_has_a_limited_number_of_values():
         read_slurm_topology("- topology: [" + "1," * 600_000 + "]\n")
 
 
-def test_switches_of_switches_are_limited_together():
-    lines = [f"SwitchName=s{number} Switches=x[1-999999]\n" for number in range(3)]
-    with pytest.raises(LimitError, match="list more than 1,048,576 other switches"):
+def test_switches_of_switches_are_limited_together(monkeypatch):
+    monkeypatch.setattr(slurm, "MOST_HOSTS", 1_000)
+    lines = [f"SwitchName=s{number} Switches=x[1-400]\n" for number in range(3)]
+    with pytest.raises(LimitError, match="list more than 1,000 other switches"):
         read_slurm_topology("".join(lines))
 
 
@@ -316,3 +318,42 @@ def test_a_table_has_no_more_cells_than_a_frame(tmp_path, text, what):
     path.write_text(text)
     with pytest.raises(LimitError, match=what):
         as_results(path)
+
+
+# -- host lists --------------------------------------------------------------------------------------------------------
+
+
+def result_of(function: Callable[[], Any]) -> Any:
+    """Return the value of a function, or the position of the bracket that it refuses."""
+    try:
+        return function()
+    except ParseError as error:
+        return error.column
+
+
+def split_by_depth(text: str) -> list[str]:
+    """Split a host list at the commas outside brackets, mark by mark."""
+    found, depth, start = [], 0, 0
+    for match in re.finditer(r"[\[\],\s]", text):
+        depth += {"[": 1, "]": -1}.get(match[0], 0)
+        if depth not in (0, 1):
+            raise ParseError("they do not match", text=text, column=match.start())
+        if depth == 0 and match[0] in ", \t\n":
+            found += [text[start : match.start()]] * (match.start() > start)
+            start = match.end()
+    if depth:
+        raise ParseError("not closed")
+    return [*found, text[start:]] if start < len(text) else found
+
+
+@given(st.text("ab1[],-\n \r", max_size=12))
+def test_a_host_list_is_split_outside_brackets(text):
+    assert result_of(lambda: list(_patterns(text))) == result_of(lambda: split_by_depth(text))
+
+
+def test_a_host_list_is_refused_before_its_parts_are_read():
+    def read(text: str) -> None:
+        with pytest.raises(ParseError, match="has more than 1,048,576 hosts"):
+            expand_hosts(text)
+
+    assert n_steps(read, "n[" + "1," * 2_000_000 + "1]") < 10_000
