@@ -260,6 +260,11 @@ def test_json_has_no_more_results_than_its_length_allows(monkeypatch):
             ml.nccl_tests.read(text)
 
 
+def test_lines_without_a_word_of_nccl_tests_take_no_step_each():
+    steps = [n_steps(ml.nccl_tests.read, "- a: 1\n" * n) for n in (1_000, 10_000)]
+    assert steps[1] < 1.2 * steps[0]
+
+
 # -- documents and tables ----------------------------------------------------------------------------------------------
 
 

@@ -127,7 +127,7 @@ def _read_text(name: str, blocks: Iterator[str]) -> Log:
     start = ""
     with collector_paused():
         for lines in _lines(blocks):
-            start = start or next((line.strip()[:200] for line in lines if line.strip()), "")
+            start = start or next((line.strip()[:200] for line in lines if line and not line.isspace()), "")
             reader.feed(lines)
         sections = reader.finish()
     prelude = reader.prelude.facts()
@@ -193,6 +193,11 @@ _MOST_PIECES = 20_000
 _COPY_LINES = 8  # lines between the same line of two copies of a test that start together
 _SHORTEST_WORD = 4  # that means something before a run begins
 _LONGEST_COMMAND = 1 << 14
+# One of them is in every line that means something before a run begins.
+_WORDS_OUTSIDE = (
+    "NCCL", "RCCL", " device ", "algbw", "minBytes", "Using devices", "bus bandwidth", "Out of bounds", "ccl-tests",
+    "Collective", "Test", "test", "in-place", "_perf", *TYPES,
+)  # fmt: skip
 _HASH = ["#"]
 _SIZE_AT_END = re.compile(r"(?<=[:>\])|])\d+$")
 
@@ -257,6 +262,11 @@ class LogReader:
 
     def feed(self, lines: list[str]) -> None:
         """Read the next lines."""
+        if self._open is None and self._unfinished is None:
+            text = "\n".join(lines)
+            if not any(word in text for word in _WORDS_OUTSIDE):
+                self.line += len(lines)
+                return
         # The tests are cheap and ordered by frequency: debug messages, rows, words. A log may have 10 million lines.
         for raw in lines:
             self.line += 1
