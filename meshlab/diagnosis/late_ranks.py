@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from meshlab.diagnosis.formats.flight_recorder import FlightCall, FlightDump, FlightGroup
+from meshlab.diagnosis.formats.flight_recorder import FlightCall, FlightDump, FlightGroup, read_flight_dumps
 from meshlab.diagnosis.formats.torch_lines import GroupStatus, TorchLog, WorkTimeout
+from meshlab.diagnosis.paste import Paste
 
 __all__ = [
     "GroupCalls",
@@ -184,15 +185,15 @@ class _Dumps:
                 self.calls.setdefault((rank, call.group), []).append(call)
 
 
-def calls_by_group(dumps: Sequence[FlightDump]) -> list[GroupCalls]:
-    """Return what the dumps contain about each process group, in the order of the dumps."""
-    indexed = _Dumps(dumps)
+def calls_by_group(paste: Paste) -> list[GroupCalls]:
+    """Return what the dumps in a paste contain about each process group, in the order of the dumps."""
+    indexed = _Dumps(paste.once(read_flight_dumps))
     return [GroupCalls(name, indexed) for name in indexed.with_group]
 
 
-def late_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[tuple[GroupCalls, int, list[int], FlightCall]]:
+def late_in_dumps(groups: Iterable[GroupCalls]) -> Iterator[tuple[GroupCalls, int, list[int], FlightCall]]:
     """Yield the group, the number and the ranks that did not call it, with the call of a rank that waits."""
-    for group in calls_by_group(dumps):
+    for group in groups:
         waiting = group.waiting()
         if not waiting:
             continue
@@ -207,9 +208,9 @@ def stuck_ranks(dumps: Sequence[FlightDump]) -> set[int]:
     return {dump.rank for dump in dumps if any(call.state != "completed" for call in dump.calls)}
 
 
-def late_in_pairs(dumps: Sequence[FlightDump]) -> Iterator[tuple[int, int, FlightCall]]:
+def late_in_pairs(groups: Iterable[GroupCalls]) -> Iterator[tuple[int, int, FlightCall]]:
     """Yield ranks that did not call the receive or send that another rank waits for: late, waiting, and its call."""
-    for group in calls_by_group(dumps):
+    for group in groups:
         pending: dict[tuple[int, int, str], list[tuple[int, FlightCall]]] = {}
         for rank, of_rank in group.all_calls.items():
             for call in of_rank:

@@ -114,7 +114,7 @@ def rank_missing(paste: Paste) -> Iterator[TextFinding]:
             report.lines,
         )
     if not named:
-        for finding, ranks in _missing_in_dumps(paste.once(read_flight_dumps)):
+        for finding, ranks in _missing_in_dumps(paste):
             named |= ranks
             yield finding
     for one in log.analysed:
@@ -145,10 +145,11 @@ def rank_missing(paste: Paste) -> Iterator[TextFinding]:
         yield from _missing_id(paste)
 
 
-def _missing_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[tuple[TextFinding, set[int]]]:
+def _missing_in_dumps(paste: Paste) -> Iterator[tuple[TextFinding, set[int]]]:
+    dumps, groups = paste.once(read_flight_dumps), paste.once(calls_by_group)
     stuck = stuck_ranks(dumps)
     note = _order_note(dumps)
-    for group, seq, late, call in late_in_dumps(dumps):
+    for group, seq, late, call in late_in_dumps(groups):
         roots = [rank for rank in late if rank not in stuck]
         if not roots:
             continue
@@ -170,7 +171,7 @@ def _missing_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[tuple[TextFinding
             ),
             set(roots),
         )
-    for rank, other, call in late_in_pairs(dumps):
+    for rank, other, call in late_in_pairs(groups):
         if rank in stuck:
             continue
         peer = "receive" if call.op == "send" else "send"
@@ -277,7 +278,7 @@ def order_mismatch(paste: Paste) -> Iterator[TextFinding]:
                 "torchfrtrace",
                 [one.line],
             )
-    yield from _order_in_dumps(paste.once(read_flight_dumps))
+    yield from _order_in_dumps(paste)
 
 
 def _different_ops(where: str, shown: str, source: str, lines: Sequence[PasteLine | int]) -> TextFinding:
@@ -317,10 +318,11 @@ def _mismatched_prints(log: TorchLog) -> Iterator[list[FingerPrint]]:
         yield list(by_rank.values())
 
 
-def _order_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
+def _order_in_dumps(paste: Paste) -> Iterator[TextFinding]:
+    dumps, groups = paste.once(read_flight_dumps), paste.once(calls_by_group)
     note = _order_note(dumps)
     stuck = stuck_ranks(dumps)
-    for group in calls_by_group(dumps):
+    for group in groups:
         for seq, calls in group.by_number().items():
             by_op: dict[str, list[int]] = {}
             for rank, call in calls.items():
@@ -336,7 +338,7 @@ def _order_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
                     lines,
                 )
                 break
-    found = list(late_in_dumps(dumps))
+    found = list(late_in_dumps(groups))
     if found and all(rank in stuck for _, _, late, _ in found for rank in late):
         # Every rank that is late waits itself, so nobody is the first: a circle. A rank without a dump could be.
         group, seq, late, call = found[0]
@@ -435,7 +437,7 @@ def size_mismatch(paste: Paste) -> Iterator[TextFinding]:
             name = "types" if "DTYPE" in found.error else "sizes"
             where = f"collective {found.seq}" if found.seq is not None else "a collective"
             yield _different_sizes(where, f"{rank_list(found.ranks)} against the others", name, [found.line])
-    yield from _sizes_in_dumps(paste.once(read_flight_dumps))
+    yield from _sizes_in_dumps(paste)
     yield from _parameters_differ(paste)
 
 
@@ -482,8 +484,8 @@ def _different_sizes(call: str, shown: str, name: str, lines: Sequence[PasteLine
     )
 
 
-def _sizes_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
-    for group in calls_by_group(dumps):
+def _sizes_in_dumps(paste: Paste) -> Iterator[TextFinding]:
+    for group in paste.once(calls_by_group):
         for seq, calls in group.by_number().items():
             if len(calls) < 2 or len({plain_name(call.op) for call in calls.values()}) > 1:
                 continue
@@ -604,7 +606,7 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
             [one.line for one in same_group],
         )
     if not log.timeouts:
-        yield from _stuck_in_dumps(paste.once(read_flight_dumps))
+        yield from _stuck_in_dumps(paste)
     for report in log.desync:
         if report.unfinished and not report.absent and not log.timeouts:
             yield nccl_timeout.finding(
@@ -616,9 +618,9 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
             )
 
 
-def _stuck_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
+def _stuck_in_dumps(paste: Paste) -> Iterator[TextFinding]:
     """Find a collective that all ranks of a group called and none finished, and that timed out."""
-    for group in calls_by_group(dumps):
+    for group in paste.once(calls_by_group):
         waiting = group.waiting()
         calls = {(plain_name(call.op), call.seq) for call in waiting.values()}
         if set(waiting) == set(group.ranks) and len(calls) == 1 and any(one.is_retired for one in waiting.values()):
@@ -637,10 +639,9 @@ def _stuck_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
 @rule("dumps-missing", "Flight recorder dumps of some ranks are not in the text", source=_RECORDER)
 def dumps_missing(paste: Paste) -> Iterator[TextFinding]:
     """Look for a collective that did not end, in dumps that are not those of all ranks of its group."""
-    dumps = paste.once(read_flight_dumps)
     if any(True for _ in rank_missing.check(paste)):
         return
-    for group in calls_by_group(dumps):
+    for group in paste.once(calls_by_group):
         waiting = group.waiting()
         absent = [rank for rank in group.ranks if rank not in group.dumps]
         if waiting and absent:
@@ -651,7 +652,7 @@ def dumps_missing(paste: Paste) -> Iterator[TextFinding]:
                 f"{shown} of {group.desc}",
                 f"{rank_list(waiting).capitalize()} {'waits' if len(waiting) == 1 else 'wait'} in "
                 f"{plain_name(first.op)} {first.seq}. The dumps of {shown} are not in the text, so it does not show "
-                f"which rank did not join.{_order_note(dumps)}",
+                f"which rank did not join.{_order_note(paste.once(read_flight_dumps))}",
                 "Paste the dumps of all ranks as JSON, one after the other.",
                 [first.line],
             )
