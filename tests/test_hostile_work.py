@@ -109,6 +109,11 @@ def test_a_topology_of_slurm_has_at_most_100000_switches(read):
         read(SWITCHES)
 
 
+def test_a_text_has_at_most_50000_rows_of_nvidia_smi():
+    with pytest.raises(LimitError, match="more than 50,000 rows of matrices"):
+        ml.topology.read("\tGPU0\tGPU1\n" + "".join(f"GPU{k}\t X \tNV18\n" for k in range(50_001)))
+
+
 def test_a_topology_yaml_has_a_limited_number_of_values():
     with pytest.raises(LimitError, match="more than 600,000 lists, keys and values"):
         read_slurm_topology("- topology: [" + "1," * 600_000 + "]\n")
