@@ -10,6 +10,7 @@ import itertools
 import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from meshlab.errors import ParseError
 from meshlab.files import read_bytes
 
 __all__ = [
+    "LimitError",
     "NestingError",
     "decode_json",
     "mapping_or_empty",
@@ -33,6 +35,7 @@ _DECODER = json.JSONDecoder()
 _BRACKET = re.compile(r"[\[\]{}]")
 _DEEPEST_YAML = 100
 _WINDOWS = (1 << 10, 1 << 16, 1 << 20)
+_MOST_LISTS, _LIST = 2_000_000, 16  # lists and objects in JSON, and one more for each of so many characters
 _LONGEST_TOKEN = 16  # of a number, a constant or an escape that a window cuts
 _TOML_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _START = re.compile(r"[\ufeff \t\r\n]*")
@@ -40,6 +43,10 @@ _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _ESCAPE = re.compile(
     r"(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})|\\u[dD][89a-fA-F][0-9a-fA-F]{2}|(\\[^u])"
 )
+
+
+class LimitError(ParseError):
+    """A text has more of something than meshlab reads. No other reader should try, because it would take long too."""
 
 
 class NestingError(ParseError):
@@ -66,6 +73,8 @@ def parse_json(text: str, *, file: str | None = None, hint: str = "copy the file
     ParseError
         If the text is not JSON.
         If it is nested too deeply, or has a number with thousands of digits.
+    LimitError
+        If it has more lists and objects than the memory should hold.
 
     Examples
     --------
@@ -135,6 +144,8 @@ def decode_json(text: str, position: int) -> tuple[Any, int]:
     for length in (*_WINDOWS, len(text)):
         part = text[position : position + length]
         is_rest = position + length >= len(text)
+        if len(part) > _MOST_LISTS:
+            _check_lists(part, None, "")
         try:
             value, end = _DECODER.raw_decode(part)
             if end == len(part) and not is_rest:
@@ -226,6 +237,7 @@ def _depth(text: str) -> int:
 
 
 def _parsed(decoder: json.JSONDecoder, text: str, file: str | None, hint: str) -> Any:
+    _check_lists(text, file, hint)
     if _SURROGATE.search(text):
         text = _without_lone_surrogates(text)
     start = _START.match(text)
@@ -238,6 +250,13 @@ def _parsed(decoder: json.JSONDecoder, text: str, file: str | None, hint: str) -
     except (ValueError, RecursionError) as error:
         raise _refused(error, file, hint) from None
     return value
+
+
+def _check_lists(text: str, file: str | None, hint: str) -> None:
+    """Raise if a text has so many lists and objects that they would take many times its memory."""
+    most = _MOST_LISTS + len(text) // _LIST
+    if len(text) > most and text.count("[") + text.count("{") > most:
+        raise LimitError(f"the JSON has more than {most:,} lists and objects", hint=hint, file=file)
 
 
 def _refused(error: Exception, file: str | None, hint: str) -> ParseError:
@@ -270,8 +289,8 @@ def _refuse_constant(name: str) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> Mapping[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, n in counts.items() if n > 1)
         raise ParseError(f"not valid JSON: the key {twice[:60]!r} occurs twice")
     return values
 

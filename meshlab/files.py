@@ -222,9 +222,10 @@ def describe_text(text: str, *, may_be_name: bool = False) -> str:
     >>> describe_text("hello")
     "the text begins with 'hello'"
     """
-    first = next((line.strip() for line in text[:1_000_000].splitlines() if line.strip()), None)
-    if first is None:
+    start = text[:1_000_000].lstrip()
+    if not start:
         return "the text is empty"
+    first = start.splitlines()[0].rstrip()
     if "\0" in text[:4096] or text[:4096].count("\N{REPLACEMENT CHARACTER}") > len(text[:4096]) // 10:
         return "the file is binary"
     root = _XML_ROOT.search(text[:100_000]) if first.startswith("<") else None

@@ -9,6 +9,7 @@ __all__ = ["LARGEST", "whole", "whole_or_none"]
 LARGEST = (1 << 63) - 1
 """The largest integer of NumPy and pandas."""
 
+_SHORT = 18  # characters of numbers that are always within 64 bits
 _MOST_DIGITS = 4000  # Python refuses to convert more than 4,300
 
 
@@ -32,6 +33,8 @@ def whole(text: str, base: int = 10) -> int:
     >>> whole("12"), whole("1b", 16), whole("9" * 5000) == LARGEST
     (12, 27, True)
     """
+    if base == 10 and len(text) <= _SHORT:  # nearly every number
+        return int(text)
     if len(text) > _MOST_DIGITS:
         text = text.strip()
         text = text[:1] + text[1:].lstrip("0_")[:_MOST_DIGITS]

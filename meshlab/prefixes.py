@@ -59,6 +59,7 @@ _PREFIXES = (
 _PREFIX = re.compile("|".join(_PREFIXES).replace("PRINTED", _PRINTED))
 _PREFIX_OF_FRAME = re.compile("|".join(_PREFIXES).replace("PRINTED", _PRINTED + _FRAME_LATER))
 _FRAME_START = re.compile(_FRAME)
+_FRAME_END = re.compile(_FRAME.removeprefix(_NAME))
 _LONGEST = 1000  # characters of all prefixes of a line
 
 
@@ -68,6 +69,9 @@ class Prefix(NamedTuple):
     length: int
     rank: int | None = None
     host: str | None = None
+
+
+_NONE = Prefix(0)
 
 
 def find_prefix(line: str) -> Prefix:
@@ -82,11 +86,13 @@ def find_prefix(line: str) -> Prefix:
     """
     # Most lines of a long log are NCCL's, with a few different prefixes.
     line = line[:_LONGEST]
-    frame = _FRAME_START.search(line, 0, 200)
+    # A search for the end of a frame, which begins with a colon, takes a tenth of the time of one for a name.
+    has_frame = _FRAME_END.search(line, 0, 200) is not None
+    frame = _FRAME_START.search(line, 0, 200) if has_frame else None
     if frame is None:
         return _prefix_of(line, _PREFIX)
     start = frame.start()
-    return _prefix_before_frame(line[:start], frame[0]) if start else Prefix(0)
+    return _prefix_before_frame(line[:start], frame[0]) if start else _NONE
 
 
 def lines_by_source(text: str) -> str:
@@ -127,4 +133,4 @@ def _prefix_of(raw: str, pattern: re.Pattern[str]) -> Prefix:
                     rank = whole(value)
                 elif value is not None:
                     host = value
-    return Prefix(position, rank, host)
+    return Prefix(position, rank, host) if position else _NONE

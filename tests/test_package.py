@@ -28,7 +28,19 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # Folders and top-level modules, lowest first. Those of a line do not import each other, except in the first line.
 LEVELS = [
-    ["errors", "units", "files", "folders", "documents", "typed_values", "numerals", "markup", "prefixes", "version"],
+    [
+        "errors",
+        "units",
+        "files",
+        "folders",
+        "documents",
+        "typed_values",
+        "numerals",
+        "markup",
+        "prefixes",
+        "garbage",
+        "version",
+    ],
     ["mesh"],
     ["topology", "comm"],
     ["frames"],

@@ -15,8 +15,10 @@ from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.rules.rule_table import RULES
 from meshlab.diagnosis.seen import Seen, Span, spans_of
 from meshlab.diagnosis.text_findings import Rule, TextFinding
+from meshlab.documents import LimitError
 from meshlab.errors import ParseError, printable
 from meshlab.files import TextSource, decode_text, describe_text, path_of, read_bytes
+from meshlab.garbage import collector_paused
 
 __all__ = ["explain", "explain_log"]
 
@@ -56,6 +58,7 @@ def explain(source: TextSource | Sequence[TextSource], *, rules: Sequence[Rule] 
     ------
     ParseError
         If nothing is recognised, or the file is binary or larger than 256 MiB.
+        If the text has more of something than any log has, such as dumps, rows of a matrix or switches.
     OSError
         If the file cannot be read.
 
@@ -66,7 +69,11 @@ def explain(source: TextSource | Sequence[TextSource], *, rules: Sequence[Rule] 
     >>> explanation.facts["mesh"], explanation.findings
     ('tp=8: 8 ranks, axes tp of 8', ())
     """
-    paste = _paste_of(source)
+    with collector_paused():
+        return _explained(_paste_of(source), rules, may_be_name=isinstance(source, str))
+
+
+def _explained(paste: Paste, rules: Sequence[Rule], *, may_be_name: bool) -> Explanation:
     seen: list[Seen] = []
     spans: list[Span] = []
     failed: dict[str, list[str]] = {}  # names of what failed, by the error
@@ -76,18 +83,22 @@ def explain(source: TextSource | Sequence[TextSource], *, rules: Sequence[Rule] 
             if numbers:
                 spans += spans_of(form.kind, numbers)
                 seen.append(form.see(paste))
+        except LimitError:
+            raise
         except Exception as error:
             failed.setdefault(_name(error), []).append(f"the format {form.kind}")
     findings: list[TextFinding] = []
     for one in rules:
         try:
             findings += one(paste)
+        except LimitError:
+            raise
         except Exception as error:
             failed.setdefault(_name(error), []).append(f"the rule {one.code}")
     if not spans and not findings and not failed:
         *examples, last = [form.example for form in FORMATS]
         raise ParseError(
-            f"nothing was recognised: {describe_text(paste.text, may_be_name=isinstance(source, str))}",
+            f"nothing was recognised: {describe_text(paste.text, may_be_name=may_be_name)}",
             hint=f"paste {', '.join(examples)}, or {last}",
             file=paste.name,
         )

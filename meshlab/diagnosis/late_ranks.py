@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from meshlab.diagnosis.formats.flight_recorder import FlightCall, FlightDump, FlightGroup
+from meshlab.diagnosis.formats.flight_recorder import FlightCall, FlightDump, FlightGroup, read_flight_dumps
 from meshlab.diagnosis.formats.torch_lines import GroupStatus, TorchLog, WorkTimeout
+from meshlab.diagnosis.paste import Paste
 
 __all__ = [
     "GroupCalls",
@@ -107,7 +108,7 @@ class GroupCalls:
     ----------
     name : str
         Name of the group.
-    dumps : sequence of FlightDump
+    dumps : index of dumps
         All dumps. Those of other ranks are left out.
 
     Attributes
@@ -118,21 +119,35 @@ class GroupCalls:
         Description of the group.
     dumps : dict of int to FlightDump
         The dumps by rank.
+    all_calls : dict of int to sequence of FlightCall
+        The calls by rank, also sends and receives.
     calls : dict of int to dict of int to FlightCall
         The collectives by rank and number.
     """
 
-    def __init__(self, name: str, dumps: Sequence[FlightDump]) -> None:
+    def __init__(self, name: str, dumps: _Dumps) -> None:
         self.name = name
-        described: list[FlightGroup] = [dump.groups[name] for dump in dumps if name in dump.groups]
+        with_group = dumps.with_group[name]
+        described: list[FlightGroup] = [dump.groups[name] for dump in with_group]
         members = next((group.ranks for group in described if group.ranks), ())
-        self.ranks = members or tuple(sorted(dump.rank for dump in dumps if name in dump.groups))
+        self.ranks = members or tuple(sorted(dump.rank for dump in with_group))
         self.desc = str(described[0]) if described else f"PG {name}"
-        self.dumps = {dump.rank: dump for dump in dumps if dump.rank in self.ranks}
-        self.calls: dict[int, dict[int, FlightCall]] = {
-            rank: {call.seq: call for call in dump.calls if call.group == name and not call.is_p2p}
-            for rank, dump in self.dumps.items()
+        known = sorted({rank for rank in self.ranks if rank in dumps.position}, key=dumps.position.__getitem__)
+        self.dumps = {rank: dumps.by_rank[rank] for rank in known}
+        self.all_calls: dict[int, Sequence[FlightCall]] = {
+            rank: dumps.calls.get((rank, name), ()) for rank in self.dumps
         }
+        self.calls: dict[int, dict[int, FlightCall]] = {
+            rank: {call.seq: call for call in calls if not call.is_p2p} for rank, calls in self.all_calls.items()
+        }
+
+    def by_number(self) -> dict[int, dict[int, FlightCall]]:
+        """Return the collectives by number, in order, and by rank."""
+        found: dict[int, dict[int, FlightCall]] = {}
+        for rank, calls in self.calls.items():
+            for seq, call in calls.items():
+                found.setdefault(seq, {})[rank] = call
+        return dict(sorted(found.items()))
 
     def waiting(self) -> dict[int, FlightCall]:
         """Return the first collective of each rank that is not completed."""
@@ -150,18 +165,35 @@ class GroupCalls:
         status = dump.groups.get(self.name)
         if not dump.is_complete and (status is None or status.last_enqueued is None):
             return None
-        return dump.last_seq(self.name)
+        # The recorder notes a call before NCCL enqueues it, and the status is updated after it.
+        return max(max(self.calls[rank], default=0), (status.last_enqueued or 0) if status else 0)
 
 
-def calls_by_group(dumps: Sequence[FlightDump]) -> list[GroupCalls]:
-    """Return what the dumps contain about each process group, in the order of the dumps."""
-    names = dict.fromkeys(name for dump in dumps for name in dump.groups)
-    return [GroupCalls(name, dumps) for name in names]
+class _Dumps:
+    """Dumps with an index of their ranks, groups and calls, because a job may have thousands of each."""
+
+    def __init__(self, dumps: Sequence[FlightDump]) -> None:
+        self.by_rank = {dump.rank: dump for dump in dumps}
+        self.position = {rank: position for position, rank in enumerate(self.by_rank)}
+        self.with_group: dict[str, list[FlightDump]] = {}
+        self.calls: dict[tuple[int, str], list[FlightCall]] = {}
+        for dump in dumps:
+            for name in dump.groups:
+                self.with_group.setdefault(name, []).append(dump)
+        for rank, dump in self.by_rank.items():
+            for call in dump.calls:
+                self.calls.setdefault((rank, call.group), []).append(call)
 
 
-def late_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[tuple[GroupCalls, int, list[int], FlightCall]]:
+def calls_by_group(paste: Paste) -> list[GroupCalls]:
+    """Return what the dumps in a paste contain about each process group, in the order of the dumps."""
+    indexed = _Dumps(paste.once(read_flight_dumps))
+    return [GroupCalls(name, indexed) for name in indexed.with_group]
+
+
+def late_in_dumps(groups: Iterable[GroupCalls]) -> Iterator[tuple[GroupCalls, int, list[int], FlightCall]]:
     """Yield the group, the number and the ranks that did not call it, with the call of a rank that waits."""
-    for group in calls_by_group(dumps):
+    for group in groups:
         waiting = group.waiting()
         if not waiting:
             continue
@@ -176,13 +208,13 @@ def stuck_ranks(dumps: Sequence[FlightDump]) -> set[int]:
     return {dump.rank for dump in dumps if any(call.state != "completed" for call in dump.calls)}
 
 
-def late_in_pairs(dumps: Sequence[FlightDump]) -> Iterator[tuple[int, int, FlightCall]]:
+def late_in_pairs(groups: Iterable[GroupCalls]) -> Iterator[tuple[int, int, FlightCall]]:
     """Yield ranks that did not call the receive or send that another rank waits for: late, waiting, and its call."""
-    for group in calls_by_group(dumps):
+    for group in groups:
         pending: dict[tuple[int, int, str], list[tuple[int, FlightCall]]] = {}
-        for rank, dump in group.dumps.items():
-            for call in dump.calls:
-                if call.group != group.name or call.state == "completed":
+        for rank, of_rank in group.all_calls.items():
+            for call in of_rank:
+                if call.state == "completed":
                     continue
                 if call.source is not None and call.destination is not None:
                     pending.setdefault((call.source, call.destination, call.op), []).append((rank, call))

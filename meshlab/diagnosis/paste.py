@@ -12,9 +12,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.documents import LimitError
 from meshlab.prefixes import find_prefix
 
-__all__ = ["Paste", "PasteLine"]
+__all__ = ["LONGEST_LINE", "Paste", "PasteLine", "check_number"]
 
 _T = TypeVar("_T")
 
@@ -24,7 +25,9 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _LINK = re.compile(r"\[([\w.:/-]+)\]\(https?://\1/?\)")
 
 _LONG = 200_000
-_LONGEST_LINE = 1 << 14  # characters of a line that are searched, because some patterns take long for long lines
+LONGEST_LINE = 1 << 14
+"""The characters of a line that are searched, because some patterns take long for long lines."""
+
 _BLANKS = b" " * 64  # more than any string that is looked for
 _SHORT_PIECE, _LONG_PIECE = 256, 4096
 _VARYING = b"0123456789abcdef"
@@ -107,16 +110,17 @@ class Paste:
         self._found: dict[str, list[int]] = {}
         self._read: dict[Callable[[Paste], Any], Any] = {}
         self._skeleton = _skeleton(self.text) if len(self.text) > _LONG else None
+        self._n_lines = len(self._starts) - (self.text == "" or self.text.endswith("\n"))
 
     def __len__(self) -> int:
         """Return the number of lines."""
-        return len(self._starts) - (self.text == "" or self.text.endswith("\n"))
+        return self._n_lines
 
     def line(self, number: int) -> PasteLine:
         """Return a line by its number, from 1."""
         line = self._lines.get(number)
         if line is None:
-            line = self._lines[number] = _split_prefix(number, self.raw(number)[:_LONGEST_LINE])
+            line = self._lines[number] = _split_prefix(number, self.raw(number)[:LONGEST_LINE])
         return line
 
     def raw(self, number: int) -> str:
@@ -182,6 +186,44 @@ class Paste:
 
     def __repr__(self) -> str:
         return f"<Paste: {len(self):,} lines{'' if self.name is None else f' of {self.name}'}>"
+
+
+def check_number(
+    paste: Paste, number: int, what: str, *, most: int = 50_000, length: int = 500, hint: str = ""
+) -> None:
+    """Raise if a text has more of something than a number of them, and one more for each of so many characters.
+
+    Parameters
+    ----------
+    paste : Paste
+        The text.
+    number : int
+        How many were found so far.
+    what : str
+        The name of what was found, in the plural.
+    most, length : int
+        The number that every text may have, and the characters for each further one.
+    hint : str, optional
+        What to paste instead. By default the part around the first error.
+
+    Raises
+    ------
+    LimitError
+        If the text has more of them.
+
+    Examples
+    --------
+    >>> check_number(Paste("Xid"), 3, "kernel messages", most=2, hint="pass fewer")
+    Traceback (most recent call last):
+    meshlab.documents.LimitError: the text has 3 characters, and more than 2 kernel messages; pass fewer
+    """
+    most += len(paste.text) // length
+    if number > most:
+        raise LimitError(
+            f"the text has {len(paste.text):,} characters, and more than {most:,} {what}",
+            hint=hint or "pass the part around the first error, or the log of fewer ranks",
+            file=paste.name,
+        )
 
 
 def _line_starts(text: str) -> array[int]:

@@ -11,6 +11,7 @@ from meshlab import markup
 from meshlab.analysis.tunings import Tuning
 from meshlab.diagnosis.explaining import explain
 from meshlab.diagnosis.formats.flight_recorder import refuse_pickle
+from meshlab.documents import LimitError
 from meshlab.errors import ParseError
 from meshlab.files import TextSource, decode_text, describe_text, is_folder, open_file, path_of, text_of
 from meshlab.frames.rundata import RunData
@@ -138,5 +139,7 @@ def _tried(reader: Callable[[str], Any], text: str) -> Any:
     """Return the content of a text, or None if it is not of the kind that a reader reads."""
     try:
         return reader(text)
+    except LimitError:
+        raise
     except ParseError:
         return None

@@ -394,7 +394,10 @@ def conform(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
     if list(frame.columns) == names and [str(dtype) for dtype in frame.dtypes] == dtypes:
         return frame.copy()
     # Most frames lack many columns. One without values is the same for all of its dtype.
-    missing = {dtype: _cast(pd.Series(pd.NA, index=frame.index, dtype="object"), dtype) for dtype in set(dtypes)}
+    missing = {
+        dtype: pd.Series(float("nan") if dtype == "float64" else pd.NA, index=frame.index, dtype=dtype)
+        for dtype in set(dtypes)
+    }
     data = {}
     for name, dtype in zip(names, dtypes, strict=True):
         try:

@@ -18,7 +18,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
-from meshlab.documents import parse_own_json, read_own_json
+from meshlab.documents import LimitError, parse_own_json, read_own_json
 from meshlab.errors import BenchError, ParseError
 from meshlab.files import is_folder, open_file, text_of
 from meshlab.folders import digest_of, locate, read_recorded, staged_folder
@@ -78,6 +78,8 @@ _READABLE = (2, 3, 4, 5, SCHEMA)
 
 _POINTER = "run.json"
 _KINDS = ("results", "samples")
+_MOST_COLUMNS = 1_000  # of a CSV file
+_MOST_ROWS, _ROW = 100_000, 40  # of a CSV file, and one more for each of so many bytes
 _FRAMES = tuple(f"{name}.{suffix}" for name in _KINDS for suffix in ("parquet", "csv"))
 _JOURNALS = "steps-*.jsonl"
 _MOST_READS = 100  # of a run that is replaced while it is read
@@ -820,6 +822,7 @@ def frame_from_csv(path: str | Path, columns: Sequence[Column], content: bytes |
     ------
     ParseError
         If the file is incomplete, or holds a different kind of frame.
+        If it has more than 1,000 columns, or more rows than 100,000 and one more for each 40 bytes.
     OSError
         If the file does not exist, or cannot be read.
     """
@@ -829,14 +832,30 @@ def frame_from_csv(path: str | Path, columns: Sequence[Column], content: bytes |
         with open_file(path) as file:
             content = file.read()
     data = content
+    _check_csv_size(data, path)
     with _complete(path, "CSV"):
         if not data.endswith(b"\n"):  # a truncated row would be read as missing values
             raise ValueError
         # As strings, and only empty cells are missing: a group may be called "NA", and the schema has the dtypes.
-        frame = pd.read_csv(io.BytesIO(data), dtype="string", keep_default_na=False, na_values=[""])
+        how: dict[str, Any] = {"dtype": "string", "keep_default_na": False, "na_values": [""]}
+        conform(upgrade(pd.read_csv(io.BytesIO(data), nrows=0, **how)), columns)  # before the rows of another table
+        frame = pd.read_csv(io.BytesIO(data), **how)
         for name in frame.columns:
-            frame[name] = frame[name].map(lambda text: text[1:] if text.startswith("'") else text, na_action="ignore")
+            frame[name] = frame[name].str.removeprefix("'")
         return conform(upgrade(frame), columns)
+
+
+def _check_csv_size(data: bytes, path: str | Path) -> None:
+    """Raise if a CSV file has more columns than any frame, or more rows than have values in so many bytes."""
+    most_rows = _MOST_ROWS + len(data) // _ROW
+    n_rows = data.count(b"\n")
+    if n_rows > most_rows:
+        problem = f"the CSV has {n_rows:,} lines in {len(data):,} bytes, but at most {most_rows:,} are read"
+    elif data.count(b",", 0, data.find(b"\n")) > _MOST_COLUMNS:
+        problem = f"the CSV has more than {_MOST_COLUMNS:,} columns"
+    else:
+        return
+    raise LimitError(problem, hint="pass a file that meshlab wrote", file=str(path))
 
 
 def frame_to_json(frame: pd.DataFrame) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshlab.errors import ParseError
+from meshlab.documents import LimitError
 from meshlab.nccl_tests.info import NcclFacts
 from meshlab.nccl_tests.log import (
     DeviceLine,
@@ -289,9 +289,9 @@ MOST_SECTIONS = 5000
 _MOST_LINES = 10
 
 
-def too_many_sections(file: str | None) -> ParseError:
+def too_many_sections(file: str | None) -> LimitError:
     """Return the error for a file with more runs than anybody made."""
-    return ParseError(f"the log has more than {MOST_SECTIONS:,} runs", hint="split the file", file=file)
+    return LimitError(f"the log has more than {MOST_SECTIONS:,} runs", hint="split the file", file=file)
 
 
 def make_section(

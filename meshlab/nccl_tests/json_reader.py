@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshlab.documents import NestingError, decode_json, mapping_or_empty, parse_json
+from meshlab.documents import LimitError, NestingError, decode_json, mapping_or_empty, parse_json
 from meshlab.errors import ParseError
 from meshlab.nccl_tests.command_line import CommandOptions, read_options
 from meshlab.nccl_tests.infer import MOST_SECTIONS, make_section, too_many_sections
@@ -36,6 +35,7 @@ _NEXT = re.compile(r"[^\s,]")
 _PLACEMENTS = ("out_of_place", "in_place")
 _ITERATION = ("min_us", "max_us", "p99_us", "cv_pct")
 _NAN = float("nan")
+_MOST_RESULTS, _RESULT = 10_000, 150  # results in a text, and one more for each of so many characters
 
 
 def looks_like_json(start: str) -> bool:
@@ -62,17 +62,17 @@ def read_json_sections(text: str, *, file: str | None = None) -> Iterator[Sectio
     if not text.lstrip().startswith("{") or _ENTRY.match(text.lstrip()):
         yield _section({"results": _entries(text, 0)}, 1, 1, is_complete=False)
         return
-    line, counted = 1, 0
+    line, counted, n_results = 1, 0, 0
     while match := _NOT_BLANK.search(text, at):
         at = match.start()
         line, counted = line + text.count("\n", counted, at), at
         try:
             document, at = decode_json(text, at)
             is_complete = True
-        except NestingError:
+        except (LimitError, NestingError):
             raise
         except ParseError as error:
-            document, is_complete = _complete_part(text[at:]), False
+            document, is_complete = _complete_part(text[at:], file), False
             if document is None and (entries := _entries(text, at)):
                 document = {"results": entries}  # something before the results is broken
             at = len(text)
@@ -92,10 +92,23 @@ def read_json_sections(text: str, *, file: str | None = None) -> Iterator[Sectio
         number += 1
         if number > MOST_SECTIONS:
             raise too_many_sections(file)
+        n_results += len(_list(document.get("results")))
+        _check_results(n_results, text, file)
         yield _section(document, number, line, is_complete)
 
 
-def _complete_part(text: str) -> dict[str, Any] | None:
+def _check_results(n: int, text: str, file: str | None) -> None:
+    """Raise if a text has more results than nccl-tests writes into so many characters."""
+    most = _MOST_RESULTS + len(text) // _RESULT
+    if n > most:
+        raise LimitError(
+            f"the JSON has {len(text):,} characters, and more than {most:,} results",
+            hint="pass a file that nccl-tests wrote with -J",
+            file=file,
+        )
+
+
+def _complete_part(text: str, file: str | None) -> dict[str, Any] | None:
     """Return the complete part of a truncated document: everything before the results, and each complete result.
 
     A run that is killed leaves the results that it has written, because the tool writes them one by one.
@@ -114,6 +127,7 @@ def _complete_part(text: str) -> dict[str, Any] | None:
         except ParseError:
             break
         document["results"].append(result)
+        _check_results(len(document["results"]), text, file)
     return document
 
 
@@ -122,9 +136,12 @@ def _entries(text: str, at: int) -> list[dict[str, Any]]:
     found = []
     while match := _ENTRY.search(text, at):
         at = match.end()
-        with contextlib.suppress(ParseError):
+        try:
             result, at = decode_json(text, match.start())
-            found.append(result)
+        except ParseError:
+            continue
+        found.append(result)
+        _check_results(len(found), text, None)
     return found
 
 

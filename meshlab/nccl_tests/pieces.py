@@ -36,6 +36,7 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?|N/A")
 _CELL = rf"(?:{'|'.join(OPS)}|N/A|-?\d+(?:\.\d+)?(?:e[-+]\d+)?)"
 _TYPE = "|".join(sorted(DTYPE_OF_TYPE, key=len, reverse=True))
 _WORDS = (*DTYPE_OF_TYPE, *OPS, "N/A")
+_ENDS_OF_WORDS = frozenset(word[start:] for word in _WORDS for start in range(len(word)))
 _PART_OF_CELL = re.compile(
     r"-?\d*(?:\.\d*)?(?:e[-+]?\d*)?|"
     + "|".join(sorted({re.escape(word[:end]) for word in _WORDS for end in range(1, len(word) + 1)}, key=len)[::-1])
@@ -45,7 +46,7 @@ _ROW_START = re.compile(rf"(?<![\w.,/-])\d+\s+\d+\s+(?:{_TYPE})(?:\s+{_CELL})*")
 _START_AT_END = re.compile(rf"(?<![\w.,/-])\d+(?:\s+\d+(?:\s+[a-z]\w*(?:\s+{_CELLS})*)?)?\s*$")
 _TYPE_AND_CELLS = re.compile(rf"(?:{_TYPE})(?:\s+{_CELL}){{2}}")
 _PLACEMENT_AT_END = re.compile(r"\s\d+(?:\.\d+)?\s+\d+\.\d+\s+\d+\.\d+\s+(?:N/A|\d+|\de[-+]\d+)\s*$")
-_MESSAGE_HEAD = re.compile(r"([^\s:]*):\d+:\d+ (?:\[\d+\] )?$")
+_MESSAGE_HEAD = re.compile(r":\d+:\d+ (?:\[\d+\] )?$")  # behind the host
 _PREFIX = re.compile(r"\[[\w,]+\](?: |<std\w+>:)?|\S*[:>|\]] ?")
 
 
@@ -103,17 +104,20 @@ def ends_before_message(raw: str, at: int) -> tuple[list[str], str]:
     match = _MESSAGE_HEAD.search(before)
     if match is None:
         return [before], before
-    left, host = before[: match.start(1)], match[1]
+    host = _last_word(before[: match.start()]).rpartition(":")[2]
+    left = before[: match.start() - len(host)]
     # Nothing separates the digits of a row from a host such as 10.0.0.7, so the row may end behind any of them.
-    ends = [
-        end
-        for end in range(min(len(host), _LONGEST_CELL), 0, -1)
-        if _PART_OF_CELL.fullmatch((left + host[:end]).split()[-1])
-    ]
+    start = _last_word(left)
+    ends = [end for end in range(min(len(host), _LONGEST_CELL), 0, -1) if _PART_OF_CELL.fullmatch(start + host[:end])]
     possible = [left + host[:end] for end in (*ends, 0)]
     # If no host remains that starts with a letter, the complete word is the host.
     likely = next((end for end in ends if host[end : end + 1].isalpha()), 0)
     return possible, left + host[:likely]
+
+
+def _last_word(text: str) -> str:
+    """Return the end of a text behind its last blank, which is empty if the text ends with a blank."""
+    return "" if not text or text[-1].isspace() else text.rsplit(None, 1)[-1]
 
 
 def beginnings_of_row(texts: Sequence[str]) -> list[str]:
@@ -182,7 +186,7 @@ def starts_row(tokens: Sequence[str]) -> bool:
 
 
 def _is_end_of_cell(token: str) -> bool:
-    return any(word.endswith(token) for word in _WORDS) or token.lstrip(".e+-").isdecimal()
+    return token in _ENDS_OF_WORDS or token.lstrip(".e+-").isdecimal()
 
 
 def _is_cell(token: str) -> bool:

@@ -8,18 +8,17 @@ and all other lines by keywords.
 from __future__ import annotations
 
 import codecs
-import gc
 import hashlib
 import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from enum import IntEnum
 from typing import Any
 
 from meshlab.errors import ParseError
 from meshlab.files import open_log, path_of, text_encoding
+from meshlab.garbage import collector_paused
 from meshlab.nccl_tests.command_line import CommandOptions, options_in_line
 from meshlab.nccl_tests.infer import MOST_SECTIONS, find_program, make_section, too_many_sections
 from meshlab.nccl_tests.info import NO_FACTS, FactCollector, merge_facts, version_from_code
@@ -99,7 +98,7 @@ def read(source: str | os.PathLike[str]) -> Log:
     if isinstance(source, str) and ("\n" in source or looks_like_json(source[:_LONGEST_LINE])):
         name = f"text-{hashlib.sha256(source[:_BLOCK].encode(errors='replace')).hexdigest()[:8]}"
         if looks_like_json(source[:_LONGEST_LINE]):
-            with _collector_paused():
+            with collector_paused():
                 return Log(name, tuple(read_json_sections(source)))
         blocks = (source[start : start + _BLOCK] for start in range(0, len(source), _BLOCK))
         return _read_text(name, blocks)
@@ -117,7 +116,7 @@ def read(source: str | os.PathLike[str]) -> Log:
         file.seek(0)
         if looks_like_json(start.decode(encoding, errors="replace")) and path.stat().st_size <= MOST_JSON:
             text = file.read(MOST_JSON).decode(encoding, errors="replace")
-            with _collector_paused():
+            with collector_paused():
                 return Log(path.name, tuple(read_json_sections(text, file=path.name)))
         decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
         return _read_text(path.name, (decoder.decode(block) for block in iter(lambda: file.read(_BLOCK), b"")))
@@ -126,9 +125,9 @@ def read(source: str | os.PathLike[str]) -> Log:
 def _read_text(name: str, blocks: Iterator[str]) -> Log:
     reader = LogReader()
     start = ""
-    with _collector_paused():
+    with collector_paused():
         for lines in _lines(blocks):
-            start = start or next((line.strip()[:200] for line in lines if line.strip()), "")
+            start = start or next((line.strip()[:200] for line in lines if line and not line.isspace()), "")
             reader.feed(lines)
         sections = reader.finish()
     prelude = reader.prelude.facts()
@@ -141,18 +140,6 @@ def _read_text(name: str, blocks: Iterator[str]) -> Log:
             file=name,
         )
     return Log(name, sections, prelude)
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pause garbage collection: reading creates many objects without cycles, and traversing them takes 10 % of it."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _describe(start: str, lines: int) -> str:
@@ -199,10 +186,18 @@ def _clean(text: str) -> str:
 # -- from lines to sections --------------------------------------------------------------------------------------------
 
 _MOST_FAILURES = 1000
-_MOST_JOINED = 20_000  # texts that are tried as interrupted rows, so that a broken text takes no minutes
+# Texts that are tried as interrupted rows in a run and in a file, and lines of messages with parts of rows in a file,
+# so that a broken text takes no minutes.
+_MOST_JOINED, _MOST_JOINED_IN_FILE = 20_000, 100_000
+_MOST_PIECES = 20_000
 _COPY_LINES = 8  # lines between the same line of two copies of a test that start together
 _SHORTEST_WORD = 4  # that means something before a run begins
 _LONGEST_COMMAND = 1 << 14
+# One of them is in every line that means something before a run begins.
+_WORDS_OUTSIDE = (
+    "NCCL", "RCCL", " device ", "algbw", "minBytes", "Using devices", "bus bandwidth", "Out of bounds", "ccl-tests",
+    "Collective", "Test", "test", "in-place", "_perf", *TYPES,
+)  # fmt: skip
 _HASH = ["#"]
 _SIZE_AT_END = re.compile(r"(?<=[:>\])|])\d+$")
 
@@ -262,9 +257,16 @@ class LogReader:
         self._programs: dict[str, list[CommandOptions]] = {}
         self._unfinished: tuple[str, str] | None = None  # a program and its command, which continues in the next line
         self._in_place_only = False
+        self._n_joined = 0  # texts that were tried as complete rows, in sections before the open one
+        self._n_pieces = 0  # lines of messages with parts of rows
 
     def feed(self, lines: list[str]) -> None:
         """Read the next lines."""
+        if self._open is None and self._unfinished is None:
+            text = "\n".join(lines)
+            if not any(word in text for word in _WORDS_OUTSIDE):
+                self.line += len(lines)
+                return
         # The tests are cheap and ordered by frequency: debug messages, rows, words. A log may have 10 million lines.
         for raw in lines:
             self.line += 1
@@ -326,6 +328,7 @@ class LogReader:
             number = len(self._closed) + 1
             if number > MOST_SECTIONS:
                 raise too_many_sections(None)
+            self._n_joined += self._open.n_joined
             self._closed.append(self._open.close(number, self.prelude if number == 1 else None))
             self._open = None
 
@@ -353,9 +356,14 @@ class LogReader:
         # thread that NCCL prints before its messages have none.
         section = self._open
         if section is not None and section.stage == Stage.TABLE and "  " in raw:
-            if raw.find("  ", 0, at) >= 0:
-                self._read_before_message(section, raw, at)
-            self._read_after_message(section, raw, at)
+            if self._n_pieces < _MOST_PIECES:
+                if raw.find("  ", 0, at) >= 0:
+                    self._read_before_message(section, raw, at)
+                self._read_after_message(section, raw, at)
+            elif self._n_pieces == _MOST_PIECES:
+                self._n_pieces += 1
+                text = f"{_MOST_PIECES:,} messages of NCCL have parts of rows; those in later messages are not read"
+                section.notes.append(Note(self.line, text))
         return True
 
     # -- rows ----------------------------------------------------------------------------------------------------------
@@ -395,17 +403,19 @@ class LogReader:
     def _read_before_message(self, section: OpenSection, raw: str, at: int) -> None:
         """Read the beginning or the middle of a row, which a message interrupts."""
         texts, likely = ends_before_message(raw, at)
-        if section.n_joined > _MOST_JOINED:
+        if self._is_exhausted(section):
             texts = [likely]
-        if section.fragment is not None:
-            if self._continue_row(section, without_prefix(likely)):
-                return
-            if self._extend_row(section, [one for text in texts for one in without_prefix(text)]):
-                return
+        if section.fragment is not None and (
+            self._continue_row(section, without_prefix(likely))
+            or self._extend_row(section, [one for text in texts for one in without_prefix(text)])
+        ):
+            self._n_pieces += 1
+            return
         found = beginnings_of_row(texts)
         if all(len(text.split()) == 1 for text in found) and is_part_of_row(likely, likely.split()):
             section.count_part(self.line)  # and not the beginning of a row
         elif found and not section.rows.add_joined(beginnings_of_row([likely]), self.line, halves=False):
+            self._n_pieces += 1
             self._keep_beginning(section, found)
 
     def _read_after_message(self, section: OpenSection, raw: str, at: int) -> None:
@@ -413,8 +423,10 @@ class LogReader:
         row = row_after_message(raw, at)
         if row is None:
             if has_type_and_cells(raw, at):
+                self._n_pieces += 1
                 section.count_part(self.line)
         elif not section.rows.add_joined([row], self.line):
+            self._n_pieces += 1
             self._keep_beginning(section, [row])
 
     def _keep_beginning(self, section: OpenSection, texts: Sequence[str]) -> None:
@@ -424,7 +436,7 @@ class LogReader:
     def _continue_row(self, section: OpenSection, rests: Sequence[str]) -> bool:
         """Add the row that the fragment and one of several texts make. Return False if there is not exactly one."""
         fragment = section.fragment
-        if fragment is None or section.n_joined > _MOST_JOINED:
+        if fragment is None or self._is_exhausted(section):
             return False
         joined = fragment.joined(rests)
         section.n_joined += len(joined)
@@ -434,11 +446,15 @@ class LogReader:
         section.fragment = None
         return True
 
+    def _is_exhausted(self, section: OpenSection) -> bool:
+        """Return whether so many texts were tried as rows that no more are."""
+        return section.n_joined > _MOST_JOINED or self._n_joined + section.n_joined > _MOST_JOINED_IN_FILE
+
     def _extend_row(self, section: OpenSection, middles: Sequence[str]) -> bool:
         """Append the middle of a row, which is interrupted again, to the fragment. Return False if it is not one."""
         fragment, cells = section.fragment, cells_only(middles)
         section.n_joined += len(middles)
-        if fragment is None or not cells or section.n_joined > _MOST_JOINED:
+        if fragment is None or not cells or self._is_exhausted(section):
             return False
         longer = fragment.joined(cells)
         if all(len(text.split()) > section.rows.most_cells for text in longer):

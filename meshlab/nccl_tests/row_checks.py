@@ -107,13 +107,23 @@ def _keys(table: LogTable) -> list[tuple[object, ...]]:
 
 def _repeated(table: LogTable) -> Iterator[Note]:
     """Yield a note for each row that has all numbers of an earlier one."""
-    first: dict[tuple[object, ...], int] = {}
-    numbers = np.nan_to_num(table.values, nan=-1.0).reshape(len(table), -1).tolist()
-    for row, (key, values) in enumerate(zip(_keys(table), numbers, strict=True)):
-        before = first.setdefault((key, *values), row)
-        if before != row and table.size_bytes[row]:  # empty messages may all take the same time
-            where = f"the row of line {table.line[before]}" if table.line[before] else "an earlier row"
-            yield Note(int(table.line[row]) or None, f"this row repeats {where}")
+    n = len(table)
+    codes: list[list[int]] = []
+    for column in (table.type, table.op):
+        code: dict[str, int] = {}
+        codes.append([code.setdefault(name, len(code)) for name in column])
+    numbers = np.nan_to_num(table.values, nan=-1.0).reshape(n, -1) + 0.0  # no negative zeros
+    rows = np.column_stack([table.size_bytes, table.count, table.root, *codes, numbers.view(np.int64)])
+    # Equal rows have equal sums of products, which wrap around.
+    weights = np.random.default_rng(1).integers(1, 1 << 62, rows.shape[1]) | 1
+    _, first, group = np.unique((rows * weights).sum(axis=1), return_index=True, return_inverse=True)
+    before = first[group.reshape(-1)]
+    is_repeated = (before != np.arange(n)) & (rows == rows[before]).all(axis=1)
+    is_repeated &= table.size_bytes != 0  # empty messages may all take the same time
+    for row in np.flatnonzero(is_repeated).tolist():
+        line = table.line[before[row]]
+        where = f"the row of line {line}" if line else "an earlier row"
+        yield Note(int(table.line[row]) or None, f"this row repeats {where}")
 
 
 def _out_of_order(table: LogTable) -> Iterator[Note]:

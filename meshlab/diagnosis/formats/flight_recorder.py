@@ -6,28 +6,46 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from meshlab.diagnosis.paste import Paste
+from meshlab.diagnosis.paste import Paste, check_number
 from meshlab.diagnosis.seen import Seen, TextFormat
-from meshlab.documents import NestingError, decode_json
+from meshlab.documents import LimitError, NestingError, decode_json, mapping_or_empty
 from meshlab.errors import ParseError
-from meshlab.numerals import whole, whole_or_none
+from meshlab.numerals import LARGEST, whole, whole_or_none
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["FLIGHT_RECORDER", "FlightCall", "FlightDump", "FlightGroup", "read_flight_dumps", "refuse_pickle"]
+__all__ = [
+    "FLIGHT_RECORDER",
+    "FlightCall",
+    "FlightDump",
+    "FlightGroup",
+    "n_elements",
+    "read_flight_dumps",
+    "refuse_pickle",
+]
 
 _MARKS = ('"entries"', '"pg_config"', '"pg_status"')
-_START = re.compile(r"^[^\S\n]*[{\[]", re.MULTILINE)
-_NEXT = re.compile(r"[\s,]*[{\[]")  # files without a final newline are pasted directly after one another
+# A brace or a bracket that may begin JSON, unlike that of [rank3]: or of [2025-11-29 12:00:00].
+_VALUE = r"(?:\{(?=\s*[\"}])|\[(?=\s*(?:[\[{\"\]]|-?\d[\d.eE+-]*\s*[,\]]|true|false|null|NaN|-?Infinity)))"
+_START = re.compile(rf"^[^\S\n]*{_VALUE}", re.MULTILINE)
+_NEXT = re.compile(rf"[\s,]*{_VALUE}")  # files without a final newline are pasted directly after one another
+_BETWEEN = re.compile(r"[\s,]*")
+_RECORD = re.compile(r'"record_id"\s*:')
+_FIELDS = {
+    key: re.compile(rf'"{key}"\s*:\s*') for key in ("version", "rank", "pg_config", "pg_status")
+}  # of a dump, before its entries
+_ENTRIES = re.compile(r'"entries"\s*:\s*\[\s*')
 _RANK_OF_FILE = re.compile(r"(?:rank[_\s:=]*|trace[_\w]*_|_)(\d+)(?:\.\w+)?\b", re.IGNORECASE)
 _PEERS = re.compile(r"(?P<kind>send|recv) (?P<first>\d+)(?P<arrow>->|<-)(?P<second>\d+)")
 
+_INSTEAD = "paste the dumps as PyTorch writes them, and nothing else"
 
-@dataclass(frozen=True, slots=True)
-class FlightCall:
+
+# Not a dataclass, which takes three times as long to create: dumps have 2,000 calls each.
+class FlightCall(NamedTuple):
     """One call in a dump.
 
     Parameters
@@ -157,11 +175,25 @@ def refuse_pickle(text: str, name: str | None = None) -> None:
 
 
 def read_flight_dumps(paste: Paste) -> tuple[FlightDump, ...]:
-    """Read all dumps in a text: one after the other, in a list, or in an object by rank."""
+    """Read all dumps in a text: one after the other, in a list, or in an object by rank.
+
+    Raises
+    ------
+    LimitError
+        If the text has more dumps, calls or values of JSON than dumps of its length can have.
+    """
     refuse_pickle(paste.text, paste.name)
     if not any(mark in paste.text for mark in _MARKS):
         return ()
-    found = [dump for dump in _dumps(paste) if dump[1].get("entries") is not None or "pg_config" in dump[1]]
+    found: list[_Found] = []
+    n_calls = 0
+    for dump in _dumps(paste):
+        if dump[1].get("entries") is None and "pg_config" not in dump[1]:
+            continue
+        found.append(dump)
+        n_calls += len(_entries(dump[1]))
+        check_number(paste, len(found), "dumps of the flight recorder", most=1_000, length=1_000, hint=_INSTEAD)
+        check_number(paste, n_calls, "calls in dumps of the flight recorder", most=10_000, length=100, hint=_INSTEAD)
     return tuple(_numbered(paste, found))
 
 
@@ -172,10 +204,15 @@ _Found = tuple[int | None, Mapping[str, Any], int, int, bool]
 def _dumps(paste: Paste) -> Iterator[_Found]:
     text, position = paste.text, 0
     after_dump = False
+    n_values = 0
     while start := (after_dump and _NEXT.match(text, position)) or _START.search(text, position):
         begin, after_dump = start.end() - 1, False
+        n_values += 1
+        check_number(paste, n_values, "values of JSON", most=10_000, length=50, hint=_INSTEAD)
         try:
             value, end = decode_json(text, begin)
+        except LimitError:
+            raise
         except NestingError:  # not a dump
             return
         except ParseError:
@@ -217,20 +254,22 @@ def _cut_dump(text: str, begin: int) -> tuple[dict[str, Any], int]:
     dump: dict[str, Any] = {"entries": []}
     following = text.find("\n{", begin)  # the next dump
     end = len(text) if following < 0 else following + 1
-    for key in ("version", "rank", "pg_config", "pg_status"):
-        where = re.compile(rf'"{key}"\s*:\s*').search(text, begin, end)
+    for key, pattern in _FIELDS.items():
+        where = pattern.search(text, begin, end)
         if where:
             with suppress(ParseError):  # the value itself is cut
                 dump[key], _ = decode_json(text, where.end())
-    where = re.compile(r'"entries"\s*:\s*\[\s*').search(text, begin, end)
+    where = _ENTRIES.search(text, begin, end)
     position = where.end() if where else end
     while position < end:
         try:
             entry, position = decode_json(text, position)
         except ParseError:
             break
-        dump["entries"].append(entry)
-        position += len(re.compile(r"[\s,]*").match(text, position)[0])  # type: ignore[index]  # matches anything
+        if isinstance(entry, dict):
+            dump["entries"].append(entry)
+        if between := _BETWEEN.match(text, position):
+            position = between.end()
     return dump, end
 
 
@@ -249,7 +288,7 @@ def _rank_of(paste: Paste, begin: int, dump: Mapping[str, Any]) -> int | None:
     for entry in _entries(dump):  # a send names its own rank first, and so does a receive
         peers = _PEERS.search(str(entry.get("profiling_name", "")))
         if peers:
-            members = _numbers(_config(dump, _group_of(entry)[0]).get("ranks"))
+            members = _numbers(_configs(dump).get(_group_of(entry)[0], {}).get("ranks"))
             own_rank = whole(peers["first"])
             return members[own_rank] if own_rank < len(members) else None
     return None
@@ -276,12 +315,14 @@ def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
     return str(entry.get("pg_id", "") if group is None else group), ""
 
 
-def _config(dump: Mapping[str, Any], group: str) -> Mapping[str, Any]:
-    config = dump.get("pg_config")
-    one = config.get(group) if isinstance(config, dict) else None
-    if one is None and isinstance(config, dict):
-        one = next((item for item in config.values() if isinstance(item, dict) and item.get("name") == group), None)
-    return one if isinstance(one, dict) else {}
+def _configs(dump: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Return what the dump says about each group, by its key, and by its name if no key is equal to it."""
+    config = mapping_or_empty(dump.get("pg_config"))
+    found: dict[str, Mapping[str, Any]] = {}
+    for one in config.values():
+        if isinstance(one, dict) and isinstance(name := one.get("name"), str):
+            found.setdefault(name, one)
+    return found | {key: mapping_or_empty(one) for key, one in config.items() if one is not None}
 
 
 def _numbers(value: object) -> tuple[int, ...]:
@@ -297,11 +338,10 @@ def _dump(
 ) -> FlightDump:
     entries = _entries(dump)
     first = paste.number_at(begin)
-    record = re.compile(r'"record_id"\s*:')
-    lines = [paste.number_at(one.start()) for one in record.finditer(paste.text, begin, end)]
+    lines = [paste.number_at(one.start()) for one in _RECORD.finditer(paste.text, begin, end)]
     if len(lines) < len(entries):
         lines = [first] * len(entries)
-    calls = tuple(_call(entry, line) for entry, line in zip(entries, lines, strict=False))
+    calls = tuple(map(_call, entries, lines))
     config = dump.get("pg_config")
     status = dump.get("pg_status")
     groups: dict[str, FlightGroup] = {}
@@ -309,8 +349,9 @@ def _dump(
     ids = {_group_of(one)[0]: str(one.get("pg_id")) for one in entries}
     for key, one in config.items() if isinstance(config, dict) else ():
         names.setdefault(str(one.get("name", key)) if isinstance(one, dict) else str(key), "")
+    configs = _configs(dump)
     for name, desc in names.items():
-        known = _config(dump, name)
+        known = configs.get(name, {})
         # pg_status is keyed by the number of the group in the process, which the entries contain.
         of_group = status.get(ids.get(name, name), status.get(name)) if isinstance(status, dict) else None
         of_group = of_group if isinstance(of_group, dict) else {}
@@ -400,8 +441,8 @@ def _calls(dumps: tuple[FlightDump, ...]) -> pd.DataFrame:
                     "group": str(dump.groups.get(call.group, call.group)),
                     "sequence": call.seq,
                     "collective": call.op,
-                    "elements_in": _elements(call.sizes_in),
-                    "elements_out": _elements(call.sizes_out),
+                    "elements_in": n_elements(call.sizes_in),
+                    "elements_out": n_elements(call.sizes_out),
                     "state": "timed out" if call.is_retired and call.state != "completed" else call.state,
                     "line": call.line,
                 }
@@ -410,14 +451,21 @@ def _calls(dumps: tuple[FlightDump, ...]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def _elements(shapes: tuple[tuple[int, ...], ...]) -> int:
+def n_elements(shapes: tuple[tuple[int, ...], ...]) -> int:
+    """Return the number of elements of tensors with some shapes, at most the largest integer of 64 bits.
+
+    Examples
+    --------
+    >>> n_elements(((2, 3), (4,))), n_elements(((LARGEST, LARGEST),)) == LARGEST
+    (10, True)
+    """
     total = 0
     for shape in shapes:
         size = 1
         for one in shape:
-            size *= one
+            size = max(-LARGEST, min(size * one, LARGEST))
         total += size
-    return total
+    return min(total, LARGEST)
 
 
 FLIGHT_RECORDER = TextFormat(

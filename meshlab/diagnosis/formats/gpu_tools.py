@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshlab.diagnosis.formats.kernel_log import host_of, short_bus
-from meshlab.diagnosis.paste import Paste, PasteLine
+from meshlab.diagnosis.paste import Paste, PasteLine, check_number
 from meshlab.numerals import whole
 
 if TYPE_CHECKING:
@@ -163,7 +163,23 @@ def read_queried_values(paste: Paste) -> tuple[QueriedValue, ...]:
 
 def matrix_numbers(paste: Paste) -> list[int]:
     """Return the numbers of the lines that are rows of ``nvidia-smi topo -m`` or ``-p2p``."""
-    return [line.number for line, _ in paste.matches(_MATRIX_ROW, " X", "\tX", "|X")]
+    return paste.once(_matrix_numbers)
+
+
+def _matrix_numbers(paste: Paste) -> list[int]:
+    found: list[int] = []
+    for number in paste.numbers(" X", "\tX", "|X"):
+        if _MATRIX_ROW.search(paste.line(number).text):
+            found.append(number)
+            check_number(
+                paste,
+                len(found),
+                "rows of nvidia-smi topo",
+                most=20_000,
+                length=10_000,
+                hint="pass fewer hosts",
+            )
+    return found
 
 
 def link_frame(links: tuple[NvlinkState, ...]) -> pd.DataFrame:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from meshlab.diagnosis.paste import Paste, PasteLine
+from meshlab.diagnosis.paste import Paste, PasteLine, check_number
 from meshlab.numerals import whole
 
 if TYPE_CHECKING:
@@ -116,7 +116,8 @@ def host_of(line: PasteLine) -> str | None:
     """Return the host that a prefix or the head of a line of syslog names."""
     if line.host is not None:
         return line.host
-    match = _HOST.search(line.raw[:200])
+    start = line.raw[:200]
+    match = _HOST.search(start) if " kernel: " in start else None
     return None if match is None or match[1].isdecimal() else match[1]
 
 
@@ -135,6 +136,8 @@ def short_bus(bus_id: str) -> str:
 def read_kernel_log(paste: Paste) -> KernelLog:
     """Read the lines of the kernel log in a paste."""
     # A number at the very end of the text may be cut: 7 of 79.
+    for what in ("NVRM: Xid", "SXid ("):
+        check_number(paste, len(paste.numbers(what)), "kernel messages of the driver")
     found = paste.matches(_XID, "NVRM: Xid")
     xids = [_xid(line, match) for line, match in found if match[3] is not None or line.number < len(paste)]
     sxids = [

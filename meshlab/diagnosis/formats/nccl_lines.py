@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from meshlab.diagnosis.paste import Paste, PasteLine
+from meshlab.diagnosis.paste import Paste, PasteLine, check_number
 from meshlab.nccl_tests.info import LIBRARY_VERSION, VARIABLE, variable_value
 from meshlab.nccl_tests.log import DEVICE_LINE
 from meshlab.numerals import whole
@@ -45,6 +45,7 @@ __all__ = [
 NOT_NAMED = "the rank that prints it"
 """The subject of a finding whose lines name no rank, host or device."""
 
+_WHAT = "messages of NCCL about its setup and its faults"
 _MOST_HEADS = 20_000  # different beginnings of lines that are read for the names of hosts
 
 # Some logs have the host and the device only.
@@ -136,9 +137,25 @@ def message_of(line: PasteLine) -> NcclMessage:
     return NcclMessage(line.number, level, text, *found, line.rank)
 
 
+def _known_messages(paste: Paste) -> dict[int, NcclMessage]:
+    """Return the messages that were read so far, by the number of their line, because many rules need the same."""
+    return {}
+
+
+def _message_at(paste: Paste, number: int) -> NcclMessage:
+    known = paste.once(_known_messages)
+    message = known.get(number)
+    if message is None:
+        message = known[number] = message_of(paste.line(number))
+        check_number(paste, len(known), _WHAT)
+    return message
+
+
 def messages(paste: Paste, *literals: str) -> list[NcclMessage]:
     """Return the lines that contain one of the strings, as messages."""
-    return [message_of(line) for line in paste.find(*literals)]
+    numbers = paste.numbers(*literals)
+    check_number(paste, len(numbers), _WHAT)
+    return [_message_at(paste, number) for number in numbers]
 
 
 def read_warnings(paste: Paste) -> tuple[NcclMessage, ...]:
@@ -397,7 +414,7 @@ def read_hosts(paste: Paste) -> tuple[str, ...]:
             first.setdefault(head, number)
     counts: Counter[tuple[str, int]] = Counter()
     for head, number in first.items():
-        item = message_of(paste.line(number))
+        item = _message_at(paste, number)
         if item.host is not None and item.pid is not None:
             counts[item.host, item.pid] += lines_of[head]
     most: dict[int, int] = defaultdict(int)
@@ -409,7 +426,7 @@ def read_hosts(paste: Paste) -> tuple[str, ...]:
 
 def hosts_of(paste: Paste, lines: Iterable[int]) -> tuple[str, ...]:
     """Return the hosts that printed some lines, in order."""
-    hosts = (message_of(paste.line(number)).host for number in sorted(set(lines)))
+    hosts = (_message_at(paste, number).host for number in sorted(set(lines)))
     return tuple(dict.fromkeys(host for host in hosts if host is not None))
 
 
@@ -487,7 +504,7 @@ def affected(paste: Paste, lines: Iterable[int | PasteLine | NcclMessage]) -> st
     ranks: dict[str | None, set[int]] = defaultdict(set)
     devices: dict[str | None, set[int]] = defaultdict(set)
     for number in numbers:
-        item = message_of(paste.line(number))
+        item = _message_at(paste, number)
         rank = rank_of(paste, item)
         ranks[item.host].update(() if rank is None else (rank,))
         devices[item.host].update(() if item.device is None or rank is not None else (item.device,))

@@ -18,7 +18,7 @@ from meshlab.diagnosis.formats.nccl_lines import (
     read_versions,
     text_list,
 )
-from meshlab.diagnosis.paste import Paste
+from meshlab.diagnosis.paste import Paste, check_number
 from meshlab.diagnosis.seen import Seen, TextFormat
 from meshlab.nccl_tests.info import transport_kind
 
@@ -26,6 +26,7 @@ __all__ = ["NCCL_LOG"]
 
 
 def _find(paste: Paste) -> list[int]:
+    check_number(paste, len(paste.numbers("NCCL WARN")), "warnings of NCCL")
     return paste.numbers("NCCL INFO", "NCCL WARN", "NCCL TRACE", "NCCL version", "RCCL version", "INFO NET : Using")
 
 

@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass, field
 
 from meshlab.diagnosis.other_lines import other_lines
-from meshlab.diagnosis.paste import Paste
+from meshlab.diagnosis.paste import LONGEST_LINE, Paste
 from meshlab.nccl_tests.log import DEVICE_LINE
 from meshlab.numerals import whole
 
 __all__ = ["TestDevice", "TestStart", "read_test_starts"]
 
 _HEADER = re.compile(r"^(?:# *)?nThreads?:? *\d+ +nGpus:? *(?P<gpus>\d+) ")
-_ROW = re.compile(r"^ *\d+ +\d+ +\w+ +\S+ .*\d\.\d\d")
+_ROW = re.compile(r"^ *+\d++ ++\d++ ++\w++ ++\S++ .*\d\.\d\d")
 _TYPES = ("  float ", "  half ", "  double ", "  bfloat16 ", "  int8 ", "  int32 ", "  int64 ", "  uint8 ", "  f8e")
 _ENDS = ("Avg bus bandwidth", "Out of bounds values", "Test failure", "Test NCCL failure", "Test CUDA failure")
 _PROMPT = re.compile(r"^(?:[^\s@]+@[^\s:~]+[:~].*?[$#] |\$ |\+ )?\s*(?:\S*/)?(?:mpirun|mpiexec|srun|prun|orterun)\b.* ")
@@ -71,9 +71,12 @@ def read_test_starts(paste: Paste) -> tuple[TestStart, ...]:
     rows = {number for number in other_lines(paste).numbers(*_TYPES) if _is_row(paste, number)}
     starts = [TestStart()]
     for number in sorted({*numbers, *rows}):
-        text = paste.line(number).text
         current = starts[-1]
-        if number in rows or any(mark in text for mark in _ENDS):
+        if number in rows:
+            current.n_rows += 1
+            continue
+        text = paste.line(number).text
+        if any(mark in text for mark in _ENDS):
             current.n_rows += 1
         elif _PROMPT.match(text):
             starts.append(TestStart(command=number))
@@ -90,4 +93,8 @@ def read_test_starts(paste: Paste) -> tuple[TestStart, ...]:
 
 
 def _is_row(paste: Paste, number: int) -> bool:
-    return _ROW.match(paste.line(number).text) is not None
+    raw = paste.raw(number)[:LONGEST_LINE]
+    if _ROW.match(raw) is not None:
+        return True
+    text = paste.line(number).text
+    return len(text) < len(raw) and _ROW.match(text) is not None

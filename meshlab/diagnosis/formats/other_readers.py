@@ -6,8 +6,9 @@ import re
 import warnings
 from types import MappingProxyType
 
-from meshlab.diagnosis.paste import Paste
+from meshlab.diagnosis.paste import LONGEST_LINE, Paste
 from meshlab.diagnosis.seen import Seen, TextFormat
+from meshlab.documents import LimitError
 from meshlab.errors import MeshlabError
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.nccl_tests.json_reader import looks_like_json
@@ -38,7 +39,7 @@ _ROW_LITERALS = tuple(
 )
 _MOST_JSON = 64 << 20
 _MOST_LOG = 1 << 20  # characters that are read completely
-_ROW = re.compile(r"^\s*\d+ +\d+ +[a-z]+\d* +(?:\w+ +)?(?:-?\d+ +)?[\d.]+ +[\d.]+ +[\d.]+ ")
+_ROW = re.compile(r"^\s*+\d++ ++\d++ ++[a-z]++\d*+ ++(?:\w+ +)?(?:-?\d+ +)?[\d.]+ +[\d.]+ +[\d.]+ ")
 
 
 def _find_tests_log(paste: Paste) -> list[int]:
@@ -46,11 +47,20 @@ def _find_tests_log(paste: Paste) -> list[int]:
     if _is_json(paste):
         return list(range(1, len(paste) + 1)) if paste.once(read_tests_log) is not None else []
     certain = paste.numbers(*_TESTS_LITERALS)
-    rows = [line.number for line, _ in paste.matches(_ROW, *_ROW_LITERALS)]
+    rows = [number for number in paste.numbers(*_ROW_LITERALS) if _is_row(paste, number)]
     if not certain and not rows:
         return []
     headers = [line.number for line, _ in paste.matches(_HEADER, *_HEADER_LITERALS)]
     return sorted({*certain, *rows, *headers})
+
+
+def _is_row(paste: Paste, number: int) -> bool:
+    # Most rows have no prefix, and it takes longer to look for one than to read the row.
+    raw = paste.raw(number)[:LONGEST_LINE]
+    if _ROW.match(raw) is not None:
+        return True
+    text = paste.line(number).text
+    return len(text) < len(raw) and _ROW.match(text) is not None
 
 
 def _is_json(paste: Paste) -> bool:
@@ -63,8 +73,8 @@ def read_tests_log(paste: Paste) -> Log | None:
     if len(text) > _MOST_LOG and not _is_json(paste):
         # Other lines may interrupt a row, but reading all of them would take seconds.
         lines = [""] * len(paste)  # keeps the numbers of the lines
-        for number in _find_tests_log(paste):
-            lines[number - 1] = paste.line(number).raw
+        for number in paste.once(_find_tests_log):
+            lines[number - 1] = paste.raw(number)[:LONGEST_LINE]
         text = "\n".join(lines)
     try:
         # A line break at the end, because a single line is the name of a file for the reader.
@@ -99,7 +109,9 @@ def _see_tests_log(paste: Paste) -> Seen:
     return Seen(MappingProxyType(facts), MappingProxyType(frames))
 
 
-NCCL_TESTS_LOG = TextFormat("nccl-tests log", _find_tests_log, _see_tests_log, "a log of nccl-tests")
+NCCL_TESTS_LOG = TextFormat(
+    "nccl-tests log", lambda paste: paste.once(_find_tests_log), _see_tests_log, "a log of nccl-tests"
+)
 
 # -- hardware ----------------------------------------------------------------------------------------------------------
 
@@ -107,6 +119,7 @@ _XML_LITERALS = (
     *("<system", "</system>", "<cpu ", "</cpu>", "<pci ", "</pci>", "<gpu ", "</gpu>", "<nic", "</nic>", "<nvlink "),
     *("<net ", "<graphs", "</graphs>", "<graph ", "</graph>", "<channel>", "</channel>"),
 )
+_MOST_SWITCHES = 100_000
 _SLURM = re.compile(r"^\s*(?:SwitchName|BlockName)\s*=\s*\S+", re.IGNORECASE)
 
 
@@ -114,12 +127,21 @@ def _find_hardware(paste: Paste) -> list[int]:
     """Return the lines of an XML of NCCL, or of a topology file of Slurm."""
     if paste.numbers("<system", "<graphs"):
         return paste.numbers(*_XML_LITERALS)
-    return [line.number for line, _ in paste.matches(_SLURM, "SwitchName", "switchname", "BlockName", "blockname")]
+    numbers: list[int] = []
+    for number in paste.numbers("SwitchName", "switchname", "BlockName", "blockname"):
+        if _SLURM.match(paste.line(number).text):
+            numbers.append(number)
+            if len(numbers) > _MOST_SWITCHES:
+                raise LimitError(
+                    f"the text has more than {_MOST_SWITCHES:,} switches or blocks of Slurm",
+                    hint="pass the topology.conf of one cluster",
+                )
+    return numbers
 
 
 def _read_hardware(paste: Paste) -> Cluster | NcclGraphs | None:
     """Return what the lines describe, or None if they are incomplete or describe several machines."""
-    numbers = _find_hardware(paste)
+    numbers = paste.once(_find_hardware)
     is_xml = bool(paste.numbers("<system", "<graphs"))
     lines = range(numbers[0], numbers[-1] + 1) if is_xml else numbers
     try:
@@ -140,7 +162,10 @@ def _see_hardware(paste: Paste) -> Seen:
 
 
 HARDWARE_FILE = TextFormat(
-    "topology file", _find_hardware, _see_hardware, "a topology or graph XML of NCCL, or a topology file of Slurm"
+    "topology file",
+    lambda paste: paste.once(_find_hardware),
+    _see_hardware,
+    "a topology or graph XML of NCCL, or a topology file of Slurm",
 )
 
 # -- meshes ------------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.seen import Seen, TextFormat
-from meshlab.documents import NestingError, decode_json, mapping_or_empty, objects_in
+from meshlab.documents import LimitError, NestingError, decode_json, mapping_or_empty, objects_in
 from meshlab.errors import ParseError
 from meshlab.numerals import whole, whole_or_none
 
@@ -450,6 +450,8 @@ def _jsons(paste: Paste) -> Iterator[RasReport]:
             continue
         try:
             value, end = decode_json(paste.text, begin)
+        except LimitError:
+            raise
         except NestingError:
             return
         except ParseError:

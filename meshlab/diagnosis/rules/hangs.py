@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from meshlab.diagnosis.formats.flight_recorder import FlightDump, read_flight_dumps
+from meshlab.diagnosis.formats.flight_recorder import FlightDump, n_elements, read_flight_dumps
 from meshlab.diagnosis.formats.torch_lines import FingerPrint, TorchLog, WorkTimeout, last_rank_prefix, read_torch_log
 from meshlab.diagnosis.late_ranks import (
     GroupCalls,
@@ -114,7 +114,7 @@ def rank_missing(paste: Paste) -> Iterator[TextFinding]:
             report.lines,
         )
     if not named:
-        for finding, ranks in _missing_in_dumps(paste.once(read_flight_dumps)):
+        for finding, ranks in _missing_in_dumps(paste):
             named |= ranks
             yield finding
     for one in log.analysed:
@@ -145,10 +145,11 @@ def rank_missing(paste: Paste) -> Iterator[TextFinding]:
         yield from _missing_id(paste)
 
 
-def _missing_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[tuple[TextFinding, set[int]]]:
+def _missing_in_dumps(paste: Paste) -> Iterator[tuple[TextFinding, set[int]]]:
+    dumps, groups = paste.once(read_flight_dumps), paste.once(calls_by_group)
     stuck = stuck_ranks(dumps)
     note = _order_note(dumps)
-    for group, seq, late, call in late_in_dumps(dumps):
+    for group, seq, late, call in late_in_dumps(groups):
         roots = [rank for rank in late if rank not in stuck]
         if not roots:
             continue
@@ -170,7 +171,7 @@ def _missing_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[tuple[TextFinding
             ),
             set(roots),
         )
-    for rank, other, call in late_in_pairs(dumps):
+    for rank, other, call in late_in_pairs(groups):
         if rank in stuck:
             continue
         peer = "receive" if call.op == "send" else "send"
@@ -277,7 +278,7 @@ def order_mismatch(paste: Paste) -> Iterator[TextFinding]:
                 "torchfrtrace",
                 [one.line],
             )
-    yield from _order_in_dumps(paste.once(read_flight_dumps))
+    yield from _order_in_dumps(paste)
 
 
 def _different_ops(where: str, shown: str, source: str, lines: Sequence[PasteLine | int]) -> TextFinding:
@@ -317,19 +318,18 @@ def _mismatched_prints(log: TorchLog) -> Iterator[list[FingerPrint]]:
         yield list(by_rank.values())
 
 
-def _order_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
+def _order_in_dumps(paste: Paste) -> Iterator[TextFinding]:
+    dumps, groups = paste.once(read_flight_dumps), paste.once(calls_by_group)
     note = _order_note(dumps)
     stuck = stuck_ranks(dumps)
-    for group in calls_by_group(dumps):
-        common = [seq for seq in _numbers(group) if sum(seq in calls for calls in group.calls.values()) > 1]
-        for seq in common:
+    for group in groups:
+        for seq, calls in group.by_number().items():
             by_op: dict[str, list[int]] = {}
-            for rank, calls in group.calls.items():
-                if seq in calls:
-                    by_op.setdefault(plain_name(calls[seq].op), []).append(rank)
+            for rank, call in calls.items():
+                by_op.setdefault(plain_name(call.op), []).append(rank)
             if len(by_op) > 1:
                 shown = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in by_op.items())
-                lines = [calls[seq].line for calls in group.calls.values() if seq in calls]
+                lines = [call.line for call in calls.values()]
                 yield order_mismatch.finding(
                     "error",
                     f"{shown} at collective {seq} of {group.desc}",
@@ -338,7 +338,7 @@ def _order_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
                     lines,
                 )
                 break
-    found = list(late_in_dumps(dumps))
+    found = list(late_in_dumps(groups))
     if found and all(rank in stuck for _, _, late, _ in found for rank in late):
         # Every rank that is late waits itself, so nobody is the first: a circle. A rank without a dump could be.
         group, seq, late, call = found[0]
@@ -357,10 +357,6 @@ def _order_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
         place = _other_place(group, seq, late)
         if place is not None:
             yield place
-
-
-def _numbers(group: GroupCalls) -> list[int]:
-    return sorted({seq for calls in group.calls.values() for seq in calls})
 
 
 def _other_place(group: GroupCalls, seq: int, late: Sequence[int]) -> TextFinding | None:
@@ -441,7 +437,7 @@ def size_mismatch(paste: Paste) -> Iterator[TextFinding]:
             name = "types" if "DTYPE" in found.error else "sizes"
             where = f"collective {found.seq}" if found.seq is not None else "a collective"
             yield _different_sizes(where, f"{rank_list(found.ranks)} against the others", name, [found.line])
-    yield from _sizes_in_dumps(paste.once(read_flight_dumps))
+    yield from _sizes_in_dumps(paste)
     yield from _parameters_differ(paste)
 
 
@@ -488,10 +484,9 @@ def _different_sizes(call: str, shown: str, name: str, lines: Sequence[PasteLine
     )
 
 
-def _sizes_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
-    for group in calls_by_group(dumps):
-        for seq in _numbers(group):
-            calls = {rank: of_rank[seq] for rank, of_rank in group.calls.items() if seq in of_rank}
+def _sizes_in_dumps(paste: Paste) -> Iterator[TextFinding]:
+    for group in paste.once(calls_by_group):
+        for seq, calls in group.by_number().items():
             if len(calls) < 2 or len({plain_name(call.op) for call in calls.values()}) > 1:
                 continue
             op = next(iter(calls.values())).op
@@ -499,7 +494,7 @@ def _sizes_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
                 continue
             sizes: dict[tuple[object, ...], list[int]] = {}
             for rank, call in calls.items():
-                sizes.setdefault((_count(call.sizes_in), call.dtypes), []).append(rank)
+                sizes.setdefault((n_elements(call.sizes_in), call.dtypes), []).append(rank)
             if len(sizes) > 1:
                 name = "sizes" if len({size for size, _ in sizes}) > 1 else "types"
                 shown = " against ".join(
@@ -509,16 +504,6 @@ def _sizes_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
                 lines = [call.line for call in calls.values()]
                 yield _different_sizes(f"{plain_name(op)} {seq} of {group.desc}", shown, name, lines)
                 break
-
-
-def _count(shapes: tuple[tuple[int, ...], ...]) -> int:
-    total = 0
-    for shape in shapes:
-        size = 1
-        for one in shape:
-            size *= one
-        total += size
-    return total
 
 
 @rule(
@@ -621,7 +606,7 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
             [one.line for one in same_group],
         )
     if not log.timeouts:
-        yield from _stuck_in_dumps(paste.once(read_flight_dumps))
+        yield from _stuck_in_dumps(paste)
     for report in log.desync:
         if report.unfinished and not report.absent and not log.timeouts:
             yield nccl_timeout.finding(
@@ -633,9 +618,9 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
             )
 
 
-def _stuck_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
+def _stuck_in_dumps(paste: Paste) -> Iterator[TextFinding]:
     """Find a collective that all ranks of a group called and none finished, and that timed out."""
-    for group in calls_by_group(dumps):
+    for group in paste.once(calls_by_group):
         waiting = group.waiting()
         calls = {(plain_name(call.op), call.seq) for call in waiting.values()}
         if set(waiting) == set(group.ranks) and len(calls) == 1 and any(one.is_retired for one in waiting.values()):
@@ -654,10 +639,9 @@ def _stuck_in_dumps(dumps: Sequence[FlightDump]) -> Iterator[TextFinding]:
 @rule("dumps-missing", "Flight recorder dumps of some ranks are not in the text", source=_RECORDER)
 def dumps_missing(paste: Paste) -> Iterator[TextFinding]:
     """Look for a collective that did not end, in dumps that are not those of all ranks of its group."""
-    dumps = paste.once(read_flight_dumps)
     if any(True for _ in rank_missing.check(paste)):
         return
-    for group in calls_by_group(dumps):
+    for group in paste.once(calls_by_group):
         waiting = group.waiting()
         absent = [rank for rank in group.ranks if rank not in group.dumps]
         if waiting and absent:
@@ -668,7 +652,7 @@ def dumps_missing(paste: Paste) -> Iterator[TextFinding]:
                 f"{shown} of {group.desc}",
                 f"{rank_list(waiting).capitalize()} {'waits' if len(waiting) == 1 else 'wait'} in "
                 f"{plain_name(first.op)} {first.seq}. The dumps of {shown} are not in the text, so it does not show "
-                f"which rank did not join.{_order_note(dumps)}",
+                f"which rank did not join.{_order_note(paste.once(read_flight_dumps))}",
                 "Paste the dumps of all ranks as JSON, one after the other.",
                 [first.line],
             )

@@ -17,6 +17,8 @@ _MOST_CHARACTERS = 1 << 26
 
 _PART = re.compile(r"[^\[\],\s]+|\[[^\[\]]*\]")
 _SIMPLE = re.compile(r"([^\[\],\s]*)\[([\d,-]+)\]([^\[\],\s]*)")
+_BALANCED = re.compile(r"[^\[\]]*+(?:\[[^\[\]]*+\][^\[\]]*+)*+")
+_PATTERN = re.compile(r"(?:[^\[\], \t\n]++|\[[^\[\]]*+\])++")
 _RANGE = re.compile(r"(\d{1,15})(?:-(\d{1,15}))?")
 
 
@@ -48,7 +50,10 @@ def expand_hosts(text: str) -> list[str]:
     ['r1n0-ib', 'r1n1-ib', 'r2n0-ib', 'r2n1-ib']
     """
     if "[" not in text and "]" not in text:
-        return text.replace(",", " ").split()
+        names = text.replace(",", " ").split(None, MOST_HOSTS)
+        if len(names) > MOST_HOSTS:
+            raise ParseError(f"{text[:60]!r} has more than {MOST_HOSTS:,} hosts", hint="shorten it", text=text)
+        return names
     # Nearly all lists are a single name with one bracket, and need no search for commas outside brackets.
     simple = _SIMPLE.fullmatch(text)
     if simple is not None:
@@ -57,11 +62,14 @@ def expand_hosts(text: str) -> list[str]:
         return [f"{simple[1]}{number}{simple[3]}" for number in numbers]
     hosts: list[str] = []
     for pattern in _patterns(text):
+        if len(hosts) > MOST_HOSTS:
+            raise ParseError(f"{text[:60]!r} has more than {MOST_HOSTS:,} hosts", hint="shorten it", text=text)
         if "[" not in pattern:
             hosts.append(pattern)
             continue
         names = [""]
-        for part in _PART.findall(pattern):
+        for match in _PART.finditer(pattern):
+            part = match[0]
             choices = _numbers(part[1:-1], text) if part.startswith("[") else [part]
             # Check before the product is built: two short brackets can make 10^12 names.
             if len(names) * len(choices) + len(hosts) > MOST_HOSTS:
@@ -82,32 +90,27 @@ def _check_total(count: int, length: int, text: str) -> None:
 
 def _patterns(text: str) -> Iterator[str]:
     """Split a list at the commas outside brackets."""
-    depth = start = 0
-    for match in re.finditer(r"[\[\],\s]", text):
-        mark = match[0]
-        if mark == "[":
-            depth += 1
-        elif mark == "]":
-            depth -= 1
-        if depth not in (0, 1):
-            raise ParseError(
-                f"the brackets in {text[:60]!r} do not match",
-                hint="write ranges as in n[1-4]",
-                text=text,
-                column=min(match.start(), 199),
-            )
-        if depth == 0 and mark in ", \t\n":
-            if match.start() > start:
-                yield text[start : match.start()]
-            start = match.end()
-    if depth:
-        raise ParseError(f"the bracket in {text[:60]!r} is not closed", hint="append ]", text=text)
-    if start < len(text):
-        yield text[start:]
+    balanced = _BALANCED.match(text)
+    end = balanced.end() if balanced else 0
+    if end < len(text):
+        # A closing bracket without an opening one, or an opening bracket and the next one.
+        wrong = end if text[end] == "]" else text.find("[", end + 1)
+        if wrong < 0:
+            raise ParseError(f"the bracket in {text[:60]!r} is not closed", hint="append ]", text=text)
+        raise ParseError(
+            f"the brackets in {text[:60]!r} do not match",
+            hint="write ranges as in n[1-4]",
+            text=text,
+            column=min(wrong, 199),
+        )
+    for match in _PATTERN.finditer(text):
+        yield match[0]
 
 
 def _numbers(ranges: str, text: str) -> list[str]:
     numbers: list[str] = []
+    if ranges.count(",") >= MOST_HOSTS:
+        raise ParseError(f"{text[:60]!r} has more than {MOST_HOSTS:,} hosts", hint="shorten it", text=text)
     for part in ranges.split(","):
         match = _RANGE.fullmatch(part.strip())
         if match is None:

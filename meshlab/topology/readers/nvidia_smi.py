@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
+from meshlab.documents import LimitError
 from meshlab.errors import ParseError, TopologyError
 from meshlab.numerals import whole
 from meshlab.topology.model.cluster import Cluster
@@ -189,9 +190,13 @@ def _cluster(nodes: Sequence[Node], text: str) -> Cluster:
     return Cluster.from_nodes(nodes, names=names, source="nvidia-smi topo", notes=tuple(notes))
 
 
+_MOST_ROWS = 50_000
+
+
 def _matrices(lines: Sequence[str]) -> Iterator[_Matrix]:
     matrix: _Matrix | None = None
     known: dict[tuple[str, str], _Row | None] = {}
+    n_rows = 0
     for number, line in enumerate(lines):
         if not line or line.isspace():
             continue
@@ -201,6 +206,9 @@ def _matrices(lines: Sequence[str]) -> Iterator[_Matrix]:
             known[line, header] = _row(line, header)
         row = known[line, header]
         if row is not None:
+            n_rows += 1
+            if n_rows > _MOST_ROWS:
+                raise LimitError(f"the text has more than {_MOST_ROWS:,} rows of matrices", hint="pass fewer hosts")
             if matrix is None or matrix.is_over(row):
                 if matrix is not None and matrix.rows:
                     yield matrix

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
+from meshlab.documents import LimitError
 from meshlab.errors import ParseError, TopologyError
 from meshlab.numerals import whole
 from meshlab.topology.model.cluster import Cluster, Ints, Level
@@ -23,11 +24,13 @@ from meshlab.topology.readers.hostlists import MOST_HOSTS, expand_hosts
 __all__ = ["looks_like_slurm", "read_slurm_topology"]
 
 _PAIR = re.compile(r"(?<!\w)(\w+) *= *(\S+)")
-# Blanks only, because \s would also try every following line.
-_CONF = re.compile(r"^[ \t]*(?:SwitchName|BlockName)[ \t]*=", re.IGNORECASE | re.MULTILINE)
-_YAML = re.compile(r"^[ \t]*(?:-[ \t]*)?topology[ \t]*:", re.MULTILINE)
+# The key of a line, in lower case. A search for a string is much faster than one for the start of each line.
+_CONF = (re.compile(r"switchname[ \t]*="), re.compile(r"blockname[ \t]*="))
+_YAML = re.compile(r"topology[ \t]*:")
 _TAB = re.compile(r"^ *\t", re.MULTILINE)
 _MOST_NOTES = 20
+_MOST_SWITCHES = 100_000  # and blocks; the largest clusters have some thousands
+_MOST_EVENTS = 6 * _MOST_SWITCHES  # of YAML: a switch with two keys has six
 _DEEPEST = 32
 _TIERS = ("leaf", "spine", "core")
 _NULLS = ("", "~", "null", "Null", "NULL")
@@ -45,7 +48,34 @@ def looks_like_slurm(text: str) -> bool:
     >>> looks_like_slurm("SwitchName=s1 Nodes=n[1-4]"), looks_like_slurm("- topology: default")
     (True, True)
     """
-    return _CONF.search(text) is not None or _YAML.search(text) is not None
+    return _is_conf(text) or _is_yaml(text)
+
+
+def _is_conf(text: str) -> bool:
+    lower = text.lower()
+    places = (match.start() for key in _CONF for match in key.finditer(lower))
+    return any(_begins_line(lower, _before_blanks(lower, place)) for place in places)
+
+
+def _is_yaml(text: str) -> bool:
+    for match in _YAML.finditer(text):
+        place = _before_blanks(text, match.start())
+        if _begins_line(text, place):
+            return True
+        if text[place - 1] == "-" and _begins_line(text, _before_blanks(text, place - 1)):
+            return True
+    return False
+
+
+def _before_blanks(text: str, place: int) -> int:
+    """Return the position of the blanks before a position."""
+    while place > 0 and text[place - 1] in " \t":
+        place -= 1
+    return place
+
+
+def _begins_line(text: str, place: int) -> bool:
+    return place == 0 or text[place - 1] == "\n"
 
 
 def read_slurm_topology(text: str, *, node: Node | str | None = None, topology: str | None = None) -> Cluster:
@@ -71,6 +101,7 @@ def read_slurm_topology(text: str, *, node: Node | str | None = None, topology: 
     ParseError
         If the text is neither of these files.
         If a host list is invalid.
+        If the file defines more than 100,000 switches or blocks.
     TopologyError
         If switches form a cycle.
         If the file names no hosts, or no topology with the given name.
@@ -86,14 +117,14 @@ def read_slurm_topology(text: str, *, node: Node | str | None = None, topology: 
     >>> cluster.names, cluster.levels[0].of_node.tolist()
     (('n1', 'n2', 'n3', 'n4'), [0, 0, 1, 1])
     """
-    if _CONF.search(text) is None and _YAML.search(text) is not None:
-        parsed = _read_yaml(text, topology)
-    elif _CONF.search(text) is not None:
+    if _is_conf(text):
         parsed = _read_conf(text)
+    elif _is_yaml(text):
+        parsed = _read_yaml(text, topology)
     else:
-        first = next((line.strip() for line in text.splitlines() if line.strip()), "")
+        start = (text.lstrip()[:1000].splitlines() or [""])[0].rstrip()
         raise ParseError(
-            f"not a Slurm topology: the text begins with {first[:60]!r}",
+            f"not a Slurm topology: the text begins with {start[:60]!r}",
             hint="pass a topology.conf with SwitchName= or BlockName= lines, or a topology.yaml with a topology: list",
         )
     names, levels = _blocks(parsed) if parsed.blocks else _tree(parsed)
@@ -126,6 +157,24 @@ class _Parsed:
     blocks: dict[str, str] = field(default_factory=dict)  # name → host list
     sizes: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    n_definitions: int = 0  # of switches and blocks, also of equal names
+
+    def add_switch(self, name: str, nodes: str, switches: str) -> None:
+        """Add a switch with its host list and its list of switches."""
+        self._count()
+        if name in self.switches:
+            self.note(f"switch {name} is defined twice; the last definition is used")
+        self.switches[name] = (nodes, switches)
+
+    def add_block(self, name: str, nodes: str) -> None:
+        """Add a block with its host list."""
+        self._count()
+        self.blocks[name] = nodes
+
+    def _count(self) -> None:
+        self.n_definitions += 1
+        if self.n_definitions > _MOST_SWITCHES:
+            raise _too_many("switches or blocks")
 
     def note(self, text: str) -> None:
         """Add a note, up to a maximum number of notes."""
@@ -147,18 +196,18 @@ def _read_conf(text: str) -> _Parsed:
             continue
         pairs = {key.lower(): value for key, value in _PAIR.findall(line)}
         if "switchname" in pairs:
-            _add_switch(parsed, pairs["switchname"], pairs.get("nodes", ""), pairs.get("switches", ""))
+            parsed.add_switch(pairs["switchname"], pairs.get("nodes", ""), pairs.get("switches", ""))
         elif "blockname" in pairs:
-            parsed.blocks[pairs["blockname"]] = pairs.get("nodes", "")
+            parsed.add_block(pairs["blockname"], pairs.get("nodes", ""))
         elif "blocksizes" in pairs:
             parsed.sizes = _sizes(pairs["blocksizes"].split(","))
     return parsed
 
 
-def _add_switch(parsed: _Parsed, name: str, nodes: str, switches: str) -> None:
-    if name in parsed.switches:
-        parsed.note(f"switch {name} is defined twice; the last definition is used")
-    parsed.switches[name] = (nodes, switches)
+def _too_many(what: str) -> LimitError:
+    return LimitError(
+        f"the Slurm topology defines more than {_MOST_SWITCHES:,} {what}", hint="pass the file of one cluster"
+    )
 
 
 def _sizes(values: Sequence[object]) -> list[int]:
@@ -191,11 +240,9 @@ def _read_yaml(text: str, wanted: str | None) -> _Parsed:
         others = ", ".join(str(item["topology"]) for item in found if item is not chosen)
         parsed.note(f"topology {chosen['topology']} was read; the file also has {others}")
     for switch in _items(chosen, "tree", "switches"):
-        _add_switch(
-            parsed, str(switch.get("switch")), str(switch.get("nodes") or ""), str(switch.get("children") or "")
-        )
+        parsed.add_switch(str(switch.get("switch")), str(switch.get("nodes") or ""), str(switch.get("children") or ""))
     for block in _items(chosen, "block", "blocks"):
-        parsed.blocks[str(block.get("block", len(parsed.blocks)))] = str(block.get("nodes") or "")
+        parsed.add_block(str(block.get("block", len(parsed.blocks))), str(block.get("nodes") or ""))
     inner = chosen.get("block")
     if isinstance(inner, dict):
         sizes = inner.get("block_sizes") or []
@@ -229,7 +276,12 @@ def _load_yaml(text: str) -> Any:
     open_items: list[Any] = [document]  # the lists and dicts around the current event
     open_keys: list[str | None] = [None]  # for each of them, the key whose value comes next
     try:
-        for event in yaml.parse(text, Loader=_LOADER):
+        for number, event in enumerate(yaml.parse(text, Loader=_LOADER)):
+            if number > _MOST_EVENTS:
+                raise LimitError(
+                    f"the topology.yaml has more than {_MOST_EVENTS:,} lists, keys and values",
+                    hint="pass the file of one cluster",
+                )
             if isinstance(event, yaml.CollectionEndEvent):
                 open_items.pop()
                 open_keys.pop()
@@ -296,8 +348,13 @@ def _yaml_error(message: str, hint: str, source: Any, text: str) -> ParseError:
 
 def _tree(parsed: _Parsed) -> tuple[list[str], list[Level]]:
     parents: dict[str, str] = {}
+    n_children = 0
     for name, (_, switches) in parsed.switches.items():
-        for child in expand_hosts(switches) if switches else ():
+        children = expand_hosts(switches) if switches else ()
+        n_children += len(children)
+        if n_children > MOST_HOSTS:
+            raise LimitError(f"the switches list more than {MOST_HOSTS:,} other switches", hint="check their ranges")
+        for child in children:
             if child in parents and parents[child] != name:
                 parsed.note(f"switch {child} is below both {parents[child]} and {name}; the first one is used")
             if child not in parsed.switches:
