@@ -20,7 +20,7 @@ from meshlab.errors import ParseError, printable
 from meshlab.files import TextSource, decode_text, describe_text, path_of, read_bytes
 from meshlab.garbage import collector_paused
 
-__all__ = ["explain", "explain_log"]
+__all__ = ["explain", "explain_log", "explain_paste"]
 
 _TOO_LARGE = "pass the part around the first error, or the lines with WARN and the first 1,000 lines"
 
@@ -70,10 +70,11 @@ def explain(source: TextSource | Sequence[TextSource], *, rules: Sequence[Rule] 
     ('tp=8: 8 ranks, axes tp of 8', ())
     """
     with collector_paused():
-        return _explained(_paste_of(source), rules, may_be_name=isinstance(source, str))
+        return explain_paste(_paste_of(source), rules, may_be_name=isinstance(source, str))
 
 
-def _explained(paste: Paste, rules: Sequence[Rule], *, may_be_name: bool) -> Explanation:
+def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: bool = False) -> Explanation:
+    """Explain a text that is split into lines already. See `explain`."""
     seen: list[Seen] = []
     spans: list[Span] = []
     failed: dict[str, list[str]] = {}  # names of what failed, by the error

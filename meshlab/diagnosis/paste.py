@@ -161,6 +161,10 @@ class Paste:
         result: _T = self._read[reader]
         return result
 
+    def remember(self, reader: Callable[[Paste], _T], result: _T) -> None:
+        """Take a result for that of a reader, which then need not run."""
+        self._read[reader] = result
+
     def _numbers(self, literal: str) -> list[int]:
         found = self._found.get(literal)
         if found is None:

@@ -9,13 +9,16 @@ from typing import Any
 
 from meshlab import markup
 from meshlab.analysis.tunings import Tuning
-from meshlab.diagnosis.explaining import explain
+from meshlab.diagnosis.explaining import explain_paste
 from meshlab.diagnosis.formats.flight_recorder import refuse_pickle
+from meshlab.diagnosis.formats.other_readers import read_tests_log
+from meshlab.diagnosis.paste import Paste
 from meshlab.documents import LimitError
-from meshlab.errors import ParseError
+from meshlab.errors import ParseError, printable
 from meshlab.files import TextSource, decode_text, describe_text, is_folder, open_file, path_of, text_of
 from meshlab.frames.rundata import RunData
 from meshlab.frames.store import as_results, run_id_in
+from meshlab.garbage import collector_paused
 from meshlab.mesh.axes import LONGEST_TEXT
 from meshlab.mesh.interop.frameworks import OWN, mesh_text_kind
 from meshlab.mesh.mesh import DeviceMesh
@@ -106,6 +109,12 @@ def read(source: TextSource, *, world_size: int | None = None) -> Reading:
         return found
     text, name = text_of(source, hint=_HINT)
     refuse_pickle(text[:8], name)
+    with collector_paused():
+        return _reading_of(text, name, world_size, may_be_name=isinstance(source, str))
+
+
+def _reading_of(text: str, name: str | None, world_size: int | None, *, may_be_name: bool) -> Reading:
+    """Read a text that is no saved run and no table of results."""
     # With a line break at the end, the text is never the name of a file.
     whole = f"{text}\n"
     log = _tried(read_log, whole)
@@ -117,10 +126,12 @@ def read(source: TextSource, *, world_size: int | None = None) -> Reading:
     kind = mesh_text_kind(text) if len(text) <= LONGEST_TEXT else None
     if kind is not None:
         return Reading("mesh" if kind == OWN else f"layout of {kind}", DeviceMesh.read(text, world_size=world_size))
+    paste = Paste(printable(whole))
+    paste.remember(read_tests_log, log if log is not None and log.sections else None)
     try:
-        explanation = explain(whole)
+        explanation = explain_paste(paste)
     except ParseError as error:
-        described = describe_text(text, may_be_name=isinstance(source, str))
+        described = describe_text(text, may_be_name=may_be_name)
         raise ParseError(f"nothing was recognised: {described}", hint=_HINT, file=name) from error
     kinds = dict.fromkeys(span.kind for span in explanation.recognised)
     return Reading(" and ".join(kinds) or "text", explanation)
