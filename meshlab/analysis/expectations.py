@@ -17,14 +17,22 @@ from meshlab.prediction.costs import COLLECTIVES
 from meshlab.prediction.predictions import BOUND_FROM, PredictedLine, predict
 from meshlab.prediction.tuner import NcclSettings
 from meshlab.topology.model.presets import ClusterLike
-from meshlab.units import THIN, format_bandwidth, format_size
+from meshlab.units import THIN, format_bandwidth, format_range, format_size
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from meshlab.mesh.mesh import MeshLike
 
-__all__ = ["EXPECTED_SHARE", "describe_expectation", "expectations", "is_below_prediction"]
+__all__ = [
+    "EXPECTED_SHARE",
+    "describe_expectation",
+    "expectations",
+    "is_below_prediction",
+    "is_within_tolerance",
+    "lowest_expected_gbs",
+    "predicted_range",
+]
 
 EXPECTED_SHARE = 0.9
 """The share of a published or of the lowest predicted bandwidth from which a measurement is as expected.
@@ -213,11 +221,25 @@ def is_below_prediction(row: Any) -> bool:
 
 
 def predicted_range(row: Any) -> str:
-    """Write the range of the predicted bandwidth of a row of `expectations`. Empty without a prediction."""
+    """Write the range of the predicted bandwidth of a row of `expectations`. Empty without a prediction.
+
+    Its upper end is at most the bound of the hardware.
+    """
     if not np.isfinite(row["predicted_us_hi"]):
         return ""
     low, high = (row["busbw_gbs"] * row["time_us"] / row[name] for name in ("predicted_us_hi", "predicted_us_lo"))
-    return f"{format_bandwidth(low).split(THIN)[0]} to {format_bandwidth(high)}"
+    highest = max(low, min(high, row["bound_gbs"])) if np.isfinite(row["bound_gbs"]) else high
+    return format_range(format_bandwidth(low), format_bandwidth(highest))
+
+
+def lowest_expected_gbs(row: Any) -> float:
+    """Return the bandwidth below which a row of `expectations` is slow, in GB/s. NaN without a prediction."""
+    return float(EXPECTED_SHARE * row["busbw_gbs"] * row["time_us"] / row["predicted_us_hi"])
+
+
+def is_within_tolerance(row: Any) -> bool:
+    """Return whether a row of `expectations` is slower than predicted, but not clearly."""
+    return bool(row["time_us"] > row["predicted_us_hi"]) and not is_below_prediction(row)
 
 
 def describe_expectation(row: Any, *, with_mode: bool = False) -> str:

@@ -69,7 +69,7 @@ _UNITS = (
     ("throttle", "throttled by {}"),
     ("ecc_corrected", "{} ECC errors corrected"),
     ("ecc_uncorrected", "{} not"),
-    ("nvlink_errors", "{} NVLink errors"),
+    ("nvlink_errors", "{:,} NVLink errors since the driver was loaded"),
 )
 
 _MEASURED = ("ok", "wrong")

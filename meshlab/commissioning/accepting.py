@@ -28,6 +28,7 @@ from meshlab.frames.store import Frames
 from meshlab.mesh.axes import WORLD
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.report.answers import Answer, ReportEvidence, answers, load_findings, pair_label_of
+from meshlab.report.repeating import with_settings
 from meshlab.report.stages import Outcome, StageResult, Stages
 from meshlab.report.words import count
 from meshlab.topology.model.cluster import Cluster
@@ -272,7 +273,9 @@ class _Acceptor:
         mesh = ", ".join(f"{axis.name}={axis.size}" for axis in self._scope.mesh.axes)
         words = f'meshlab acceptance --mesh "{mesh}" --backend {self._engines.backend}'
         words += " --quick" if self._scope.quick else ""
-        return words + (" --thresholds FILE" if self._scope.thresholds is not None else "")
+        words += " --thresholds FILE" if self._scope.thresholds is not None else ""
+        run = next(iter(self._runs.values()), None)
+        return words if run is None else with_settings(run, words)
 
     # -- stages that need the ranks ------------------------------------------------------------------------------------
 
@@ -368,7 +371,7 @@ def _installation(given: Sequence[Check] | str | None) -> _Finding:
     if broken:
         return "failed", [f"{check.name} is broken: {check.text}; {check.fix}." for check in broken]
     doubtful = [f"{check.name}: {check.text}; {check.fix}." for check in checks if check.verdict == "warning"]
-    return "passed", [f"{count(len(checks), 'part')} checked, and no required one is broken.", *doubtful]
+    return "passed", [f"{count(len(checks), 'part')} checked, and all required ones work.", *doubtful]
 
 
 def _health(machine: Cluster | None, why_none: str) -> _Finding:
@@ -434,7 +437,7 @@ def _reference(answer: Answer | None) -> _Finding:
 def _thresholds(answer: Answer | None, limits: Thresholds | None) -> _Finding:
     if limits is None:
         known = ", ".join(Thresholds.presets())
-        return _skipped(f"there are none for this machine. Pass a file, or one of {known}.")
+        return _skipped(f"there are none for this machine. Pass a file of thresholds, or a preset: {known}.")
     if answer is None:
         return _skipped("nothing was measured.")
     return "passed" if answer.state == "good" else "failed", list(answer.sentences)

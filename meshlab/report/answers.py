@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from meshlab.analysis.comparison import Comparison
 from meshlab.analysis.concurrency import contention_rows, interference_rows
-from meshlab.analysis.expectations import describe_expectation, predicted_range
+from meshlab.analysis.expectations import (
+    describe_expectation,
+    is_within_tolerance,
+    lowest_expected_gbs,
+    predicted_range,
+)
 from meshlab.analysis.pairs import pair_table
 from meshlab.analysis.thresholds import ThresholdCheck
 from meshlab.frames.labels import (
@@ -308,11 +313,25 @@ def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
     share = known["of_bound"].fillna(known["of_published"])
     ordered = known.iloc[share.to_numpy(dtype=float).argsort(kind="stable")]
     best, worst = (describe_expectation(ordered.iloc[number], with_mode=has_modes) for number in (-1, 0))
-    sentences = [f"{best}."]
-    if len(ordered) > 1:
-        band = predicted_range(ordered.iloc[0])
-        sentences.append(f"The lowest share: {worst}{f', with {band} predicted' if band else ''}.")
-    return "good", sentences
+    if len(ordered) == 1:
+        return "good", [f"{best}{_beside_prediction(ordered.iloc[0])}."]
+    of = "the hardware allows" if known["of_bound"].notna().all() else "is expected"
+    low, high = (f"{100 * limit:.0f}{THIN}%" for limit in (share.min(), share.max()))
+    return "good", [
+        f"At the largest size, the collectives reach {format_range(low, high)} of what {of}.",
+        f"Lowest: {worst}{_beside_prediction(ordered.iloc[0])}.",
+        f"Highest: {best}.",
+    ]
+
+
+def _beside_prediction(row: pd.Series) -> str:
+    """Return the predicted range of a row, and how far below it the row may be."""
+    band = predicted_range(row)
+    if not band:
+        return ""
+    if not is_within_tolerance(row):
+        return f", with {band} predicted"
+    return f", a little below the predicted {band} (slow below {format_bandwidth(lowest_expected_gbs(row))})"
 
 
 def _no_expectation(evidence: ReportEvidence, has_lines: bool) -> str:
@@ -498,6 +517,8 @@ def _pairs_sentence(rows: pd.DataFrame) -> tuple[bool, str]:
     text = f"{first['collective']} at {format_size(size)}, {axis_label(first['axis'], 'pairs')}: "
     text += f"{format_range(format_bandwidth(low), format_bandwidth(high))} busbw"
     slow = largest[largest["is_slow"].fillna(value=False)]
+    if len(largest) == 1:
+        return False, f"{text}. There is no other pair to compare it with."
     if not len(slow):
         return False, f"{text}. No pair is clearly slow."
     named = [f"{pair_label_of(row)} {format_bandwidth(row.busbw_gbs)}" for row in slow.head(_MOST_NAMED).itertuples()]

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from meshlab.comm.catalog import CATALOG
 from meshlab.frames.labels import CPU_SOURCES, SOURCES, axis_labels
-from meshlab.report.words import UNFINISHED, count, results_have, span
+from meshlab.prediction.bounds import GPU_SOURCES
+from meshlab.report.words import UNFINISHED, count, results_have, size_text, span
 from meshlab.topology.model.products import models_in
 from meshlab.units import THIN
 
@@ -47,6 +48,9 @@ def caveats(results: pd.DataFrame, *, fingerprint: str, cluster: Cluster | None 
         found.append(f"{of} were measured with Gloo on a CPU. They do not apply to GPUs or their links.")
     if "threads" in sources:
         found.append("These numbers were measured with threads in one process. They do not apply to any machine.")
+    settings = _library_settings(results) if sources & set(GPU_SOURCES) else ""
+    if settings:
+        found.append(f"NCCL did not run with its defaults: {settings}.")
     if results.attrs.get("note"):
         found.append(str(results.attrs["note"]))
     stopped = results[results["status"].isin(UNFINISHED)]
@@ -55,9 +59,13 @@ def caveats(results: pd.DataFrame, *, fingerprint: str, cluster: Cluster | None 
         found.append(f"{count(len(stopped), 'measurement')} did not finish{': ' * bool(reasons)}{'; '.join(reasons)}.")
     measured = results[results["status"].eq("ok").fillna(value=False)]
     is_settled = measured["stop_reason"].eq("precise").fillna(value=False)  # few batches were enough
-    few = int((measured["n_samples"].lt(_FEW_SAMPLES).fillna(value=False) & ~is_settled).sum())
-    if few:
-        found.append(f"{results_have(few)} fewer than {_FEW_SAMPLES} batches, so the median is uncertain.")
+    few = measured[measured["n_samples"].lt(_FEW_SAMPLES).fillna(value=False) & ~is_settled]
+    if len(few):
+        sizes = sorted(few["size_bytes"].dropna().unique())
+        where = f", at {' and '.join(map(size_text, sizes))}" if 0 < len(sizes) <= 2 else ""
+        found.append(
+            f"{results_have(len(few))} fewer than {_FEW_SAMPLES} batches{where}, so the median is less certain."
+        )
     without = int(measured["time_us_lo"].isna().sum())
     if without:
         found.append(f"{results_have(without)} no interval.")
@@ -69,6 +77,16 @@ def caveats(results: pd.DataFrame, *, fingerprint: str, cluster: Cluster | None 
     if fingerprint and others:
         found.append("Some results were measured on a different mesh than the one in this report.")
     return found
+
+
+def _library_settings(results: pd.DataFrame) -> str:
+    """Return the environment variables that change what NCCL does."""
+    known = results.attrs.get("environment") or {}
+    return ", ".join(
+        f"{name}={value}"
+        for name, value in known.items()
+        if name.startswith("NCCL_") and not name.startswith("NCCL_DEBUG")
+    )
 
 
 def _axes_of(results: pd.DataFrame, source: str) -> str:
@@ -166,9 +184,19 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
         ),
         (
             "Wrong",
-            "Number of elements that differ from the expected value, over all ranks. Checked outside the timed part.",
+            "The number of elements that differ from the exact result, of all elements on all ranks. Checked outside "
+            "the timed region.",
         ),
     ]
+    if "bound_gbs" in results and results["bound_gbs"].notna().any():
+        found.append(
+            (
+                "Bound",
+                "The bus bandwidth that the slowest link on the way allows, by the rates of NCCL's own model. For "
+                "example, an NVLink of an H100 or H200 has 20.6 GB/s in each direction, which is less than its "
+                "signalling rate of 25 GB/s. Shares of the bound are shown from 16 MiB on.",
+            )
+        )
     reasons = results["stop_reason"].dropna().value_counts()
     if len(reasons):
         parts = (f"{_STOPPED.get(str(reason), reason)} ({number:,})" for reason, number in reasons.head(8).items())
@@ -187,7 +215,7 @@ def _loads(results: pd.DataFrame) -> list[str]:
         )
     if "pairs" in groupings:
         found.append(
-            "Pairs: every two ranks of a group, in rounds of pairs that share no rank. A figure frames the pairs below "
+            "Pairs: every pair of ranks in a group, in rounds of disjoint pairs. A figure frames the pairs below "
             f"80{THIN}% of the median bandwidth. Such a pair is clearly slow if the interval of its time does not "
             "contain the median."
         )

@@ -10,6 +10,7 @@ from meshlab.mesh.groups import Groups
 from meshlab.report.answers import Answer
 from meshlab.report.pictures import Pictures, ReportPicture
 from meshlab.report.report_tables import ReportTable
+from meshlab.report.words import code_parts
 
 if TYPE_CHECKING:
     from meshlab.report.report import Content
@@ -45,7 +46,7 @@ def markdown_page(
     drawn = Pictures([], [], [], []) if pictures is None else pictures
     lines = [f"# {_escape(content.title)}", "", _escape(content.where), ""]
     lines += [f"**{_marked(content.headline)}**", ""]
-    lines += [f"- **{content.next_step.question}** {_marked(content.next_step)}"]
+    lines += [f"- **{content.next_step.question}** {_advice(content.next_step)}"]
     if content.stages:
         lines += [f"- **{stage.question}** {_marked(stage)}" for stage in content.stages]
         lines += ["", "## Measurements", ""]
@@ -68,9 +69,9 @@ def markdown_page(
         for table in content.pivots:
             lines += _titled(table)
     if content.expected is not None:
-        lines += ["## What it should be", "", *_rendered(content.expected)]
+        lines += ["## Expected performance", "", *_rendered(content.expected)]
     if content.loads:
-        lines += ["## Pairs and contention", "", *gallery(drawn.matrices)]
+        lines += [f"## {content.loads_title}", "", *gallery(drawn.matrices)]
         for table in content.loads:
             lines += _titled(table)
     if content.tuning is not None:
@@ -84,7 +85,7 @@ def markdown_page(
             lines += [f"## {title}", "", *_rendered(one)]
     lines += ["## Method", "", *(f"- **{_escape(term)}**: {_escape(text)}" for term, text in content.method), ""]
     if content.repeat:
-        lines += ["To measure the same again:", "", "```", content.repeat.replace("`", "'"), "```", ""]
+        lines += ["To repeat the measurement:", "", "```", content.repeat.replace("`", "'"), "```", ""]
     if content.environment:
         lines += ["## Environment", ""]
     for name, pairs in content.environment:
@@ -97,6 +98,12 @@ def _marked(answer: Answer) -> str:
     """Return the sentences of an answer behind its sign."""
     sign = f"{answer.sign} " if answer.sign else ""
     return sign + _escape(" ".join(answer.sentences))
+
+
+def _advice(answer: Answer) -> str:
+    """Return the sentences of the next step, whose commands are code."""
+    parts = code_parts(" ".join(answer.sentences))
+    return "".join(f"`{part}`" if is_code else _escape(part) for is_code, part in parts)
 
 
 def _titled(table: ReportTable) -> Iterator[str]:

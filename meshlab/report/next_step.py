@@ -11,7 +11,7 @@ from meshlab.report.words import UNFINISHED
 
 __all__ = ["next_step", "next_step_of_acceptance"]
 
-_NOTHING = "Nothing needs to be done."
+_NOTHING = "No action is needed."
 
 
 def next_step(evidence: ReportEvidence, found: Sequence[Answer]) -> Answer:
@@ -32,26 +32,26 @@ def _steps(evidence: ReportEvidence, found: dict[str, Answer]) -> Iterator[str]:
     is_cpu = bool(sources) and sources <= set(CPU_SOURCES)
     bad = {question for question, answer in found.items() if answer.state == "bad"}
     if evidence.state in UNFINISHED:
-        yield "Continue the run in its folder: meshlab bench --resume FOLDER. The log at the end says why it stopped."
+        yield "Continue the run in its folder: `meshlab bench --resume FOLDER`. The log at the end says why it stopped."
         return
     if evidence.progress:
         yield "Write the report again when the run has ended."
         return
     if not len(evidence.results):
-        yield "Measure something, for example with meshlab bench all_reduce."
+        yield "Measure something, for example with `meshlab bench all_reduce`."
         return
     if "correct" in bad:
         yield (
-            "Do not use these ranks until the wrong results are explained. Check the installation with meshlab doctor, "
-            "and measure again: if the same groups are wrong again, suspect their devices and links."
+            "Do not use these ranks until the wrong results are explained. Check the installation with "
+            "`meshlab doctor`, and measure again: if the same groups are wrong again, suspect their devices and links."
         )
         return
     slow = bad & {"fast enough", "thresholds"}
     is_unknown = "fast enough" in found and found["fast enough"].state == "plain"
     if slow:
         yield (
-            "Find out what is slow: meshlab doctor checks the machine, and ml.bench_pairs(engines) measures every pair "
-            "of ranks, which shows a slow link or device."
+            "Find out what is slow: `meshlab doctor` checks the machine, and `ml.bench_pairs(engines)` measures every "
+            "pair of ranks, which shows a slow link or device."
         )
     elif "changed" in bad:
         yield "Compare the environments of both runs, and measure both again, in turns, before you search for a cause."
@@ -65,9 +65,12 @@ def _steps(evidence: ReportEvidence, found: dict[str, Answer]) -> Iterator[str]:
     elif is_cpu and not bad:
         yield "To judge GPUs, measure on them. These times only say how MPI, memory and scheduling work here."
     elif not bad and is_unknown and evidence.results["size_bytes"].notna().any():
-        yield "For a verdict on the speed, name the machine: meshlab report RUN --cluster dgx-h200, or a file."
+        yield "For a verdict on the speed, name the machine: `meshlab report RUN --cluster dgx-h200`, or a file."
     elif not bad:
-        yield f"{_NOTHING} Keep this run, to see later what becomes slower: meshlab report NEW --baseline THIS."
+        yield (
+            f"{_NOTHING} Keep this run as a baseline: `meshlab report NEW --baseline THIS` compares a later run with "
+            "it."
+        )
 
 
 def next_step_of_acceptance(stages: Stages) -> Answer:

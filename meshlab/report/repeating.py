@@ -9,7 +9,7 @@ from meshlab.frames.rundata import RunData
 from meshlab.frames.schema import OPTIONS
 from meshlab.units import parse_sizes
 
-__all__ = ["repeat_command"]
+__all__ = ["repeat_command", "with_settings"]
 
 _LIBRARIES = ("NCCL_", "MPIR_CVAR_", "UCX_")
 _SAMPLINGS = ("quick", "default", "thorough")
@@ -53,9 +53,14 @@ def repeat_command(run: RunData) -> str:
     words += ["--shuffle", "--seed", str(plan.seed)] if plan.shuffle else []
     words += ["--sampling", sampling] if sampling != "default" else []
     words += ["--backend", run.source]
+    return with_settings(run, shlex.join(words))
+
+
+def with_settings(run: RunData, command: str) -> str:
+    """Return a shell command that runs with the settings of the communication library that a run had."""
     variables = run.attrs.get("environment") or {}
     settings = [f"{name}={shlex.quote(str(value))}" for name, value in variables.items() if name.startswith(_LIBRARIES)]
-    return " ".join([*settings, shlex.join(words)])
+    return " ".join([*settings, command])
 
 
 def _sizes(sizes: tuple[int, ...]) -> str:

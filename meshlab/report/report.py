@@ -31,7 +31,7 @@ from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.nccl_tests.reader import read as read_nccl_tests
 from meshlab.prediction.bounds import with_bounds
 from meshlab.report import content, report_tables
-from meshlab.report.answers import Answer, ReportEvidence, answers, headline, without_said
+from meshlab.report.answers import Answer, ReportEvidence, answers, headline, pair_parts, without_said
 from meshlab.report.embedding import embedded, read_embedded
 from meshlab.report.junit import junit_xml
 from meshlab.report.markdown_page import markdown_page
@@ -49,6 +49,7 @@ from meshlab.report.repeating import repeat_command
 from meshlab.report.report_tables import ReportTable
 from meshlab.report.stages import Stages
 from meshlab.report.tuning_section import TuningSection, tuning_section
+from meshlab.report.words import code_parts
 from meshlab.topology.health import health
 from meshlab.topology.model.presets import ClusterLike, as_cluster
 from meshlab.topology.placement.placement import place
@@ -96,6 +97,8 @@ class Content:
         Sentences about the machine and the links of the groups.
     pivots, loads, details : list of ReportTable
         The results with one row per size; pairs, contention and interference; every row with its interval.
+    loads_title : str
+        The heading of pairs, contention and interference.
     more_tables : int
         The number of details that were omitted.
     expected, thresholds, changed : ReportTable or None
@@ -124,6 +127,7 @@ class Content:
     machine: list[str]
     pivots: list[ReportTable]
     loads: list[ReportTable]
+    loads_title: str
     details: list[ReportTable]
     more_tables: int
     expected: ReportTable | None
@@ -481,6 +485,8 @@ class Report:
 
     def _content(self) -> Content:
         details, more_tables = report_tables.detail_tables(self._bounded)
+        loads = report_tables.load_tables(self._bounded, self.samples)
+        n_pairs = sum(1 for _ in pair_parts(self._bounded))
         is_known = len(self.expected) and self.expected["verdict"].ne("unknown").any()
         fingerprint = self.mesh.fingerprint if self.mesh is not None else ""
         return Content(
@@ -493,14 +499,15 @@ class Report:
             caveats=content.caveats(self.results, fingerprint=fingerprint, cluster=self.cluster),
             machine=self._machine(),
             pivots=report_tables.pivot_tables(self._bounded),
-            loads=report_tables.load_tables(self._bounded, self.samples),
+            loads=loads,
+            loads_title=_loads_title(n_pairs, len(loads) - n_pairs),
             details=details,
             more_tables=more_tables,
             expected=report_tables.expectation_table(self.expected) if is_known else None,
             thresholds=None if self.check is None else report_tables.threshold_table(self.check),
             changed=None if self.comparison is None else report_tables.comparison_table(self.comparison),
             tuning=None if self.tuning is None else tuning_section(self.tuning),
-            method=[*content.method(self.results), *self._facts],
+            method=[*content.method(self._bounded), *self._facts],
             repeat=self._repeat,
             environment=self._environment,
             log=self._log,
@@ -591,6 +598,11 @@ def _line(answer: Answer) -> str:
     return f"{sign}{answer.question}: {' '.join(answer.sentences)}"
 
 
+def _loads_title(n_pairs: int, n_others: int) -> str:
+    """Return the heading of the section with tables of pairs, of contention, or of both."""
+    return "Pairs and contention" if n_pairs and n_others else "Pairs" if n_pairs else "Contention"
+
+
 def _environment(sections: Mapping[str, Mapping[str, str]]) -> list[tuple[str, Facts]]:
     """Return the sections of the environment that are not empty."""
     return [
@@ -658,4 +670,16 @@ def _template() -> jinja2.Template:
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["advice"] = _advice
     return environment.from_string(_part("template.html"))
+
+
+def _advice(sentence: str) -> markupsafe.Markup:
+    """Return a sentence as HTML, with code at its backticks. Lines are not broken within a word such as --baseline."""
+    import markupsafe
+
+    parts = []
+    for is_code, part in code_parts(sentence):
+        words = [f"<span>{markup.escape(word)}</span>" for word in part.split()]
+        parts.append(f"<code>{' '.join(words)}</code>" if is_code else markup.escape(part))
+    return markupsafe.Markup("".join(parts))

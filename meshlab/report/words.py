@@ -9,7 +9,7 @@ from meshlab.units import format_size
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["UNFINISHED", "count", "is_missing", "plain_text", "results_have", "size_text", "span", "was"]
+__all__ = ["UNFINISHED", "code_parts", "count", "is_missing", "plain_text", "results_have", "size_text", "span", "was"]
 
 UNFINISHED = {"failed": "failed", "cancelled": "was cancelled", "interrupted": "was interrupted"}
 """The states of a run or a measurement that did not finish, with their verbs."""
@@ -30,6 +30,17 @@ def plain_text(value: Any) -> str:
 def size_text(size: Any) -> str:
     """Write a size, or a dash if it is missing."""
     return "–" if is_missing(size) else format_size(size)
+
+
+def code_parts(sentence: str) -> list[tuple[bool, str]]:
+    """Split a sentence at its backticks, into texts and whether each is code.
+
+    Examples
+    --------
+    >>> code_parts("Run `meshlab doctor` first.")
+    [(False, 'Run '), (True, 'meshlab doctor'), (False, ' first.')]
+    """
+    return [(bool(number % 2), part) for number, part in enumerate(sentence.split("`")) if part]
 
 
 def count(number: int, noun: str) -> str:
