@@ -21,6 +21,7 @@ from typing import Any
 from meshlab.comm.agreement import Checks
 from meshlab.engines.call_board import CallBoard
 from meshlab.engines.controller import Controller
+from meshlab.engines.interrupts import interrupts_kept
 from meshlab.engines.lifeline import REAPER, WITHOUT_SHELL, command
 from meshlab.engines.parts import STOPPED, Parts, how_ended, is_stopped
 from meshlab.engines.processes import ProcessSet
@@ -152,10 +153,11 @@ class LaunchedSet(ProcessSet):
         deadline = time.monotonic() + timeout_s
         with self._starting:
             try:
-                self._check_closing()
-                self._reaper.renew()
-                self._start_controller(deadline)
-                infos = self._start_engines(deadline)
+                with interrupts_kept():
+                    self._check_closing()
+                    self._reaper.renew()
+                    self._start_controller(deadline)
+                    infos = self._start_engines(deadline)
                 self._is_controller_suspect = False
                 return infos
             except BaseException:

@@ -73,7 +73,7 @@ def test_a_sample_has_the_reasons_for_low_clocks_and_counts_errors() -> None:
     (row,) = device_rows("before", "node1", [reading])
     assert device_lines([row], with_host=False) == {
         "GPU 0": "1980 MHz · 61 °C · 412 W · throttled by power cap, hardware thermal slowdown · "
-        "7 ECC errors corrected · 20 NVLink errors"
+        "7 ECC errors corrected · 20 NVLink errors since the driver was loaded"
     }
 
 
