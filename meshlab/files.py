@@ -281,6 +281,8 @@ def write_file(path: str | Path, data: str | bytes) -> Path:
         raise BenchError(
             f"cannot write {str(path)!r}: {error.strerror or error}", hint="choose a different path"
         ) from error
+    except ValueError as error:  # a null character, or half of a surrogate pair, which no name has
+        raise BenchError(f"no file can be named {str(path)!r}", hint="choose a different path") from error
     return path
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import gzip
 import re
 import zlib
@@ -72,7 +71,7 @@ def _unpacked(packed: str, file: str) -> str:
     reader = zlib.decompressobj(wbits=31)
     try:
         content = reader.decompress(base64.b64decode(packed), LARGEST_TEXT).decode()
-    except (zlib.error, binascii.Error, UnicodeDecodeError) as error:
+    except (zlib.error, ValueError) as error:
         raise ParseError(f"the results are damaged: {error}", hint="copy the file again", file=file) from error
     if not reader.eof:
         what = f"larger than {LARGEST_TEXT >> 20} MiB" if reader.unconsumed_tail else "incomplete"

@@ -12,6 +12,7 @@ import meshlab as ml
 from meshlab import units
 from meshlab.diagnosis.text_findings import rule
 from meshlab.errors import BenchError
+from meshlab.files import write_file
 from meshlab.frames.store import as_results
 from meshlab.mesh.interop.frameworks import mesh_text_kind
 from tests.fuzz.campaign import Campaign
@@ -106,6 +107,20 @@ def test_a_plan_needs_whole_numbers() -> None:
 def test_values_that_no_one_means_are_refused(call, message: str) -> None:
     with pytest.raises(ml.MeshlabError, match=message):
         call()
+
+
+@pytest.mark.parametrize("name", ["\udfff", "a\0b"])
+def test_a_file_that_cannot_be_named_is_not_written(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BenchError, match="no file can be named") as caught:
+        write_file(tmp_path / name, "text")
+    str(caught.value).encode()
+
+
+def test_results_in_a_report_that_are_not_ascii_are_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text('<script type="application/gzip" id="meshlab-results">\u200a</script>')
+    with pytest.raises(ml.MeshlabError, match="the results are damaged"):
+        ml.Report.read(path)
 
 
 def test_numbers_in_logs_are_bounded() -> None:
