@@ -30,7 +30,12 @@ _NAME = "the controller of the engines"
 T = TypeVar("T")
 
 
-def bounded(function: Callable[[], T], timeout_s: float, check: Callable[[], None] = lambda: None) -> T:
+def bounded(
+    function: Callable[[], T],
+    timeout_s: float,
+    check: Callable[[], None] = lambda: None,
+    threads: list[threading.Thread] | None = None,
+) -> T:
     """Call a function in a thread, and wait for it no longer than a time.
 
     Parameters
@@ -41,6 +46,8 @@ def bounded(function: Callable[[], T], timeout_s: float, check: Callable[[], Non
         The maximum time, in seconds.
     check : callable, optional
         Called repeatedly. If it raises, the thread is abandoned, too.
+    threads : list of threading.Thread, optional
+        The thread is added to it, so that the caller can find out whether it was abandoned.
 
     Raises
     ------
@@ -64,7 +71,10 @@ def bounded(function: Callable[[], T], timeout_s: float, check: Callable[[], Non
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=call, name="meshlab bounded call", daemon=True).start()
+    thread = threading.Thread(target=call, name="meshlab bounded call", daemon=True)
+    if threads is not None:
+        threads.append(thread)
+    thread.start()
     deadline = time.monotonic() + timeout_s
     while True:
         left = deadline - time.monotonic()
@@ -99,6 +109,7 @@ class Controller:
         self._cluster = make_cluster(profile, name, launcher)
         self._environment = dict(environment)
         self._parts = Parts()
+        self._threads: list[threading.Thread] = []
         self.client: Any = None
         """The client. None before `connect`."""
 
@@ -119,6 +130,7 @@ class Controller:
                 ),
                 deadline - time.monotonic(),
                 check,
+                self._threads,
             )
         except (OSError, RuntimeError) as error:  # TimeoutError is an OSError
             raise self._start_error("did not start") from error
@@ -142,6 +154,7 @@ class Controller:
                 lambda: self._cluster.connect_client_sync(ipython_dir=str(self._folder / "ipython"), timeout=left),
                 left,
                 wait,
+                self._threads,
             )
         except (OSError, RuntimeError) as error:
             wait()
@@ -158,6 +171,7 @@ class Controller:
             lambda: self._cluster.start_engines_sync(n, engine_set_id=name, **options),
             max(0.1, deadline - time.monotonic()),
             check,
+            self._threads,
         )
         return self._cluster.engines[name]
 
@@ -190,6 +204,14 @@ class Controller:
         except TimeoutError:
             return False
         return True
+
+    def end_threads(self, timeout_s: float) -> bool:
+        """Wait for calls that were abandoned, and return whether there were any. They may still create files."""
+        abandoned = [thread for thread in self._threads if thread.is_alive()]
+        deadline = time.monotonic() + timeout_s
+        for thread in abandoned:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return bool(abandoned)
 
     def close(self) -> None:
         """Close the client. The processes are left to the caller."""

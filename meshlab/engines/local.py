@@ -25,7 +25,7 @@ from meshlab.engines.interrupts import interrupts_kept
 from meshlab.engines.lifeline import REAPER, WITHOUT_SHELL, command
 from meshlab.engines.parts import STOPPED, Parts, how_ended, is_stopped
 from meshlab.engines.processes import ProcessSet
-from meshlab.engines.reaper import RUN, Reaper, kill_processes, marked_processes, remove_files
+from meshlab.engines.reaper import RUN, Reaper, clean_up, kill_processes, marked_processes, remove_files
 from meshlab.engines.rounds import RankExit, RankInfo, WorkerConfig
 from meshlab.engines.worker import make_unique_id
 from meshlab.errors import EngineError
@@ -45,6 +45,7 @@ _NOISE = re.compile(r"\[(?:IPEngine|KernelNanny|IPController)[^]]*\]|^\s*$|mpi_(
 
 _UNNOTICED_S = 3.0  # maximum time until the controller notices the end of an engine
 _CLOSE_S = 1.0  # time that the ranks get to end themselves when the engines are closed
+_ABANDONED_S = 2.0  # time to wait for a start that was interrupted, after its processes have ended
 _ANSWER_S = 2.0  # time that the controller gets to answer before a restart replaces it
 _LINE_S = 0.3  # time in which the shell of a rank that has ended records its exit
 _POLL_S = 0.01
@@ -525,6 +526,9 @@ class LaunchedSet(ProcessSet):
             self._finalizer.detach()
             if self._controller is not None:
                 self._controller.close()
+                # A start that was interrupted goes on in its thread, and may create the folder or a process again.
+                if self._controller.end_threads(_ABANDONED_S):
+                    clean_up(RUN, self._id, str(self._folder), ())
             self._positions = None
             self._is_closed = True
         finally:

@@ -25,6 +25,7 @@ import psutil
 __all__ = [
     "RUN",
     "Reaper",
+    "clean_up",
     "is_running",
     "kill_processes",
     "marked_processes",

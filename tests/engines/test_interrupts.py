@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+from collections.abc import Callable
 
 import pytest
 
+from meshlab.engines.controller import Controller, bounded
 from meshlab.engines.interrupts import interrupts_kept
+from meshlab.engines.local import LaunchedSet
+from meshlab.engines.reaper import RUN, marked_processes
 
 
 def press() -> None:
@@ -62,3 +67,29 @@ def test_another_handler_and_another_thread_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert pressed == [1, 2]
+
+
+def test_an_interrupted_start_leaves_neither_a_folder_nor_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on in its thread, which creates the folder again if nobody waits for its end."""
+    is_interrupted = threading.Event()
+    ranks = LaunchedSet(2)
+
+    def start_late(self: Controller, deadline: float, check: Callable[[], None]) -> None:
+        def create() -> None:
+            is_interrupted.wait(10.0)
+            time.sleep(0.3)  # longer than the reaper needs to remove the folder
+            (ranks._folder / "late").mkdir(parents=True)
+
+        def interrupt() -> None:
+            is_interrupted.set()
+            raise KeyboardInterrupt
+
+        bounded(create, 10.0, interrupt, self._threads)
+
+    monkeypatch.setattr(Controller, "start", start_late)
+    with pytest.raises(KeyboardInterrupt):
+        ranks.start(60.0)
+    assert is_interrupted.is_set()
+    assert "meshlab bounded call" not in {thread.name for thread in threading.enumerate()}
+    assert not ranks._folder.exists()
+    assert marked_processes(RUN, ranks._id) == []
