@@ -15,7 +15,7 @@ from meshlab.comm.backend import BUFFERS, MODES, Buffers, CallConfig, Mode
 from meshlab.comm.catalog import CATALOG, find_collective
 from meshlab.comm.elements import ReduceOp, find_dtype, find_op
 from meshlab.comm.validate import check_config
-from meshlab.errors import BenchError, did_you_mean
+from meshlab.errors import BenchError, did_you_mean, printable
 from meshlab.frames.labels import option_texts, value_label
 from meshlab.frames.schema import OPTIONS
 from meshlab.mesh.axes import as_integer, short
@@ -730,8 +730,8 @@ class Plan:
         _check_known("mode", self.mode, MODES)
         _check_known("grouping", self.grouping, GROUPINGS)
         _check_known("buffers", self.buffers, BUFFERS)
-        for name in self.axis:
-            if not isinstance(name, str):
+        for name in (*self.axis, *(name for name, _ in self.concurrent)):
+            if not isinstance(name, str) or name != printable(name):  # half of a surrogate pair is no text
                 raise BenchError(f"axis must be the name of an axis or a group set, not {short(name)}")
         self._check_options()
         if self.launches < 1:

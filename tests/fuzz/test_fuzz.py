@@ -100,6 +100,7 @@ def test_a_plan_needs_whole_numbers() -> None:
     ("call", "message"),
     [
         (lambda: ml.Plan("all_reduce", "tp", sampling=[]), r"unknown sampling \[\]; choose quick"),
+        (lambda: ml.Plan("all_reduce", ["tp", "\ud800"]), r"the name of an axis or a group set, not '\\ud800'"),
         (lambda: ml.predict("tp=8", "dgx-h100", "barrier"), "nothing is predicted, because none of the collectives ha"),
         (lambda: ml.search("dgx-h100", "llama3-8b", tp=10**400), "does not divide 8 ranks.* use tp=4 or 8"),
     ],
