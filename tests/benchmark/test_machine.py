@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -124,7 +125,11 @@ def test_redaction_replaces_hosts_uuids_addresses_and_users_everywhere(
     run.save(tmp_path / "run", redact=True)
     texts = "".join(path.read_text() for path in (tmp_path / "run").iterdir() if path.suffix != ".parquet")
     texts += str(ml.Run.load(tmp_path / "run").results["stop_reason"].tolist())
-    texts += ml.Report(run, redact=True).markdown() + ml.Report(run, redact=True).html()
+    # Without the packed results, whose letters may be a short host name by chance. They are those of the frames above.
+    html = re.sub(
+        r'<script type="application/gzip".*?</script>', "", ml.Report(run, redact=True).html(), flags=re.DOTALL
+    )
+    texts += ml.Report(run, redact=True).markdown() + html
     for secret in (host, uuid, "10.1.2.3", "olga"):  # a hash of hexadecimal digits never contains this name
         assert secret not in texts, secret
     assert host in json.dumps(run.environment)  # the run itself is unchanged

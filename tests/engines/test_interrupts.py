@@ -72,6 +72,7 @@ def test_another_handler_and_another_thread_are_left_alone() -> None:
 def test_an_interrupted_start_leaves_neither_a_folder_nor_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """It goes on in its thread, which creates the folder again if nobody waits for its end."""
     is_interrupted = threading.Event()
+    threads: list[threading.Thread] = []
     ranks = LaunchedSet(2)
 
     def start_late(self: Controller, deadline: float, check: Callable[[], None]) -> None:
@@ -84,12 +85,15 @@ def test_an_interrupted_start_leaves_neither_a_folder_nor_a_process(monkeypatch:
             is_interrupted.set()
             raise KeyboardInterrupt
 
-        bounded(create, 10.0, interrupt, self._threads)
+        try:
+            bounded(create, 10.0, interrupt, self._threads)
+        finally:
+            threads.extend(self._threads)
 
     monkeypatch.setattr(Controller, "start", start_late)
     with pytest.raises(KeyboardInterrupt):
         ranks.start(60.0)
     assert is_interrupted.is_set()
-    assert "meshlab bounded call" not in {thread.name for thread in threading.enumerate()}
+    assert [thread.is_alive() for thread in threads] == [False]
     assert not ranks._folder.exists()
     assert marked_processes(RUN, ranks._id) == []
