@@ -227,14 +227,19 @@ def predicted_range(row: Any) -> str:
     """
     if not np.isfinite(row["predicted_us_hi"]):
         return ""
-    low, high = (row["busbw_gbs"] * row["time_us"] / row[name] for name in ("predicted_us_hi", "predicted_us_lo"))
+    low, high = _predicted_gbs(row, "predicted_us_hi"), _predicted_gbs(row, "predicted_us_lo")
     highest = max(low, min(high, row["bound_gbs"])) if np.isfinite(row["bound_gbs"]) else high
     return format_range(format_bandwidth(low), format_bandwidth(highest))
 
 
+def _predicted_gbs(row: Any, time: str) -> float:
+    """Return the bandwidth of a row in GB/s if it took one of the predicted times."""
+    return float(row["busbw_gbs"] * row["time_us"] / row[time])
+
+
 def lowest_expected_gbs(row: Any) -> float:
     """Return the bandwidth below which a row of `expectations` is slow, in GB/s. NaN without a prediction."""
-    return float(EXPECTED_SHARE * row["busbw_gbs"] * row["time_us"] / row["predicted_us_hi"])
+    return EXPECTED_SHARE * _predicted_gbs(row, "predicted_us_hi")
 
 
 def is_within_tolerance(row: Any) -> bool:
@@ -266,6 +271,5 @@ def describe_expectation(row: Any, *, with_mode: bool = False) -> str:
             f"{100 * row['of_published']:.0f}{THIN}% of the published {format_bandwidth(row['published_gbs'])}"
         )
     if is_below_prediction(row):
-        lowest = row["busbw_gbs"] * row["time_us"] / row["predicted_us_hi"]
-        parts.append(f"while at least {format_bandwidth(lowest)} is predicted")
+        parts.append(f"while at least {format_bandwidth(_predicted_gbs(row, 'predicted_us_hi'))} is predicted")
     return ", ".join([text, *parts])

@@ -138,7 +138,7 @@ def plans(mesh: DeviceMesh, engines: Engines, thresholds: Thresholds | None, *, 
     pairs = Plan(["send", "send_recv"], axes, sizes=extent.pairs, grouping="pairs", sampling=extent.sampling)
     several = [axis for axis in axes if len(mesh[axis]) > 1]
     if not several:
-        contention = Planned(None, f"no axis of {mesh} has several groups, so there is nothing to contend with")
+        contention = Planned(None, f"no axis of {mesh} has several groups, so there is no contention to measure")
     else:
         size = parse_size(extent.contention)
         size = size if size not in sweep.sizes else size + size // 2

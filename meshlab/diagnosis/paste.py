@@ -161,6 +161,17 @@ class Paste:
         result: _T = self._read[reader]
         return result
 
+    def matches_at(self, pattern: re.Pattern[str], number: int) -> bool:
+        """Return whether a pattern matches at the start of a line, with or without its prefix.
+
+        Most lines have no prefix, and it takes longer to look for one than to match the pattern.
+        """
+        raw = self.raw(number)[:LONGEST_LINE]
+        if pattern.match(raw) is not None:
+            return True
+        text = self.line(number).text
+        return len(text) < len(raw) and pattern.match(text) is not None
+
     def remember(self, reader: Callable[[Paste], _T], result: _T) -> None:
         """Take a result for that of a reader, which then need not run."""
         self._read[reader] = result
@@ -193,7 +204,7 @@ class Paste:
 
 
 def check_number(
-    paste: Paste, number: int, what: str, *, most: int = 50_000, length: int = 500, hint: str = ""
+    paste: Paste, number: int, what: str, *, most: int = 50_000, length: int = 100, hint: str = ""
 ) -> None:
     """Raise if a text has more of something than a number of them, and one more for each of so many characters.
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from meshlab import markup
 from meshlab.engines.disagreement import describe_disagreement, find_disagreement
-from meshlab.engines.rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, where_text, without_banner
+from meshlab.engines.rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, ranks_label, without_banner
 from meshlab.engines.verification import verify_mesh
 from meshlab.errors import CommunicatorError, EngineError, MeshError, did_you_mean
 from meshlab.mesh.axes import WORLD
@@ -134,7 +134,7 @@ class Engines:
     @property
     def where(self) -> str:
         """Label of the measured system, for example "4 ranks · MPI on this CPU"."""
-        return where_text(self.ranks)
+        return ranks_label(self.ranks)
 
     def where_of(self, mesh: DeviceMesh, axes: Sequence[str]) -> str:
         """Label of the system that is measured along some axes of a mesh. It names every backend.

@@ -60,7 +60,7 @@ class RankInfo:
     segments: tuple[str, ...] = ()
 
 
-def where_text(ranks: Sequence[RankInfo]) -> str:
+def ranks_label(ranks: Sequence[RankInfo]) -> str:
     """Return the label of the system that the ranks use.
 
     Examples
@@ -70,9 +70,9 @@ def where_text(ranks: Sequence[RankInfo]) -> str:
     ...     facts = {"device number": str(gpu)}
     ...     can = Capabilities("nccl", "NCCL 2.32.3", "", "H200 · NCCL 2.32.3", (), (), (), (), True, facts)
     ...     return RankInfo(rank, 4, "node1", 1000 + rank, 1, "3.12", "0.1", can)
-    >>> where_text([rank_on(rank, rank) for rank in range(4)])
+    >>> ranks_label([rank_on(rank, rank) for rank in range(4)])
     '4 × H200 · NCCL 2.32.3'
-    >>> where_text([rank_on(rank // 2, rank) for rank in range(4)])
+    >>> ranks_label([rank_on(rank // 2, rank) for rank in range(4)])
     '4 ranks on 2 × H200 · NCCL 2.32.3'
     """
     n, where = len(ranks), ranks[0].capabilities.where

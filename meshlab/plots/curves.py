@@ -278,7 +278,7 @@ def draw_latency(ax: Axes, results: pd.DataFrame, lines: Sequence[Line], earlier
     few_decades = times.size and times.max() < 50 * times.min()
     ax.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if few_decades else (1,), numticks=99))
     ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: time_tick(time)))
-    if not few_decades:  # a tick costs a millisecond, and nobody reads 7 from its place
+    if not few_decades:  # each tick takes a millisecond to draw, and these two suffice
         ax.yaxis.set_minor_locator(LogLocator(10, subs=(2, 5), numticks=99))
     ax.yaxis.set_minor_formatter(NullFormatter())
     reserve(ax, above=set_title(ax, title_parts(results), note=stroke_note(lines)))

@@ -161,9 +161,9 @@ def answers(evidence: ReportEvidence) -> tuple[Answer, ...]:
     return tuple(found)
 
 
-def without_said(found: Sequence[Answer], said: Iterable[Answer]) -> tuple[Answer, ...]:
+def without_repeated(found: Sequence[Answer], earlier: Iterable[Answer]) -> tuple[Answer, ...]:
     """Omit the sentences that other answers contain, and the answers of which nothing is left."""
-    known = {sentence for answer in said for sentence in answer.sentences}
+    known = {sentence for answer in earlier for sentence in answer.sentences}
     rest = (replace(answer, sentences=tuple(one for one in answer.sentences if one not in known)) for answer in found)
     return tuple(answer for answer in rest if answer.sentences)
 
@@ -291,8 +291,9 @@ def _speed(evidence: ReportEvidence) -> list[Answer]:
     expected = evidence.expected
     if expected is not None and expected["verdict"].ne("unknown").any():
         state, sentences = _judged(expected)
-        # The sentences name the only bound already.
-        bounds = bound_note(shown)[len(bound_lines(shown)) == 1 :]
+        bounds = bound_note(shown)
+        if len(bound_lines(shown)) == 1:
+            bounds = bounds[1:]  # the sentences name the only bound already
         return [Answer("fast enough", state, (*sentences, *bounds, *differences))]
     peaks = [_no_expectation(evidence, bool(lines)), *_peaks(lines, shown), *bound_note(shown), *differences]
     known = tuple(filter(None, peaks))

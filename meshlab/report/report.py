@@ -31,7 +31,7 @@ from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.nccl_tests.reader import read as read_nccl_tests
 from meshlab.prediction.bounds import with_bounds
 from meshlab.report import content, report_tables
-from meshlab.report.answers import Answer, ReportEvidence, answers, headline, pair_parts, without_said
+from meshlab.report.answers import Answer, ReportEvidence, answers, headline, pair_parts, without_repeated
 from meshlab.report.embedding import embedded, read_embedded
 from meshlab.report.junit import junit_xml
 from meshlab.report.markdown_page import markdown_page
@@ -463,7 +463,7 @@ class Report:
     @property
     def _other_answers(self) -> tuple[Answer, ...]:
         """What the stages of an acceptance do not say already."""
-        return without_said(self.answers, self._stage_answers)
+        return without_repeated(self.answers, self._stage_answers)
 
     def _compare(self, earlier: Frames) -> None:
         """Compare the results with the baseline. Two sides that are not comparable are a warning in the report."""

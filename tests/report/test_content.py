@@ -5,7 +5,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.frames.schema import empty_results
-from meshlab.report.answers import Answer, ReportEvidence, _by_chance, answers, headline, without_said
+from meshlab.report.answers import Answer, ReportEvidence, _by_chance, answers, headline, without_repeated
 from meshlab.report.content import caveats, method
 from meshlab.report.next_step import next_step
 from meshlab.report.report_tables import MOST_ROWS, MOST_TABLES, detail_tables, load_tables, pivot_tables
@@ -456,5 +456,5 @@ def test_the_answers_omit_what_the_stages_say():
         Answer("correct", "good", ("All 55 results are correct.",)),
         Answer("unusual", "good", ("No pair is slow.",)),
     ]
-    assert without_said(found, [stage]) == tuple(found[:1])
-    assert without_said(found, []) == tuple(found)
+    assert without_repeated(found, [stage]) == tuple(found[:1])
+    assert without_repeated(found, []) == tuple(found)

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from meshlab.diagnosis.other_lines import other_lines
-from meshlab.diagnosis.paste import LONGEST_LINE, Paste
+from meshlab.diagnosis.paste import Paste
 from meshlab.nccl_tests.log import DEVICE_LINE
 from meshlab.numerals import whole
 
@@ -68,7 +68,7 @@ def read_test_starts(paste: Paste) -> tuple[TestStart, ...]:
     numbers = other_lines(paste).numbers("nThread", " Pid ", "mpirun", "mpiexec", "srun", *_ENDS)
     if not other_lines(paste).numbers("nThread", "Using devices") and not other_lines(paste).numbers(" Pid "):
         return ()
-    rows = {number for number in other_lines(paste).numbers(*_TYPES) if _is_row(paste, number)}
+    rows = {number for number in other_lines(paste).numbers(*_TYPES) if paste.matches_at(_ROW, number)}
     starts = [TestStart()]
     for number in sorted({*numbers, *rows}):
         current = starts[-1]
@@ -90,11 +90,3 @@ def read_test_starts(paste: Paste) -> tuple[TestStart, ...]:
             rank, pid, device = whole(match[1]), whole(match[3]), whole(match[5])
             current.devices.append(TestDevice(rank, pid, device, match[4], match[7].strip(), number))
     return tuple(start for start in starts if start.headers or start.devices)
-
-
-def _is_row(paste: Paste, number: int) -> bool:
-    raw = paste.raw(number)[:LONGEST_LINE]
-    if _ROW.match(raw) is not None:
-        return True
-    text = paste.line(number).text
-    return len(text) < len(raw) and _ROW.match(text) is not None

@@ -47,20 +47,11 @@ def _find_tests_log(paste: Paste) -> list[int]:
     if _is_json(paste):
         return list(range(1, len(paste) + 1)) if paste.once(read_tests_log) is not None else []
     certain = paste.numbers(*_TESTS_LITERALS)
-    rows = [number for number in paste.numbers(*_ROW_LITERALS) if _is_row(paste, number)]
+    rows = [number for number in paste.numbers(*_ROW_LITERALS) if paste.matches_at(_ROW, number)]
     if not certain and not rows:
         return []
     headers = [line.number for line, _ in paste.matches(_HEADER, *_HEADER_LITERALS)]
     return sorted({*certain, *rows, *headers})
-
-
-def _is_row(paste: Paste, number: int) -> bool:
-    # Most rows have no prefix, and it takes longer to look for one than to read the row.
-    raw = paste.raw(number)[:LONGEST_LINE]
-    if _ROW.match(raw) is not None:
-        return True
-    text = paste.line(number).text
-    return len(text) < len(raw) and _ROW.match(text) is not None
 
 
 def _is_json(paste: Paste) -> bool:

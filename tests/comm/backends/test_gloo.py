@@ -68,7 +68,7 @@ def test_operations_that_gloo_lacks_are_rejected_by_name(gloo_engines: ml.Engine
     [
         (lambda c: c.all_reduce(np.ones(4 + 3 * (c.rank % 2))), "rank 1 calls all_reduce count=7"),
         (lambda c: c.barrier() if c.rank else c.all_reduce(np.ones(2)), "calls all_reduce .* but rank 1 calls barrier"),
-        (lambda c: c.split(0) if c.rank else c.all_reduce(np.ones(2)), "calls all_reduce .* rank [1-9] calls split"),
+        (lambda c: c.split(0) if c.rank else c.all_reduce(np.ones(2)), "calls all_reduce .* rank 1 calls split"),
         (
             lambda c: c.all_to_all_v(
                 np.ones(4), np.ones(4), send_counts=[1] * 4, recv_counts=[1] * 4 if c.rank != 2 else [2, 0, 1, 1]

@@ -40,7 +40,7 @@ def engines_keep_working_afterwards(mpi_engines: ml.Engines) -> Any:
             lambda c: c.barrier() if c.rank else c.all_reduce(np.ones(2)),
             "calls all_reduce .* but rank 1 calls barrier; issue the same calls on every rank",
         ),
-        (lambda c: c.split(0) if c.rank else c.all_reduce(np.ones(2)), "calls all_reduce .* rank [1-3] calls split"),
+        (lambda c: c.split(0) if c.rank else c.all_reduce(np.ones(2)), "calls all_reduce .* rank 1 calls split"),
         (
             lambda c: c.all_to_all_v(
                 np.ones(4), np.ones(4), send_counts=[1] * 4, recv_counts=[1] * 4 if c.rank != 2 else [2, 0, 1, 1]
