@@ -1068,6 +1068,8 @@ def _card(cluster: Cluster) -> str:
         markup.table(["hosts", "machine", "devices", "CPU"], kinds, most=12),
         markup.table(["level", "domains", "oversubscription"], levels),
         "".join(
-            f'<div class="ml-sub">{markup.escape(note)}</div>' for note in (*cluster.notes, cluster.source) if note
+            f'<div class="ml-sub">{markup.escape(note)}</div>'
+            for note in (*cluster.notes, f"Source: {cluster.source}" if cluster.source else "")
+            if note
         ),
     )
