@@ -7,6 +7,8 @@ for which nobody waits longer than necessary.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +28,7 @@ __all__ = ["Controller", "bounded"]
 _TICK_S = 0.02
 _CLOSE_S = 1.0  # maximum time to close the sockets of the client
 _NAME = "the controller of the engines"
+_PORT_IN_USE = f"ZMQError: {os.strerror(errno.EADDRINUSE)}"
 
 T = TypeVar("T")
 
@@ -183,9 +186,35 @@ class Controller:
             raise self._start_error(f"{failure} in time")
 
     def _start_error(self, failure: str) -> EngineError:
+        return EngineError(f"{_NAME} {failure}", hint="start the engines again", log=self.log_tail())
+
+    def log_tail(self) -> str:
+        """Return the last lines that its processes printed."""
+        return "\n".join(self._log().splitlines()[-12:])
+
+    def _log(self) -> str:
+        # The launcher reads its file only once.
         controller = self._cluster.controller
-        log = "" if controller is None else "\n".join(str(controller.get_output()).splitlines()[-12:])
-        return EngineError(f"{_NAME} {failure}", hint="start the engines again", log=log)
+        file = None if controller is None else Path(controller.output_file)
+        if file is not None and file.is_file():
+            return file.read_text(errors="replace")
+        return "" if controller is None else str(controller.get_output())
+
+    def start_problem(self) -> str:
+        """Return why the engines cannot start with it. An empty string if they can."""
+        lost = self.lost()
+        if lost is not None:
+            return lost.text
+        return f"another process bound a port that {_NAME} had selected" if self._has_lost_port() else ""
+
+    def has_failed(self) -> bool:
+        """Return whether a process of the controller has exited by itself, or could not bind a port."""
+        lost = self._parts.lost(0.0)
+        return self._has_lost_port() if lost is None else lost.how.startswith("exited")
+
+    def _has_lost_port(self) -> bool:
+        # The processes that relay messages do not exit if they cannot bind a port, and relay nothing.
+        return _PORT_IN_USE in self._log()
 
     def lost(self, *, at_once: bool = False) -> RankExit | None:
         """Return the process of the controller that has ended or is stopped. With `at_once`, without patience."""

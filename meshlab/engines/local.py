@@ -49,6 +49,7 @@ _ABANDONED_S = 2.0  # time to wait for a start that was interrupted, after its p
 _ANSWER_S = 2.0  # time that the controller gets to answer before a restart replaces it
 _LINE_S = 0.3  # time in which the shell of a rank that has ended records its exit
 _POLL_S = 0.01
+_CONTROLLERS = 3  # maximum number of controllers that a start tries
 
 # A wrapper shell appends "pid exit-code" to MESHLAB_EXITS before mpiexec sees the exit and kills the other ranks, so
 # the first line of that file is the culprit. The rank's output goes to a separate file, because ipyparallel deletes its
@@ -129,7 +130,7 @@ class LaunchedSet(ProcessSet):
         self._devices = list(range(size)) if devices is None else list(devices)
         self._env = dict(env or {})
         self._id = secrets.token_hex(8)
-        self._n_starts = 0
+        self._n_starts = self._n_controllers = 0
         self._old_exits: dict[Path, int] = {}  # with their sizes before the current start
         self._killed: set[str] = set()  # the uuids of engines that were killed since the last start
         self.launch_arguments = {"backend": backend, "devices": devices, "env": dict(env or {}), "checks": checks}
@@ -157,8 +158,7 @@ class LaunchedSet(ProcessSet):
                 with interrupts_kept():
                     self._check_closing()
                     self._reaper.renew()
-                    self._start_controller(deadline)
-                    infos = self._start_engines(deadline)
+                    infos = self._start_processes(deadline)
                 self._is_controller_suspect = False
                 return infos
             except BaseException:
@@ -169,6 +169,19 @@ class LaunchedSet(ProcessSet):
                 else:  # the client can try again
                     remove_files(kill_processes(_SET, self._set_mark))
                 raise
+
+    def _start_processes(self, deadline: float) -> tuple[RankInfo, ...]:
+        # ipyparallel selects free ports before it binds them, and another process can bind one of them in between. A
+        # second controller selects other ports.
+        for n_left in reversed(range(_CONTROLLERS)):
+            try:
+                self._start_controller(deadline)
+                return self._start_engines(deadline)
+            except EngineError:
+                if not n_left or self._is_closing or self._controller is None or not self._controller.has_failed():
+                    raise
+                self._is_controller_suspect = True
+        raise AssertionError("unreachable")
 
     def _start_controller(self, deadline: float) -> None:
         controller = self._controller
@@ -183,7 +196,8 @@ class LaunchedSet(ProcessSet):
             controller.close()
             self._client, self._controller = None, None
             remove_files(kill_processes(RUN, self._id))
-        folder = self._folder / f"controller-{self._n_starts + 1}"
+        self._n_controllers += 1
+        folder = self._folder / f"controller-{self._n_controllers}"
         launcher = "mpi" if self.backend == "mpi" else "local"
         controller = Controller(folder, self._id, launcher, {**_import_path(), **self._environment()})
         self._controller = controller  # before it starts, because its parts may exist if that fails
@@ -220,6 +234,7 @@ class LaunchedSet(ProcessSet):
         engines = self._engines_by_rank(survivors, self._wait_for_engines(deadline))
         left_s = max(1.0, deadline - time.monotonic())
         infos = self._open_ranks(self._worker_configs(engines, positions, deadline), left_s)
+        self._check_start()
         self._reaper.watch_files(path for info in infos for path in info.segments)
         if self.backend == "mpi":
             self._watch_proxies(infos)
@@ -337,9 +352,9 @@ class LaunchedSet(ProcessSet):
     def _check_start(self) -> None:
         """Raise an `EngineError` if the engines are closed, or if one of them or another process has ended."""
         self._check_closing()
-        lost = None if self._controller is None else self._controller.lost()
-        if lost is not None:
-            raise EngineError(f"{lost.text} during start-up", hint="start the engines again", log=self.log_tail())
+        if self._controller is not None and (problem := self._controller.start_problem()):
+            log = self._controller.log_tail() or self.log_tail()
+            raise EngineError(f"{problem} during start-up", hint="start the engines again", log=log)
         if self._exits_file.exists() or self._parts.lost() is not None:
             raise EngineError(f"{_engines(self.size)} exited during start-up", log=self.log_tail())
 

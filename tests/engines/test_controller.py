@@ -128,6 +128,55 @@ def test_a_controller_that_does_not_start_shows_its_log(monkeypatch: pytest.Monk
         ml.launch(2, backend="mpi")
 
 
+# A controller that selects ports and finds one of them bound. Its arguments are a folder in which each controller
+# creates a file, the position of the port, and the controllers to which this happens: "1,2" are the first two.
+LOSES_A_PORT = """
+import pathlib, socket, sys
+from ipyparallel import util
+from meshlab.engines.lifeline import main
+
+folder, number, losers = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(",")
+select, selected, bound = util.select_random_ports, [], []
+marker = folder / str(len(list(folder.iterdir())) + 1)
+marker.touch()
+
+def select_random_ports(n):
+    ports = select(n)
+    selected.extend(ports)
+    if marker.name in losers and len(selected) == number:
+        bound.append(socket.create_server(("127.0.0.1", ports[-1])))
+    return ports
+
+util.select_random_ports = select_random_ports
+main(*sys.argv[4:])
+"""
+# The ports are those of the hub, the relays of calls, output and control (which do not exit without one), and others.
+N_PORTS = 17
+QUICK_PORTS = (1, 3)
+
+
+@pytest.mark.parametrize(
+    "number", [pytest.param(n, marks=[] if n in QUICK_PORTS else pytest.mark.long) for n in range(1, N_PORTS + 1)]
+)
+def test_another_controller_is_started_if_one_of_its_ports_was_bound_by_another_process(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = [sys.executable, "-c", LOSES_A_PORT, str(tmp_path), str(number), "1"]
+    monkeypatch.setattr("meshlab.engines.controller.command", lambda role, module: [*begin, role, module])
+    with ml.launch(2, backend="mpi") as engines:
+        assert engines.run(lambda comm: comm.rank)["value"].tolist() == [0, 1]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_start_that_never_gets_its_ports_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = [sys.executable, "-c", LOSES_A_PORT, str(tmp_path), "3", "1,2,3,4"]
+    monkeypatch.setattr("meshlab.engines.controller.command", lambda role, module: [*begin, role, module])
+    expected = rf"^another process bound a port that {CONTROLLER} had selected during start-up; start the engines again"
+    with pytest.raises(EngineError, match=expected):
+        ml.launch(2, backend="mpi")
+    assert len(list(tmp_path.iterdir())) == 3
+
+
 def test_engines_are_closed_in_time_if_nothing_responds_and_a_first_close_was_interrupted() -> None:
     before = set(threading.enumerate())
     engines = ml.launch(2, backend="mpi")
