@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.benchmark.on_ranks.sampling import PROBES, SLOW_CALL_S
 from meshlab.comm.catalog import CATALOG
 from meshlab.frames.plan import SLOW_STEP_S, n_blocks, turns
 from meshlab.frames.statistics import FEWEST_FOR_INTERVAL
@@ -33,7 +34,13 @@ _MARGIN = 1.1  # batches that are marked as warm-up, and steps that need more th
 # Half-width of the median's 95 % interval, in standard deviations of the batches divided by the root of their number.
 _HALF_WIDTH = 1.96 * 1.25
 _PROBED_BYTES = {"nccl": 64 << 20, "mpi": 4 << 20, "gloo": 4 << 20, "threads": 4 << 20}
-"""Largest buffers of a step that is probed. The durations of larger ones are proportional to their size."""
+"""Largest buffers of a step that is always probed."""
+_SMALL_PROBES = 3
+_PROBED_SHARE = 0.2
+"""Largest share of the expected duration of a run that probing larger steps may take. On CPUs, collectives whose data
+exceeds the caches take longer than their size suggests, and differ more than smaller ones. The durations of even
+larger ones are proportional to their size."""
+_PROBED_CALLS = 7  # of a large step: one to check the result, three single calls, and three batches
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +168,15 @@ def seconds_per_step(
         for part in step.parts:
             rates = RATES.get(mesh.backend_of(part.axis) or backend, RATES["mpi"])
             pace = (paces or {}).get(part.axis, _ASSUMED)
-            call_us = known.time_us(part)
             # Calls that are issued together are one call of a batch.
-            call_us *= part.n_aggregated or 1
-            batch_s = pace.batch_s(part) if math.isnan(call_us) else None
-            if batch_s is None:
-                call_us = _model_us(part, rates) * (part.n_aggregated or 1) if math.isnan(call_us) else call_us
-                batch_s = _batch_s(call_us, part.mode, plan.sampling, rates)
-            sampling_s = _sampling_s(batch_s, part.mode, plan.sampling, pace.spread(part))
+            n_together = part.n_aggregated or 1
+            call_s, batch_s = known.time_us(part) * n_together / 1e6, pace.batch_s(part)
+            if math.isnan(call_s) and batch_s is not None:
+                call_s = min(pace.call_s(part), batch_s)
+            else:
+                call_s = _model_us(part, rates) * n_together / 1e6 if math.isnan(call_s) else call_s
+                batch_s = _batch_s(call_s * 1e6, part.mode, plan.sampling, rates)
+            sampling_s = _sampling_s(call_s, batch_s, part.mode, plan.sampling, pace.spread(part))
             if _is_function(part):  # it may turn out to be slow
                 sampling_s[1] = max(sampling_s[1], SLOW_STEP_S)
             row += times * (sampling_s + blocks * pace.round_s + (blocks - 1) * _BATCHES_PER_BLOCK * batch_s)
@@ -185,7 +193,8 @@ class Pace:
     round_s : float
         Time to send a step to all ranks and to receive their samples, in seconds.
     probed : sequence of (Step, Probe)
-        Steps of different sizes and the durations of each, in the order of their sizes.
+        Steps and the durations of each, in the order of their sizes for each collective. The first collective has all
+        sizes, and the others only large ones.
     """
 
     round_s: float
@@ -196,10 +205,17 @@ class Pace:
         if not self.probed or step.size_bytes is None:
             return None
         # Another collective moves as many bytes as this one does at a different size.
-        moved, size = [_moved_bytes(one) for one, _ in self.probed], _moved_bytes(step)
+        probed = self._probed_for(step)
+        moved, size = [_moved_bytes(one) for one, _ in probed], _moved_bytes(step)
         # A batch has fewer calls the longer they take, until it has only one.
-        batch_s = float(np.interp(size, moved, [probe.batch_s for _, probe in self.probed]))
-        return max(batch_s, _interpolate(size, moved, [probe.call_us / 1e6 for _, probe in self.probed]))
+        batch_s = float(np.interp(size, moved, [probe.batch_s for _, probe in probed]))
+        return max(batch_s, self.call_s(step))
+
+    def call_s(self, step: Step) -> float:
+        """Return the duration of a call in a batch, in seconds. There must be probes."""
+        probed = self._probed_for(step)
+        moved = [_moved_bytes(one) for one, _ in probed]
+        return _interpolate(_moved_bytes(step), moved, [probe.call_us / 1e6 for _, probe in probed])
 
     def setup_s(self, step: Step, rates: Rates, *, check: bool) -> float:
         """Return the time to prepare a step and to check its result, in seconds."""
@@ -207,38 +223,64 @@ class Pace:
             return 0.0
         if not self.probed:
             return step.buffer_bytes / (rates.data_gbs * 1e9) if check else 0.0
-        buffers = [one.buffer_bytes for one, _ in self.probed]
-        return _with_fixed_part(step.buffer_bytes, buffers, [probe.setup_s for _, probe in self.probed])
+        probed = self._probed_for(step)
+        buffers = [one.buffer_bytes for one, _ in probed]
+        return _with_fixed_part(step.buffer_bytes, buffers, [probe.setup_s for _, probe in probed])
 
     def spread(self, step: Step) -> float:
         """Return the relative standard deviation of batches. 0 if it is unknown."""
         if not self.probed or step.size_bytes is None:
             return 0.0
-        sizes = [float(one.size_bytes or 0) for one, _ in self.probed]
-        return float(np.interp(step.size_bytes, sizes, [probe.spread for _, probe in self.probed]))
+        probed = self._probed_for(step)
+        sizes = [float(one.size_bytes or 0) for one, _ in probed]
+        return float(np.interp(step.size_bytes, sizes, [probe.spread for _, probe in probed]))
+
+    def _probed_for(self, step: Step) -> list[tuple[Step, Probe]]:
+        """Return the probes of a collective, and the small ones of the first collective."""
+        first = [one for one in self.probed if one[0].collective == self.probed[0][0].collective]
+        own = [one for one in self.probed if one[0].collective == step.collective]
+        if not own or step.collective == first[0][0].collective:
+            return first
+        smallest = min(_moved_bytes(one) for one, _ in own)
+        return [one for one in first[:_SMALL_PROBES] if _moved_bytes(one[0]) < smallest] + own
 
 
 _ASSUMED = Pace(_ROUND_S)
 
 
-def steps_to_probe(steps: Sequence[Step], mesh: DeviceMesh, backend: str) -> dict[str, list[Step]]:
-    """Return up to three steps of each axis, from small to large, whose durations suffice to estimate all steps.
+def steps_to_probe(
+    steps: Sequence[Step], mesh: DeviceMesh, backend: str, seconds: npt.NDArray[np.float64]
+) -> dict[str, list[Step]]:
+    """Return a few steps of each axis whose durations suffice to estimate all steps.
 
-    `backend` is that of the axes for which the mesh names none.
+    They are up to three steps of one collective, from small to large, and one large step of each collective, unless
+    they take too long. `backend` is that of the axes for which the mesh names none. `seconds` are the assumed durations
+    of all steps, by their index.
     """
-    by_axis: dict[str, list[Step]] = {}
+    by_axis: dict[str, dict[str, list[Step]]] = {}
     for step in steps:
         if step.count is not None and step.grouping != "pairs" and step.concurrent is None:
-            by_axis.setdefault(step.axis, []).append(step)
-    chosen = {}
-    for axis, candidates in by_axis.items():
-        limit = _PROBED_BYTES.get(mesh.backend_of(axis) or backend, _PROBED_BYTES["mpi"])
-        first = candidates[0]
-        same = [one for one in candidates if (one.collective, one.mode) == (first.collective, first.mode)]
-        same = sorted({one.size_bytes: one for one in reversed(same)}.values(), key=lambda one: one.size_bytes or 0)
-        fit = [one for one in same if one.buffer_bytes <= limit] or same[:1]
-        chosen[axis] = [fit[i] for i in sorted({0, len(fit) // 2, len(fit) - 1})]
+            by_axis.setdefault(step.axis, {}).setdefault(step.collective, []).append(step)
+    n_collectives = sum(map(len, by_axis.values()))
+    chosen: dict[str, list[Step]] = {}
+    for axis, by_collective in by_axis.items():
+        name = mesh.backend_of(axis) or backend
+        limit, rates = _PROBED_BYTES.get(name, _PROBED_BYTES["mpi"]), RATES.get(name, RATES["mpi"])
+        mode = next(iter(by_collective.values()))[0].mode
+        for candidates in by_collective.values():
+            same = {one.size_bytes: one for one in reversed(candidates) if one.mode == mode}
+            by_size = sorted(same.values(), key=lambda one: one.size_bytes or 0)
+            fit = [one for one in by_size if one.buffer_bytes <= limit] or by_size[:1]
+            if axis not in chosen:
+                chosen[axis] = [fit[i] for i in sorted({0, len(fit) // 2, len(fit) - 1})][:_SMALL_PROBES]
+            affordable_s = _PROBED_SHARE * float(seconds.sum()) / n_collectives
+            large = [one for one in by_size if one not in fit and _probing_s(one, rates) <= affordable_s]
+            chosen[axis] += large[-1:]
     return chosen
+
+
+def _probing_s(step: Step, rates: Rates) -> float:
+    return _PROBED_CALLS * _model_us(step, rates) / 1e6 + step.buffer_bytes / (rates.data_gbs * 1e9)
 
 
 def _interpolate(size: float, sizes: Sequence[float], values: Sequence[float]) -> float:
@@ -279,18 +321,22 @@ def _model_us(step: Step, rates: Rates) -> float:
     return rates.latency_us + _moved_bytes(step) / (rates.bandwidth_gbs * 1e3)
 
 
-def _sampling_s(batch_s: float, mode: str, sampling: Sampling, spread: float) -> npt.NDArray[np.float64]:
+def _sampling_s(call_s: float, batch_s: float, mode: str, sampling: Sampling, spread: float) -> npt.NDArray[np.float64]:
     """Return the expected and the maximum duration of the sampling of one step, in seconds. See `take_batches`."""
-    fewest_s = FEWEST_FOR_INTERVAL * batch_s
-    n_precise = (_HALF_WIDTH * spread / sampling.precision) ** 2
-    # The ranks check the time after every chunk of half of min_batches, so a step may exceed max_s by one chunk.
-    chunk = sampling.min_batches / 2
-    n = min(max(n_precise, _MARGIN * sampling.min_batches), sampling.max_batches)
+    if call_s > SLOW_CALL_S:
+        # One call is the probe and the warm-up, and chunks end when the time is over.
+        n = max(1, min(max(FEWEST_FOR_INTERVAL, int(sampling.max_s / call_s - 1)), int(SLOW_STEP_S / call_s - 1)))
+        return np.full(2, (1 + n) * call_s)
+    begin_s = PROBES * call_s + sampling.warmup_batches * batch_s
+    n_precise = max((_HALF_WIDTH * spread / sampling.precision) ** 2, _MARGIN * sampling.min_batches)
+    chunk = min(max(FEWEST_FOR_INTERVAL, sampling.min_batches // 2), sampling.max_batches)
     # Each chunk has a batch more at each end, and graphs are replayed twice before it.
-    n += math.ceil(n / chunk) * (4 if mode == "graph" else 2)
-    expected = max(fewest_s, min(n * batch_s, sampling.max_s + chunk * batch_s / 2))
-    maximum = max(fewest_s, min(sampling.max_batches * batch_s, sampling.max_s + chunk * batch_s))
-    return sampling.warmup_batches * batch_s + np.array([expected, max(expected, maximum)])
+    chunk_s = (chunk + (4 if mode == "graph" else 2)) * batch_s
+    # The ranks check the time after every chunk. Whole chunks are counted for the time, but not for the precision:
+    # that is reached earlier or later by chance.
+    most = min(math.ceil(sampling.max_batches / chunk), max(1, math.ceil((sampling.max_s - begin_s) / chunk_s)))
+    expected = begin_s + min(n_precise / chunk, most) * chunk_s
+    return np.array([expected, max(expected, begin_s + most * chunk_s)])
 
 
 def _batch_s(call_us: float, mode: str, sampling: Sampling, rates: Rates) -> float:

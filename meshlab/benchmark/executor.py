@@ -502,7 +502,7 @@ class Executor:
         round_s = time.monotonic() - began
         self._plan_buffers(lease)  # which the release has forgotten
         paces = {}
-        for axis, candidates in steps_to_probe(data.steps, data.mesh, engines.backend).items():
+        for axis, candidates in steps_to_probe(data.steps, data.mesh, engines.backend, self._seconds).items():
             steps = [step for step in candidates if not self._too_large(step)]
             everyone, (array,) = self._everyone(data.mesh[axis])
             arguments = (steps, plan.sampling, plan.check, array)

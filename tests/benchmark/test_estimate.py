@@ -9,7 +9,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.benchmark import estimate
-from meshlab.benchmark.estimate import RATES, Pace, Rates
+from meshlab.benchmark.estimate import RATES, Pace, Rates, seconds_per_step, steps_to_probe
 from meshlab.benchmark.on_ranks.probing import Probe
 from meshlab.engines.memory import host_free_bytes
 from meshlab.frames.plan import Plan, Sampling
@@ -50,6 +50,59 @@ def test_the_fixed_part_of_a_preparation_does_not_grow_with_the_size() -> None:
     assert alone == pytest.approx(16 * probed[1][1].setup_s)
     busy = [(small, Probe(0.5, 10.0, 1e-3, 0.0)), (large, Probe(0.1, 10.0, 1e-3, 0.0))]
     assert Pace(0.01, busy).setup_s(larger, RATES["mpi"], check=True) == pytest.approx(0.1)
+
+
+def test_a_large_step_of_each_collective_is_probed_if_it_takes_a_small_part_of_the_run() -> None:
+    def probed(sizes: str) -> dict[tuple[str, str], list[int]]:
+        plan = Plan(["all_reduce", "all_gather"], ["tp", "dp"], sizes=sizes, sampling="quick")
+        steps = plan.steps(MESH)
+        seconds = seconds_per_step(plan, steps, MESH, backend="mpi")[:, 0]
+        found: dict[tuple[str, str], list[int]] = {}
+        for axis, chosen in steps_to_probe(steps, MESH, "mpi", seconds).items():
+            for step in chosen:
+                found.setdefault((axis, step.collective), []).append((step.size_bytes or 0) >> 10)
+        return found
+
+    small = [1, 64, 2048]
+    assert probed("1K:2M") == {("tp", "all_reduce"): small, ("dp", "all_reduce"): small}
+    many = probed("1K:64M")
+    assert set(many) == {(axis, name) for axis in ("tp", "dp") for name in ("all_reduce", "all_gather")}
+    for (_, name), sizes in many.items():
+        assert sizes[:-1] == (small if name == "all_reduce" else [])
+        assert 2048 < sizes[-1] < 64 << 10
+    # There is nothing else, so that probing would take as long as measuring.
+    assert probed("64M") == {("tp", "all_reduce"): [64 << 10], ("dp", "all_reduce"): [64 << 10]}
+
+
+def test_each_collective_follows_its_own_large_probe() -> None:
+    names = ["all_reduce", "all_gather", "broadcast"]
+    steps = Plan(names, "tp", sizes="1K, 1M, 16M, 32M", mode="pipelined").steps(MESH)
+    by_name = {(step.collective, step.size_bytes): step for step in steps}
+    probes = {("all_reduce", 1 << 10): 10.0, ("all_reduce", 1 << 20): 1e3, ("all_reduce", 16 << 20): 64e3}
+    probes["all_gather", 16 << 20] = 16e3
+    pace = Pace(0.01, [(by_name[key], Probe(0.0, us, us / 1e6, 0.0)) for key, us in probes.items()])
+    assert pace.call_s(by_name["all_reduce", 16 << 20]) == pytest.approx(64e-3)
+    assert pace.call_s(by_name["all_gather", 16 << 20]) == pytest.approx(16e-3)
+    assert pace.call_s(by_name["all_gather", 32 << 20]) == pytest.approx(32e-3)
+    assert pace.call_s(by_name["all_gather", 1 << 20]) == pytest.approx(1e-3)
+    assert pace.call_s(by_name["broadcast", 32 << 20]) == pytest.approx(128e-3)
+
+
+def test_the_duration_of_the_sampling_is_that_of_whole_chunks() -> None:
+    """Ten to 40 batches in chunks of six, with one more at each end, two for warm-up and three single calls."""
+    sampling = Sampling.named("quick")
+
+    def seconds(call_s: float, spread: float = 0.0) -> float:
+        step = Plan("all_reduce", "tp", sizes="1M", mode="pipelined").steps(MESH)[0]
+        pace = Pace(0.0, [(step, Probe(0.0, call_s * 1e6, call_s, spread))])
+        plan = Plan("all_reduce", "tp", sizes="1M", mode="pipelined", sampling=sampling)
+        return float(seconds_per_step(plan, [step], MESH, backend="mpi", paces={"tp": pace})[0, 0])
+
+    assert seconds(0.001) == pytest.approx((3 + 2 + 11 / 6 * 8) * 0.001)
+    assert seconds(0.001, spread=0.5) == pytest.approx((3 + 2 + 7 * 8) * 0.001)  # all 40 batches
+    assert seconds(0.05) == pytest.approx((3 + 2 + 8) * 0.05)  # 0.1 s are over after the first chunk
+    assert seconds(0.2) == pytest.approx((1 + 6) * 0.2)  # a slow call gets what an interval needs
+    assert seconds(4.0) == pytest.approx((1 + 1) * 4.0)  # within 10 s
 
 
 def test_a_function_may_be_slow() -> None:

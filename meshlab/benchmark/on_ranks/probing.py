@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Probe", "probe_steps"]
 
-_BATCHES = 20
+_BATCHES, _FEWEST = 20, 3
+_MOST_S = 0.1  # time for the batches of one step, if that suffices for the fewest
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +59,20 @@ def probe_steps(
     with comm.backend.local():  # all calls in one stream, as in `measure_together`
         for step in steps:
             # The first time, libraries connect the peers and kernels are compiled, which no later step has to wait for.
-            set_up_step(comm, step, check)
+            # On a CPU that is over after the first step, and checking a large one takes longer.
+            if step is steps[0] or comm.xp is not np:
+                set_up_step(comm, step, check)
             vote.share([0.0])
             began = time.perf_counter()
             call, _ = set_up_step(comm, step, check)
             single_us = float(vote.share([np.median(call.measure(step.mode, 1, 3).time_us)]).max())
             (setup_s,) = vote.share([time.perf_counter() - began - 3e-6 * single_us]).max(axis=0)
             calls = calls_per_batch(single_us, step.mode, sampling)
+            batch_s = max(single_us * calls / 1e6, 1e-9)
+            n = int(np.clip(_MOST_S / batch_s, _FEWEST, _BATCHES))
             began = time.perf_counter()
-            timings = call.measure(step.mode, calls, _BATCHES)
-            wall_s = (time.perf_counter() - began) / _BATCHES
+            timings = call.measure(step.mode, calls, n)
+            wall_s = (time.perf_counter() - began) / n
             shared = vote.share([*timings.time_us[1:].tolist(), wall_s])
             times, batch_s = shared[:, :-1], float(shared[:, -1].max())
             medians = np.median(times, axis=1)

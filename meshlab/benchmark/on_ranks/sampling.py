@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from meshlab.comm.communicator import Communicator
     from meshlab.frames.plan import Sampling
 
-__all__ = ["Batches", "Measure", "StopVote", "calls_per_batch", "group_vote", "take_batches"]
+__all__ = ["PROBES", "SLOW_CALL_S", "Batches", "Measure", "StopVote", "calls_per_batch", "group_vote", "take_batches"]
 
 
 Floats = npt.NDArray[np.float64]
@@ -27,9 +27,10 @@ Floats = npt.NDArray[np.float64]
 Measure = Callable[[Mode, int, int], Timings]
 """``measure(mode, calls, batches)``, as `meshlab.comm.PreparedCall.measure`."""
 
-_PROBES = 3
+PROBES = 3
+"""Number of single calls at the beginning of a step, unless the first one is slow."""
 
-_SLOW_S = 0.1
+SLOW_CALL_S = 0.1
 """Duration from which a call is slow: its batches take much longer than a vote, and each of them is expensive."""
 
 
@@ -116,10 +117,10 @@ def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Samplin
     parts = [measure(mode, 1, 1)]
     counts = [1]
     shared = vote.share([parts[0].time_us[0]])
-    is_slow = float(shared.max()) > 1e6 * _SLOW_S
+    is_slow = float(shared.max()) > 1e6 * SLOW_CALL_S
     if not is_slow:
         # The median ignores the first call, whose time would make the batches too short.
-        parts.append(measure(mode, 1, _PROBES - 1))
+        parts.append(measure(mode, 1, PROBES - 1))
         counts.append(1)
         shared = vote.share([np.median(np.concatenate([part.time_us for part in parts]))])
     every = [calls_per_batch(call_us, mode, sampling) for call_us in shared[:, 0]]
