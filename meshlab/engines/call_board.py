@@ -29,7 +29,7 @@ _LEFT = 1 << 62  # a member that has left has passed all calls
 _SPINS = 40  # polls without a pause, because ranks in a loop arrive within some µs
 _SPIN_S = 0.001  # time to poll without sleeping, for ranks that arrive together
 _PAUSE_S = 0.0002
-_GRACE_S = 0.05  # time to wait for the calls of further ranks after a mismatch, to report the first one
+_GRACE_S = 0.3  # time to wait for the calls of further ranks after a mismatch, to report the first one
 _TEXT_S = 0.5  # time to wait for the text of a call
 
 
