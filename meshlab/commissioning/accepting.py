@@ -288,7 +288,8 @@ class _Acceptor:
             return "failed", [f"The groups are WRONG: {error.message}."]
         except EngineError as error:
             return "failed", [f"{error.message}."]
-        return "passed", [f"{count(len(groups), 'group')} verified: each contains exactly the expected ranks."]
+        named = count(len(groups), "group")
+        return "passed", [f"{named} verified, with that of all ranks: each contains exactly the expected ranks."]
 
     def _measured(self, name: str, judge: Callable[[RunData], _Finding]) -> _Finding:
         """Measure the plan of a stage, or what is left of it, and judge the run."""

@@ -226,6 +226,10 @@ def _measured(evidence: ReportEvidence) -> Iterator[str]:
     times = f", {len(launches)} launches" if len(launches) > 1 else ""
     dtypes, modes = kinds
     how = f" of {dtypes}" if dtypes and span else f", {dtypes}" if dtypes else ""
+    places = [
+        words for value, words in ((True, "in place"), (False, "out of place")) if (results["in_place"] == value).any()
+    ]
+    how += f", {' and '.join(places)}" if places else ""
     how += f", {'in the modes ' if ' ' in modes else ''}{modes}" if modes else ""
     ranks, _, system = where_text(results).partition(SEPARATOR)
     on = f", on {ranks}{f' ({system})' if system else ''}" if ranks else ""

@@ -51,6 +51,7 @@ from meshlab.report.stages import Stages
 from meshlab.report.tuning_section import TuningSection, tuning_section
 from meshlab.report.words import code_parts
 from meshlab.topology.health import health
+from meshlab.topology.model.links import explain_words
 from meshlab.topology.model.presets import ClusterLike, as_cluster
 from meshlab.topology.placement.placement import place
 from meshlab.units import THIN
@@ -546,7 +547,8 @@ class Report:
             return []
         sentences = [self.cluster.summary]
         if self.mesh is not None and self.cluster.n_devices >= self.mesh.world_size:
-            sentences += place(self.mesh, self.cluster).explain().splitlines()
+            lines = place(self.mesh, self.cluster).explain().splitlines()
+            sentences += [*lines, *explain_words(" ".join(lines))]
         no_bounds = [f"Bandwidths have no bound: {self._no_bounds}."] if self._no_bounds else []
         return sentences + [str(finding) for finding in health(self.cluster)] + no_bounds
 

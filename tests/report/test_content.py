@@ -363,6 +363,9 @@ def test_the_verdict_names_slow_pairs(pairs):
     assert "send_recv at 4 KiB, pairs of all ranks: 10.0 to 40.0 GB/s busbw. SLOW: 1↔3 10.0 GB/s." in sentences
     assert "send at 4 KiB, pairs of all ranks: 40.0 GB/s busbw. No pair is clearly slow." in sentences
     assert found(results, "measured")[0].startswith("send and send_recv between pairs of all ranks, 1 KiB to 4 KiB of")
+    assert " of float32, out of place, pipelined, on " in found(results, "measured")[0]
+    mixed = results.assign(in_place=results["size_bytes"] == 1024)
+    assert " of float32, in place and out of place, pipelined, on " in found(mixed, "measured")[0]
     assert found(results, "fast enough") == []
     assert "unusual again, look at their ranks" in advice(results)
     remarks = " ".join(found(results.assign(n_modes=2), "unusual"))

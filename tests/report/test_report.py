@@ -141,6 +141,7 @@ def test_the_page_describes_the_run(html):
         "3, of which 1 are warm-up",
         "8 × H200",
         "tp stays inside NVLink",
+        "NV18 stands for 18 NVLinks",
     ):
         assert fact in text
     assert "line 299" not in text

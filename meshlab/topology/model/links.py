@@ -25,6 +25,7 @@ __all__ = [
     "Distance",
     "clique_numbers",
     "distances",
+    "explain_words",
     "nic_gbs",
     "nvlink_counts",
     "nvlink_gbs",
@@ -90,6 +91,27 @@ _SOCKET_GBS = (
     (r"POWER9", 32.0),
     (r"Grace|ARM|Neoverse", 6.0),
 )
+
+
+_WORD = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
+
+
+def explain_words(text: str) -> list[str]:
+    """Explain the link words in a text, in one sentence each.
+
+    Examples
+    --------
+    >>> explain_words("dp leaves NVLink: its worst link is SYS, and tp stays inside it: NV18")
+    ['SYS stands for the link between CPU sockets', 'NV18 stands for 18 NVLinks']
+    >>> explain_words("pp leaves the host")
+    []
+    """
+    sentences = []
+    for word in dict.fromkeys(_WORD.findall(text)):
+        is_nvlink = word.startswith("NV")
+        meaning = f"{word[2:]} NVLink{'s' * (word != 'NV1')}" if is_nvlink else LINK_MEANINGS[word]
+        sentences.append(f"{word} stands for {meaning}")
+    return sentences
 
 
 def distances(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int8]:
