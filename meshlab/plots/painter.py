@@ -371,6 +371,15 @@ class Painter:
         if drawn.detail >= 2 and not scene.is_rack:
             self._stubs(busy)
 
+    def _blank_bars(self, found: Route) -> None:
+        """Hide the names of the NVLink bars that a route covers."""
+        bar, fill = self.drawn.bar, self.theme.faint(self.theme.nvlink, 1 - (1 - 0.25) * (1 - _VEIL))
+        if self.drawn.detail < 3 or not len(bar):
+            return
+        starts = np.array([one.points[0] for one in found.stretches if one.kind == "nvlink"]).reshape(-1, 1, 2)
+        inside = ((starts >= bar[:, :2]) & (starts <= bar[:, :2] + bar[:, 2:])).all(axis=2).any(axis=0)
+        self.boxes(bar[inside], fill, radius=3, order=_ROUTE - 0.1)
+
     def _name_trays(self) -> None:
         theme = self.theme
         for x, y, width, height in self.drawn.tray.tolist():
@@ -675,6 +684,7 @@ class Painter:
         # Uplinks of neighbouring units are close together, and must not merge.
         lanes = np.diff(np.unique(drawn.uplink[:, 4]))
         slim = min(thick, max(1.0, 0.6 * float(lanes.min(initial=thick))))
+        self._blank_bars(found)
         lines = [one.points for one in found.stretches]
         widths = [slim if one.kind == "up" else thick for one in found.stretches]
         colors = [theme.conflict if one.kind in limit else theme.accent for one in found.stretches]

@@ -160,6 +160,18 @@ def test_the_picture_shows_the_machine_and_not_only_boxes() -> None:
     assert {f"leaf {rail}" for rail in range(8)} <= set(texts_of(ax))
 
 
+def test_the_route_of_a_group_does_not_cover_half_of_a_name() -> None:
+    ax = ml.plot.topology("dp=2, tp=4", "dgx-h100", axis="tp", group=0)
+    name = next(text for text in ax.texts if text.get_text().startswith("NVSwitch"))
+    figure = ax.figure
+    figure.canvas.draw()
+    box = name.get_window_extent()
+    pixels = np.asarray(figure.canvas.buffer_rgba())[::-1]  # type: ignore[attr-defined]
+    # The lower half of the name is below the route of the first four GPUs.
+    below = pixels[int(box.y0) : int(box.y0 + 0.4 * box.height), int(box.x0) : int(box.x1), :3]
+    assert np.ptp(below.reshape(-1, 3), axis=0).max() == 0
+
+
 def test_racks_pods_and_their_exits_are_drawn() -> None:
     written = texts_of(ml.plot.topology("dp=9, tp=8", "gb200-nvl72"))
     assert "rack 0 · NVLink domain of 72" in written

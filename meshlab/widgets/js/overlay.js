@@ -22,6 +22,17 @@ function paintGroup(p, g, devices, active) {
 // The kind of stretch that is in conflict.
 const conflictKind = (p) => ({ nic: "nic", leaf: "up", unit: "up", pod: "core" })[p.shows.loads && p.shows.conflict ? p.loads?.conflict : ""] ?? "";
 
+// Hides the names of the NVLink bars that a route covers.
+function blankBars({ pen, drawn, colors }, found) {
+  const starts = found.stretches.filter(({ kind }) => kind === "nvlink").map(({ points }) => points[0]);
+  for (let k = 0; k < drawn.barHost.length; k++) {
+    const [x, y, w, tall] = drawn.bar.subarray(k * 4, k * 4 + 4);
+    if (starts.some(([a, b]) => a >= x && a <= x + w && b >= y && b <= y + tall)) {
+      roundBox(pen, x, y, w, tall, colors.faint("nvlink", 1 - (1 - 0.25) * (1 - VEIL)), null, 3);
+    }
+  }
+}
+
 function paintRoute(p, found) {
   const { pen, drawn, colors } = p, limit = conflictKind(p);
   const thick = drawn.detail === 0 ? Math.max(1.5, drawn.cellHeight * 0.24) : drawn.detail >= 3 ? 5 : 3;
@@ -29,6 +40,7 @@ function paintRoute(p, found) {
   let slim = thick;
   const lanes = [...new Set(drawn.uplink.filter((_, k) => k % 6 === 4))].sort((a, b) => a - b);
   for (let k = 1; k < lanes.length; k++) slim = Math.min(slim, Math.max(1, 0.6 * (lanes[k] - lanes[k - 1])));
+  if (drawn.detail >= 3) blankBars(p, found);
   pen.lineJoin = "round";
   for (const halo of [true, false]) for (const { kind, points } of found.stretches) {
     const width = kind === "up" ? slim : thick;
