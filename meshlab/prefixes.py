@@ -60,6 +60,7 @@ _PREFIX = re.compile("|".join(_PREFIXES).replace("PRINTED", _PRINTED))
 _PREFIX_OF_FRAME = re.compile("|".join(_PREFIXES).replace("PRINTED", _PRINTED + _FRAME_LATER))
 _FRAME_START = re.compile(_FRAME)
 _FRAME_END = re.compile(_FRAME.removeprefix(_NAME))
+_TWO_NUMBERS = re.compile(r"[ \t]*\d+[ \t]+\d")  # the beginning of a row of a table, and of no prefix
 _LONGEST = 1000  # characters of all prefixes of a line
 
 
@@ -84,15 +85,16 @@ def find_prefix(line: str) -> Prefix:
     >>> find_prefix("GPU0  X  NV18")
     Prefix(length=0, rank=None, host=None)
     """
-    # Most lines of a long log are NCCL's, with a few different prefixes.
+    # Most lines of a long log are NCCL's, with a few different prefixes or none.
+    if _FRAME_START.match(line, 0, 200) is not None:
+        return _NONE
     line = line[:_LONGEST]
     # A search for the end of a frame, which begins with a colon, takes a tenth of the time of one for a name.
     has_frame = _FRAME_END.search(line, 0, 200) is not None
     frame = _FRAME_START.search(line, 0, 200) if has_frame else None
     if frame is None:
-        return _prefix_of(line, _PREFIX)
-    start = frame.start()
-    return _prefix_before_frame(line[:start], frame[0]) if start else _NONE
+        return _NONE if _TWO_NUMBERS.match(line) is not None else _prefix_of(line, _PREFIX)
+    return _prefix_before_frame(line[: frame.start()], frame[0])
 
 
 def lines_by_source(text: str) -> str:
