@@ -168,6 +168,12 @@ class Paste:
         result: _T = self._read[reader]
         return result
 
+    def may_contain(self, literal: str) -> bool:
+        """Return whether a string may be in the text. For a long text, False is certain and found at once."""
+        if self._skeleton is None:
+            return literal in self.text
+        return literal.encode().translate(None, _VARYING) in self._skeleton
+
     def starting_with(self, pattern: re.Pattern[str], numbers: Iterable[int]) -> list[int]:
         """Return the numbers of those lines that a pattern without ``^`` matches, with or without their prefix.
 
@@ -176,9 +182,8 @@ class Paste:
         text, match, found = self.text, pattern.match, []
         for number in numbers:
             start, end = self.bounds(number)
-            if match(text, start, end) is not None:
-                found.append(number)
-            elif find_prefix(text[start:end]).length and match(self.line(number).text) is not None:
+            is_found = match(text, start, end) is not None
+            if is_found or (find_prefix(text[start:end]).length and match(self.line(number).text) is not None):
                 found.append(number)
         return found
 
@@ -196,7 +201,7 @@ class Paste:
         if found is None:
             found = self._found[literal] = []
             if self._skeleton is not None:
-                if literal.encode().translate(None, _VARYING) in self._skeleton:
+                if self.may_contain(literal):
                     places = [match.start() for match in re.finditer(re.escape(literal), self.text)]
                     numbers = np.searchsorted(self._line_starts, places, side="right")
                     found += numbers[np.diff(numbers, prepend=0) > 0].tolist()

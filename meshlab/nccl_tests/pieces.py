@@ -72,7 +72,7 @@ class Fragment:
     @property
     def is_certain(self) -> bool:
         """Whether it is a part of a row for sure. A single number may be the number of a line, or of a rank."""
-        return all([len(text.split(None, 1)) > 1 for text in self.texts])
+        return all(len(text.split(None, 1)) > 1 for text in self.texts)
 
     def joined(self, rests: Sequence[str]) -> list[str]:
         """Return the fragment with each of the possible continuations."""
@@ -151,8 +151,7 @@ def has_type_and_cells(raw: str, at: int = 0) -> bool:
 
 def _may_have_type(raw: str, at: int) -> bool:
     """Return whether a part of the name of a type is behind a position, which is much faster than a pattern."""
-    find = raw.find
-    return any([find(part, at) >= 0 for part in _PARTS_OF_TYPES])
+    return any(raw.find(part, at) >= 0 for part in _PARTS_OF_TYPES)
 
 
 def cells_only(texts: Sequence[str]) -> list[str]:

@@ -33,6 +33,7 @@ __all__ = [
     "rank_of",
     "read_bootstrap",
     "read_communicators",
+    "read_cuda_failures",
     "read_hosts",
     "read_networks",
     "read_ports",
@@ -40,6 +41,7 @@ __all__ = [
     "read_versions",
     "read_warnings",
     "text_list",
+    "warnings_with",
 ]
 
 NOT_NAMED = "the rank that prints it"
@@ -184,6 +186,21 @@ def messages(paste: Paste, *literals: str) -> list[NcclMessage]:
 def read_warnings(paste: Paste) -> tuple[NcclMessage, ...]:
     """Return all warnings of NCCL, in order."""
     return tuple(item for item in messages(paste, "NCCL WARN", "] WARN ", " WARN ") if item.level == "WARN")
+
+
+def warnings_with(paste: Paste, *literals: str) -> list[NcclMessage]:
+    """Return the warnings of NCCL in the lines that contain one of the strings, in order."""
+    numbers = set(paste.numbers(*literals))
+    return [item for item in paste.once(read_warnings) if item.line in numbers] if numbers else []
+
+
+_CUDA_FAILURE = re.compile(r"Cuda failure (?:(?P<code>\d+) )?'(?P<text>[^']*)'")
+
+
+def read_cuda_failures(paste: Paste) -> tuple[tuple[NcclMessage, re.Match[str]], ...]:
+    """Return the warnings of NCCL about an error of CUDA, with its ``code`` and its ``text``."""
+    found = ((item, _CUDA_FAILURE.search(item.text)) for item in warnings_with(paste, "Cuda failure "))
+    return tuple((item, match) for item, match in found if match is not None)
 
 
 # -- communicators -----------------------------------------------------------------------------------------------------
