@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from meshlab.numerals import whole
 
-__all__ = ["Prefix", "find_prefix", "lines_by_source"]
+__all__ = ["Prefix", "find_prefix", "lines_by_source", "may_have_prefix"]
 
 # How lines begin that a program printed. A prefix that could also be text, such as "worker: ", is removed only before
 # one of these.
@@ -60,7 +60,7 @@ _PREFIX = re.compile("|".join(_PREFIXES).replace("PRINTED", _PRINTED))
 _PREFIX_OF_FRAME = re.compile("|".join(_PREFIXES).replace("PRINTED", _PRINTED + _FRAME_LATER))
 _FRAME_START = re.compile(_FRAME)
 _FRAME_END = re.compile(_FRAME.removeprefix(_NAME))
-_TWO_NUMBERS = re.compile(r"[ \t]*\d+[ \t]+\d")  # the beginning of a row of a table, and of no prefix
+_TWO_NUMBERS = re.compile(r" *\d+ +\d")  # the beginning of a row of a table, and of no prefix
 _LONGEST = 1000  # characters of all prefixes of a line
 
 
@@ -95,6 +95,11 @@ def find_prefix(line: str) -> Prefix:
     if frame is None:
         return _NONE if _TWO_NUMBERS.match(line) is not None else _prefix_of(line, _PREFIX)
     return _prefix_before_frame(line[: frame.start()], frame[0])
+
+
+def may_have_prefix(text: str, start: int, end: int) -> bool:
+    """Return whether a line of a text may have prefixes. A row of numbers has none but blanks."""
+    return _TWO_NUMBERS.match(text, start, end) is None and find_prefix(text[start:end]).length > 0
 
 
 def lines_by_source(text: str) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.documents import LimitError
-from meshlab.prefixes import find_prefix
+from meshlab.prefixes import find_prefix, may_have_prefix
 
 __all__ = ["LONGEST_LINE", "Paste", "PasteLine", "check_number"]
 
@@ -121,7 +121,12 @@ class Paste:
         line = self._lines.get(number)
         if line is None:
             start, end = self.bounds(number)
-            line = self._lines[number] = _split_prefix(number, self.text[start:end])
+            raw = self.text[start:end]
+            length, rank, host = find_prefix(raw)
+            text = raw[length:]
+            if text.endswith("│"):  # the right border of a window of a terminal
+                text = text.rstrip("│ ")
+            line = self._lines[number] = PasteLine(number, raw, text, rank, host)
         return line
 
     def raw(self, number: int) -> str:
@@ -179,11 +184,12 @@ class Paste:
 
         Most lines have no prefix, and it takes longer to look for one than to match the pattern.
         """
-        text, match, found = self.text, pattern.match, []
+        text, starts, match, found = self.text, self._starts, pattern.match, []
         for number in numbers:
-            start, end = self.bounds(number)
+            start = starts[number - 1]
+            end = min(start + LONGEST_LINE, starts[number] - 1 if number < len(starts) else len(text))
             is_found = match(text, start, end) is not None
-            if is_found or (find_prefix(text[start:end]).length and match(self.line(number).text) is not None):
+            if is_found or (may_have_prefix(text, start, end) and match(self.line(number).text) is not None):
                 found.append(number)
         return found
 
@@ -270,14 +276,3 @@ def _line_starts(text: str) -> array[int]:
     starts = array("q", [0])
     starts.frombytes((np.flatnonzero(characters == ord("\n")) + 1).astype(np.int64).tobytes())
     return starts
-
-
-def _split_prefix(number: int, raw: str) -> PasteLine:
-    """Remove the prefixes of a line, and keep the rank and the host that they name."""
-    length, rank, host = find_prefix(raw)
-    return PasteLine(number, raw, _without_border(raw[length:]), rank, host)
-
-
-def _without_border(text: str) -> str:
-    """Remove the right border of a window of a terminal."""
-    return text.rstrip("│ ") if text.endswith("│") else text

@@ -21,6 +21,7 @@ __all__ = [
     "ends_before_message",
     "has_type_and_cells",
     "is_part_of_row",
+    "may_have_type",
     "row_after_message",
     "starts_row",
     "without_prefix",
@@ -67,12 +68,15 @@ class Fragment:
 
     def __init__(self, line: int, texts: Sequence[str]) -> None:
         self.line = line
-        self.texts = list(dict.fromkeys(texts))[:_MOST_TEXTS] if len(texts) > 1 else texts
+        self.texts = texts if len(texts) == 1 else list(dict.fromkeys(texts))[:_MOST_TEXTS]
 
     @property
     def is_certain(self) -> bool:
         """Whether it is a part of a row for sure. A single number may be the number of a line, or of a rank."""
-        return all(len(text.split(None, 1)) > 1 for text in self.texts)
+        texts = self.texts
+        return len(texts[0].split(None, 1)) > 1 and (
+            len(texts) == 1 or all(len(text.split(None, 1)) > 1 for text in texts)
+        )
 
     def joined(self, rests: Sequence[str]) -> list[str]:
         """Return the fragment with each of the possible continuations."""
@@ -140,16 +144,16 @@ def beginnings_of_row(texts: Sequence[str]) -> list[str]:
 
 def row_after_message(raw: str, at: int) -> str | None:
     """Return a row, or the beginning of one, that follows a message without a line break."""
-    match = _ROW_START.search(raw, at) if _may_have_type(raw, at) else None
+    match = _ROW_START.search(raw, at)
     return None if match is None else match[0]
 
 
 def has_type_and_cells(raw: str, at: int = 0) -> bool:
     """Return whether a line has the type of a row and the next cells behind a position."""
-    return _may_have_type(raw, at) and _TYPE_AND_CELLS.search(raw, at) is not None
+    return may_have_type(raw, at) and _TYPE_AND_CELLS.search(raw, at) is not None
 
 
-def _may_have_type(raw: str, at: int) -> bool:
+def may_have_type(raw: str, at: int) -> bool:
     """Return whether a part of the name of a type is behind a position, which is much faster than a pattern."""
     return any(raw.find(part, at) >= 0 for part in _PARTS_OF_TYPES)
 

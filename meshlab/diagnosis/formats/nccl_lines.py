@@ -59,9 +59,11 @@ _HEAD = re.compile(
 _PROCESS = re.compile(r"\[([A-Za-z][\w.-]*):(\d+) ?\]")
 # A line without prefixes, as nearly all of them are, in one step.
 _FRAMED = re.compile(
-    r"([A-Za-z0-9][\w.-]*):(\d+):(\d+)(?: \[(-?\d+)\](?: [\d.]+)?(?: ([^\s:]+:\d+)(?: \(\w*\))?)?)? NCCL (\w*) "
+    r"([A-Za-z0-9][\w.-]*):(\d{1,18}):(\d{1,18})"
+    r"(?: \[(-?\d{1,18})\](?: [\d.]+)?(?: ([^\s:]+:\d+)(?: \(\w*\))?)?)? NCCL (\w*) "
 )
 _LONGEST_FRAME = 200
+_MOST_DEVICES = 128
 # Up to 2.2 the word NCCL is missing.
 _OLD_HEAD = re.compile(r"[A-Za-z0-9][\w.-]*:\d+:\d+ \[-?\d+\](?: [^\s:]+:\d+)? (?=(?:INFO|WARN) )")
 
@@ -120,7 +122,7 @@ def _read_head(head: str) -> _Head | None:
 def _device(text: str | None) -> int | None:
     """Return the number of a device, or None for -1 or a random number: the thread has none."""
     device = whole(text) if text else -1
-    return device if 0 <= device < 128 else None
+    return device if 0 <= device < _MOST_DEVICES else None
 
 
 def message_of(line: PasteLine) -> NcclMessage:
@@ -169,7 +171,9 @@ def _read_message(paste: Paste, number: int) -> NcclMessage:
         return message_of(paste.line(number))
     host, pid, thread, device, source, level = match.groups()
     rest = text[match.end() : end]
-    return NcclMessage(number, level, rest, host, whole(pid), whole(thread), _device(device), source, None)
+    gpu = None if device is None else int(device)  # -1 or a random number stands for a thread without a device
+    known = gpu if gpu is not None and 0 <= gpu < _MOST_DEVICES else None
+    return NcclMessage(number, level, rest, host, int(pid), int(thread), known, source, None)
 
 
 def messages(paste: Paste, *literals: str) -> list[NcclMessage]:
