@@ -120,8 +120,7 @@ class Paste:
         """Return a line by its number, from 1."""
         line = self._lines.get(number)
         if line is None:
-            start, end = self.bounds(number)
-            raw = self.text[start:end]
+            raw = self.raw(number)[:LONGEST_LINE]
             length, rank, host = find_prefix(raw)
             text = raw[length:]
             if text.endswith("│"):  # the right border of a window of a terminal

@@ -64,19 +64,30 @@ class Fragment:
         The possible beginnings.
     """
 
-    __slots__ = ("line", "texts")
+    __slots__ = ("_row", "_texts", "line")
 
-    def __init__(self, line: int, texts: Sequence[str]) -> None:
+    def __init__(self, line: int, texts: Sequence[str], row: str | None = None) -> None:
         self.line = line
-        self.texts = texts if len(texts) == 1 else list(dict.fromkeys(texts))[:_MOST_TEXTS]
+        self._texts = texts if len(texts) < 2 else list(dict.fromkeys(texts))[:_MOST_TEXTS]
+        self._row = row
+
+    @classmethod
+    def of_row(cls, line: int, text: str) -> Fragment:
+        """Return the beginning of a row that has its type, perhaps with other output behind it, which is cut later."""
+        return cls(line, (), text)
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The possible beginnings."""
+        if self._row is not None:
+            row = row_after_message(self._row, 0)
+            self._texts, self._row = [self._row if row is None else row], None
+        return self._texts
 
     @property
     def is_certain(self) -> bool:
         """Whether it is a part of a row for sure. A single number may be the number of a line, or of a rank."""
-        texts = self.texts
-        return len(texts[0].split(None, 1)) > 1 and (
-            len(texts) == 1 or all(len(text.split(None, 1)) > 1 for text in texts)
-        )
+        return self._row is not None or all(len(text.split(None, 1)) > 1 for text in self._texts)
 
     def joined(self, rests: Sequence[str]) -> list[str]:
         """Return the fragment with each of the possible continuations."""

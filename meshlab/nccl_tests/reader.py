@@ -400,7 +400,7 @@ class LogReader:
             return
         section.drop_fragment()
         if not section.rows.add(tokens, text, self.line):
-            section.fragment = Fragment(self.line, [text if (row := row_after_message(text, 0)) is None else row])
+            section.fragment = Fragment.of_row(self.line, text)
 
     def _read_before_message(self, section: OpenSection, raw: str, at: int) -> None:
         """Read the beginning or the middle of a row, which a message interrupts."""

@@ -169,6 +169,7 @@ def _xid(line: PasteLine, match: re.Match[str]) -> Xid:
     text = match[3] or ""
     # Finding a string is much faster than a pattern.
     process = _PROCESS.search(text) if "pid=" in text else None
+    pid, name = (None, None) if process is None else process.groups()
     cause = _CAUSE.search(text) if "caused by" in text else None
     link, fatal = _link_facts(text)
     return Xid(
@@ -177,8 +178,8 @@ def _xid(line: PasteLine, match: re.Match[str]) -> Xid:
         short_bus(match[1]),
         whole(match[2]),
         text,
-        None if process is None else whole(process[1]),
-        None if process is None or not process[2] else process[2].strip(),
+        None if pid is None else whole(pid),
+        name.strip() if name else None,
         None if cause is None else whole(cause[1]),
         link,
         fatal,
