@@ -86,15 +86,14 @@ def find_prefix(line: str) -> Prefix:
     Prefix(length=0, rank=None, host=None)
     """
     # Most lines of a long log are NCCL's, with a few different prefixes or none.
-    if _FRAME_START.match(line, 0, 200) is not None:
-        return _NONE
     line = line[:_LONGEST]
     # A search for the end of a frame, which begins with a colon, takes a tenth of the time of one for a name.
     has_frame = _FRAME_END.search(line, 0, 200) is not None
     frame = _FRAME_START.search(line, 0, 200) if has_frame else None
     if frame is None:
         return _NONE if _TWO_NUMBERS.match(line) is not None else _prefix_of(line, _PREFIX)
-    return _prefix_before_frame(line[: frame.start()], frame[0])
+    start = frame.start()
+    return _prefix_before_frame(line[:start], frame[0]) if start else _NONE
 
 
 def may_have_prefix(text: str, start: int, end: int) -> bool:
